@@ -1,0 +1,190 @@
+"""Where each token is: its order in the stream, the position its encoding reads, its document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import HeadwayError
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """Where the tokens of one side (queries or keys) are.
+
+    Shapes, with b either 1 or the batch:
+        position  [b, n, axes]  integers or floats, any gaps: what encodings read
+        index     [b, n] int64  the order of the token in its stream: what masks and dropout read
+        document  [b, n] or None
+        length    tokens in the stream: an int, or a tensor [b, 1] or [b, n]; read by encodings of total length
+        tables    what the encoding computed from the coordinates alone, filled by ``PositionEncoding.place``
+        ordered   a static fact: along the slots, index rises by one
+        start     a static fact: the index of the first slot in every row, where that is known without looking
+        placed    whether the encoding's ``locate`` has been applied
+    """
+
+    position: Tensor
+    index: Tensor
+    document: Tensor | None = None
+    length: int | Tensor | None = None
+    tables: Any = None
+    ordered: bool = True
+    start: int | None = None
+    placed: bool = False
+
+    @staticmethod
+    def span(
+        n: int, *, start: int = 0, length: int | None = None, device: torch.device | str | None = None
+    ) -> Coordinates:
+        """Tokens without gaps: position = index = start … start + n − 1, in a stream of ``length`` tokens."""
+        index = torch.arange(start, start + n, device=device)[None]
+        return Coordinates(
+            index[..., None], index, length=start + n if length is None else length, start=start
+        )
+
+    @staticmethod
+    def of(
+        positions: Tensor | Coordinates,
+        n: int,
+        *,
+        name: str = "positions",
+        start: int = 0,
+        length: int | None = None,
+        device: torch.device | str | None = None,
+    ) -> Coordinates:
+        """Takes a plain tensor [n], [batch, n] or [batch, n, axes] as positions; ``Coordinates`` pass through.
+
+        The index of plain positions is the order of the slots, start … start + n − 1. Their stream is ``length``
+        tokens long where that is given, else one more than the largest position.
+        Raises HeadwayError for another shape, another number of tokens, or a dtype that is no number.
+        """
+        if isinstance(positions, Coordinates):
+            if positions.index.shape[-1] != n:
+                raise HeadwayError(
+                    f"{name} hold {positions.index.shape[-1]} tokens but there are {n}: give one for each token"
+                )
+            return positions
+        if not isinstance(positions, Tensor):
+            raise HeadwayError(
+                f"{name} is a {type(positions).__name__}: give a tensor [n], [batch, n] or [batch, n, axes], "
+                "or headway.Coordinates"
+            )
+        if positions.dtype == torch.bool or positions.is_complex():
+            raise HeadwayError(f"{name} are {positions.dtype}: give integers or floats")
+        # a distance of small or unsigned integers would wrap around, one of 16-bit floats would be rounded
+        positions = positions.float() if positions.dtype.itemsize < 4 and positions.is_floating_point() else positions
+        positions = positions if positions.is_floating_point() else positions.long()
+        shape = tuple(positions.shape)
+        if positions.ndim == 1:
+            positions = positions[None, :, None]
+        elif positions.ndim == 2:
+            positions = positions[..., None]
+        elif positions.ndim != 3 or not shape[2]:
+            raise HeadwayError(f"{name} have shape {shape}: give [n], [batch, n] or [batch, n, axes]")
+        if positions.shape[1] != n:
+            raise HeadwayError(f"{name} have shape {shape} but there are {n} tokens: give one for each token")
+        index = torch.arange(start, start + n, device=positions.device)[None]
+        total: int | Tensor | None = length
+        if total is None:
+            total = positions[..., 0].amax(dim=1, keepdim=True) + 1 if n else 0
+        return Coordinates(positions, index, length=total, start=start)
+
+    @staticmethod
+    def packed(lengths: Sequence[int], *, device: torch.device | str | None = None) -> Coordinates:
+        """Documents one after another in one row: positions restart at 0, ``document`` counts them."""
+        sizes = torch.tensor(list(lengths), dtype=torch.long, device=device)
+        total = int(sum(lengths))
+        index = torch.arange(total, device=device)
+        document = torch.repeat_interleave(torch.arange(len(lengths), device=device), sizes)
+        start = torch.repeat_interleave(torch.cumsum(sizes, 0) - sizes, sizes)
+        length = torch.repeat_interleave(sizes, sizes)
+        return Coordinates((index - start)[None, :, None], index[None], document[None], length[None], start=0)
+
+    @staticmethod
+    def padded(
+        lengths: Sequence[int] | Tensor,
+        n: int,
+        *,
+        side: str = "left",
+        device: torch.device | str | None = None,
+    ) -> Coordinates:
+        """Sequences of several lengths in rows of n: position and index of the first real token are 0.
+
+        Padding in front has a negative index and the position 0. Together with ``masks.Padding(lengths, side)``
+        a padded row gives what the unpadded one gives.
+        """
+        if side not in ("left", "right"):
+            raise HeadwayError(f"side is {side!r}: give 'left' or 'right'")
+        sizes = torch.as_tensor(lengths, device=device)
+        index = torch.arange(n, device=sizes.device)[None].expand(len(sizes), n)
+        if side == "left":
+            index = index - (n - sizes)[:, None]
+        return Coordinates(index.clamp(min=0)[..., None], index, length=sizes[:, None])
+
+    def axis(self, number: int = 0) -> Tensor:
+        """The positions on one axis, [b, n]; an axis that is not there raises."""
+        axes = self.position.shape[-1]
+        if not 0 <= number < axes:
+            raise HeadwayError(
+                f"the encoding reads axis {number} but positions have {axes}: give positions [batch, n, axes]"
+            )
+        return self.position[..., number]
+
+    def placed_with(self, tables: Any) -> Coordinates:
+        """These coordinates, marked as located, with what the encoding computed from them."""
+        return replace(self, tables=tables, placed=True)
+
+    def append(self, other: Coordinates) -> Coordinates:
+        """The coordinates of these tokens and then of the others."""
+        batch = max(self.index.shape[0], other.index.shape[0])
+
+        def join(a: Tensor, b: Tensor) -> Tensor:
+            return torch.cat([part.expand(batch, *part.shape[1:]) for part in (a, b)], dim=1)
+
+        both = self.document is not None and other.document is not None
+        unknown = self.start is None and other.start is None
+        follows = self.start is not None and other.start == self.start + self.index.shape[1]
+        return Coordinates(
+            position=join(self.position, other.position),
+            index=join(self.index, other.index),
+            document=join(self.document, other.document) if both else None,
+            length=other.length,
+            ordered=self.ordered and other.ordered and (follows or unknown),
+            start=self.start if follows else None,
+            placed=self.placed and other.placed,
+        )
+
+    def select(self, rows: Tensor) -> Coordinates:
+        """The coordinates of some rows of the batch, in the order given (beams, for one)."""
+
+        def pick(part: Tensor) -> Tensor:
+            return part if part.shape[0] == 1 else part[rows]
+
+        length = self.length
+        return replace(
+            self,
+            position=pick(self.position),
+            index=pick(self.index),
+            document=None if self.document is None else pick(self.document),
+            length=pick(length) if isinstance(length, Tensor) else length,
+            tables=None,
+        )
+
+    def rows(self, start: int, stop: int) -> Coordinates:
+        """The coordinates of the tokens start … stop − 1."""
+        length = self.length
+        if isinstance(length, Tensor) and length.shape[-1] > 1:
+            length = length[:, start:stop]
+        return replace(
+            self,
+            position=self.position[:, start:stop],
+            index=self.index[:, start:stop],
+            document=None if self.document is None else self.document[:, start:stop],
+            length=length,
+            start=None if self.start is None else self.start + start,
+            tables=None,
+        )

@@ -1,0 +1,439 @@
+"""Who may look at whom. A mask is true where a query may look at a key; it never holds numbers.
+
+Masks join with ``&`` and ``|``. Each can say, for a block of queries, what is allowed (``allowed``: the definition),
+and most can also say it as intervals of key slots (``lower``), by which a kernel skips what nobody sees.
+Masks read the ``index`` of the tokens, their order in the stream, never their positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from .coordinates import Coordinates
+from .errors import HeadwayError
+
+Interval = tuple[Tensor, Tensor]
+"""Key slots start … stop − 1 for each query; two int64 tensors [b, n]."""
+
+
+class Mask:
+    """The base of every mask."""
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        """True where the query may look at the key: bool, broadcasts to [batch, heads, n, m]."""
+        raise TypeError(f"{type(self).__name__} must define allowed(q, k)")
+
+    def interval(self, q: Coordinates, k: Coordinates) -> Interval | None:
+        """The same as one interval of key slots for each query, or None where it is none."""
+        return None
+
+    def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
+        """Key slots that queries start … stop − 1 can reach at most, where the n queries stand at the end of m keys."""
+        return 0, m
+
+    def block(self, start: int, stop: int, n: int) -> Mask:
+        """The mask for the queries start … stop − 1 of n."""
+        return self
+
+    def check(self, batch: int, heads: int, n: int, m: int) -> None:
+        """Raises HeadwayError where the mask's own tensors do not fit a call of these sizes."""
+
+    def __and__(self, other: Mask) -> Mask:
+        return And((*_parts(self, And), *_parts(other, And)))
+
+    def __or__(self, other: Mask) -> Mask:
+        return Or((*_parts(self, Or), *_parts(other, Or)))
+
+
+def _parts(mask: Mask, kind: type[And] | type[Or]) -> tuple[Mask, ...]:
+    if not isinstance(mask, Mask):
+        raise HeadwayError(f"a mask cannot be joined with a {type(mask).__name__}: wrap tensors in masks.Boolean")
+    return mask.masks if isinstance(mask, kind) else (mask,)
+
+
+def _difference(q: Coordinates, k: Coordinates) -> Tensor:
+    """index of the key − index of the query, [b, 1, n, m]"""
+    return (k.index[:, None, :] - q.index[:, :, None])[:, None]
+
+
+def _slots(q: Coordinates, k: Coordinates, start: Tensor | int, stop: Tensor | int) -> Interval | None:
+    """Index values start … stop − 1 as slots of the keys."""
+    m = k.index.shape[1]
+    if not k.ordered or m == 0:
+        return None
+    first = k.index[:, :1]
+    base = torch.zeros_like(q.index)
+    low, high = (base + start - first).clamp(0, m), (base + stop - first).clamp(0, m)
+    return low, torch.maximum(low, high)
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if not isinstance(value, int) or value < least:
+        raise HeadwayError(f"{name} is {value!r}: give a whole number of at least {least}")
+
+
+@dataclass(frozen=True)
+class Causal(Mask):
+    """A query sees the keys up to its own index."""
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        return _difference(q, k) <= 0
+
+    def interval(self, q: Coordinates, k: Coordinates) -> Interval | None:
+        return _slots(q, k, k.index[:, :1], q.index + 1)
+
+    def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
+        return 0, stop + m - n
+
+
+@dataclass(frozen=True)
+class Window(Mask):
+    """A query sees ``left`` keys before its own index, its own, and ``right`` after it; None means all of that side."""
+
+    left: int | None = None
+    right: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("left", self.left), ("right", self.right)):
+            if value is not None:
+                _at_least(name, value, 0)
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        difference = _difference(q, k)
+        allowed = torch.ones_like(difference, dtype=torch.bool)
+        if self.left is not None:
+            allowed = difference >= -self.left
+        if self.right is not None:
+            allowed = allowed & (difference <= self.right)
+        return allowed
+
+    def interval(self, q: Coordinates, k: Coordinates) -> Interval | None:
+        start = k.index[:, :1] if self.left is None else q.index - self.left
+        stop = k.index[:, -1:] + 1 if self.right is None else q.index + self.right + 1
+        return _slots(q, k, start, stop)
+
+    def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
+        low = 0 if self.left is None else max(0, start + m - n - self.left)
+        return low, m if self.right is None else min(m, stop + m - n + self.right)
+
+
+@dataclass(frozen=True)
+class Chunked(Mask):
+    """A query sees the keys of its own chunk of ``size`` tokens: ⌊i/size⌋ = ⌊j/size⌋."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        _at_least("size", self.size, 1)
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        return _equal(q.index // self.size, k.index // self.size)
+
+    def interval(self, q: Coordinates, k: Coordinates) -> Interval | None:
+        start = q.index // self.size * self.size
+        return _slots(q, k, start, start + self.size)
+
+
+@dataclass(frozen=True)
+class Prefix(Mask):
+    """The first ``length`` tokens are seen by all; ``Causal() | Prefix(length)`` is the prefix language model.
+
+    length: an int, or a tensor [batch].
+    """
+
+    length: int | Tensor
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.length, Tensor):
+            _at_least("length", self.length, 0)
+
+    def check(self, batch: int, heads: int, n: int, m: int) -> None:
+        if isinstance(self.length, Tensor):
+            _by_row("Prefix", "length", self.length, batch)
+
+    def _stop(self) -> int | Tensor:
+        return self.length[:, None] if isinstance(self.length, Tensor) else self.length
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        return ((k.index >= 0) & (k.index < self._stop()))[:, None, None, :]
+
+    def interval(self, q: Coordinates, k: Coordinates) -> Interval | None:
+        return _slots(q, k, 0, self._stop())
+
+
+@dataclass(frozen=True)
+class KeepFirst(Mask):
+    """The first ``count`` tokens stay in sight: ``Causal() & (Window(left=255) | KeepFirst(4))`` (attention sinks)."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        _at_least("count", self.count, 0)
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        return ((k.index >= 0) & (k.index < self.count))[:, None, None, :]
+
+    def interval(self, q: Coordinates, k: Coordinates) -> Interval | None:
+        return _slots(q, k, 0, self.count)
+
+
+@dataclass(frozen=True)
+class Documents(Mask):
+    """A query sees the keys of its own document (packed sequences).
+
+    ids: int tensor [m] or [batch, m], one for each key, the queries being the last n of them; without it the
+    coordinates' ``document`` is read (``Coordinates.packed``).
+    """
+
+    ids: Tensor | None = None
+    query_ids: Tensor | None = None
+
+    @staticmethod
+    def lengths(lengths: list[int], device: torch.device | str | None = None) -> Documents:
+        """The mask of documents with these lengths, one after another."""
+        sizes = torch.tensor(lengths, device=device)
+        return Documents(torch.repeat_interleave(torch.arange(len(lengths), device=device), sizes))
+
+    def _ids(self, q: Coordinates, k: Coordinates) -> tuple[Tensor, Tensor]:
+        n, m = q.index.shape[1], k.index.shape[1]
+        if self.ids is None:
+            if q.document is None or k.document is None:
+                raise HeadwayError(
+                    "Documents() has no ids and the coordinates no documents: give Documents(ids) or "
+                    "positions=Coordinates.packed(lengths)"
+                )
+            return q.document, k.document
+        ids = self.ids if self.ids.ndim == 2 else self.ids[None]
+        return (ids[:, m - n :] if self.query_ids is None else self.query_ids), ids
+
+    def check(self, batch: int, heads: int, n: int, m: int) -> None:
+        if self.ids is None:
+            return
+        shape = tuple(self.ids.shape)
+        if len(shape) not in (1, 2) or shape[-1] != m or (len(shape) == 2 and shape[0] not in (1, batch)):
+            raise HeadwayError(f"Documents has ids of shape {shape}: give one for each key, [{m}] or [{batch}, {m}]")
+        if n > m and self.query_ids is None:
+            raise HeadwayError(
+                f"Documents has ids for {m} keys but there are {n} queries: give query_ids [batch, {n}] too"
+            )
+
+    def block(self, start: int, stop: int, n: int) -> Mask:
+        if self.ids is None:
+            return self
+        ids = self.ids if self.ids.ndim == 2 else self.ids[None]
+        query_ids = ids[:, ids.shape[1] - n :] if self.query_ids is None else self.query_ids
+        return replace(self, query_ids=query_ids[:, start:stop])
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        return _equal(*self._ids(q, k))
+
+
+@dataclass(frozen=True)
+class Padding(Mask):
+    """Keys that are padding are seen by nobody.
+
+    lengths: real tokens in each row, int tensor [batch] or a list; ``side`` is where the padding stands. Without
+    lengths the coordinates say it: padding has an index below 0 or from ``length`` on (``Coordinates.padded``).
+    """
+
+    lengths: Tensor | list[int] | tuple[int, ...] | None = None
+    side: str = "right"
+
+    def __post_init__(self) -> None:
+        if self.side not in ("left", "right"):
+            raise HeadwayError(f"side is {self.side!r}: give 'left' or 'right'")
+        if isinstance(self.lengths, (list, tuple)):
+            object.__setattr__(self, "lengths", torch.tensor(self.lengths))
+
+    def check(self, batch: int, heads: int, n: int, m: int) -> None:
+        if isinstance(self.lengths, Tensor):
+            _by_row("Padding", "lengths", self.lengths, batch)
+
+    def interval(self, q: Coordinates, k: Coordinates) -> Interval | None:
+        if self.lengths is None:
+            stop = _real_stop(k)
+            return _slots(q, k, 0, k.index[:, -1:] + 1 if stop is None else stop)
+        m = k.index.shape[1]
+        lengths = torch.as_tensor(self.lengths, device=k.index.device)[:, None]
+        low = torch.zeros_like(lengths) if self.side == "right" else (m - lengths).clamp(0, m)
+        high = lengths.clamp(0, m) if self.side == "right" else torch.full_like(lengths, m)
+        zero = torch.zeros_like(q.index)
+        return low + zero, high + zero
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        if self.lengths is None:
+            stop = _real_stop(k)
+            real = k.index >= 0 if stop is None else (k.index >= 0) & (k.index < stop)
+            return real[:, None, None, :]
+        m = k.index.shape[1]
+        lengths = torch.as_tensor(self.lengths, device=k.index.device)[:, None]
+        slot = torch.arange(m, device=k.index.device)[None]
+        real = slot < lengths if self.side == "right" else slot >= m - lengths
+        return real[:, None, None, :]
+
+
+def _real_stop(k: Coordinates) -> Tensor | None:
+    """Index behind the last real token of each row, where the rows were padded one by one.
+
+    Rows that all start at one known index (a span, plain positions, packed documents) hold no padding, and their
+    length speaks of positions.
+    """
+    return k.length[:, -1:] if k.start is None and isinstance(k.length, Tensor) else None
+
+
+def _by_row(mask: str, name: str, values: Tensor, batch: int) -> None:
+    if tuple(values.shape) not in ((batch,), (1,)):
+        raise HeadwayError(f"{mask} has {name} of shape {tuple(values.shape)}: give one for each row, [{batch}]")
+
+
+@dataclass(frozen=True)
+class Dilated(Mask):
+    """A query sees every ``step``-th key, counted from its own index."""
+
+    step: int
+
+    def __post_init__(self) -> None:
+        _at_least("step", self.step, 1)
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        return _difference(q, k) % self.step == 0
+
+
+@dataclass(frozen=True)
+class Boolean(Mask):
+    """Any boolean tensor [n, m], or one of four dimensions that broadcasts to [batch, heads, n, m]."""
+
+    values: Tensor
+
+    def __post_init__(self) -> None:
+        if self.values.dtype != torch.bool:
+            raise HeadwayError(
+                f"mask is a tensor of {self.values.dtype}: a mask is boolean, True where one may look; "
+                "numbers to be added are terms.DenseBias"
+            )
+        if self.values.ndim not in (2, 4):
+            raise HeadwayError(
+                f"mask has shape {tuple(self.values.shape)}: give [n, m] or four dimensions that broadcast to "
+                "[batch, heads, n, m]"
+            )
+
+    def block(self, start: int, stop: int, n: int) -> Self:
+        if self.values.shape[-2] == 1:
+            return self
+        return replace(self, values=self.values[..., start:stop, :])
+
+    def check(self, batch: int, heads: int, n: int, m: int) -> None:
+        wanted = (batch, heads, n, m)
+        shape = tuple(self.values.shape)
+        if any(have not in (1, want) for have, want in zip(shape, wanted[4 - len(shape) :], strict=True)):
+            raise HeadwayError(f"mask has shape {shape}: it must broadcast to {wanted}")
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        return self.values if self.values.ndim == 4 else self.values[None, None]
+
+
+def _equal(a: Tensor, b: Tensor) -> Tensor:
+    return (a[:, :, None] == b[:, None, :])[:, None]
+
+
+@dataclass(frozen=True)
+class And(Mask):
+    """What all of the masks allow."""
+
+    masks: tuple[Mask, ...]
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        return reduce(torch.logical_and, (mask.allowed(q, k) for mask in self.masks))
+
+    def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
+        lows, highs = zip(*(mask.reach(start, stop, n, m) for mask in self.masks), strict=True)
+        return max(lows), max(max(lows), min(highs))
+
+    def block(self, start: int, stop: int, n: int) -> Mask:
+        return And(tuple(mask.block(start, stop, n) for mask in self.masks))
+
+    def check(self, batch: int, heads: int, n: int, m: int) -> None:
+        for mask in self.masks:
+            mask.check(batch, heads, n, m)
+
+
+@dataclass(frozen=True)
+class Or(Mask):
+    """What any of the masks allows."""
+
+    masks: tuple[Mask, ...]
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        return reduce(torch.logical_or, (mask.allowed(q, k) for mask in self.masks))
+
+    def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
+        lows, highs = zip(*(mask.reach(start, stop, n, m) for mask in self.masks), strict=True)
+        return min(lows), max(highs)
+
+    def block(self, start: int, stop: int, n: int) -> Mask:
+        return Or(tuple(mask.block(start, stop, n) for mask in self.masks))
+
+    def check(self, batch: int, heads: int, n: int, m: int) -> None:
+        for mask in self.masks:
+            mask.check(batch, heads, n, m)
+
+
+# ---------------------------------------------------------------- lowering
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A mask as a kernel takes it: the keys of the intervals of which ``rest`` allows.
+
+    intervals: one or two for each query, apart from each other and rising; rest: a mask, or None where the intervals
+    say it all.
+    """
+
+    intervals: tuple[Interval, ...]
+    rest: Mask | None = None
+
+
+def lower(mask: Mask | None, q: Coordinates, k: Coordinates) -> Lowered:
+    """The mask as at most two intervals of key slots for each query, and what those cannot say."""
+    zero = torch.zeros_like(q.index)
+    everything = ((zero, zero + k.index.shape[1]),)
+    if mask is None:
+        return Lowered(everything)
+    if isinstance(mask, And):
+        lowered = [lower(part, q, k) for part in mask.masks]
+        intervals, rest = everything, []
+        for part, low in zip(mask.masks, lowered, strict=True):
+            if len(intervals) > 1 and len(low.intervals) > 1:
+                rest.append(part)
+                continue
+            intervals = tuple(_meet(a, b) for a in intervals for b in low.intervals)
+            if low.rest is not None:
+                rest.append(low.rest)
+        return Lowered(intervals, And(tuple(rest)) if len(rest) > 1 else (rest[0] if rest else None))
+    if isinstance(mask, Or):
+        lowered = [lower(part, q, k) for part in mask.masks]
+        found = [interval for low in lowered for interval in low.intervals]
+        if len(found) == 2 and all(low.rest is None for low in lowered):
+            return Lowered(_apart(*found))
+        return Lowered(everything, mask)
+    interval = mask.interval(q, k)
+    return Lowered(everything, mask) if interval is None else Lowered((interval,))
+
+
+def _meet(a: Interval, b: Interval) -> Interval:
+    start = torch.maximum(a[0], b[0])
+    return start, torch.maximum(start, torch.minimum(a[1], b[1]))
+
+
+def _apart(a: Interval, b: Interval) -> tuple[Interval, Interval]:
+    """Two intervals that cover what a and b cover, the second behind the first."""
+    a_first = a[0] <= b[0]
+    first = torch.where(a_first, a[0], b[0]), torch.where(a_first, a[1], b[1])
+    second = torch.where(a_first, b[0], a[0]), torch.where(a_first, b[1], a[1])
+    start = torch.maximum(second[0], first[1])
+    return first, (start, torch.maximum(start, second[1]))

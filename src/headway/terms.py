@@ -1,0 +1,459 @@
+"""The contract between encodings and kernels: what a score may be made of.
+
+    score[h,i,j] = cap( s·τ[h,i]·( ⟨qᵢ, kⱼ⟩ + Σᵣ ⟨q'ᵢ + uᵣ_h, aᵣ_h[ρᵣ(i,j)]⟩ + Σᵣ ⟨k'ⱼ, cᵣ_h[ρᵣ(i,j)]⟩ )
+                     + Σᵣ bᵣ_h[ρᵣ(i,j)] + e[h,i] + g[h,j] + D[h,i,j] )
+    out[h,i]     = Σⱼ A[h,i,j]·(vⱼ + Σᵣ rᵣ_h[ρᵣ(i,j)]),   A = softmax over the allowed j, and an optional sink logit
+
+An encoding speaks a list of terms, in which one kind may occur more than once; a kernel implements terms and never
+hears of an encoding. ``attention`` has prepared q and k by then. The distance of a pair is δ = key position − query
+position, on one axis of the positions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple, Union, get_args
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from .coordinates import Coordinates
+from .errors import HeadwayError
+
+# ---------------------------------------------------------------- from a pair of tokens to a row of a table
+
+
+class Part:
+    """A part of the scores; ``block`` is the same part for the queries start … stop − 1 alone."""
+
+    exact: ClassVar[tuple[str, ...]] = ()
+    """Fields whose tensors keep their dtype, whatever the kernel computes in."""
+
+    def block(self, start: int, stop: int) -> Self:
+        return self
+
+
+@dataclass(frozen=True)
+class Clip(Part):
+    """row = clamp(⌊δ⌋, low, high) − low: one row for each whole distance, the last ones for all beyond."""
+
+    low: int
+    high: int
+    axis: int = 0
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise HeadwayError(f"Clip runs from {self.low} to {self.high}: low must not exceed high")
+
+    @property
+    def count(self) -> int:
+        return self.high - self.low + 1
+
+    def rows(self, q: Coordinates, k: Coordinates) -> Tensor:
+        """int64 [b, n, m]"""
+        delta = distance(q, k, self.axis)
+        if delta.is_floating_point():
+            delta = delta.floor()
+        return delta.clamp(self.low, self.high).long() - self.low
+
+
+@dataclass(frozen=True)
+class Steps(Part):
+    """row = the number of boundaries that δ has reached (boundary ≤ δ): any monotone map from distance to row.
+
+    ``boundaries`` is a rising tensor; a step just above b is written torch.nextafter(b, ∞).
+    """
+
+    exact: ClassVar[tuple[str, ...]] = ("boundaries",)
+
+    boundaries: Tensor
+    axis: int = 0
+
+    @property
+    def count(self) -> int:
+        return self.boundaries.shape[0] + 1
+
+    def rows(self, q: Coordinates, k: Coordinates) -> Tensor:
+        """int64 [b, n, m]"""
+        delta = distance(q, k, self.axis)
+        if delta.is_floating_point() and not self.boundaries.is_floating_point():
+            delta = delta.floor()  # a whole boundary ≤ δ is a boundary ≤ ⌊δ⌋; a cast would round towards 0
+        delta = delta.to(self.boundaries.dtype)
+        return torch.searchsorted(self.boundaries, delta.contiguous(), right=True)
+
+
+@dataclass(frozen=True)
+class Classes(Part):
+    """row = class of the query · classes + class of the key: a table over pairs of token classes ([CLS], segments)."""
+
+    q_class: Tensor  # int64 [b, n]
+    k_class: Tensor  # int64 [b, m]
+    classes: int
+
+    @property
+    def count(self) -> int:
+        return self.classes**2
+
+    def rows(self, q: Coordinates, k: Coordinates) -> Tensor:
+        """int64 [b, n, m]"""
+        return self.q_class[..., :, None] * self.classes + self.k_class[..., None, :]
+
+    def block(self, start: int, stop: int) -> Self:
+        return replace(self, q_class=self.q_class[:, start:stop])
+
+
+@dataclass(frozen=True)
+class Grid(Part):
+    """row = (row of the first map)·count of the second + row of the second …: a table over several axes."""
+
+    maps: tuple[Clip | Steps, ...]
+
+    @property
+    def count(self) -> int:
+        total = 1
+        for part in self.maps:
+            total *= part.count
+        return total
+
+    def rows(self, q: Coordinates, k: Coordinates) -> Tensor:
+        """int64 [b, n, m]"""
+        row = self.maps[0].rows(q, k)
+        for part in self.maps[1:]:
+            row = row * part.count + part.rows(q, k)
+        return row
+
+
+Map = Union[Clip, Steps, Classes, Grid]
+
+
+def distance(q: Coordinates, k: Coordinates, axis: int = 0) -> Tensor:
+    """δ = key position − query position, [b, n, m]."""
+    return k.axis(axis)[:, None, :] - q.axis(axis)[:, :, None]
+
+
+# ---------------------------------------------------------------- what stands in a row, or the closed form of it
+
+
+@dataclass(frozen=True)
+class Rows(Part):
+    """A learned or given table, one row for each value of ``map``; its size grows neither with n nor with positions.
+
+    table: [heads or 1, rows] for a bias, [heads or 1, rows, head_dim] for relative keys, queries and values.
+    """
+
+    table: Tensor
+    map: Map
+
+    def __post_init__(self) -> None:
+        if self.table.ndim not in (2, 3) or self.table.shape[1] != self.map.count:
+            raise HeadwayError(
+                f"table has shape {tuple(self.table.shape)} but {type(self.map).__name__} maps to {self.map.count} "
+                "rows: give [heads, rows] or [heads, rows, head_dim]"
+            )
+
+    def block(self, start: int, stop: int) -> Self:
+        return replace(self, map=self.map.block(start, stop))
+
+
+@dataclass(frozen=True)
+class Linear(Part):
+    """b_h(δ) = −past_h·|δ| for δ ≤ 0, −future_h·|δ| for δ > 0 (ALiBi)."""
+
+    past: Tensor  # [heads]
+    future: Tensor  # [heads]
+    axis: int = 0
+
+
+@dataclass(frozen=True)
+class Log(Part):
+    """b_h(δ) = −weight_h·ln(1 + rate_h·|δ|) (KERPLE, logarithmic)."""
+
+    weight: Tensor  # [heads]
+    rate: Tensor  # [heads]
+    axis: int = 0
+
+
+@dataclass(frozen=True)
+class Power(Part):
+    """b_h(δ) = −weight_h·|δ|^exponent_h (KERPLE, power)."""
+
+    weight: Tensor  # [heads]
+    exponent: Tensor  # [heads]
+    axis: int = 0
+
+
+@dataclass(frozen=True)
+class Piecewise(Part):
+    """b_h(δ) = values_h interpolated linearly between rising knots, and constant beyond the first and the last."""
+
+    exact: ClassVar[tuple[str, ...]] = ("knots",)
+
+    knots: Tensor  # [knots]
+    values: Tensor  # [heads, knots]
+    axis: int = 0
+
+    def __post_init__(self) -> None:
+        count = self.knots.shape[0] if self.knots.ndim == 1 else 0
+        if count < 2 or self.values.ndim != 2 or self.values.shape[1] != count:
+            raise HeadwayError(
+                f"knots have shape {tuple(self.knots.shape)} and values {tuple(self.values.shape)}: give [knots] and "
+                "[heads, knots], with at least 2 knots"
+            )
+
+
+@dataclass(frozen=True)
+class Sinusoids(Part):
+    """a_h(δ) = weight_h·[sin(−δω), cos(−δω)]: relative keys as a linear map of sinusoids (Transformer-XL).
+
+    −δ is the query's position minus the key's. weight: [heads, head_dim, 2·frequencies]; frequencies: [frequencies].
+    """
+
+    exact: ClassVar[tuple[str, ...]] = ("frequencies",)
+
+    weight: Tensor
+    frequencies: Tensor
+    axis: int = 0
+
+
+Bias = Union[Rows, Linear, Log, Power, Piecewise]
+
+# ---------------------------------------------------------------- the terms
+
+
+@dataclass(frozen=True)
+class Temperature(Part):
+    """τ[h,i], which multiplies the content and relative parts of the scores; factor: [b, heads or 1, n or 1]."""
+
+    factor: Tensor
+
+    def block(self, start: int, stop: int) -> Self:
+        return self if self.factor.shape[-1] == 1 else replace(self, factor=self.factor[..., start:stop])
+
+
+@dataclass(frozen=True)
+class DistanceBias(Part):
+    """b_h[ρ(i,j)] added to the scores, by a table or in closed form."""
+
+    values: Bias
+
+    def block(self, start: int, stop: int) -> Self:
+        return replace(self, values=self.values.block(start, stop))
+
+
+@dataclass(frozen=True)
+class RelativeKeys(Part):
+    """⟨q'ᵢ + u_h, a_h[ρ(i,j)]⟩, scaled like the scores.
+
+    q' is the query before ``prepare``; ``attention`` fills it in as ``query`` where that differs from the prepared one.
+    """
+
+    rows: Rows | Sinusoids
+    query_bias: Tensor | None = None  # u: [heads, head_dim]
+    query: Tensor | None = None  # q': [batch, heads, n, head_dim]
+
+    def block(self, start: int, stop: int) -> Self:
+        query = None if self.query is None else self.query[..., start:stop, :]
+        return replace(self, rows=self.rows.block(start, stop), query=query)
+
+
+@dataclass(frozen=True)
+class RelativeQueries(Part):
+    """⟨k'ⱼ, c_h[ρ(i,j)]⟩, scaled like the scores; k' is the key before ``prepare``."""
+
+    rows: Rows
+    key: Tensor | None = None  # k': [batch, kv_heads, m, head_dim]
+
+    def block(self, start: int, stop: int) -> Self:
+        return replace(self, rows=self.rows.block(start, stop))
+
+
+@dataclass(frozen=True)
+class RelativeValues(Part):
+    """r_h[ρ(i,j)] added to the value that query i takes from key j."""
+
+    rows: Rows
+
+    def block(self, start: int, stop: int) -> Self:
+        return replace(self, rows=self.rows.block(start, stop))
+
+
+@dataclass(frozen=True)
+class TokenBias(Part):
+    """e[h,i] for queries and g[h,j] for keys, added to the scores; each [b, heads or 1, tokens] or None."""
+
+    queries: Tensor | None = None
+    keys: Tensor | None = None
+
+    def block(self, start: int, stop: int) -> Self:
+        return self if self.queries is None else replace(self, queries=self.queries[..., start:stop])
+
+
+@dataclass(frozen=True)
+class DenseBias(Part):
+    """D[h,i,j]: a tensor that broadcasts to [batch, heads, n, m], or a function of a block of rows.
+
+    A function is called as ``values(rows, *tensors)`` with rows an int64 tensor of query slots, and gives
+    [b, heads or 1, len(rows), m]. Every tensor that wants a gradient stands in ``tensors``.
+    """
+
+    values: Tensor | Callable[..., Tensor]
+    tensors: tuple[Tensor, ...] = ()
+
+    def block(self, start: int, stop: int) -> Self:
+        if isinstance(self.values, Tensor) and self.values.ndim > 1 and self.values.shape[-2] > 1:
+            return replace(self, values=self.values[..., start:stop, :])
+        return self
+
+
+@dataclass(frozen=True)
+class Sink(Part):
+    """z_h: a logit that takes part in the softmax and carries no value; logits: [heads]."""
+
+    logits: Tensor
+
+
+@dataclass(frozen=True)
+class SoftCap(Part):
+    """score ← cap·tanh(score / cap)."""
+
+    cap: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.cap, (int, float)) or not 0 < self.cap < math.inf:
+            raise HeadwayError(f"soft_cap is {self.cap!r}: give a number above 0, or None")
+
+
+@dataclass(frozen=True)
+class Product(Part):
+    """Replaces ⟨qᵢ, kⱼ⟩: ``function(q, k, rows, *tensors)`` gives [batch, heads, len(rows), m], not yet scaled.
+
+    q holds the queries of the block, k all keys with as many heads as q; rows: int64 slots of the block's queries.
+    """
+
+    function: Callable[..., Tensor]
+    tensors: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class ScoreMap(Part):
+    """Replaces the finished scores: ``function(scores, allowed, q, rows, *tensors)`` gives scores of the same shape."""
+
+    function: Callable[..., Tensor]
+    tensors: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class Normalizer(Part):
+    """Replaces the softmax: ``function(scores, allowed, *tensors)`` gives the weights; there is no log-sum-exp then."""
+
+    function: Callable[..., Tensor]
+    tensors: tuple[Tensor, ...] = ()
+
+
+Term = Union[
+    Temperature,
+    DistanceBias,
+    RelativeKeys,
+    RelativeQueries,
+    RelativeValues,
+    TokenBias,
+    DenseBias,
+    Sink,
+    SoftCap,
+    Product,
+    ScoreMap,
+    Normalizer,
+]
+
+
+# ---------------------------------------------------------------- do the shapes fit
+
+
+class Sizes(NamedTuple):
+    """The sizes of a call that the tensors of a term must fit."""
+
+    batch: int
+    heads: int
+    n: int
+    m: int
+    head_dim: int
+    v_dim: int
+
+
+Fit = tuple[str, Tensor | None, tuple[tuple[int, ...], ...]]
+"""A tensor by name, and the sizes that each of its dimensions may have."""
+
+
+TERMS = get_args(Term)
+
+
+def check(terms: tuple[Term, ...], sizes: Sizes) -> None:
+    """Raises HeadwayError for what is no term, and for a term whose tensors do not fit the call."""
+    for term in terms:
+        if not isinstance(term, TERMS):
+            raise HeadwayError(f"terms hold a {type(term).__name__}: give objects of headway.terms, such as Sink(logits)")
+        for name, tensor, wanted in _fits(term, sizes):
+            if tensor is None:
+                continue
+            shape = tuple(tensor.shape)
+            if len(shape) != len(wanted) or not all(map(_is_one_of, shape, wanted)):
+                said = ", ".join(" or ".join(str(size) for size in dict.fromkeys(w)) for w in wanted)
+                raise HeadwayError(f"{type(term).__name__} has {name} of shape {shape}: give [{said}]")
+
+
+def _is_one_of(size: int, sizes: tuple[int, ...]) -> bool:
+    return any(size == wanted for wanted in sizes)
+
+
+def _fits(term: Term, s: Sizes) -> Iterator[Fit]:
+    batch, heads = (1, s.batch), (1, s.heads)
+    if isinstance(term, Temperature):
+        yield "factor", term.factor, (batch, heads, (1, s.n))
+    elif isinstance(term, DistanceBias):
+        yield from _bias_fits(term.values, s)
+    elif isinstance(term, RelativeKeys):
+        width = s.head_dim if term.query is None else term.query.shape[-1]
+        yield "query", term.query, ((s.batch,), (s.heads,), (s.n,), (width,))
+        yield "query_bias", term.query_bias, (heads, (width,))
+        if isinstance(term.rows, Sinusoids):
+            yield "weight", term.rows.weight, (heads, (width,), (2 * term.rows.frequencies.shape[0],))
+        else:
+            yield from _table_fits(term.rows, s, width)
+    elif isinstance(term, RelativeQueries):
+        yield from _table_fits(term.rows, s, s.head_dim if term.key is None else term.key.shape[-1])
+    elif isinstance(term, RelativeValues):
+        yield from _table_fits(term.rows, s, s.v_dim)
+    elif isinstance(term, TokenBias):
+        yield "queries", term.queries, (batch, heads, (s.n,))
+        yield "keys", term.keys, (batch, heads, (s.m,))
+    elif isinstance(term, DenseBias) and isinstance(term.values, Tensor):
+        yield "values", term.values, (batch, heads, (1, s.n), (1, s.m))[4 - min(4, term.values.ndim) :]
+    elif isinstance(term, Sink):
+        yield "logits", term.logits, ((s.heads,),)
+
+
+def _bias_fits(values: Bias, s: Sizes) -> Iterator[Fit]:
+    heads = (1, s.heads)
+    if isinstance(values, Rows):
+        yield from _table_fits(values, s, None)
+    elif isinstance(values, Linear):
+        yield "past", values.past, (heads,)
+        yield "future", values.future, (heads,)
+    elif isinstance(values, Log):
+        yield "weight", values.weight, (heads,)
+        yield "rate", values.rate, (heads,)
+    elif isinstance(values, Power):
+        yield "weight", values.weight, (heads,)
+        yield "exponent", values.exponent, (heads,)
+    else:
+        yield "values", values.values, (heads, (values.knots.shape[0],))
+
+
+def _table_fits(rows: Rows, s: Sizes, width: int | None) -> Iterator[Fit]:
+    yield "table", rows.table, ((1, s.heads), (rows.map.count,), *(() if width is None else ((width,),)))
+    if isinstance(rows.map, Classes):
+        yield "q_class", rows.map.q_class, ((1, s.batch), (s.n,))
+        yield "k_class", rows.map.k_class, ((1, s.batch), (s.m,))
