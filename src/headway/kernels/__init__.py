@@ -1,0 +1,10 @@
+"""Kernels: ways of computing attention, in order of preference. Only ``attention`` looks in here."""
+
+from ._base import Kernel
+from ._problem import Call, Problem
+from .reference import ReferenceKernel
+from .sdpa import SdpaKernel
+
+KERNELS: dict[str, Kernel] = {"sdpa": SdpaKernel(), "reference": ReferenceKernel()}
+
+__all__ = ["KERNELS", "Call", "Kernel", "Problem", "ReferenceKernel", "SdpaKernel"]

@@ -1,0 +1,24 @@
+"""What a kernel is: reasons against a call, and running it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from torch import Tensor
+
+from ._problem import Call, Problem
+
+
+class Kernel(ABC):
+    """One way of computing attention. Kernels know terms and masks; none knows an encoding."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def why_not(self, problem: Problem) -> list[str]:
+        """Every reason why this kernel cannot run the call; empty where it can. Reads metadata only."""
+
+    @abstractmethod
+    def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        """out [batch, heads, n, v's head_dim] in q's dtype, and the log-sum-exp [batch, heads, n] if it was wanted."""

@@ -1,0 +1,88 @@
+"""A call as a list of tensors and a structure without tensors, so that autograd and the compiler can carry it."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from functools import lru_cache
+from operator import index
+from typing import Any
+
+from torch import Tensor
+
+from .. import masks, terms
+from ..coordinates import Coordinates
+from ..terms import Part
+from ._problem import Call
+
+PARTS: dict[str, type] = {
+    kind.__name__: kind
+    for module in (terms, masks)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, (Part, masks.Mask)) and dataclasses.is_dataclass(kind)
+} | {"Coordinates": Coordinates, "Call": Call}
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    name: tuple(field.name for field in dataclasses.fields(kind)) for name, kind in PARTS.items()
+}
+
+Structure = tuple[Any, ...]
+"""(kind, fields …) with ("#", number) for a tensor and ("()", items …) for a tuple; as text, ("float", hex) too."""
+
+
+def pack(part: Any, tensors: list[Tensor]) -> Any:
+    """The structure of a call; its tensors are appended to ``tensors``, each once."""
+    if isinstance(part, Tensor):
+        for number, known in enumerate(tensors):
+            if known is part:
+                return ("#", number)
+        tensors.append(part)
+        return ("#", len(tensors) - 1)
+    if isinstance(part, tuple):
+        return ("()", *[pack(item, tensors) for item in part])
+    name = type(part).__name__
+    if name in FIELDS and type(part) is PARTS[name]:
+        return (name, *[pack(getattr(part, field), tensors) for field in FIELDS[name]])
+    return part
+
+
+def unpack(structure: Any, tensors: list[Tensor] | tuple[Tensor, ...]) -> Any:
+    """The call again, with these tensors in their places."""
+    if not isinstance(structure, tuple):
+        return structure
+    kind, *items = structure
+    if kind == "#":
+        return tensors[items[0]]
+    if kind == "float":
+        return float.fromhex(items[0])
+    if kind == "()":
+        return tuple(unpack(item, tensors) for item in items)
+    return PARTS[kind](*[unpack(item, tensors) for item in items])
+
+
+def is_plain(structure: Any) -> bool:
+    """Whether the structure holds nothing but numbers and words, so that it can be written down."""
+    if isinstance(structure, tuple):
+        return all(is_plain(item) for item in structure)
+    return structure is None or isinstance(structure, (bool, int, float, str))
+
+
+def write(structure: Any) -> str:
+    """The structure as text, for an operator's schema."""
+    if isinstance(structure, tuple):
+        return "(" + "".join(write(item) + "," for item in structure) + ")"
+    if isinstance(structure, str):
+        return "'" + structure + "'"
+    # a compiler that takes numbers for symbols has to settle on their values here: hex and index make it
+    if isinstance(structure, float):
+        return "('float','" + structure.hex() + "',)"
+    if isinstance(structure, int) and not isinstance(structure, bool):
+        return str(index(structure))
+    return str(structure)
+
+
+@lru_cache(maxsize=256)
+def read(text: str) -> Structure:
+    """The structure that ``write`` wrote."""
+    structure: Structure = ast.literal_eval(text)
+    return structure

@@ -1,0 +1,97 @@
+"""One call of attention: its tensors (``Call``) and the facts a kernel decides by (``Problem``)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..coordinates import Coordinates
+from ..masks import Mask
+from ..terms import Part, Term
+
+
+@dataclass(frozen=True)
+class Call:
+    """Everything a kernel needs; q and k are prepared, all arguments checked.
+
+    q [batch, heads, n, head_dim]; k [batch, kv_heads, m, head_dim]; v [batch, kv_heads, m, v's head_dim]
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    q_coordinates: Coordinates
+    k_coordinates: Coordinates
+    terms: tuple[Term, ...] = ()
+    mask: Mask | None = None
+    scale: float = 1.0
+    dropout: float = 0.0
+    seed: Tensor | None = None
+    """int64 [1], drawn outside the kernel, so that a recomputation drops the same weights."""
+    wants_lse: bool = False
+    partial: bool = False
+    """Leave the sink out of the log-sum-exp and of the weights."""
+    aligned: bool = True
+    """A static fact: the n queries are the last of the m keys, in the order of the slots."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The facts of one call, without the values of its tensors."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    n: int
+    m: int
+    head_dim: int
+    v_head_dim: int
+    dtype: torch.dtype
+    device: str
+    terms: tuple[Term, ...]
+    mask: Mask | None
+    dropout: float
+    wants_lse: bool
+    aligned: bool
+
+    @staticmethod
+    def of(call: Call) -> Problem:
+        batch, heads, n, head_dim = call.q.shape
+        return Problem(
+            batch=batch,
+            heads=heads,
+            kv_heads=call.k.shape[1],
+            n=n,
+            m=call.k.shape[2],
+            head_dim=head_dim,
+            v_head_dim=call.v.shape[3],
+            dtype=call.q.dtype,
+            device=call.q.device.type,
+            terms=call.terms,
+            mask=call.mask,
+            dropout=call.dropout,
+            wants_lse=call.wants_lse,
+            aligned=call.aligned,
+        )
+
+
+def tensors_in(part: Any) -> Iterator[Tensor]:
+    """Every tensor in a term, a mask or coordinates."""
+    if isinstance(part, Tensor):
+        yield part
+    elif isinstance(part, (tuple, list)):
+        for item in part:
+            yield from tensors_in(item)
+    elif isinstance(part, (Part, Mask, Coordinates)):
+        for field in dataclasses.fields(part):  # type: ignore[arg-type]
+            yield from tensors_in(getattr(part, field.name))
+
+
+def wants_gradient(part: Any) -> bool:
+    """Whether any tensor in a term wants a gradient."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(part))

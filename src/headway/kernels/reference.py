@@ -1,0 +1,504 @@
+"""The reference kernel: the equation of ``terms`` in eager torch, and so the specification of every other kernel.
+
+It reads in the order scores, mask, softmax, forward, backward. Queries are taken in blocks of rows, and the backward
+pass computes each block again, so that n×m scores never exist at once, in training either. All of it is done in
+float32, or in float64 for float64 input.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ..terms import (
+    Bias,
+    DenseBias,
+    DistanceBias,
+    Linear,
+    Log,
+    Normalizer,
+    Part,
+    Piecewise,
+    Power,
+    Product,
+    RelativeKeys,
+    RelativeQueries,
+    RelativeValues,
+    Rows,
+    ScoreMap,
+    Sink,
+    Sinusoids,
+    SoftCap,
+    Temperature,
+    Term,
+    TokenBias,
+    distance,
+)
+from . import _ops
+from ._base import Kernel
+from ._problem import Call, Problem, wants_gradient
+
+BLOCK = 1 << 21
+"""Scores held at once, over all rows of the batch and all heads: 8 MiB in float32."""
+
+
+class Block:
+    """The queries start … stop − 1 of a call with the keys they can reach; q, k, v in the dtype of the computation."""
+
+    def __init__(self, call: Call, start: int, stop: int) -> None:
+        n, m = call.q.shape[2], call.k.shape[2]
+        low, high = 0, m
+        if call.aligned and call.mask is not None and not _reads_key_slots(call.terms):
+            low, high = call.mask.reach(start, stop, n, m)
+        self.keys = slice(low, high)
+        self.slots = torch.arange(start, stop, device=call.q.device)
+        self.q_coordinates = call.q_coordinates.rows(start, stop)
+        self.k_coordinates = call.k_coordinates
+        self.terms = tuple(term.block(start, stop) for term in call.terms)
+        self.call = call
+        allowed = None
+        if call.mask is not None:
+            mask = call.mask.block(start, stop, n)
+            allowed = mask.allowed(self.q_coordinates, self.k_coordinates)
+            allowed = allowed.expand(*allowed.shape[:2], stop - start, m)[..., low:high]
+            self.k_coordinates = _columns(call.k_coordinates, low, high)
+        self.allowed = allowed
+        group = call.q.shape[1] // call.k.shape[1]
+        self.q = call.q[:, :, start:stop]
+        self.k = call.k[:, :, low:high].repeat_interleave(group, dim=1)
+        self.v = call.v[:, :, low:high].repeat_interleave(group, dim=1)
+        self.group = group
+        # what nobody sees, and who sees nothing, is zeroed on load: NaN there never leaks
+        self.q, self.k, self.v = self.seeing(self.q), self.seen(self.k), self.seen(self.v)
+
+    def seen(self, keys: Tensor) -> Tensor:
+        """Something for each key, 0 where no query of the block may see it."""
+        return keys if self.allowed is None else keys.masked_fill(~self.allowed.any(-2)[..., None], 0)
+
+    def seeing(self, queries: Tensor) -> Tensor:
+        """Something for each query, 0 where it may see nothing."""
+        return queries if self.allowed is None else queries.masked_fill(~self.allowed.any(-1)[..., None], 0)
+
+    def each(self, *kinds: type) -> list[Any]:
+        return [term for term in self.terms if isinstance(term, kinds)]
+
+
+def _columns(coordinates: Coordinates, low: int, high: int) -> Coordinates:
+    whole = low == 0 and high == coordinates.index.shape[1]
+    return coordinates if whole else coordinates.rows(low, high)
+
+
+def _reads_key_slots(terms: tuple[Term, ...]) -> bool:
+    """Whether a term holds something for each key slot: then a block keeps all keys."""
+    return any(
+        isinstance(term, (DenseBias, TokenBias, Product, ScoreMap, Normalizer))
+        or (isinstance(term, RelativeQueries) and term.key is not None)
+        or _by_class(term)
+        for term in terms
+    )
+
+
+def _by_class(term: Term) -> bool:
+    rows = getattr(term, "values", getattr(term, "rows", None))
+    return isinstance(rows, Rows) and type(rows.map).__name__ == "Classes"
+
+
+# ---------------------------------------------------------------- scores
+
+
+def products(block: Block) -> Tensor:
+    """⟨q, k⟩ and the relative products, before any scale: [batch, heads, rows, m]"""
+    replaced = block.each(Product)
+    if replaced:
+        score = replaced[0].function(block.q, block.k, block.slots, *replaced[0].tensors)
+    else:
+        score = block.q @ block.k.transpose(-1, -2)
+    for term in block.each(RelativeKeys):
+        score = score + relative_keys(block, term)
+    for term in block.each(RelativeQueries):
+        score = score + relative_queries(block, term)
+    return score
+
+
+def scores(block: Block) -> Tensor:
+    """The finished scores, not yet masked: [batch, heads, rows, m]"""
+    score = block.call.scale * products(block)
+    for term in block.each(Temperature):
+        score = score * term.factor[..., None]
+    for term in block.each(DistanceBias):
+        score = score + distance_bias(term.values, block.q_coordinates, block.k_coordinates, block.q.dtype)
+    for term in block.each(TokenBias):
+        if term.queries is not None:
+            score = score + term.queries[..., :, None]
+        if term.keys is not None:
+            score = score + block.seen(term.keys[..., None])[..., None, :, 0]
+    for term in block.each(DenseBias):
+        score = score + dense_bias_of(term, block.slots)
+    for term in block.each(SoftCap):
+        score = term.cap * torch.tanh(score / term.cap)
+    for term in block.each(ScoreMap):
+        allowed = torch.ones_like(score, dtype=torch.bool) if block.allowed is None else block.allowed
+        score = term.function(score, allowed.expand_as(score), block.q, block.slots, *term.tensors)
+    return score
+
+
+def distance_bias(values: Bias, q: Coordinates, k: Coordinates, dtype: torch.dtype) -> Tensor:
+    """b_h[ρ(i,j)]: [b, heads or 1, rows, m]"""
+    if isinstance(values, Rows):
+        row = values.map.rows(q, k)
+        # index_select, because its gradient is several times faster than that of indexing
+        return values.table.index_select(1, row.flatten()).unflatten(1, row.shape).transpose(0, 1)
+    delta = distance(q, k, values.axis).to(dtype)[:, None]
+    far = delta.abs()
+
+    def per_head(parameter: Tensor) -> Tensor:
+        return parameter[:, None, None]
+
+    if isinstance(values, Linear):
+        return -far * torch.where(delta > 0, per_head(values.future), per_head(values.past))
+    if isinstance(values, Log):
+        return -per_head(values.weight) * torch.log1p(per_head(values.rate) * far)
+    if isinstance(values, Power):
+        # 0^e has no finite gradient in e: the pair at distance 0 gets its 0 without a power
+        near = torch.where(far == 0, torch.ones_like(far), far)
+        return -per_head(values.weight) * torch.where(far == 0, 0.0, near ** per_head(values.exponent))
+    return piecewise(values, delta)
+
+
+def piecewise(values: Piecewise, delta: Tensor) -> Tensor:
+    """values interpolated linearly between the knots, constant beyond: [b, heads, rows, m]"""
+    knots = values.knots.to(delta.dtype)
+    right = torch.searchsorted(knots, delta.detach().contiguous()).clamp(1, len(knots) - 1)
+    share = ((delta - knots[right - 1]) / (knots[right] - knots[right - 1])).clamp(0, 1)
+    table = values.values
+    low, high = table[:, right[:, 0] - 1].transpose(0, 1), table[:, right[:, 0]].transpose(0, 1)
+    return low + share * (high - low)
+
+
+def dense_bias_of(term: DenseBias, slots: Tensor) -> Tensor:
+    """D for these query slots (a tensor is already cut to them): [b, heads or 1, rows, m]"""
+    return term.values if isinstance(term.values, Tensor) else term.values(slots, *term.tensors)
+
+
+def relative_keys(block: Block, term: RelativeKeys) -> Tensor:
+    """⟨q'ᵢ + u, a[ρ(i,j)]⟩: [batch, heads, rows, m]"""
+    query = block.q if term.query is None else block.seeing(term.query)
+    if term.query_bias is not None:
+        query = query + term.query_bias[:, None, :]
+    if isinstance(term.rows, Sinusoids):
+        return by_sinusoids(block, query, term.rows)
+    by_row = query @ term.rows.table.transpose(-1, -2)
+    return by_row.gather(-1, _rows_of(block, term.rows, by_row.shape[:2]))
+
+
+def by_sinusoids(block: Block, query: Tensor, rows: Sinusoids) -> Tensor:
+    """⟨query, W·[sin((pᵢ−pⱼ)ω), cos((pᵢ−pⱼ)ω)]⟩, exact at any positions: sines of a difference by angle addition."""
+    rates = rows.frequencies.double()
+    into_sin, into_cos = (query @ rows.weight).chunk(2, dim=-1)
+    q_angle = block.q_coordinates.axis(rows.axis).double()[..., None] * rates
+    k_angle = block.k_coordinates.axis(rows.axis).double()[..., None] * rates
+    q_sin, q_cos = q_angle.sin().to(query)[:, None], q_angle.cos().to(query)[:, None]
+    k_sin, k_cos = k_angle.sin().to(query)[:, None], k_angle.cos().to(query)[:, None]
+    turned = torch.cat([into_cos * q_sin - into_sin * q_cos, into_sin * q_sin + into_cos * q_cos], dim=-1)
+    return turned @ torch.cat([k_sin, k_cos], dim=-1).transpose(-1, -2)
+
+
+def relative_queries(block: Block, term: RelativeQueries) -> Tensor:
+    """⟨k'ⱼ, c[ρ(i,j)]⟩: [batch, heads, rows, m]"""
+    key = block.k if term.key is None else block.seen(term.key.repeat_interleave(block.group, dim=1))
+    by_row = (key @ term.rows.table.transpose(-1, -2)).transpose(-1, -2)
+    return by_row.gather(-2, _rows_of(block, term.rows, by_row.shape[:2]))
+
+
+def _rows_of(block: Block, rows: Rows, batch_and_heads: torch.Size) -> Tensor:
+    index = rows.map.rows(block.q_coordinates, block.k_coordinates)[:, None]
+    return index.expand(*batch_and_heads, *index.shape[2:])
+
+
+# ---------------------------------------------------------------- mask
+
+
+def masked(block: Block, score: Tensor) -> Tensor:
+    """−∞ where the query may not look."""
+    return score if block.allowed is None else score.masked_fill(~block.allowed, -math.inf)
+
+
+# ---------------------------------------------------------------- softmax
+
+
+def softmax(block: Block, score: Tensor) -> tuple[Tensor, Tensor]:
+    """The weights [batch, heads, rows, m] and the log-sum-exp [batch, heads, rows]; an empty row has 0 and −∞."""
+    own = block.each(Normalizer)
+    if own:
+        allowed = torch.ones_like(score, dtype=torch.bool) if block.allowed is None else block.allowed
+        weights = own[0].function(score, allowed.expand_as(score), *own[0].tensors)
+        return weights.masked_fill(~allowed, 0), score.new_full(score.shape[:-1], math.nan)
+    sinks = [] if block.call.partial else [term.logits[None, :, None] for term in block.each(Sink)]
+    top = score.detach().amax(-1) if score.shape[-1] else torch.full_like(score.sum(-1), -math.inf)
+    for sink in sinks:
+        top = torch.maximum(top, sink.detach())
+    top = top.masked_fill(top == -math.inf, 0)
+    parts = torch.exp(score - top[..., None])
+    total = parts.sum(-1)
+    for sink in sinks:
+        total = total + torch.exp(sink - top)
+    empty = total == 0
+    total = total.masked_fill(empty, 1)
+    return parts / total[..., None], (top + total.log()).masked_fill(empty, -math.inf)
+
+
+def dropped(block: Block, weights: Tensor) -> Tensor:
+    """Dropout on the weights, keyed on batch, head and the indices of query and key."""
+    call = block.call
+    if not call.dropout or call.seed is None:
+        return weights
+    batch, heads = weights.shape[:2]
+    q_index, k_index = block.q_coordinates.index, block.k_coordinates.index
+    lane = torch.arange(batch * heads, device=weights.device).view(batch, heads, 1, 1)
+    key = scramble(call.seed + scramble((call.seed >> 32) + scramble(lane)))
+    drawn = scramble(scramble(key + q_index[:, None, :, None]) + k_index[:, None, None, :])
+    return weights * (drawn >= int(call.dropout * 2**32)) / (1 - call.dropout)
+
+
+def scramble(x: Tensor) -> Tensor:
+    """A 32-bit hash of good avalanche (two multiplications with xor-shifts), held in int64."""
+    x = x & 0xFFFFFFFF
+    x = ((x ^ (x >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
+    x = ((x ^ (x >> 15)) * 0x735A2D97) & 0xFFFFFFFF
+    return x ^ (x >> 15)
+
+
+# ---------------------------------------------------------------- forward
+
+
+def gather(block: Block, weights: Tensor) -> Tensor:
+    """Σⱼ A[i,j]·(vⱼ + r[ρ(i,j)]): [batch, heads, rows, v's head_dim]"""
+    out = weights @ block.v
+    for term in block.each(RelativeValues):
+        table = term.rows.table
+        by_row = weights.new_zeros(*weights.shape[:-1], table.shape[1])
+        by_row = by_row.scatter_add(-1, _rows_of(block, term.rows, weights.shape[:2]), weights)
+        out = out + by_row @ table
+    return out
+
+
+def run_block(call: Call, start: int, stop: int) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp of the queries start … stop − 1."""
+    block = Block(call, start, stop)
+    weights, lse = softmax(block, masked(block, scores(block)))
+    return gather(block, dropped(block, weights)), lse
+
+
+def block_rows(call: Call) -> int:
+    """Queries taken at once, so that a block holds at most ``BLOCK`` scores."""
+    batch, heads = call.q.shape[:2]
+    return max(1, BLOCK // max(1, batch * heads * call.k.shape[2]))
+
+
+def forward(call: Call) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp of a call, block by block."""
+    n, rows = call.q.shape[2], block_rows(call)
+    if n <= rows:
+        return run_block(call, 0, n)
+    out = call.q.new_empty(*call.q.shape[:3], call.v.shape[3])
+    lse = call.q.new_empty(call.q.shape[:3])
+    for start in range(0, n, rows):
+        stop = min(start + rows, n)
+        out[:, :, start:stop], lse[:, :, start:stop] = run_block(call, start, stop)
+    return out, lse
+
+
+# ---------------------------------------------------------------- backward
+
+
+def backward(
+    structure: Any, tensors: list[Tensor], wanted: list[int], grad_out: Tensor, grad_lse: Tensor
+) -> list[Tensor]:
+    """The gradients of the wanted tensors, each block computed again and differentiated alone."""
+    twice = torch.is_grad_enabled()
+    with torch.enable_grad():
+        if not twice:
+            tensors = [t.detach().requires_grad_(i in wanted) for i, t in enumerate(tensors)]
+        call = _ops.unpack(structure, tensors)
+        inputs = [tensors[i] for i in wanted]
+        sums = [torch.zeros_like(t) for t in inputs]
+        n, rows = call.q.shape[2], block_rows(call)
+        for start in range(0, n, rows):
+            stop = min(start + rows, n)
+            out, lse = run_block(call, start, stop)
+            upstream = [grad_out[:, :, start:stop], grad_lse[:, :, start:stop]]
+            reached = [(o, g) for o, g in zip((out, lse), upstream, strict=True) if o.requires_grad]
+            if not reached:
+                continue
+            outputs, grads = zip(*reached, strict=True)
+            found = torch.autograd.grad(outputs, inputs, grads, allow_unused=True, create_graph=twice)
+            sums = [s if g is None else s + g for s, g in zip(sums, found, strict=True)]
+    return sums
+
+
+class Reference(torch.autograd.Function):
+    """Ties forward and backward together without keeping the scores."""
+
+    @staticmethod
+    def forward(structure: Any, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        if torch.compiler.is_compiling():
+            return torch.ops.headway.reference_forward(list(tensors), _ops.write(structure))
+        call = _ops.unpack(structure, tensors)
+        _refuse_captured(call)
+        return forward(call)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.structure, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = [i for i, needed in enumerate(ctx.needs_input_grad[1:]) if needed]
+        tensors = list(ctx.saved_tensors)
+        if torch.compiler.is_compiling():
+            found = torch.ops.headway.reference_backward(
+                tensors, _ops.write(ctx.structure), wanted, grad_out, grad_lse
+            )
+        else:
+            found = backward(ctx.structure, tensors, wanted, grad_out, grad_lse)
+        grads: list[Tensor | None] = [None] * len(tensors)
+        for i, grad in zip(wanted, found, strict=True):
+            grads[i] = grad
+        return None, *grads
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
+        raise HeadwayError("attention cannot be vmapped: fold the mapped dimension into the batch")
+
+
+def _refuse_captured(call: Call) -> None:
+    """A function term that captures a tensor wanting a gradient would lose that gradient: say so."""
+    functions = [term for term in call.terms if callable(getattr(term, "function", getattr(term, "values", None)))]
+    if not functions or not call.q.shape[2] or not call.k.shape[2]:
+        return
+    with torch.enable_grad():
+        bare = _ops.unpack(*_detached(call))
+        out, _ = run_block(bare, 0, 1)
+    if out.requires_grad:
+        raise HeadwayError(
+            f"a function of {', '.join(type(term).__name__ for term in functions)} captures a tensor that wants a "
+            "gradient: pass the tensor in the term's tensors=(…) and take it as an argument"
+        )
+
+
+def _detached(call: Call) -> tuple[Any, list[Tensor]]:
+    tensors: list[Tensor] = []
+    structure = _ops.pack(call, tensors)
+    return structure, [t.detach() for t in tensors]
+
+
+@torch.library.custom_op("headway::reference_forward", mutates_args=())
+def _forward_op(tensors: list[Tensor], structure: str) -> tuple[Tensor, Tensor]:
+    out, lse = forward(_ops.unpack(_ops.read(structure), tensors))
+    return out.contiguous(), lse.contiguous()
+
+
+@_forward_op.register_fake
+def _(tensors: list[Tensor], structure: str) -> tuple[Tensor, Tensor]:
+    call = _ops.unpack(_ops.read(structure), tensors)
+    return call.q.new_empty(*call.q.shape[:3], call.v.shape[3]), call.q.new_empty(call.q.shape[:3])
+
+
+@torch.library.custom_op("headway::reference_backward", mutates_args=())
+def _backward_op(
+    tensors: list[Tensor], structure: str, wanted: list[int], grad_out: Tensor, grad_lse: Tensor
+) -> list[Tensor]:
+    # an operator runs below autograd, where a block computed again would record nothing and every gradient be zero
+    recording = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False)
+    with recording, torch.no_grad():
+        return backward(_ops.read(structure), tensors, wanted, grad_out, grad_lse)
+
+
+@_backward_op.register_fake
+def _(
+    tensors: list[Tensor], structure: str, wanted: list[int], grad_out: Tensor, grad_lse: Tensor
+) -> list[Tensor]:
+    return [torch.empty_like(tensors[i]) for i in wanted]
+
+
+# ---------------------------------------------------------------- the kernel
+
+
+def cast(part: Any, dtype: torch.dtype) -> Any:
+    """A term with its floating tensors in another dtype; boundaries, knots and frequencies stay exact."""
+    if isinstance(part, Tensor):
+        return part.to(dtype) if part.is_floating_point() else part
+    if isinstance(part, tuple):
+        return tuple(cast(item, dtype) for item in part)
+    if isinstance(part, Part):
+        names = [name for name in _ops.FIELDS[type(part).__name__] if name not in part.exact]
+        return replace(part, **{name: cast(getattr(part, name), dtype) for name in names})  # type: ignore[type-var]
+    return part
+
+
+def bare(coordinates: Coordinates, start: int | None = None) -> Coordinates:
+    """The coordinates without what only encodings read."""
+    length = coordinates.length if isinstance(coordinates.length, Tensor) else None
+    return replace(coordinates, tables=None, length=length, start=start)
+
+
+def computed(call: Call) -> Call:
+    """The call in the dtype of the computation, with coordinates that hold no more than kernels read."""
+    dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
+    return replace(
+        call,
+        q=call.q.to(dtype),
+        k=call.k.to(dtype),
+        v=call.v.to(dtype),
+        terms=cast(call.terms, dtype),
+        q_coordinates=bare(call.q_coordinates),
+        k_coordinates=bare(call.k_coordinates, call.k_coordinates.start),  # by it Padding knows padded rows
+    )
+
+
+class ReferenceKernel(Kernel):
+    """Eager torch in row blocks: takes every term, every mask, every dtype; memory grows with n."""
+
+    name = "reference"
+
+    def why_not(self, problem: Problem) -> list[str]:
+        return []
+
+    def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        dtype = call.q.dtype
+        with torch.autocast(call.q.device.type, enabled=False):
+            call = computed(call)
+            tensors: list[Tensor] = []
+            structure = _ops.pack(call, tensors)
+            if torch.compiler.is_compiling() and not _ops.is_plain(structure):
+                out, lse = run_block(call, 0, call.q.shape[2])  # a function cannot stand in an operator's schema
+            elif torch.compiler.is_compiling() and not wants_gradient(tensors):
+                out, lse = torch.ops.headway.reference_forward(tensors, _ops.write(structure))
+            else:
+                out, lse = Reference.apply(structure, *tensors)
+        return out.to(dtype), lse if call.wants_lse else None
+
+
+# ---------------------------------------------------------------- dense, for looking at
+
+
+def weights(call: Call) -> Tensor:
+    """All weights of a computed call: [batch, heads, n, m]"""
+    return steps(call)[3]
+
+
+def steps(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Products, scores, masked scores, weights and output of a computed call."""
+    with torch.autocast(call.q.device.type, enabled=False):
+        block = Block(replace(call, aligned=False), 0, call.q.shape[2])
+        score = scores(block)
+        hidden = masked(block, score)
+        found, _ = softmax(block, hidden)
+        return products(block), score, hidden, found, gather(block, found)

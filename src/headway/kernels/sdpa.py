@@ -1,0 +1,138 @@
+"""torch's own scaled dot-product attention, where the call is something it can say and would not cost n² scores."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from ..masks import Causal
+from ..terms import DenseBias, DistanceBias, Temperature, TokenBias
+from ._base import Kernel
+from ._problem import Call, Problem, wants_gradient
+from .reference import dense_bias_of, distance_bias
+
+DENSE_LIMIT = 1 << 30
+"""Bytes of a dense mask or bias above which this kernel steps back: the reference kernel needs none."""
+
+ADDED = (DistanceBias, TokenBias, DenseBias)
+SPOKEN = (*ADDED, Temperature)
+
+
+class SdpaKernel(Kernel):
+    """Hands torch's fused SDPA what that can do; biases and masks other than causal are made dense for it."""
+
+    name = "sdpa"
+
+    def why_not(self, problem: Problem) -> list[str]:
+        reasons = []
+        for term in problem.terms:
+            if not isinstance(term, SPOKEN):
+                reasons.append(f"torch's SDPA has no {type(term).__name__}")
+            elif isinstance(term, ADDED) and wants_gradient(term):
+                reasons.append(f"a gradient to {type(term).__name__} would make torch hold all n×m scores")
+            elif isinstance(term, DenseBias) and callable(term.values):
+                reasons.append("a function of rows would have to be made dense")
+        if problem.dropout:
+            reasons.append("with dropout torch's SDPA holds all n×m scores on a CPU, and draws by another key")
+        if problem.wants_lse:
+            reasons.append("torch's SDPA does not return the log-sum-exp")
+        if problem.m == 0:
+            reasons.append("there are no keys")
+        if _dense(problem) and _dense_bytes(problem) > DENSE_LIMIT:
+            reasons.append(f"its mask or bias would be dense and larger than {DENSE_LIMIT >> 30} GiB")
+        return reasons
+
+    def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        q, k, v = call.q, call.k, call.v
+        for term in call.terms:
+            if isinstance(term, Temperature):
+                q = q * term.factor[..., None].to(q.dtype)
+        problem = Problem.of(call)
+        seeing = bias = None
+        if _dense(problem):
+            q, k, v, bias, seeing = dense(call, q, k, v)
+        width = max(q.shape[-1], v.shape[-1])
+        if q.shape[-1] != v.shape[-1]:  # torch's fused CPU kernel wants one width: columns of zeros change nothing
+            q, k, v = (pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
+        out = scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=bias,
+            is_causal=_plain_causal(problem),
+            scale=call.scale,
+            enable_gqa=call.q.shape[1] != call.k.shape[1],
+        )
+        if width != call.v.shape[-1]:
+            out = out[..., : call.v.shape[-1]]
+        return (out if seeing is None else out.masked_fill(~seeing, 0)), None
+
+
+def _plain_causal(problem: Problem) -> bool:
+    return isinstance(problem.mask, Causal) and problem.aligned and problem.n == problem.m and not _biased(problem)
+
+
+def _sees_all(problem: Problem) -> bool:
+    one_query_at_the_end = isinstance(problem.mask, Causal) and problem.aligned and problem.n == 1
+    return problem.mask is None or one_query_at_the_end
+
+
+def _biased(problem: Problem) -> bool:
+    return any(isinstance(term, ADDED) for term in problem.terms)
+
+
+def _dense(problem: Problem) -> bool:
+    """Whether the call needs a dense mask or bias."""
+    return _biased(problem) or not (_sees_all(problem) or _plain_causal(problem))
+
+
+def _dense_bytes(problem: Problem) -> int:
+    """Bytes of the dense mask or bias: one for each head where a bias is by head."""
+    heads = problem.heads if _biased(problem) else 1
+    return heads * problem.n * problem.m * (8 if problem.dtype == torch.float64 else 4)
+
+
+def dense(call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """q, k and v without what must not be seen; the dense mask or bias; and which queries see anything."""
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    bias = None
+    for term in call.terms:
+        added = []
+        if isinstance(term, DistanceBias):
+            added = [distance_bias(term.values, call.q_coordinates, call.k_coordinates, dtype)]
+        elif isinstance(term, TokenBias):
+            added = [part for part in (_column(term.queries), _row(term.keys)) if part is not None]
+        elif isinstance(term, DenseBias):
+            added = [dense_bias_of(term, torch.arange(q.shape[2], device=q.device))]
+        for part in added:
+            part = part.to(dtype)
+            bias = part if bias is None else bias + part
+    if _sees_all(Problem.of(call)):
+        assert bias is not None
+        return q, k, v, _full(bias, call), None
+    assert call.mask is not None
+    allowed = call.mask.allowed(call.q_coordinates, call.k_coordinates)
+    seeing = allowed.any(-1, keepdim=True)
+    seen = allowed.any(-2)
+    if seen.shape[1] > 1 and call.k.shape[1] != call.q.shape[1]:
+        seen = seen.unflatten(1, (call.k.shape[1], -1)).any(2)
+    q = q.masked_fill(~seeing, 0)
+    k, v = (x.masked_fill(~seen[..., None], 0) for x in (k, v))
+    # a row without keys would be NaN: it looks at all of them here, and its output is zeroed
+    open_rows = allowed | ~seeing
+    whole = open_rows if bias is None else bias.masked_fill(~open_rows, -torch.inf)
+    return q, k, v, _full(whole, call), seeing
+
+
+def _full(bias: Tensor, call: Call) -> Tensor:
+    n, m = call.q.shape[2], call.k.shape[2]
+    return bias.expand(*bias.shape[:-2], n, m)
+
+
+def _column(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias[..., :, None]
+
+
+def _row(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias[..., None, :]
