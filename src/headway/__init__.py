@@ -1,0 +1,53 @@
+"""headway: multi-head attention for PyTorch into which any position encoding plugs."""
+
+from importlib import import_module as _import_module
+from importlib.metadata import version as _version
+from typing import TYPE_CHECKING, Any
+
+from . import masks, models, nn, positions, terms
+from .attention import attention as attention
+from .attention import attention_steps as attention_steps
+from .attention import attention_weights as attention_weights
+from .attention import attention_with_lse as attention_with_lse
+from .attention import explain as explain
+from .coordinates import Coordinates as Coordinates
+from .errors import HeadwayError as HeadwayError
+from .positions import citation as citation
+from .positions import encoding as encoding
+
+if TYPE_CHECKING:
+    from . import study, testing
+
+__version__ = _version("headway")
+
+__all__ = [
+    "attention",
+    "attention_with_lse",
+    "attention_weights",
+    "attention_steps",
+    "explain",
+    "encoding",
+    "citation",
+    "positions",
+    "masks",
+    "terms",
+    "nn",
+    "models",
+    "study",
+    "testing",
+    "Coordinates",
+    "HeadwayError",
+    "__version__",
+]
+
+_ON_DEMAND = ("study", "testing")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_DEMAND:
+        return _import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module 'headway' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,425 @@
+"""One attention for every encoding: check, prepare, choose a kernel, run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from operator import index
+from typing import NamedTuple, TypedDict
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from .coordinates import Coordinates
+from .errors import HeadwayError
+from .kernels import KERNELS, Call, Kernel, Problem
+from .kernels import reference as spec
+from .masks import Boolean, Mask
+from .positions import PositionEncoding
+from .terms import Normalizer, RelativeKeys, RelativeQueries, Sink, Sizes, SoftCap, Term
+from .terms import check as check_terms
+
+WEIGHTS_LIMIT = 1 << 28
+"""Scores that ``attention_weights`` and ``attention_steps`` agree to hold: 1 GiB in float32."""
+
+
+class Arguments(TypedDict, total=False):
+    """What ``attention`` takes besides q, k and v."""
+
+    encoding: PositionEncoding | None
+    terms: tuple[Term, ...] | list[Term] | None
+    mask: Mask | Tensor | None
+    scale: float | None
+    dropout: float
+    sink: Tensor | None
+    soft_cap: float | None
+    q_positions: Tensor | Coordinates | None
+    k_positions: Tensor | Coordinates | None
+    q_input: Tensor | None
+    k_input: Tensor | None
+    kernel: str
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    encoding: PositionEncoding | None = None,
+    terms: tuple[Term, ...] | list[Term] | None = None,
+    mask: Mask | Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    sink: Tensor | None = None,
+    soft_cap: float | None = None,
+    q_positions: Tensor | Coordinates | None = None,
+    k_positions: Tensor | Coordinates | None = None,
+    q_input: Tensor | None = None,
+    k_input: Tensor | None = None,
+    kernel: str = "auto",
+) -> Tensor:
+    """Scaled dot-product attention with any position encoding.
+
+        out[h,i] = Σⱼ softmaxⱼ(score[h,i,j])·vⱼ, with score as in ``headway.terms``; without an encoding s·⟨qᵢ, kⱼ⟩
+
+    Shapes: q [batch, heads, n, head_dim]; k [batch, kv_heads, m, head_dim] and v [batch, kv_heads, m, v_dim], where
+    kv_heads divides heads; the result is [batch, heads, n, v_dim] in q's dtype (float64, 32, 16 or bfloat16).
+
+    encoding      prepares q and k and adds its terms to the scores
+    terms         further terms, for which q and k count as prepared already
+    mask          a mask of ``headway.masks``, or a boolean tensor that is True where one may look
+    scale         s; else the encoding's own, else head_dim^−½
+    dropout       share of the weights that is dropped, 0 ≤ dropout < 1
+    sink          a logit for each head, [heads], that takes part in the softmax and carries no value
+    soft_cap      c > 0: score ← c·tanh(score/c)
+    q_positions,  where the tokens are: a tensor [n], [batch, n] or [batch, n, axes], or ``Coordinates``. Without them
+    k_positions   the queries stand at the end of the keys where n ≤ m
+    q_input,      the layer's inputs, for encodings that read content
+    k_input
+    kernel        "auto", or the name of a kernel, which then never falls back
+
+    Queries that may see nothing give zeros, with finite gradients. Raises HeadwayError for shapes that do not fit, an
+    encoding that acts on embeddings alone, an unknown kernel, or a kernel that cannot run the call.
+    """
+    _check_kernel(kernel)
+    call = _call(
+        q, k, v, encoding, terms, mask, scale, dropout, sink, soft_cap, q_positions, k_positions, q_input, k_input
+    )
+    return _choose(call, kernel).run(call)[0]
+
+
+def attention_with_lse(
+    q: Tensor, k: Tensor, v: Tensor, *, partial: bool = False, **arguments: Unpack[Arguments]
+) -> tuple[Tensor, Tensor]:
+    """Attention, and the logarithm of the sum that its softmax divides by.
+
+        lse[h,i] = ln Σⱼ exp(score[h,i,j])   (and exp of the sink, unless ``partial``)
+
+    lse is [batch, heads, n] float32 (float64 for float64 input), −∞ for queries that see nothing, and differentiable.
+    ``partial`` leaves the sink out of both results, so that parts over several sets of keys can be merged.
+    Takes the arguments of ``attention``. Raises HeadwayError where a term replaces the softmax.
+    """
+    arguments = arguments.copy()
+    name = arguments.pop("kernel", "auto")
+    _check_kernel(name)
+    call = replace(_call(q, k, v, **arguments), wants_lse=True, partial=partial)
+    if any(isinstance(term, Normalizer) for term in call.terms):
+        raise HeadwayError("terms hold a Normalizer, which replaces the softmax: there is no log-sum-exp")
+    out, lse = _choose(call, name).run(call)
+    assert lse is not None
+    return out, lse
+
+
+def attention_weights(q: Tensor, k: Tensor, v: Tensor, **arguments: Unpack[Arguments]) -> Tensor:
+    """The weights A[h,i,j] that attention gives to each key, dense: [batch, heads, n, m], before any dropout.
+
+    Takes the arguments of ``attention``; ``kernel`` plays no part. Raises HeadwayError above 2²⁸ weights.
+    """
+    call = _dense_call(q, k, v, arguments)
+    return spec.weights(call).to(q.dtype)
+
+
+class AttentionSteps(NamedTuple):
+    """The five steps of scaled dot-product attention, each with its tensor."""
+
+    products: Tensor
+    """1. MatMul: QKᵀ and the relative products, [batch, heads, n, m]"""
+    scaled: Tensor
+    """2. Scale: times s (1/√d_k) and the temperature, then with biases and the cap: the scores"""
+    masked: Tensor
+    """3. Mask: −∞ where one may not look"""
+    weights: Tensor
+    """4. Softmax: each row sums to 1, or to 0 where nothing is in sight"""
+    output: Tensor
+    """5. MatMul: the weighted sum of the values, [batch, heads, n, v_dim]"""
+
+
+def attention_steps(q: Tensor, k: Tensor, v: Tensor, **arguments: Unpack[Arguments]) -> AttentionSteps:
+    """The five steps of attention, dense, for learning and for debugging; takes the arguments of ``attention``.
+
+    Raises HeadwayError above 2²⁸ weights.
+    """
+    call = _dense_call(q, k, v, arguments)
+    return AttentionSteps(*(step.to(q.dtype) for step in spec.steps(call)))
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which kernel a call takes, and what speaks against each of the others."""
+
+    kernel: str | None
+    reasons: dict[str, list[str]]
+    terms: tuple[str, ...]
+
+    def __str__(self) -> str:
+        spoken = ", ".join(self.terms) if self.terms else "none"
+        able = [name for name, reasons in self.reasons.items() if not reasons]
+        none = "not the one asked for" if able else "none can run this call"
+        lines = [f"kernel: {self.kernel or none}   (terms: {spoken})"]
+        for name, reasons in self.reasons.items():
+            said = "; ".join(reasons) if reasons else ("chosen" if name == self.kernel else "could run it too")
+            lines.append(f"  {name}: {said}")
+        return "\n".join(lines)
+
+
+def explain(q: Tensor, k: Tensor, v: Tensor, **arguments: Unpack[Arguments]) -> Explanation:
+    """Which kernel ``attention`` would take for this call, and every reason against each of the others.
+
+    Takes the arguments of ``attention`` and computes no scores.
+    """
+    arguments = arguments.copy()
+    name = arguments.pop("kernel", "auto")
+    _check_kernel(name)
+    call = _call(q, k, v, **arguments)
+    problem = Problem.of(call)
+    reasons = {known: kernel.why_not(problem) for known, kernel in KERNELS.items()}
+    able = [known for known, against in reasons.items() if not against]
+    chosen = (able[0] if able else None) if name == "auto" else (name if name in able else None)
+    return Explanation(chosen, reasons, tuple(type(term).__name__ for term in call.terms))
+
+
+# ---------------------------------------------------------------- from arguments to a call
+
+
+def _call(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    encoding: PositionEncoding | None = None,
+    terms: tuple[Term, ...] | list[Term] | None = None,
+    mask: Mask | Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    sink: Tensor | None = None,
+    soft_cap: float | None = None,
+    q_positions: Tensor | Coordinates | None = None,
+    k_positions: Tensor | Coordinates | None = None,
+    q_input: Tensor | None = None,
+    k_input: Tensor | None = None,
+) -> Call:
+    _check(q, k, v, encoding, scale, dropout, sink)
+    mask = _mask(mask, q, k)
+    if terms is not None and not isinstance(terms, (tuple, list)):
+        raise HeadwayError(f"terms is a {type(terms).__name__}: give a tuple of headway.terms, such as (Sink(logits),)")
+    added: tuple[Term, ...] = tuple(terms or ())
+    if soft_cap is not None:
+        added = (*added, SoftCap(soft_cap))
+    if sink is not None:
+        added = (*added, Sink(sink))
+    sizes = Sizes(*q.shape[:3], k.shape[2], q.shape[3], v.shape[3])
+    check_terms(added, sizes)
+    if encoding is None and not terms and (isinstance(q_positions, Tensor) or isinstance(k_positions, Tensor)):
+        raise HeadwayError("positions are given but neither an encoding nor terms read them: give encoding=…")
+    q, k, v = _autocast(q, k, v)
+    q_coordinates, k_coordinates = _coordinates(q, k, encoding, q_positions, k_positions)
+    aligned = _aligned(q_coordinates, k_coordinates)
+    if scale is None:
+        head_dim = index(q.shape[3])  # a plain number, where the compiler takes every size for a symbol
+        scale = float(head_dim) ** -0.5 if encoding is None else encoding.default_scale(head_dim)
+    if encoding is not None:
+        same = q_coordinates is k_coordinates
+        q_coordinates = encoding.place(q_coordinates)
+        k_coordinates = q_coordinates if same else encoding.place(k_coordinates)
+        own = encoding.terms(q_coordinates, k_coordinates, q_input, k_input)
+        prepared_q = encoding.prepare_query(q, q_coordinates)
+        prepared_k = encoding.prepare_key(k, k_coordinates)
+        own = tuple(_unprepared(term, q, k, prepared_q, prepared_k) for term in own)
+        q, k = prepared_q, prepared_k
+        check_terms(own, sizes._replace(head_dim=q.shape[3]))
+        added = own + added
+    kinds = {type(term) for term in added}
+    if {Normalizer, Sink} <= kinds:
+        raise HeadwayError("terms hold a Normalizer, which replaces the softmax that a sink takes part in: drop one")
+    return Call(
+        q,
+        k,
+        v,
+        q_coordinates,
+        k_coordinates,
+        added,
+        mask,
+        scale,
+        dropout,
+        torch.randint(0, 1 << 62, (1,), device=q.device) if dropout else None,
+        aligned=aligned,
+    )
+
+
+def _check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    encoding: PositionEncoding | None,
+    scale: float | None,
+    dropout: float,
+    sink: Tensor | None,
+) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise HeadwayError(f"{name} is a {type(x).__name__}: give a tensor [batch, heads, tokens, head_dim]")
+        if x.ndim != 4:
+            raise HeadwayError(
+                f"{name} has shape {tuple(x.shape)}: give four dimensions [batch, heads, tokens, head_dim]"
+            )
+        if x.dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+            raise HeadwayError(f"{name} is {x.dtype}: give float64, float32, float16 or bfloat16")
+    fits = q.shape[0] == k.shape[0] == v.shape[0] and k.shape[1] == v.shape[1] and k.shape[2] == v.shape[2]
+    if not fits or q.shape[3] != k.shape[3]:
+        raise HeadwayError(
+            f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not fit: give the same batch, q and k "
+            "the same head_dim, k and v the same heads and tokens"
+        )
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise HeadwayError(
+            f"q has {q.shape[1]} heads and k has {k.shape[1]}: the heads of k and v must divide those of q"
+        )
+    if not (q.device == k.device == v.device):
+        raise HeadwayError(f"q is on {q.device}, k on {k.device} and v on {v.device}: move them to one device")
+    mixed = not (q.dtype == k.dtype == v.dtype)
+    if mixed and (torch.float64 in (q.dtype, k.dtype, v.dtype) or not torch.is_autocast_enabled(q.device.type)):
+        raise HeadwayError(f"q is {q.dtype}, k {k.dtype} and v {v.dtype}: cast them to one dtype")
+    if q.shape[3] == 0:
+        raise HeadwayError(f"q has shape {tuple(q.shape)}, so a head_dim of 0: give at least 1")
+    if isinstance(scale, Tensor):
+        raise HeadwayError("scale is a tensor: give a number; a factor that is learned is terms.Temperature")
+    if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
+        raise HeadwayError(f"dropout is {dropout!r}: give a share of at least 0 and below 1")
+    if sink is not None and not isinstance(sink, Tensor):
+        raise HeadwayError(f"sink is a {type(sink).__name__}: give a tensor [{q.shape[1]}], one logit for each head")
+    if sink is not None and tuple(sink.shape) != (q.shape[1],):
+        raise HeadwayError(f"sink has shape {tuple(sink.shape)} but q has {q.shape[1]} heads: give [{q.shape[1]}]")
+    if encoding is None:
+        return
+    if not isinstance(encoding, PositionEncoding):
+        raise HeadwayError(
+            f"encoding is {encoding!r}: give an object, such as headway.encoding('rope', head_dim={q.shape[3]})"
+        )
+    if "embed" in encoding.acts and not encoding.acts & {"prepare", "terms"}:
+        name = type(encoding).__name__
+        raise HeadwayError(
+            f"{name} acts on embeddings and does nothing in attention: call {name}.embed(x) once at the model's input "
+            "and leave encoding out here"
+        )
+
+
+def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    device = q.device.type
+    if not torch.is_autocast_enabled(device) or q.dtype == torch.float64:
+        return q, k, v
+    dtype = torch.get_autocast_dtype(device)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def _coordinates(
+    q: Tensor,
+    k: Tensor,
+    encoding: PositionEncoding | None,
+    q_positions: Tensor | Coordinates | None,
+    k_positions: Tensor | Coordinates | None,
+) -> tuple[Coordinates, Coordinates]:
+    """Where queries and keys are; without positions the queries stand at the end of the keys where n ≤ m."""
+    n, m, device = q.shape[2], k.shape[2], q.device
+    start = m - n if n <= m else 0
+    if encoding is not None and encoding.acts:
+        if q_positions is None and k_positions is None and n > m:
+            raise HeadwayError(
+                f"there are {n} queries and {m} keys, so where the queries stand is not known: give q_positions and "
+                "k_positions"
+            )
+        if (q_positions is None) != (k_positions is None) and n != m:
+            given, missing = ("k_positions", "q_positions") if q_positions is None else ("q_positions", "k_positions")
+            raise HeadwayError(f"{given} are given but {missing} are not, and n = {n} differs from m = {m}: give both")
+    if n == m and (q_positions is None or k_positions is None or q_positions is k_positions):
+        given = q_positions if q_positions is not None else k_positions
+        name = "k_positions" if q_positions is None and k_positions is not None else "q_positions"
+        both = Coordinates.span(n, device=device) if given is None else Coordinates.of(given, n, name=name)
+        _fits_batch(both, q, name)
+        return both, both
+    sides = []
+    for given, count, first, name in (
+        (q_positions, n, start, "q_positions"),
+        (k_positions, m, 0, "k_positions"),
+    ):
+        if given is None:
+            side = Coordinates.span(count, start=first, length=max(n, m), device=device)
+        else:
+            side = Coordinates.of(given, count, name=name, start=first)
+        _fits_batch(side, q, name)
+        sides.append(side)
+    return sides[0], sides[1]
+
+
+def _aligned(q: Coordinates, k: Coordinates) -> bool:
+    """Whether the queries are known to be the last of the keys, in the order of the slots."""
+    if not (q.ordered and k.ordered):
+        return False
+    if q is k:
+        return True
+    if q.start is None or k.start is None:
+        return False
+    n, m = q.index.shape[1], k.index.shape[1]
+    # an if, because the compiler would carry the comparison of symbolic sizes as a symbol
+    return True if n <= m and q.start - k.start == m - n else False  # noqa: SIM210
+
+
+def _fits_batch(coordinates: Coordinates, q: Tensor, name: str) -> None:
+    rows = coordinates.position.shape[0]
+    if rows != 1 and rows != q.shape[0]:
+        batch = q.shape[0]
+        raise HeadwayError(f"{name} are for a batch of {rows} but q has a batch of {batch}: give 1 or {batch}")
+    if coordinates.position.device != q.device:
+        raise HeadwayError(f"{name} are on {coordinates.position.device} but q is on {q.device}: move them there")
+
+
+def _unprepared(term: Term, q: Tensor, k: Tensor, prepared_q: Tensor, prepared_k: Tensor) -> Term:
+    """Relative terms speak of q and k before ``prepare``."""
+    if isinstance(term, RelativeKeys) and term.query is None and prepared_q is not q:
+        return replace(term, query=q)
+    if isinstance(term, RelativeQueries) and term.key is None and prepared_k is not k:
+        return replace(term, key=k)
+    return term
+
+
+def _mask(mask: Mask | Tensor | None, q: Tensor, k: Tensor) -> Mask | None:
+    if mask is None:
+        return None
+    if isinstance(mask, Tensor):
+        mask = Boolean(mask)
+    if not isinstance(mask, Mask):
+        raise HeadwayError(f"mask is a {type(mask).__name__}: give one of headway.masks or a boolean tensor")
+    mask.check(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    return mask
+
+
+def _dense_call(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> Call:
+    arguments = arguments.copy()
+    arguments.pop("kernel", None)
+    call = spec.computed(_call(q, k, v, **arguments))
+    count = call.q.shape[0] * call.q.shape[1] * call.q.shape[2] * call.k.shape[2]
+    if count > WEIGHTS_LIMIT:
+        raise HeadwayError(
+            f"the weights of q {tuple(q.shape)} and k {tuple(k.shape)} are {count:,} numbers, above the limit of "
+            f"{WEIGHTS_LIMIT:,}: take fewer queries at a time, or fewer heads"
+        )
+    return call
+
+
+def _check_kernel(name: str) -> None:
+    if name != "auto" and name not in KERNELS:
+        raise HeadwayError(f"kernel is {name!r}: give 'auto' or one of {', '.join(map(repr, KERNELS))}")
+
+
+def _choose(call: Call, name: str) -> Kernel:
+    """The kernel asked for, or the first that has no reason against the call."""
+    problem = Problem.of(call)
+    for known, kernel in KERNELS.items():
+        if name in ("auto", known):
+            reasons = kernel.why_not(problem)
+            if not reasons:
+                return kernel
+            if name == known:
+                raise HeadwayError(
+                    f"kernel {name!r} cannot run q {tuple(call.q.shape)}, k {tuple(call.k.shape)} in {call.q.dtype}: "
+                    f"{'; '.join(reasons)}: leave kernel='auto'"
+                )
+    raise HeadwayError("no kernel can run this call; headway.explain(…) gives each one's reasons")

@@ -1,0 +1,155 @@
+"""Several encodings as one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ..terms import Term
+from ._base import PositionEncoding
+
+
+class Compose(PositionEncoding):
+    """Several encodings at once, in the order given.
+
+        Compose(a, b):  positions   b.locate(a.locate(p))
+                        embeddings  b.embed(a.embed(x)), which is x and both codes
+                        queries     b.prepare(a.prepare(q)), and keys alike
+                        terms       those of a, then those of b
+
+    Every part reads the positions as all the ``locate`` together leave them. The scale is that of the part which has
+    one of its own. Raises HeadwayError for no parts, a part that is no encoding or stands twice, and for two scales.
+    """
+
+    def __init__(self, *parts: PositionEncoding) -> None:
+        super().__init__()
+        if not parts:
+            raise HeadwayError("Compose has no parts: give at least one encoding")
+        for part in parts:
+            if not isinstance(part, PositionEncoding):
+                raise HeadwayError(
+                    f"a part is {part!r}: give encodings, such as headway.encoding('alibi', num_heads=8)"
+                )
+        if len({id(part) for part in parts}) < len(parts):
+            raise HeadwayError("one encoding stands twice among the parts: build it a second time, or leave it out")
+        self.parts = nn.ModuleList(parts)
+        self.cache_prepared = all(part.cache_prepared for part in parts)
+        self.reads_input = any(part.reads_input for part in parts)
+
+    def __repr__(self) -> str:
+        return f"Compose({', '.join(map(repr, self.each))})"
+
+    @property
+    def each(self) -> tuple[PositionEncoding, ...]:
+        """The parts."""
+        return cast("tuple[PositionEncoding, ...]", tuple(self.parts))
+
+    @property
+    def acts(self) -> frozenset[str]:
+        """The hooks that any part acts through."""
+        return frozenset(hook for part in self.each for hook in part.acts)
+
+    def _placed(self, coordinates: Coordinates) -> list[Coordinates]:
+        """The coordinates as each part reads them: placed, with the tables that are its own."""
+        placed = self.place(coordinates)
+        return [replace(placed, tables=tables) for tables in placed.tables]
+
+    # ------------------------------------------------------------ the hooks
+
+    def locate(self, coordinates: Coordinates) -> Coordinates:
+        """The positions after every part's ``locate``."""
+        for part in self.each:
+            coordinates = part.locate(coordinates)
+        return coordinates
+
+    def tables(self, coordinates: Coordinates) -> Any:
+        """The tables of each part."""
+        return tuple(part.tables(coordinates) for part in self.each)
+
+    def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:
+        """x [batch, n, embed_dim] with the codes of all parts added."""
+        for part, at in zip(self.each, self._placed(self.coordinates_for(x, coordinates)), strict=True):
+            x = part.embed(x, at)
+        return x
+
+    def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
+        """q [batch, heads, n, head_dim] through the transforms of all parts."""
+        for part, at in zip(self.each, self._placed(coordinates), strict=True):
+            q = part.prepare_query(q, at)
+        return q
+
+    def prepare_key(self, k: Tensor, coordinates: Coordinates) -> Tensor:
+        """k [batch, kv_heads, m, head_dim] through the transforms of all parts."""
+        for part, at in zip(self.each, self._placed(coordinates), strict=True):
+            k = part.prepare_key(k, at)
+        return k
+
+    def terms(
+        self,
+        q_coordinates: Coordinates,
+        k_coordinates: Coordinates,
+        q_input: Tensor | None = None,
+        k_input: Tensor | None = None,
+    ) -> tuple[Term, ...]:
+        """The terms of all parts."""
+        sides = zip(self.each, self._placed(q_coordinates), self._placed(k_coordinates), strict=True)
+        return tuple(term for part, q_at, k_at in sides for term in part.terms(q_at, k_at, q_input, k_input))
+
+    def default_scale(self, head_dim: int) -> float:
+        """The scale of the part that has one of its own, else head_dim^−½."""
+        usual = super().default_scale(head_dim)
+        own = {scale: type(part).__name__ for part in self.each if (scale := part.default_scale(head_dim)) != usual}
+        if len(own) > 1:
+            said = " and ".join(f"{name} {scale:g}" for scale, name in own.items())
+            raise HeadwayError(f"the parts have different scales ({said}): give scale=")
+        return next(iter(own), usual)
+
+    # ------------------------------------------------------------ for the checks
+
+    def _elsewhere(self, part: PositionEncoding, coordinates: Coordinates) -> Coordinates:
+        """The coordinates as the other parts leave them: the part's own oracle does the rest."""
+        for other in self.each:
+            if other is not part:
+                coordinates = other.locate(coordinates)
+        return coordinates
+
+    def oracle(
+        self,
+        h: int,
+        i: int,
+        j: int,
+        q: Tensor,
+        k: Tensor,
+        x: Tensor | None,
+        coordinates: Coordinates,
+        scale: float,
+    ) -> float:
+        """s·⟨q, k⟩ and what each part changes of it: the whole, as long as one part at most prepares."""
+        if sum("prepare" in part.acts for part in self.each) > 1:
+            raise HeadwayError("two parts transform queries and keys: no pair's score is a sum of what each part gives")
+        plain = super().oracle(h, i, j, q, k, x, coordinates, scale)
+        parts = (part.oracle(h, i, j, q, k, x, self._elsewhere(part, coordinates), scale) for part in self.each)
+        return plain + sum(score - plain for score in parts)
+
+    def oracle_value(self, h: int, i: int, j: int, v: Tensor, coordinates: Coordinates) -> Tensor:
+        value = v[h, j]
+        for part in self.each:
+            value = value + part.oracle_value(h, i, j, v, self._elsewhere(part, coordinates)) - v[h, j]
+        return value
+
+    def oracle_embed(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        for part in self.each:
+            x = part.oracle_embed(x, self._elsewhere(part, coordinates))
+        return x
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        from .alibi import ALiBi
+        from .rope import RoPE
+        from .shaw import Shaw
+
+        return [cls(RoPE(8), ALiBi(4)), cls(ALiBi(6), Shaw(8, max_distance=3))]

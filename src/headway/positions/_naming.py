@@ -1,0 +1,249 @@
+"""From the name of an encoding to an encoding, and back."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from ..errors import HeadwayError
+from ._base import PositionEncoding
+from ._compose import Compose
+
+SIZES = ("num_heads", "head_dim", "embed_dim", "max_length", "bidirectional")
+"""What a model knows about itself: handed to every constructor that takes it."""
+
+SPEC = re.compile(
+    r"(?:(?P<where>.+?):(?=[A-Za-z_]))?(?P<name>[A-Za-z_][\w-]*|.+?\.py)(?:\((?P<arguments>.*)\))?", re.DOTALL
+)
+
+Spec = str | PositionEncoding | type[PositionEncoding]
+
+
+def encoding(spec: Spec, **sizes: Any) -> PositionEncoding:
+    """Builds the encoding that a name means.
+
+        encoding("rope", head_dim=64)        encoding("rope(base=500000)", head_dim=64)
+        encoding("mine.py:Mine(width=3)")    encoding("package.module:Mine", num_heads=8)
+
+    spec    a name of ``ENCODINGS``, ``file.py:Class`` (or ``file.py``, where it has one encoding), ``module:Class``,
+            each with arguments in brackets or not; a class; or an encoding, which is returned as it is
+    sizes   num_heads, head_dim, embed_dim, max_length and bidirectional go to the constructors that take them, so a
+            model may give them all; everything else must be an argument of this encoding. Arguments in brackets win.
+
+    Raises HeadwayError for a name that is not known, a file or class that cannot be loaded, a class that is no
+    encoding, and arguments that are missing, unknown or wrong.
+    """
+    if isinstance(spec, PositionEncoding):
+        return spec
+    cls, given = _found(spec)
+    name = spec if isinstance(spec, str) else cls.__name__
+    signature = _signature(cls)
+    parameters = signature.parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    unknown = [key for key in sizes if key not in parameters and key not in SIZES and not takes_any]
+    if unknown:
+        raise HeadwayError(f"{name} has no argument {unknown[0]!r}: it takes {_taken(signature)}")
+    arguments = {key: value for key, value in sizes.items() if key in parameters or key not in SIZES} | given
+    missing = [
+        key
+        for key, p in parameters.items()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and key not in arguments
+    ]
+    if missing:
+        raise HeadwayError(f"{name} needs {' and '.join(missing)}: give encoding({name!r}, {missing[0]}=…)")
+    try:
+        return cls(**arguments)
+    except HeadwayError:
+        raise
+    except Exception as error:
+        said = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        raise HeadwayError(f"{name} cannot be built with ({said}): {_one_line(error)}") from error
+
+
+def encoding_name(encoding: PositionEncoding) -> str:
+    """The name of an encoding for reports, with the arguments that are not the usual ones.
+
+    encoding_name(encoding("rope", head_dim=64, base=5e5)) == "rope(base=500000.0)"
+    """
+    if isinstance(encoding, Compose):
+        return f"Compose({', '.join(encoding_name(part) for part in encoding.each)})"
+    cls = type(encoding)
+    name = next((known for known, entry in _table().items() if entry is cls), cls.__name__)
+    parameters = _signature(cls).parameters
+    unusual = [
+        f"{key}={value!r}"
+        for key, value in encoding.arguments().items()
+        if key not in SIZES and value != parameters[key].default
+    ]
+    return f"{name}({', '.join(unusual)})" if unusual else name
+
+
+def citation(spec: Spec) -> str:
+    """The BibTeX of an encoding's paper; takes what ``encoding`` takes, and builds nothing.
+
+    Raises HeadwayError for a name that is not known.
+    """
+    if isinstance(spec, Compose):
+        return "\n".join(dict.fromkeys(citation(part) for part in spec.each))
+    return (type(spec) if isinstance(spec, PositionEncoding) else _found(spec)[0]).citation
+
+
+# ---------------------------------------------------------------- the class a spec means
+
+
+def _table() -> dict[str, type[PositionEncoding]]:
+    from . import ENCODINGS
+
+    return ENCODINGS
+
+
+def _found(spec: Any) -> tuple[type[PositionEncoding], dict[str, Any]]:
+    """The class, and the arguments that stand in brackets."""
+    if isinstance(spec, type):
+        return _encoding_class(spec, spec.__name__), {}
+    if not isinstance(spec, str):
+        raise HeadwayError(f"encoding is {spec!r}: give a name such as 'rope', a class or a PositionEncoding")
+    match = SPEC.fullmatch(spec.strip())
+    if match is None:
+        raise HeadwayError(f"encoding {spec!r} cannot be read: give 'name', 'name(key=value)' or 'path.py:Class'")
+    where, name, arguments = match["where"], match["name"], match["arguments"]
+    if where is None and name.endswith(".py"):
+        module = _module_of_file(Path(name))
+        cls: Any = _only_encoding(module, name)
+    elif where is None:
+        cls = _named(name)
+    else:
+        module = _module_of_file(Path(where)) if where.endswith(".py") else _module(where)
+        cls = getattr(module, name, None)
+        if cls is None:
+            raise HeadwayError(f"{where} has no {name}: it has {_encodings_in(module)}")
+    return _encoding_class(cls, spec), _arguments(cls, spec, arguments)
+
+
+def _named(name: str) -> type[PositionEncoding]:
+    table = _table()
+    if name not in table:
+        close = difflib.get_close_matches(name.lower().replace("_", "-"), table, cutoff=0.5)
+        meant = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+        raise HeadwayError(
+            f"encoding {name!r} is not known: {meant}there are {', '.join(table)}, or give 'path.py:Class'"
+        )
+    return table[name]
+
+
+def _encoding_class(thing: Any, name: str) -> type[PositionEncoding]:
+    if not (isinstance(thing, type) and issubclass(thing, PositionEncoding)):
+        kind = f"a {type(thing).__name__}" if not isinstance(thing, type) else "a class, but no encoding"
+        raise HeadwayError(f"{name} is {kind}: derive it from headway.positions.PositionEncoding")
+    return thing
+
+
+def _signature(cls: type) -> inspect.Signature:
+    """What the constructor takes: nothing where a class leaves it to ``nn.Module``, which says *args, **kwargs."""
+    return inspect.Signature() if cls.__init__ is nn.Module.__init__ else inspect.signature(cls)  # type: ignore[misc]
+
+
+def _arguments(cls: type, spec: str, text: str | None) -> dict[str, Any]:
+    """What stands in the brackets, by name: literals alone, nothing is evaluated."""
+    if not text:
+        return {}
+    wrong = HeadwayError(f"encoding {spec!r}: give arguments as literals, such as base=500000 or layout='half'")
+    try:
+        call = ast.parse(f"_({text}\n)", mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            raise wrong
+        values = [ast.literal_eval(value) for value in call.args]
+        named = {keyword.arg or "**": ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        raise wrong from None
+    if "**" in named:
+        raise wrong
+    signature = _signature(cls)
+    try:
+        found = dict(signature.bind_partial(*values, **named).arguments)
+    except TypeError as error:
+        raise HeadwayError(f"encoding {spec!r}: {error}; it takes {_taken(signature)}") from None
+    for key, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            found |= found.pop(key, {})
+    return found
+
+
+def _taken(signature: inspect.Signature) -> str:
+    return ", ".join(signature.parameters) or "no arguments"
+
+
+# ---------------------------------------------------------------- a user's own files and modules
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise HeadwayError(f"module {name} cannot be imported: {_one_line(error)}") from error
+
+
+def _module_of_file(path: Path) -> ModuleType:
+    """The module in a file, run anew; it may import its neighbours."""
+    if not path.is_file():
+        raise HeadwayError(f"{path} is not a file: give the path of a Python file, such as mine.py:Mine")
+    name = str(path.resolve())
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise HeadwayError(f"{path} cannot be loaded: give the path of a Python file")
+    module = importlib.util.module_from_spec(spec)
+    before, folder = sys.modules.get(name), str(path.resolve().parent)
+    sys.modules[name] = module  # dataclasses and pickle look a class's module up there
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        _put_back(name, before)
+        raise HeadwayError(f"{path} has a syntax error in line {error.lineno}: {error.msg}") from error
+    except Exception as error:
+        _put_back(name, before)
+        raise HeadwayError(f"{path} cannot be run: {_one_line(error)}") from error
+    finally:
+        sys.path.remove(folder)
+    return module
+
+
+def _put_back(name: str, module: ModuleType | None) -> None:
+    if module is None:
+        sys.modules.pop(name, None)
+    else:
+        sys.modules[name] = module
+
+
+def _own_encodings(module: ModuleType) -> dict[str, type[PositionEncoding]]:
+    return {
+        name: thing
+        for name, thing in vars(module).items()
+        if isinstance(thing, type) and issubclass(thing, PositionEncoding) and thing.__module__ == module.__name__
+    }
+
+
+def _encodings_in(module: ModuleType) -> str:
+    return ", ".join(_own_encodings(module)) or "no class derived from headway.positions.PositionEncoding"
+
+
+def _only_encoding(module: ModuleType, path: str) -> type[PositionEncoding]:
+    own = _own_encodings(module)
+    if len(own) != 1:
+        raise HeadwayError(f"{path} has {_encodings_in(module)}: give {path}:Class")
+    return next(iter(own.values()))
+
+
+def _one_line(error: Exception) -> str:
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

@@ -1,0 +1,260 @@
+"""The four demands on a code of positions, measured."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ._base import PositionEncoding
+from ._evaluate import Pairs
+
+YES, NO, NOT_ITS_JOB = "yes", "no", "not its job"
+SAME = 0.01
+"""Differences up to this share of the largest value count as none."""
+FARTHEST = 20
+"""Positions and distances 1, 2, 4 … 2²⁰ are looked at for growth."""
+
+
+@dataclass(frozen=True)
+class Property:
+    """One demand: whether it is met, the number behind that, and what the number is."""
+
+    demand: str
+    verdict: str
+    number: float
+    measured: str
+
+
+@dataclass(frozen=True)
+class Properties:
+    """The four demands on a code of positions; ``str`` gives a table, iteration the rows.
+
+    distinct   each position is told from every other
+    distance   the distance between two positions shows
+    alike      the same distance is alike at any place and in any length
+    bounded    the values stay bounded
+
+    Each verdict is "yes", "no" or "not its job": an encoding that knows distances alone has no positions to tell apart.
+    """
+
+    encoding: str
+    distinct: Property
+    distance: Property
+    alike: Property
+    bounded: Property
+
+    def __iter__(self) -> Iterator[Property]:
+        return iter((self.distinct, self.distance, self.alike, self.bounded))
+
+    def __str__(self) -> str:
+        lines = [self.encoding]
+        for row in self:
+            lines.append(f"  {row.demand:<45} {row.verdict:<12} {row.number:>11.6g}  {row.measured}")
+        return "\n".join(lines)
+
+
+def measure(encoding: PositionEncoding) -> Properties:
+    """Measures the four demands on an encoding with its parameters as they are, in float64, through its hooks.
+
+    An encoding that embeds is seen through the vector it adds, and two positions through the length of the difference
+    of their vectors; one that acts on scores through what it changes in the score of a query and a key that are the
+    same everywhere. A parameter that is all zero is drawn from N(0, 1) first: nothing could be seen of it.
+
+    Looked at are 1024 positions, pairs within 32 tokens at five places in sequences of 32 to 1024 tokens, and
+    single positions and distances up to 2²⁰; fewer where a table ends before.
+    """
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        probe = _Probe(encoding)
+        pairs = probe.everywhere()
+        spread = _spread(pairs[0])
+        return Properties(
+            repr(encoding),
+            _distinct(probe, pairs[0], spread),
+            _distance(pairs[0]),
+            _alike(pairs),
+            _bounded(probe),
+        )
+
+
+# ---------------------------------------------------------------- what is looked at
+
+
+class _Probe:
+    """A float64 copy of an encoding, and inputs that are the same at every position."""
+
+    def __init__(self, encoding: PositionEncoding) -> None:
+        self.encoding = copy.deepcopy(encoding).to("cpu", torch.float64).eval()
+        for parameter in self.encoding.parameters():
+            if parameter.numel() and not parameter.any():
+                parameter.normal_()
+        heads, head_dim = self._size("num_heads", 4), self._size("head_dim", 16)
+        self.q, self.k = torch.randn(2, heads, 1, head_dim, dtype=torch.float64)
+        self.x = torch.randn(1, 1, self._size("embed_dim", heads * head_dim), dtype=torch.float64)
+
+    def _size(self, name: str, otherwise: int) -> int:
+        """A size that the encoding, or a part of it, holds."""
+        sizes = (getattr(module, name, None) for module in self.encoding.modules())
+        return next((size for size in sizes if isinstance(size, int)), otherwise)
+
+    @property
+    def scores_change(self) -> bool:
+        return bool(self.encoding.acts & {"prepare", "terms"})
+
+    def codes(self, start: int, n: int, length: int) -> Tensor:
+        """What ``embed`` adds at the positions start … start + n − 1: [n, embed_dim]"""
+        x = self.x.expand(1, n, -1)
+        return (self.encoding.embed(x, Coordinates.span(n, start=start, length=length)) - x)[0]
+
+    def between(self, q_at: Coordinates, k_at: Coordinates) -> Pairs:
+        """The encoding between the same query and the same key at every position."""
+        n, m = q_at.index.shape[1], k_at.index.shape[1]
+        q, k = self.q.expand(-1, n, -1), self.k.expand(-1, m, -1)
+        return Pairs.of(self.encoding, q, k, q_at, k_at, self.x.expand(1, n, -1), self.x.expand(1, m, -1))
+
+    def window(self, start: int, n: int, length: int) -> list[Tensor]:
+        """What shows of each pair of n positions, by kind: [n, n, features]"""
+        found = []
+        if "embed" in self.encoding.acts:
+            codes = self.codes(start, n, length)
+            found.append((codes[:, None] - codes).norm(dim=-1, keepdim=True))
+        if self.scores_change:
+            at = Coordinates.span(n, start=start, length=length)
+            pairs = self.between(at, at)
+            plain = pairs.scale * (self.q @ self.k.transpose(-1, -2))
+            found.append((pairs.scores() - plain).movedim(0, -1))
+            found += [values.movedim(0, 2).flatten(2) for values in pairs.values()]
+        return found or [torch.zeros(n, n, 1, dtype=torch.float64)]
+
+    def sizes(self, far: int) -> dict[tuple[str, str], float]:
+        """The largest values at one position and at one distance, by what and where they are."""
+        found: dict[tuple[str, str], float] = {}
+        if "embed" in self.encoding.acts:
+            found["value of a code", "position"] = float(self.codes(far, 1, far + 1).abs().max())
+        if not self.scores_change:
+            return found
+        near, away = Coordinates.span(8, length=far + 1), Coordinates.span(1, start=far)
+        both = [self.between(away, near), self.between(near, away)]
+        if "terms" in self.encoding.acts:
+            added = [pairs.scores() - pairs.content() for pairs in both]
+            added += [values for pairs in both for values in pairs.values()]
+            found["change of a score", "distance"] = max(float(part.abs().max()) for part in added)
+        if "prepare" in self.encoding.acts:
+            turned = [(p.prepared_q, self.q) for p in both] + [(p.prepared_k, self.k) for p in both]
+            longer = max(float((after.norm(dim=-1) / before.norm(dim=-1)).max()) for after, before in turned)
+            found["prepared query or key, of length 1 before", "position"] = longer
+        return found
+
+    def everywhere(self) -> list[Tensor]:
+        """Windows at several places in several lengths, in units of the largest value of the first."""
+        n = _largest((32, 16, 8, 4, 2), lambda size: self.window(0, size, size))
+        first = self.window(0, n, n)
+        # what is no more than rounding counts as nothing
+        units = [unit if (unit := float(kind.abs().max())) > 1e-12 else math.inf for kind in first]
+        found = []
+        for start, length in ((0, n), (0, 2 * n), (0, 32 * n), (n, 2 * n), (31 * n, 32 * n)):
+            try:
+                kinds = self.window(start, n, length)
+            except HeadwayError:  # the table ends before
+                continue
+            found.append(torch.cat([kind / unit for kind, unit in zip(kinds, units, strict=True)], dim=-1))
+        return found
+
+
+def _largest(sizes: tuple[int, ...], attempt: Callable[[int], object]) -> int:
+    """The first of falling sizes that works; the error of the last if none does."""
+    for size in sizes:
+        try:
+            attempt(size)
+        except HeadwayError:
+            if size == sizes[-1]:
+                raise
+        else:
+            break
+    return size
+
+
+def _diagonals(*windows: Tensor) -> Iterator[Tensor]:
+    """For each distance other than 0, what shows of all its pairs: [features, pairs]"""
+    n = windows[0].shape[0]
+    for distance in range(1 - n, n):
+        if distance:
+            yield torch.cat([window.diagonal(distance) for window in windows], dim=-1)
+
+
+def _spread(*windows: Tensor) -> float:
+    """The largest difference between two pairs of the same distance."""
+    return max(float((pairs.amax(-1) - pairs.amin(-1)).max()) for pairs in _diagonals(*windows))
+
+
+# ---------------------------------------------------------------- the four demands
+
+
+def _distinct(probe: _Probe, window: Tensor, spread: float) -> Property:
+    demand = "each position is told from every other"
+    if "embed" in probe.encoding.acts:
+        n = _largest((1024, 512, 256, 128, 64, 32, 16, 8, 4, 2), lambda size: probe.codes(0, size, size))
+        codes = probe.codes(0, n, n)
+        number = float(torch.pdist(codes).min() / codes.norm(dim=-1).max())
+        what = f"smallest difference between the codes of {n} positions, the longest being 1"
+    elif not window.any():
+        return Property(demand, NO, 0.0, "nothing of a position shows")
+    elif spread <= SAME:
+        return Property(demand, NOT_ITS_JOB, spread, "difference that a place makes: scores know distances alone")
+    else:
+        half = window.shape[0] // 2
+        rows = torch.stack([window[p, p : p + half].flatten() for p in range(half)])
+        number = float(torch.pdist(rows).min())
+        what = f"smallest difference between the scores seen from {half} positions, the largest being 1"
+    return Property(demand, YES if number > 1e-6 else NO, number, what)
+
+
+def _distance(window: Tensor) -> Property:
+    demand = "the distance between two positions shows"
+    groups = list(_diagonals(window))
+    total = torch.cat(groups, dim=-1)
+    within = sum(float(((pairs - pairs.mean(-1, keepdim=True)) ** 2).sum()) for pairs in groups)
+    whole = float(((total - total.mean(-1, keepdim=True)) ** 2).sum())
+    number = 1 - within / whole if whole > 0 else 0.0
+    what = "share of what tells pairs apart that goes with their distance"
+    return Property(demand, YES if number > 0.5 else NO, number, what)
+
+
+def _alike(windows: list[Tensor]) -> Property:
+    demand = "the same distance is alike everywhere"
+    if not any(window.any() for window in windows):
+        return Property(demand, NOT_ITS_JOB, 0.0, "nothing shows, so nothing can differ")
+    number = _spread(*windows)
+    places = f"over {len(windows)} places and lengths"
+    what = f"largest difference at one distance {places}, the largest value being 1"
+    return Property(demand, YES if number <= SAME else NO, number, what)
+
+
+def _bounded(probe: _Probe) -> Property:
+    demand = "the values stay bounded"
+    looked: list[dict[tuple[str, str], float]] = []
+    for exponent in range(FARTHEST + 1):
+        try:
+            looked.append(probe.sizes(2**exponent))
+        except HeadwayError:  # the table ends before
+            break
+    if not looked[0]:
+        return Property(demand, YES, 0.0, "nothing is added")
+    for what, where in looked[0]:
+        sizes = [found[what, where] for found in looked[1:]]
+        # the largest up to 2⁴, 2⁸ … 2²⁰: what is bounded levels off, even a logarithm rises by a quarter at last
+        tops = [max(sizes[i : i + 4]) for i in range(0, len(sizes), 4)]
+        if len(sizes) == FARTHEST and all(not later < 1.15 * sooner for sooner, later in itertools.pairwise(tops)):
+            said = f"largest {what}, at {where} {2**FARTHEST}; at {2 ** (FARTHEST - 4)} it is {tops[-2]:.6g}"
+            return Property(demand, NO, tops[-1], said)
+    what, where = first = next(iter(looked[0]))
+    number = max(found[first] for found in looked)
+    return Property(demand, YES, number, f"largest {what}, up to {where} {2 ** (len(looked) - 1)}")

@@ -1,0 +1,79 @@
+"""A penalty that grows with the distance."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..coordinates import Coordinates
+from ..terms import DistanceBias, Linear, Term
+from ._base import PositionEncoding, at, need_positive
+
+
+class ALiBi(PositionEncoding):
+    """Each head subtracts its slope for every token of distance.
+
+        score[h,i,j] = s·⟨qᵢ, kⱼ⟩ − m_h·|pⱼ − pᵢ|
+        m_h = 2^(−8h/H), h = 1 … H, for H a power of two; otherwise the slopes of the next smaller power of two,
+        then the first, third, fifth … of twice that power
+
+    Shapes: H = num_heads slopes, not learned. Both directions alike; under a causal mask that is the paper's bias.
+    The slopes are those of the authors' code: 2^(−8h/H) for every H, which some libraries take, gives others.
+    Raises HeadwayError for num_heads below 1.
+    Cite: Press et al. 2022, section 3.
+    """
+
+    citation = """@inproceedings{press2022train,
+  title     = {Train Short, Test Long: Attention with Linear Biases Enables Input Length Extrapolation},
+  author    = {Press, Ofir and Smith, Noah A. and Lewis, Mike},
+  booktitle = {International Conference on Learning Representations},
+  year      = {2022},
+  eprint    = {2108.12409},
+  archivePrefix = {arXiv},
+}"""
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        need_positive(num_heads=num_heads)
+        self.num_heads = num_heads
+
+    def slopes(self, device: torch.device | str | None = None) -> Tensor:
+        """m [num_heads], in float64."""
+        h = torch.arange(self.num_heads, dtype=torch.float64, device=device)
+        power = 2 ** (self.num_heads.bit_length() - 1)
+        exponent = torch.where(h < power, 8 * (h + 1) / power, 4 * (2 * (h - power) + 1) / power)
+        return torch.exp2(-exponent)
+
+    def terms(
+        self,
+        q_coordinates: Coordinates,
+        k_coordinates: Coordinates,
+        q_input: Tensor | None = None,
+        k_input: Tensor | None = None,
+    ) -> tuple[Term, ...]:
+        """The linear bias."""
+        slopes = self.slopes(q_coordinates.position.device)
+        return (DistanceBias(Linear(past=slopes, future=slopes)),)
+
+    def oracle(
+        self,
+        h: int,
+        i: int,
+        j: int,
+        q: Tensor,
+        k: Tensor,
+        x: Tensor | None,
+        coordinates: Coordinates,
+        scale: float,
+    ) -> float:
+        power = 2 ** math.floor(math.log2(self.num_heads))
+        every = [2 ** (-8 * (n + 1) / power) for n in range(power)]
+        twice = [2 ** (-8 * (n + 1) / (2 * power)) for n in range(2 * power)]
+        slope = (every + twice[::2])[h]
+        return scale * (q[h, i] @ k[h, j]).item() - slope * abs(at(coordinates, j) - at(coordinates, i))
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        return [cls(4), cls(6)]

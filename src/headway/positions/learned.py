@@ -1,0 +1,114 @@
+"""Learned absolute positions."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ._base import PositionEncoding, added, at, need_positive, need_width, readable, stream_length
+
+
+class Learned(PositionEncoding):
+    """One learned vector for each position, added to the embeddings.
+
+        x'ᵢ = xᵢ + E[pᵢ],   E: [max_length, embed_dim]
+        x'ᵢ = xᵢ + E[pᵢ·(max_length − 1)/(T − 1)] where extend="interpolate" and T > max_length: a mean of the two
+        nearest rows
+
+    Shapes: x [batch, n, embed_dim] → the same; positions are whole numbers from 0 to max_length − 1.
+
+    initial   a table [max_length, embed_dim] to start from; drawn from N(0, 0.02²) if None
+    extend    None: positions beyond the table raise. "interpolate": the table is stretched, end to end, over a
+              sequence of T > max_length tokens, and positions may lie between two rows
+
+    Raises HeadwayError for sizes below 1, a table of another shape, and positions that the table does not have. The
+    last is looked at in eager mode alone: compiled code reads no values of positions.
+    Cite: Gehring et al. 2017.
+    """
+
+    citation = """@inproceedings{gehring2017convolutional,
+  title     = {Convolutional Sequence to Sequence Learning},
+  author    = {Gehring, Jonas and Auli, Michael and Grangier, David and Yarats, Denis and Dauphin, Yann N.},
+  booktitle = {Proceedings of the 34th International Conference on Machine Learning},
+  year      = {2017},
+  eprint    = {1705.03122},
+  archivePrefix = {arXiv},
+}"""
+
+    def __init__(
+        self, max_length: int, embed_dim: int, initial: Tensor | None = None, extend: str | None = None
+    ) -> None:
+        super().__init__()
+        need_positive(max_length=max_length, embed_dim=embed_dim)
+        if initial is not None and tuple(initial.shape) != (max_length, embed_dim):
+            raise HeadwayError(
+                f"initial has shape {tuple(initial.shape)}: give a table [max_length, embed_dim] = "
+                f"[{max_length}, {embed_dim}]"
+            )
+        if extend not in (None, "interpolate"):
+            raise HeadwayError(f"extend is {extend!r}: give None or 'interpolate'")
+        self.max_length, self.embed_dim, self.extend = max_length, embed_dim, extend
+        drawn = 0.02 * torch.randn(max_length, embed_dim) if initial is None else initial.detach().clone()
+        self.table = nn.Parameter(drawn)
+
+    def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:
+        """x [batch, n, embed_dim] with the vector of each position added."""
+        need_width(x, "embed_dim", self.embed_dim)
+        coordinates = self.coordinates_for(x, coordinates)
+        self._check(coordinates)
+        if self.extend is None:
+            return added(x, F.embedding(coordinates.axis().long(), self.table))
+        place = self._stretched(coordinates)
+        low = place.floor().long().clamp(0, self.max_length - 1)
+        high = (low + 1).clamp(max=self.max_length - 1)
+        first, second = F.embedding(low, self.table), F.embedding(high, self.table)
+        return added(x, torch.lerp(first, second, (place - low)[..., None].to(first.dtype)))
+
+    def _stretched(self, coordinates: Coordinates) -> Tensor:
+        """Where on the table each position lies, float64 [b, n]."""
+        last, end = stream_length(coordinates) - 1, self.max_length - 1
+        steps = last.clamp(min=end) if isinstance(last, Tensor) else torch.sym_max(last, end)
+        return coordinates.axis().double() * (end / steps) if end else coordinates.axis().double() * 0
+
+    def _check(self, coordinates: Coordinates) -> None:
+        position, size = coordinates.axis(), self.max_length
+        if self.extend is None and position.is_floating_point():
+            raise HeadwayError(
+                f"positions are {position.dtype} but a learned table has whole numbers: give integers, or "
+                "build it with extend='interpolate'"
+            )
+        if not position.numel() or not readable(position):
+            return
+        low, high = (value.item() for value in position.aminmax())
+        if low < 0:
+            raise HeadwayError(f"position {low} is below 0: a learned table starts at position 0")
+        if self.extend is None and high >= size:
+            raise HeadwayError(
+                f"position {high} (a length of {high + 1}) lies beyond the learned table of max_length {size}: "
+                f"build it with max_length={high + 1}, or with extend='interpolate'"
+            )
+
+    def oracle_embed(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        x, end = x.clone(), self.max_length - 1
+        length = coordinates.length
+        for i in range(x.shape[0]):
+            place = at(coordinates, i)
+            if self.extend is not None:
+                if isinstance(length, Tensor):
+                    total = length[0, i % length.shape[1]].item()
+                else:
+                    total = length or 1 + max(at(coordinates, j) for j in range(x.shape[0]))
+                place = place * end / max(total - 1, end) if end else 0
+            low = min(math.floor(place), end)
+            share = place - low
+            x[i] += (1 - share) * self.table[low].double() + share * self.table[min(low + 1, end)].double()
+        return x
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        return [cls(128, 32), cls(64, 48, extend="interpolate")]

@@ -1,0 +1,112 @@
+"""T5's learned scalar for each bucket of distances."""
+
+from __future__ import annotations
+
+import bisect
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ..terms import DistanceBias, Rows, Steps, Term
+from ._base import PositionEncoding, at, need_positive
+
+
+class T5(PositionEncoding):
+    """A learned scalar for each head and bucket of distances: near ones apart, far ones together.
+
+        score[h,i,j] = s·⟨qᵢ, kⱼ⟩ + table[h, bucket(pⱼ − pᵢ)],   s = 1 unless a scale is given
+        bucket(δ) = f(|δ|) + (B if δ > 0),  B = num_buckets/2   bidirectional
+        bucket(δ) = f(max(−δ, 0)),          B = num_buckets     otherwise: the future is at distance 0
+        f(n) = n for n < e = ⌊B/2⌋, else min(B − 1, e + ⌊ln(n/e)/ln(max_distance/e)·(B − e)⌋)
+
+    Shapes: table [num_heads, num_buckets], drawn from N(0, 0.02²), meant to be shared by the layers of a stack.
+    Of a distance that is no whole number, the whole one below counts. In both directions, bucket B is never reached.
+    Raises HeadwayError for an odd or too small num_buckets and a max_distance of ⌊B/2⌋ or less.
+    Cite: Raffel et al. 2020, section 2.1.
+    """
+
+    citation = """@article{raffel2020exploring,
+  title   = {Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer},
+  author  = {Raffel, Colin and Shazeer, Noam and Roberts, Adam and Lee, Katherine and Narang, Sharan and
+             Matena, Michael and Zhou, Yanqi and Li, Wei and Liu, Peter J.},
+  journal = {Journal of Machine Learning Research},
+  volume  = {21},
+  number  = {140},
+  pages   = {1--67},
+  year    = {2020},
+  eprint  = {1910.10683},
+  archivePrefix = {arXiv},
+}"""
+
+    def __init__(
+        self, num_heads: int, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
+    ) -> None:
+        super().__init__()
+        need_positive(num_heads=num_heads)
+        least = 4 if bidirectional else 2
+        if num_buckets < least or (bidirectional and num_buckets % 2):
+            what = "an even number, at least 4" if bidirectional else "at least 2"
+            raise HeadwayError(f"num_buckets is {num_buckets} with bidirectional={bidirectional}: give {what}")
+        self.num_heads, self.num_buckets, self.max_distance = num_heads, num_buckets, max_distance
+        self.bidirectional = bidirectional
+        self.per_side = num_buckets // 2 if bidirectional else num_buckets
+        exact = self.per_side // 2
+        if max_distance <= exact:
+            raise HeadwayError(
+                f"max_distance is {max_distance} but the first {exact} distances have a bucket each: give at least "
+                f"{exact + 1}, or fewer num_buckets"
+            )
+        self.table = nn.Parameter(0.02 * torch.randn(num_heads, num_buckets))
+        far = [bisect.bisect_left(range(max_distance), b, key=self._f) for b in range(1, self.per_side)]
+        # Rising in δ: a past distance n keeps its bucket up to and with −n, a future one has it from n on.
+        past = [math.nextafter(-n, math.inf) for n in reversed(far)]
+        self._boundaries = past + [float(n) for n in far] if bidirectional else past
+
+    def _f(self, n: int) -> int:
+        B, e = self.per_side, self.per_side // 2
+        if n < e:
+            return n
+        return min(B - 1, e + math.floor(math.log(n / e) / math.log(self.max_distance / e) * (B - e)))
+
+    def default_scale(self, head_dim: int) -> float:
+        """1: T5 leaves out the division by √head_dim and starts with smaller projections instead."""
+        return 1.0
+
+    def tables(self, coordinates: Coordinates) -> Tensor:
+        """The distances at which the next bucket begins, rising."""
+        return torch.tensor(self._boundaries, dtype=torch.float64, device=coordinates.position.device)
+
+    def terms(
+        self,
+        q_coordinates: Coordinates,
+        k_coordinates: Coordinates,
+        q_input: Tensor | None = None,
+        k_input: Tensor | None = None,
+    ) -> tuple[Term, ...]:
+        """The bias, its buckets put in the order of the distance: far past … 0 … far future."""
+        rows = self.table[:, : self.per_side].flip(1)
+        if self.bidirectional:
+            rows = torch.cat([rows, self.table[:, self.per_side + 1 :]], dim=1)
+        return (DistanceBias(Rows(rows, Steps(self.place(q_coordinates).tables))),)
+
+    def oracle(
+        self,
+        h: int,
+        i: int,
+        j: int,
+        q: Tensor,
+        k: Tensor,
+        x: Tensor | None,
+        coordinates: Coordinates,
+        scale: float,
+    ) -> float:
+        delta = math.trunc(at(coordinates, j) - at(coordinates, i))
+        bucket = self.per_side * (delta > 0) + self._f(abs(delta)) if self.bidirectional else self._f(max(-delta, 0))
+        return scale * (q[h, i] @ k[h, j]).item() + self.table[h, bucket].item()
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        return [cls(4), cls(6, num_buckets=8, max_distance=20, bidirectional=False)]

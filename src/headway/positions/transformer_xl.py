@@ -1,0 +1,89 @@
+"""Relative positions through sinusoids, a learned map of them, and two learned query biases."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ..terms import RelativeKeys, Sinusoids, Term
+from ._base import PositionEncoding, at, need_base, need_positive, rates
+
+
+class TransformerXL(PositionEncoding):
+    """The query looks at the key and at the distance, each with a bias of its own.
+
+        score[h,i,j] = s·( ⟨qᵢ + u_h, kⱼ⟩ + ⟨qᵢ + v_h, W_R,h·R(pᵢ − pⱼ)⟩ )
+        R(t) = [sin(t·ω) | cos(t·ω)],   ω_c = base^(−2c/D)
+
+    Shapes: W_R [num_heads, head_dim, embed_dim]; u and v [num_heads, head_dim]; D = embed_dim is even. q and k are as
+    projected. Right at any distance of either sign, so it needs no causal mask. The states of earlier segments, which
+    the paper adds, are ``headway.nn.SegmentMemory``.
+    Raises HeadwayError for an odd embed_dim, sizes below 1, and queries of other sizes.
+    Cite: Dai et al. 2019, section 3.3.
+    """
+
+    citation = """@inproceedings{dai2019transformer,
+  title     = {Transformer-{XL}: Attentive Language Models beyond a Fixed-Length Context},
+  author    = {Dai, Zihang and Yang, Zhilin and Yang, Yiming and Carbonell, Jaime and Le, Quoc V. and
+               Salakhutdinov, Ruslan},
+  booktitle = {Proceedings of the 57th Annual Meeting of the Association for Computational Linguistics},
+  year      = {2019},
+  eprint    = {1901.02860},
+  archivePrefix = {arXiv},
+}"""
+
+    def __init__(self, embed_dim: int, num_heads: int, head_dim: int, base: float = 10000.0) -> None:
+        super().__init__()
+        need_positive(embed_dim=embed_dim, num_heads=num_heads, head_dim=head_dim)
+        if embed_dim % 2:
+            raise HeadwayError(f"embed_dim is {embed_dim}: sines and cosines need an even one, such as {embed_dim + 1}")
+        need_base(base)
+        self.embed_dim, self.num_heads, self.head_dim, self.base = embed_dim, num_heads, head_dim, base
+        self.W_R = nn.Parameter(0.02 * torch.randn(num_heads, head_dim, embed_dim))
+        self.u = nn.Parameter(0.02 * torch.randn(num_heads, head_dim))
+        self.v = nn.Parameter(0.02 * torch.randn(num_heads, head_dim))
+
+    def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
+        """q + u, for q [batch, num_heads, n, head_dim]."""
+        if q.shape[1] != self.num_heads or q.shape[-1] != self.head_dim:
+            raise HeadwayError(
+                f"q has {q.shape[1]} heads of {q.shape[-1]} but the encoding {self.num_heads} of {self.head_dim}: "
+                f"build it with num_heads={q.shape[1]}, head_dim={q.shape[-1]}"
+            )
+        return (q + self.u[:, None]).to(q.dtype)
+
+    def terms(
+        self,
+        q_coordinates: Coordinates,
+        k_coordinates: Coordinates,
+        q_input: Tensor | None = None,
+        k_input: Tensor | None = None,
+    ) -> tuple[Term, ...]:
+        """⟨q + v, W_R·R⟩, with frequencies in float64."""
+        frequencies = rates(self.embed_dim // 2, self.embed_dim, self.base, q_coordinates.position.device)
+        return (RelativeKeys(Sinusoids(self.W_R, frequencies), query_bias=self.v),)
+
+    def oracle(
+        self,
+        h: int,
+        i: int,
+        j: int,
+        q: Tensor,
+        k: Tensor,
+        x: Tensor | None,
+        coordinates: Coordinates,
+        scale: float,
+    ) -> float:
+        t, D = at(coordinates, i) - at(coordinates, j), self.embed_dim
+        turns = [t / self.base ** (2 * c / D) for c in range(D // 2)]
+        R = torch.tensor([math.sin(a) for a in turns] + [math.cos(a) for a in turns], dtype=torch.float64)
+        u, v, W_R = self.u[h].double(), self.v[h].double(), self.W_R[h].double()
+        return scale * ((q[h, i] + u) @ k[h, j] + (q[h, i] + v) @ (W_R @ R)).item()
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        return [cls(32, 4, 8), cls(48, 6, 8)]
