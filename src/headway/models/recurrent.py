@@ -1,0 +1,137 @@
+"""The baseline without attention: a recurrent language model on torch's own LSTM or RNN."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import HeadwayError
+
+CELLS: dict[str, type[nn.LSTM] | type[nn.RNN]] = {"lstm": nn.LSTM, "rnn": nn.RNN}
+GATES = {"lstm": 4, "rnn": 1}
+
+State = Tensor | tuple[Tensor, Tensor]
+"""h [num_layers, batch, hidden_dim], and for an LSTM (h, c)."""
+
+
+class RecurrentLM(nn.Module):
+    """A language model on an LSTM or an Elman network: ids [batch, n] → the logits of each next token.
+
+        lstm:  i, f, o = σ(W·x + U·h + b);  g = tanh(W·x + U·h + b);  c = f⊙c + i⊙g;  h = o⊙tanh(c)
+        rnn:   h = tanh(W·x + U·h + b)
+
+    Shapes: ids int64 [batch, n] → logits [batch, n, vocab_size]. Dropout acts on the embeddings, between
+    layers and before the head, in training alone. With ``tied_head`` the logits are made with the token
+    embeddings, behind a linear map to their width where hidden_dim differs from embed_dim.
+    Raises HeadwayError for an unknown cell, sizes below 1, and ids that are no integers.
+    Cite: Hochreiter and Schmidhuber 1997 (lstm, its forget gate: Gers et al. 2000); Elman 1990 (rnn).
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embed_dim: int,
+        hidden_dim: int,
+        num_layers: int = 1,
+        cell: str = "lstm",
+        *,
+        dropout: float = 0.0,
+        tied_head: bool = True,
+    ) -> None:
+        _check(cell, vocab_size=vocab_size, embed_dim=embed_dim, hidden_dim=hidden_dim, num_layers=num_layers)
+        if not 0 <= dropout < 1:
+            raise HeadwayError(f"dropout is {dropout}: give at least 0 and less than 1")
+        super().__init__()
+        self.cell = cell
+        self.embed_dim = embed_dim
+        self.embedding = nn.Embedding(vocab_size, embed_dim)
+        self.recurrence = CELLS[cell](
+            embed_dim, hidden_dim, num_layers, batch_first=True, dropout=dropout if num_layers > 1 else 0.0
+        )
+        narrow = tied_head and hidden_dim != embed_dim
+        self.project = nn.Linear(hidden_dim, embed_dim) if narrow else None
+        self.head = None if tied_head else nn.Linear(hidden_dim, vocab_size, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        self.initialise()
+
+    def initialise(self) -> None:
+        """Embeddings N(0, 1/embed_dim), the rest as in torch, forget gates open (Jozefowicz et al. 2015)."""
+        nn.init.normal_(self.embedding.weight, std=self.embed_dim**-0.5)
+        self.recurrence.reset_parameters()
+        if self.cell == "lstm":
+            width = self.recurrence.hidden_size
+            for name, parameter in self.recurrence.named_parameters():
+                if name.startswith("bias_ih"):
+                    nn.init.ones_(parameter.data[width : 2 * width])
+        for module in (self.project, self.head):
+            if module is not None:
+                module.reset_parameters()
+
+    @property
+    def num_parameters(self) -> int:
+        """Learned numbers."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids int64 [batch, n] → logits [batch, n, vocab_size]."""
+        return self.step(ids)[0]
+
+    def step(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """The logits of ids [batch, n], and the state to go on from with what follows them."""
+        if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32) or ids.ndim != 2:
+            what = f"{ids.dtype} {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
+            raise HeadwayError(f"ids are {what}: give an int64 tensor [batch, n]")
+        x = self.dropout(self.embedding(ids) * self.embed_dim**0.5)
+        hidden, state = self.recurrence(x, state)
+        hidden = self.dropout(hidden)
+        if self.project is not None:
+            hidden = self.project(hidden)
+        weight = self.embedding.weight if self.head is None else self.head.weight
+        return F.linear(hidden, weight), state
+
+    @staticmethod
+    def hidden_dim_for(
+        parameters: int,
+        *,
+        vocab_size: int,
+        embed_dim: int,
+        num_layers: int = 1,
+        cell: str = "lstm",
+        tied_head: bool = True,
+    ) -> int:
+        """The largest hidden_dim with which the model has at most ``parameters`` parameters.
+
+        Raises HeadwayError where not even hidden_dim 1 fits.
+        """
+        _check(cell, vocab_size=vocab_size, embed_dim=embed_dim, num_layers=num_layers)
+
+        def count(hidden: int) -> int:
+            gates = GATES[cell]
+            recurrence = gates * hidden * (embed_dim + hidden + 2)
+            recurrence += (num_layers - 1) * gates * hidden * (2 * hidden + 2)
+            if not tied_head:
+                return vocab_size * embed_dim + recurrence + vocab_size * hidden
+            narrow = (hidden + 1) * embed_dim if hidden != embed_dim else 0
+            return vocab_size * embed_dim + recurrence + narrow
+
+        if count(1) > parameters:
+            raise HeadwayError(
+                f"{parameters} parameters are too few for embed_dim {embed_dim} and {vocab_size} tokens: "
+                f"give at least {count(1)}"
+            )
+        low, high = 1, 2
+        while count(high) <= parameters:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if count(middle) <= parameters else (low, middle)
+        return low
+
+
+def _check(cell: str, **sizes: int) -> None:
+    if cell not in CELLS:
+        raise HeadwayError(f"cell is {cell!r}: give {' or '.join(map(repr, CELLS))}")
+    for name, value in sizes.items():
+        if value < 1:
+            raise HeadwayError(f"{name} is {value}: give at least 1")

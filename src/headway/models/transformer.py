@@ -1,0 +1,397 @@
+"""The Transformer: as encoder, as decoder (a causal language model), and both together.
+
+A stack owns its position encodings and hands them to its layers: one for all, or one for each. What follows
+from where the tokens are is computed once for each encoding and call, and shared by the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ..masks import Boolean, Causal, Mask
+from ..nn.attention import MultiHeadAttention, key_coordinates
+from ..nn.block import Block
+from ..nn.cache import SegmentMemory, StackCache, continued, joined
+from ..nn.norm import make_norm
+from ..positions._base import PositionEncoding
+from .config import TransformerConfig
+
+Encodings = PositionEncoding | Sequence[PositionEncoding | None] | None
+"""One encoding for all layers, one for each layer (None for a layer without), or none at all."""
+
+LAYER_HOOKS = frozenset({"prepare", "terms"})
+RESIDUAL = ("out_proj", "down_proj")
+
+
+class Stack(nn.Module):
+    """The blocks of a Transformer and the encodings they share: vectors in, vectors out.
+
+    Shapes: x [batch, n, embed_dim] → [batch, n, embed_dim].
+    An encoding that embeds does so here, at the bottom. An encoding that several layers use is registered
+    once, so that its table is one tensor in the state_dict.
+    Raises HeadwayError for a list of encodings that is not as long as there are layers.
+    """
+
+    def __init__(self, config: TransformerConfig, encoding: Encodings = None, *, cross_attention: bool = False) -> None:
+        super().__init__()
+        self.config = config
+        unique, self._encoding_of_layer = _assign(encoding, config.num_layers)
+        self.encodings = nn.ModuleList(unique)
+        self.blocks = nn.ModuleList(
+            Block(
+                config.embed_dim,
+                config.num_heads,
+                feed_forward_dim=config.feed_forward_dim,
+                num_kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                activation=config.activation,
+                norm=config.norm,
+                norm_first=config.norm_first,
+                bias=config.bias,
+                dropout=config.dropout,
+                scale=config.attention_scale,
+                soft_cap=config.soft_cap,
+                sink=config.sink,
+                kernel=config.kernel,
+                cross_attention=cross_attention,
+            )
+            for _ in range(config.num_layers)
+        )
+        self.norm = make_norm(config.norm, config.embed_dim) if config.norm_first else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+
+    @property
+    def _encodings(self) -> list[PositionEncoding]:
+        return cast(list[PositionEncoding], list(self.encodings))
+
+    def initialise(self, std: float) -> None:
+        """Linear maps N(0, std²), where they add to the residual N(0, std²/parts); biases 0, norms 1."""
+        added = [name for name, _ in self.blocks.named_modules() if name.endswith(RESIDUAL)]
+        for name, module in self.named_modules():
+            if name.startswith("encodings."):
+                continue  # an encoding begins as its paper says
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=std * len(added) ** -0.5 if name.endswith(RESIDUAL) else std)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+                module.reset_parameters()
+            elif isinstance(module, MultiHeadAttention) and isinstance(module.sink, nn.Parameter):
+                nn.init.constant_(module.sink, self.config.sink or 0.0)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Mask | Tensor | None = None,
+        positions: Tensor | Coordinates | None = None,
+        cache: StackCache | None = None,
+        memory: SegmentMemory | None = None,
+        context: Tensor | None = None,
+        context_mask: Mask | Tensor | None = None,
+        context_positions: Tensor | Coordinates | None = None,
+    ) -> Tensor:
+        """x [batch, n, embed_dim] → the same; a cache or a memory gains the tokens of x."""
+        if cache is not None and memory is not None:
+            raise HeadwayError("cache and memory are both given: keep keys and values, or segments, and leave one out")
+        before = cache if cache is not None else memory
+        if memory is not None and len(memory) and memory.states[0].shape[0] != x.shape[0]:
+            raise HeadwayError(
+                f"the batch is {x.shape[0]} but the memory holds {memory.states[0].shape[0]} rows: start a new memory"
+            )
+        past = None if before is None else before.coordinates
+        coordinates = continued(past, positions, x.shape[1], x.device)
+        everything = coordinates if before is None else joined(past, coordinates)
+        seats = [_Seat(encoding, coordinates, everything, memory is not None) for encoding in self._encodings]
+        nowhere = _Seat(None, coordinates, everything, memory is not None)
+        for seat in seats:
+            x = seat.embed(x)
+        x = self.dropout(x)
+        states = []
+        for layer, (block, number) in enumerate(zip(self.blocks, self._encoding_of_layer, strict=True)):
+            states.append(x)
+            seat = nowhere if number is None else seats[number]
+            x = block(
+                x,
+                mask=mask,
+                positions=seat.tokens,
+                key_positions=None if before is None else seat.keys,
+                encoding=seat.encoding,
+                cache=None if cache is None else cache.layers[layer],
+                memory=None if memory is None or not len(memory) else memory.states[layer],
+                context=context,
+                context_mask=context_mask,
+                context_positions=context_positions,
+                context_cache=None if cache is None or context is None else cache.context[layer],
+            )
+        if cache is not None:
+            cache.coordinates = everything
+        if memory is not None:
+            memory.store(states, everything)
+        out: Tensor = self.norm(x)
+        return out
+
+
+class _Seat:
+    """An encoding, and where tokens and keys are for it: computed once for all layers that use it."""
+
+    def __init__(
+        self,
+        encoding: PositionEncoding | None,
+        tokens: Coordinates,
+        everything: Coordinates,
+        with_memory: bool,
+    ) -> None:
+        acts = frozenset() if encoding is None else encoding.acts
+        self.tokens = tokens if encoding is None else encoding.place(tokens)
+        self._embed = encoding.embed if encoding is not None and "embed" in acts else None
+        # What only embeds has done its work at the bottom.
+        self.encoding = encoding if acts & LAYER_HOOKS else None
+        if everything is tokens:
+            self.keys = self.tokens
+        elif with_memory and self.encoding is not None:
+            self.keys = self.encoding.place(everything)
+        else:
+            self.keys = key_coordinates(self.encoding, everything)
+
+    def embed(self, x: Tensor) -> Tensor:
+        return x if self._embed is None else self._embed(x, self.tokens)
+
+
+def _assign(encoding: Encodings, num_layers: int) -> tuple[list[PositionEncoding], list[int | None]]:
+    """The different encodings, and for each layer which of them it uses."""
+    layers = list(encoding) if isinstance(encoding, (list, tuple)) else [encoding] * num_layers
+    if len(layers) != num_layers:
+        raise HeadwayError(
+            f"there are {len(layers)} encodings but {num_layers} layers: give one for each, or one for all"
+        )
+    unique: list[PositionEncoding] = []
+    numbers: list[int | None] = []
+    for one in layers:
+        if one is not None and not isinstance(one, PositionEncoding):
+            raise HeadwayError(
+                f"encoding is {one!r}: give a PositionEncoding, such as headway.encoding('rope', head_dim=64)"
+            )
+        if one is not None and not any(one is known for known in unique):
+            unique.append(one)
+        numbers.append(None if one is None else next(i for i, known in enumerate(unique) if known is one))
+    return unique, numbers
+
+
+class Transformer(nn.Module):
+    """What the three Transformers share: token embeddings, the way back to logits, and how parameters begin.
+
+        x = embedding_scale·E[ids],  logits = E·hidden  (or W·hidden where the head is not tied)
+
+    E begins as N(0, 1/embed_dim), so that with the scale √embed_dim embeddings have the size of one and a
+    code of positions added to them does not drown them (Vaswani et al. 2017, section 3.4). Everything else
+    begins as in GPT-2 (Radford et al. 2019): N(0, 0.02²), what adds to the residual smaller by the root of
+    the number of such parts.
+    """
+
+    def __init__(self, config: TransformerConfig, *, head: bool = True) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.embed_dim)
+        own_head = head and not config.tied_head
+        self.head = nn.Linear(config.embed_dim, config.vocab_size, bias=False) if own_head else None
+
+    def initialise(self) -> None:
+        """First values for all parameters but those of encodings; a study replaces this to try others."""
+        nn.init.normal_(self.embedding.weight, std=self.config.embed_dim**-0.5)
+        if self.head is not None:
+            nn.init.normal_(self.head.weight, std=0.02)
+        for stack in self.children():
+            if isinstance(stack, Stack):
+                stack.initialise(0.02)
+
+    @property
+    def num_parameters(self) -> int:
+        """Learned numbers, each counted once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def new_cache(self) -> StackCache:
+        """An empty cache for decoding with this model."""
+        return StackCache(self.config.num_layers)
+
+    def vectors(self, ids: Tensor) -> Tensor:
+        """ids [batch, n] → scaled embeddings [batch, n, embed_dim]; raises HeadwayError for other input."""
+        if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
+            kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
+            raise HeadwayError(f"ids are {kind}: give an int64 tensor [batch, n]")
+        if ids.ndim != 2:
+            raise HeadwayError(f"ids have shape {tuple(ids.shape)}: give [batch, n]")
+        scale = self.config.embedding_scale
+        x: Tensor = self.embedding(ids) * (self.config.embed_dim**0.5 if scale is None else scale)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Hidden states [batch, n, embed_dim] → a logit for each token id, [batch, n, vocab_size]."""
+        return F.linear(hidden, self.embedding.weight if self.head is None else self.head.weight)
+
+
+class Encoder(Transformer):
+    """Every token sees every other: ids [batch, n] → hidden states [batch, n, embed_dim].
+
+        encoder = Encoder(TransformerConfig(vocab_size=256), encoding=headway.encoding("rope", head_dim=64))
+        hidden = encoder(ids, mask=masks.Padding(lengths))
+
+    ``encoder.logits(hidden)`` gives a logit for each token id (masked language models).
+    Cite: Devlin et al. 2019.
+    """
+
+    def __init__(self, config: TransformerConfig, encoding: Encodings = None) -> None:
+        super().__init__(config, head=False)
+        self.stack = Stack(config, encoding)
+        self.initialise()
+
+    def forward(
+        self,
+        ids: Tensor,
+        *,
+        positions: Tensor | Coordinates | None = None,
+        mask: Mask | Tensor | None = None,
+    ) -> Tensor:
+        """ids int64 [batch, n] → hidden states [batch, n, embed_dim]."""
+        out: Tensor = self.stack(self.vectors(ids), positions=positions, mask=mask)
+        return out
+
+
+class Decoder(Transformer):
+    """A causal language model: ids [batch, n] → the logits of each next token [batch, n, vocab_size].
+
+        decoder = Decoder(TransformerConfig(vocab_size=256), encoding=headway.encoding("alibi", num_heads=4))
+        logits = decoder(ids)
+
+    A ``mask`` is joined to the causal one by &. With a cache (``new_cache()``) ids are the tokens that come
+    next; with a SegmentMemory they are the next segment. Rows of several lengths are padded in front:
+    ``decoder(ids, positions=Coordinates.padded(lengths, n), mask=masks.Padding())``, and in each step that
+    follows ``decoder(next_ids, mask=masks.Padding(), cache=cache)``.
+    Cite: Radford et al. 2019; Dai et al. 2019 (memory).
+    """
+
+    def __init__(self, config: TransformerConfig, encoding: Encodings = None) -> None:
+        super().__init__(config)
+        self.stack = Stack(config, encoding)
+        self.initialise()
+
+    def forward(
+        self,
+        ids: Tensor,
+        *,
+        positions: Tensor | Coordinates | None = None,
+        mask: Mask | Tensor | None = None,
+        cache: StackCache | None = None,
+        memory: SegmentMemory | None = None,
+    ) -> Tensor:
+        """ids int64 [batch, n] → logits [batch, n, vocab_size]."""
+        x = self.vectors(ids)
+        return self.logits(self.stack(x, positions=positions, mask=causal(mask), cache=cache, memory=memory))
+
+
+class EncoderDecoder(Transformer):
+    """A source is encoded, a target is decoded with a view of it: (ids, decoder_ids) → logits of each next
+    token.
+
+        both, causal = (headway.encoding("t5", num_heads=4, bidirectional=b) for b in (True, False))
+        model = EncoderDecoder(config, both, causal)
+        logits = model(ids, decoder_ids, mask=masks.Padding(lengths))
+
+    Each side has its own encodings; source and target share the token embeddings. To decode step by step,
+    encode once:
+
+        context, cache = model.encode(ids, mask=padding), model.new_cache()
+        logits = model.decode(first_ids, context, context_mask=padding, cache=cache)
+
+    Raises HeadwayError where one encoding with state is handed to both sides.
+    Cite: Vaswani et al. 2017; Raffel et al. 2020.
+    """
+
+    def __init__(self, config: TransformerConfig, encoding: Encodings, decoder_encoding: Encodings) -> None:
+        super().__init__(config)
+        self.encoder = Stack(config, encoding)
+        self.decoder = Stack(config, decoder_encoding, cross_attention=True)
+        for one in self.encoder.encodings:
+            if one.state_dict() and any(one is other for other in self.decoder.encodings):
+                raise HeadwayError(
+                    f"{type(one).__name__} is handed to encoder and decoder and would be stored twice: give "
+                    "each its own"
+                )
+        self.initialise()
+
+    def forward(
+        self,
+        ids: Tensor,
+        decoder_ids: Tensor,
+        *,
+        positions: Tensor | Coordinates | None = None,
+        decoder_positions: Tensor | Coordinates | None = None,
+        mask: Mask | Tensor | None = None,
+        decoder_mask: Mask | Tensor | None = None,
+    ) -> Tensor:
+        """ids [batch, m], decoder_ids [batch, n] → logits [batch, n, vocab_size].
+
+        ``mask`` says which source tokens may be seen, by source and target alike, so that it must be alike
+        for every query, as Padding is; ``decoder_mask`` is joined to the causal one.
+        """
+        return self.decode(
+            decoder_ids,
+            self.encode(ids, positions=positions, mask=mask),
+            positions=decoder_positions,
+            mask=decoder_mask,
+            context_mask=mask,
+            context_positions=positions,
+        )
+
+    def encode(
+        self,
+        ids: Tensor,
+        *,
+        positions: Tensor | Coordinates | None = None,
+        mask: Mask | Tensor | None = None,
+    ) -> Tensor:
+        """ids [batch, m] → hidden states of the source [batch, m, embed_dim]."""
+        out: Tensor = self.encoder(self.vectors(ids), positions=positions, mask=mask)
+        return out
+
+    def decode(
+        self,
+        decoder_ids: Tensor,
+        context: Tensor,
+        *,
+        positions: Tensor | Coordinates | None = None,
+        mask: Mask | Tensor | None = None,
+        context_mask: Mask | Tensor | None = None,
+        context_positions: Tensor | Coordinates | None = None,
+        cache: StackCache | None = None,
+    ) -> Tensor:
+        """decoder_ids [batch, n] and the hidden states of the source [batch, m, embed_dim] → logits."""
+        hidden = self.decoder(
+            self.vectors(decoder_ids),
+            positions=positions,
+            mask=causal(mask),
+            cache=cache,
+            context=context,
+            context_mask=context_mask,
+            context_positions=None if context_positions is None else _places(context_positions, context),
+        )
+        return self.logits(hidden)
+
+
+def causal(mask: Mask | Tensor | None) -> Mask:
+    """The causal mask, and another one joined to it."""
+    if mask is None:
+        return Causal()
+    return Causal() & (Boolean(mask) if isinstance(mask, Tensor) else mask)
+
+
+def _places(positions: Tensor | Coordinates, x: Tensor) -> Coordinates:
+    """Coordinates, which attention takes also where nothing but a mask reads them."""
+    return Coordinates.of(positions, x.shape[1])

@@ -1,0 +1,19 @@
+"""Modules: multi-head attention, its cache, and the block of a Transformer with its parts."""
+
+from .attention import MultiHeadAttention as MultiHeadAttention
+from .block import Block as Block
+from .cache import KeyValueCache as KeyValueCache
+from .cache import SegmentMemory as SegmentMemory
+from .cache import StackCache as StackCache
+from .feed_forward import FeedForward as FeedForward
+from .norm import LayerNorm as LayerNorm
+from .norm import RMSNorm as RMSNorm
+
+__all__ = [
+    "MultiHeadAttention",
+    "KeyValueCache",
+    "StackCache",
+    "SegmentMemory",
+    "FeedForward",
+    "Block",
+]

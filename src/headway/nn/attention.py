@@ -1,0 +1,300 @@
+"""Multi-head attention as a module: projections around ``headway.attention``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import attention
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ..masks import Mask
+from ..positions._base import PositionEncoding
+from .cache import KeyValueCache, continued, joined
+
+
+def caches_prepared(encoding: PositionEncoding | None) -> bool:
+    """Whether a cache holds this encoding's keys as prepared: changed once, and never again."""
+    return encoding is not None and encoding.cache_prepared and "prepare" in encoding.acts
+
+
+def key_coordinates(encoding: PositionEncoding | None, keys: Coordinates) -> Coordinates:
+    """All keys of a cache as attention needs them: placed, unless nothing but masks will read them."""
+    if encoding is None or (caches_prepared(encoding) and "terms" not in encoding.acts):
+        return keys
+    if keys.placed and keys.tables is None:  # tokens placed one call at a time and joined
+        return keys.placed_with(encoding.tables(keys))
+    return encoding.place(keys)
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention of ``num_heads`` heads between learned projections.
+
+        out = Wo·concat_h( attention(Wq_h·query, Wk_h·key, Wv_h·value) ) + bo
+
+        layer = MultiHeadAttention(512, 8)
+        layer(x, x, x)                 # self-attention, as is layer(x)
+        layer(x, context)              # cross-attention
+
+    Shapes: query [batch, n, embed_dim], key [batch, m, key_dim] and value [batch, m, value_dim] give
+    [batch, n, embed_dim].
+
+    num_kv_heads   heads of keys and values, each for num_heads / num_kv_heads query heads; num_heads if None
+    head_dim       embed_dim / num_heads if None
+    key_dim        the width of key, and value_dim that of value, where they differ from embed_dim
+    encoding       a position encoding of this layer's own, part of its state_dict; a stack that owns its
+                   encodings hands one over in the call instead
+    dropout        of the attention weights, in training alone; 0 ≤ dropout < 1
+    scale          the factor of the scores; the encoding's (head_dim^−½ for most) if None
+    soft_cap       score ← cap·tanh(score/cap)
+    sink           a logit for each head that takes part in the softmax and carries no value: a number where
+    all
+                   start and are learned from, an nn.Parameter [num_heads] that is learned, or a tensor
+                   [num_heads] that is not
+    kernel         the name of a kernel, or "auto"
+
+    Raises HeadwayError for sizes that do not divide or fit, and for an encoding that only embeds.
+    Cite: Vaswani et al. 2017; Ainslie et al. 2023 (shared keys and values).
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        encoding: PositionEncoding | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        soft_cap: float | None = None,
+        sink: Tensor | float | None = None,
+        kernel: str = "auto",
+    ) -> None:
+        _check_sizes(embed_dim, num_heads, num_kv_heads, head_dim, key_dim=key_dim, value_dim=value_dim)
+        if not 0 <= dropout < 1:
+            raise HeadwayError(f"dropout is {dropout}: give at least 0 and less than 1")
+        if encoding is not None:
+            _check_encoding(encoding)
+        super().__init__()
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.num_kv_heads = num_kv_heads or num_heads
+        self.head_dim = head_dim or embed_dim // num_heads
+        self.key_dim = key_dim or embed_dim
+        self.value_dim = value_dim or key_dim or embed_dim
+        self.dropout = dropout
+        self.scale = scale
+        self.soft_cap = soft_cap
+        self.kernel = kernel
+        self.encoding = encoding
+        self.q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, bias=bias)
+        self.k_proj = nn.Linear(self.key_dim, self.num_kv_heads * self.head_dim, bias=bias)
+        self.v_proj = nn.Linear(self.value_dim, self.num_kv_heads * self.head_dim, bias=bias)
+        self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, bias=bias)
+        self.sink: Tensor | None
+        if isinstance(sink, Tensor) and sink.shape != (num_heads,):
+            raise HeadwayError(f"sink has shape {tuple(sink.shape)}: give one logit for each of {num_heads} heads")
+        if isinstance(sink, (int, float)):
+            sink = nn.Parameter(torch.full((num_heads,), float(sink)))
+        if isinstance(sink, nn.Parameter) or sink is None:
+            self.register_parameter("sink", sink)
+        else:
+            self.register_buffer("sink", sink)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Projections uniform with variance 2/(in + out) (Glorot and Bengio 2010), biases 0."""
+        for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
+            nn.init.xavier_uniform_(projection.weight)
+            if projection.bias is not None:
+                nn.init.zeros_(projection.bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        positions: Tensor | Coordinates | None = None,
+        key_positions: Tensor | Coordinates | None = None,
+        cache: KeyValueCache | None = None,
+        encoding: PositionEncoding | None = None,
+    ) -> Tensor:
+        """query [batch, n, embed_dim] → [batch, n, embed_dim].
+
+        Without a key, or with the query as key, it is self-attention, and ``positions`` are those of both
+        sides. Else ``key_positions`` are those of the keys; both sides start at 0 where none are given.
+        value: the key if None. encoding: used in place of the layer's own. cache: in self-attention, keys and
+        values of the tokens before, to which these are added; the positions go on where those ended, and
+        ``key_positions``, if given, are those of all keys. In cross-attention the first call fills it and
+        later calls read it.
+        """
+        encoding = self.encoding if encoding is None else encoding
+        to_itself = key is None or key is query
+        key = query if key is None else key
+        value = key if value is None else value
+        self._check(query, key, value)
+        q = self._heads(self.q_proj(query), self.num_heads)
+        n, device = query.shape[1], query.device
+
+        if cache is not None and to_itself:
+            new = continued(cache.coordinates, positions, n, device)
+            k, v = self._heads(self.k_proj(key)), self._heads(self.v_proj(value))
+            out = self._step(q, k, v, query, new, key_positions, mask, cache, encoding)
+        else:
+            if cache is not None:
+                k, v = self._context(key, value, cache)
+                if encoding is not None and positions is None:
+                    raise HeadwayError(
+                        "positions are not given: cross-attention with a cache and an encoding needs them"
+                    )
+            else:
+                k, v = self._heads(self.k_proj(key)), self._heads(self.v_proj(value))
+            if to_itself:
+                key_positions = positions
+            elif encoding is not None or mask is not None:
+                positions = Coordinates.span(n, device=device) if positions is None else positions
+                if key_positions is None:
+                    key_positions = Coordinates.span(key.shape[1], device=device)
+            out = attention(
+                q,
+                k,
+                v,
+                encoding=encoding,
+                mask=mask,
+                scale=self.scale,
+                dropout=self._dropout,
+                sink=self.sink,
+                soft_cap=self.soft_cap,
+                q_positions=positions,
+                k_positions=key_positions,
+                q_input=query,
+                k_input=key,
+                kernel=self.kernel,
+            )
+        merged: Tensor = self.out_proj(out.transpose(1, 2).flatten(2))
+        return merged
+
+    def extra_repr(self) -> str:
+        return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}"
+
+    @property
+    def _dropout(self) -> float:
+        return self.dropout if self.training else 0.0
+
+    def _heads(self, x: Tensor, heads: int | None = None) -> Tensor:
+        """[batch, n, heads·head_dim] → [batch, heads, n, head_dim]"""
+        return x.unflatten(-1, (heads or self.num_kv_heads, self.head_dim)).transpose(1, 2)
+
+    def _context(self, key: Tensor, value: Tensor, cache: KeyValueCache) -> tuple[Tensor, Tensor]:
+        """Keys and values of a context, computed once."""
+        if len(cache) == 0:
+            return cache.append(self._heads(self.k_proj(key)), self._heads(self.v_proj(value)))
+        if len(cache) != key.shape[1]:
+            raise HeadwayError(
+                f"the cache holds {len(cache)} tokens of a context but key has {key.shape[1]}: start a new "
+                "cache for another context"
+            )
+        return cache.keys, cache.values
+
+    def _step(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        x: Tensor,
+        new: Coordinates,
+        key_positions: Tensor | Coordinates | None,
+        mask: Mask | Tensor | None,
+        cache: KeyValueCache,
+        encoding: PositionEncoding | None,
+    ) -> Tensor:
+        """Attention of new tokens to all of a cache, which they join."""
+        if key_positions is None:
+            cache.coordinates = joined(cache.coordinates, new)
+            everything = cache.coordinates
+        else:
+            everything = Coordinates.of(key_positions, len(cache) + x.shape[1], name="key_positions")
+        inputs = x if encoding is not None and encoding.reads_input else None
+        if encoding is not None and caches_prepared(encoding):
+            first = everything is new
+            new = encoding.place(new)
+            k = encoding.prepare_key(k, new)
+            everything = replace(new if first else key_coordinates(encoding, everything), prepared=True)
+        keys, values = cache.append(k, v, inputs=inputs)
+        return attention(
+            q,
+            keys,
+            values,
+            encoding=encoding,
+            mask=mask,
+            scale=self.scale,
+            dropout=self._dropout,
+            sink=self.sink,
+            soft_cap=self.soft_cap,
+            q_positions=new,
+            k_positions=everything,
+            q_input=x,
+            k_input=cache.inputs,
+            kernel=self.kernel,
+        )
+
+    def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        for name, x, width in (
+            ("query", query, self.embed_dim),
+            ("key", key, self.key_dim),
+            ("value", value, self.value_dim),
+        ):
+            if x.ndim != 3 or x.shape[-1] != width:
+                raise HeadwayError(
+                    f"{name} has shape {tuple(x.shape)}: give [batch, tokens, {width}]"
+                    + ("" if x.ndim != 3 else f", or build the layer for a width of {x.shape[-1]}")
+                )
+        if key.shape[:2] != value.shape[:2]:
+            raise HeadwayError(
+                f"key has {tuple(key.shape[:2])} batch and tokens but value {tuple(value.shape[:2])}: give "
+                "a value for each key"
+            )
+        if query.shape[0] != key.shape[0]:
+            raise HeadwayError(
+                f"query has a batch of {query.shape[0]} but key of {key.shape[0]}: give both the same batch"
+            )
+
+
+def _check_encoding(encoding: PositionEncoding) -> None:
+    if not isinstance(encoding, PositionEncoding):
+        raise HeadwayError(
+            f"encoding is a {type(encoding).__name__}: give one such as headway.encoding('rope', head_dim=64)"
+        )
+    if "embed" in encoding.acts and not encoding.acts & {"prepare", "terms"}:
+        raise HeadwayError(
+            f"{type(encoding).__name__} only embeds, which an attention layer cannot do: call its .embed on "
+            "the model's input, or hand it to a stack of headway.models"
+        )
+
+
+def _check_sizes(
+    embed_dim: int, num_heads: int, num_kv_heads: int | None, head_dim: int | None, **widths: int | None
+) -> None:
+    sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim}
+    for name, value in (sizes | widths).items():
+        if value is not None and value < 1:
+            raise HeadwayError(f"{name} is {value}: give at least 1")
+    if head_dim is None and embed_dim % num_heads:
+        lower = embed_dim // num_heads * num_heads
+        choices = " or ".join(str(size) for size in (lower, lower + num_heads) if size)
+        raise HeadwayError(
+            f"embed_dim {embed_dim} is not divisible by num_heads {num_heads}: choose embed_dim = {choices}"
+        )
+    if num_kv_heads is not None and num_heads % num_kv_heads:
+        divisors = ", ".join(str(size) for size in range(1, num_heads + 1) if num_heads % size == 0)
+        raise HeadwayError(
+            f"num_kv_heads {num_kv_heads} does not divide num_heads {num_heads}: choose one of {divisors}"
+        )

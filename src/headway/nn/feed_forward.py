@@ -1,0 +1,61 @@
+"""The feed-forward part of a Transformer block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import HeadwayError
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "swiglu": F.silu,
+}
+GATED = frozenset({"swiglu"})
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with an activation between them, for each token by itself.
+
+        relu, gelu, gelu_tanh:  y = down(activation(up(x)))
+        swiglu:                 y = down(silu(gate(x)) · up(x))
+
+    Shapes: x [..., embed_dim] → [..., embed_dim]; inside, hidden_dim features. Dropout acts on the hidden
+    features, in training alone. Raises HeadwayError for an activation that is not in ACTIVATIONS and for
+    sizes below 1.
+    Cite: Vaswani et al. 2017 (relu), Hendrycks and Gimpel 2016 (gelu), Shazeer 2020 (swiglu).
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        hidden_dim: int,
+        activation: str = "gelu",
+        *,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        if activation not in ACTIVATIONS:
+            raise HeadwayError(f"activation is {activation!r}: give one of {', '.join(ACTIVATIONS)}")
+        for name, value in (("embed_dim", embed_dim), ("hidden_dim", hidden_dim)):
+            if value < 1:
+                raise HeadwayError(f"{name} is {value}: give at least 1")
+        super().__init__()
+        self.activation = activation
+        self.up_proj = nn.Linear(embed_dim, hidden_dim, bias=bias)
+        self.gate_proj = nn.Linear(embed_dim, hidden_dim, bias=bias) if activation in GATED else None
+        self.down_proj = nn.Linear(hidden_dim, embed_dim, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., embed_dim] → [..., embed_dim]."""
+        activate = ACTIVATIONS[self.activation]
+        hidden = self.up_proj(x)
+        hidden = activate(hidden) if self.gate_proj is None else activate(self.gate_proj(x)) * hidden
+        out: Tensor = self.down_proj(self.dropout(hidden))
+        return out

@@ -1,0 +1,24 @@
+"""The two norms of a Transformer block: torch's own, under their short names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+from torch.nn import LayerNorm, RMSNorm
+
+from ..errors import HeadwayError
+
+NORMS: dict[str, Callable[[int], nn.Module]] = {"layer": LayerNorm, "rms": RMSNorm}
+
+
+def make_norm(norm: str | Callable[[int], nn.Module], embed_dim: int) -> nn.Module:
+    """A norm over ``embed_dim`` features, by name or by a function of the width.
+
+    Raises HeadwayError for a name that is neither "layer" nor "rms".
+    """
+    if not isinstance(norm, str):
+        return norm(embed_dim)
+    if norm not in NORMS:
+        raise HeadwayError(f"norm is {norm!r}: give {' or '.join(map(repr, NORMS))}, or a function of embed_dim")
+    return NORMS[norm](embed_dim)

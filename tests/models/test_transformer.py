@@ -1,0 +1,456 @@
+"""The Transformer as encoder, decoder and both: caches, padding, memory and who owns the encodings."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
+
+import headway
+from headway import Coordinates, HeadwayError, masks
+from headway.models import Decoder, Encoder, EncoderDecoder, TransformerConfig
+from headway.nn import SegmentMemory
+from headway.positions import PositionEncoding
+
+ENCODINGS = ["none", "rope", "t5", "alibi", "shaw", "transformer-xl", "sinusoidal", "learned"]
+RELATIVE = ["none", "rope", "t5", "alibi", "shaw", "transformer-xl"]
+SMALL = TransformerConfig(vocab_size=50, embed_dim=32, num_layers=3, num_heads=4, num_kv_heads=2)
+M = TypeVar("M", bound=nn.Module)
+
+
+def encoding_of(name: str, *, bidirectional: bool = False) -> PositionEncoding:
+    """An encoding for 4 heads of 8, as the models here have them."""
+    return headway.encoding(name, num_heads=4, head_dim=8, embed_dim=32, max_length=64, bidirectional=bidirectional)
+
+
+def randomised(module: M) -> M:
+    """The module with every parameter of a size at which it shows."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
+    return module
+
+
+def decoder_of(name: str, **options: Any) -> Decoder:
+    return randomised(Decoder(replace(SMALL, **options), encoding_of(name))).eval()
+
+
+def some_ids(*shape: int) -> Tensor:
+    return torch.randint(0, 50, shape)
+
+
+# ---------------------------------------------------------------- the decoder
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_the_future_does_not_change_the_past(name: str) -> None:
+    model, ids = decoder_of(name), some_ids(2, 9)
+    logits = model(ids)
+    assert logits.shape == (2, 9, 50)
+    changed = ids.clone()
+    changed[:, 5:] = some_ids(2, 4)
+    torch.testing.assert_close(model(changed)[:, :5], logits[:, :5])
+    assert not torch.allclose(model(changed)[:, 6:], logits[:, 6:], atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_the_encoding_is_used(name: str) -> None:
+    model, ids = decoder_of(name), some_ids(1, 9)
+    swapped = ids[:, [1, 0, 3, 2, 5, 4, 7, 6, 8]]
+    without = Decoder(model.config)
+    without.load_state_dict(model.state_dict(), strict=False)
+    same = torch.allclose(without.eval()(ids), model(ids), atol=1e-4)
+    assert same == (name == "none")
+    assert not torch.allclose(model(swapped)[:, -1], model(ids)[:, -1], atol=1e-4)
+
+
+@pytest.mark.parametrize("chunks", [[1] * 9, [4, 1, 3, 1]])
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_decoding_with_a_cache_equals_one_pass(name: str, chunks: list[int]) -> None:
+    model, ids = decoder_of(name), some_ids(2, 9)
+    cache = model.new_cache()
+    with torch.no_grad():
+        parts = [model(part, cache=cache) for part in ids.split(chunks, dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(ids), rtol=1e-4, atol=1e-5)
+    assert len(cache) == 9
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_left_padding_equals_no_padding(name: str) -> None:
+    model, lengths, n, more = decoder_of(name), [4, 7, 1], 7, 3
+    rows = [some_ids(1, length + more) for length in lengths]
+    ids = torch.zeros(3, n, dtype=torch.int64)
+    for row, length in enumerate(lengths):
+        ids[row, n - length :] = rows[row][0, :length]
+    cache = model.new_cache()
+    with torch.no_grad():
+        logits = [model(ids, positions=Coordinates.padded(lengths, n), mask=masks.Padding(), cache=cache)]
+        for step in range(more):
+            token = torch.stack([row[0, length + step] for row, length in zip(rows, lengths, strict=True)])
+            logits.append(model(token[:, None], mask=masks.Padding(), cache=cache))
+        whole = torch.cat(logits, dim=1)
+        for row, length in enumerate(lengths):
+            torch.testing.assert_close(whole[row, n - length :], model(rows[row])[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_packed_equals_apart(name: str) -> None:
+    model, lengths = decoder_of(name), [4, 1, 6]
+    parts = [some_ids(1, length) for length in lengths]
+    packed = model(torch.cat(parts, dim=1), positions=Coordinates.packed(lengths), mask=masks.Documents())
+    for part, logits in zip(parts, packed.split(lengths, dim=1), strict=True):
+        torch.testing.assert_close(logits, model(part), rtol=1e-4, atol=1e-5)
+
+
+def test_a_cache_can_be_cropped_and_reordered() -> None:
+    model, ids = decoder_of("rope"), some_ids(2, 8)
+    cache, rows = model.new_cache(), torch.tensor([1, 0, 1])
+    with torch.no_grad():
+        model(ids, cache=cache)
+        cache.crop(6)
+        cache.reorder(rows)
+        again = model(ids[rows][:, 6:], cache=cache)
+        torch.testing.assert_close(again, model(ids)[rows][:, 6:], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("name", RELATIVE)
+def test_segments_with_a_memory_equal_one_pass(name: str, norm_first: bool) -> None:
+    model, ids = decoder_of(name, norm_first=norm_first), some_ids(2, 12)
+    memory = SegmentMemory(12)
+    parts = [model(part, memory=memory) for part in ids.split([4, 3, 5], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(ids), rtol=1e-4, atol=1e-5)
+
+
+def test_a_short_memory_reaches_back_one_length_in_each_layer() -> None:
+    """With as many tokens of memory as in a segment, layer by layer one more segment comes into reach."""
+    model, ids = decoder_of("rope"), some_ids(1, 16)
+
+    def last(ids: Tensor) -> Tensor:
+        memory = SegmentMemory(4)
+        return [model(part, memory=memory) for part in ids.split(4, dim=1)][-1]
+
+    for changed, reached in ((0, True), (3, True), (4, True), (11, True)):
+        other = ids.clone()
+        other[0, changed] = (other[0, changed] + 1) % 50
+        assert torch.equal(last(other), last(ids)) != reached
+    shallow = decoder_of("rope", num_layers=1)
+    memory = SegmentMemory(4)
+    segments = torch.cat([shallow(part, memory=memory) for part in ids.split(4, dim=1)], dim=1)
+    first_of_each = slice(4, None, 4)  # these see four tokens before them, as under the window
+    windowed = shallow(ids, mask=masks.Window(left=4))
+    torch.testing.assert_close(segments[:, first_of_each], windowed[:, first_of_each], rtol=1e-4, atol=1e-5)
+
+
+def test_memory_carries_no_gradient_and_its_own_batch() -> None:
+    model, memory = decoder_of("rope"), SegmentMemory(4)
+    model(some_ids(2, 4), memory=memory)
+    assert not any(state.requires_grad for state in memory.states)
+    with pytest.raises(HeadwayError, match="the batch is 3 but the memory holds 2 rows"):
+        model(some_ids(3, 4), memory=memory)
+    with pytest.raises(HeadwayError, match="cache and memory are both given"):
+        model(some_ids(2, 4), memory=memory, cache=model.new_cache())
+
+
+# ---------------------------------------------------------------- the encoder, and both
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_encoder_padding(name: str) -> None:
+    model = randomised(Encoder(SMALL, encoding_of(name, bidirectional=True))).eval()
+    ids = some_ids(2, 8)
+    hidden = model(ids, mask=masks.Padding([8, 5]))
+    assert hidden.shape == (2, 8, 32)
+    torch.testing.assert_close(hidden[1:, :5], model(ids[1:, :5]), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(model(ids)[1, :5], hidden[1, :5], atol=1e-3)
+    assert model.logits(hidden).shape == (2, 8, 50)
+
+
+def both_of(name: str) -> EncoderDecoder:
+    return randomised(
+        EncoderDecoder(SMALL, encoding_of(name, bidirectional=True), encoding_of(name, bidirectional=False))
+    ).eval()
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_encoder_decoder(name: str) -> None:
+    model, ids, decoder_ids = both_of(name), some_ids(2, 8), some_ids(2, 5)
+    padding = masks.Padding([8, 6])
+    logits = model(ids, decoder_ids, mask=padding)
+    assert logits.shape == (2, 5, 50)
+    torch.testing.assert_close(logits[1:], model(ids[1:, :6], decoder_ids[1:]), rtol=1e-4, atol=1e-5)
+    changed = decoder_ids.clone()
+    changed[:, 3:] = some_ids(2, 2)
+    torch.testing.assert_close(model(ids, changed, mask=padding)[:, :3], logits[:, :3])
+    assert not torch.allclose(model(some_ids(2, 8), decoder_ids, mask=padding), logits, atol=1e-3)
+    with torch.no_grad():
+        context, cache = model.encode(ids, mask=padding), model.new_cache()
+        steps = [model.decode(one, context, context_mask=padding, cache=cache) for one in decoder_ids.split(1, dim=1)]
+        torch.testing.assert_close(torch.cat(steps, dim=1), logits, rtol=1e-4, atol=1e-5)
+        # beams: the context goes with them
+        cache.reorder(torch.tensor([1, 1, 0]))
+        assert cache.context[0].keys.shape[0] == 3
+
+
+def test_a_left_padded_source() -> None:
+    model, ids, decoder_ids = both_of("rope"), some_ids(1, 5), some_ids(1, 4)
+    padded = torch.cat([torch.zeros(1, 3, dtype=torch.int64), ids], dim=1)
+    out = model(padded, decoder_ids, positions=Coordinates.padded([5], 8), mask=masks.Padding())
+    torch.testing.assert_close(out, model(ids, decoder_ids), rtol=1e-4, atol=1e-5)
+    positions = torch.arange(5)
+    torch.testing.assert_close(model(ids, decoder_ids, positions=positions), model(ids, decoder_ids))
+
+
+def test_one_table_for_two_sides_is_refused() -> None:
+    shared = encoding_of("t5")
+    with pytest.raises(HeadwayError, match="T5 is handed to encoder and decoder"):
+        EncoderDecoder(SMALL, shared, shared)
+    rope = encoding_of("rope")
+    EncoderDecoder(SMALL, rope, rope)
+
+
+# ---------------------------------------------------------------- who owns the encodings
+
+
+def test_a_shared_table_is_one_tensor() -> None:
+    model = decoder_of("t5")
+    tables = [name for name in model.state_dict() if "table" in name]
+    assert tables == ["stack.encodings.0.table"]
+    assert model.num_parameters == sum(parameter.numel() for parameter in model.state_dict().values())
+
+
+def test_one_encoding_for_each_layer() -> None:
+    first, second = randomised(encoding_of("t5")), randomised(encoding_of("rope"))
+    model = randomised(Decoder(SMALL, [first, None, first])).eval()
+    assert [name for name in model.state_dict() if "encodings" in name] == ["stack.encodings.0.table"]
+    ids = some_ids(2, 6)
+    for encodings in ([first] * 3, [None, first, first], [first, second, first]):
+        other = Decoder(SMALL, encodings)
+        other.load_state_dict(model.state_dict(), strict=False)
+        assert not torch.allclose(other.eval()(ids), model(ids), atol=1e-4)
+    with pytest.raises(HeadwayError, match="there are 2 encodings but 3 layers"):
+        Decoder(SMALL, [first, second])
+    with pytest.raises(HeadwayError, match="encoding is 'rope': give a PositionEncoding"):
+        Decoder(SMALL, "rope")  # type: ignore[arg-type]
+
+
+def test_places_are_computed_once_for_a_forward() -> None:
+    class Counts(type(encoding_of("rope"))):  # type: ignore[misc]
+        placed = 0
+
+        def tables(self, coordinates: Coordinates) -> Any:
+            self.placed += 1
+            return super().tables(coordinates)
+
+    counts = Counts(8)
+    model = Decoder(SMALL, counts)
+    model(some_ids(1, 5))
+    assert counts.placed == 1
+    with torch.no_grad():
+        cache = model.new_cache()
+        for one in some_ids(1, 3).split(1, dim=1):
+            model(one, cache=cache)
+    assert counts.placed == 4
+
+
+def test_embedding_happens_at_the_bottom() -> None:
+    sinusoidal = encoding_of("sinusoidal")
+    model = Decoder(SMALL, sinusoidal).eval()
+    ids = some_ids(2, 6)
+    seen: list[Tensor] = []
+    model.stack.blocks[0].register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+    model(ids)
+    torch.testing.assert_close(seen[0], sinusoidal.embed(model.embedding(ids) * 32**0.5))
+    assert not torch.allclose(seen[0], model.embedding(ids) * 32**0.5)
+
+
+# ---------------------------------------------------------------- how it begins
+
+
+def test_first_values() -> None:
+    config = TransformerConfig(vocab_size=500, embed_dim=128, num_layers=8, num_heads=4, sink=0.5, tied_head=False)
+    model = EncoderDecoder(config, None, None)
+    state = model.state_dict()
+    assert state["embedding.weight"].std().item() == pytest.approx(128**-0.5, rel=0.05)
+    assert model.vectors(some_ids(4, 50)).std().item() == pytest.approx(1, rel=0.05)
+    assert state["decoder.blocks.3.attention.q_proj.weight"].std().item() == pytest.approx(0.02, rel=0.05)
+    assert state["encoder.blocks.3.attention.out_proj.weight"].std().item() == pytest.approx(0.02 / 4, rel=0.05)
+    assert state["encoder.blocks.3.feed_forward.down_proj.weight"].std().item() == pytest.approx(0.02 / 4, rel=0.05)
+    assert state["decoder.blocks.3.cross_attention.out_proj.weight"].std().item() == pytest.approx(
+        0.02 / 24**0.5, rel=0.05
+    )
+    assert state["decoder.blocks.0.attention.sink"].tolist() == [0.5] * 4
+    assert all(tensor.abs().max() == 0 for name, tensor in state.items() if name.endswith("bias"))
+    torch.manual_seed(1)
+    model.initialise()
+    assert not torch.equal(model.state_dict()["embedding.weight"], state["embedding.weight"].new_zeros(500, 128))
+
+
+def test_encodings_begin_as_they_say() -> None:
+    encoding = randomised(encoding_of("t5"))
+    before = encoding.state_dict()["table"].clone()
+    torch.testing.assert_close(Decoder(SMALL, encoding).state_dict()["stack.encodings.0.table"], before)
+
+    class WithALinear(PositionEncoding):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(1, 4)
+
+    linear = WithALinear()
+    before = linear.linear.bias.clone()
+    Decoder(SMALL, linear)
+    torch.testing.assert_close(linear.linear.bias, before)
+
+
+def test_a_study_replaces_initialise() -> None:
+    class AllOnes(Decoder):
+        def initialise(self) -> None:
+            for parameter in self.parameters():
+                nn.init.ones_(parameter)
+
+    assert all((parameter == 1).all() for parameter in AllOnes(SMALL).parameters())
+
+
+def test_a_head_of_its_own() -> None:
+    tied, own = decoder_of("none"), decoder_of("none", tied_head=False)
+    assert own.num_parameters - tied.num_parameters == 50 * 32
+    assert "head.weight" not in tied.state_dict()
+    own.load_state_dict({**tied.state_dict(), "head.weight": tied.embedding.weight})
+    ids = some_ids(1, 4)
+    torch.testing.assert_close(own(ids), tied(ids))
+
+
+def test_attention_scale_and_embedding_scale() -> None:
+    model, ids = decoder_of("t5"), some_ids(1, 6)
+    for options, same in (
+        ({"attention_scale": 1.0}, True),  # T5's own
+        ({"attention_scale": 8**-0.5}, False),
+        ({"embedding_scale": 32**0.5}, True),
+        ({"embedding_scale": 1.0}, False),
+    ):
+        other = decoder_of("t5", **options)
+        other.load_state_dict(model.state_dict())
+        assert torch.allclose(other(ids), model(ids), atol=1e-5) == same
+
+
+# ---------------------------------------------------------------- at home in torch
+
+
+@pytest.mark.parametrize("name", ["rope", "t5", "transformer-xl", "learned"])
+def test_compiles_as_one_graph(name: str) -> None:
+    model, ids = decoder_of(name, num_layers=1), some_ids(2, 9)
+    compiled, found = torch.compile(model, fullgraph=True, backend="aot_eager"), []
+    for run in (model, compiled):
+        out = run(ids)
+        torch.testing.assert_close(out, model(ids), rtol=1e-4, atol=1e-5)
+        found.append(torch.autograd.grad(out.square().mean(), list(model.parameters())))
+    for (key, _), eager, in_one_graph in zip(model.named_parameters(), *found, strict=True):
+        torch.testing.assert_close(
+            in_one_graph, eager, rtol=1e-3, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}"
+        )
+    torch.testing.assert_close(compiled(ids[:, :5]), model(ids[:, :5]), rtol=1e-4, atol=1e-5)
+
+
+def test_encoder_decoder_compiles_and_compiles_seldom() -> None:
+    config = replace(SMALL, num_layers=1)
+    model = EncoderDecoder(config, encoding_of("t5", bidirectional=True), encoding_of("t5"))
+    counter = CompileCounter()
+    compiled = torch.compile(model, fullgraph=True, backend=counter)
+    for n in (3, 4, 6, 11):
+        ids, decoder_ids = some_ids(2, n + 2), some_ids(2, n)
+        torch.testing.assert_close(compiled(ids, decoder_ids), model(ids, decoder_ids), rtol=1e-4, atol=1e-5)
+    assert counter.frame_count <= 2
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_round_trips(name: str, tmp_path: Path) -> None:
+    model, ids = decoder_of(name), some_ids(2, 6)
+    logits = model(ids)
+    logits.sum().backward()
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    loaded = Decoder(SMALL, encoding_of(name)).eval()
+    loaded.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), loaded):
+        torch.testing.assert_close(other(ids), logits)
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_every_parameter_gets_a_gradient(name: str) -> None:
+    model = both_of(name)
+    model(some_ids(2, 8), some_ids(2, 6)).square().sum().backward()
+    without = {
+        key for key, parameter in model.named_parameters() if parameter.grad is None or parameter.grad.abs().max() == 0
+    }
+    # Adding to all keys of a query the same number changes no weight.
+    assert {key for key in without if not key.endswith("k_proj.bias")} == set()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_dtypes(dtype: torch.dtype) -> None:
+    model, ids = decoder_of("rope"), some_ids(2, 6)
+    wanted = model(ids)
+    logits = copy.deepcopy(model).to(dtype)(ids)
+    assert logits.dtype == dtype
+    close = 1e-4 if dtype == torch.float64 else 0.1
+    torch.testing.assert_close(logits.float(), wanted, rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_autocast(name: str) -> None:
+    model, ids = decoder_of(name), some_ids(2, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(ids)
+        logits.float().square().mean().backward()
+    assert logits.dtype == torch.bfloat16
+    torch.testing.assert_close(logits.float(), model(ids), rtol=0.1, atol=0.1)
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+
+
+def test_begins_on_the_meta_device() -> None:
+    with torch.device("meta"):
+        model = Decoder(SMALL, encoding_of("rope"))
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+    source = decoder_of("rope")
+    model.to_empty(device="cpu").load_state_dict(source.state_dict())
+    ids = some_ids(1, 5)
+    torch.testing.assert_close(model.eval()(ids), source(ids))
+
+
+def test_dropout_in_training_alone() -> None:
+    model, ids = decoder_of("rope", dropout=0.5), some_ids(1, 5)
+    torch.testing.assert_close(model(ids), model(ids), rtol=0, atol=0)
+    model.train()
+    assert not torch.equal(model(ids), model(ids))
+
+
+# ---------------------------------------------------------------- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Decoder(SMALL)(torch.zeros(1, 4)), r"ids are torch\.float32: give an int64 tensor"),
+        (lambda: Decoder(SMALL)([[1, 2]]), "ids are list: give an int64 tensor"),
+        (lambda: Decoder(SMALL)(some_ids(4)), r"ids have shape \(4,\): give \[batch, n\]"),
+        (lambda: Decoder(SMALL)(some_ids(1, 4), positions=torch.arange(3)), "there are 4 tokens"),
+        (lambda: TransformerConfig(vocab_size=0), "vocab_size is 0: give at least 1"),
+        (lambda: TransformerConfig(vocab_size=5, num_layers=0), "num_layers is 0: give at least 1"),
+        (lambda: TransformerConfig(vocab_size=5, dropout=1.5), "dropout is 1.5"),
+        (
+            lambda: Decoder(TransformerConfig(vocab_size=5, embed_dim=30, num_heads=4)),
+            "choose embed_dim = 28 or 32",
+        ),
+        (lambda: Decoder(TransformerConfig(vocab_size=5, activation="tanh")), "activation is 'tanh'"),
+        (lambda: Decoder(TransformerConfig(vocab_size=5, norm="batch")), "norm is 'batch'"),
+    ],
+)
+def test_wrong_input(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(HeadwayError, match=message):
+        call()
