@@ -24,7 +24,7 @@ WEIGHTS_LIMIT = 1 << 28
 
 
 class Arguments(TypedDict, total=False):
-    """What ``attention`` takes besides q, k and v."""
+    """What ``attention`` takes besides q, k, v and the kernel's name."""
 
     encoding: PositionEncoding | None
     terms: tuple[Term, ...] | list[Term] | None
@@ -37,7 +37,6 @@ class Arguments(TypedDict, total=False):
     k_positions: Tensor | Coordinates | None
     q_input: Tensor | None
     k_input: Tensor | None
-    kernel: str
 
 
 def attention(
@@ -89,7 +88,7 @@ def attention(
 
 
 def attention_with_lse(
-    q: Tensor, k: Tensor, v: Tensor, *, partial: bool = False, **arguments: Unpack[Arguments]
+    q: Tensor, k: Tensor, v: Tensor, *, partial: bool = False, kernel: str = "auto", **arguments: Unpack[Arguments]
 ) -> tuple[Tensor, Tensor]:
     """Attention, and the logarithm of the sum that its softmax divides by.
 
@@ -99,18 +98,18 @@ def attention_with_lse(
     ``partial`` leaves the sink out of both results, so that parts over several sets of keys can be merged.
     Takes the arguments of ``attention``. Raises HeadwayError where a term replaces the softmax.
     """
-    arguments = arguments.copy()
-    name = arguments.pop("kernel", "auto")
-    _check_kernel(name)
+    _check_kernel(kernel)
     call = replace(_call(q, k, v, **arguments), wants_lse=True, partial=partial)
     if any(isinstance(term, Normalizer) for term in call.terms):
         raise HeadwayError("terms hold a Normalizer, which replaces the softmax: there is no log-sum-exp")
-    out, lse = _choose(call, name).run(call)
+    out, lse = _choose(call, kernel).run(call)
     assert lse is not None
     return out, lse
 
 
-def attention_weights(q: Tensor, k: Tensor, v: Tensor, **arguments: Unpack[Arguments]) -> Tensor:
+def attention_weights(
+    q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **arguments: Unpack[Arguments]
+) -> Tensor:
     """The weights A[h,i,j] that attention gives to each key, dense: [batch, heads, n, m], before any dropout.
 
     Takes the arguments of ``attention``; ``kernel`` plays no part. Raises HeadwayError above 2²⁸ weights.
@@ -134,7 +133,9 @@ class AttentionSteps(NamedTuple):
     """5. MatMul: the weighted sum of the values, [batch, heads, n, v_dim]"""
 
 
-def attention_steps(q: Tensor, k: Tensor, v: Tensor, **arguments: Unpack[Arguments]) -> AttentionSteps:
+def attention_steps(
+    q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **arguments: Unpack[Arguments]
+) -> AttentionSteps:
     """The five steps of attention, dense, for learning and for debugging; takes the arguments of ``attention``.
 
     Raises HeadwayError above 2²⁸ weights.
@@ -162,20 +163,17 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(q: Tensor, k: Tensor, v: Tensor, **arguments: Unpack[Arguments]) -> Explanation:
+def explain(q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **arguments: Unpack[Arguments]) -> Explanation:
     """Which kernel ``attention`` would take for this call, and every reason against each of the others.
 
     Takes the arguments of ``attention`` and computes no scores.
     """
-    arguments = arguments.copy()
-    name = arguments.pop("kernel", "auto")
-    _check_kernel(name)
+    _check_kernel(kernel)
     call = _call(q, k, v, **arguments)
     problem = Problem.of(call)
-    reasons = {known: kernel.why_not(problem) for known, kernel in KERNELS.items()}
-    able = [known for known, against in reasons.items() if not against]
-    chosen = (able[0] if able else None) if name == "auto" else (name if name in able else None)
-    return Explanation(chosen, reasons, tuple(type(term).__name__ for term in call.terms))
+    reasons = {name: known.why_not(problem) for name, known in KERNELS.items()}
+    able = [name for name, against in reasons.items() if not against and kernel in ("auto", name)]
+    return Explanation(able[0] if able else None, reasons, tuple(type(term).__name__ for term in call.terms))
 
 
 # ---------------------------------------------------------------- from arguments to a call
@@ -206,7 +204,7 @@ def _call(
         added = (*added, SoftCap(soft_cap))
     if sink is not None:
         added = (*added, Sink(sink))
-    sizes = Sizes(*q.shape[:3], k.shape[2], q.shape[3], v.shape[3])
+    sizes = Sizes(q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3])
     check_terms(added, sizes)
     if encoding is None and not terms and (isinstance(q_positions, Tensor) or isinstance(k_positions, Tensor)):
         raise HeadwayError("positions are given but neither an encoding nor terms read them: give encoding=…")
@@ -219,11 +217,12 @@ def _call(
     if encoding is not None:
         same = q_coordinates is k_coordinates
         q_coordinates = encoding.place(q_coordinates)
-        k_coordinates = q_coordinates if same else encoding.place(k_coordinates)
+        if not k_coordinates.prepared:
+            k_coordinates = q_coordinates if same else encoding.place(k_coordinates)
         own = encoding.terms(q_coordinates, k_coordinates, q_input, k_input)
         prepared_q = encoding.prepare_query(q, q_coordinates)
-        prepared_k = encoding.prepare_key(k, k_coordinates)
-        own = tuple(_unprepared(term, q, k, prepared_q, prepared_k) for term in own)
+        prepared_k = k if k_coordinates.prepared else encoding.prepare_key(k, k_coordinates)
+        own = tuple(_unprepared(term, q, k, prepared_q, prepared_k, k_coordinates) for term in own)
         q, k = prepared_q, prepared_k
         check_terms(own, sizes._replace(head_dim=q.shape[3]))
         added = own + added
@@ -318,7 +317,7 @@ def _coordinates(
     k_positions: Tensor | Coordinates | None,
 ) -> tuple[Coordinates, Coordinates]:
     """Where queries and keys are; without positions the queries stand at the end of the keys where n ≤ m."""
-    n, m, device = q.shape[2], k.shape[2], q.device
+    n, m = q.shape[2], k.shape[2]
     start = m - n if n <= m else 0
     if encoding is not None and encoding.acts:
         if q_positions is None and k_positions is None and n > m:
@@ -330,23 +329,28 @@ def _coordinates(
             given, missing = ("k_positions", "q_positions") if q_positions is None else ("q_positions", "k_positions")
             raise HeadwayError(f"{given} are given but {missing} are not, and n = {n} differs from m = {m}: give both")
     if n == m and (q_positions is None or k_positions is None or q_positions is k_positions):
-        given = q_positions if q_positions is not None else k_positions
         name = "k_positions" if q_positions is None and k_positions is not None else "q_positions"
-        both = Coordinates.span(n, device=device) if given is None else Coordinates.of(given, n, name=name)
-        _fits_batch(both, q, name)
+        both = _side(k_positions if q_positions is None else q_positions, n, 0, n, name, q)
         return both, both
-    sides = []
-    for given, count, first, name in (
-        (q_positions, n, start, "q_positions"),
-        (k_positions, m, 0, "k_positions"),
-    ):
-        if given is None:
-            side = Coordinates.span(count, start=first, length=max(n, m), device=device)
-        else:
-            side = Coordinates.of(given, count, name=name, start=first)
-        _fits_batch(side, q, name)
-        sides.append(side)
-    return sides[0], sides[1]
+    total = max(n, m)
+    return _side(q_positions, n, start, total, "q_positions", q), _side(k_positions, m, 0, total, "k_positions", q)
+
+
+def _side(
+    positions: Tensor | Coordinates | None, count: int, start: int, total: int, name: str, q: Tensor
+) -> Coordinates:
+    """The coordinates of queries or keys, which fit q's batch and device."""
+    if positions is None:
+        return Coordinates.span(count, start=start, length=total, device=q.device)
+    side = Coordinates.of(positions, count, name=name, start=start)
+    rows = side.position.shape[0]
+    if rows not in (1, q.shape[0]):
+        raise HeadwayError(
+            f"{name} are for a batch of {rows} but q has a batch of {q.shape[0]}: give 1 or {q.shape[0]}"
+        )
+    if side.position.device != q.device:
+        raise HeadwayError(f"{name} are on {side.position.device} but q is on {q.device}: move them there")
+    return side
 
 
 def _aligned(q: Coordinates, k: Coordinates) -> bool:
@@ -362,21 +366,19 @@ def _aligned(q: Coordinates, k: Coordinates) -> bool:
     return True if n <= m and q.start - k.start == m - n else False  # noqa: SIM210
 
 
-def _fits_batch(coordinates: Coordinates, q: Tensor, name: str) -> None:
-    rows = coordinates.position.shape[0]
-    if rows != 1 and rows != q.shape[0]:
-        batch = q.shape[0]
-        raise HeadwayError(f"{name} are for a batch of {rows} but q has a batch of {batch}: give 1 or {batch}")
-    if coordinates.position.device != q.device:
-        raise HeadwayError(f"{name} are on {coordinates.position.device} but q is on {q.device}: move them there")
-
-
-def _unprepared(term: Term, q: Tensor, k: Tensor, prepared_q: Tensor, prepared_k: Tensor) -> Term:
+def _unprepared(
+    term: Term, q: Tensor, k: Tensor, prepared_q: Tensor, prepared_k: Tensor, k_coordinates: Coordinates
+) -> Term:
     """Relative terms speak of q and k before ``prepare``."""
     if isinstance(term, RelativeKeys) and term.query is None and prepared_q is not q:
         return replace(term, query=q)
-    if isinstance(term, RelativeQueries) and term.key is None and prepared_k is not k:
-        return replace(term, key=k)
+    if isinstance(term, RelativeQueries) and term.key is None:
+        if k_coordinates.prepared:
+            raise HeadwayError(
+                "the encoding reads keys as they were before prepare, which a cache of prepared keys does not hold: "
+                "set cache_prepared = False on it"
+            )
+        return term if prepared_k is k else replace(term, key=k)
     return term
 
 
@@ -392,8 +394,6 @@ def _mask(mask: Mask | Tensor | None, q: Tensor, k: Tensor) -> Mask | None:
 
 
 def _dense_call(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> Call:
-    arguments = arguments.copy()
-    arguments.pop("kernel", None)
     call = spec.computed(_call(q, k, v, **arguments))
     count = call.q.shape[0] * call.q.shape[1] * call.q.shape[2] * call.k.shape[2]
     if count > WEIGHTS_LIMIT:

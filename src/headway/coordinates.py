@@ -25,6 +25,7 @@ class Coordinates:
         ordered   a static fact: along the slots, index rises by one
         start     a static fact: the index of the first slot in every row, where that is known without looking
         placed    whether the encoding's ``locate`` has been applied
+        prepared  whether the keys at these coordinates come prepared, from a cache
     """
 
     position: Tensor
@@ -35,6 +36,7 @@ class Coordinates:
     ordered: bool = True
     start: int | None = None
     placed: bool = False
+    prepared: bool = False
 
     @staticmethod
     def span(
@@ -42,9 +44,7 @@ class Coordinates:
     ) -> Coordinates:
         """Tokens without gaps: position = index = start … start + n − 1, in a stream of ``length`` tokens."""
         index = torch.arange(start, start + n, device=device)[None]
-        return Coordinates(
-            index[..., None], index, length=start + n if length is None else length, start=start
-        )
+        return Coordinates(index[..., None], index, length=start + n if length is None else length, start=start)
 
     @staticmethod
     def of(
@@ -140,19 +140,30 @@ class Coordinates:
 
     def append(self, other: Coordinates) -> Coordinates:
         """The coordinates of these tokens and then of the others."""
-        batch = max(self.index.shape[0], other.index.shape[0])
 
         def join(a: Tensor, b: Tensor) -> Tensor:
+            batch = max(a.shape[0], b.shape[0])
             return torch.cat([part.expand(batch, *part.shape[1:]) for part in (a, b)], dim=1)
 
-        both = self.document is not None and other.document is not None
+        length = other.length
+        if (
+            isinstance(self.length, Tensor)
+            and isinstance(length, Tensor)
+            and self.length.shape[1] + length.shape[1] > 2
+        ):
+            sizes = (self.index.shape[1], other.index.shape[1])  # one for each token, as documents have it
+            length = join(*(x.expand(-1, n) for x, n in zip((self.length, length), sizes, strict=True)))
+
+        documents = None
+        if self.document is not None and other.document is not None:
+            documents = join(self.document, other.document)
         unknown = self.start is None and other.start is None
         follows = self.start is not None and other.start == self.start + self.index.shape[1]
         return Coordinates(
             position=join(self.position, other.position),
             index=join(self.index, other.index),
-            document=join(self.document, other.document) if both else None,
-            length=other.length,
+            document=documents,
+            length=length,
             ordered=self.ordered and other.ordered and (follows or unknown),
             start=self.start if follows else None,
             placed=self.placed and other.placed,

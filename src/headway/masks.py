@@ -43,6 +43,10 @@ class Mask:
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
         """Raises HeadwayError where the mask's own tensors do not fit a call of these sizes."""
 
+    def rows(self) -> int:
+        """Rows of the batch that the mask's own tensors tell apart: 1 or the batch."""
+        return 1
+
     def __and__(self, other: Mask) -> Mask:
         return And((*_parts(self, And), *_parts(other, And)))
 
@@ -156,6 +160,9 @@ class Prefix(Mask):
         if isinstance(self.length, Tensor):
             _by_row("Prefix", "length", self.length, batch)
 
+    def rows(self) -> int:
+        return self.length.shape[0] if isinstance(self.length, Tensor) else 1
+
     def _stop(self) -> int | Tensor:
         return self.length[:, None] if isinstance(self.length, Tensor) else self.length
 
@@ -222,6 +229,9 @@ class Documents(Mask):
                 f"Documents has ids for {m} keys but there are {n} queries: give query_ids [batch, {n}] too"
             )
 
+    def rows(self) -> int:
+        return self.ids.shape[0] if self.ids is not None and self.ids.ndim == 2 else 1
+
     def block(self, start: int, stop: int, n: int) -> Mask:
         if self.ids is None:
             return self
@@ -253,6 +263,9 @@ class Padding(Mask):
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
         if isinstance(self.lengths, Tensor):
             _by_row("Padding", "lengths", self.lengths, batch)
+
+    def rows(self) -> int:
+        return self.lengths.shape[0] if isinstance(self.lengths, Tensor) else 1
 
     def interval(self, q: Coordinates, k: Coordinates) -> Interval | None:
         if self.lengths is None:
@@ -333,6 +346,9 @@ class Boolean(Mask):
         if any(have not in (1, want) for have, want in zip(shape, wanted[4 - len(shape) :], strict=True)):
             raise HeadwayError(f"mask has shape {shape}: it must broadcast to {wanted}")
 
+    def rows(self) -> int:
+        return self.values.shape[0] if self.values.ndim == 4 else 1
+
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         return self.values if self.values.ndim == 4 else self.values[None, None]
 
@@ -361,6 +377,9 @@ class And(Mask):
         for mask in self.masks:
             mask.check(batch, heads, n, m)
 
+    def rows(self) -> int:
+        return max(mask.rows() for mask in self.masks)
+
 
 @dataclass(frozen=True)
 class Or(Mask):
@@ -381,6 +400,9 @@ class Or(Mask):
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
         for mask in self.masks:
             mask.check(batch, heads, n, m)
+
+    def rows(self) -> int:
+        return max(mask.rows() for mask in self.masks)
 
 
 # ---------------------------------------------------------------- lowering
@@ -406,7 +428,8 @@ def lower(mask: Mask | None, q: Coordinates, k: Coordinates) -> Lowered:
         return Lowered(everything)
     if isinstance(mask, And):
         lowered = [lower(part, q, k) for part in mask.masks]
-        intervals, rest = everything, []
+        intervals: tuple[Interval, ...] = everything
+        rest: list[Mask] = []
         for part, low in zip(mask.masks, lowered, strict=True):
             if len(intervals) > 1 and len(low.intervals) > 1:
                 rest.append(part)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Union, get_args
+from typing import ClassVar, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -126,7 +126,7 @@ class Grid(Part):
         return row
 
 
-Map = Union[Clip, Steps, Classes, Grid]
+Map = Clip | Steps | Classes | Grid
 
 
 def distance(q: Coordinates, k: Coordinates, axis: int = 0) -> Tensor:
@@ -218,7 +218,7 @@ class Sinusoids(Part):
     axis: int = 0
 
 
-Bias = Union[Rows, Linear, Log, Power, Piecewise]
+Bias = Rows | Linear | Log | Power | Piecewise
 
 # ---------------------------------------------------------------- the terms
 
@@ -353,20 +353,20 @@ class Normalizer(Part):
     tensors: tuple[Tensor, ...] = ()
 
 
-Term = Union[
-    Temperature,
-    DistanceBias,
-    RelativeKeys,
-    RelativeQueries,
-    RelativeValues,
-    TokenBias,
-    DenseBias,
-    Sink,
-    SoftCap,
-    Product,
-    ScoreMap,
-    Normalizer,
-]
+Term = (
+    Temperature
+    | DistanceBias
+    | RelativeKeys
+    | RelativeQueries
+    | RelativeValues
+    | TokenBias
+    | DenseBias
+    | Sink
+    | SoftCap
+    | Product
+    | ScoreMap
+    | Normalizer
+)
 
 
 # ---------------------------------------------------------------- do the shapes fit
@@ -394,7 +394,9 @@ def check(terms: tuple[Term, ...], sizes: Sizes) -> None:
     """Raises HeadwayError for what is no term, and for a term whose tensors do not fit the call."""
     for term in terms:
         if not isinstance(term, TERMS):
-            raise HeadwayError(f"terms hold a {type(term).__name__}: give objects of headway.terms, such as Sink(logits)")
+            raise HeadwayError(
+                f"terms hold a {type(term).__name__}: give objects of headway.terms, such as Sink(logits)"
+            )
         for name, tensor, wanted in _fits(term, sizes):
             if tensor is None:
                 continue

@@ -58,6 +58,8 @@ class Problem:
     dropout: float
     wants_lse: bool
     aligned: bool
+    coordinate_rows: int
+    """Rows of the batch whose coordinates are kept apart: 1 or the batch."""
 
     @staticmethod
     def of(call: Call) -> Problem:
@@ -77,6 +79,11 @@ class Problem:
             dropout=call.dropout,
             wants_lse=call.wants_lse,
             aligned=call.aligned,
+            coordinate_rows=max(
+                part.shape[0]
+                for side in (call.q_coordinates, call.k_coordinates)
+                for part in (side.position, side.index)
+            ),
         )
 
 

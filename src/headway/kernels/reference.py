@@ -239,18 +239,18 @@ def softmax(block: Block, score: Tensor) -> tuple[Tensor, Tensor]:
         allowed = torch.ones_like(score, dtype=torch.bool) if block.allowed is None else block.allowed
         weights = own[0].function(score, allowed.expand_as(score), *own[0].tensors)
         return weights.masked_fill(~allowed, 0), score.new_full(score.shape[:-1], math.nan)
-    sinks = [] if block.call.partial else [term.logits[None, :, None] for term in block.each(Sink)]
-    top = score.detach().amax(-1) if score.shape[-1] else torch.full_like(score.sum(-1), -math.inf)
-    for sink in sinks:
-        top = torch.maximum(top, sink.detach())
-    top = top.masked_fill(top == -math.inf, 0)
-    parts = torch.exp(score - top[..., None])
-    total = parts.sum(-1)
-    for sink in sinks:
-        total = total + torch.exp(sink - top)
-    empty = total == 0
-    total = total.masked_fill(empty, 1)
-    return parts / total[..., None], (top + total.log()).masked_fill(empty, -math.inf)
+    keys = score.shape[-1]
+    if not block.call.partial:
+        for term in block.each(Sink):
+            column = term.logits[:, None, None].expand(*score.shape[:-1], 1)
+            score = torch.cat([score, column], dim=-1)
+    if score.shape[-1] == 0:
+        return score, score.new_full(score.shape[:-1], -math.inf)
+    empty = score.detach().amax(-1, keepdim=True) == -math.inf
+    score = score.masked_fill(empty, 0)
+    weights = score.softmax(-1).masked_fill(empty, 0)
+    lse = score.logsumexp(-1) if block.call.wants_lse else score[..., 0].detach()
+    return weights[..., :keys], lse.masked_fill(empty[..., 0], -math.inf)
 
 
 def dropped(block: Block, weights: Tensor) -> Tensor:
@@ -349,9 +349,7 @@ class Reference(torch.autograd.Function):
     def forward(structure: Any, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         if torch.compiler.is_compiling():
             return torch.ops.headway.reference_forward(list(tensors), _ops.write(structure))
-        call = _ops.unpack(structure, tensors)
-        _refuse_captured(call)
-        return forward(call)
+        return forward(_ops.unpack(structure, tensors))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -363,9 +361,7 @@ class Reference(torch.autograd.Function):
         wanted = [i for i, needed in enumerate(ctx.needs_input_grad[1:]) if needed]
         tensors = list(ctx.saved_tensors)
         if torch.compiler.is_compiling():
-            found = torch.ops.headway.reference_backward(
-                tensors, _ops.write(ctx.structure), wanted, grad_out, grad_lse
-            )
+            found = torch.ops.headway.reference_backward(tensors, _ops.write(ctx.structure), wanted, grad_out, grad_lse)
         else:
             found = backward(ctx.structure, tensors, wanted, grad_out, grad_lse)
         grads: list[Tensor | None] = [None] * len(tensors)
@@ -422,9 +418,7 @@ def _backward_op(
 
 
 @_backward_op.register_fake
-def _(
-    tensors: list[Tensor], structure: str, wanted: list[int], grad_out: Tensor, grad_lse: Tensor
-) -> list[Tensor]:
+def _(tensors: list[Tensor], structure: str, wanted: list[int], grad_out: Tensor, grad_lse: Tensor) -> list[Tensor]:
     return [torch.empty_like(tensors[i]) for i in wanted]
 
 
@@ -482,6 +476,8 @@ class ReferenceKernel(Kernel):
             elif torch.compiler.is_compiling() and not wants_gradient(tensors):
                 out, lse = torch.ops.headway.reference_forward(tensors, _ops.write(structure))
             else:
+                if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                    _refuse_captured(call)
                 out, lse = Reference.apply(structure, *tensors)
         return out.to(dtype), lse if call.wants_lse else None
 

@@ -9,7 +9,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from ..masks import Causal
 from ..terms import DenseBias, DistanceBias, Temperature, TokenBias
 from ._base import Kernel
-from ._problem import Call, Problem, wants_gradient
+from ._problem import Call, Problem, tensors_in, wants_gradient
 from .reference import dense_bias_of, distance_bias
 
 DENSE_LIMIT = 1 << 30
@@ -47,7 +47,7 @@ class SdpaKernel(Kernel):
         q, k, v = call.q, call.k, call.v
         for term in call.terms:
             if isinstance(term, Temperature):
-                q = q * term.factor[..., None].to(q.dtype)
+                q = (q * term.factor[..., None]).to(q.dtype)
         problem = Problem.of(call)
         seeing = bias = None
         if _dense(problem):
@@ -88,9 +88,12 @@ def _dense(problem: Problem) -> bool:
 
 
 def _dense_bytes(problem: Problem) -> int:
-    """Bytes of the dense mask or bias: one for each head where a bias is by head."""
+    """Bytes of the dense mask or bias: one for each head where a bias is by head, and for each row that differs."""
     heads = problem.heads if _biased(problem) else 1
-    return heads * problem.n * problem.m * (8 if problem.dtype == torch.float64 else 4)
+    by_row = [t for term in problem.terms if isinstance(term, (TokenBias, DenseBias)) for t in tensors_in(term)]
+    rows = [problem.coordinate_rows, *(t.shape[0] for t in by_row if t.ndim != 2)]
+    rows += [] if problem.mask is None else [problem.mask.rows()]
+    return max(rows) * heads * problem.n * problem.m * (8 if problem.dtype == torch.float64 else 4)
 
 
 def dense(call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:

@@ -102,11 +102,12 @@ class Compose(PositionEncoding):
     def default_scale(self, head_dim: int) -> float:
         """The scale of the part that has one of its own, else head_dim^−½."""
         usual = super().default_scale(head_dim)
-        own = {scale: type(part).__name__ for part in self.each if (scale := part.default_scale(head_dim)) != usual}
-        if len(own) > 1:
-            said = " and ".join(f"{name} {scale:g}" for scale, name in own.items())
+        scales = [(part, part.default_scale(head_dim)) for part in self.each]
+        own = [(type(part).__name__, scale) for part, scale in scales if scale != usual]
+        if len({scale for _, scale in own}) > 1:
+            said = " and ".join(f"{name} {scale:g}" for name, scale in own)
             raise HeadwayError(f"the parts have different scales ({said}): give scale=")
-        return next(iter(own), usual)
+        return own[0][1] if own else usual
 
     # ------------------------------------------------------------ for the checks
 

@@ -11,7 +11,7 @@ class Gopher(TransformerXL):
     Shapes and errors: those of ``TransformerXL``. The paper takes this scheme so that sequences longer than those of
     training can be read. Tutorials often say instead that Gopher took over T5's learned scalar for each distance:
     that one is ``T5``.
-    Cite: Rae et al. 2021, section 2.1.
+    Cite: Rae et al. 2021.
     """
 
     citation = """@article{rae2021scaling,

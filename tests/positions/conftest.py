@@ -1,0 +1,72 @@
+"""What the tests of encodings share: an encoding with parameters of size one, set against its own oracle."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from headway.coordinates import Coordinates
+from headway.positions import PositionEncoding
+from headway.positions._evaluate import Pairs
+
+Gap = Callable[..., float]
+
+
+def as_coordinates(positions: Tensor | Coordinates | None, n: int) -> Coordinates:
+    if isinstance(positions, Tensor):
+        return Coordinates.of(positions, len(positions))
+    return Coordinates.span(n) if positions is None else positions
+
+
+def drawn(encoding: PositionEncoding) -> PositionEncoding:
+    """The encoding in float64, its parameters drawn from N(0, 1): a table near zero would hide everything."""
+    encoding = copy.deepcopy(encoding).double()
+    for parameter in encoding.parameters():
+        torch.nn.init.normal_(parameter)
+    return encoding
+
+
+def size_of(encoding: PositionEncoding, name: str, otherwise: int) -> int:
+    """A size that the encoding or a part of it holds."""
+    return next((getattr(part, name) for part in encoding.modules() if hasattr(part, name)), otherwise)
+
+
+@pytest.fixture
+def score_gap() -> Gap:
+    """The largest difference between what the hooks give a pair and what the oracle says, scores and values."""
+
+    def gap(encoding: PositionEncoding, positions: Tensor | Coordinates | None = None, n: int = 7) -> float:
+        encoding = drawn(encoding)
+        at = as_coordinates(positions, n)
+        n = at.index.shape[1]
+        heads, head_dim = size_of(encoding, "num_heads", 4), size_of(encoding, "head_dim", 8)
+        q, k, v = torch.randn(3, heads, n, head_dim, dtype=torch.float64)
+        pairs = Pairs.of(encoding, q, k, at, at)
+        scores, added = pairs.scores(), sum(pairs.values(), torch.zeros(1, 1, 1, 1))
+        added = added.expand(heads, n, n, head_dim)
+        scale, largest = encoding.default_scale(head_dim), 0.0
+        for h in range(heads):
+            for i in range(n):
+                for j in range(n):
+                    score = encoding.oracle(h, i, j, q, k, None, at, scale)
+                    value = encoding.oracle_value(h, i, j, v, at)
+                    largest = max(largest, abs(score - scores[h, i, j].item()))
+                    largest = max(largest, (value - v[h, j] - added[h, i, j]).abs().max().item())
+        return largest
+
+    return gap
+
+
+@pytest.fixture
+def embed_gap() -> Gap:
+    """The largest difference between ``embed`` and the oracle's."""
+
+    def gap(encoding: PositionEncoding, positions: Tensor | Coordinates | None = None, n: int = 7) -> float:
+        encoding = drawn(encoding)
+        at = as_coordinates(positions, n)
+        x = torch.randn(1, at.index.shape[1], size_of(encoding, "embed_dim", 6), dtype=torch.float64)
+        return float((encoding.embed(x, at)[0] - encoding.oracle_embed(x[0], at)).detach().abs().max())
+
+    return gap

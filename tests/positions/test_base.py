@@ -1,0 +1,187 @@
+"""What holds for every encoding of the table, through its hooks alone."""
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from headway.coordinates import Coordinates
+from headway.errors import HeadwayError
+from headway.positions import ENCODINGS, Compose, Learned, PositionEncoding, RoPE
+
+KINDS = [*ENCODINGS.items(), ("compose", Compose)]
+EXAMPLES = [(f"{name}-{number}", kind, number) for name, kind in KINDS for number in range(len(kind.examples()))]
+GAPS = torch.tensor([0, 1, 5, 6, 40, 41])
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """``example`` runs over all encodings, ``learned`` over those with parameters, ``fixed`` over the others."""
+    for wanted in {"example", "learned", "fixed"} & set(metafunc.fixturenames):
+        chosen = [pytest.param(kind.examples()[number], id=name) for name, kind, number in EXAMPLES]
+        if wanted != "example":
+            chosen = [c for c in chosen if bool(list(c.values[0].parameters())) == (wanted == "learned")]
+        metafunc.parametrize(wanted, chosen)
+
+
+def outputs(encoding: PositionEncoding, x: Tensor, q: Tensor, k: Tensor, at: Coordinates) -> list[Tensor]:
+    """Everything an encoding gives, as a flat list of tensors."""
+    placed = encoding.place(at)
+    found = [encoding.embed(x, placed), encoding.prepare_query(q, placed), encoding.prepare_key(k, placed)]
+    found.append(q * encoding.default_scale(q.shape[-1]))
+    for term in encoding.terms(placed, placed):
+        found += tensors_of(term)
+    return found
+
+
+def tensors_of(part: Any) -> list[Tensor]:
+    if isinstance(part, Tensor):
+        return [part]
+    return [t for value in vars(part).values() for t in tensors_of(value)] if hasattr(part, "__dict__") else []
+
+
+def inputs(encoding: PositionEncoding, n: int, batch: int = 2, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    heads = next((m.num_heads for m in encoding.modules() if hasattr(m, "num_heads")), 4)
+    x = torch.randn(batch, n, getattr(encoding, "embed_dim", 6), dtype=dtype)
+    return [x, *torch.randn(2, batch, heads, n, 8, dtype=dtype)]
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [None, GAPS, GAPS.flip(0), GAPS.double()],
+    ids=["span", "gaps", "falling", "floats"],
+)
+def test_hooks_agree_with_the_oracle(
+    example: PositionEncoding, positions: Tensor | None, score_gap: Any, embed_gap: Any
+) -> None:
+    whole_numbers = isinstance(example, Learned) and example.extend is None
+    if not whole_numbers or positions is None or not positions.is_floating_point():
+        assert embed_gap(example, positions) < 1e-12
+    assert score_gap(example, positions) < 1e-12
+
+
+def test_it_acts_through_what_it_overrides(example: PositionEncoding) -> None:
+    hooks = {"locate", "embed", "prepare", "terms"}
+    assert example.acts <= hooks
+    assert example.acts or type(example).__name__ == "NoPE"
+
+
+def test_nothing_that_a_cast_could_spoil_is_a_buffer(example: PositionEncoding) -> None:
+    assert not list(example.buffers())
+
+
+def test_angles_and_slopes_survive_half(fixed: PositionEncoding) -> None:
+    """Without parameters everything is the same to the last bit after ``.bfloat16()``."""
+    at = Coordinates.of(torch.tensor([0, 70, 1000]), 3)
+    x, q, k = inputs(fixed, 3, dtype=torch.float64)
+    cast = copy.deepcopy(fixed).bfloat16()
+    for a, b in zip(outputs(fixed, x, q, k, at), outputs(cast, x, q, k, at), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_what_goes_in_comes_out_in_its_dtype_and_shape(example: PositionEncoding, dtype: torch.dtype) -> None:
+    x, q, k = inputs(example, 5, dtype=dtype)
+    given = outputs(example, x, q, k, Coordinates.span(5))[:3]
+    assert [(t.dtype, t.shape) for t in given] == [(t.dtype, t.shape) for t in (x, q, k)]
+
+
+def test_autocast_changes_nothing(example: PositionEncoding) -> None:
+    x, q, k = inputs(example, 6)
+    at = Coordinates.of(torch.tensor([0, 1, 2, 50, 51, 52]), 6)
+    plain = outputs(example, x, q, k, at)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = outputs(example, x, q, k, at)
+    for a, b in zip(plain, cast, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_compiles_as_one_graph_for_any_length(example: PositionEncoding) -> None:
+    graphs = 0
+
+    def count(graph: torch.fx.GraphModule, _: Any) -> Any:
+        nonlocal graphs
+        graphs += 1
+        return graph.forward
+
+    compiled = torch.compile(
+        lambda x, q, k, n: outputs(example, x, q, k, Coordinates.span(n)), fullgraph=True, dynamic=True, backend=count
+    )
+    for n in (9, 5, 17, 33):
+        x, q, k = inputs(example, n)
+        expected = outputs(example, x, q, k, Coordinates.span(n))
+        for a, b in zip(compiled(x, q, k, n), expected, strict=True):
+            torch.testing.assert_close(a, b)
+    assert graphs <= 2
+
+
+def test_works_without_data(example: PositionEncoding) -> None:
+    """On the meta device, where shapes are all there is."""
+    example = copy.deepcopy(example).to("meta")
+    x, q, k = (t.to("meta") for t in inputs(example, 5))
+    given = outputs(example, x, q, k, Coordinates.span(5, device="meta"))
+    assert all(t.device.type == "meta" for t in given)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_no_token_and_one(example: PositionEncoding, n: int) -> None:
+    x, q, k = inputs(example, n)
+    for given, taken in zip(outputs(example, x, q, k, Coordinates.span(n))[:3], (x, q, k), strict=True):
+        assert given.shape == taken.shape
+        assert given.isfinite().all()
+
+
+def test_every_parameter_gets_a_gradient(learned: PositionEncoding) -> None:
+    learned.zero_grad()
+    x, q, k = inputs(learned, 12)
+    sum(
+        (t.double() ** 2).sum() for t in outputs(learned, x, q, k, Coordinates.span(12)) if t.is_floating_point()
+    ).backward()
+    for name, parameter in learned.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.any(), name
+
+
+def test_copies_and_pickles(example: PositionEncoding) -> None:
+    x, q, k = inputs(example, 5)
+    expected = outputs(example, x, q, k, Coordinates.span(5))
+    for twin in (copy.deepcopy(example), pickle.loads(pickle.dumps(example))):
+        for a, b in zip(outputs(twin, x, q, k, Coordinates.span(5)), expected, strict=True):
+            assert torch.equal(a, b)
+    assert repr(example) == repr(copy.deepcopy(example))
+
+
+def test_rows_and_joined_coordinates_are_placed_again(example: PositionEncoding) -> None:
+    """A cut of placed coordinates has lost its tables, and is not located a second time."""
+    x, q, k = inputs(example, 8)
+    whole = example.place(Coordinates.span(8, length=8))
+    half = example.place(whole.rows(4, 8))
+    for a, b in zip((q, k), (example.prepare_query, example.prepare_key), strict=True):
+        assert torch.equal(b(a, whole)[:, :, 4:], b(a[:, :, 4:], half))
+    assert torch.equal(whole.position[:, 4:], half.position)
+    assert torch.equal(example.embed(x, whole)[:, 4:], example.embed(x[:, 4:], half))
+
+
+def test_positions_given_as_a_plain_tensor(example: PositionEncoding) -> None:
+    x, *_ = inputs(example, 4)
+    at = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 2]])
+    assert torch.equal(example.embed(x, at), example.embed(x, Coordinates.of(at, 4)))
+    assert torch.equal(example.embed(x), example.embed(x, Coordinates.span(4)))
+
+
+@pytest.mark.parametrize("hook", ["embed", "prepare_query"])
+def test_positions_without_an_axis_raise(hook: str) -> None:
+    encoding = RoPE(8) if hook == "prepare_query" else ENCODINGS["index"]()
+    x = torch.randn(1, 1, 4, 8) if hook == "prepare_query" else torch.randn(1, 4, 8)
+    with pytest.raises(HeadwayError, match="reads axis 0 but positions have 0"):
+        getattr(encoding, hook)(x, Coordinates(torch.zeros(1, 4, 0), torch.arange(4)[None]))
+
+
+def test_a_stream_as_long_as_its_largest_position_by_itself() -> None:
+    at = Coordinates(torch.tensor([[[0.0], [4.0]]]), torch.tensor([[0, 1]]))
+    x = torch.zeros(1, 2, 1)
+    assert ENCODINGS["unit-index"]().embed(x, at).flatten().tolist() == [0, 1]
+    stretched = ENCODINGS["learned"](3, 1, initial=torch.tensor([[1.0], [2.0], [3.0]]), extend="interpolate")
+    assert stretched.embed(x, at).flatten().tolist() == [1, 3]
