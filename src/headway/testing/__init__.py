@@ -1,0 +1,10 @@
+"""The checks that hold headway's own encodings and kernels, for a user's own as well.
+
+headway.testing.check_encoding(MyEncoding(...))
+"""
+
+from .encodings import ENCODING_CHECKS, check_encoding
+from .kernels import KERNEL_CHECKS, check_kernel
+from .tolerances import Comparison, assert_close
+
+__all__ = ["ENCODING_CHECKS", "KERNEL_CHECKS", "Comparison", "assert_close", "check_encoding", "check_kernel"]

@@ -1,0 +1,518 @@
+"""The checks that every encoding passes, on every kernel that takes it; a user's own encoding too."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..attention import _call, attention, explain
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ..kernels import KERNELS
+from ..kernels import reference as spec
+from ..masks import Boolean, Causal, Documents, Mask, Padding
+from ..positions import PositionEncoding
+from .inputs import Layer, Sizes, gaps, randomized
+from .tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison, assert_close
+
+Check = Callable[[PositionEncoding], None]
+EXACT = 1e-9
+"""What two float64 computations of the same number may differ by."""
+
+
+def check_encoding(encoding: PositionEncoding) -> list[str]:
+    """Runs every check on an encoding and gives the names of those it passed; the encoding itself is left as it was.
+
+    Raises AssertionError, naming the check and what it found, at the first that fails.
+    """
+    for name, check in ENCODING_CHECKS.items():
+        try:
+            check(encoding)
+        except (AssertionError, HeadwayError) as error:
+            raise AssertionError(f"{type(encoding).__name__} fails {name}: {error}") from error
+    return list(ENCODING_CHECKS)
+
+
+# ---------------------------------------------------------------- set-up
+
+
+def _layer(encoding: PositionEncoding, seed: int = 0, dtype: torch.dtype = torch.float64) -> Layer:
+    generator = torch.Generator().manual_seed(seed)
+    layer = Layer(randomized(copy.deepcopy(encoding), generator, dtype), generator, dtype)
+    return layer.eval()
+
+
+def _x(layer: Layer, batch: int, n: int, seed: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    weight = layer.q_weight
+    return torch.randn(batch, n, layer.sizes.embed_dim, generator=generator, dtype=torch.float64).to(weight.dtype)
+
+
+def _kernels(layer: Layer, *, mask: Mask | None = None, wants_gradient: bool = False) -> Iterator[str]:
+    """The kernels that take this layer; the golden table holds which they are."""
+    for name, reasons in kernel_reasons(layer, mask=mask, wants_gradient=wants_gradient).items():
+        if not reasons:
+            yield name
+
+
+def kernel_reasons(layer: Layer, *, mask: Mask | None = None, wants_gradient: bool = False) -> dict[str, list[str]]:
+    """What speaks against each kernel for a call of this layer, with and without gradients."""
+    coordinates = Coordinates.span(6)
+    with torch.set_grad_enabled(wants_gradient):
+        x = layer.embed(_x(layer, 1, 6), coordinates)
+        q, k, v = layer.project(x)
+        explanation = explain(
+            q,
+            k,
+            v,
+            encoding=layer.in_attention,
+            mask=mask,
+            q_positions=coordinates,
+            k_positions=coordinates,
+            q_input=x,
+            k_input=x,
+        )
+    assert set(explanation.reasons) == set(KERNELS)
+    return explanation.reasons
+
+
+def _step(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str, cached: bool) -> Tensor:
+    """The last token's output, from keys prepared as a cache holds them, or all prepared anew at this length."""
+    n, encoding = x.shape[1], layer.in_attention
+    rows = [coordinates.rows(i, i + 1) for i in range(n)]
+    if cached:
+        x = torch.cat([layer.embed(x[:, i : i + 1], rows[i]) for i in range(n)], dim=1)
+    else:
+        x = layer.embed(x, coordinates)
+    q, k, v = layer.project(x)
+    if encoding is None or not cached or not encoding.cache_prepared:
+        return attention(
+            q[:, :, -1:],
+            k,
+            v,
+            encoding=encoding,
+            mask=Causal(),
+            q_positions=rows[-1],
+            k_positions=coordinates,
+            q_input=x[:, -1:],
+            k_input=x,
+            kernel=kernel,
+        )
+    placed = [encoding.place(row) for row in rows]
+    return attention(
+        q[:, :, -1:],
+        torch.cat([encoding.prepare_key(k[:, :, i : i + 1], placed[i]) for i in range(n)], dim=2),
+        v,
+        encoding=encoding,
+        mask=Causal(),
+        q_positions=placed[-1],
+        k_positions=replace(encoding.place(coordinates), prepared=True),
+        q_input=x[:, -1:],
+        k_input=x,
+        kernel=kernel,
+    )
+
+
+def depends_on_length(encoding: PositionEncoding) -> bool:
+    """Whether the code of a token changes with the length of the stream it stands in, measured."""
+    layer = _layer(encoding)
+    x = _x(layer, 1, 6)
+    near, far = (Coordinates.span(6, length=length) for length in (6, 12))
+    return not torch.equal(layer(x, near, kernel="reference"), layer(x, far, kernel="reference"))
+
+
+# ---------------------------------------------------------------- the checks
+
+
+def matches_its_formula(encoding: PositionEncoding) -> None:
+    """Embeddings, scores and values are the paper's formula, pair by pair in float64, at any positions."""
+    layer = _layer(encoding).requires_grad_(False)
+    n = 7
+    for seed, coordinates in enumerate(
+        (Coordinates.span(n), gaps(n, torch.Generator().manual_seed(5), layer.sizes.max_length))
+    ):
+        x = _x(layer, 1, n, seed)
+        embedded = layer.embed(x, coordinates)
+        assert_close("embed", embedded[0], layer.encoding.oracle_embed(x[0], coordinates), EXACT)
+        q, k, v = (part[0].detach() for part in layer.project(embedded))
+        heads, head_dim = q.shape[0], q.shape[2]
+        if layer.in_attention is None:
+            continue
+        scale = layer.encoding.default_scale(head_dim)
+        expected = torch.zeros_like(v)
+        for h in range(heads):
+            for i in range(n):
+                scores = [layer.encoding.oracle(h, i, j, q, k, embedded[0], coordinates, scale) for j in range(n)]
+                weights = torch.tensor(scores, dtype=torch.float64).softmax(0)
+                values = [layer.encoding.oracle_value(h, i, j, v, coordinates) for j in range(n)]
+                expected[h, i] = sum(w * value for w, value in zip(weights, values, strict=True))
+        for kernel in KERNELS:
+            if not kernel_reasons(layer)[kernel]:
+                assert_close(f"output on {kernel}", layer(x, coordinates, kernel=kernel)[0], expected, EXACT)
+
+
+def changes_the_output(encoding: PositionEncoding) -> None:
+    """Where the encoding acts at all, the output differs from the one without it."""
+    layer = _layer(encoding)
+    x, coordinates = _x(layer, 1, 6), Coordinates.span(6)
+    q, k, v = layer.project(x)
+    plain = attention(q, k, v)
+    same = torch.allclose(layer(x, coordinates), plain)
+    assert same == (not encoding.acts), f"acts through {sorted(encoding.acts)}, yet the output is the plain one: {same}"
+
+
+def keeps_the_promise_in_every_dtype(encoding: PositionEncoding) -> None:
+    """Output and every gradient, in float32 and bfloat16, against naive and float64, far from position 0."""
+    for dtype in (torch.float32, torch.bfloat16):
+        for kernel in KERNELS:
+            comparisons: dict[str, Comparison] = {}
+            for draw in range(DRAWS):
+                layer = _layer(encoding, draw, dtype)
+                if kernel_reasons(layer, mask=Causal(), wants_gradient=True)[kernel]:
+                    break
+                exact = copy.deepcopy(layer).double()
+                n = 9
+                far = not layer.sizes.max_length and layer.in_attention is not None
+                start = 4000 if far else 0
+                x = _x(layer, 1, n, draw)
+                coordinates = Coordinates.span(n, start=start)
+                results = [
+                    _gradients(layer, x, coordinates, kernel),
+                    _gradients(layer, x, coordinates, None),
+                    _gradients(exact, x.double(), coordinates, "reference"),
+                ]
+                there = [set(result) for result in results]
+                assert there[0] == there[1] == there[2], f"on {kernel} gradients are missing: {there[2] - there[0]}"
+                for name in results[0]:
+                    factor = OUTPUT_FACTOR if name == "output" else GRADIENT_FACTOR
+                    comparison = comparisons.setdefault(name, Comparison(f"{name} on {kernel} in {dtype}", factor))
+                    comparison.add(*(result[name] for result in results))
+            for comparison in comparisons.values():
+                comparison.check()
+
+
+def embeds_far_away_as_near(encoding: PositionEncoding) -> None:
+    """At position 4000, or at the end of the table, embeddings are right to the last places of their dtype."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        layer = _layer(encoding, dtype=dtype)
+        n = 9
+        start = min(4000, (layer.sizes.max_length or 4009) - n)
+        x, coordinates = _x(layer, 1, n), Coordinates.span(n, start=start)
+        found, exact = layer.embed(x, coordinates), copy.deepcopy(layer).double().embed(x.double(), coordinates)
+        assert found.dtype == dtype, f"embed turned {dtype} into {found.dtype}"
+        assert_close(f"embed in {dtype}", found, exact, 2 * torch.finfo(dtype).eps)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = layer.embed(x, coordinates)
+        assert_close(f"embed in {dtype} under autocast", found, exact, 2 * torch.finfo(dtype).eps)
+
+
+def _gradients(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str | None) -> dict[str, Tensor]:
+    """Output and gradients by name.
+
+    kernel None is the naive computation: what the encoding does is done in float64 and rounded once, all the rest in
+    the dtype of x.
+    """
+    encoding = copy.deepcopy(layer.encoding).double() if kernel is None else layer.encoding
+    x = x.detach()
+    where = encoding.place(coordinates)
+    embedded = (
+        encoding.embed(x.double(), where).to(x.dtype) if kernel is None else layer.embed(x, coordinates)
+    ).detach()
+    leaves = dict(
+        zip(
+            ("its q", "its k", "its v"),
+            (part.detach().requires_grad_() for part in layer.project(embedded)),
+            strict=True,
+        )
+    )
+    parameters = dict(encoding.named_parameters()) if layer.in_attention is not None else {}
+    arguments: dict[str, Any] = {
+        "encoding": None if layer.in_attention is None else encoding,
+        "mask": Causal(),
+        "q_positions": coordinates,
+        "k_positions": coordinates,
+        "q_input": embedded,
+        "k_input": embedded,
+    }
+    if kernel is None:
+        q, k, v = (leaf.double() for leaf in leaves.values())
+        call = _call(q, k, v, **arguments)
+        q, k, v = (part.to(x.dtype) for part in (call.q, call.k, call.v))
+        out = spec.steps(replace(call, q=q, k=k, v=v, terms=spec.cast(call.terms, x.dtype)))[4]
+    else:
+        q, k, v = leaves.values()
+        out = attention(q, k, v, kernel=kernel, **arguments)
+    upstream = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).reshape(out.shape).to(out.dtype)
+    wanted = leaves | parameters
+    grads = torch.autograd.grad(out, list(wanted.values()), upstream, allow_unused=True)
+    found = {"output": out.detach()}
+    for (name, leaf), grad in zip(wanted.items(), grads, strict=True):
+        if grad is None:  # only the embeddings read it: every_gradient_is_there looks after it
+            assert name not in leaves, f"{name} has no gradient on {kernel or 'the naive computation'}"
+            continue
+        dtype = leaf.dtype if kernel or name in leaves else dict(layer.encoding.named_parameters())[name].dtype
+        found[name] = grad.to(dtype)
+    return found
+
+
+def every_gradient_is_there(encoding: PositionEncoding) -> None:
+    """Each parameter has a gradient that is not zero and is the derivative, by finite differences in float64."""
+    layer = _layer(encoding, seed=3)
+    n = 5
+    x, coordinates = _x(layer, 1, n), Coordinates.span(n)
+    parameters = dict(layer.encoding.named_parameters())
+
+    def loss() -> Tensor:
+        out = layer(x, coordinates, mask=Causal(), kernel="reference")
+        return (out * torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)).sum()
+
+    if not parameters:
+        return
+    found = torch.autograd.grad(loss(), list(parameters.values()), allow_unused=True)
+    for (name, parameter), grad in zip(parameters.items(), found, strict=True):
+        assert grad is not None, f"parameter {name} has no gradient"
+        assert grad.abs().max() > 0, f"the gradient of parameter {name} is zero"
+        generator = torch.Generator().manual_seed(7)
+        direction = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+        step = 1e-5
+        with torch.no_grad():
+            parameter.add_(step * direction)
+            above = loss().item()
+            parameter.sub_(2 * step * direction)
+            below = loss().item()
+            parameter.add_(step * direction)
+        expected = (above - below) / (2 * step)
+        value = (grad * direction).sum().item()
+        assert math.isclose(value, expected, rel_tol=1e-4, abs_tol=1e-6), (
+            f"the gradient of parameter {name} is {value:.6g} along a direction in which the output changes by "
+            f"{expected:.6g}"
+        )
+
+
+def decoding_equals_a_full_pass(encoding: PositionEncoding) -> None:
+    """Token by token gives what a full pass gives; where the code depends on the length, a full pass at that length."""
+    layer = _layer(encoding)
+    n = 6
+    x = _x(layer, 2, n)
+    cached = not depends_on_length(encoding)
+    with torch.no_grad():
+        for kernel in _kernels(layer, mask=Causal()):
+            for t in range(1, n + 1):
+                coordinates = Coordinates.span(t, length=n if cached else t)
+                full = layer(x[:, :t], coordinates, mask=Causal(), kernel=kernel)[:, :, -1:]
+                assert_close(f"token {t} on {kernel}", _step(layer, x[:, :t], coordinates, kernel, cached), full, EXACT)
+
+
+def packed_equals_separate(encoding: PositionEncoding) -> None:
+    """Documents packed into one row give what each gives alone."""
+    layer = _layer(encoding)
+    lengths = [4, 1, 6]
+    x = _x(layer, 1, sum(lengths))
+    coordinates = Coordinates.packed(lengths)
+    with torch.no_grad():
+        for kernel in _kernels(layer, mask=Causal() & Documents()):
+            packed = layer(x, coordinates, mask=Causal() & Documents(), kernel=kernel)
+            alone = [
+                layer(part, Coordinates.span(part.shape[1]), mask=Causal(), kernel=kernel)
+                for part in x.split(lengths, dim=1)
+            ]
+            assert_close(f"packed on {kernel}", packed, torch.cat(alone, dim=2), EXACT)
+
+
+def padded_equals_unpadded(encoding: PositionEncoding) -> None:
+    """Padding in front or behind changes nothing for the real tokens."""
+    layer = _layer(encoding)
+    n, lengths = 7, [4, 7]
+    x = _x(layer, 2, n)
+    with torch.no_grad():
+        for side in ("left", "right"):
+            mask = Causal() & Padding(torch.tensor(lengths), side)
+            for kernel in _kernels(layer, mask=Causal() & Padding()):
+                coordinates = Coordinates.padded(lengths, n, side=side)
+                padded = layer(x, coordinates, mask=mask, kernel=kernel)
+                for row, length in enumerate(lengths):
+                    real = slice(n - length, n) if side == "left" else slice(0, length)
+                    alone = layer(x[row : row + 1, real], Coordinates.span(length), mask=Causal(), kernel=kernel)
+                    assert_close(f"{side} padding on {kernel}", padded[row : row + 1, :, real], alone, EXACT)
+
+
+def the_future_leaves_the_past(encoding: PositionEncoding) -> None:
+    """Under a causal mask, other tokens later on change nothing before them."""
+    layer = _layer(encoding)
+    n, cut = 8, 5
+    x = _x(layer, 1, n)
+    other = x.clone()
+    other[:, cut:] = _x(layer, 1, n - cut, seed=9)
+    coordinates = Coordinates.span(n)
+    with torch.no_grad():
+        for kernel in _kernels(layer, mask=Causal()):
+            first, second = (layer(y, coordinates, mask=Causal(), kernel=kernel) for y in (x, other))
+            assert_close(f"the past on {kernel}", second[:, :, :cut], first[:, :, :cut], 1e-12)
+            assert not torch.allclose(first[:, :, cut:], second[:, :, cut:]), "the changed tokens changed nothing"
+
+
+def rows_without_keys_are_zero(encoding: PositionEncoding) -> None:
+    """A query that may see nothing gives zeros, and all gradients stay finite."""
+    layer = _layer(encoding)
+    n = 6
+    allowed = torch.ones(n, n, dtype=torch.bool)
+    allowed[2] = False
+    allowed[:, 3] = False
+    coordinates = Coordinates.span(n)
+    for kernel in _kernels(layer, mask=Boolean(allowed), wants_gradient=True):
+        x = _x(layer, 1, n).requires_grad_()
+        out = layer(x, coordinates, mask=Boolean(allowed), kernel=kernel)
+        assert torch.isfinite(out).all(), f"the output is not finite on {kernel}"
+        blind = out[:, :, 2].abs().max().item()
+        assert blind == 0, f"a query that sees nothing gives {blind} on {kernel}"
+        layer.zero_grad()
+        out.sum().backward()
+        for name, leaf in [("x", x), *layer.named_parameters()]:
+            if leaf.grad is not None:
+                assert torch.isfinite(leaf.grad).all(), f"the gradient of {name} is not finite on {kernel}"
+
+
+def survives_saving(encoding: PositionEncoding) -> None:
+    """state_dict, safetensors, pickle and deepcopy after a forward pass give the same outputs again."""
+    layer = _layer(encoding)
+    x, coordinates = _x(layer, 1, 6), Coordinates.span(6)
+    expected = layer(x, coordinates)
+    fresh = _layer(encoding, seed=11)
+    fresh.load_state_dict(layer.state_dict())
+    buffer = io.BytesIO()
+    pickle.dump(layer, buffer)
+    buffer.seek(0)
+    copies = {"state_dict": fresh, "pickle": pickle.load(buffer), "deepcopy": copy.deepcopy(layer)}
+    try:
+        from safetensors.torch import load, save
+    except ImportError:
+        pass
+    else:
+        copies["safetensors"] = _layer(encoding, seed=12)
+        copies["safetensors"].load_state_dict(load(save(layer.state_dict())))
+    for name, other in copies.items():
+        assert torch.equal(other(x, coordinates), expected), f"{name} gives another output"
+
+
+def instances_share_nothing(encoding: PositionEncoding) -> None:
+    """Another instance, at work in between, changes nothing; nor do other lengths, dtypes and coordinates."""
+    layer, other = _layer(encoding), _layer(encoding, seed=2)
+    x = _x(layer, 1, 6)
+    first = layer(x, Coordinates.span(6))
+    other(_x(other, 2, 9), Coordinates.span(9))
+    copy.deepcopy(layer).float()(x.float()[:, :4], Coordinates.span(4, start=3))
+    assert torch.equal(layer(x, Coordinates.span(6)), first), "the output changed after other calls"
+
+
+def compiles_as_one_graph(encoding: PositionEncoding) -> None:
+    """torch.compile(fullgraph=True) gives the same numbers and gradients, in at most two graphs for all lengths."""
+    layer = _layer(encoding, dtype=torch.float32)
+    graphs = []
+
+    def count(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
+        graphs.append(graph)
+        return graph.forward
+
+    for training in (False, True):
+        for kernel in _kernels(layer, mask=Causal(), wants_gradient=training):
+            torch.compiler.reset()
+            graphs.clear()
+
+            def run(x: Tensor, kernel: str = kernel) -> Tensor:
+                coordinates = Coordinates.span(x.shape[1], device=x.device)
+                return layer(x, coordinates, mask=Causal(), kernel=kernel)
+
+            compiled = torch.compile(run, fullgraph=True, backend=count)
+            with torch.set_grad_enabled(training):
+                for n in (5, 6, 7, 11):
+                    x = _x(layer, 2, n)
+                    found, expected = compiled(x), run(x)
+                    assert_close(f"compiled on {kernel}", found, expected, 1e-5)
+                    if training:
+                        names, leaves = zip(*layer.named_parameters(), strict=True)
+                        upstream = torch.linspace(-1, 1, found.numel()).view_as(found)
+                        both = (
+                            torch.autograd.grad(out, leaves, upstream, allow_unused=True) for out in (found, expected)
+                        )
+                        for name, a, b in zip(names, *both, strict=True):
+                            assert (a is None) == (b is None), f"compiled on {kernel}, {name} has no gradient"
+                            if a is not None and b is not None:
+                                assert_close(f"compiled gradient of {name} on {kernel}", a, b, 1e-4)
+            assert len(graphs) <= 2, f"{len(graphs)} graphs over 4 lengths on {kernel}"
+    torch.compiler.reset()
+
+
+def trains_with_dropout(encoding: PositionEncoding) -> None:
+    """With dropout, on the kernels that draw it, outputs differ from draw to draw and keep their mean."""
+    layer = _layer(encoding).train()
+    x, coordinates = _x(layer, 1, 6), Coordinates.span(6)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        draws = torch.stack([layer(x, coordinates, dropout=0.2, kernel="reference") for _ in range(400)])
+        plain = layer(x, coordinates, kernel="reference")
+    spread = draws.std(0)
+    assert spread.max() > 0, "dropout changes nothing"
+    off = ((draws.mean(0) - plain).abs() / (spread / 20 + 1e-9)).mean().item()
+    assert off < 1.6, f"the mean under dropout is off by {off:.2f} standard errors"
+
+
+def says_where_it_acts(encoding: PositionEncoding) -> None:
+    """An encoding of embeddings alone is refused by attention, naming ``.embed``: it never does nothing in silence."""
+    layer = _layer(encoding)
+    if layer.in_attention is not None:
+        return
+    q, k, v = layer.project(_x(layer, 1, 4))
+    said = "nothing: it took an encoding that acts on embeddings alone"
+    try:
+        attention(q, k, v, encoding=layer.encoding)
+    except HeadwayError as error:
+        said = str(error)
+    assert ".embed" in said, f"attention does not name .embed, it says {said}"
+
+
+def measures_its_properties(encoding: PositionEncoding) -> None:
+    """``properties()`` gives a verdict on each of the four demands, with a number wherever it says yes or no."""
+    rows = list(_layer(encoding).encoding.properties())
+    assert len(rows) == 4, f"{len(rows)} demands instead of 4"
+    for row in rows:
+        assert row.verdict in ("yes", "no", "not its job"), f"{row.demand}: {row.verdict!r}"
+        assert row.verdict == "not its job" or math.isfinite(row.number), f"{row.demand}: {row.number}"
+
+
+def is_documented(encoding: PositionEncoding) -> None:
+    """The class says what it is, and its sizes are found."""
+    assert (type(encoding).__doc__ or "").strip(), f"{type(encoding).__name__} has no docstring"
+    sizes = Sizes.of(encoding)
+    assert sizes.embed_dim % sizes.heads == 0, f"{sizes} do not fit"
+
+
+ENCODING_CHECKS: dict[str, Check] = {
+    check.__name__: check
+    for check in (
+        is_documented,
+        matches_its_formula,
+        changes_the_output,
+        keeps_the_promise_in_every_dtype,
+        embeds_far_away_as_near,
+        every_gradient_is_there,
+        decoding_equals_a_full_pass,
+        packed_equals_separate,
+        padded_equals_unpadded,
+        the_future_leaves_the_past,
+        rows_without_keys_are_zero,
+        survives_saving,
+        instances_share_nothing,
+        compiles_as_one_graph,
+        trains_with_dropout,
+        says_where_it_acts,
+        measures_its_properties,
+    )
+}

@@ -1,0 +1,197 @@
+"""Inputs for the checks: sizes an encoding wants, parameters that hide nothing, every term with every tensor a leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..coordinates import Coordinates
+from ..positions import PositionEncoding
+from ..terms import (
+    Classes,
+    Clip,
+    DenseBias,
+    DistanceBias,
+    Grid,
+    Linear,
+    Log,
+    Normalizer,
+    Piecewise,
+    Power,
+    Product,
+    RelativeKeys,
+    RelativeQueries,
+    RelativeValues,
+    Rows,
+    ScoreMap,
+    Sinusoids,
+    Steps,
+    Temperature,
+    Term,
+    TokenBias,
+)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes with which an encoding is checked, read from its attributes where it has them."""
+
+    heads: int
+    head_dim: int
+    embed_dim: int
+    max_length: int | None
+
+    @staticmethod
+    def of(encoding: PositionEncoding) -> Sizes:
+        heads = _attribute(encoding, "num_heads")
+        head_dim = _attribute(encoding, "head_dim")
+        embed_dim = _attribute(encoding, "embed_dim")
+        heads = heads or (embed_dim // head_dim if embed_dim and head_dim else 4)
+        head_dim = head_dim or (embed_dim // heads if embed_dim else 8)
+        return Sizes(heads, head_dim, embed_dim or heads * head_dim, _attribute(encoding, "max_length"))
+
+
+def _attribute(encoding: PositionEncoding, name: str) -> int | None:
+    found = [value for part in encoding.modules() if isinstance(value := getattr(part, name, None), int)]
+    return found[0] if found else None
+
+
+def randomized(encoding: PositionEncoding, generator: torch.Generator, dtype: torch.dtype) -> PositionEncoding:
+    """The encoding with every parameter drawn at the size of one: a table of zeros would hide everything."""
+    encoding = encoding.to(dtype)
+    with torch.no_grad():
+        for parameter in encoding.parameters():
+            if parameter.is_floating_point():
+                drawn = torch.rand(parameter.shape, generator=generator, dtype=torch.float64) * 1.5 + 0.25
+                sign = (torch.rand(parameter.shape, generator=generator) < 0.5).double() * 2 - 1
+                parameter.copy_(drawn * sign)
+    return encoding
+
+
+class Layer(torch.nn.Module):
+    """One attention layer from embeddings to heads' outputs, at which an encoding is checked in all its hooks."""
+
+    def __init__(self, encoding: PositionEncoding, generator: torch.Generator, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.encoding = encoding
+        self.sizes = Sizes.of(encoding)
+        width = self.sizes.heads * self.sizes.head_dim
+
+        def weight() -> torch.nn.Parameter:
+            drawn = torch.randn(self.sizes.embed_dim, width, generator=generator, dtype=torch.float64)
+            return torch.nn.Parameter((drawn * self.sizes.embed_dim**-0.5).to(dtype))
+
+        self.q_weight, self.k_weight, self.v_weight = weight(), weight(), weight()
+
+    def embed(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        return self.encoding.embed(x, self.encoding.place(coordinates))
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x [batch, n, embed_dim] as heads of queries, keys and values."""
+        q, k, v = (
+            (x @ weight).unflatten(-1, (self.sizes.heads, self.sizes.head_dim)).transpose(1, 2)
+            for weight in (self.q_weight, self.k_weight, self.v_weight)
+        )
+        return q, k, v
+
+    @property
+    def in_attention(self) -> PositionEncoding | None:
+        """The encoding as attention takes it: None where it acts on embeddings alone."""
+        acts = self.encoding.acts
+        return None if "embed" in acts and not acts & {"prepare", "terms"} else self.encoding
+
+    def forward(
+        self, x: Tensor, coordinates: Coordinates, *, mask: object = None, kernel: str = "auto", dropout: float = 0.0
+    ) -> Tensor:
+        from ..attention import attention
+
+        x = self.embed(x, coordinates)
+        q, k, v = self.project(x)
+        return attention(
+            q,
+            k,
+            v,
+            encoding=self.in_attention,
+            mask=mask,  # type: ignore[arg-type]
+            q_positions=coordinates,
+            k_positions=coordinates,
+            q_input=x,
+            k_input=x,
+            kernel=kernel,
+            dropout=dropout,
+        )
+
+
+def gaps(n: int, generator: torch.Generator, limit: int | None) -> Coordinates:
+    """Whole positions with gaps, in no order, below ``limit``."""
+    top = min(limit or 200, 200)
+    drawn = torch.randperm(top, generator=generator)[:n]
+    return Coordinates.of(drawn, n, length=top)
+
+
+# ---------------------------------------------------------------- terms
+
+Draw = Callable[..., Tensor]
+
+
+def term_examples(
+    draw: Draw, *, batch: int, heads: int, n: int, m: int, head_dim: int, v_dim: int
+) -> dict[str, list[Term]]:
+    """Every kind of term in every form, several of one kind among them; ``draw(*shape)`` gives the leaves.
+
+    Positions are taken to have two axes. Functions give something that depends on all they are handed.
+    """
+    positive = torch.nn.functional.softplus
+    knots = torch.tensor([-6.0, -1.5, 0.0, 4.0])
+    steps = torch.tensor([-7.0, -2.0, 0.0, 1.0, 5.0])
+    ids = torch.arange(max(n, m)) % 2
+
+    def product(q: Tensor, k: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
+        return (q * weight) @ k.transpose(-1, -2)
+
+    def score_map(scores: Tensor, allowed: Tensor, q: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
+        seen = torch.where(allowed, scores, torch.zeros_like(scores))
+        return scores + weight * torch.tanh(seen.cumsum(-1))
+
+    def normalizer(scores: Tensor, allowed: Tensor, weight: Tensor) -> Tensor:
+        return torch.where(allowed, torch.sigmoid(scores + weight), torch.zeros_like(scores))
+
+    def rows_of(values: Tensor) -> Callable[..., Tensor]:
+        return lambda rows, table: table[:, :, rows] * values.to(table.dtype)
+
+    return {
+        "temperature": [Temperature(draw(1, heads, n))],
+        "distance bias, clipped rows": [DistanceBias(Rows(draw(heads, 9), Clip(-4, 4)))],
+        "distance bias, steps": [DistanceBias(Rows(draw(heads, 6), Steps(steps)))],
+        "distance bias, two tables": [
+            DistanceBias(Rows(draw(heads, 9), Clip(-4, 4))),
+            DistanceBias(Rows(draw(1, 5), Clip(-2, 2))),
+        ],
+        "distance bias, two axes": [DistanceBias(Rows(draw(heads, 15), Grid((Clip(-2, 2, 0), Clip(-1, 1, 1)))))],
+        "distance bias, classes": [DistanceBias(Rows(draw(heads, 4), Classes(ids[None, :n], ids[None, :m], 2)))],
+        "distance bias, linear": [DistanceBias(Linear(draw(heads), draw(heads)))],
+        "distance bias, logarithm": [DistanceBias(Log(draw(heads), positive(draw(heads))))],
+        "distance bias, power": [DistanceBias(Power(draw(heads), positive(draw(heads))))],
+        "distance bias, piecewise": [DistanceBias(Piecewise(knots, draw(heads, 4)))],
+        "relative keys": [RelativeKeys(Rows(draw(1, 9, head_dim), Clip(-4, 4)), query_bias=draw(heads, head_dim))],
+        "relative keys, own query": [
+            RelativeKeys(Rows(draw(heads, 9, head_dim), Clip(-4, 4)), query=draw(batch, heads, n, head_dim))
+        ],
+        "relative keys, sinusoids": [RelativeKeys(Sinusoids(draw(heads, head_dim, 6), torch.tensor([1.0, 0.3, 0.05])))],
+        "relative queries": [RelativeQueries(Rows(draw(heads, 6, head_dim), Steps(steps)))],
+        "relative values": [RelativeValues(Rows(draw(1, 9, v_dim), Clip(-4, 4)))],
+        "relative keys, queries and values": [
+            RelativeKeys(Rows(draw(1, 9, head_dim), Clip(-4, 4))),
+            RelativeQueries(Rows(draw(1, 9, head_dim), Clip(-4, 4))),
+            RelativeValues(Rows(draw(heads, 5, v_dim), Clip(-2, 2))),
+        ],
+        "token bias": [TokenBias(draw(1, heads, n), draw(batch, 1, m))],
+        "dense bias": [DenseBias(draw(1, heads, n, m))],
+        "dense bias, function": [DenseBias(rows_of(torch.linspace(0.5, 1.5, m)), (draw(batch, 1, n, m),))],
+        "product": [Product(product, (draw(head_dim),))],
+        "score map": [ScoreMap(score_map, (draw(heads, 1, 1),))],
+        "normalizer": [Normalizer(normalizer, (draw(heads, 1, 1),))],
+    }

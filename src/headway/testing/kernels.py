@@ -1,0 +1,223 @@
+"""The checks that every kernel passes: raw terms with every tensor a leaf, crossed with sink, cap and log-sum-exp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..attention import _call
+from ..coordinates import Coordinates
+from ..kernels import KERNELS, Call, Problem
+from ..kernels import reference as spec
+from ..masks import And, Boolean, Causal, Chunked, Dilated, KeepFirst, Mask, Or, Padding, Prefix, Window
+from ..terms import Sink, Term
+from .inputs import term_examples
+from .tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison, assert_close
+
+CROSSINGS = ("alone", "sink", "cap", "log-sum-exp", "sink and log-sum-exp")
+SHAPES = {"batch": 2, "heads": 4, "n": 7, "m": 11, "head_dim": 8, "v_dim": 6}
+
+
+def mask_examples(batch: int, n: int, m: int) -> dict[str, Mask | None]:
+    """Every kind of mask, and masks that leave rows and columns empty."""
+    holes = torch.rand(batch, 1, n, m, generator=torch.Generator().manual_seed(3)) < 0.6
+    holes[:, :, n // 2] = False
+    holes[..., m // 3] = False
+    return {
+        "none": None,
+        "causal": Causal(),
+        "window": Window(4, 2),
+        "causal window that keeps the first": Causal() & (Window(2) | KeepFirst(2)),
+        "chunked": Chunked(4),
+        "prefix": Causal() | Prefix(torch.tensor([2, 5])),
+        "padding behind": Padding(torch.tensor([m, m - 4])),
+        "padding in front": And((Causal(), Padding(torch.tensor([m - 6, m]), "left"))),
+        "dilated": Causal() & Dilated(3),
+        "holes": Boolean(holes),
+        "nothing": Boolean(torch.zeros(n, m, dtype=torch.bool)),
+        "many parts": Or((Causal() & Window(1), KeepFirst(1), Boolean(holes))),
+    }
+
+
+class Draws:
+    """Leaves, drawn once and remembered, so that the same call can be made in several dtypes."""
+
+    def __init__(self, seed: int, dtype: torch.dtype) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        self.dtype = dtype
+        self.leaves: list[Tensor] = []
+
+    def __call__(self, *shape: int) -> Tensor:
+        # rounded to the smallest dtype, so that every dtype computes with the same numbers
+        values = torch.randn(shape, generator=self.generator, dtype=torch.float64).bfloat16()
+        leaf = values.to(self.dtype).requires_grad_()
+        self.leaves.append(leaf)
+        return leaf
+
+
+def build(
+    name: str, crossing: str, mask: str, seed: int, dtype: torch.dtype, term_dtype: torch.dtype
+) -> tuple[Call, list[Tensor]]:
+    """One call with the term of that name, and its leaves: q, k, v, the term's, the sink's."""
+    draw, draw_term = Draws(seed, dtype), Draws(seed + 1000, term_dtype)
+    batch, heads, n, m = (SHAPES[size] for size in ("batch", "heads", "n", "m"))
+    q = draw(batch, heads, n, SHAPES["head_dim"])
+    k = draw(batch, heads // 2, m, SHAPES["head_dim"])
+    v = draw(batch, heads // 2, m, SHAPES["v_dim"])
+    terms: list[Term] = [] if name == "none" else term_examples(draw_term, **SHAPES)[name]
+    used = [tensor for term in terms for tensor in _leaves(term, draw_term.leaves)]
+    positions = torch.stack([torch.arange(m), torch.arange(m) // 3], dim=-1)[None]
+    k_positions = Coordinates.of(positions, m)
+    call = _call(
+        q,
+        k,
+        v,
+        terms=terms,
+        mask=mask_examples(batch, n, m)[mask],
+        sink=draw_term(heads) if "sink" in crossing else None,
+        soft_cap=3.0 if "cap" in crossing else None,
+        q_positions=k_positions.rows(m - n, m),
+        k_positions=k_positions,
+    )
+    if "sink" in crossing:
+        used.append(draw_term.leaves[-1])
+    return replace(call, wants_lse="log-sum-exp" in crossing), [q, k, v, *used]
+
+
+def _leaves(term: Term, leaves: list[Tensor]) -> list[Tensor]:
+    """The drawn leaves from which the tensors of a term come."""
+    from ..kernels._problem import tensors_in
+
+    found: list[Tensor] = []
+    for tensor in tensors_in(term):
+        reached = [leaf for leaf in leaves if leaf is tensor or _comes_from(tensor, leaf)]
+        found += [leaf for leaf in reached if all(leaf is not other for other in found)]
+    return found
+
+
+def _comes_from(tensor: Tensor, leaf: Tensor) -> bool:
+    if not tensor.requires_grad or tensor is leaf:
+        return False
+    return torch.autograd.grad(tensor.sum(), leaf, retain_graph=True, allow_unused=True)[0] is not None
+
+
+def _results(call: Call, leaves: list[Tensor], kernel: str | None) -> list[Tensor]:
+    """Output, log-sum-exp if wanted, and the gradient of each leaf; kernel None is the naive computation."""
+    if kernel is None:
+        steps = spec.steps(call)
+        out, lse = steps[4].to(call.q.dtype), _naive_lse(call, steps[2]) if call.wants_lse else None
+    else:
+        out, lse = KERNELS[kernel].run(call)
+    results = [out]
+    loss = (out * _upstream(out)).sum()
+    if lse is not None:
+        seen = torch.isfinite(lse)
+        lse = torch.where(seen, lse, torch.zeros_like(lse))
+        results.append(lse)
+        loss = loss + (lse * _upstream(lse)).sum()
+    return results + list(torch.autograd.grad(loss, leaves, allow_unused=True))
+
+
+def _naive_lse(call: Call, score: Tensor) -> Tensor:
+    sinks = [term.logits for term in call.terms if isinstance(term, Sink)]
+    for sink in sinks:
+        column = sink[None, :, None, None].expand(*score.shape[:3], 1).to(score.dtype)
+        score = torch.cat([score, column], dim=-1)
+    return score.logsumexp(-1)
+
+
+def _upstream(out: Tensor) -> Tensor:
+    return torch.linspace(-1, 1, out.numel(), dtype=torch.float64).reshape(out.shape).to(out.dtype)
+
+
+def keeps_the_promise(kernel: str, term: str, crossing: str, mask: str = "window") -> str:
+    """Output, log-sum-exp and every gradient against naive and float64; "taken", or the reason against.
+
+    Every leaf must have a gradient that is there and, where anything is in sight, not zero.
+    """
+    comparisons: dict[str, Comparison] = {}
+    if term == "normalizer" and crossing not in ("alone", "cap"):
+        return "a Normalizer leaves no softmax"
+    for dtype in (torch.float32, torch.bfloat16):
+        for draw in range(DRAWS):
+            call, leaves = build(term, crossing, mask, draw, dtype, torch.float32)
+            reasons = KERNELS[kernel].why_not(Problem.of(call))
+            if reasons:
+                return "; ".join(reasons)
+            naive_call, naive_leaves = build(term, crossing, mask, draw, dtype, dtype)
+            exact_call, exact_leaves = build(term, crossing, mask, draw, torch.float64, torch.float64)
+            found = _results(call, leaves, kernel)
+            naive = _results(naive_call, naive_leaves, None)
+            exact = _results(exact_call, exact_leaves, "reference")
+            outputs = len(found) - len(leaves)
+            for number, (a, b, c) in enumerate(zip(found, naive, exact, strict=True)):
+                what = ("output", "log-sum-exp")[number] if number < outputs else f"gradient {number - outputs}"
+                assert a is not None, f"{what} of {term} ({crossing}) on {kernel} is missing"
+                assert mask == "nothing" or c.abs().max() > 0, (
+                    f"{what} of {term} ({crossing}) is zero: it tests nothing"
+                )
+                factor = OUTPUT_FACTOR if number < outputs else GRADIENT_FACTOR
+                comparison = comparisons.setdefault(
+                    f"{what} {dtype}",
+                    Comparison(f"{what} of {term} ({crossing}, {mask}) on {kernel} in {dtype}", factor),
+                )
+                comparison.add(a, b.to(a.dtype), c)
+    for comparison in comparisons.values():
+        comparison.check()
+    return "taken"
+
+
+def obeys_the_mask(kernel: str, mask: str) -> str:
+    """A masked key is as if it were not there, NaN or not; a query that sees nothing gives zeros."""
+    call, leaves = build("none", "alone", mask, 0, torch.float64, torch.float64)
+    reasons = KERNELS[kernel].why_not(Problem.of(call))
+    if reasons:
+        return "; ".join(reasons)
+    allowed = torch.ones(1, 1, SHAPES["n"], SHAPES["m"], dtype=torch.bool)
+    if call.mask is not None:
+        allowed = call.mask.allowed(call.q_coordinates, call.k_coordinates)
+    allowed = allowed.expand(SHAPES["batch"], SHAPES["heads"], SHAPES["n"], SHAPES["m"])
+    expected = _results(call, leaves, None)
+    poisoned = [leaf.detach().clone() for leaf in leaves]
+    unseen = ~allowed.unflatten(1, (SHAPES["heads"] // 2, 2)).any(2).any(2)
+    poisoned[0][~allowed.any(-1)] = torch.nan
+    poisoned[1][unseen], poisoned[2][unseen] = torch.nan, torch.nan
+    poisoned = [leaf.requires_grad_() for leaf in poisoned]
+    q, k, v = poisoned
+    found = _results(replace(call, q=q, k=k, v=v), poisoned, kernel)
+    for what, a, b in zip(("output", "gradient of q", "gradient of k", "gradient of v"), found, expected, strict=True):
+        assert_close(f"{what} with {mask} on {kernel}", a, b, 1e-12)
+    blind = found[0][~allowed.any(-1)]
+    assert not blind.numel() or blind.abs().max() == 0, f"a query that sees nothing is not zero on {kernel}"
+    return "taken"
+
+
+def check_kernel(kernel: str) -> dict[str, str]:
+    """Runs every check on a kernel: each term with each crossing, and each mask; gives what it took and refused."""
+    found = {}
+    for term in term_names():
+        for crossing in CROSSINGS:
+            found[f"{term}, {crossing}"] = keeps_the_promise(kernel, term, crossing)
+    for mask in mask_names():
+        found[f"mask: {mask}"] = obeys_the_mask(kernel, mask)
+        found[f"none, alone, {mask}"] = keeps_the_promise(kernel, "none", "alone", mask)
+    return found
+
+
+def term_names() -> list[str]:
+    """The names of all term examples, "none" among them."""
+    return ["none", *term_examples(Draws(0, torch.float32), **SHAPES)]
+
+
+def mask_names() -> list[str]:
+    """The names of all mask examples."""
+    return list(mask_examples(SHAPES["batch"], SHAPES["n"], SHAPES["m"]))
+
+
+KERNEL_CHECKS: dict[str, Callable[..., str]] = {
+    "keeps_the_promise": keeps_the_promise,
+    "obeys_the_mask": obeys_the_mask,
+}

@@ -1,0 +1,20 @@
+"""Every kernel keeps the promise on every term, crossed with sink, cap and log-sum-exp, and obeys every mask."""
+
+import pytest
+
+from headway.kernels import KERNELS
+from headway.testing import kernels as checks
+
+
+@pytest.mark.parametrize("crossing", checks.CROSSINGS)
+@pytest.mark.parametrize("term", checks.term_names())
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_promise_on_terms(kernel: str, term: str, crossing: str) -> None:
+    assert checks.keeps_the_promise(kernel, term, crossing)
+
+
+@pytest.mark.parametrize("mask", checks.mask_names())
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_masks(kernel: str, mask: str) -> None:
+    assert checks.obeys_the_mask(kernel, mask)
+    assert checks.keeps_the_promise(kernel, "none", "alone", mask)
