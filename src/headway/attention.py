@@ -275,7 +275,7 @@ def _check(
     if not (q.device == k.device == v.device):
         raise HeadwayError(f"q is on {q.device}, k on {k.device} and v on {v.device}: move them to one device")
     mixed = not (q.dtype == k.dtype == v.dtype)
-    if mixed and (torch.float64 in (q.dtype, k.dtype, v.dtype) or not torch.is_autocast_enabled(q.device.type)):
+    if mixed and (torch.float64 in (q.dtype, k.dtype, v.dtype) or not _autocasts(q)):
         raise HeadwayError(f"q is {q.dtype}, k {k.dtype} and v {v.dtype}: cast them to one dtype")
     if q.shape[3] == 0:
         raise HeadwayError(f"q has shape {tuple(q.shape)}, so a head_dim of 0: give at least 1")
@@ -301,11 +301,15 @@ def _check(
         )
 
 
+def _autocasts(x: Tensor) -> bool:
+    device = x.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
 def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    device = q.device.type
-    if not torch.is_autocast_enabled(device) or q.dtype == torch.float64:
+    if not _autocasts(q) or q.dtype == torch.float64:
         return q, k, v
-    dtype = torch.get_autocast_dtype(device)
+    dtype = torch.get_autocast_dtype(q.device.type)
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from ._problem import Call, Problem
@@ -22,3 +24,9 @@ class Kernel(ABC):
     @abstractmethod
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
         """out [batch, heads, n, v's head_dim] in q's dtype, and the log-sum-exp [batch, heads, n] if it was wanted."""
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """Inside, dtypes are what the kernel makes them: q, k and v have been cast already, and terms stay as they are."""
+    device = x.device.type
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()

@@ -18,6 +18,7 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..terms import (
     Bias,
+    Classes,
     DenseBias,
     DistanceBias,
     Linear,
@@ -41,7 +42,7 @@ from ..terms import (
     distance,
 )
 from . import _ops
-from ._base import Kernel
+from ._base import Kernel, without_autocast
 from ._problem import Call, Problem, wants_gradient
 
 BLOCK = 1 << 21
@@ -106,7 +107,7 @@ def _reads_key_slots(terms: tuple[Term, ...]) -> bool:
 
 def _by_class(term: Term) -> bool:
     rows = getattr(term, "values", getattr(term, "rows", None))
-    return isinstance(rows, Rows) and type(rows.map).__name__ == "Classes"
+    return isinstance(rows, Rows) and isinstance(rows.map, Classes)
 
 
 # ---------------------------------------------------------------- scores
@@ -467,7 +468,7 @@ class ReferenceKernel(Kernel):
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
         dtype = call.q.dtype
-        with torch.autocast(call.q.device.type, enabled=False):
+        with without_autocast(call.q):
             call = computed(call)
             tensors: list[Tensor] = []
             structure = _ops.pack(call, tensors)
@@ -492,7 +493,7 @@ def weights(call: Call) -> Tensor:
 
 def steps(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Products, scores, masked scores, weights and output of a computed call."""
-    with torch.autocast(call.q.device.type, enabled=False):
+    with without_autocast(call.q):
         block = Block(replace(call, aligned=False), 0, call.q.shape[2])
         score = scores(block)
         hidden = masked(block, score)

@@ -8,7 +8,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from ..masks import Causal
 from ..terms import DenseBias, DistanceBias, Temperature, TokenBias
-from ._base import Kernel
+from ._base import Kernel, without_autocast
 from ._problem import Call, Problem, tensors_in, wants_gradient
 from .reference import dense_bias_of, distance_bias
 
@@ -44,6 +44,10 @@ class SdpaKernel(Kernel):
         return reasons
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        with without_autocast(call.q):
+            return self._run(call), None
+
+    def _run(self, call: Call) -> Tensor:
         q, k, v = call.q, call.k, call.v
         for term in call.terms:
             if isinstance(term, Temperature):
@@ -60,13 +64,18 @@ class SdpaKernel(Kernel):
             k,
             v,
             attn_mask=bias,
-            is_causal=_plain_causal(problem),
+            is_causal=_plain_bool(_plain_causal(problem)),
             scale=call.scale,
-            enable_gqa=call.q.shape[1] != call.k.shape[1],
+            enable_gqa=_plain_bool(problem.heads != problem.kv_heads),
         )
         if width != call.v.shape[-1]:
             out = out[..., : call.v.shape[-1]]
-        return (out if seeing is None else out.masked_fill(~seeing, 0)), None
+        return out if seeing is None else out.masked_fill(~seeing, 0)
+
+
+def _plain_bool(fact: bool) -> bool:
+    """True or False itself, where the compiler carries a comparison of sizes as a symbol."""
+    return True if fact else False  # noqa: SIM210
 
 
 def _plain_causal(problem: Problem) -> bool:

@@ -1,0 +1,351 @@
+"""What torch does around attention: compile, export, functional gradients, autocast, checkpoints, no data at all."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import checkpoint
+
+import headway as hw
+from headway import masks as M
+from headway import terms as T
+from headway.kernels import KERNELS
+
+HEADS, WIDTH = 4, 8
+
+
+def inputs_of(n: int, m: int | None = None) -> list[Tensor]:
+    m = n if m is None else m
+    return [torch.randn(2, h, t, WIDTH, requires_grad=True) for h, t in ((HEADS, n), (2, m), (2, m))]
+
+
+def leaf(*shape: int) -> Tensor:
+    return torch.randn(shape, requires_grad=True)
+
+
+BIAS, SINK, WEIGHT = leaf(HEADS, 9), leaf(HEADS), leaf(HEADS, WIDTH, 6)
+CALLS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"mask": M.Causal()},
+    "masks": {"mask": M.Causal() & (M.Window(5) | M.KeepFirst(2)) & M.Padding(torch.tensor([100, 3]))},
+    "fixed bias": {"terms": (T.DistanceBias(T.Rows(BIAS.detach(), T.Clip(-4, 4))),), "mask": M.Causal()},
+    "learned bias, sink and cap": {
+        "terms": (T.DistanceBias(T.Rows(BIAS, T.Clip(-4, 4))),),
+        "sink": SINK,
+        "soft_cap": 5.0,
+        "mask": M.Causal(),
+    },
+    "relative keys": {"terms": (T.RelativeKeys(T.Sinusoids(WEIGHT, torch.tensor([1.0, 0.3, 0.1]))),)},
+    "a function": {"terms": (T.DenseBias(lambda rows, t: t[:, :, None, None] * rows[:, None], (leaf(1, HEADS),)),)},
+}
+LEAVES: dict[str, list[Tensor]] = {
+    "learned bias, sink and cap": [BIAS, SINK],
+    "relative keys": [WEIGHT],
+    "a function": [CALLS["a function"]["terms"][0].tensors[0]],
+}
+TAKEN = [
+    (kernel, name)
+    for name, arguments in CALLS.items()
+    for kernel in KERNELS
+    if not hw.explain(*inputs_of(5), **arguments).reasons[kernel]
+]
+
+
+def test_every_kernel_and_every_call_has_its_turn() -> None:
+    assert {kernel for kernel, _ in TAKEN} == set(KERNELS)
+    assert {name for _, name in TAKEN} == set(CALLS)
+
+
+def gradients(function: Callable[..., Tensor], inputs: list[Tensor], name: str) -> list[Tensor]:
+    out = function(*inputs)
+    wanted = [*inputs, *LEAVES.get(name, [])]
+    return [out, *torch.autograd.grad((out * torch.linspace(-1, 2, out.numel()).view_as(out)).sum(), wanted)]
+
+
+def compiled_and_eager(kernel: str, name: str, **options: Any) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return hw.attention(q, k, v, kernel=kernel, **CALLS[name])
+
+    return torch.compile(run, fullgraph=True, **options), run
+
+
+@pytest.mark.parametrize(("kernel", "name"), TAKEN)
+def test_one_graph_with_the_numbers_of_eager(kernel: str, name: str) -> None:
+    compiled, eager = compiled_and_eager(kernel, name, backend="aot_eager")
+    for n, m in ((5, 5), (3, 7)):
+        inputs = inputs_of(n, m)
+        for found, expected in zip(gradients(compiled, inputs, name), gradients(eager, inputs, name), strict=True):
+            torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", ["causal", "masks"])
+def test_inputs_of_any_layout_compile(kernel: str, name: str) -> None:
+    """The layout of a module: tokens before heads, and one tensor for query, key and value."""
+
+    def run(x: Tensor) -> Tensor:
+        q, k, v = x.unflatten(-1, (3, HEADS, WIDTH)).permute(2, 0, 3, 1, 4)
+        return hw.attention(q, k, v, kernel=kernel, **CALLS[name]).transpose(1, 2).flatten(2)
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    x = torch.randn(2, 6, 3 * HEADS * WIDTH, requires_grad=True)
+    results = [[f(x), *torch.autograd.grad(f(x).square().sum(), x)] for f in (compiled, run)]
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", ["plain", "causal", "masks"])
+def test_two_compilations_for_64_lengths(kernel: str, name: str) -> None:
+    compiled, eager = compiled_and_eager(kernel, name, backend="aot_eager")
+    counters.clear()
+    for n in torch.randperm(64, generator=torch.Generator().manual_seed(1)).tolist():
+        inputs = inputs_of(n + 2)
+        out = compiled(*inputs)
+        out.sum().backward()
+        if n % 16 == 0:
+            torch.testing.assert_close(out, eager(*inputs))
+    assert counters["stats"]["unique_graphs"] <= 2
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_two_compilations_for_any_query_and_key_lengths(kernel: str) -> None:
+    compiled, eager = compiled_and_eager(kernel, "plain", backend="aot_eager")
+    counters.clear()
+    for n, m in ((9, 11), (7, 13), (5, 30), (6, 8), (30, 31), (2, 64)):
+        inputs = inputs_of(n, m)
+        torch.testing.assert_close(compiled(*inputs), eager(*inputs))
+    assert counters["stats"]["unique_graphs"] <= 2
+
+
+@pytest.mark.parametrize("name", ["learned bias, sink and cap", "relative keys"])
+def test_learned_terms_compile_twice_at_most(name: str) -> None:
+    compiled, _ = compiled_and_eager("reference", name, backend="aot_eager")
+    counters.clear()
+    for n in range(2, 66, 7):
+        compiled(*inputs_of(n)).sum().backward()
+    assert counters["stats"]["unique_graphs"] <= 2
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_all_sizes_dynamic(kernel: str) -> None:
+    """Where the compiler takes every size and number for a symbol, scale and widths are settled on their values."""
+    compiled, eager = compiled_and_eager(kernel, "causal", backend="aot_eager", dynamic=True)
+    for n in (5, 9):
+        inputs = inputs_of(n)
+        for found, expected in zip(
+            gradients(compiled, inputs, "causal"), gradients(eager, inputs, "causal"), strict=True
+        ):
+            torch.testing.assert_close(found, expected)
+
+    class Scaled(nn.Module):
+        scale = 0.3
+
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return hw.attention(q, k, v, scale=self.scale, kernel=kernel)
+
+    inputs = inputs_of(4)
+    found = torch.compile(Scaled(), fullgraph=True, backend="aot_eager", dynamic=True)(*inputs)
+    torch.testing.assert_close(found, Scaled()(*inputs))
+
+
+def test_dropout_compiles() -> None:
+    compiled = torch.compile(lambda q, k, v: hw.attention(q, k, v, dropout=0.5), fullgraph=True, backend="aot_eager")
+    q = torch.zeros(1, 2, 32, 4)
+    eye = torch.eye(32).expand(1, 2, 32, 32)
+    first, second = compiled(q, q, eye), compiled(q, q, eye)
+    assert 0.4 < (first > 0).float().mean() < 0.6
+    assert not torch.equal(first, second)
+    torch.manual_seed(4)
+    third = compiled(q, q, eye)
+    torch.manual_seed(4)
+    assert torch.equal(compiled(q, q, eye), third)
+
+
+def test_log_sum_exp_compiles() -> None:
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out, lse = hw.attention_with_lse(q, k, v, mask=M.Causal(), sink=SINK)
+        return out * lse[..., None]
+
+    inputs = inputs_of(6)
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    for found, expected in zip(gradients(compiled, inputs, ""), gradients(run, inputs, ""), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_inductor(kernel: str) -> None:
+    compiled, eager = compiled_and_eager(kernel, "masks")
+    inputs = [x.transpose(1, 2).contiguous().transpose(1, 2).detach().requires_grad_() for x in inputs_of(9)]
+    for found, expected in zip(gradients(compiled, inputs, "masks"), gradients(eager, inputs, "masks"), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+# ---------------------------------------------------------------- export
+
+
+class Attention(nn.Module):
+    def __init__(self, kernel: str) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.table = nn.Parameter(torch.randn(HEADS, 9))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        table = self.table.detach() if self.kernel == "sdpa" else self.table
+        terms = (T.DistanceBias(T.Rows(table, T.Clip(-4, 4))),)
+        return hw.attention(q, k, v, terms=terms, mask=M.Causal(), kernel=self.kernel)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_export_with_dynamic_length(kernel: str, strict: bool) -> None:
+    module = Attention(kernel)
+    length = torch.export.Dim("length", min=2, max=512)
+    shapes = ({2: length},) * 3
+    program = torch.export.export(module, tuple(inputs_of(7)), dynamic_shapes=shapes, strict=strict)
+    for n in (2, 7, 33):
+        inputs = inputs_of(n)
+        torch.testing.assert_close(program.module()(*inputs), module(*inputs))
+
+
+# ---------------------------------------------------------------- functional gradients
+
+
+@pytest.mark.parametrize(("kernel", "name"), TAKEN)
+def test_functional_gradient(kernel: str, name: str) -> None:
+    inputs = [x.detach() for x in inputs_of(5, 7)]
+
+    def loss(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return hw.attention(q, k, v, kernel=kernel, **CALLS[name]).square().sum()
+
+    found = torch.func.grad(loss, argnums=(0, 1, 2))(*inputs)
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    for a, b in zip(found, torch.autograd.grad(loss(*leaves), leaves), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_functional_second_derivative() -> None:
+    q, k, v = (x.detach().double() for x in inputs_of(3))
+
+    def loss(q: Tensor) -> Tensor:
+        return hw.attention(q, k, v, kernel="reference").square().sum()
+
+    twice = torch.func.grad(lambda x: torch.func.grad(loss)(x).square().sum())(q)
+    x = q.clone().requires_grad_()
+    (first,) = torch.autograd.grad(loss(x), x, create_graph=True)
+    torch.testing.assert_close(twice, torch.autograd.grad(first.square().sum(), x)[0])
+
+
+def test_vmap_is_refused() -> None:
+    stacked = [torch.stack([x.detach()] * 3) for x in inputs_of(4)]
+    with pytest.raises(hw.HeadwayError, match="cannot be vmapped: fold the mapped dimension into the batch"):
+        torch.func.vmap(lambda *x: hw.attention(*x, kernel="reference"))(*stacked)
+
+
+# ---------------------------------------------------------------- autocast, checkpoints, copies
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_autocast(kernel: str) -> None:
+    """Modules in float32 hand down bfloat16 or float32, mixed; terms stay in float32."""
+    layer = nn.Linear(WIDTH, WIDTH)
+    q, k, v = inputs_of(6)
+    bias = T.DistanceBias(T.Linear(torch.tensor([1 + 2.0**-12] * HEADS) * 64, torch.ones(HEADS)))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(q).dtype == torch.bfloat16
+        found = hw.attention(layer(q), k, layer(v), terms=(bias,), mask=M.Causal(), kernel=kernel)
+        assert found.dtype == torch.bfloat16
+        lowered = layer(q), k.bfloat16(), layer(v)
+    torch.testing.assert_close(found, hw.attention(*lowered, terms=(bias,), mask=M.Causal(), kernel=kernel))
+    for x, gradient in zip(
+        (q, k, layer.weight), torch.autograd.grad(found.float().sum(), (q, k, layer.weight)), strict=True
+    ):
+        assert gradient.dtype == x.dtype
+        assert gradient.abs().max() > 0
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_terms_stay_in_float32_under_autocast(kernel: str) -> None:
+    """A bias that bfloat16 cannot tell from another one still can be told apart."""
+    q = torch.zeros(1, 1, 1, WIDTH)
+    k, v = torch.zeros(1, 1, 2, WIDTH), torch.tensor([0.0, 1.0]).view(1, 1, 2, 1).expand(1, 1, 2, WIDTH)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        bias = T.DenseBias(torch.tensor([[256.0, 257.0]]))  # one number in bfloat16
+        out = hw.attention(q, k, v, terms=(bias,), kernel=kernel)
+    torch.testing.assert_close(out[0, 0, 0, 0].item(), torch.sigmoid(torch.tensor(1.0)).item(), rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_float64_is_left_alone_by_autocast(kernel: str) -> None:
+    q, k, v = (x.detach().double() for x in inputs_of(4))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = hw.attention(q, k, v, kernel=kernel)
+        with pytest.raises(hw.HeadwayError, match="cast them to one dtype"):
+            hw.attention(q, k.float(), v)
+    torch.testing.assert_close(found, hw.attention(q, k, v, kernel=kernel))
+
+
+@pytest.mark.parametrize(("kernel", "name"), TAKEN)
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing(kernel: str, name: str, reentrant: bool) -> None:
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return hw.attention(q, k, v, kernel=kernel, **CALLS[name])
+
+    wanted = [*(inputs := inputs_of(5)), *LEAVES.get(name, [])]
+    results = []
+    for function in (run, lambda *x: checkpoint(run, *x, use_reentrant=reentrant)):
+        for x in wanted:
+            x.grad = None
+        out = function(*inputs)
+        out.square().sum().backward()
+        results.append([out, *(x.grad.clone() for x in wanted if x.grad is not None)])
+    assert len(results[0]) == len(results[1]) == 1 + len(wanted)
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_module_can_be_copied_after_it_ran() -> None:
+    module = Attention("reference")
+    inputs = inputs_of(5)
+    out = module(*inputs)
+    out.sum().backward()
+    torch.testing.assert_close(copy.deepcopy(module)(*inputs), out)
+
+
+# ---------------------------------------------------------------- without data
+
+
+def test_explain_needs_no_data() -> None:
+    """On the meta device and with fake tensors: the facts of a call are enough."""
+    real = hw.explain(*inputs_of(5), mask=M.Causal())
+    q, k, v = (x.detach().to("meta") for x in inputs_of(5))
+    assert hw.explain(q, k, v, mask=M.Causal()) == real
+    big = torch.empty(1, 64, 1 << 20, 128, device="meta")
+    bias = T.DistanceBias(T.Linear(torch.ones(64, device="meta"), torch.ones(64, device="meta")))
+    found = hw.explain(big, big, big, terms=(bias,))
+    assert found.kernel == "reference"
+    assert "dense and larger than 1 GiB" in found.reasons["sdpa"][0]
+    with FakeTensorMode():
+        fakes = [torch.randn(2, h, 5, WIDTH) for h in (HEADS, 2, 2)]
+        assert hw.explain(*fakes, mask=M.Causal()) == real
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_shapes_without_data(kernel: str) -> None:
+    arguments: dict[str, Any] = {"mask": M.Causal() & M.Window(3), "kernel": kernel}
+    q, k, v = (x.detach().to("meta") for x in inputs_of(5))
+    assert hw.attention(q, k, v, **arguments).shape == q.shape
+    with FakeTensorMode():
+        q, k, v = (torch.randn(2, h, 5, WIDTH, requires_grad=True) for h in (HEADS, 2, 2))
+        out = hw.attention(q, k, v, **arguments)
+        out.sum().backward()
+        assert out.shape == q.shape
+        assert [x.grad.shape for x in (q, k, v)] == [x.shape for x in (q, k, v)]

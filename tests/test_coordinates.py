@@ -1,0 +1,199 @@
+"""Where each token is: the four ways of saying it, and cutting, joining and choosing rows."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import headway as hw
+from headway import Coordinates
+
+
+def assert_same(a: Coordinates, b: Coordinates) -> None:
+    for name in ("position", "index", "document", "length"):
+        x, y = getattr(a, name), getattr(b, name)
+        assert isinstance(x, Tensor) is isinstance(y, Tensor), name
+        assert torch.equal(x, y) if isinstance(x, Tensor) else x == y, name
+    assert (a.ordered, a.start, a.placed) == (b.ordered, b.start, b.placed)
+
+
+def test_span() -> None:
+    found = Coordinates.span(3, start=4, length=10)
+    assert found.position.tolist() == [[[4], [5], [6]]]
+    assert found.index.tolist() == [[4, 5, 6]]
+    assert (found.length, found.start, found.ordered, found.document) == (10, 4, True, None)
+    assert Coordinates.span(3, start=4).length == 7
+    assert Coordinates.span(0).position.shape == (1, 0, 1)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (2, 3), (2, 3, 2)])
+def test_of_takes_three_shapes(shape: tuple[int, ...]) -> None:
+    positions = torch.randn(shape)
+    found = Coordinates.of(positions, 3, start=5)
+    assert found.position.shape == (shape[0] if len(shape) > 1 else 1, 3, shape[2] if len(shape) > 2 else 1)
+    assert torch.equal(found.position.flatten(), positions.flatten())
+    assert found.index.tolist() == [[5, 6, 7]]  # the order of the slots, whatever the positions
+    assert found.start == 5
+
+
+def test_of_finds_the_length() -> None:
+    assert Coordinates.of(torch.tensor([[4, 2, 9], [0, 1, 2]]), 3).length.tolist() == [[10], [3]]
+    assert Coordinates.of(torch.tensor([4, 2, 9]), 3, length=50).length == 50
+    assert Coordinates.of(torch.zeros(0), 0).length == 0
+
+
+def test_of_passes_coordinates_through() -> None:
+    where = Coordinates.span(3)
+    assert Coordinates.of(where, 3) is where
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_small_integers_do_not_wrap_around(dtype: torch.dtype) -> None:
+    where = Coordinates.of(torch.tensor([3, 120, 0], dtype=dtype), 3)
+    delta = hw.terms.distance(where, where)
+    assert delta[0, 1].tolist() == [-117, 0, -120]
+    low = Coordinates.of(torch.tensor([100, -100]).to(torch.int8), 2)
+    assert hw.terms.distance(low, low)[0, 0].tolist() == [0, -200]
+
+
+def test_positions_of_16_bits_are_subtracted_in_more() -> None:
+    where = Coordinates.of(torch.tensor([0.5, 256.0], dtype=torch.bfloat16), 2)
+    assert hw.terms.distance(where, where)[0, 0, 1].item() == 255.5
+
+
+def test_packed() -> None:
+    found = Coordinates.packed([2, 0, 3])
+    assert found.axis().tolist() == [[0, 1, 0, 1, 2]]
+    assert found.index.tolist() == [[0, 1, 2, 3, 4]]
+    assert found.document.tolist() == [[0, 0, 2, 2, 2]]
+    assert found.length.tolist() == [[2, 2, 3, 3, 3]]
+    empty = Coordinates.packed([])
+    assert empty.index.shape == (1, 0)
+    assert empty.index.dtype == torch.int64
+
+
+@pytest.mark.parametrize("kind", [list, torch.tensor])
+def test_padded(kind: Callable[[list[int]], list[int] | Tensor]) -> None:
+    left = Coordinates.padded(kind([3, 1]), 4)
+    assert left.index.tolist() == [[-1, 0, 1, 2], [-3, -2, -1, 0]]
+    assert left.axis().tolist() == [[0, 0, 1, 2], [0, 0, 0, 0]]
+    assert left.length.tolist() == [[3], [1]]
+    right = Coordinates.padded(kind([3, 1]), 4, side="right")
+    assert right.index.tolist() == [[0, 1, 2, 3]] * 2
+    assert right.start is None  # the rows need not start together
+
+
+def test_axis() -> None:
+    where = Coordinates.of(torch.tensor([[[1, 7], [2, 8]]]), 2)
+    assert where.axis(1).tolist() == [[7, 8]]
+    with pytest.raises(hw.HeadwayError, match=r"reads axis 2 but positions have 2: give positions \[batch, n, axes\]"):
+        where.axis(2)
+
+
+MAKERS: dict[str, Callable[[], Coordinates]] = {
+    "span": lambda: Coordinates.span(7, start=2, length=20),
+    "plain": lambda: Coordinates.of(torch.randn(2, 7, 2), 7),
+    "packed": lambda: Coordinates.packed([3, 4]),
+    "padded": lambda: Coordinates.padded([7, 3], 7),
+    "gaps": lambda: Coordinates(torch.arange(7)[None, :, None], torch.arange(7)[None] * 3 % 7, ordered=False),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_rows(name: str) -> None:
+    where = MAKERS[name]()
+    part = where.rows(2, 5)
+    assert torch.equal(part.position, where.position[:, 2:5])
+    assert torch.equal(part.index, where.index[:, 2:5])
+    assert part.start == (None if where.start is None else where.start + 2)
+    if name == "packed":
+        assert part.document.tolist() == [[0, 1, 1]]
+        assert part.length.tolist() == [[3, 4, 4]]
+    elif name == "padded":
+        assert torch.equal(part.length, where.length)
+    assert_same(where.rows(0, 7), replace(where, tables=None))
+
+
+@pytest.mark.parametrize("name", ["span", "plain", "packed", "padded"])
+def test_what_was_cut_can_be_joined(name: str) -> None:
+    where = MAKERS[name]()
+    joined = where.rows(0, 3).append(where.rows(3, 7))
+    assert torch.equal(joined.position, where.position)
+    assert torch.equal(joined.index, where.index)
+    assert joined.ordered
+    assert joined.start == where.start
+    if where.document is not None:
+        assert torch.equal(joined.document, where.document)
+        assert torch.equal(joined.length, where.length)
+
+
+def test_joining_what_does_not_follow_is_not_in_order() -> None:
+    """Masks take ``ordered`` for a fact: slots after a gap are no run of indices."""
+    first = Coordinates.span(3)
+    assert first.append(Coordinates.span(2, start=3)).ordered
+    for other in (Coordinates.span(2, start=7), Coordinates.span(2), Coordinates.padded([2], 2)):
+        joined = first.append(other)
+        assert not joined.ordered
+        assert joined.start is None
+    gap = first.append(Coordinates.span(2, start=7))
+    seen = hw.masks.lower(hw.masks.Window(1), gap, gap)
+    assert seen.rest is not None
+    assert not first.append(replace(Coordinates.span(2, start=3), ordered=False)).ordered
+
+
+def test_joining_takes_the_larger_batch() -> None:
+    joined = Coordinates.span(2).append(Coordinates.of(torch.tensor([[5], [9]]), 1, start=2))
+    assert joined.axis().tolist() == [[0, 1, 5], [0, 1, 9]]
+    assert joined.index.tolist() == [[0, 1, 2]]
+    assert joined.length.tolist() == [[6], [10]]
+
+
+def test_select() -> None:
+    where = Coordinates.padded([4, 2], 4)
+    found = where.select(torch.tensor([1, 1, 0]))
+    assert torch.equal(found.index, where.index[[1, 1, 0]])
+    assert found.length.tolist() == [[2], [2], [4]]
+    assert_same(Coordinates.span(3).select(torch.tensor([0, 0])), Coordinates.span(3))  # one row stands for all
+
+
+def test_tables_stay_with_their_tokens() -> None:
+    where = Coordinates.span(4).placed_with("tables")
+    assert (where.placed, where.tables) == (True, "tables")
+    assert where.rows(0, 2).tables is None
+    assert where.select(torch.tensor([0])).tables is None
+    assert where.append(Coordinates.span(1, start=4).placed_with("others")).tables is None
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_copies_and_pickles(name: str) -> None:
+    where = MAKERS[name]()
+    assert_same(copy.deepcopy(where), where)
+    assert_same(pickle.loads(pickle.dumps(where)), where)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Coordinates.of([0, 1], 2), r"positions is a list: give a tensor \[n\]"),
+        (lambda: Coordinates.of(torch.ones(3, dtype=torch.bool), 3), r"positions are torch\.bool: give integers"),
+        (lambda: Coordinates.of(torch.ones(3) * 1j, 3), r"positions are torch\.complex64"),
+        (lambda: Coordinates.of(torch.ones(()), 1), r"positions have shape \(\): give \[n\]"),
+        (lambda: Coordinates.of(torch.ones(1, 2, 3, 4), 2), r"shape \(1, 2, 3, 4\)"),
+        (lambda: Coordinates.of(torch.ones(2, 3, 0), 3), r"shape \(2, 3, 0\)"),
+        (
+            lambda: Coordinates.of(torch.ones(4), 3, name="q_positions"),
+            r"q_positions have shape \(4,\) but there are 3",
+        ),
+        (lambda: Coordinates.of(Coordinates.span(4), 3), r"positions hold 4 tokens but there are 3"),
+        (lambda: Coordinates.padded([2], 4, side="middle"), r"side is 'middle': give 'left' or 'right'"),
+    ],
+)
+def test_bad_input(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(hw.HeadwayError, match=message):
+        make()

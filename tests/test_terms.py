@@ -1,0 +1,232 @@
+"""The contract between encodings and kernels: maps from distance to row, blocks of rows, and what does not fit."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import headway as hw
+from headway import Coordinates
+from headway import terms as T
+from headway.testing.inputs import term_examples
+
+WHOLE = torch.arange(-9, 10)
+BETWEEN = torch.tensor([-2.5, -2.0, -1.0001, -1.0, -0.5, 0.0, 0.5, 0.9999, 1.0, 7.25])
+
+
+def rows_at(where: T.Map, deltas: Tensor) -> list[int]:
+    """The rows for these distances: one query at 0, a key at each."""
+    q, k = Coordinates.of(deltas.new_zeros(1), 1), Coordinates.of(deltas, len(deltas))
+    rows = where.rows(q, k)
+    assert rows.dtype == torch.int64
+    return rows[0, 0].tolist()
+
+
+@pytest.mark.parametrize("deltas", [WHOLE, BETWEEN, BETWEEN.double()])
+def test_clip(deltas: Tensor) -> None:
+    assert T.Clip(-2, 4).count == 7
+    assert rows_at(T.Clip(-2, 4), deltas) == [max(-2, min(4, math.floor(d))) + 2 for d in deltas.tolist()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize("deltas", [WHOLE, BETWEEN])
+def test_steps(deltas: Tensor, dtype: torch.dtype) -> None:
+    """row = boundaries reached: a distance on a boundary is behind it, one between whole boundaries is not rounded."""
+    boundaries = [-2, -1, 0, 1, 4]
+    where = T.Steps(torch.tensor(boundaries, dtype=dtype))
+    assert where.count == 6
+    assert rows_at(where, deltas) == [sum(b <= d for b in boundaries) for d in deltas.tolist()]
+
+
+def test_a_step_just_above_a_distance() -> None:
+    above = torch.nextafter(torch.tensor([2.0]), torch.tensor([math.inf]))
+    assert rows_at(T.Steps(above), torch.tensor([1, 2, 3])) == [0, 0, 1]
+
+
+def test_grid_and_classes() -> None:
+    positions = torch.tensor([[[0, 0], [1, 2], [3, 1]]])
+    where = Coordinates.of(positions, 3)
+    grid = T.Grid((T.Clip(-1, 1, 0), T.Clip(-2, 2, 1)))
+    assert grid.count == 15
+    expected = [
+        [(max(-1, min(1, int(kp[0] - qp[0]))) + 1) * 5 + max(-2, min(2, int(kp[1] - qp[1]))) + 2 for kp in positions[0]]
+        for qp in positions[0]
+    ]
+    assert grid.rows(where, where)[0].tolist() == expected
+    classes = T.Classes(torch.tensor([[0, 2]]), torch.tensor([[1, 0, 2]]), 3)
+    assert classes.count == 9
+    assert classes.rows(where, where)[0].tolist() == [[1, 0, 2], [7, 6, 8]]
+
+
+def test_distance_is_key_minus_query() -> None:
+    q, k = Coordinates.of(torch.tensor([10]), 1), Coordinates.of(torch.tensor([4, 13]), 2)
+    assert T.distance(q, k).tolist() == [[[-6, 3]]]
+
+
+# ---------------------------------------------------------------- blocks
+
+SIZES: dict[str, int] = {"batch": 2, "heads": 4, "n": 5, "m": 7, "head_dim": 4, "v_dim": 3}
+NAMES = list(term_examples(torch.randn, **SIZES))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_block_holds_its_queries_alone(name: str) -> None:
+    """What is by query is cut to the block, and nothing else."""
+    for term in term_examples(torch.randn, **SIZES)[name]:
+        block = term.block(1, 3)
+        assert type(block) is type(term)
+        parts = [(term, block)]
+        for whole, part in parts:
+            for key, value in vars(whole).items():
+                cut = getattr(part, key)
+                if isinstance(value, T.Part):
+                    parts.append((value, cut))
+                elif not isinstance(value, Tensor):
+                    assert cut is value
+                elif key in ("factor", "queries"):
+                    assert torch.equal(cut, value[..., 1:3])
+                elif key in ("query", "values") and value.ndim == 4:
+                    assert torch.equal(cut, value[:, :, 1:3])
+                elif key == "q_class":
+                    assert torch.equal(cut, value[:, 1:3])
+                else:
+                    assert cut is value
+
+
+def test_what_stands_for_all_queries_stays() -> None:
+    for term in (
+        T.Temperature(torch.ones(1, 4, 1)),
+        T.TokenBias(keys=torch.ones(1, 1, 7)),
+        T.DenseBias(torch.ones(1, 7)),
+        T.DenseBias(torch.ones(7)),
+    ):
+        assert term.block(1, 3) is term
+
+
+FUNCTIONS = ("product", "score map", "normalizer", "dense bias, function")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in FUNCTIONS])
+def test_copies_and_pickles(name: str) -> None:
+    terms = term_examples(torch.randn, **SIZES)[name]
+    for again in (copy.deepcopy(terms), pickle.loads(pickle.dumps(terms))):
+        assert repr(again) == repr(terms)
+
+
+# ---------------------------------------------------------------- what does not fit
+
+WRONG: dict[str, tuple[Callable[[], T.Term], str]] = {
+    "temperature": (
+        lambda: T.Temperature(torch.ones(1, 4, 6)),
+        r"factor of shape \(1, 4, 6\): give \[1 or 2, 1 or 4, 1 or 5\]",
+    ),
+    "temperature of two dimensions": (
+        lambda: T.Temperature(torch.ones(4, 5)),
+        r"Temperature has factor of shape \(4, 5\)",
+    ),
+    "table": (
+        lambda: T.DistanceBias(T.Rows(torch.ones(3, 5), T.Clip(-2, 2))),
+        r"table of shape \(3, 5\): give \[1 or 4, 5\]",
+    ),
+    "table of vectors as a bias": (
+        lambda: T.DistanceBias(T.Rows(torch.ones(4, 5, 4), T.Clip(-2, 2))),
+        r"table of shape \(4, 5, 4\): give \[1 or 4, 5\]",
+    ),
+    "linear": (
+        lambda: T.DistanceBias(T.Linear(torch.ones(4), torch.ones(3))),
+        r"future of shape \(3,\): give \[1 or 4\]",
+    ),
+    "logarithm": (lambda: T.DistanceBias(T.Log(torch.ones(4, 1), torch.ones(4))), r"weight of shape \(4, 1\)"),
+    "power": (lambda: T.DistanceBias(T.Power(torch.ones(4), torch.ones(2))), r"exponent of shape \(2,\)"),
+    "piecewise": (
+        lambda: T.DistanceBias(T.Piecewise(torch.arange(3.0), torch.ones(2, 3))),
+        r"values of shape \(2, 3\)",
+    ),
+    "relative keys": (
+        lambda: T.RelativeKeys(T.Rows(torch.ones(1, 3, 5), T.Clip(-1, 1))),
+        r"RelativeKeys has table of shape \(1, 3, 5\): give \[1 or 4, 3, 8\]",
+    ),
+    "bias of relative keys": (
+        lambda: T.RelativeKeys(T.Rows(torch.ones(1, 3, 8), T.Clip(-1, 1)), query_bias=torch.ones(8)),
+        r"query_bias of shape \(8,\): give \[1 or 4, 8\]",
+    ),
+    "sinusoids": (
+        lambda: T.RelativeKeys(T.Sinusoids(torch.ones(4, 8, 5), torch.ones(3))),
+        r"weight of shape \(4, 8, 5\): give \[1 or 4, 8, 6\]",
+    ),
+    "relative queries": (
+        lambda: T.RelativeQueries(T.Rows(torch.ones(2, 3, 8), T.Clip(-1, 1))),
+        r"table of shape \(2, 3, 8\)",
+    ),
+    "relative values": (
+        lambda: T.RelativeValues(T.Rows(torch.ones(1, 3, 8), T.Clip(-1, 1))),
+        r"RelativeValues has table of shape \(1, 3, 8\): give \[1 or 4, 3, 3\]",
+    ),
+    "token bias of queries": (lambda: T.TokenBias(queries=torch.ones(1, 4, 7)), r"queries of shape \(1, 4, 7\)"),
+    "token bias of keys": (
+        lambda: T.TokenBias(keys=torch.ones(1, 4, 1)),
+        r"keys of shape \(1, 4, 1\): give \[1 or 2, 1 or 4, 7\]",
+    ),
+    "dense bias": (lambda: T.DenseBias(torch.ones(5, 6)), r"values of shape \(5, 6\): give \[1 or 5, 1 or 7\]"),
+    "dense bias of five dimensions": (
+        lambda: T.DenseBias(torch.ones(1, 1, 1, 5, 7)),
+        r"values of shape \(1, 1, 1, 5, 7\)",
+    ),
+    "sink": (lambda: T.Sink(torch.ones(1)), r"Sink has logits of shape \(1,\): give \[4\]"),
+    "classes": (
+        lambda: T.DistanceBias(
+            T.Rows(torch.ones(1, 4), T.Classes(torch.zeros(1, 7).long(), torch.zeros(1, 7).long(), 2))
+        ),
+        r"q_class of shape \(1, 7\): give \[1 or 2, 5\]",
+    ),
+    "no term": (lambda: "sink", r"terms hold a str: give objects of headway\.terms"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_terms_that_do_not_fit(name: str) -> None:
+    make, message = WRONG[name]
+    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 3)
+    with pytest.raises(hw.HeadwayError, match=message):
+        hw.attention(q, k, v, terms=(make(),))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: T.Clip(3, 2), r"Clip runs from 3 to 2: low must not exceed high"),
+        (lambda: T.Rows(torch.ones(2, 4), T.Clip(-2, 2)), r"table has shape \(2, 4\) but Clip maps to 5 rows"),
+        (lambda: T.Rows(torch.ones(5), T.Clip(-2, 2)), r"table has shape \(5,\)"),
+        (lambda: T.SoftCap(0.0), r"soft_cap is 0\.0: give a number above 0, or None"),
+        (lambda: T.SoftCap(math.inf), r"soft_cap is inf"),
+        (lambda: T.SoftCap(math.nan), r"soft_cap is nan"),
+        (lambda: T.Piecewise(torch.ones(1), torch.ones(4, 1)), r"knots have shape \(1,\).*at least 2 knots"),
+        (
+            lambda: T.Piecewise(torch.arange(3.0), torch.ones(4, 2)),
+            r"values \(4, 2\): give \[knots\] and \[heads, knots\]",
+        ),
+    ],
+)
+def test_terms_that_cannot_be(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(hw.HeadwayError, match=message):
+        make()
+
+
+class Shaped(hw.positions.PositionEncoding):
+    """An encoding whose terms do not fit the heads."""
+
+    def terms(self, *_: object) -> tuple[T.Term, ...]:
+        return (T.DistanceBias(T.Linear(torch.ones(3), torch.ones(3))),)
+
+
+def test_the_terms_of_an_encoding_are_checked_too() -> None:
+    x = torch.randn(1, 4, 5, 8)
+    with pytest.raises(hw.HeadwayError, match=r"DistanceBias has past of shape \(3,\): give \[1 or 4\]"):
+        hw.attention(x, x, x, encoding=Shaped())
