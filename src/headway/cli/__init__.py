@@ -1,0 +1,59 @@
+"""headway on the command line: one file for each verb."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+COMMANDS: dict[str, str] = {
+    "compare": "headway.cli.compare",
+    "encodings": "headway.cli.encodings",
+}
+"""The module of each verb; its function ``run`` is the command, and its docstring the help."""
+
+EXTRA = ("typer", "rich", "matplotlib", "numpy")
+"""What the command line needs beside torch."""
+
+WRONG_INPUT = 2
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line and returns its exit code: 2 with one line on stderr where the input is wrong."""
+    from ..errors import HeadwayError
+
+    try:
+        import typer
+    except ModuleNotFoundError as error:
+        return _say(f"headway needs {error.name} for its command line: pip install 'headway[study]'")
+    # typer has click inside in some versions and beside it in others.
+    usage_error: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+    app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    app.callback()(_headway)
+    for name, module in COMMANDS.items():
+        app.command(name)(import_module(module).run)
+    given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    try:
+        code = typer.main.get_command(app).main(given, prog_name="headway", standalone_mode=False)
+    except HeadwayError as error:
+        return _say(f"headway: {error}")
+    except (KeyboardInterrupt, typer.Abort):
+        return _say("headway: stopped", INTERRUPTED)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA:
+            raise
+        return _say(f"headway needs {error.name} for this: pip install 'headway[study]'")
+    except usage_error as error:
+        return _say(f"headway: {error.format_message()}: see headway {given[0]} --help")
+    return code if isinstance(code, int) else 0
+
+
+def _headway() -> None:
+    """Multi-head attention for PyTorch that takes any position encoding."""
+
+
+def _say(line: str, code: int = WRONG_INPUT) -> int:
+    print(" ".join(line.split()), file=sys.stderr)
+    return code

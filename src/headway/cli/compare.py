@@ -1,0 +1,302 @@
+"""``headway compare``: which position encoding serves a text?"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import HeadwayError
+from ..study.protocol import Protocol
+from ._console import console
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.table import Table
+
+    from ..study import Results
+    from ..study.watch import Row
+
+
+def run(
+    corpus: Annotated[
+        str | None, typer.Argument(help="A file of UTF-8 text; without one, the topics of Python's manual.")
+    ] = None,
+    encodings: Annotated[
+        str | None,
+        typer.Option(help="Names with commas between them: rope,'rope(base=500000)',mine.py:Mine."),
+    ] = None,
+    baselines: Annotated[str, typer.Option(help="Recurrent baselines: lstm, rnn, or none.")] = "lstm",
+    train_length: Annotated[int, typer.Option(help="Bytes in a window of training.")] = Protocol.train_length,
+    lengths: Annotated[
+        str | None, typer.Option(help="Lengths to measure at. [1, 2, 4 and 8 times --train-length]")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds; one separates nothing.")] = 3,
+    layers: Annotated[int, typer.Option(help="Layers of each Transformer.")] = Protocol.layers,
+    width: Annotated[int, typer.Option(help="Its width, embed_dim.")] = Protocol.width,
+    heads: Annotated[int, typer.Option(help="Its heads.")] = Protocol.heads,
+    steps: Annotated[int | None, typer.Option(help=f"Steps of training, alike for all. [{Protocol.steps}]")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="In place of --steps: as many as fit, all encodings and seeds together.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Windows in a step.")] = Protocol.batch,
+    learning_rate: Annotated[float, typer.Option(help="The one learning rate.")] = Protocol.learning_rate,
+    recall_steps: Annotated[
+        int, typer.Option(help="Steps of training for the recall task; 0 leaves it out.")
+    ] = Protocol.recall_steps,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    out: Annotated[
+        str, typer.Option(help="The folder for everything; the same command goes on from what is there.")
+    ] = "headway-compare",
+) -> None:
+    """Train small Transformers alike, one for each position encoding, and see which holds beyond its length.
+
+    Writes results.jsonl, two pictures and report.html to --out.
+    """
+    from .. import study
+
+    screen = Screen(console())
+    try:
+        with screen:
+            results = study.compare(
+                corpus,
+                study.DEFAULT_ENCODINGS if encodings is None else split_names(encodings),
+                baselines=[] if baselines == "none" else split_names(baselines),
+                train_length=train_length,
+                lengths=None if lengths is None else numbers(lengths),
+                seeds=seeds,
+                layers=layers,
+                width=width,
+                heads=heads,
+                steps=steps,
+                minutes=minutes,
+                batch=batch,
+                learning_rate=learning_rate,
+                recall_steps=recall_steps,
+                device=device,
+                out=out,
+                watch=screen.watch(),
+            )
+    except KeyboardInterrupt:
+        print(f"headway: stopped; the same command goes on from what is in {out}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    screen.conclude(results, out)
+
+
+def split_names(text: str) -> list[str]:
+    """Splits at commas that stand in no bracket and no quotes; raises HeadwayError where a bracket stays open."""
+    names, name, depth, quote = [], "", 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"" and depth:
+            quote = letter
+        elif letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+        if letter == "," and not depth and not quote:
+            names.append(name.strip())
+            name = ""
+        else:
+            name += letter
+    if depth or quote:
+        raise HeadwayError(f"encodings {text!r} has a bracket or quote without its other half: close it")
+    return [name for name in [*names, name.strip()] if name]
+
+
+def numbers(text: str) -> list[int]:
+    """Whole numbers with commas between them; raises HeadwayError for anything else."""
+    try:
+        found = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        found = []
+    if not found:
+        raise HeadwayError(f"lengths is {text!r}: give whole numbers with commas, such as 128,256,512,1024")
+    return found
+
+
+class Screen:
+    """A table that grows with the results, and under it what is being done and how long it will take.
+
+    Where output is no terminal, each row is printed when it is there.
+    """
+
+    def __init__(self, out: Console) -> None:
+        self.out = out
+        self.live: Live | None = None
+        self.rows: list[Row] = []
+        self.lengths: Sequence[int] = ()
+        self.done, self.total = 0, 1
+        self.part = 0.0
+        self.begun_at = 0.0
+        self.began = time.monotonic()
+        self.doing = "measuring speed"
+        self.header_printed = False
+
+    def __enter__(self) -> Screen:
+        if self.out.is_terminal:
+            from rich.live import Live
+
+            self.live = Live(console=self.out, get_renderable=self.picture, refresh_per_second=4, transient=True)
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def watch(self) -> Any:
+        """What the comparison tells."""
+        from ..study import Watch
+
+        screen = self
+
+        class Teller(Watch):
+            def planned(self, protocol: Protocol, encodings: Sequence[str], done: int, total: int) -> None:
+                screen.planned(protocol, done, total)
+
+            def went_on(self, encoding: str, seed: int, doing: str, part: float) -> None:
+                screen.doing, screen.part = f"{encoding}, seed {seed}: {doing}", part
+
+            def measured(self, rows: Sequence[Row]) -> None:
+                screen.measured(rows)
+
+        return Teller()
+
+    def planned(self, protocol: Protocol, done: int, total: int) -> None:
+        """Prints what is about to happen."""
+        self.lengths, self.done, self.total = protocol.lengths, done, total
+        self.begun_at = done / total
+        self.began = time.monotonic()
+        self.out.print("[bold]The protocol, fixed before any result is seen[/bold]")
+        for sentence in protocol.text():
+            self.say(sentence, style="dim")
+        left = total - done
+        known = f", {done} of them done before" if done else ""
+        self.out.print(f"\n{total} trainings{known}, {left} to go; held-out bits per byte at each length:")
+        if self.live is None:
+            self.out.print(_line("encoding", [f"{length:,}" for length in self.lengths], "seed"))
+
+    def say(self, sentence: str, style: str = "") -> None:
+        """Prints a sentence, its further lines set in."""
+        from rich.table import Table
+
+        line = Table.grid(padding=(0, 1))
+        line.add_row("•", _plain(sentence), style=style)
+        self.out.print(line)
+
+    def measured(self, rows: Sequence[Row]) -> None:
+        """Takes rows of a training that is done."""
+        self.rows += rows
+        self.done, self.part = self.done + 1, 0.0
+        if self.live is None:
+            for name in dict.fromkeys(row["encoding"] for row in rows):
+                losses = [_loss(row["bits_per_byte"]) for row in rows if row["encoding"] == name]
+                self.out.print(_line(_plain(name), losses, str(rows[0]["seed"])))
+            self.out.print(f"  {self.left()}", style="dim")
+
+    def picture(self) -> RenderableType:
+        """What a terminal shows."""
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        part = (self.done + self.part) / self.total
+        line = Table.grid(padding=(0, 1))
+        line.add_row(ProgressBar(total=1.0, completed=part, width=32), f"{part:.0%}", self.left())
+        return Group(self.table(), line, f"[dim]{_plain(self.doing)}[/dim]")
+
+    def table(self) -> Table:
+        """The rows so far: one for each encoding and seed."""
+
+        table = _new_table(self.lengths, "seed")
+        keys = dict.fromkeys((row["encoding"], row["seed"]) for row in self.rows)
+        for name, seed in keys:
+            mine = [row for row in self.rows if (row["encoding"], row["seed"]) == (name, seed)]
+            table.add_row(_plain(name), *(_loss(row["bits_per_byte"]) for row in mine), str(seed))
+        return table
+
+    def left(self) -> str:
+        """How long what is left will take, by how long what is done took."""
+        part = (self.done + self.part) / self.total
+        gone = time.monotonic() - self.began
+        if part >= 1:
+            return "writing the report"
+        if part <= self.begun_at or gone < 2:
+            return "time left: not known yet"
+        seconds = gone * (1 - part) / (part - self.begun_at)
+        return f"time left: about {_duration(seconds)}"
+
+    def conclude(self, results: Results, out: str) -> None:
+        """Prints the table of everything and what may be concluded."""
+        losses = _new_table(results.lengths)
+        for name in results.encodings:
+            cells = []
+            for length in results.lengths:
+                ranking = results.ranking(length)
+                loss = _loss(results.mean(name, length))
+                cells.append(f"[bold green]{loss}[/bold green]" if ranking and ranking[0][1] == name else loss)
+            losses.add_row(_plain(name), *cells)
+        first, last = results.lengths[0], results.lengths[-1]
+        has_recall = any(row.get("recall") is not None for row in results.rows)
+        columns = (f"recall {first:,}", f"recall {last:,}") if has_recall else ()
+        costs = _new_table((), *columns, "parameters", "bytes/s", "kernel", "peak MiB")
+        for name in results.encodings:
+            row = results.any_row(name)
+            scores = [results.mean(name, at, "recall") for at in (first, last)] if has_recall else []
+            costs.add_row(
+                _plain(name),
+                *("—" if score is None else f"{100 * score:.0f} %" for score in scores),
+                f"{row['parameters']:,}",
+                f"{results.mean(name, row['length'], 'tokens_per_second') or 0:,.0f}",
+                row["kernel"],
+                f"{(results.mean(name, row['length'], 'peak_memory_bytes') or 0) / 2**20:,.0f}",
+            )
+        over = "one seed" if len(results.seeds) == 1 else f"mean of {len(results.seeds)} seeds"
+        self.out.print(f"\n[bold]Held-out bits per byte[/bold], {over}")
+        self.out.print(losses)
+        self.out.print("[bold]Recall, and what it took[/bold]" if has_recall else "[bold]What it took[/bold]")
+        self.out.print(costs)
+        self.out.print("[bold]What may be concluded[/bold]")
+        for sentence in results.conclusions():
+            self.say(sentence)
+        self.out.print(f"\n{out}/report.html, {out}/loss-by-position.png, {out}/results.jsonl")
+
+
+def _new_table(lengths: Sequence[int], *columns: str) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("encoding", no_wrap=True)
+    for name in (*(f"{length:,}" for length in lengths), *columns):
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _line(name: str, cells: Sequence[str], last: str) -> str:
+    return f"{name:<36}" + "".join(f"{cell:>9}" for cell in cells) + f"{last:>6}"
+
+
+def _loss(value: float | None) -> str:
+    return "—" if value is None else f"{value:.3f}"
+
+
+def _plain(text: str) -> str:
+    """Text in which rich sees no markup."""
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _duration(seconds: float) -> str:
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes = seconds // 60
+    return f"{minutes} min {seconds % 60:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

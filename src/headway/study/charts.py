@@ -1,0 +1,361 @@
+"""The pictures of a comparison: loss along the window, loss by length, and recall by distance."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from .results import Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which the colour-blind can tell apart, darkened where white paper needs it.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a3e9d", "#8c564b")
+ON_DARK = ("#4ba6e0", "#ff8a3d", "#2fc79b", "#e8a0c8", "#e6b800", "#8fd0f5", "#b98adb", "#c99a8e")
+BASELINE, BASELINE_ON_DARK = "#6b7280", "#9ca3af"
+GREY_DASHES = ((0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
+INK, INK_ON_DARK = "#1f2430", "#e6e8ee"
+FAINT, FAINT_ON_DARK = "#d9dce3", "#3a404d"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The size of a picture in inches, and where its axes are in it."""
+
+    width: float = 7.2
+    height: float = 4.9
+    left: float = 0.085
+    right: float = 0.735
+    top: float = 0.82
+    bottom: float = 0.13
+    title: float = 14.0
+
+
+WIDE = Layout()
+NARROW = Layout(width=4.7, height=5.0, left=0.11, right=0.6, top=0.79, bottom=0.125, title=13.0)
+"""For a phone."""
+
+TALLEST = 3.0
+"""How many bits above the best the y axis goes at most; what lies higher leaves the picture."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How the line of one encoding looks in every picture."""
+
+    colour: str
+    dashes: Any
+    marker: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """One encoding in a picture: a point for each x, and the lowest and highest of its seeds."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+    end: float
+    """How far it goes: the longest window, or distance."""
+
+
+def styles(results: Results) -> dict[str, Style]:
+    """A colour for each encoding, the same dashed for its interpolated row, grey for baselines."""
+    found: dict[str, Style] = {}
+    colours, greys = 0, 0
+    for name in results.encodings:
+        row = results.any_row(name)
+        if row["baseline"]:
+            found[name] = Style(BASELINE, GREY_DASHES[greys % 3], "s^D"[greys % 3])
+            greys += 1
+        elif row["view_of"] in found:
+            found[name] = Style(found[row["view_of"]].colour, (0, (4, 1.6)), "o")
+        else:
+            dashes = "-" if colours < len(COLOURS) else (0, (6, 1, 1, 1))
+            found[name] = Style(COLOURS[colours % len(COLOURS)], dashes, "o")
+            colours += 1
+    return found
+
+
+def by_position(results: Results) -> list[Line]:
+    """Bits per byte by how many bytes of the window are known."""
+    lines = []
+    for name in results.encodings:
+        found: dict[float, list[float]] = {}
+        end = 0
+        for row in results.rows:
+            if row["encoding"] == name:
+                for fewest, most, bits in row.get("bits_by_position", []):
+                    found.setdefault((fewest + most) / 2, []).append(bits)
+                    end = max(end, most)
+        if found:
+            x = sorted(found)
+            lines.append(_line(name, x, [found[at] for at in x], end))
+    return lines
+
+
+def by_length(results: Results, field: str = "bits_per_byte") -> list[Line]:
+    """A field by the length of the window."""
+    lines = []
+    for name in results.encodings:
+        found = [(length, list(results.by_seed(name, length, field).values())) for length in results.lengths]
+        found = [(length, values) for length, values in found if values]
+        if found:
+            lines.append(_line(name, [length for length, _ in found], [values for _, values in found]))
+    return lines
+
+
+def recall_by_distance(results: Results) -> list[Line]:
+    """The share of right answers, in per cent, by how far back the card lies, in the longest sequences."""
+    lines = []
+    for name in results.encodings:
+        rows = [row for row in results.rows if row["encoding"] == name and row.get("recall_by_distance")]
+        if not rows:
+            continue
+        longest = max(row["length"] for row in rows)
+        rows = [row for row in rows if row["length"] == longest]
+        distances = [
+            key for key in rows[0]["recall_by_distance"] if all(key in row["recall_by_distance"] for row in rows)
+        ]
+        runs = [[100 * row["recall_by_distance"][key] for row in rows] for key in distances]
+        lines.append(_line(name, [int(key) for key in distances], runs))
+    return lines
+
+
+def _line(name: str, x: Sequence[float], runs: list[list[float]], end: float | None = None) -> Line:
+    return Line(name, x, [mean(v) for v in runs], [min(v) for v in runs], [max(v) for v in runs], end or x[-1])
+
+
+def draw_by_position(results: Results, layout: Layout = WIDE) -> Figure:
+    """Loss by position in the window."""
+    return _draw(
+        results,
+        layout,
+        by_position(results),
+        "Loss by position in the window",
+        "bytes of the window known so far",
+        "held-out bits per byte",
+        bound="bits",
+        ticks=_powers(1, results.lengths[-1]),
+        points=True,
+    )
+
+
+def draw_by_length(results: Results, layout: Layout = WIDE) -> Figure:
+    """Loss by the length of the window."""
+    return _draw(
+        results,
+        layout,
+        by_length(results),
+        "Loss by length, in separate windows",
+        "bytes in the window",
+        "held-out bits per byte",
+        bound="bits",
+        ticks=results.lengths,
+        points=True,
+    )
+
+
+def draw_recall(results: Results, layout: Layout = WIDE) -> Figure:
+    """Recall by distance."""
+    return _draw(
+        results,
+        layout,
+        recall_by_distance(results),
+        f"Recall in sequences of up to {results.lengths[-1]:,}",
+        "tokens since the card was shown",
+        "right answers, %",
+        bound="per cent",
+        points=True,
+    )
+
+
+def _draw(
+    results: Results,
+    layout: Layout,
+    lines: list[Line],
+    title: str,
+    x_label: str,
+    y_label: str,
+    *,
+    bound: str,
+    ticks: Sequence[int] | None = None,
+    points: bool = False,
+) -> Figure:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    look = styles(results)
+    with rc_context({"font.family": ["DejaVu Sans"], "font.size": 11}):
+        figure = Figure(figsize=(layout.width, layout.height))
+        figure.subplots_adjust(left=layout.left, right=layout.right, top=layout.top, bottom=layout.bottom)
+        axes = figure.add_subplot()
+        end = max((max(line.x) for line in lines), default=2)
+        start = min((min(line.x) for line in lines), default=1)
+        axes.set_xscale("log", base=2)
+        axes.set_xlim(start / 1.06 if not points else start / 1.15, end * (1.02 if not points else 1.08))
+        low, high = _range(lines, bound)
+        axes.set_ylim(low, high)
+        for line in lines:
+            style = look[line.name]
+            axes.plot(
+                line.x,
+                line.y,
+                color=style.colour,
+                linestyle=style.dashes,
+                linewidth=1.9,
+                marker=style.marker if points else None,
+                markersize=4.5,
+                zorder=3,
+                solid_capstyle="round",
+            )
+            if len(results.seeds) > 1:
+                axes.fill_between(line.x, line.low, line.high, color=style.colour, alpha=0.14, linewidth=0)
+        _frame(axes, ticks or _powers(start, end))
+        trained = results.protocol.train_length
+        if start < trained < end:
+            axes.axvline(trained, color=INK, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+            axes.annotate(
+                "trained length",
+                (trained, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(0, 3),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize=9,
+                color=INK,
+            )
+        _name(axes, lines, look, low, high)
+        axes.set_xlabel(x_label, color=INK)
+        figure.text(0.02, 0.955, title, fontsize=layout.title, fontweight="bold", color=INK, va="center")
+        words = _subtitle(results, y_label)
+        lower = "\n".join((" · ".join(words[:2]), " · ".join(words[2:]))) if layout is NARROW else " · ".join(words)
+        figure.text(0.02, 0.915, lower, fontsize=9.5, color=INK, va="top", linespacing=1.4)
+        return figure
+
+
+def _subtitle(results: Results, y_label: str) -> list[str]:
+    seeds = len(results.seeds)
+    over = "one seed" if seeds == 1 else f"mean and range of {seeds} seeds"
+    corpus = Path(results.protocol.corpus).name
+    return [y_label, corpus, f"trained at {results.protocol.train_length:,}", over]
+
+
+def _range(lines: list[Line], bound: str) -> tuple[float, float]:
+    if bound == "per cent":
+        return -3, 104
+    values = [value for line in lines for value in line.y] or [0.0, 1.0]
+    low, high = min(values), max(values)
+    # The first bytes of a window are hard for everyone; what counts is what comes after them.
+    late = [value for line in lines for x, value in zip(line.x, line.y, strict=True) if x >= 4] or values
+    top = min(max(late), low + TALLEST) if max(late) > low else high
+    room = 0.05 * (top - low) or 0.1
+    return low - room, top + room
+
+
+def _powers(start: float, end: float) -> list[int]:
+    powers = [2**k for k in range(40) if start <= 2**k <= end * 1.01]
+    return powers if len(powers) <= 8 else powers[len(powers) % 2 :: 2]
+
+
+def _frame(axes: Axes, ticks: Sequence[int]) -> None:
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+    axes.xaxis.set_major_locator(FixedLocator(list(ticks)))
+    axes.xaxis.set_major_formatter(FixedFormatter([f"{tick:,}" for tick in ticks]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.grid(axis="y", color=FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(INK)
+    axes.tick_params(axis="y", length=0, colors=INK)
+    axes.tick_params(axis="x", colors=INK)
+
+
+def _name(axes: Axes, lines: list[Line], look: dict[str, Style], low: float, high: float) -> None:
+    """Writes each name beside the end of its line, moved apart where they would overlap."""
+    if not lines:
+        return
+    step = (high - low) * 0.052
+    wanted = sorted(((min(max(line.y[-1], low), high), line) for line in lines), key=lambda pair: pair[0])
+    places: list[float] = []
+    for y, _ in wanted:
+        places.append(max(y, places[-1] + step) if places else y)
+    # What the upward push drove over the top is pushed back down.
+    ceiling = high
+    for number in range(len(places) - 1, -1, -1):
+        places[number] = min(places[number], ceiling)
+        ceiling = places[number] - step
+    right = axes.get_xlim()[1]
+    for place, (y, line) in zip(places, wanted, strict=True):
+        style = look[line.name]
+        stops_early = line.x[-1] < max(other.x[-1] for other in lines) * 0.9
+        leaves = line.y[-1] > high
+        note = " ↑" if leaves else (f" (to {line.end:,.0f})" if stops_early else "")
+        if not stops_early and not leaves:
+            axes.plot(
+                [line.x[-1], right * 1.045], [y, place], color=style.colour, linewidth=0.7, clip_on=False, alpha=0.7
+            )
+        axes.annotate(
+            _short(line.name) + note,
+            (1.022, place),
+            xycoords=("axes fraction", "data"),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9.5,
+            color=style.colour,
+            annotation_clip=False,
+        )
+
+
+def _short(name: str) -> str:
+    """A name that fits beside a picture."""
+    name = name.replace('extend="interpolate"', "interpolated")
+    file, _, rest = name.rpartition("/")
+    name = rest if file and ".py" in rest else name
+    return name if len(name) <= 24 else name[:23] + "…"
+
+
+def png(figure: Figure, path: Path) -> None:
+    """Saves a picture for a README or a paper."""
+    figure.savefig(path, dpi=200, facecolor="white")
+
+
+def svg(figure: Figure) -> str:
+    """A picture to stand in a page, its colours named so that the page can change them in the dark."""
+    from matplotlib import rc_context
+
+    buffer = io.StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "headway"}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    for name, colour in names_of_colours().items():
+        text = text.replace(colour, f"var(--{name})")
+    return text
+
+
+def css_colours(dark: bool) -> str:
+    """The colours under the names that ``svg`` uses."""
+    named = names_of_colours()
+    if dark:
+        others = (*ON_DARK, BASELINE_ON_DARK, INK_ON_DARK, FAINT_ON_DARK)
+        named = dict(zip(named, others, strict=True))
+    return " ".join(f"--{name}: {colour};" for name, colour in named.items())
+
+
+def names_of_colours() -> dict[str, str]:
+    """Each colour of the pictures under the name it has in a page."""
+    series = {f"series-{number}": colour for number, colour in enumerate(COLOURS)}
+    return {**series, "baseline": BASELINE, "ink": INK, "faint": FAINT}

@@ -1,0 +1,76 @@
+"""The text: bytes of a file, or of the English manual that every Python carries, and what is held out."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadwayError
+
+DEFAULT_NAME = "pydoc_data.topics"
+HELD_OUT = 10
+"""One part in so many is held out: the last, in one piece."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text as bytes: ``train`` and the held-out ``validation`` behind it, both uint8 [bytes]."""
+
+    name: str
+    sha256: str
+    train: Tensor
+    validation: Tensor
+
+
+def load(path: str | Path | None, *, train_length: int, longest: int) -> Corpus:
+    """The corpus in a file of UTF-8 text, or the default one.
+
+    Raises HeadwayError for a file that is missing, empty, not text, or too short to train windows of
+    ``train_length`` bytes and to hold out one of ``longest`` with half of one before it.
+    """
+    name, content = (DEFAULT_NAME, _topics()) if path is None else (str(path), _read(Path(path)))
+    held_out = len(content) // HELD_OUT
+    needed = max(HELD_OUT * (longest + longest // 2 + 1), 2 * (train_length + 1))
+    if len(content) < needed:
+        raise HeadwayError(
+            f"corpus {name} has {len(content):,} bytes, too short for a length of {longest:,}: "
+            f"give at least {needed:,} bytes, or shorter lengths"
+        )
+    everything = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    return Corpus(name, hashlib.sha256(content).hexdigest(), everything[:-held_out], everything[-held_out:])
+
+
+def _topics() -> bytes:
+    """The topics of Python's help(), in alphabetical order: about 460 kB of English on one subject."""
+    from pydoc_data.topics import topics
+
+    return "\n\n".join(topics[name] for name in sorted(topics)).encode()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise HeadwayError(f"corpus {path} does not exist: give a text file, or none for the default text") from None
+    except OSError as error:
+        raise HeadwayError(
+            f"corpus {path} cannot be read ({error.strerror}): give a text file, or none for the default text"
+        ) from None
+    if not content:
+        raise HeadwayError(f"corpus {path} is empty: give a file with text in it")
+    wrong = content.find(b"\0")
+    if wrong < 0:
+        try:
+            content.decode()
+        except UnicodeDecodeError as error:
+            wrong = error.start
+    if wrong >= 0:
+        raise HeadwayError(
+            f"corpus {path} is not text: byte {wrong:,} is 0x{content[wrong]:02x}, which UTF-8 text does not "
+            "have there; give a file of UTF-8 text"
+        )
+    return content

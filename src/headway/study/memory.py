@@ -1,0 +1,48 @@
+"""How much memory a piece of work takes at most."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from pathlib import Path
+
+import torch
+
+CLEAR = Path("/proc/self/clear_refs")
+STATUS = Path("/proc/self/status")
+
+
+class Peak:
+    """The most memory held since this was made.
+
+    On a GPU: what torch held there at most. On Linux: the most that was resident for this process, Python and
+    torch included, its mark put back at the start. Elsewhere: the same since the process began.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = torch.device(device)
+        gc.collect()
+        self._reset = False
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+        else:
+            try:
+                CLEAR.write_text("5")
+                self._reset = True
+            except OSError:
+                pass
+
+    def bytes(self) -> int:
+        """The peak so far."""
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._device)
+        if self._reset:
+            for line in STATUS.read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+        try:
+            import resource
+        except ImportError:
+            return 0
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024

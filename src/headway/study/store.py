@@ -1,0 +1,172 @@
+"""The folder of a comparison: settings, results and checkpoints, each whole on disk or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from ..errors import HeadwayError
+from .watch import Row
+
+LATER = ("equal_time_steps", "sources")
+"""Settings that a run adds to, which need not be known when it starts."""
+
+
+class Store:
+    """A folder that one comparison at a time writes to, and that the next one goes on from.
+
+    with Store(out) as store:
+        settings = store.agree(settings)
+        store.add(rows)
+    """
+
+    def __init__(self, out: str | Path) -> None:
+        self.out = Path(out)
+        self.rows: list[Row] = []
+        self.settings: dict[str, Any] = {}
+        self._lock: IO[str] | None = None
+
+    def __enter__(self) -> Store:
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.out / "lock", "w")
+        except OSError as error:
+            raise HeadwayError(f"out {self.out} cannot be written to ({error.strerror}): give another --out") from None
+        if not _locked(self._lock):
+            self._lock.close()
+            raise HeadwayError(f"out {self.out} is in use by another comparison: wait for it, or give another --out")
+        self.settings = self._read_settings()
+        self.rows = read_rows(self.results)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    @property
+    def results(self) -> Path:
+        """One object per line: an encoding, a seed and a length."""
+        return self.out / "results.jsonl"
+
+    def agree(self, settings: dict[str, Any]) -> None:
+        """Takes the settings, or raises a HeadwayError that names what differs from the earlier run."""
+        for name, value in settings.items():
+            before = self.settings.get(name, value)
+            if before != value:
+                raise HeadwayError(
+                    f"{self.out} holds a comparison with {name} = {_short(before)}, now {name} = "
+                    f"{_short(value)}: give another --out, or the earlier {name}"
+                )
+        if not self.settings and self.rows:
+            raise HeadwayError(f"{self.out} holds results without their settings.json: give another --out")
+        self.settings = {**self.settings, **settings}
+        self.save_settings()
+
+    def agree_on_sources(self, specs: Sequence[str]) -> None:
+        """Keeps the hash of each file an encoding comes from; raises a HeadwayError if one has changed."""
+        known = self.settings.setdefault("sources", {})
+        for spec in specs:
+            file = re.match(r"(.+?\.py)(?=$|[:(])", spec)
+            if file is None:
+                continue
+            digest = hashlib.sha256(Path(file[1]).read_bytes()).hexdigest()
+            if known.setdefault(spec, digest) != digest:
+                raise HeadwayError(f"{file[1]} has changed since {self.out} was begun with {spec}: give another --out")
+        self.save_settings()
+
+    def equal_time_steps(self, row: str, seed: int, steps: int) -> int:
+        """The steps of a row that is trained by the clock: decided once, then kept."""
+        kept: int = self.settings.setdefault("equal_time_steps", {}).setdefault(f"{row}, seed {seed}", steps)
+        self.save_settings()
+        return kept
+
+    def checkpoint(self, name: str, seed: int, task: str) -> Path:
+        """Where the training of a row is kept."""
+        readable = re.sub(r"[^A-Za-z0-9.=-]+", "_", name).strip("_")[:60]
+        mark = hashlib.sha256(name.encode()).hexdigest()[:8]
+        return self.out / "checkpoints" / f"{readable}-{mark}-seed{seed}-{task}.pt"
+
+    def has(self, encoding: str, seed: int) -> bool:
+        """Whether every length of this encoding and seed is in the results."""
+        there = {row["length"] for row in self.rows if (row["encoding"], row["seed"]) == (encoding, seed)}
+        return there >= set(self.settings["lengths"])
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Puts rows in place of those with the same encoding, seed and length, on disk before it returns."""
+        new = {_key(row) for row in rows}
+        self.rows = [row for row in self.rows if _key(row) not in new] + list(rows)
+        _write(self.results, "".join(json.dumps(row, allow_nan=False) + "\n" for row in self.rows))
+
+    def save_settings(self) -> None:
+        """Writes the settings, whole."""
+        _write(self.out / "settings.json", json.dumps(self.settings, indent=2) + "\n")
+
+    def _read_settings(self) -> dict[str, Any]:
+        path = self.out / "settings.json"
+        if not path.exists():
+            return {}
+        try:
+            settings: dict[str, Any] = json.loads(path.read_text())
+        except ValueError:
+            raise HeadwayError(f"{path} is damaged: give another --out, or delete the folder") from None
+        return settings
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a results file; a last line that a kill cut off is left out.
+
+    Raises HeadwayError for a damaged line before that.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_text(errors="replace").split("\n")
+    rows: list[Row] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            _key(row)
+            rows.append(row)
+        except (ValueError, KeyError, TypeError):
+            if line and number < len(lines):
+                raise HeadwayError(f"{path} line {number} is damaged: delete that line to measure it anew") from None
+    return rows
+
+
+def _key(row: Row) -> tuple[str, int, int]:
+    return row["encoding"], row["seed"], row["length"]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:12] + "…" + text[-4:]
+
+
+def _write(path: Path, text: str) -> None:
+    """Replaces a file so that at any moment either the old or the new one is there."""
+    beside = path.with_name(path.name + ".part")
+    with open(beside, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+
+
+def _locked(file: IO[str]) -> bool:
+    """Whether this process now holds the file for itself; true where the system knows no such lock."""
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,160 @@
+import importlib
+import random
+from pathlib import Path
+
+import pytest
+
+from headway import cli
+from headway.cli.compare import numbers, split_names
+from headway.errors import HeadwayError
+from headway.positions import ENCODINGS
+
+SMALL = [
+    "--train-length",
+    "16",
+    "--lengths",
+    "16,32",
+    "--seeds",
+    "1",
+    "--layers",
+    "1",
+    "--width",
+    "16",
+    "--heads",
+    "2",
+    "--steps",
+    "3",
+    "--batch",
+    "2",
+    "--recall-steps",
+    "0",
+    "--baselines",
+    "none",
+    "--device",
+    "cpu",
+]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    draw = random.Random(0)
+    path = tmp_path / "text.txt"
+    path.write_text(" ".join(draw.choice(["the", "of", "and", "to", "in"]) for _ in range(2000)))
+    return str(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(arguments)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_every_command_has_a_file_and_every_file_is_a_command() -> None:
+    folder = Path(cli.__file__).parent
+    files = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
+    assert files == set(cli.COMMANDS)
+    for name, module in cli.COMMANDS.items():
+        assert module == f"headway.cli.{name}"
+        assert importlib.import_module(module).run.__doc__
+
+
+def test_compare_prints_rows_and_conclusions_and_writes_the_report(
+    capsys: pytest.CaptureFixture[str], text: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    code, printed, errors = run(
+        capsys, "compare", text, "--encodings", "learned,rope(base=500, layout='half')", *SMALL, "--out", str(out)
+    )
+    assert (code, errors) == (0, "")
+    for said in ("fixed before any result", "learned", "rope(base=500, layout='half')", "—", "is best", "One seed"):
+        assert said in printed
+    assert (out / "report.html").exists()
+
+
+def test_a_command_that_was_interrupted_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headway.study.comparison.train", interrupted)
+    code, _, errors = run(capsys, "compare", text, "--encodings", "rope", *SMALL, "--out", str(tmp_path / "out"))
+    assert code == 130
+    assert errors == f"headway: stopped; the same command goes on from what is in {tmp_path / 'out'}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["compare", "missing.txt"], "missing.txt does not exist"),
+        (["compare", "--encodings", "rop"], "'rop' is not known"),
+        (["compare", "--encodings", "rope(base="], "has a bracket or quote without its other half"),
+        (["compare", "--encodings", "nowhere.py:Mine"], "nowhere.py is not a file"),
+        (["compare", "--lengths", "128,x"], "lengths is '128,x'"),
+        (["compare", "--steps", "many"], "'--steps'"),
+        (["compare", "--steps", "5", "--minutes", "1"], "both given"),
+        (["compare", "--width", "130"], "width 130 is not divisible by heads 4"),
+        (["compare", "--colour", "red"], "--colour"),
+        (["compare", "--seeds", "0"], "seeds is 0"),
+        (["encodings", "rop"], "'rop' is not known"),
+        (["dance"], "dance"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_two(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, errors = run(capsys, *arguments)
+    assert code == 2
+    assert said in errors
+    assert errors.startswith("headway: ")
+    assert errors.count("\n") == 1
+    assert "Traceback" not in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_text_that_is_no_text_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "picture.png"
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(20000))
+    code, _, errors = run(capsys, "compare", str(path), "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert "is not text: byte 8 is 0x00" in errors
+    assert errors.count("\n") == 1
+
+
+def test_encodings_lists_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed, _ = run(capsys, "encodings")
+    assert code == 0
+    for name in ENCODINGS:
+        assert f" {name} " in printed
+    assert "queries and keys" in printed
+
+
+def test_encodings_shows_one(capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed, _ = run(capsys, "encodings", "alibi")
+    assert code == 0
+    for said in ("ALiBi", "score[h,i,j]", "Properties", "each position", "@inproceedings"):
+        assert said in printed
+
+
+def test_without_arguments_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed, _ = run(capsys)
+    assert code == 0
+    for name in cli.COMMANDS:
+        assert name in printed
+
+
+def test_names_are_split_outside_of_brackets_and_quotes() -> None:
+    assert split_names("rope, rope(base=5, layout='half') ,mine.py:Mine(a=[1, 2], b=')')") == [
+        "rope",
+        "rope(base=5, layout='half')",
+        "mine.py:Mine(a=[1, 2], b=')')",
+    ]
+    with pytest.raises(HeadwayError, match="close it"):
+        split_names("rope(base=5")
+
+
+def test_numbers_are_read() -> None:
+    assert numbers("128, 256,") == [128, 256]
+    with pytest.raises(HeadwayError):
+        numbers(",")

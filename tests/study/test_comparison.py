@@ -1,0 +1,257 @@
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import headway
+from headway.errors import HeadwayError
+from headway.study import Watch, compare, comparison, train
+from headway.study.watch import Row
+
+MINE = """
+from headway.positions import PositionEncoding
+
+class Mine(PositionEncoding):
+    '''Nearer tokens count more.'''
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor = factor
+    def prepare_query(self, q, coordinates):
+        return q * self.factor
+"""
+
+
+class Stops(Watch):
+    """Stops the comparison at the first word of this encoding that fits."""
+
+    def __init__(self, encoding: str, doing: str) -> None:
+        self.encoding, self.doing = encoding, doing
+
+    def went_on(self, encoding: str, seed: int, doing: str, part: float) -> None:
+        assert 0 <= part <= 1
+        if encoding == self.encoding and self.doing in doing:
+            raise KeyboardInterrupt
+
+
+class Lists(Watch):
+    """Which encodings and seeds were worked on."""
+
+    def __init__(self) -> None:
+        self.trained: list[tuple[str, int]] = []
+        self.rows: list[Row] = []
+
+    def went_on(self, encoding: str, seed: int, doing: str, part: float) -> None:
+        if "step" in doing and (encoding, seed) not in self.trained:
+            self.trained.append((encoding, seed))
+
+    def measured(self, rows: Sequence[Row]) -> None:
+        self.rows += rows
+
+
+@pytest.fixture(autouse=True)
+def without_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures take most of the time of a tiny comparison, and have tests of their own."""
+    monkeypatch.setattr(comparison.report, "write", lambda results, out: [])
+
+
+def numbers(rows: Sequence[Row]) -> dict[tuple[str, int, int], Any]:
+    """What does not depend on the clock."""
+    keys = ("bits_per_byte", "sliding_bits_per_byte", "bits_by_position", "recall", "train_loss_bits", "parameters")
+    return {(row["encoding"], row["seed"], row["length"]): [row.get(key) for key in keys] for row in rows}
+
+
+def test_there_is_a_row_for_each_encoding_seed_and_length(
+    text_file: Path, tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    watch = Lists()
+    settings = {**tiny, "seeds": 2, "recall_steps": 2, "baselines": ("lstm",)}
+    results = compare(text_file, ["learned", "rope"], **settings, out=out, watch=watch)
+    lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    assert lines == results.rows == watch.rows
+    names = ["learned", 'learned(extend="interpolate")', "rope", "lstm (equal parameters)", "lstm (equal time)"]
+    assert results.encodings == names
+    assert set(numbers(lines)) == {(name, seed, length) for name in names for seed in (0, 1) for length in (16, 32)}
+    for row in lines:
+        assert row["corpus_sha256"] == results.protocol.corpus_sha256
+        assert row["versions"]["torch"] == torch.__version__
+        assert row["threads"] == torch.get_num_threads()
+        assert row["tokens_per_second"] > 0
+        assert row["peak_memory_bytes"] > 2**20
+        assert row["kernel"]
+        if (row["encoding"], row["length"]) == ("learned", 32):
+            assert row["bits_per_byte"] is None
+            assert "max_length 16" in row["reason"]
+        else:
+            assert 0 < row["bits_per_byte"] < 20
+            assert 0 < row["sliding_bits_per_byte"] < 20
+        assert ("recall" in row) == (row["encoding"] != "lstm (equal time)")
+    learned = results.any_row("learned")
+    assert learned["parameters"] - results.any_row("rope")["parameters"] == learned["encoding_parameters"] == 16 * 16
+    # At the trained length the second view is the same model.
+    assert results.mean(names[0], 16) == results.mean(names[1], 16)
+
+
+def test_another_encoding_and_another_seed_train_only_what_is_new(
+    text_file: Path, tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    first = compare(text_file, ["rope"], **tiny, out=tmp_path)
+    watch = Lists()
+    second = compare(text_file, ["rope", "alibi"], **tiny, out=tmp_path, watch=watch)
+    assert watch.trained == [("alibi", 0)]
+    assert second.rows[:2] == first.rows
+    watch = Lists()
+    compare(text_file, ["alibi"], **{**tiny, "seeds": 2}, out=tmp_path, watch=watch)
+    assert watch.trained == [("alibi", 1)]
+    again = Lists()
+    assert compare(text_file, ["rope"], **tiny, out=tmp_path, watch=again).encodings == ["rope", "alibi"]
+    assert again.trained == []
+
+
+@pytest.mark.parametrize("stop", [("rope", "language model, step 3"), ("t5", "measuring"), ("t5", "recall, step 2")])
+def test_what_was_interrupted_goes_on_to_the_same_numbers(
+    text_file: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: tuple[str, str]
+) -> None:
+    settings = {**tiny, "recall_steps": 3}
+    whole = compare(text_file, ["rope", "t5"], **settings)
+    monkeypatch.setattr(train, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        compare(text_file, ["rope", "t5"], **settings, out=tmp_path, watch=Stops(*stop))
+    gone_on = compare(text_file, ["rope", "t5"], **settings, out=tmp_path)
+    assert numbers(gone_on.rows) == numbers(whole.rows)
+
+
+def test_what_was_killed_goes_on_to_the_same_numbers(text_file: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
+    program = f"""
+import os, signal, torch
+torch.set_num_threads({torch.get_num_threads()})
+from headway.study import Watch, compare, train
+train.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+class Kills(Watch):
+    def went_on(self, encoding, seed, doing, part):
+        if encoding == "t5" and "step 3" in doing:
+            os.kill(os.getpid(), signal.SIGKILL)
+compare({str(text_file)!r}, ["rope", "t5"], **{tiny!r}, out={str(tmp_path / "out")!r}, watch=Kills())
+"""
+    killed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert killed.returncode == -9, killed.stderr
+    watch = Lists()
+    gone_on = compare(text_file, ["rope", "t5"], **tiny, out=tmp_path / "out", watch=watch)
+    assert watch.trained == [("t5", 0)]
+    assert numbers(gone_on.rows) == numbers(compare(text_file, ["rope", "t5"], **tiny).rows)
+
+
+def test_a_row_that_a_kill_cut_off_is_measured_again(text_file: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
+    first = compare(text_file, ["rope"], **tiny, out=tmp_path)
+    path = tmp_path / "results.jsonl"
+    path.write_text(path.read_text()[:-30])
+    assert numbers(compare(text_file, ["rope"], **tiny, out=tmp_path).rows) == numbers(first.rows)
+
+
+def test_all_encodings_see_the_same_batches(
+    text_file: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[int]] = []
+    step = comparison.LanguageModel.step
+
+    def spied(self: Any, training: Any, seed: int, number: int) -> Any:
+        inputs, targets = step(self, training, seed, number)
+        seen.append(inputs.flatten().tolist())
+        return inputs, targets
+
+    monkeypatch.setattr(comparison.LanguageModel, "step", spied)
+    compare(text_file, ["rope", "learned", "shaw"], **tiny)
+    assert len(seen) == 12
+    assert seen[:4] == seen[4:8] == seen[8:]
+    assert seen[0] != seen[1]
+
+
+def test_an_encoding_of_ones_own_is_compared_by_the_name_of_its_file(
+    text_file: Path, tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    specs = [f"{file}:Mine", f"{file}:Mine(factor=3.0)", str(file), "none"]
+    results = compare(text_file, specs, **tiny, out=tmp_path / "out")
+    assert results.encodings == specs
+    losses = [results.mean(spec, 16) for spec in specs]
+    assert losses[0] == losses[2] == losses[3] != losses[1]
+    file.write_text(MINE + "\n# changed\n")
+    with pytest.raises(HeadwayError, match="has changed"):
+        compare(text_file, specs, **tiny, out=tmp_path / "out")
+
+
+def test_minutes_choose_the_steps_once(text_file: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
+    settings = {**tiny, "steps": None, "minutes": 0.2, "recall_steps": 1, "baselines": ("lstm",)}
+    with pytest.raises(KeyboardInterrupt):
+        compare(text_file, ["rope"], **settings, out=tmp_path, watch=Stops("rope", "step 2"))
+    steps = json.loads((tmp_path / "settings.json").read_text())["steps"]
+    assert steps >= comparison.FEWEST_STEPS
+    with pytest.raises(KeyboardInterrupt):
+        compare(text_file, ["rope"], **settings, out=tmp_path, watch=Stops("rope", f"step 3 of {steps:,}"))
+
+
+def test_too_few_minutes_are_refused_with_what_would_do(text_file: Path, tiny: dict[str, Any]) -> None:
+    with pytest.raises(HeadwayError, match=r"minutes 0\.01 is too short .* give at least 0\.\d"):
+        compare(text_file, ["rope"], **{**tiny, "steps": None, "minutes": 0.01})
+
+
+@pytest.mark.parametrize(
+    ("encodings", "change", "said"),
+    [
+        (["rop"], {}, "'rop' is not known"),
+        (["rope(head_dim=7)"], {}, "head_dim is 7"),
+        (["none.py:Mine"], {}, "none.py is not a file"),
+        ([], {}, "encodings is empty"),
+        (["rope"], {"seeds": 0}, "seeds is 0"),
+        (["rope"], {"minutes": 1.0}, "both given"),
+        (["rope"], {"steps": None, "minutes": -1.0}, "minutes is -1"),
+        (["rope"], {"steps": 0}, "steps is 0"),
+        (["rope"], {"device": "abacus"}, "device 'abacus' cannot be used"),
+        (["rope"], {"baselines": ("gru",)}, "baseline 'gru' is not known: there are lstm, rnn"),
+        (["rope"], {"lengths": (10**6,)}, "too short for a length of 1,000,000"),
+        (["rope"], {"width": 15}, "width 15 is not divisible by heads 2"),
+    ],
+)
+def test_wrong_input_is_said_before_anything_is_trained_or_written(
+    text_file: Path, tiny: dict[str, Any], tmp_path: Path, encodings: list[str], change: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(HeadwayError, match=said) as raised:
+        compare(text_file, encodings, **{**tiny, **change}, out=tmp_path / "out")
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_settings_that_differ_from_the_folders_are_refused(
+    text_file: Path, tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    compare(text_file, ["none"], **tiny, out=tmp_path / "out")
+    for change, said in (
+        ({"steps": 5}, "steps = 4, now steps = 5"),
+        ({"width": 32}, "width = 16"),
+        ({"lengths": (16,)}, "lengths"),
+    ):
+        with pytest.raises(HeadwayError, match=said):
+            compare(text_file, ["none"], **{**tiny, **change}, out=tmp_path / "out")
+    text_file.write_text(text_file.read_text().upper())
+    with pytest.raises(HeadwayError, match="corpus_sha256"):
+        compare(text_file, ["none"], **tiny, out=tmp_path / "out")
+
+
+def test_training_that_diverges_leaves_valid_json(text_file: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    compare(text_file, [f"{file}:Mine(factor=1e39)", "rope"], **tiny, out=tmp_path / "out")
+    rows = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+    assert rows[0]["bits_per_byte"] is None
+    assert "diverged" in rows[0]["reason"]
+    assert rows[2]["bits_per_byte"] > 0
+
+
+def test_it_is_reached_as_headway_study() -> None:
+    assert headway.study.compare is compare

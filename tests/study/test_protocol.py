@@ -1,0 +1,44 @@
+import dataclasses
+import json
+
+import pytest
+
+from headway.errors import HeadwayError
+from headway.study.protocol import Protocol, derived_seed
+
+
+def test_a_derived_seed_is_the_same_in_every_process() -> None:
+    assert derived_seed(0, "model") == 1774364661312384809
+    assert len({derived_seed(seed, name) for seed in range(20) for name in ("a", "b")}) == 40
+
+
+def test_settings_come_back_from_json(protocol: Protocol) -> None:
+    assert Protocol.from_settings(json.loads(json.dumps(protocol.settings()))) == protocol
+
+
+def test_the_text_says_what_was_fixed(protocol: Protocol) -> None:
+    text = " ".join(dataclasses.replace(protocol, minutes=3).text())
+    for said in (protocol.corpus_sha256, "6 steps of 2 windows of 16 bytes", "16, 32", "1/√head_dim", "3 minutes"):
+        assert said in text
+
+
+def test_recall_is_not_spoken_of_where_it_is_left_out(protocol: Protocol) -> None:
+    assert "Recall:" in " ".join(protocol.text())
+    assert "Recall:" not in " ".join(dataclasses.replace(protocol, recall_steps=0).text())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"layers": 0}, "layers is 0: give at least 1"),
+        ({"steps": -3}, "steps is -3"),
+        ({"lengths": ()}, "give at least one length"),
+        ({"lengths": (16, 1)}, "none below 2"),
+        ({"width": 17}, r"width 17 is not divisible by heads 2: choose width = 16 or 18"),
+        ({"recall_steps": -1}, "recall_steps is -1"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
+    ],
+)
+def test_sizes_that_will_not_do(protocol: Protocol, change: dict[str, object], said: str) -> None:
+    with pytest.raises(HeadwayError, match=said):
+        dataclasses.replace(protocol, **change)  # type: ignore[arg-type]

@@ -1,0 +1,74 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from headway.errors import HeadwayError
+from headway.study import corpora, train
+from headway.study.models import Sizes, build_transformer
+from headway.study.protocol import Protocol, Training
+from headway.study.tasks import LanguageModel
+
+
+class StoppedError(Exception):
+    pass
+
+
+def trained(text_file: Path, protocol: Protocol, checkpoint: Path | None, stop: int | None = None) -> torch.nn.Module:
+    task = LanguageModel(corpora.load(text_file, train_length=16, longest=32), protocol)
+    model = build_transformer("t5", Sizes.of(protocol, task.name, task.vocabulary), 0)
+
+    def watch(step: int, loss: float) -> None:
+        if step == stop:
+            raise StoppedError
+
+    train.train(model, task, protocol.language, 0, checkpoint=checkpoint, watch=watch)
+    return model
+
+
+def test_training_that_was_stopped_goes_on_bit_for_bit(
+    text_file: Path, protocol: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    path = tmp_path / "checkpoints" / "model.pt"
+    for stop in (2, 5):
+        with pytest.raises(StoppedError):
+            trained(text_file, protocol, path, stop)
+        assert train.read_checkpoint(path)["step"] == stop  # type: ignore[index]
+    gone_on = trained(text_file, protocol, path).state_dict()
+    whole = trained(text_file, protocol, None).state_dict()
+    assert all(torch.equal(gone_on[name], whole[name]) for name in whole)
+
+
+def test_a_finished_training_is_only_read(text_file: Path, protocol: Protocol, tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    first = trained(text_file, protocol, path).state_dict()
+    again = trained(text_file, protocol, path, stop=1).state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert train.read_checkpoint(path)["optimizer"] is None  # type: ignore[index]
+
+
+def test_training_lowers_the_loss(text_file: Path, protocol: Protocol) -> None:
+    losses = []
+    task = LanguageModel(corpora.load(text_file, train_length=16, longest=32), protocol)
+    model = build_transformer("none", Sizes.of(protocol, task.name, task.vocabulary), 0)
+    training = Training(steps=60, batch=8, length=16, learning_rate=1e-2)
+    train.train(model, task, training, 0, watch=lambda step, loss: losses.append(loss))
+    assert losses[-1] < losses[0] - 2
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"not a checkpoint")
+    with pytest.raises(HeadwayError, match=r"model\.pt cannot be read .* delete it"):
+        train.read_checkpoint(path)
+
+
+def test_the_learning_rate_rises_and_falls() -> None:
+    training = Training(steps=100, batch=1, length=1, learning_rate=1.0)
+    rates = [train.schedule(step, training) for step in range(100)]
+    assert training.warmup == 10
+    assert rates[9] == 1
+    assert rates[:10] == sorted(rates[:10])
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[-1] < 0.001
