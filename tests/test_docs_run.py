@@ -1,0 +1,192 @@
+"""The documents do what they say: their Python runs and prints what they show, their commands exist.
+
+The Python blocks of one file run in their order, in one namespace, in an empty folder. A block that begins
+with a comment like `# mine.py` is also saved under that name. A ```text block right below a Python block is
+what it prints. Commands are checked against the Makefile and the --help of the command line; cheap ones run.
+"""
+
+import ast
+import contextlib
+import io
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+import types
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from headway.positions import ENCODINGS
+
+ROOT = Path(__file__).parents[1]
+MUST_EXIST = ["README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md", "DESIGN.md", "BENCHMARKS.md"]
+FOUND = [str(p.relative_to(ROOT)) for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]]
+DOCUMENTS = sorted({*MUST_EXIST, *FOUND})
+
+SHELL = {"sh", "console"}
+SHOWN = {"text", "bibtex", "toml", "diff", "mermaid"}  # languages that are only looked at
+CHEAP = {"encodings"}  # verbs of the command line that are run as they stand
+BASELINES = {"lstm", "rnn"}  # what `compare` trains beside the encodings
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    text: str
+    line: int  # of its first line in the document, counted from 1
+    below: str  # the block's text right below, where that is ```text; else ""
+
+
+def blocks(document: str) -> list[Block]:
+    """The fenced blocks of a document, in their order."""
+    lines = (ROOT / document).read_text(encoding="utf-8").split("\n")
+    fences = [number for number, line in enumerate(lines) if line.lstrip().startswith("```")]
+    assert len(fences) % 2 == 0, f"{document}: a fence is not closed"
+    found: list[Block] = []
+    for start, end in reversed(list(zip(fences[::2], fences[1::2], strict=True))):
+        language = lines[start].strip().removeprefix("```").strip()
+        text = textwrap.dedent("\n".join(lines[start + 1 : end]))
+        following = next((n for n in range(end + 1, len(lines)) if lines[n].strip()), None)
+        output = found[-1].text if following is not None and lines[following].strip() == "```text" else ""
+        found.append(Block(language, text, start + 2, output))
+    return found[::-1]
+
+
+def commands(document: str) -> list[tuple[int, list[str]]]:
+    """(line, words) of every command that a document tells the reader to type."""
+    found = []
+    for block in blocks(document):
+        if block.language not in SHELL:
+            continue
+        text = block.text.replace("\\\n", "  ")
+        for line in text.split("\n"):
+            if block.language == "console":  # a session: what follows a prompt is typed, the rest is printed
+                if not line.startswith("$ "):
+                    continue
+                line = line[2:]
+            words = shlex.split(line, comments=True)
+            while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                words = words[1:]
+            if words:
+                found.append((block.line, words))
+    return found
+
+
+@cache
+def headway(*arguments: str) -> str:
+    """What the command line prints for these arguments."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; from headway.cli import main; sys.exit(main())", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
+    )
+    assert done.returncode == 0, f"headway {shlex.join(arguments)}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def names_in(encodings: str) -> list[str]:
+    """The names in a list like "rope,rope(base=500000, half=True),mine.py:Mine", without their arguments."""
+    return [name.strip() for name in re.sub(r"\([^()]*\)", "", encodings).split(",")]
+
+
+def check_headway(words: list[str]) -> None:
+    verb, *rest = words
+    if verb.startswith("-") or verb in CHEAP:
+        headway(*words)
+        return
+    known = headway(verb, "--help")
+    for option in [word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)]:
+        assert re.search(rf"(?<![\w-]){option}(?![\w-])", known), f"headway {verb} has no {option}"
+    for option, value in itertools.pairwise(rest):
+        if option == "--encodings":
+            unknown = {n for n in names_in(value) if ":" not in n} - set(ENCODINGS) - BASELINES
+            assert not unknown, f"no encoding is called {unknown}"
+
+
+def check_command(words: list[str]) -> None:
+    program, *rest = words
+    if program == "headway":
+        check_headway(rest)
+    elif program == "make":
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        for target in [word for word in rest if "=" not in word]:
+            assert re.search(rf"^{re.escape(target)}:", makefile, re.M), (
+                f"the Makefile has no target {target}"
+            )
+    elif program == "pip":
+        project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+        for extras in re.findall(r"(?:headway|\.)\[([\w,]+)\]", " ".join(rest)):
+            for extra in extras.split(","):
+                assert re.search(rf"^{extra} = \[", project, re.M), f"pyproject.toml has no extra {extra}"
+    elif program in ("python", "python3"):
+        if rest[0] == "-c":
+            ast.parse(rest[1])
+        elif rest[0] == "-m":
+            assert rest[1] in ("pip", "pytest", "venv"), f"python -m {rest[1]}: teach this test to check it"
+        else:
+            assert (ROOT / rest[0]).is_file(), f"{rest[0]} is not there"
+    else:
+        assert program in ("git", "cd"), f"{program}: teach this test to check it"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_blocks_say_what_they_are(document: str) -> None:
+    for block in blocks(document):
+        assert block.language in {"python", *SHELL, *SHOWN}, f"{document}:{block.line}: {block.language!r}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_python_blocks_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = types.ModuleType("document")
+    monkeypatch.setitem(sys.modules, "document", module)
+    for block in blocks(document):
+        if block.language != "python":
+            continue
+        if named := re.match(r"# ([\w-]+\.py)\b", block.text):
+            Path(named[1]).write_text(block.text, encoding="utf-8")
+        # Compiled as if it stood in the document, so that a traceback shows the document's own line.
+        code = compile("\n" * (block.line - 1) + block.text, str(ROOT / document), "exec")
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, module.__dict__)
+        if block.below:
+            shown, got = (
+                [line.rstrip() for line in text.strip().split("\n")]
+                for text in (block.below, printed.getvalue())
+            )
+            assert got == shown, f"{document}:{block.line} prints something else"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_commands_exist(document: str) -> None:
+    for line, words in commands(document):
+        try:
+            check_command(words)
+        except AssertionError as error:
+            raise AssertionError(f"{document}:{line}: {shlex.join(words)}: {error}") from error
+
+
+def test_the_readmes_teach_something() -> None:
+    """If no block were found the tests above would pass on nothing."""
+    for document in ("README.md", "README.zh-CN.md"):
+        assert len([block for block in blocks(document) if block.language == "python"]) >= 3, document
+        assert [words for _, words in commands(document) if words[:2] == ["headway", "compare"]], document
+
+
+def test_both_readmes_have_the_same_code() -> None:
+    """Comments may be translated; the order of blocks and every command are the same."""
+    english, chinese = blocks("README.md"), blocks("README.zh-CN.md")
+    assert [block.language for block in english] == [block.language for block in chinese]
+    assert [words for _, words in commands("README.md")] == [
+        words for _, words in commands("README.zh-CN.md")
+    ]

@@ -1,0 +1,161 @@
+"""Imports point one way. Read from the source, so that an import inside a function counts as well."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeGuard
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "headway"
+
+# From the ground up: a part may import what stands in an earlier layer, and its neighbours in its own layer
+# as long as that makes no circle. `errors` stands below everything.
+LAYERS = [
+    ["errors"],
+    ["coordinates", "terms", "masks"],
+    ["positions", "kernels"],
+    ["attention"],
+    ["nn"],
+    ["vectors", "models"],
+    ["checkpoints", "parallel"],
+    ["inspection"],
+    ["testing"],
+    ["study"],
+    ["cli"],
+]
+HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
+STRANGERS = {frozenset({"positions", "kernels"})}  # neighbours that never import each other
+ROOT = "headway"  # the public surface: the file headway/__init__.py
+ABOVE_THE_ROOT = {"testing", "study", "cli"}  # these may use `import headway as hw`, as a user does
+
+
+def under_type_checking(node: ast.AST) -> TypeGuard[ast.If]:
+    """True of `if TYPE_CHECKING:`, whose imports are never run."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def running_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    for child in node.orelse if under_type_checking(node) else ast.iter_child_nodes(node):
+        yield from running_nodes(child)
+
+
+def imported_names(tree: ast.AST, package: str) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import; `from a import b` gives a.b, whatever b is."""
+    for node in running_nodes(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            for alias in node.names:
+                yield node.lineno, ".".join([*above, *filter(None, [node.module]), alias.name])
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in (
+            "import_module",
+            "__import__",
+        ):
+            name = node.args[0]
+            if isinstance(name, ast.Constant):
+                yield node.lineno, str(name.value)
+
+
+def part_of(name: str) -> str | None:
+    """The part that a dotted name lies in: headway.nn.block is in nn, headway.encoding in the root."""
+    first, *rest = name.split(".")
+    if first != "headway":
+        return None
+    return rest[0] if rest and rest[0] in HEIGHT else ROOT
+
+
+def arrows(source: str, module: str, *, is_package: bool) -> Iterator[tuple[int, str, str]]:
+    """(line, part that imports, part imported) of every import that crosses from one part into another."""
+    origin = part_of(module) or ROOT
+    package = module if is_package else module.rpartition(".")[0]
+    for line, name in imported_names(ast.parse(source), package):
+        target = part_of(name)
+        if target is not None and target != origin:
+            yield line, origin, target
+
+
+def refusal(origin: str, target: str) -> str | None:
+    """Why `origin` may not import `target`; None where it may."""
+    if origin == ROOT:
+        return "the command line is for the shell alone" if target == "cli" else None
+    if target == ROOT:
+        return None if origin in ABOVE_THE_ROOT else "import from the part that owns it, not from the root"
+    if {origin, target} in STRANGERS:
+        return f"{origin} and {target} never import each other"
+    if HEIGHT[target] > HEIGHT[origin]:
+        return f"{target} stands above {origin}"
+    return None
+
+
+def all_arrows() -> Iterator[tuple[str, str, str]]:
+    """(place, part that imports, part imported) over the whole package."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        inside = path.relative_to(SOURCE.parent).with_suffix("")
+        is_package = inside.name == "__init__"
+        module = ".".join(inside.parent.parts if is_package else inside.parts)
+        for line, origin, target in arrows(path.read_text(encoding="utf-8"), module, is_package=is_package):
+            yield f"{path.relative_to(SOURCE)}:{line}", origin, target
+
+
+def test_every_part_has_its_layer() -> None:
+    parts = {p.stem for p in SOURCE.iterdir() if p.suffix == ".py" or (p.is_dir() and any(p.rglob("*.py")))}
+    assert parts - {"__init__", "__main__", *HEIGHT} == set(), "give the new part a place in LAYERS"
+
+
+def test_imports_point_one_way() -> None:
+    wrong = [
+        f"{place}: {origin} imports {target}: {why}"
+        for place, origin, target in all_arrows()
+        if (why := refusal(origin, target))
+    ]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_no_circles_between_parts() -> None:
+    edges: dict[str, set[str]] = {}
+    for _, origin, target in all_arrows():
+        if ROOT not in (origin, target):
+            edges.setdefault(origin, set()).add(target)
+    assert edges, "no import between parts was found: the test reads the wrong folder"
+    while leaves := {target for targets in edges.values() for target in targets} - set(edges):
+        edges = {origin: targets - leaves for origin, targets in edges.items()}
+        edges = {origin: targets for origin, targets in edges.items() if targets}
+    assert not edges, f"a circle among {sorted(edges)}"
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "target"),
+    [
+        ("headway.positions.rope", "from headway.kernels import reference", "kernels"),
+        ("headway.positions.rope", "from ..kernels.reference import run", "kernels"),
+        ("headway.positions.rope", "from .. import kernels", "kernels"),
+        ("headway.kernels.sdpa", "import headway.positions.rope as rope", "positions"),
+        ("headway.terms", "def f():\n    from headway.attention import attention", "attention"),
+        ("headway.terms", "import importlib\nimportlib.import_module('headway.nn')", "nn"),
+        ("headway.models.transformer", "from headway.study import corpora", "study"),
+        ("headway.attention", "from headway import encoding", ROOT),
+        (
+            "headway.masks",
+            "if TYPE_CHECKING:\n    import headway.nn\nelse:\n    import headway.models",
+            "models",
+        ),
+    ],
+)
+def test_a_wrong_import_is_seen(module: str, source: str, target: str) -> None:
+    [(_, origin, seen)] = arrows(source, module, is_package=False)
+    assert seen == target
+    assert refusal(origin, seen)
+
+
+def test_a_right_import_passes() -> None:
+    source = (
+        "import torch\nfrom headway.errors import HeadwayError\nfrom headway import masks\n"
+        "if TYPE_CHECKING:\n    from headway.study import train\n"
+    )
+    seen = [target for _, _, target in arrows(source, "headway.positions.rope", is_package=False)]
+    assert seen == ["errors", "masks"]
+    assert not any(refusal("positions", target) for target in seen)

@@ -1,0 +1,70 @@
+"""What keeps the repository whole: links that lead somewhere, versions that agree, nothing left half done."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import headway
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ["src", "tests", "benchmarks", "examples", "docs", ".ci"]
+TEXT = {".py", ".md", ".toml", ".txt", ".json", ".jsonl", ".html", ".svg", ".cpp", ".h", ".ts", ""}
+
+
+def text_files() -> Iterator[Path]:
+    """The project's own text files: those at the root and those in its folders."""
+    inside = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*")))
+    for path in [*sorted(ROOT.iterdir()), *inside]:
+        if path.is_file() and path.suffix in TEXT and "__pycache__" not in path.parts and path.name != ".git":
+            yield path
+
+
+def test_links_lead_somewhere() -> None:
+    broken = []
+    for path in [p for p in text_files() if p.suffix == ".md"]:
+        text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
+        targets = re.findall(r"\]\(<?([^)>\s]+)", text) + re.findall(
+            r"(?:src|srcset|href)=\"([^\"]+)\"", text
+        )
+        for target in targets:
+            where = target.partition("#")[0]
+            if where and not re.match(r"[a-z]+:", where) and not (path.parent / where).exists():
+                broken.append(f"{path.relative_to(ROOT)}: {target}")
+    assert not broken
+
+
+def test_nothing_is_left_half_done() -> None:
+    unfinished = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b|NotImplemented" r"Error\(\)")
+    found = [
+        str(p.relative_to(ROOT)) for p in text_files() if unfinished.search(p.read_text(encoding="utf-8"))
+    ]
+    assert not found
+
+
+def test_no_path_of_one_machine() -> None:
+    local = re.compile(r"(?<![\w.])/(work|root|home|Users|tmp|opt)/\w")
+    found = [str(p.relative_to(ROOT)) for p in text_files() if local.search(p.read_text(encoding="utf-8"))]
+    assert not found
+
+
+def test_changelog_tells_of_this_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = re.search(r"^## (\d[\w.]*)", changelog, re.M)
+    assert newest is not None
+    assert newest[1] == headway.__version__
+
+
+def test_constraints_are_exact_and_start_with_torch() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").split("\n")
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert pins[0].startswith("torch==")
+    assert [pin for pin in pins if not re.fullmatch(r"[a-z0-9-]+==[0-9.]+", pin)] == []
+
+
+def test_ci_can_be_run() -> None:
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (Path(headway.__file__).parent / "py.typed").is_file()
