@@ -1,6 +1,6 @@
 """Measures speed: all sides of a case in turn in one process, medians, ratios to headway's own choice.
 
-    python benchmarks/run.py [--lengths 512,2048] [--encodings t5,rope] [--rounds 15] [--memory]
+    python benchmarks/run.py [--lengths 512,2048] [--encodings t5,rope] [--rounds 11]
 
 No number is given for a kernel whose checks are red. Rows go to benchmarks/results/<date>.jsonl as they come.
 """
@@ -11,10 +11,7 @@ import argparse
 import datetime
 import json
 import platform
-import resource
 import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -66,32 +63,11 @@ def flex_attention(case: Case, rounds: int) -> str:
         return f"{type(error).__name__}: {str(error).splitlines()[0][:90]}"
 
 
-def peak_megabytes(case: Case, side: str) -> float:
-    """How much a fresh process grows when it runs one side once."""
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import run; from cases import Case; "
-        "run.grow(Case(sys.argv[2], int(sys.argv[3]), sys.argv[4] == 'True'), sys.argv[5])"
-    )
-    here = str(Path(__file__).parent)
-    arguments = [sys.executable, "-c", code, here, case.encoding, str(case.n), str(case.training), side]
-    return float(subprocess.run(arguments, capture_output=True, text=True, check=True).stdout)
-
-
-def grow(case: Case, side: str) -> None:
-    """Prints by how many MB the peak of this process rises while the side runs, inputs not counted."""
-    sides(Case(case.encoding, 64, case.training))[side]()
-    run = sides(case)[side]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    run()
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", default="512,2048")
     parser.add_argument("--encodings", default="")
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--memory", action="store_true", help="also measure peak memory, in fresh processes")
     options = parser.parse_args()
     wanted = set(filter(None, options.encodings.split(",")))
     where = {
@@ -112,14 +88,11 @@ def main() -> None:
                 continue
             taken = medians(case, options.rounds)
             row = where | {"case": case.name, "milliseconds": taken}
-            if options.memory:
-                row["megabytes"] = {side: peak_megabytes(case, side) for side in taken}
             out.write(json.dumps(row) + "\n")
             out.flush()
             print(case.name)
             for side, milliseconds in taken.items():
-                memory = f"{row['megabytes'][side]:9.0f} MB" if options.memory else ""
-                print(f"    {milliseconds:9.2f} ms  ×{taken['headway'] / milliseconds:5.2f}{memory}  {side}")
+                print(f"    {milliseconds:9.2f} ms  ×{taken['headway'] / milliseconds:5.2f}  {side}")
         for training in (False, True):
             case = Case("none", int(options.lengths.split(",")[0]), training)
             print(f"FlexAttention, causal, {case.name}: {flex_attention(case, options.rounds)}")

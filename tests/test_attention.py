@@ -481,6 +481,7 @@ BAD: dict[str, tuple[tuple[Any, Any, Any], dict[str, Any], str]] = {
     "sink": ((Q, K, V), {"sink": r(2)}, r"sink has shape \(2,\) but q has 4 heads: give \[4\]"),
     "sink, a number": ((Q, K, V), {"sink": 0.0}, r"sink is a float: give a tensor \[4\]"),
     "cap": ((Q, K, V), {"soft_cap": -2.0}, r"soft_cap is -2\.0: give a number above 0, or None"),
+    "cap of zero": ((Q, K, V), {"soft_cap": 0.0}, r"soft_cap is 0\.0: give a number above 0"),
     "cap, a word": ((Q, K, V), {"soft_cap": "2"}, r"soft_cap is '2': give a number above 0"),
     "kernel": ((Q, K, V), {"kernel": "flash"}, r"kernel is 'flash': give 'auto' or one of 'sdpa', 'reference'"),
     "terms": ((Q, K, V), {"terms": T.Sink(r(4))}, r"terms is a Sink: give a tuple of headway\.terms"),

@@ -332,7 +332,7 @@ def test_explain_needs_no_data() -> None:
     bias = T.DistanceBias(T.Linear(torch.ones(64, device="meta"), torch.ones(64, device="meta")))
     found = hw.explain(big, big, big, terms=(bias,))
     assert found.kernel == "reference"
-    assert "dense and larger than 1 GiB" in found.reasons["sdpa"][0]
+    assert "dense and larger than 16 MiB" in found.reasons["sdpa"][0]
     with FakeTensorMode():
         fakes = [torch.randn(2, h, 5, WIDTH) for h in (HEADS, 2, 2)]
         assert hw.explain(*fakes, mask=M.Causal()) == real

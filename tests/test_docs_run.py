@@ -118,9 +118,7 @@ def check_command(words: list[str]) -> None:
     elif program == "make":
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         for target in [word for word in rest if "=" not in word]:
-            assert re.search(rf"^{re.escape(target)}:", makefile, re.M), (
-                f"the Makefile has no target {target}"
-            )
+            assert re.search(rf"^{re.escape(target)}:", makefile, re.M), f"the Makefile has no target {target}"
     elif program == "pip":
         project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
         for extras in re.findall(r"(?:headway|\.)\[([\w,]+)\]", " ".join(rest)):
@@ -161,8 +159,7 @@ def test_python_blocks_run(document: str, tmp_path: Path, monkeypatch: pytest.Mo
             exec(code, module.__dict__)
         if block.below:
             shown, got = (
-                [line.rstrip() for line in text.strip().split("\n")]
-                for text in (block.below, printed.getvalue())
+                [line.rstrip() for line in text.strip().split("\n")] for text in (block.below, printed.getvalue())
             )
             assert got == shown, f"{document}:{block.line} prints something else"
 
@@ -187,6 +184,4 @@ def test_both_readmes_have_the_same_code() -> None:
     """Comments may be translated; the order of blocks and every command are the same."""
     english, chinese = blocks("README.md"), blocks("README.zh-CN.md")
     assert [block.language for block in english] == [block.language for block in chinese]
-    assert [words for _, words in commands("README.md")] == [
-        words for _, words in commands("README.zh-CN.md")
-    ]
+    assert [words for _, words in commands("README.md")] == [words for _, words in commands("README.zh-CN.md")]

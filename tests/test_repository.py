@@ -24,9 +24,7 @@ def test_links_lead_somewhere() -> None:
     broken = []
     for path in [p for p in text_files() if p.suffix == ".md"]:
         text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
-        targets = re.findall(r"\]\(<?([^)>\s]+)", text) + re.findall(
-            r"(?:src|srcset|href)=\"([^\"]+)\"", text
-        )
+        targets = re.findall(r"\]\(<?([^)>\s]+)", text) + re.findall(r"(?:src|srcset|href)=\"([^\"]+)\"", text)
         for target in targets:
             where = target.partition("#")[0]
             if where and not re.match(r"[a-z]+:", where) and not (path.parent / where).exists():
@@ -36,9 +34,7 @@ def test_links_lead_somewhere() -> None:
 
 def test_nothing_is_left_half_done() -> None:
     unfinished = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b|NotImplemented" r"Error\(\)")
-    found = [
-        str(p.relative_to(ROOT)) for p in text_files() if unfinished.search(p.read_text(encoding="utf-8"))
-    ]
+    found = [str(p.relative_to(ROOT)) for p in text_files() if unfinished.search(p.read_text(encoding="utf-8"))]
     assert not found
 
 

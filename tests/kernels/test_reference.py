@@ -356,6 +356,17 @@ def test_blocks_take_only_the_keys_they_reach(monkeypatch: pytest.MonkeyPatch) -
     assert set(seen[1:]) == {(4, 7)}
 
 
+def test_keys_that_begin_after_the_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More queries than keys, which stand at their end: the first queries see nothing, in any block."""
+    q, k, v = qkv(6, 3)
+    where = {"q_positions": hw.Coordinates.span(6), "k_positions": hw.Coordinates.span(3, start=3)}
+    expected = torch.zeros(BATCH, HEADS, 6, V_DIM, dtype=torch.float64)
+    expected[:, :, 3:] = hw.attention(q[:, :, 3:], k, v, mask=hw.masks.Causal(), kernel="reference").detach()
+    for block in (1 << 20, 1):
+        monkeypatch.setattr(reference, "BLOCK", block)
+        torch.testing.assert_close(hw.attention(q, k, v, mask=hw.masks.Causal(), kernel="reference", **where), expected)
+
+
 # ---------------------------------------------------------------- function terms
 
 

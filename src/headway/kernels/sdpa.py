@@ -12,8 +12,9 @@ from ._base import Kernel, without_autocast
 from ._problem import Call, Problem, tensors_in, wants_gradient
 from .reference import dense_bias_of, distance_bias
 
-DENSE_LIMIT = 1 << 30
-"""Bytes of a dense mask or bias above which this kernel steps back: the reference kernel needs none."""
+DENSE_LIMIT = 1 << 24
+"""Bytes of a dense mask or bias above which this kernel steps back: from there on the reference kernel, which needs
+none, is the faster one (BENCHMARKS.md)."""
 
 ADDED = (DistanceBias, TokenBias, DenseBias)
 SPOKEN = (*ADDED, Temperature)
@@ -40,7 +41,7 @@ class SdpaKernel(Kernel):
         if problem.m == 0:
             reasons.append("there are no keys")
         if _dense(problem) and _dense_bytes(problem) > DENSE_LIMIT:
-            reasons.append(f"its mask or bias would be dense and larger than {DENSE_LIMIT >> 30} GiB")
+            reasons.append(f"its mask or bias would be dense and larger than {DENSE_LIMIT >> 20} MiB")
         return reasons
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
