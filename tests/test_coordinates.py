@@ -197,3 +197,19 @@ def test_copies_and_pickles(name: str) -> None:
 def test_bad_input(make: Callable[[], object], message: str) -> None:
     with pytest.raises(hw.HeadwayError, match=message):
         make()
+
+
+def test_an_index_with_gaps_is_taken_as_it_is() -> None:
+    """Coordinates made by hand promise no order of their slots, so that a mask looks at each index."""
+    index = torch.tensor([[0, 5, 2, 9]])
+    hand = Coordinates(index[..., None], index)
+    assert not hand.ordered
+    q, k, v = (torch.randn(1, 2, 4, 8) for _ in range(3))
+    found = hw.attention(q, k, v, mask=hw.masks.Causal(), q_positions=hand, k_positions=hand)
+    allowed = index[0][None, :] <= index[0][:, None]
+    torch.testing.assert_close(found, hw.attention(q, k, v, mask=allowed))
+
+
+def test_padding_to_rows_that_are_too_short() -> None:
+    with pytest.raises(hw.HeadwayError, match=r"lengths go up to 9 but rows have 7 slots: give n = 9"):
+        Coordinates.padded([3, 9], 7)

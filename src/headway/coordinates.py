@@ -22,7 +22,7 @@ class Coordinates:
         document  [b, n] or None
         length    tokens in the stream: an int, or a tensor [b, 1] or [b, n]; read by encodings of total length
         tables    what the encoding computed from the coordinates alone, filled by ``PositionEncoding.place``
-        ordered   a static fact: along the slots, index rises by one
+        ordered   a static fact: along the slots, index rises by one; masks then become intervals of slots
         start     a static fact: the index of the first slot in every row, where that is known without looking
         placed    whether the encoding's ``locate`` has been applied
         prepared  whether the keys at these coordinates come prepared, from a cache
@@ -33,7 +33,7 @@ class Coordinates:
     document: Tensor | None = None
     length: int | Tensor | None = None
     tables: Any = None
-    ordered: bool = True
+    ordered: bool = False
     start: int | None = None
     placed: bool = False
     prepared: bool = False
@@ -44,7 +44,8 @@ class Coordinates:
     ) -> Coordinates:
         """Tokens without gaps: position = index = start … start + n − 1, in a stream of ``length`` tokens."""
         index = torch.arange(start, start + n, device=device)[None]
-        return Coordinates(index[..., None], index, length=start + n if length is None else length, start=start)
+        total = start + n if length is None else length
+        return Coordinates(index[..., None], index, length=total, ordered=True, start=start)
 
     @staticmethod
     def of(
@@ -91,7 +92,7 @@ class Coordinates:
         total: int | Tensor | None = length
         if total is None:
             total = positions[..., 0].amax(dim=1, keepdim=True) + 1 if n else 0
-        return Coordinates(positions, index, length=total, start=start)
+        return Coordinates(positions, index, length=total, ordered=True, start=start)
 
     @staticmethod
     def packed(lengths: Sequence[int], *, device: torch.device | str | None = None) -> Coordinates:
@@ -102,7 +103,8 @@ class Coordinates:
         document = torch.repeat_interleave(torch.arange(len(lengths), device=device), sizes)
         start = torch.repeat_interleave(torch.cumsum(sizes, 0) - sizes, sizes)
         length = torch.repeat_interleave(sizes, sizes)
-        return Coordinates((index - start)[None, :, None], index[None], document[None], length[None], start=0)
+        position = (index - start)[None, :, None]
+        return Coordinates(position, index[None], document[None], length[None], ordered=True, start=0)
 
     @staticmethod
     def padded(
@@ -119,11 +121,13 @@ class Coordinates:
         """
         if side not in ("left", "right"):
             raise HeadwayError(f"side is {side!r}: give 'left' or 'right'")
+        if not isinstance(lengths, Tensor) and max(lengths, default=0) > n:
+            raise HeadwayError(f"lengths go up to {max(lengths)} but rows have {n} slots: give n = {max(lengths)}")
         sizes = torch.as_tensor(lengths, device=device)
         index = torch.arange(n, device=sizes.device)[None].expand(len(sizes), n)
         if side == "left":
             index = index - (n - sizes)[:, None]
-        return Coordinates(index.clamp(min=0)[..., None], index, length=sizes[:, None])
+        return Coordinates(index.clamp(min=0)[..., None], index, length=sizes[:, None], ordered=True)
 
     def axis(self, number: int = 0) -> Tensor:
         """The positions on one axis, [b, n]; an axis that is not there raises."""

@@ -41,6 +41,7 @@ def continued(
         index=index,
         document=None if past.document is None else past.document[:, -1:].expand(-1, n),
         length=None if past.length is None else _last(past.length) + n,
+        ordered=True,
         start=start,
     )
 
