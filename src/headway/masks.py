@@ -358,20 +358,13 @@ def _equal(a: Tensor, b: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class And(Mask):
-    """What all of the masks allow."""
+class _Joined(Mask):
+    """Several masks in one."""
 
     masks: tuple[Mask, ...]
 
-    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
-        return reduce(torch.logical_and, (mask.allowed(q, k) for mask in self.masks))
-
-    def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
-        lows, highs = zip(*(mask.reach(start, stop, n, m) for mask in self.masks), strict=True)
-        return max(lows), max(max(lows), min(highs))
-
     def block(self, start: int, stop: int, n: int) -> Mask:
-        return And(tuple(mask.block(start, stop, n) for mask in self.masks))
+        return replace(self, masks=tuple(mask.block(start, stop, n) for mask in self.masks))
 
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
         for mask in self.masks:
@@ -382,10 +375,20 @@ class And(Mask):
 
 
 @dataclass(frozen=True)
-class Or(Mask):
-    """What any of the masks allows."""
+class And(_Joined):
+    """What all of the masks allow."""
 
-    masks: tuple[Mask, ...]
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        return reduce(torch.logical_and, (mask.allowed(q, k) for mask in self.masks))
+
+    def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
+        lows, highs = zip(*(mask.reach(start, stop, n, m) for mask in self.masks), strict=True)
+        return max(lows), max(max(lows), min(highs))
+
+
+@dataclass(frozen=True)
+class Or(_Joined):
+    """What any of the masks allows."""
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         return reduce(torch.logical_or, (mask.allowed(q, k) for mask in self.masks))
@@ -393,16 +396,6 @@ class Or(Mask):
     def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
         lows, highs = zip(*(mask.reach(start, stop, n, m) for mask in self.masks), strict=True)
         return min(lows), max(highs)
-
-    def block(self, start: int, stop: int, n: int) -> Mask:
-        return Or(tuple(mask.block(start, stop, n) for mask in self.masks))
-
-    def check(self, batch: int, heads: int, n: int, m: int) -> None:
-        for mask in self.masks:
-            mask.check(batch, heads, n, m)
-
-    def rows(self) -> int:
-        return max(mask.rows() for mask in self.masks)
 
 
 # ---------------------------------------------------------------- lowering
