@@ -564,3 +564,12 @@ def test_a_normalizer_leaves_no_softmax() -> None:
         hw.attention_with_lse(*inputs, terms=(weigh,))
     with pytest.raises(hw.HeadwayError, match="replaces the softmax that a sink takes part in"):
         hw.attention(*inputs, terms=(weigh,), sink=torch.zeros(4))
+
+
+@pytest.mark.parametrize("look", [hw.explain, hw.attention_weights, hw.attention_steps])
+def test_looking_draws_nothing(look: Callable[..., object]) -> None:
+    """With dropout too, what only looks at a call leaves the random generator as it was."""
+    q, k, v = (torch.randn(1, 2, 4, 8) for _ in range(3))
+    before = torch.get_rng_state()
+    look(q, k, v, dropout=0.5)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -84,7 +84,7 @@ def attention(
     call = _call(
         q, k, v, encoding, terms, mask, scale, dropout, sink, soft_cap, q_positions, k_positions, q_input, k_input
     )
-    return _choose(call, kernel).run(call)[0]
+    return _run(call, kernel)[0]
 
 
 def attention_with_lse(
@@ -102,7 +102,7 @@ def attention_with_lse(
     call = replace(_call(q, k, v, **arguments), wants_lse=True, partial=partial)
     if any(isinstance(term, Normalizer) for term in call.terms):
         raise HeadwayError("terms hold a Normalizer, which replaces the softmax: there is no log-sum-exp")
-    out, lse = _choose(call, kernel).run(call)
+    out, lse = _run(call, kernel)
     assert lse is not None
     return out, lse
 
@@ -239,7 +239,6 @@ def _call(
         mask,
         scale,
         dropout,
-        torch.randint(0, 1 << 62, (1,), device=q.device) if dropout else None,
         aligned=aligned,
     )
 
@@ -411,6 +410,13 @@ def _dense_call(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> Call:
 def _check_kernel(name: str) -> None:
     if name != "auto" and name not in KERNELS:
         raise HeadwayError(f"kernel is {name!r}: give 'auto' or one of {', '.join(map(repr, KERNELS))}")
+
+
+def _run(call: Call, name: str) -> tuple[Tensor, Tensor | None]:
+    chosen = _choose(call, name)
+    if call.dropout:
+        call = replace(call, seed=torch.randint(0, 1 << 62, (1,), device=call.q.device))
+    return chosen.run(call)
 
 
 def _choose(call: Call, name: str) -> Kernel:
