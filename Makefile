@@ -10,32 +10,56 @@ TORCH := $(VENV)/.torch
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
+# the CPU kernel's C++ library, and where it is built: in place, and with sanitizers
+PACKAGE := src/headway/kernels/cpu
+LIBRARY := $(PACKAGE)/_attention$(if $(filter Darwin,$(shell uname)),.dylib,.so)
+LIBRARY_SOURCES := CMakeLists.txt $(wildcard $(PACKAGE)/csrc/*)
+NATIVE := build/native
+SANITIZED := build/native-asan
+NATIVE_TESTS ?= $(wildcard tests/kernels/test_cpu*.py) tests/conformance -k cpu
+CMAKE := $(shell command -v cmake)
+NINJA := $(shell command -v ninja)
+
 .DELETE_ON_ERROR:
-.PHONY: help setup compare test check bench clean
+.PHONY: help setup compare test check check-native native library bench clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 	@echo "  ARGS='…' goes to the command behind compare, test and bench; PYTHON=python3.12 chooses the interpreter."
 
-setup: $(READY)  ## make .venv: done by every other target when needed
+setup: library  ## make .venv: done by every other target when needed
 
-compare: $(READY)  ## train one small model per position encoding and compare them (at most 5 minutes on 2 cores)
+compare: library  ## train one small model per position encoding and compare them (at most 5 minutes on 2 cores)
 	$(BIN)/headway compare --seeds 1 --out compare-out $(ARGS)
 
-test: $(READY)  ## run the tests
+test: library  ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal $(ARGS)
 
-check: $(READY)  ## lint, format, types, then the tests: what CI runs
+check: library  ## lint, format, types, then the tests: what CI runs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	@$(MAKE) --no-print-directory test
 
-bench: $(READY)  ## measure speed and memory
-	$(BIN)/python benchmarks/run.py $(ARGS)
+check-native: library  ## run the CPU kernel's tests with AddressSanitizer and UndefinedBehaviorSanitizer (Linux)
+	@$(MAKE) --no-print-directory $(SANITIZED)/CMakeCache.txt CONFIGURE=-DHW_SANITIZE=address,undefined
+	@cmake --build $(SANITIZED) --parallel
+	@# libstdc++ comes along: AddressSanitizer looks for its __cxa_throw before torch has loaded it; Python with
+	@# malloc, so that its buffers are watched too
+	HEADWAY_LIBRARY="$$PWD/$(SANITIZED)/_attention.so" \
+	LD_PRELOAD="$$(ldd $(SANITIZED)/_attention.so | awk '/lib(a|ub)san/ {print $$3}' | xargs) $$($(CXX) -print-file-name=libstdc++.so.6)" \
+	PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 OMP_NUM_THREADS=1 \
+		$(BIN)/python -m pytest -p no:cacheprovider --capture=sys $(NATIVE_TESTS) $(ARGS) || [ $$? -eq 5 ]
+
+native: $(NATIVE)/CMakeCache.txt  ## build the CPU kernel's library alone, where it is loaded from; compiles what changed
+	@cmake --build $(NATIVE) --parallel
+
+bench: library  ## measure speed and memory against torch and the processor's own roof (ARGS=--quick: a few minutes)
+	$(BIN)/headway bench --out bench-out $(ARGS)
 
 clean:  ## remove .venv and everything else that can be made again
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist $(LIBRARY) .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find cmake/inplace -mindepth 1 -maxdepth 1 ! -name CMakeLists.txt -exec rm -rf {} +
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch goes in first and by its exact version, so that what depends on torch finds it there and does not
@@ -49,5 +73,21 @@ $(TORCH): constraints.txt
 	@touch $@
 
 $(READY): pyproject.toml $(TORCH)
-	@$(PIP) install --quiet -c constraints.txt -e ".[study,test,dev]"
+	@$(PIP) install --quiet -c constraints.txt --config-settings wheel.cmake=false -e ".[study,test,dev]"
 	@touch $@
+
+# CMake knows best what has to be compiled again, and is asked each time. Where it is missing pip brings its own;
+# where there is no compiler headway works without the library.
+ifneq ($(CMAKE),)
+library: $(READY)
+	@if $(MAKE) --no-print-directory $(NATIVE)/CMakeCache.txt; then $(MAKE) --no-print-directory native; else \
+		echo "the CPU kernel's library is not built, for the reason above: headway works without it"; fi
+else
+library: $(READY) $(LIBRARY)
+
+$(LIBRARY): $(LIBRARY_SOURCES) | $(READY)
+	@$(PIP) install --quiet -c constraints.txt --no-deps -e .
+endif
+
+%/CMakeCache.txt:
+	@cmake -S . -B $* $(if $(NINJA),-G Ninja) $(or $(CONFIGURE),-DHW_INPLACE=ON)

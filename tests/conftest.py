@@ -27,7 +27,14 @@ def _same_start() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` are skipped where there is none."""
+    """Tests marked `gpu` are skipped where there is none, those on the CPU kernel where it was not compiled."""
+    from headway.kernels.cpu import _library
+
+    missing = _library.why_not()
+    for item in items:
+        call = getattr(item, "callspec", None)
+        if missing and call is not None and call.params.get("kernel") == "cpu":
+            item.add_marker(pytest.mark.skip(reason=missing))
     if torch.cuda.is_available():
         return
     for item in items:

@@ -17,6 +17,7 @@ import headway as hw
 from headway import masks as M
 from headway.kernels import KERNELS
 from headway.masks import lower
+from headway.testing.kernels import widest
 
 BATCH = 2
 
@@ -270,7 +271,7 @@ def test_padding_by_coordinates_knows_padding_from_positions() -> None:
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padded_rows_give_what_they_give_alone(side: str, kernel: str) -> None:
     lengths, n = [6, 2, 4], 6
-    q, k, v = (torch.randn(3, 2, n, 4, dtype=torch.float64) for _ in range(3))
+    q, k, v = (torch.randn(3, 2, n, 4, dtype=widest(kernel)) for _ in range(3))
     where = hw.Coordinates.padded(lengths, n, side=side)
     for padding in (M.Padding(lengths, side), M.Padding()):
         out = hw.attention(
@@ -293,7 +294,7 @@ def test_attention_obeys(name: str, kernel: str) -> None:
     n, m = 5, 8
     mask, rule = cases(n, m)[name]
     allowed = loop(rule, n, m, *spans(n, m))
-    q, k, v = (torch.randn(BATCH, 2, t, 4, dtype=torch.float64).requires_grad_() for t in (n, m, m))
+    q, k, v = (torch.randn(BATCH, 2, t, 4, dtype=widest(kernel)).requires_grad_() for t in (n, m, m))
     found = hw.attention(q, k, v, mask=mask, kernel=kernel)
     weights = (q @ k.mT / 2).masked_fill(~allowed, -1e30).softmax(-1)
     expected = (weights * allowed.any(-1, keepdim=True)) @ v
@@ -305,9 +306,10 @@ def test_attention_obeys(name: str, kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("kv_heads", [1, 2])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_nan_out_of_sight_never_leaks(kernel: str, kv_heads: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("rounded", [False, True])
+def test_nan_out_of_sight_never_leaks(kernel: str, kv_heads: int, rounded: bool) -> None:
     """NaN in keys that nobody sees and in queries that see nothing: the same bits as without, both ways."""
+    dtype = torch.bfloat16 if rounded else widest(kernel)
     n, m = 5, 8
     allowed = boolean_of(n, m).clone()
     allowed[0, :, 3], allowed[1], allowed[..., 5] = False, False, False
@@ -346,9 +348,14 @@ class Diagonal(M.Mask):
         return (q.index[:, :, None] == k.index[:, None, :])[:, None]
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", ["auto", *KERNELS])
 def test_a_users_own_mask(kernel: str) -> None:
     q, k, v = (torch.randn(1, 2, 4, 4) for _ in range(3))
+    if kernel == "cpu":
+        for mask in (Diagonal(), M.Causal() & Diagonal()):
+            with pytest.raises(hw.HeadwayError, match="a mask of the class Diagonal is Python, which it cannot call"):
+                hw.attention(q, k, v, mask=mask, kernel=kernel)
+        return
     torch.testing.assert_close(hw.attention(q, k, v, mask=Diagonal(), kernel=kernel), v)
     seen = hw.attention(q, k, v, mask=M.Causal() & Diagonal(), kernel=kernel)
     torch.testing.assert_close(seen, v)

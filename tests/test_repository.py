@@ -8,7 +8,7 @@ from pathlib import Path
 import headway
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ["src", "tests", "benchmarks", "examples", "docs", ".ci"]
+FOLDERS = ["src", "tests", "benchmarks", "cmake", "examples", "docs", ".ci"]
 TEXT = {".py", ".md", ".toml", ".txt", ".json", ".jsonl", ".html", ".svg", ".cpp", ".h", ".ts", ""}
 
 

@@ -19,6 +19,7 @@ from .positions import PositionEncoding
 from .terms import Normalizer, RelativeKeys, RelativeQueries, Sink, Sizes, SoftCap, Term
 from .terms import check as check_terms
 
+DTYPES = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 WEIGHTS_LIMIT = 1 << 28
 """Scores that ``attention_weights`` and ``attention_steps`` agree to hold: 1 GiB in float32."""
 
@@ -204,8 +205,8 @@ def _call(
         added = (*added, SoftCap(soft_cap))
     if sink is not None:
         added = (*added, Sink(sink))
-    sizes = Sizes(q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3])
-    check_terms(added, sizes)
+    if added:
+        check_terms(added, _sizes(q, k, v))
     if encoding is None and not terms and (isinstance(q_positions, Tensor) or isinstance(k_positions, Tensor)):
         raise HeadwayError("positions are given but neither an encoding nor terms read them: give encoding=…")
     q, k, v = _autocast(q, k, v)
@@ -224,10 +225,9 @@ def _call(
         prepared_k = k if k_coordinates.prepared else encoding.prepare_key(k, k_coordinates)
         own = tuple(_unprepared(term, q, k, prepared_q, prepared_k, k_coordinates) for term in own)
         q, k = prepared_q, prepared_k
-        check_terms(own, sizes._replace(head_dim=q.shape[3]))
+        check_terms(own, _sizes(q, k, v))
         added = own + added
-    kinds = {type(term) for term in added}
-    if {Normalizer, Sink} <= kinds:
+    if added and {Normalizer, Sink} <= {type(term) for term in added}:
         raise HeadwayError("terms hold a Normalizer, which replaces the softmax that a sink takes part in: drop one")
     return Call(
         q,
@@ -241,6 +241,11 @@ def _call(
         dropout,
         aligned=aligned,
     )
+
+
+def _sizes(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
+    batch, heads, n, head_dim = q.shape
+    return Sizes(batch, heads, n, k.shape[2], head_dim, v.shape[3])
 
 
 def _check(
@@ -259,24 +264,25 @@ def _check(
             raise HeadwayError(
                 f"{name} has shape {tuple(x.shape)}: give four dimensions [batch, heads, tokens, head_dim]"
             )
-        if x.dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        if x.dtype not in DTYPES:
             raise HeadwayError(f"{name} is {x.dtype}: give float64, float32, float16 or bfloat16")
-    fits = q.shape[0] == k.shape[0] == v.shape[0] and k.shape[1] == v.shape[1] and k.shape[2] == v.shape[2]
-    if not fits or q.shape[3] != k.shape[3]:
+    batch, heads, _, head_dim = q.shape
+    k_batch, kv_heads, m, k_dim = k.shape
+    v_batch, v_heads, v_tokens, _ = v.shape
+    fits = batch == k_batch == v_batch and kv_heads == v_heads and m == v_tokens
+    if not fits or head_dim != k_dim:
         raise HeadwayError(
             f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not fit: give the same batch, q and k "
             "the same head_dim, k and v the same heads and tokens"
         )
-    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise HeadwayError(
-            f"q has {q.shape[1]} heads and k has {k.shape[1]}: the heads of k and v must divide those of q"
-        )
+    if kv_heads == 0 or heads % kv_heads:
+        raise HeadwayError(f"q has {heads} heads and k has {kv_heads}: the heads of k and v must divide those of q")
     if not (q.device == k.device == v.device):
         raise HeadwayError(f"q is on {q.device}, k on {k.device} and v on {v.device}: move them to one device")
     mixed = not (q.dtype == k.dtype == v.dtype)
     if mixed and (torch.float64 in (q.dtype, k.dtype, v.dtype) or not _autocasts(q)):
         raise HeadwayError(f"q is {q.dtype}, k {k.dtype} and v {v.dtype}: cast them to one dtype")
-    if q.shape[3] == 0:
+    if head_dim == 0:
         raise HeadwayError(f"q has shape {tuple(q.shape)}, so a head_dim of 0: give at least 1")
     if isinstance(scale, Tensor):
         raise HeadwayError("scale is a tensor: give a number; a factor that is learned is terms.Temperature")

@@ -43,9 +43,9 @@ class Coordinates:
         n: int, *, start: int = 0, length: int | None = None, device: torch.device | str | None = None
     ) -> Coordinates:
         """Tokens without gaps: position = index = start … start + n − 1, in a stream of ``length`` tokens."""
-        index = torch.arange(start, start + n, device=device)[None]
+        index = torch.arange(start, start + n, device=device).unsqueeze(0)
         total = start + n if length is None else length
-        return Coordinates(index[..., None], index, length=total, ordered=True, start=start)
+        return Coordinates(index.unsqueeze(-1), index, length=total, ordered=True, start=start)
 
     @staticmethod
     def of(
@@ -140,7 +140,17 @@ class Coordinates:
 
     def placed_with(self, tables: Any) -> Coordinates:
         """These coordinates, marked as located, with what the encoding computed from them."""
-        return replace(self, tables=tables, placed=True)
+        return Coordinates(
+            self.position,
+            self.index,
+            self.document,
+            self.length,
+            tables,
+            self.ordered,
+            self.start,
+            True,
+            self.prepared,
+        )
 
     def append(self, other: Coordinates) -> Coordinates:
         """The coordinates of these tokens and then of the others."""

@@ -21,7 +21,7 @@ def taken_today() -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for name, kind in ENCODINGS.items():
         for wants_gradient in (False, True):
-            layer = _layer(kind.examples()[0])
+            layer = _layer(kind.examples()[0], dtype=torch.float32)
             reasons = kernel_reasons(layer, mask=Causal(), wants_gradient=wants_gradient)
             row = f"encoding {name}, {'training' if wants_gradient else 'inference'}"
             found[row] = {kernel: "; ".join(against) or "taken" for kernel, against in reasons.items()}

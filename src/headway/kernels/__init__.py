@@ -2,9 +2,10 @@
 
 from ._base import Kernel
 from ._problem import Call, Problem
+from .cpu import CpuKernel
 from .reference import ReferenceKernel
 from .sdpa import SdpaKernel
 
-KERNELS: dict[str, Kernel] = {"sdpa": SdpaKernel(), "reference": ReferenceKernel()}
+KERNELS: dict[str, Kernel] = {"cpu": CpuKernel(), "sdpa": SdpaKernel(), "reference": ReferenceKernel()}
 
-__all__ = ["KERNELS", "Call", "Kernel", "Problem", "ReferenceKernel", "SdpaKernel"]
+__all__ = ["KERNELS", "Call", "CpuKernel", "Kernel", "Problem", "ReferenceKernel", "SdpaKernel"]

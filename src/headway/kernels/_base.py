@@ -29,4 +29,5 @@ class Kernel(ABC):
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
     """Inside, dtypes are what the kernel makes them: q, k and v have been cast already, and terms stay as they are."""
     device = x.device.type
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+    casting = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if casting else nullcontext()

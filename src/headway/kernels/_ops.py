@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from collections.abc import Sequence
 from functools import lru_cache
 from operator import index
 from typing import Any
@@ -26,6 +27,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     name: tuple(field.name for field in dataclasses.fields(kind)) for name, kind in PARTS.items()
 }
 
+LEAVES = frozenset({bool, int, float, str, type(None)})
+
 Structure = tuple[Any, ...]
 """(kind, fields …) with ("#", number) for a tensor and ("()", items …) for a tuple; as text, ("float", hex) too."""
 
@@ -39,14 +42,16 @@ def pack(part: Any, tensors: list[Tensor]) -> Any:
         tensors.append(part)
         return ("#", len(tensors) - 1)
     if isinstance(part, tuple):
-        return ("()", *[pack(item, tensors) for item in part])
-    name = type(part).__name__
-    if name in FIELDS and type(part) is PARTS[name]:
-        return (name, *[pack(getattr(part, field), tensors) for field in FIELDS[name]])
-    return part
+        name, values = "()", part
+    else:
+        name = type(part).__name__
+        if name not in FIELDS or type(part) is not PARTS[name]:
+            return part
+        values = tuple([getattr(part, field) for field in FIELDS[name]])
+    return (name, *[value if type(value) in LEAVES else pack(value, tensors) for value in values])
 
 
-def unpack(structure: Any, tensors: list[Tensor] | tuple[Tensor, ...]) -> Any:
+def unpack(structure: Any, tensors: Sequence[Tensor]) -> Any:
     """The call again, with these tensors in their places."""
     if not isinstance(structure, tuple):
         return structure
@@ -55,9 +60,12 @@ def unpack(structure: Any, tensors: list[Tensor] | tuple[Tensor, ...]) -> Any:
         return tensors[items[0]]
     if kind == "float":
         return float.fromhex(items[0])
+    items = [item if type(item) in LEAVES else unpack(item, tensors) for item in items]
     if kind == "()":
-        return tuple(unpack(item, tensors) for item in items)
-    return PARTS[kind](*[unpack(item, tensors) for item in items])
+        return tuple(items)
+    part: Any = object.__new__(PARTS[kind])  # checked when it was made
+    part.__dict__.update(zip(FIELDS[kind], items, strict=True))
+    return part
 
 
 def is_plain(structure: Any) -> bool:

@@ -40,6 +40,33 @@ class Call:
     """A static fact: the n queries are the last of the m keys, in the order of the slots."""
 
 
+def without_tables(call: Call) -> Call:
+    """The call with coordinates that hold no more than kernels read."""
+    k_start = call.k_coordinates.start  # by it Padding knows padded rows
+    return Call(
+        call.q,
+        call.k,
+        call.v,
+        _bare(call.q_coordinates, None),
+        _bare(call.k_coordinates, k_start),
+        call.terms,
+        call.mask,
+        call.scale,
+        call.dropout,
+        call.seed,
+        call.wants_lse,
+        call.partial,
+        call.aligned,
+    )
+
+
+def _bare(side: Coordinates, start: int | None) -> Coordinates:
+    length = side.length if isinstance(side.length, Tensor) else None
+    return Coordinates(
+        side.position, side.index, side.document, length, None, side.ordered, start, side.placed, side.prepared
+    )
+
+
 @dataclass(frozen=True)
 class Problem:
     """The facts of one call, without the values of its tensors."""
@@ -60,18 +87,21 @@ class Problem:
     aligned: bool
     coordinate_rows: int
     """Rows of the batch whose coordinates are kept apart: 1 or the batch."""
+    positions_want_gradient: bool = False
 
     @staticmethod
     def of(call: Call) -> Problem:
         batch, heads, n, head_dim = call.q.shape
+        _, kv_heads, m, v_head_dim = call.v.shape
+        q, k = call.q_coordinates, call.k_coordinates
         return Problem(
             batch=batch,
             heads=heads,
-            kv_heads=call.k.shape[1],
+            kv_heads=kv_heads,
             n=n,
-            m=call.k.shape[2],
+            m=m,
             head_dim=head_dim,
-            v_head_dim=call.v.shape[3],
+            v_head_dim=v_head_dim,
             dtype=call.q.dtype,
             device=call.q.device.type,
             terms=call.terms,
@@ -79,11 +109,8 @@ class Problem:
             dropout=call.dropout,
             wants_lse=call.wants_lse,
             aligned=call.aligned,
-            coordinate_rows=max(
-                part.shape[0]
-                for side in (call.q_coordinates, call.k_coordinates)
-                for part in (side.position, side.index)
-            ),
+            coordinate_rows=max(q.position.shape[0], k.position.shape[0], q.index.shape[0], k.index.shape[0]),
+            positions_want_gradient=(q.position.requires_grad or k.position.requires_grad) and torch.is_grad_enabled(),
         )
 
 

@@ -8,6 +8,7 @@ float32, or in float64 for float64 input.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,8 +43,9 @@ from ..terms import (
     distance,
 )
 from . import _ops
+from ._autograd import differentiable
 from ._base import Kernel, without_autocast
-from ._problem import Call, Problem, wants_gradient
+from ._problem import Call, Problem, wants_gradient, without_tables
 
 BLOCK = 1 << 21
 """Scores held at once, over all rows of the batch and all heads: 8 MiB in float32."""
@@ -343,36 +345,17 @@ def backward(
     return sums
 
 
-class Reference(torch.autograd.Function):
-    """Ties forward and backward together without keeping the scores."""
+def _forward(structure: Any, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    out, lse = forward(_ops.unpack(structure, tensors))
+    return out.contiguous(), lse.contiguous()
 
-    @staticmethod
-    def forward(structure: Any, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        if torch.compiler.is_compiling():
-            return torch.ops.headway.reference_forward(list(tensors), _ops.write(structure))
-        return forward(_ops.unpack(structure, tensors))
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.structure, *tensors = inputs
-        ctx.save_for_backward(*tensors)
+def _shapes(call: Call) -> tuple[Tensor, Tensor]:
+    return call.q.new_empty(*call.q.shape[:3], call.v.shape[3]), call.q.new_empty(call.q.shape[:3])
 
-    @staticmethod
-    def backward(ctx: Any, grad_out: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = [i for i, needed in enumerate(ctx.needs_input_grad[1:]) if needed]
-        tensors = list(ctx.saved_tensors)
-        if torch.compiler.is_compiling():
-            found = torch.ops.headway.reference_backward(tensors, _ops.write(ctx.structure), wanted, grad_out, grad_lse)
-        else:
-            found = backward(ctx.structure, tensors, wanted, grad_out, grad_lse)
-        grads: list[Tensor | None] = [None] * len(tensors)
-        for i, grad in zip(wanted, found, strict=True):
-            grads[i] = grad
-        return None, *grads
 
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-        raise HeadwayError("attention cannot be vmapped: fold the mapped dimension into the batch")
+Reference = differentiable("reference", _forward, backward, _shapes, twice=True)
+"""Ties forward and backward together without keeping the scores."""
 
 
 def _refuse_captured(call: Call) -> None:
@@ -396,33 +379,6 @@ def _detached(call: Call) -> tuple[Any, list[Tensor]]:
     return structure, [t.detach() for t in tensors]
 
 
-@torch.library.custom_op("headway::reference_forward", mutates_args=())
-def _forward_op(tensors: list[Tensor], structure: str) -> tuple[Tensor, Tensor]:
-    out, lse = forward(_ops.unpack(_ops.read(structure), tensors))
-    return out.contiguous(), lse.contiguous()
-
-
-@_forward_op.register_fake
-def _(tensors: list[Tensor], structure: str) -> tuple[Tensor, Tensor]:
-    call = _ops.unpack(_ops.read(structure), tensors)
-    return call.q.new_empty(*call.q.shape[:3], call.v.shape[3]), call.q.new_empty(call.q.shape[:3])
-
-
-@torch.library.custom_op("headway::reference_backward", mutates_args=())
-def _backward_op(
-    tensors: list[Tensor], structure: str, wanted: list[int], grad_out: Tensor, grad_lse: Tensor
-) -> list[Tensor]:
-    # an operator runs below autograd, where a block computed again would record nothing and every gradient be zero
-    recording = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False)
-    with recording, torch.no_grad():
-        return backward(_ops.read(structure), tensors, wanted, grad_out, grad_lse)
-
-
-@_backward_op.register_fake
-def _(tensors: list[Tensor], structure: str, wanted: list[int], grad_out: Tensor, grad_lse: Tensor) -> list[Tensor]:
-    return [torch.empty_like(tensors[i]) for i in wanted]
-
-
 # ---------------------------------------------------------------- the kernel
 
 
@@ -438,23 +394,15 @@ def cast(part: Any, dtype: torch.dtype) -> Any:
     return part
 
 
-def bare(coordinates: Coordinates, start: int | None = None) -> Coordinates:
-    """The coordinates without what only encodings read."""
-    length = coordinates.length if isinstance(coordinates.length, Tensor) else None
-    return replace(coordinates, tables=None, length=length, start=start)
-
-
 def computed(call: Call) -> Call:
     """The call in the dtype of the computation, with coordinates that hold no more than kernels read."""
     dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
     return replace(
-        call,
+        without_tables(call),
         q=call.q.to(dtype),
         k=call.k.to(dtype),
         v=call.v.to(dtype),
         terms=cast(call.terms, dtype),
-        q_coordinates=bare(call.q_coordinates),
-        k_coordinates=bare(call.k_coordinates, call.k_coordinates.start),  # by it Padding knows padded rows
     )
 
 

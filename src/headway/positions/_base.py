@@ -94,11 +94,8 @@ class PositionEncoding(nn.Module):
     @property
     def acts(self) -> frozenset[str]:
         """The hooks this encoding acts through, of locate, embed, prepare, terms."""
-        return frozenset(
-            hook
-            for hook, names in HOOKS.items()
-            if any(getattr(type(self), name) is not getattr(PositionEncoding, name) for name in names)
-        )
+        kind = type(self)
+        return frozenset([hook for hook, name, idle in IDLE if getattr(kind, name) is not idle])
 
     def coordinates_for(self, x: Tensor, coordinates: Coordinates | Tensor | None) -> Coordinates:
         """The placed coordinates of x [batch, n, …]: 0 … n − 1 where none are given."""
@@ -153,6 +150,9 @@ class PositionEncoding(nn.Module):
         """Instances for the checks: with 4 and with 6 heads of 8, and embed_dim = 8·heads."""
         return [cls()]
 
+
+IDLE = [(hook, name, getattr(PositionEncoding, name)) for hook, names in HOOKS.items() for name in names]
+"""The hooks as they do nothing."""
 
 # ---------------------------------------------------------------- what several encodings need
 

@@ -1,0 +1,138 @@
+"""Which calls the C++ kernel has a form for, told by metadata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...masks import And, Boolean, Causal, Chunked, Dilated, Documents, KeepFirst, Mask, Or, Padding, Prefix, Window
+from ...terms import (
+    Classes,
+    Clip,
+    DenseBias,
+    DistanceBias,
+    Grid,
+    Linear,
+    Log,
+    Piecewise,
+    Power,
+    RelativeKeys,
+    RelativeQueries,
+    RelativeValues,
+    Rows,
+    Sink,
+    Sinusoids,
+    SoftCap,
+    Steps,
+    Temperature,
+    TokenBias,
+)
+from .._problem import Problem, wants_gradient
+from . import _library
+from ._words import MOST_CLASSES, MOST_DEPTH, MOST_KNOTS, MOST_MAPS, MOST_NODES, MOST_TERMS, MOST_WIDTH
+
+MASKS = frozenset({Boolean, Causal, Chunked, Dilated, Documents, KeepFirst, Padding, Prefix, Window})
+RELATIVE = frozenset({RelativeKeys, RelativeQueries, RelativeValues})
+TERMS = frozenset({*RELATIVE, DenseBias, DistanceBias, Sink, SoftCap, Temperature, TokenBias})
+CLOSED = frozenset({Linear, Log, Power, Piecewise})
+BOUNDARIES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
+
+
+def missing() -> str | None:
+    """Why there is no compiled library; None where there is one."""
+    return _library.why_not()
+
+
+# found at the first call, once for all: a compiler takes the answer and does not look into how a library is loaded
+missing.__dict__["_dynamo_marked_constant"] = True
+
+
+def reasons_against(problem: Problem) -> list[str]:
+    """Every reason why the kernel cannot run a call."""
+    reasons = []
+    reason = missing()
+    if reason:
+        reasons.append(reason)
+    if problem.device != "cpu":
+        reasons.append(f"it runs on a CPU and q is on {problem.device}")
+    if problem.dtype == torch.float64:
+        reasons.append("it computes in float32, and float64 would be rounded")
+    if problem.positions_want_gradient:
+        reasons.append("it has no gradient to positions")
+    if problem.head_dim > MOST_WIDTH or problem.v_head_dim > MOST_WIDTH:
+        reasons.append(f"a head_dim is above {MOST_WIDTH:,}")
+    if problem.terms:
+        spoken = 0
+        for term in problem.terms:
+            spoken += 2 if type(term) is TokenBias else 1
+            reasons += _against_term(term)
+        if spoken > MOST_TERMS:
+            reasons.append(f"it takes at most {MOST_TERMS} terms, of which a TokenBias may be two")
+    if problem.mask is not None:
+        reasons += _against_mask(problem.mask)
+    return list(dict.fromkeys(reasons)) if len(reasons) > 1 else reasons
+
+
+def _against_term(term: Any) -> Iterator[str]:
+    kind = type(term)
+    if kind not in TERMS:
+        yield f"it has no {kind.__name__}"
+    elif kind is DenseBias:
+        if not isinstance(term.values, Tensor):
+            yield "DenseBias of a function is Python, which it cannot call"
+    elif kind is DistanceBias:
+        values = term.values
+        if type(values) is Rows:
+            yield from _against_rows(values)
+        elif type(values) not in CLOSED:
+            yield f"it has no DistanceBias of {type(values).__name__}"
+        elif type(values) is Piecewise:
+            if wants_gradient(values.knots):
+                yield "it has no gradient to the knots of Piecewise"
+            if values.knots.shape[0] > MOST_KNOTS:
+                yield f"Piecewise has more than {MOST_KNOTS:,} knots"
+    elif kind in RELATIVE:
+        if type(term.rows) is Rows:
+            yield from _against_rows(term.rows)
+        elif kind is not RelativeKeys or type(term.rows) is not Sinusoids:
+            yield f"it has no {kind.__name__} of {type(term.rows).__name__}"
+
+
+def _against_rows(rows: Rows) -> Iterator[str]:
+    kind = type(rows.map)
+    if kind not in (Clip, Steps, Classes, Grid):
+        yield f"it has no rows by {kind.__name__}"
+        return
+    maps = rows.map.maps if isinstance(rows.map, Grid) else (rows.map,)
+    if len(maps) > MOST_MAPS:
+        yield f"a Grid has more than {MOST_MAPS} maps"
+    for part in maps:
+        if type(part) not in (Clip, Steps, Classes):
+            yield f"it has no rows by a Grid of {type(part).__name__}"
+        elif isinstance(part, Steps) and part.boundaries.dtype not in BOUNDARIES:
+            yield f"boundaries of Steps in {part.boundaries.dtype} round distances"
+        elif isinstance(part, Classes) and part.classes > MOST_CLASSES:
+            yield f"there are more than {MOST_CLASSES:,} classes"
+
+
+def _against_mask(mask: Mask) -> Iterator[str]:
+    if type(mask) in MASKS:
+        return
+    parts, depth = _parts(mask)
+    for kind in dict.fromkeys(map(type, parts)):
+        if kind not in MASKS:
+            yield f"a mask of the class {kind.__name__} is Python, which it cannot call"
+    if 2 * len(parts) > MOST_NODES or depth > MOST_DEPTH:
+        yield f"the mask is joined of more than {MOST_NODES // 2} masks, or more than {MOST_DEPTH} deep"
+
+
+def _parts(mask: Mask) -> tuple[list[Mask], int]:
+    """The masks of which one is joined, and the operands that stand side by side while they are joined."""
+    if type(mask) not in (And, Or):
+        return [mask], 1
+    found = [_parts(part) for part in mask.masks]  # type: ignore[attr-defined]
+    depths = [depth + (1 if number else 0) for number, (_, depth) in enumerate(found)]
+    return [part for parts, _ in found for part in parts], max(depths)

@@ -1,0 +1,189 @@
+"""The CPU kernel's C++ library: found and loaded at the first use, and how it is called."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from ...errors import HeadwayError
+
+ISAS = ("portable", "avx2", "avx512", "avx512bf16")
+"""Instruction sets by their number in the C interface; a later one is preferred."""
+
+FLOAT32, BFLOAT16 = 0, 1
+"""What ``roof`` can measure: float32 multiply-adds, bfloat16 dot products."""
+
+OUT_OF_MEMORY, NO_SUCH_ISA = -1, -2
+
+
+class Library(NamedTuple):
+    """What was loaded, or why nothing was."""
+
+    c: Any
+    """The functions of the C interface; None where there is no library."""
+    why_not: str
+    """Why there is no library; empty where there is one."""
+    note: str = ""
+    """What is less than it could be; empty where all is there."""
+    isas: tuple[str, ...] = ()
+    """The instruction sets that this machine has, the best first."""
+    isa: int = 0
+    """The number of the one in use: the best, or what HEADWAY_ISA names."""
+
+
+_lock = threading.Lock()
+_library: Library | None = None
+_forced: ContextVar[int | None] = ContextVar("headway_isa", default=None)
+_process = os.getpid()
+
+
+def load() -> Library:
+    """The library, loaded by the first call."""
+    global _library
+    if _library is None:
+        with _lock:
+            if _library is None:
+                _library = _load()
+    return _library
+
+
+def why_not() -> str | None:
+    """Why there is no library, in words for whoever asked for the kernel; None where there is one."""
+    return load().why_not or None
+
+
+def isas() -> tuple[str, ...]:
+    """The instruction sets that this machine has and the library was compiled for, the best first."""
+    return load().isas
+
+
+def isa() -> str:
+    """The instruction set in use here and now."""
+    library = _there()
+    forced = _forced.get()
+    return ISAS[library.isa if forced is None else forced]
+
+
+@contextmanager
+def using(name: str) -> Iterator[None]:
+    """Inside, this thread computes with the instruction set of this name."""
+    token = _forced.set(_number(name, _there().isas, "isa"))
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def run(words: array[int] | bytes) -> None:
+    """One call of attention: int64 words in the order in which csrc/call.h reads them."""
+    library = _there()
+    forced = _forced.get()
+    number = library.isa if forced is None else forced
+    if isinstance(words, bytes):
+        code = library.c.hw_attention(words, len(words) // 8, number)
+    elif words.itemsize == 8:
+        code = library.c.hw_attention(*words.buffer_info(), number)
+    else:
+        raise HeadwayError(f"words are of {words.itemsize} bytes, int64 is of 8: make them array('q', …)")
+    if code:
+        _fail(code)
+
+
+def roof(kind: int, threads: int, rounds: int) -> float:
+    """Floating-point operations done between registers alone; whoever calls measures the time they took."""
+    library = _there()
+    forced = _forced.get()
+    done = ctypes.c_double()
+    code = library.c.hw_roof(library.isa if forced is None else forced, kind, threads, rounds, ctypes.byref(done))
+    if code == 2:
+        raise HeadwayError(f"kind={kind} cannot be measured with {isa()}: it is for avx512bf16 alone")
+    if code:
+        raise HeadwayError(f"threads={threads}, rounds={rounds} cannot be measured: both are at least 1")
+    return done.value
+
+
+def _there() -> Library:
+    library = _library or load()
+    if library.c is None:
+        raise HeadwayError(f"the cpu kernel cannot run: {library.why_not}")
+    return library
+
+
+def _fail(code: int) -> None:
+    if code == OUT_OF_MEMORY:
+        raise MemoryError("the cpu kernel could not get its working memory: fewer threads or a smaller batch need less")
+    if code == NO_SUCH_ISA:
+        raise HeadwayError(f"the library was not compiled for {isa()}: choose from {', '.join(isas())}")
+    raise HeadwayError(
+        f"word {code - 1} of a call of the cpu kernel is wrong, which is a fault in headway: "
+        "kernel='reference' computes the same"
+    )
+
+
+def _load() -> Library:
+    named = os.environ.get("HEADWAY_LIBRARY")
+    path = Path(named) if named else Path(__file__).with_name("_attention" + _suffix())
+    if not path.exists() and not named:
+        if sys.platform == "win32":
+            return Library(None, "its C++ library is not built on Windows")
+        return Library(
+            None, "the package was installed without its C++ library: install a C++ compiler and reinstall headway"
+        )
+    try:
+        c = _declare(ctypes.CDLL(str(path)))
+    except (OSError, AttributeError) as error:
+        return Library(None, f"its C++ library could not be loaded: {error}")
+    there = tuple(name for number, name in reversed([*enumerate(ISAS)]) if c.hw_isa_available(number))
+    chosen = os.environ.get("HEADWAY_ISA")
+    number = _number(chosen, there, "HEADWAY_ISA") if chosen else ISAS.index(there[0])
+    pool, note = _torch_pool()
+    # A process forked before the library was loaded does not have its parent's threads either.
+    if os.getpid() == _process:
+        c.hw_use_pool(pool)
+    return Library(c, "", note, there, number)
+
+
+def _suffix() -> str:
+    return {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
+
+
+def _declare(c: ctypes.CDLL) -> ctypes.CDLL:
+    i64, pointer = ctypes.c_int64, ctypes.c_void_p
+    for name, result, arguments in (
+        ("hw_attention", i64, [pointer, i64, i64]),
+        ("hw_isa_available", i64, [i64]),
+        ("hw_use_pool", None, [pointer]),
+        ("hw_roof", i64, [i64, i64, i64, i64, pointer]),
+    ):
+        function = getattr(c, name)
+        function.restype, function.argtypes = result, arguments
+    return c
+
+
+def _number(name: str, there: tuple[str, ...], argument: str) -> int:
+    if name in there:
+        return ISAS.index(name)
+    what = "is not on this machine" if name in ISAS else "is no instruction set"
+    raise HeadwayError(f"{argument}={name!r} {what}: choose from {', '.join(there)}")
+
+
+def _torch_pool() -> tuple[int | None, str]:
+    """The address of torch's own parallel loop, or None and what its absence means."""
+    for where in (str(Path(torch.__file__).with_name("lib") / f"libtorch_cpu{_suffix()}"), f"libtorch_cpu{_suffix()}"):
+        try:
+            # torch is loaded: another copy of it would come with another pool
+            loaded = ctypes.CDLL(where, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+            return ctypes.cast(loaded.torch_parallel_for, ctypes.c_void_p).value, ""
+        except (OSError, AttributeError):
+            continue
+    return None, f"torch_parallel_for not found in torch {torch.__version__}: runs on one thread"

@@ -1,0 +1,322 @@
+"""A call as the row of int64 words that csrc/call.h reads: the words stand in the order of its fields."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...coordinates import Coordinates
+from ...errors import HeadwayError
+from ...masks import And, Boolean, Causal, Chunked, Dilated, Documents, Mask, Or, Window
+from ...terms import (
+    Classes,
+    Clip,
+    DenseBias,
+    DistanceBias,
+    Grid,
+    Linear,
+    Log,
+    Map,
+    Piecewise,
+    RelativeKeys,
+    RelativeQueries,
+    RelativeValues,
+    Rows,
+    Sink,
+    Sinusoids,
+    SoftCap,
+    Temperature,
+    TokenBias,
+)
+
+VERSION = 1
+MOST_TERMS, MOST_MAPS, MOST_NODES, MOST_DEPTH = 32, 4, 64, 16
+MOST_AXES, MOST_WIDTH, MOST_KNOTS, MOST_CLASSES = 64, 1 << 16, 1 << 20, 1 << 15
+DTYPES = {
+    torch.float32: (0, 4),
+    torch.bfloat16: (1, 2),
+    torch.float16: (2, 2),
+    torch.float64: (3, 8),
+    torch.int64: (4, 8),
+    torch.bool: (5, 1),
+}
+"""The number of a dtype, and the bytes of an item."""
+TEMPERATURE, TOKEN_QUERIES, TOKEN_KEYS, DISTANCE = 1, 2, 3, 4
+RELATIVE_KEYS, RELATIVE_QUERIES, RELATIVE_VALUES = 5, 6, 7
+DENSE, SINK, SOFT_CAP = 8, 9, 10
+ROWS, LINEAR, LOG, POWER, PIECEWISE = 0, 1, 2, 3, 4
+CLIP, STEPS, CLASSES, GRID = 0, 1, 2, 3
+DIFFERENCE, DILATED, EQUAL, KEYS, BOOLEAN, AND, OR = 1, 2, 3, 4, 5, 6, 7
+
+Slots = tuple[Tensor | None, Tensor]
+"""Key slots start … stop − 1 for each query, [b, 1 or n]; None is the first slot."""
+
+ABSENT = (0,) * 7
+FAR = 1 << 62
+"""Beyond any difference of two indices."""
+
+_double, _word = struct.Struct("d"), struct.Struct("q")
+_nought = array("q", [0])
+NOUGHT = (_nought.buffer_info()[0], 8, DTYPES[torch.int64][0], 0, 0, 0, 0)
+"""A tensor of any shape that is 0."""
+
+
+def real(x: float) -> int:
+    """A number as the bits of its double."""
+    bits: int = _word.unpack(_double.pack(x))[0]
+    return bits
+
+
+class Words:
+    """The words of one call, and what they point to.
+
+    found: pairs of a tensor that wants a gradient and the buffer into which the kernel writes it, by head and by row
+    of the batch where the tensor may be one for all.
+    """
+
+    def __init__(self, q_coordinates: Coordinates, k_coordinates: Coordinates, backward: bool) -> None:
+        self.row: list[int] = []
+        self.held: list[Tensor] = []
+        self.found: list[tuple[Tensor, Tensor]] = []
+        self.backward = backward
+        self.q, self.k = q_coordinates, k_coordinates
+
+    # ------------------------------------------------------------ tensors
+
+    def tensor(self, x: Tensor | None) -> None:
+        """A tensor as it lies in memory; trailing dimensions that it does not have do not count."""
+        if x is None:
+            self.row += ABSENT
+            return
+        if x.is_neg():
+            x = x.resolve_neg()
+        self._tensor(x, x.stride())
+
+    def broadcast(self, x: Tensor, missing: int = 0) -> None:
+        """The same with dimensions of one taken for any size, and ``missing`` ones before the first likewise."""
+        if x.is_neg():
+            x = x.resolve_neg()
+        strides = x.stride()
+        if 1 in x.shape:
+            strides = tuple([0 if size == 1 else step for size, step in zip(x.shape, strides, strict=True)])
+        self._tensor(x, ABSENT[:missing] + strides if missing else strides)
+
+    def _tensor(self, x: Tensor, strides: Any) -> None:
+        if not x.is_cpu:
+            raise HeadwayError(f"q is on the CPU but another tensor of the call on {x.device}: move it there")
+        number, item = DTYPES[x.dtype]
+        left: Any = x.untyped_storage().nbytes() - x.storage_offset() * item
+        self.row += (x.data_ptr(), left, number, *strides, *ABSENT[len(strides) : 4])
+        self.held.append(x)
+
+    def fresh(self, x: Tensor) -> None:
+        """Memory that has just been taken, for the kernel to write."""
+        strides = x.stride()
+        self.row += (x.data_ptr(), x.nbytes, DTYPES[x.dtype][0], *strides, *ABSENT[len(strides) : 4])
+
+    def parameter(self, x: Tensor | None, *shape: int) -> None:
+        """A tensor in float32, and the place for its gradient of that shape."""
+        if x is None:
+            self.row += ABSENT + ABSENT
+            return
+        if x.dtype != torch.float32:
+            x = x.float()
+        self.broadcast(x)
+        if self.backward and x.requires_grad:
+            gradient = x.new_empty(shape)
+            self.found.append((x, gradient))
+            self.fresh(gradient)
+        else:
+            self.row += ABSENT
+
+    def gradient(self, x: Tensor) -> None:
+        """The place for the gradient of q, k or v."""
+        if x.requires_grad:
+            gradient = torch.empty_like(x)
+            self.found.append((x, gradient))
+            self.fresh(gradient)
+        else:
+            self.row += ABSENT
+
+    # ------------------------------------------------------------ coordinates and the mask
+
+    def coordinates(self, read: bool) -> None:
+        """Where tokens are; where nobody reads it, all of them at 0."""
+        if not read:
+            self.row += (1, *NOUGHT, *NOUGHT, *NOUGHT, *NOUGHT)
+            return
+        q, k = self.q, self.k
+        q_position, k_position = _position(q.position), _position(k.position)
+        if q_position.dtype != k_position.dtype:
+            wide = torch.promote_types(q_position.dtype, k_position.dtype)
+            q_position, k_position = q_position.to(wide), k_position.to(wide)
+        self.row.append(min(q_position.shape[2], k_position.shape[2], MOST_AXES))
+        self.broadcast(q_position)
+        self.broadcast(k_position)
+        self.broadcast(_whole(q.index))
+        self.broadcast(_whole(k.index))
+
+    def mask(self, intervals: tuple[Slots, ...], rest: Mask | None) -> None:
+        self.row.append(len(intervals))
+        for interval in intervals:
+            for slot in interval:
+                if slot is None:
+                    self.row += NOUGHT
+                else:
+                    self.broadcast(_whole(slot))
+        at = len(self.row)
+        self.row.append(0)
+        if rest is not None:
+            self.row[at] = self._nodes(rest)
+
+    def _nodes(self, mask: Mask) -> int:
+        """The mask in postfix order; gives the number of nodes."""
+        q, k = self.q, self.k
+        if isinstance(mask, (And, Or)):
+            count = 0
+            for number, part in enumerate(mask.masks):
+                count += self._nodes(part)
+                if number:
+                    self.row.append(AND if isinstance(mask, And) else OR)
+                    count += 1
+            return count
+        if isinstance(mask, Causal):
+            self.row += (DIFFERENCE, -FAR, 0)
+        elif isinstance(mask, Window):
+            left = FAR if mask.left is None else min(mask.left, FAR)
+            self.row += (DIFFERENCE, -left, FAR if mask.right is None else min(mask.right, FAR))
+        elif isinstance(mask, Dilated):
+            self.row += (DILATED, min(mask.step, 1 << 40))
+        elif isinstance(mask, Chunked):
+            self.row.append(EQUAL)
+            self.broadcast(_whole(q.index) // mask.size)
+            self.broadcast(_whole(k.index) // mask.size)
+        elif isinstance(mask, Documents):
+            self.row.append(EQUAL)
+            for ids in mask._ids(q, k):
+                self.broadcast(_whole(ids))
+        elif isinstance(mask, Boolean):
+            self.row.append(BOOLEAN)
+            self.broadcast(mask.values, 4 - mask.values.ndim)
+        else:  # who is seen does not depend on who looks
+            self.row.append(KEYS)
+            self.broadcast(mask.allowed(q, k)[:, 0, 0])
+        return 1
+
+    # ------------------------------------------------------------ terms
+
+    def terms(self, terms: tuple[Any, ...], batch: int, heads: int, kv_heads: int, n: int, m: int) -> None:
+        at = len(self.row)
+        self.row.append(0)
+        for term in terms:
+            self.row[at] += 1
+            if isinstance(term, DistanceBias):
+                self.distance_bias(term, heads)
+            elif isinstance(term, RelativeKeys):
+                width = self.relative(RELATIVE_KEYS, term.rows, heads)
+                self.parameter(term.query_bias, heads, width)
+                self.parameter(term.query, batch, heads, n, width)
+            elif isinstance(term, RelativeQueries):
+                width = self.relative(RELATIVE_QUERIES, term.rows, heads)
+                self.parameter(term.key, batch, kv_heads, m, width)
+            elif isinstance(term, RelativeValues):
+                self.relative(RELATIVE_VALUES, term.rows, heads)
+            elif isinstance(term, Sink):
+                self.row.append(SINK)
+                self.parameter(term.logits, heads)
+            elif isinstance(term, SoftCap):
+                self.row += (SOFT_CAP, real(term.cap))
+            elif isinstance(term, TokenBias):
+                self.row[at] -= 1
+                for kind, values, tokens in ((TOKEN_QUERIES, term.queries, n), (TOKEN_KEYS, term.keys, m)):
+                    if values is not None:
+                        self.row[at] += 1
+                        self.row.append(kind)
+                        self.parameter(values, batch, heads, tokens)
+            elif isinstance(term, Temperature):
+                self.row.append(TEMPERATURE)
+                self.parameter(term.factor, batch, heads, n)
+            else:
+                self.dense_bias(term)
+
+    def dense_bias(self, term: DenseBias) -> None:
+        self.row.append(DENSE)
+        values = term.values
+        assert isinstance(values, Tensor)
+        values = values.float()
+        self.broadcast(values, 4 - values.ndim)
+        if self.backward and values.requires_grad:  # summed by the kernel: by head and row it could be n·m·batch·heads
+            gradient = torch.zeros(values.shape, device=values.device)
+            self.found.append((values, gradient))
+            self.broadcast(gradient, 4 - values.ndim)
+        else:
+            self.row += ABSENT
+
+    def distance_bias(self, term: DistanceBias, heads: int) -> None:
+        values = term.values
+        self.row.append(DISTANCE)
+        if isinstance(values, Rows):
+            self.row.append(ROWS)
+            self.maps(values.map)
+            self.parameter(values.table, heads, values.table.shape[1])
+            return
+        self.need_axis(values.axis)
+        if isinstance(values, Piecewise):
+            self.row += (PIECEWISE, values.axis, values.knots.shape[0])
+            self.tensor(values.knots.detach().double())
+            self.parameter(values.values, heads, values.knots.shape[0])
+        elif isinstance(values, Linear):
+            self.row += (LINEAR, values.axis)
+            self.parameter(values.past, heads)
+            self.parameter(values.future, heads)
+        else:
+            self.row += (LOG if isinstance(values, Log) else POWER, values.axis)
+            self.parameter(values.weight, heads)
+            self.parameter(values.rate if isinstance(values, Log) else values.exponent, heads)
+
+    def relative(self, kind: int, rows: Rows | Sinusoids, heads: int) -> int:
+        """The table of a relative term; gives the width of its rows."""
+        assert isinstance(rows, Rows)
+        _, count, width = rows.table.shape
+        self.row.append(kind)
+        self.maps(rows.map)
+        self.row.append(width)
+        self.parameter(rows.table, heads, count, width)
+        return width
+
+    def maps(self, parts: Map) -> None:
+        maps = parts.maps if isinstance(parts, Grid) else (parts,)
+        self.row.append(len(maps))
+        for part in maps:
+            if isinstance(part, Classes):
+                self.row += (CLASSES, part.classes)
+                self.broadcast(_whole(part.q_class))
+                self.broadcast(_whole(part.k_class))
+                continue
+            self.need_axis(part.axis)
+            if isinstance(part, Clip):
+                self.row += (CLIP, part.axis, part.low, part.high)
+            else:
+                self.row += (STEPS, part.axis, part.boundaries.shape[0] + 1)
+                self.tensor(part.boundaries.long() if part.boundaries.dtype == torch.int32 else part.boundaries)
+
+    def need_axis(self, axis: int) -> None:
+        """Raises where the positions have no such axis."""
+        if not 0 <= axis < min(self.q.position.shape[2], self.k.position.shape[2]):
+            self.q.axis(axis)
+            self.k.axis(axis)
+
+
+def _whole(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.int64 else x.long()
+
+
+def _position(x: Tensor) -> Tensor:
+    """Positions in one of the dtypes in which the kernel takes distances."""
+    if x.dtype in (torch.int64, torch.float32, torch.float64):
+        return x
+    return x.float() if x.is_floating_point() else x.long()

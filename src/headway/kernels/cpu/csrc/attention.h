@@ -1,0 +1,645 @@
+// Scores, mask, softmax, forward, backward: attention over blocks of queries and blocks of keys.
+#pragma once
+#include "terms.h"
+
+namespace {
+
+// 32 bits of good avalanche, as in reference.py
+template <class X>
+inline X scramble(X x) {
+    x = (x ^ x >> 16) * 0x21F0AAADu;
+    x = (x ^ x >> 15) * 0x735A2D97u;
+    return x ^ x >> 15;
+}
+
+template <class T, class Words>
+struct Attention {
+    struct Worker {
+        RowRanges ranges;
+        typename Terms<T, Words>::Worker terms;
+        float *x, *row;                   // [MB + SLACK][widest]: rows as they come; [dp]: words of one
+        float *q, *q_pairs, *g, *g_pairs; // the words of q and of dO, as rows and as pairs
+        float *score, *d_score, *factor;  // tiles [MB + SLACK][LD], a vector before and behind
+        float *words, *pairs;             // a tile as rows and as pairs
+        float *out;                       // [MB + SLACK][dvp] in forward, [MB + SLACK][dp] of dq in backward
+        float *d_out;                     // [MB][dvp]
+        uint32_t* keys;                   // indices of the keys of a tile
+        const float* late[MB];            // a bias that is added with the softmax, from column c0 on; or null
+        float rate[MB], highest[MB], total[MB], lean[MB], heat[MB];
+        float d_lse[MB];                  // gradients of the log-sum-exp
+        bool blind[MB], single[MB];       // rows that see nothing; rows with all their weight on one key
+    };
+
+    // weights that are rounded to bf16 need no more
+    static constexpr int DEGREE = Words::PER_WORD == 1 ? 5 : 4;
+    static constexpr i64 FEW = 4;  // up to so many queries packing costs more than it saves
+
+    const Call& c;
+    Plan<T, Words> plan;
+    Terms<T, Words> terms;
+    Memory memory;
+    Worker* workers = nullptr;
+    float *dk = nullptr, *dv = nullptr;  // sums of each task: [tasks][mp][dp], [tasks][mp][dvp]
+    double* d_sink = nullptr;            // [tasks]
+    i64 chunks = 1, tasks = 0;
+    bool few = false;                    // queries: the keys are shared out in parts of part_blocks blocks
+    i64 parts = 1, part_blocks = 1;
+    float* part_sums = nullptr;          // [batch·heads][parts][n][largest score, sum, output]
+    bool together = false;  // gradients of a dense bias are shared by heads: they take turns
+    bool early = false;     // the rate is multiplied into q
+    bool values = false;    // there are relative values
+    bool straight = false;  // weights need not be seen as floats
+
+    explicit Attention(const Call& call) : c(call), plan(call), terms(plan) {
+        int exponent;
+        bool power = frexp(c.scale, &exponent) == 0.5 && !terms.temperature;
+        early = Words::PER_WORD == 1 || power;  // in bf16 a rate that is no power of two would be rounded with q
+        values = terms.has_values();
+        if (c.backward)
+            divide();
+        else
+            share_out();
+    }
+
+    i64 run() {
+        lay_out();
+        if (!memory.allocate()) return -1;
+        lay_out();
+        if (!few) plan.pack();
+        terms.prepare();
+        const i64 heads = c.batch * c.heads;
+        if (few) {
+            hw_parallel(heads * parts, plan.workers, part_item, this);
+            hw_parallel(heads, hw_workers(plan.workers, heads), join_item, this);
+            return 0;
+        }
+        if (!c.backward) {
+            hw_parallel(heads * plan.blocks, plan.workers, forward_item, this);
+            return 0;
+        }
+        i64 items = together ? chunks : tasks;
+        hw_parallel(items, hw_workers(plan.workers, items), backward_item, this);
+        items = c.batch * c.kv_heads * plan.key_blocks;
+        hw_parallel(items, hw_workers(plan.workers, items), reduce_item, this);
+        terms.reduce(chunks);
+        reduce_sink();
+        return 0;
+    }
+
+  private:
+    // Tasks of a backward pass: what they sum is added up in their order, so their number depends on sizes alone.
+    void divide() {
+        i64 heads = most(1, c.batch * c.heads);
+        bool rows_shared = false;
+        for (i64 i = 0; i < c.terms; i++) {
+            const Tensor& grad = c.term[i].values_grad;
+            if (c.term[i].kind != DENSE || !grad.there()) continue;
+            together |= (c.batch > 1 && !grad.stride[0]) || (c.heads > 1 && !grad.stride[1]);
+            rows_shared |= c.n > 1 && !grad.stride[2];
+        }
+        together |= rows_shared;
+        chunks = most(1, least(plan.blocks / 2, together ? 4 : (16 + heads - 1) / heads));
+        if (rows_shared) chunks = 1;
+        tasks = c.batch * c.heads * chunks;
+    }
+
+    // The keys of few queries, in parts whose number depends on sizes alone.
+    void share_out() {
+        few = c.n > 0 && c.n <= FEW;
+        const i64 heads = most(1, c.batch * c.heads);
+        straight = Words::PER_WORD > 1 && !few && !values && !c.drop_below;
+        part_blocks = most(2, (plan.key_blocks * heads + 63) / 64);
+        parts = most(1, (plan.key_blocks + part_blocks - 1) / part_blocks);
+        if (few) plan.workers = hw_workers(c.threads, heads * parts);
+    }
+
+    void lay_out() {
+        plan.lay_out(memory, few);
+        if (few) part_sums = memory.take<float>(c.batch * c.heads * parts * c.n * (plan.dvp + 2));
+        terms.lay_out(memory, tasks);
+        if (c.backward) {
+            if (c.dk.there()) dk = memory.take<float>(tasks * plan.mp * plan.dp);
+            if (c.dv_.there()) dv = memory.take<float>(tasks * plan.mp * plan.dvp);
+            d_sink = memory.take<double>(tasks);
+        }
+        Worker* found = memory.take<Worker>(plan.workers);
+        const i64 rows = MB + SLACK, dp = plan.dp, dvp = plan.dvp, widest = most(dp, dvp);
+        for (i64 i = 0; i < plan.workers; i++) {
+            Worker spare, &w = found ? found[i] : spare;
+            terms.lay_out(memory, w.terms);
+            w.x = memory.take<float>(rows * widest);
+            w.row = memory.take<float>(dp);
+            w.q = memory.take<float>(rows * dp);
+            w.score = take_tile();
+            w.words = Words::PER_WORD > 1 ? take_tile() : w.score;
+            w.out = memory.take<float>(rows * widest);
+            w.keys = memory.take<uint32_t>(LD);
+            if (!c.backward) continue;
+            w.d_score = take_tile();
+            w.factor = terms.capped ? take_tile() : nullptr;
+            w.pairs = take_tile();
+            w.q_pairs = memory.take<float>(rows * dp);
+            w.g = memory.take<float>(rows * dvp);
+            w.g_pairs = memory.take<float>(rows * dvp);
+            w.d_out = memory.take<float>(rows * dvp);
+        }
+        workers = found;
+        for (i64 i = 0; i < plan.workers && found && few; i++) {  // vectors of words are read beyond the last word
+            memset(found[i].row, 0, (size_t)(dp * 4));
+            memset(found[i].q, 0, (size_t)(rows * dp * 4));
+        }
+    }
+
+    float* take_tile() {
+        float* tile = memory.take<float>((MB + SLACK) * LD + 2 * W);
+        return tile ? tile + W : nullptr;
+    }
+
+    // ------------------------------------------------------------ scores
+
+    void load_rates(Worker& w, const Tile& t) const {
+        for (i64 r = 0; r < t.rows; r++) {
+            w.rate[r] = (float)c.scale;
+            if (terms.temperature) w.rate[r] *= *terms.temperature->values.template at<float>(t.b, t.h, t.i0 + r);
+        }
+    }
+
+    // q of the block in w.q, times its rate where that comes early; rows of `blind` are zeroed
+    void load_queries(Worker& w, const Tile& t, bool scaled, bool blind) const {
+        load_rows<T>(c.q, t.b, t.h, t.i0, t.rows, c.d, w.x, plan.dp, plan.dp);
+        for (i64 r = 0; r < t.rows; r++) {
+            float* row = w.x + r * plan.dp;
+            if (blind && w.blind[r])
+                memset(row, 0, (size_t)(plan.dp * 4));
+            else if (scaled)
+                for (i64 i = 0; i < plan.dp; i++) row[i] *= w.rate[r];
+        }
+    }
+
+    // The columns of a block of keys that queries of the tile see; false where there are none.
+    bool reaches(const Worker& w, Tile& t, i64 j0, Cover& seen) const {
+        i64 keys = least(NB, c.m - j0), c0, c1;
+        t.j0 = j0;
+        hull(w.ranges, t.rows, j0, keys, c0, c1);
+        if (c0 >= c1) return false;
+        seen = cover(c, w.ranges, t.b, t.h, t.i0, t.rows, j0 + c0, c1 - c0);
+        t.c0 = c0 / NR * NR, t.c1 = c1;
+        if (t.c0 < c0) seen = seen == NOTHING ? NOTHING : SOME;
+        return seen != NOTHING;
+    }
+
+    // all but a bias that is left for later
+    void scores(Worker& w, const Tile& t, Cover seen, i64 end, i64 task) const {
+        const i64 head = plan.head_of(t.b, t.h);
+        if (few)
+            multiply_few(w, t);
+        else
+            for (i64 x = t.c0; x < t.c1; x += NR)
+                columns<Words, PANEL_NV, false>(t.rows, plan.kw, w.q, plan.dp, plan.k.panel(head, t.j0 + x), NR, w.score + x,
+                                                LD, false);
+        if (!early)
+            for (i64 r = 0; r < t.rows; r++)
+                for (i64 x = t.c0; x < t.c1; x += W) store(w.score + r * LD + x, load(w.score + r * LD + x) * w.rate[r]);
+        w.late[0] = nullptr;
+        terms.add(w.terms, t, w.score, w.rate, task, c.backward ? w.factor : nullptr, w.late);
+        if (seen == SOME) forbid(c, w.ranges, t.b, t.h, t.i0, t.rows, t.j0, t.c0, t.c1, w.score, LD);
+        for (i64 r = 0; r < t.rows && end > t.c1; r++)
+            for (i64 x = t.c1; x < end; x++) w.score[r * LD + x] = -INFINITY;
+    }
+
+    // ------------------------------------------------------------ dropout
+
+    uint32_t lane_key(const Tile& t) const {
+        uint32_t lane = scramble((uint32_t)(t.b * c.heads + t.h));
+        return scramble((uint32_t)c.seed + scramble((uint32_t)(c.seed >> 32) + lane));
+    }
+
+    void load_keys(Worker& w, const Tile& t, i64 end) const {
+        for (i64 x = t.c0; x < end; x++)
+            w.keys[x] = x < t.c1 ? (uint32_t)*c.k_index.template at<i64>(t.b, t.j0 + x) : 0;
+    }
+
+    // what is kept of W weights, times 1 / (1 − dropout)
+    vf kept(uint32_t row_key, const uint32_t* keys) const {
+        vu drawn = scramble(*(const vu_any*)keys + row_key);
+        return choose((vi)(drawn >= (uint32_t)c.drop_below), all((float)c.keep_scale), vf{});
+    }
+
+    // ------------------------------------------------------------ forward
+
+    static void forward_item(void* self, i64 item, i64 worker) {
+        Attention& a = *(Attention*)self;
+        Tile t = a.block(item / a.plan.blocks, a.plan.blocks - 1 - item % a.plan.blocks);
+        Worker& w = a.workers[worker];
+        a.start(w, t);
+        a.sweep(w, t, 0, a.c.m);
+        a.finish(w, t);
+    }
+
+    Tile block(i64 head, i64 number) const {
+        Tile t = {};
+        t.b = head / c.heads, t.h = head % c.heads, t.i0 = number * MB, t.rows = least(MB, c.n - t.i0);
+        return t;
+    }
+
+    void start(Worker& w, const Tile& t) const {
+        row_ranges(c, t.b, t.i0, t.rows, w.ranges);
+        load_rates(w, t);
+        load_queries(w, t, early, false);
+        if (few) memset(w.q, 0, (size_t)(t.rows * plan.dp * 4));
+        const float* words = as_rows<Words>(w.x, plan.dp, t.rows, plan.kw, w.q);
+        if (words != w.q) memcpy(w.q, words, (size_t)(t.rows * plan.dp * 4));
+        for (i64 r = 0; r < t.rows; r++) w.highest[r] = -INFINITY, w.total[r] = 0;
+        memset(w.out, 0, (size_t)((MB + SLACK) * plan.dvp * 4));
+        terms.begin(w.terms, t, w.rate, nullptr, nullptr);
+    }
+
+    // the keys low … high − 1 (whole blocks): w.out, w.highest and w.total of the rows of a block
+    void sweep(Worker& w, Tile t, i64 low, i64 high) const {
+        const i64 dvp = plan.dvp, head = plan.head_of(t.b, t.h);
+        low = most(low, w.ranges.low / NB * NB), high = least(high, w.ranges.high);
+        for (i64 j0 = low; j0 < high; j0 += NB) {
+            Cover seen;
+            if (!reaches(w, t, j0, seen)) continue;
+            scores(w, t, seen, up(t.c1, W), 0);
+            soften(w, t);
+            if (c.drop_below) drop(w, t);
+            if (values) terms.add_values(w.terms, t, w.score, 0);
+            if (few) {
+                gather_few(w, t);
+                continue;
+            }
+            i64 keys = words_of(t.c1 - t.c0, Words::PER_WORD), first = (t.j0 + t.c0) / Words::PER_WORD;
+            const float* weights = straight ? w.words : as_rows<Words>(w.score + t.c0, LD, t.rows, keys, w.words);
+            product<Words, false>(t.rows, dvp / W, keys, weights, LD,
+                                  plan.v.natural + (head * (plan.mp / Words::PER_WORD) + first) * dvp, dvp, w.out, dvp, true);
+        }
+        if (values) terms.finish_values(w.terms, t, w.out, dvp);
+    }
+
+    // the weights of a tile before they are divided, in place of its scores; what came before is rescaled
+    void soften(Worker& w, const Tile& t) const {
+        for (i64 r = 0; r < t.rows; r++) {
+            const float before = w.highest[r], found = w.late[0] ? hang<true>(w, t, r) : hang<false>(w, t, r);
+            const float highest = found > before ? found : before, base = highest == -INFINITY ? 0 : highest;
+            const float sum = straight ? weigh_row<true>(w, t, r, base) : weigh_row<false>(w, t, r, base);
+            const float factor = before == highest ? 1 : expf(before - base);
+            w.highest[r] = highest;
+            w.total[r] = w.total[r] * factor + sum;
+            if (factor == 1) continue;
+            float* out = w.out + r * plan.dvp;
+            for (i64 i = 0; i < plan.dvp; i += W) store(out + i, load(out + i) * factor);
+            if (values) terms.rescale_values(w.terms, r, factor);
+        }
+    }
+
+    // the largest score of a row, with the late bias
+    template <bool LATE>
+    float hang(Worker& w, const Tile& t, i64 r) const {
+        float* score = w.score + r * LD;
+        vf best = all(-INFINITY);
+        i64 x = t.c0;
+        if (LATE) {
+            for (; x + W <= t.c1; x += W) {
+                vf found = load(score + x) + load(w.late[r] + x - t.c0);
+                store(score + x, found);
+                best = larger(found, best);
+            }
+            for (i64 y = x; y < t.c1; y++) score[y] += w.late[r][y - t.c0];
+        }
+        for (; x < t.c1; x += W) best = larger(load(score + x), best);
+        return largest(best);
+    }
+
+    // the row's weights in place of its scores, or straight as the words of a product; their sum
+    template <bool STRAIGHT>
+    float weigh_row(Worker& w, const Tile& t, i64 r, float base) const {
+        float* score = w.score + r * LD;
+        uint16_t* half = (uint16_t*)(w.words + r * LD);
+        vf sums = {};
+        for (i64 x = t.c0; x < t.c1; x += W) {
+            vf weight = exp_of<DEGREE>(load(score + x) - base);
+            sums += weight;
+            if (STRAIGHT)
+                store_bf16(half + x - t.c0, weight);
+            else
+                store(score + x, weight);
+        }
+        return sum(sums);
+    }
+
+    void drop(Worker& w, const Tile& t) const {
+        const uint32_t key = lane_key(t);
+        load_keys(w, t, up(t.c1, W));
+        for (i64 r = 0; r < t.rows; r++) {
+            const uint32_t row = scramble(key + (uint32_t)*c.q_index.template at<i64>(t.b, t.i0 + r));
+            for (i64 x = t.c0; x < t.c1; x += W) {
+                float* weight = w.score + r * LD + x;
+                store(weight, load(weight) * kept(row, w.keys + x));
+            }
+        }
+    }
+
+    void finish(Worker& w, const Tile& t) const {
+        for (i64 r = 0; r < t.rows; r++) {
+            float* out = w.out + r * plan.dvp;
+            float highest = w.highest[r], total = w.total[r], factor = 1;
+            if (terms.sink) {
+                const float sink = *terms.sink->values.template at<float>(t.h);
+                const float base = sink > highest ? sink : highest;
+                if (base != -INFINITY) {
+                    factor = highest == base ? 1 : expf(highest - base);
+                    total = total * factor + expf(sink - base);
+                    highest = base;
+                }
+            }
+            const float share = total == 0 ? 0 : factor / total;
+            for (i64 i = 0; i < plan.dvp; i += W) store(out + i, total == 0 ? vf{} : load(out + i) * share);
+            store_row<T>(c.out, t.b, t.h, t.i0 + r, c.dv, out);
+            if (c.lse.there())
+                *c.lse.template at<float>(t.b, t.h, t.i0 + r) = total == 0 ? -INFINITY : highest + logf(total);
+            if (c.row_max.there()) *c.row_max.template at<float>(t.b, t.h, t.i0 + r) = highest;
+            if (c.row_sum.there()) *c.row_sum.template at<float>(t.b, t.h, t.i0 + r) = total;
+        }
+    }
+
+    // ------------------------------------------------------------ few queries: nothing is packed, keys are shared out
+
+    static void part_item(void* self, i64 item, i64 worker) {
+        Attention& a = *(Attention*)self;
+        Worker& w = a.workers[worker];
+        // heads that share keys follow one another, while those are near
+        const i64 shared = item / a.plan.group, number = shared % a.parts;
+        const i64 head = shared / a.parts * a.plan.group + item % a.plan.group, first = number * a.part_blocks * NB;
+        const Tile t = a.block(head, 0);
+        a.start(w, t);
+        a.sweep(w, t, first, least(a.c.m, first + a.part_blocks * NB));
+        for (i64 r = 0; r < t.rows; r++) {
+            float* to = a.part(head, number, r);
+            to[0] = w.highest[r], to[1] = w.total[r];
+            memcpy(to + 2, w.out + r * a.plan.dvp, (size_t)(a.plan.dvp * 4));
+        }
+    }
+
+    float* part(i64 head, i64 number, i64 row) const {
+        return part_sums + ((head * parts + number) * c.n + row) * (plan.dvp + 2);
+    }
+
+    // the parts of a head's keys in their order
+    static void join_item(void* self, i64 item, i64 worker) {
+        Attention& a = *(Attention*)self;
+        Worker& w = a.workers[worker];
+        const Tile t = a.block(item, 0);
+        for (i64 r = 0; r < t.rows; r++) {
+            float highest = -INFINITY, total = 0, *out = w.out + r * a.plan.dvp;
+            for (i64 p = 0; p < a.parts; p++) {
+                const float found = a.part(item, p, r)[0];
+                highest = found > highest ? found : highest;
+            }
+            memset(out, 0, (size_t)(a.plan.dvp * 4));
+            for (i64 p = 0; p < a.parts; p++) {
+                const float* from = a.part(item, p, r);
+                if (from[1] == 0) continue;
+                const float factor = from[0] == highest ? 1 : expf(from[0] - highest);
+                total += from[1] * factor;
+                add_scaled(out, from + 2, factor, a.plan.dvp);
+            }
+            w.highest[r] = highest, w.total[r] = total;
+        }
+        a.finish(w, t);
+    }
+
+    // q·kᵀ of a tile, each key read once where it lies
+    void multiply_few(Worker& w, const Tile& t) const {
+        typedef typename T::type type;
+        const i64 h = t.h / plan.group, step = W * Words::PER_WORD;
+        const bool in_place = c.k.stride[3] == 1 && c.d % step == 0 && sizeof(type) * Words::PER_WORD == sizeof(float);
+        memset(w.row, 0, (size_t)(plan.dp * 4));  // whole vectors are read, of which words may fill a part
+        for (i64 x = t.c0; x < t.c1; x++) {
+            const float* key = (const float*)c.k.template at<type>(t.b, h, t.j0 + x);
+            if (!in_place) {
+                load_rows<T>(c.k, t.b, h, t.j0 + x, 1, c.d, w.x, plan.dp, plan.dp);
+                key = as_rows<Words>(w.x, plan.dp, 1, plan.kw, w.row);
+            }
+            for (i64 r = 0; r < t.rows; r++) {
+                vf sums = {};
+                const float* q = w.q + r * plan.dp;
+                for (i64 i = 0; i < plan.kw; i += W) sums = Words::madd(sums, load(q + i), load(key + i));
+                w.score[r * LD + x] = sum(sums);
+            }
+        }
+    }
+
+    // weights·v of a tile, each value read once where it lies; what has no weight is not read
+    void gather_few(Worker& w, const Tile& t) const {
+        typedef typename T::type type;
+        const i64 h = t.h / plan.group, dvp = plan.dvp;
+        const bool in_place = c.v.stride[3] == 1 && c.dv % W == 0;
+        constexpr int HELD = 4;
+        for (i64 r = 0; r < t.rows; r++) {
+            const float* weight = w.score + r * LD;
+            float* out = w.out + r * dvp;
+            if (!in_place) {
+                for (i64 x = t.c0; x < t.c1; x++) {
+                    if (weight[x] == 0) continue;
+                    load_rows<T>(c.v, t.b, h, t.j0 + x, 1, c.dv, w.x, dvp, dvp);
+                    add_scaled(out, w.x, weight[x], dvp);
+                }
+                continue;
+            }
+            for (i64 i = 0; i < dvp; i += HELD * W) {
+                const i64 vectors = least(HELD, (dvp - i) / W);
+                vf sums[HELD];
+                for (i64 v = 0; v < HELD; v++) sums[v] = v < vectors ? load(out + i + v * W) : vf{};
+                for (i64 x = t.c0; x < t.c1; x++) {
+                    if (weight[x] == 0) continue;
+                    const type* value = c.v.template at<type>(t.b, h, t.j0 + x, i);
+                    if (vectors == HELD) {
+                        for (i64 v = 0; v < HELD; v++) sums[v] += load_as_floats<T>(value + v * W) * weight[x];
+                    } else {
+                        for (i64 v = 0; v < vectors; v++) sums[v] += load_as_floats<T>(value + v * W) * weight[x];
+                    }
+                }
+                for (i64 v = 0; v < vectors; v++) store(out + i + v * W, sums[v]);
+            }
+        }
+    }
+
+    // ------------------------------------------------------------ backward
+
+    static void backward_item(void* self, i64 item, i64 worker) {
+        Attention& a = *(Attention*)self;
+        const i64 heads = a.c.heads;
+        if (!a.together) return a.backward_task(a.workers[worker], item / a.chunks / heads, item / a.chunks % heads, item % a.chunks);
+        for (i64 b = 0; b < a.c.batch; b++)
+            for (i64 h = 0; h < heads; h++) a.backward_task(a.workers[worker], b, h, item);
+    }
+
+    void backward_task(Worker& w, i64 b, i64 h, i64 chunk) const {
+        const i64 task = (b * c.heads + h) * chunks + chunk;
+        if (dk) memset(dk + task * plan.mp * plan.dp, 0, (size_t)(plan.mp * plan.dp * 4));
+        if (dv) memset(dv + task * plan.mp * plan.dvp, 0, (size_t)(plan.mp * plan.dvp * 4));
+        d_sink[task] = 0;
+        terms.begin_task(task);
+        for (i64 block = chunk; block < plan.blocks; block += chunks) {
+            backward(w, this->block(b * c.heads + h, block), task);
+        }
+    }
+
+    void backward(Worker& w, Tile t, i64 task) const {
+        const i64 dp = plan.dp, dvp = plan.dvp, head = plan.head_of(t.b, t.h), pairs = words_of(t.rows, Words::PER_WORD);
+        row_ranges(c, t.b, t.i0, t.rows, w.ranges);
+        load_rates(w, t);
+        load_gradients(w, t, task);
+        find_blind(w, t);
+        load_queries(w, t, true, true);
+        const float* q_pairs = as_pairs<Words>(w.x, dp, t.rows, dp, w.q_pairs, dp);
+        if (q_pairs != w.q_pairs) memcpy(w.q_pairs, q_pairs, (size_t)(t.rows * dp * 4));
+        if (!early) load_queries(w, t, false, true);
+        const float* words = as_rows<Words>(w.x, dp, t.rows, plan.kw, w.q);
+        if (words != w.q) memcpy(w.q, words, (size_t)(t.rows * dp * 4));
+        const float* g = as_rows<Words>(w.d_out, dvp, t.rows, plan.vw, w.g);
+        const float* g_pairs = as_pairs<Words>(w.d_out, dvp, t.rows, dvp, w.g_pairs, dvp);
+        memset(w.out, 0, (size_t)((MB + SLACK) * dp * 4));
+        memset(w.heat, 0, sizeof w.heat);
+        terms.begin(w.terms, t, w.rate, w.d_out, w.blind);
+        const bool wants_dq = c.dq.there() || terms.moves_queries;
+        for (i64 j0 = w.ranges.low / NB * NB; j0 < w.ranges.high; j0 += NB) {
+            Cover seen;
+            if (!reaches(w, t, j0, seen)) continue;
+            const i64 end = up(t.c1, NR), keys = end - t.c0, key_words = words_of(keys, Words::PER_WORD);
+            scores(w, t, seen, end, task);
+            for (i64 x = t.c0; x < t.c1; x += NR)
+                columns<Words, PANEL_NV, false>(t.rows, plan.vw, g, dvp, plan.v.panel(head, j0 + x), NR, w.d_score + x, LD, false);
+            if (values) terms.add_value_products(w.terms, t, w.d_score, task);
+            weigh(w, t, end);
+            if (dv) {
+                const float* weights = as_pairs<Words>(w.score + t.c0, LD, t.rows, keys, w.pairs, LD);
+                product<Words, true>(keys, dvp / W, pairs, weights, LD, g_pairs, dvp,
+                                     dv + (task * plan.mp + j0 + t.c0) * dvp, dvp, true);
+            }
+            if (values) terms.take_values(w.terms, t, w.score, task);
+            terms.take(w.terms, t, w.d_score, w.rate, w.heat, dk ? dk + task * plan.mp * dp : nullptr, task);
+            if (wants_dq) {
+                const float* grads = as_rows<Words>(w.d_score + t.c0, LD, t.rows, key_words, w.words);
+                product<Words, false>(t.rows, dp / W, key_words, grads, LD,
+                                      plan.k.natural + (head * plan.mp + j0 + t.c0) / Words::PER_WORD * dp, dp, w.out, dp, true);
+            }
+            if (dk) {
+                const float* grads = as_pairs<Words>(w.d_score + t.c0, LD, t.rows, keys, w.pairs, LD);
+                product<Words, true>(keys, dp / W, pairs, grads, LD, w.q_pairs, dp, dk + (task * plan.mp + j0 + t.c0) * dp, dp,
+                                     true);
+            }
+        }
+        if (terms.moves_queries) {
+            load_queries(w, t, false, true);
+            for (i64 r = 0; r < t.rows; r++) w.heat[r] += (float)c.scale * dot(w.x + r * dp, w.out + r * dp, dp);
+        }
+        terms.finish(w.terms, t, w.out, dp, w.rate, w.heat, w.blind, task);
+        for (i64 r = 0; r < t.rows; r++) {
+            if (terms.moves_queries) *terms.temperature->values_grad.template at<float>(t.b, t.h, t.i0 + r) = w.heat[r];
+            if (!c.dq.there()) continue;
+            for (i64 i = 0; i < dp; i++) w.out[r * dp + i] *= w.rate[r];
+            store_row<T>(c.dq, t.b, t.h, t.i0 + r, c.d, w.out + r * dp);
+        }
+    }
+
+    // dO, and what the gradients of a row's scores lean on: Σ dO·O less the gradient of the log-sum-exp
+    void load_gradients(Worker& w, const Tile& t, i64 task) const {
+        const i64 dvp = plan.dvp;
+        if (c.d_out.dtype == FLOAT32)
+            load_rows<F32>(c.d_out, t.b, t.h, t.i0, t.rows, c.dv, w.d_out, dvp, dvp);
+        else
+            load_rows<T>(c.d_out, t.b, t.h, t.i0, t.rows, c.dv, w.d_out, dvp, dvp);
+        load_rows<T>(c.out, t.b, t.h, t.i0, t.rows, c.dv, w.x, dvp, dvp);
+        for (i64 r = 0; r < t.rows; r++) {
+            const float total = *c.row_sum.template at<float>(t.b, t.h, t.i0 + r);
+            w.highest[r] = total == 0 ? 0 : *c.row_max.template at<float>(t.b, t.h, t.i0 + r);
+            w.total[r] = total == 0 ? 0 : 1 / total;
+            if (total == 0) memset(w.d_out + r * dvp, 0, (size_t)(dvp * 4));
+            w.lean[r] = dot(w.d_out + r * dvp, w.x + r * dvp, dvp);
+            w.d_lse[r] = c.d_lse.there() && total != 0 ? *c.d_lse.template at<float>(t.b, t.h, t.i0 + r) : 0;
+            w.lean[r] -= w.d_lse[r];
+            w.single[r] = total == exp_of<DEGREE>(vf{})[0];
+            if (!terms.sink) continue;
+            const float sink = *terms.sink->values.template at<float>(t.h);
+            d_sink[task] -= (double)(expf(sink - w.highest[r]) * w.total[r]) * w.lean[r];
+        }
+    }
+
+    // With a sink a row's sum does not tell, but where it is the sink's alone.
+    void find_blind(Worker& w, const Tile& t) const {
+        for (i64 r = 0; r < t.rows; r++) {
+            w.blind[r] = w.total[r] == 0 || (terms.sink && w.total[r] == 1 && !sees_any(c, w.ranges, r, t.b, t.h, t.i0 + r));
+            if (w.blind[r]) w.rate[r] = 0;
+        }
+    }
+
+    // scores to weights (dropped ones 0), gradients of weights to gradients of scores; 0 around them
+    void weigh(Worker& w, const Tile& t, i64 end) const {
+        const uint32_t key = c.drop_below ? lane_key(t) : 0;
+        if (c.drop_below) load_keys(w, t, end);
+        for (i64 r = 0; r < t.rows; r++) {
+            float *score = w.score + r * LD, *grad = w.d_score + r * LD;
+            const float highest = w.highest[r], share = w.total[r], lean = w.lean[r];
+            if (w.late[0]) add_to(score + t.c0, w.late[r], t.c1 - t.c0);
+            if (c.drop_below) {
+                const uint32_t row = scramble(key + (uint32_t)*c.q_index.template at<i64>(t.b, t.i0 + r));
+                for (i64 x = t.c0; x < end; x += W) {
+                    vf weight = exp_of<DEGREE>(load(score + x) - highest) * share, keep = kept(row, w.keys + x);
+                    store(score + x, weight * keep);
+                    store(grad + x, weight * (load(grad + x) * keep - lean));
+                }
+            } else {
+                for (i64 x = t.c0; x < end; x += W) {
+                    vf weight = exp_of<DEGREE>(load(score + x) - highest) * share;
+                    store(score + x, weight);
+                    store(grad + x, weight * (load(grad + x) - lean));
+                }
+            }
+            if (w.single[r])  // its score moves nothing but the log-sum-exp: no difference of rounded products here
+                for (i64 x = t.c0; x < t.c1; x += W)
+                    store(grad + x, choose((vi)(load(score + x) > 0.5f), all(w.d_lse[r]), load(grad + x)));
+            if (w.factor)
+                for (i64 x = t.c0; x < t.c1; x += W) {  // what is masked may have a slope that is no number
+                    vf found = load(grad + x);
+                    store(grad + x, choose((vi)(found == 0), vf{}, found * load(w.factor + r * LD + x)));
+                }
+            store(grad + t.c0 - W, vf{});
+            for (i64 x = t.c1; x < end; x++) grad[x] = 0;
+            store(grad + end, vf{});
+        }
+    }
+
+    // ------------------------------------------------------------ sums
+
+    static void reduce_item(void* self, i64 item, i64) {
+        Attention& a = *(Attention*)self;
+        const i64 head = item / a.plan.key_blocks, first = item % a.plan.key_blocks * NB;
+        if (a.dk) a.reduce(a.c.dk, a.dk, head, first, a.plan.dp, a.c.d);
+        if (a.dv) a.reduce(a.c.dv_, a.dv, head, first, a.plan.dvp, a.c.dv);
+    }
+
+    void reduce(const Tensor& to, float* sums, i64 head, i64 first, i64 width, i64 d) const {
+        const i64 rows = least(NB, c.m - first), size = plan.mp * width, parts = plan.group * chunks;
+        const i64 b = head / c.kv_heads, h = head % c.kv_heads;
+        float* total = sums + (b * c.heads + h * plan.group) * chunks * size + first * width;
+        for (i64 part = 1; part < parts; part++) add_to(total, total + part * size, rows * width);
+        for (i64 r = 0; r < rows; r++) store_row<T>(to, b, h, first + r, d, total + r * width);
+    }
+
+    void reduce_sink() const {
+        for (i64 i = 0; i < c.terms; i++)  // a sink that takes no part has a gradient of zero
+            for (i64 h = 0; h < c.heads && c.term[i].kind == SINK && c.term[i].values_grad.there(); h++)
+                *c.term[i].values_grad.template at<float>(h) = 0;
+        if (!terms.sink || !terms.sink->values_grad.there()) return;
+        for (i64 h = 0; h < c.heads; h++) {
+            double total = 0;
+            for (i64 b = 0; b < c.batch; b++)
+                for (i64 x = 0; x < chunks; x++) total += d_sink[(b * c.heads + h) * chunks + x];
+            *terms.sink->values_grad.template at<float>(h) = (float)total;
+        }
+    }
+};
+
+}  // namespace

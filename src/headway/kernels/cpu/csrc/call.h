@@ -1,0 +1,303 @@
+// One call of attention as it comes from Python: a row of int64 words, checked word by word before anything is used.
+//
+// The order of the words is the order of the fields below; kernels/cpu/_words.py writes it.
+#pragma once
+#include <stdint.h>
+#include <string.h>
+
+namespace hw {
+namespace {  // every instruction set has its own
+
+typedef int64_t i64;
+
+enum { VERSION = 1, MOST_TERMS = 32, MOST_MAPS = 4, MOST_NODES = 64 };
+enum Dtype { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT64 = 3, INT64 = 4, BOOL = 5 };
+enum Kind {
+    TEMPERATURE = 1,
+    TOKEN_QUERIES,
+    TOKEN_KEYS,
+    DISTANCE,
+    RELATIVE_KEYS,
+    RELATIVE_QUERIES,
+    RELATIVE_VALUES,
+    DENSE,
+    SINK,
+    SOFT_CAP,
+};
+enum Form { ROWS = 0, LINEAR, LOG, POWER, PIECEWISE };
+enum MapKind { CLIP = 0, STEPS, CLASSES, GRID };
+enum NodeKind { DIFFERENCE = 1, DILATED, EQUAL, KEYS, BOOLEAN, AND, OR };
+
+// A tensor of up to four dimensions by its strides (in elements); a dimension that broadcasts has stride 0.
+struct Tensor {
+    char* data;
+    i64 dtype;
+    i64 stride[4];
+    bool there() const { return data != nullptr; }
+    template <class T>
+    T* at(i64 a, i64 b = 0, i64 c = 0, i64 d = 0) const {
+        return (T*)data + a * stride[0] + b * stride[1] + c * stride[2] + d * stride[3];
+    }
+};
+
+// From a pair of tokens to the row of a table.
+struct Map {
+    i64 kind, axis, count;  // count: rows
+    i64 low, high;          // clip
+    Tensor boundaries;      // steps: [count − 1]
+    Tensor q_class, k_class;  // classes: [batch, n], [batch, m]
+    i64 classes;
+};
+
+struct Term {
+    i64 kind;
+    i64 form;               // distance
+    i64 axis;               // distance, closed forms
+    i64 maps;               // 1, or more for a grid
+    Map map[MOST_MAPS];
+    i64 rows;               // of the table: the product of the maps' counts; piecewise: knots
+    i64 width;              // relative: of a row of the table
+    Tensor values, values_grad;  // temperature, token, table, past, weight, dense, sink
+    Tensor second, second_grad;  // future, rate, exponent, values of piecewise; relative keys: u
+    Tensor other, other_grad;    // relative: the query or key before ``prepare``
+    double cap;
+};
+
+struct Node {
+    i64 kind, low, high, step;
+    Tensor a, b;
+};
+
+struct Call {
+    i64 backward, threads, dtype;
+    i64 batch, heads, kv_heads, n, m, d, dv;
+    double scale;
+    i64 drop_below;  // a weight whose 32 random bits are below it is dropped; 0 drops none
+    double keep_scale;
+    i64 seed;
+    i64 partial;     // the sink stays out
+    i64 axes;
+    Tensor q, k, v, out, lse, row_max, row_sum;
+    Tensor d_out, d_lse, dq, dk, dv_;
+    Tensor q_position, k_position;  // [batch, tokens, axes]: int64, float32 or float64
+    Tensor q_index, k_index;        // [batch, tokens] int64
+    i64 intervals;                  // 0 (everything), 1 or 2 of key slots for each query
+    Tensor start[2], stop[2];       // [batch, n] int64
+    i64 nodes;                      // what the intervals cannot say, in postfix order
+    Node node[MOST_NODES];
+    i64 terms;
+    Term term[MOST_TERMS];
+};
+
+class Reader {
+  public:
+    Reader(const i64* words, i64 count) : words_(words), count_(count) {}
+
+    // 0, or 1 + the number of the word that is wrong
+    i64 read(Call& c) {
+        memset(&c, 0, sizeof c);
+        if (word() != VERSION) return wrong();
+        c.backward = range(0, 1);
+        c.threads = range(1, 4096);
+        c.dtype = range(FLOAT32, FLOAT16);
+        c.batch = range(0, MOST), c.heads = range(0, MOST), c.kv_heads = range(1, MOST);
+        if (bad_ || c.heads % c.kv_heads) return wrong();
+        c.n = range(0, MOST), c.m = range(0, MOST), c.d = range(1, 1 << 16), c.dv = range(0, 1 << 16);
+        if (!fits(c.batch, c.heads + c.kv_heads, c.n + c.m + 1024, c.d + c.dv + 1024)) bad_ = true;
+        c.scale = real();
+        c.drop_below = range(0, (i64)1 << 32);
+        c.keep_scale = real();
+        c.seed = word();
+        c.partial = range(0, 1);
+        const i64 B = c.batch, H = c.heads, K = c.kv_heads, n = c.n, m = c.m;
+        i64 half = (i64)1 << c.dtype, any_float = (i64)1 << FLOAT32 | half, f32 = (i64)1 << FLOAT32;
+        i64 whole = (i64)1 << INT64;
+        c.q = tensor(half, true, B, H, n, c.d);
+        c.k = tensor(half, true, B, K, m, c.d);
+        c.v = tensor(half, true, B, K, m, c.dv);
+        c.out = tensor(half, true, B, H, n, c.dv);
+        c.lse = tensor(f32, false, B, H, n);
+        c.row_max = tensor(f32, c.backward, B, H, n);
+        c.row_sum = tensor(f32, c.backward, B, H, n);
+        if (c.backward) {
+            c.d_out = tensor(any_float, true, B, H, n, c.dv);
+            c.d_lse = tensor(f32, false, B, H, n);
+            c.dq = tensor(half, false, B, H, n, c.d);
+            c.dk = tensor(half, false, B, K, m, c.d);
+            c.dv_ = tensor(half, false, B, K, m, c.dv);
+        }
+        c.axes = range(1, 1 << 20);
+        i64 place = whole | (i64)1 << FLOAT32 | (i64)1 << FLOAT64;
+        c.q_position = tensor(place, true, B, n, c.axes);
+        c.k_position = tensor((i64)1 << c.q_position.dtype, true, B, m, c.axes);
+        c.q_index = tensor(whole, true, B, n);
+        c.k_index = tensor(whole, true, B, m);
+        c.intervals = range(0, 2);
+        for (i64 i = 0; i < c.intervals && !bad_; i++) {
+            c.start[i] = tensor(whole, true, B, n);
+            c.stop[i] = tensor(whole, true, B, n);
+        }
+        c.nodes = range(0, MOST_NODES);
+        i64 depth = 0;
+        for (i64 i = 0; i < c.nodes && !bad_; i++) {
+            Node& node = c.node[i];
+            node.kind = range(DIFFERENCE, OR);
+            if (node.kind == DIFFERENCE) node.low = word(), node.high = word();
+            if (node.kind == DILATED) node.step = range(1, MOST);
+            if (node.kind == EQUAL) node.a = tensor(whole, true, B, n), node.b = tensor(whole, true, B, m);
+            if (node.kind == KEYS) node.a = tensor((i64)1 << BOOL, true, B, m);
+            if (node.kind == BOOLEAN) node.a = tensor((i64)1 << BOOL, true, B, H, n, m);
+            depth += node.kind >= AND ? -1 : 1;
+            if (depth < 1 || depth > 16) bad_ = true;
+        }
+        if (c.nodes && depth != 1) bad_ = true;
+        c.terms = range(0, MOST_TERMS);
+        for (i64 i = 0; i < c.terms && !bad_; i++) read(c, c.term[i]);
+        if (at_ != count_) bad_ = true;
+        if (bad_) return wrong();
+        // nobody looks: what is left are gradients of zero, of keys and of what all rows share
+        if (!c.batch) c.batch = 1, c.n = c.m = 0;
+        if (!c.heads) c.heads = c.kv_heads, c.n = 0, c.terms = 0;
+        return 0;
+    }
+
+  private:
+    static const i64 MOST = (i64)1 << 40;
+
+    void read(const Call& c, Term& t) {
+        const i64 B = c.batch, H = c.heads, n = c.n, m = c.m, f32 = (i64)1 << FLOAT32;
+        t.kind = range(TEMPERATURE, SOFT_CAP);
+        if (t.kind == TEMPERATURE || t.kind == TOKEN_QUERIES) {
+            t.values = tensor(f32, true, B, H, n), t.values_grad = tensor(f32, false, B, H, n);
+        } else if (t.kind == TOKEN_KEYS) {
+            t.values = tensor(f32, true, B, H, m), t.values_grad = tensor(f32, false, B, H, m);
+        } else if (t.kind == DENSE) {
+            t.values = tensor(f32, true, B, H, n, m), t.values_grad = tensor(f32, false, B, H, n, m);
+        } else if (t.kind == SINK) {
+            t.values = tensor(f32, true, H), t.values_grad = tensor(f32, false, H);
+        } else if (t.kind == SOFT_CAP) {
+            t.cap = real();
+        } else if (t.kind == DISTANCE) {
+            t.form = range(ROWS, PIECEWISE);
+            if (t.form == ROWS) {
+                maps(c, t);
+                t.values = tensor(f32, true, H, t.rows), t.values_grad = tensor(f32, false, H, t.rows);
+            } else {
+                t.axis = range(0, c.axes - 1);
+                t.rows = t.form == PIECEWISE ? range(2, 1 << 20) : 1;
+                if (t.form == PIECEWISE) {
+                    t.second = tensor((i64)1 << FLOAT64, true, t.rows);  // knots, rising
+                    t.values = tensor(f32, true, H, t.rows), t.values_grad = tensor(f32, false, H, t.rows);
+                } else {
+                    t.values = tensor(f32, true, H), t.values_grad = tensor(f32, false, H);
+                    t.second = tensor(f32, true, H), t.second_grad = tensor(f32, false, H);
+                }
+            }
+        } else {
+            maps(c, t);
+            t.width = range(t.kind == RELATIVE_VALUES ? 0 : 1, 1 << 16);
+            t.values = tensor(f32, true, H, t.rows, t.width), t.values_grad = tensor(f32, false, H, t.rows, t.width);
+            if (t.kind == RELATIVE_KEYS) {
+                t.second = tensor(f32, false, H, t.width), t.second_grad = tensor(f32, false, H, t.width);
+                t.other = tensor(f32, false, B, H, n, t.width), t.other_grad = tensor(f32, false, B, H, n, t.width);
+                if (!t.other.there() && n && t.width != c.d) bad_ = true;
+            } else if (t.kind == RELATIVE_QUERIES) {
+                t.other = tensor(f32, false, B, c.kv_heads, m, t.width);
+                t.other_grad = tensor(f32, false, B, c.kv_heads, m, t.width);
+                if (!t.other.there() && m && t.width != c.d) bad_ = true;
+            } else if (t.width != c.dv) {
+                bad_ = true;
+            }
+        }
+    }
+
+    void maps(const Call& c, Term& t) {
+        t.maps = range(1, MOST_MAPS);
+        t.rows = 1;
+        for (i64 i = 0; i < t.maps && !bad_; i++) {
+            Map& map = t.map[i];
+            map.kind = range(CLIP, CLASSES);
+            if (map.kind == CLASSES) {
+                map.classes = range(1, 1 << 15);
+                map.count = map.classes * map.classes;
+                map.q_class = tensor((i64)1 << INT64, true, c.batch, c.n);
+                map.k_class = tensor((i64)1 << INT64, true, c.batch, c.m);
+            } else {
+                map.axis = range(0, c.axes - 1);
+                if (map.kind == CLIP) {
+                    map.low = range(-MOST, MOST), map.high = range(-MOST, MOST);
+                    map.count = map.high - map.low + 1;
+                } else {
+                    map.count = range(1, 1 << 30);
+                    i64 real_or_whole = (i64)1 << FLOAT32 | (i64)1 << FLOAT64 | (i64)1 << INT64;
+                    map.boundaries = tensor(real_or_whole, true, map.count - 1);
+                }
+            }
+            if (map.count < 1 || map.count > (i64)1 << 31 || t.rows > ((i64)1 << 31) / map.count) bad_ = true;
+            if (!bad_) t.rows *= map.count;
+            if (!fits(c.batch, c.heads, t.rows, 1 << 16)) bad_ = true;
+        }
+    }
+
+    i64 word() {
+        if (bad_ || at_ >= count_) {
+            bad_ = true;
+            return 0;
+        }
+        return words_[at_++];
+    }
+
+    i64 range(i64 low, i64 high) {
+        i64 value = word();
+        if (value < low || value > high) bad_ = true;
+        return bad_ ? low : value;
+    }
+
+    // whether memory for so many numbers, several times over, can be counted
+    static bool fits(i64 a, i64 b, i64 c, i64 d) { return (double)a * (double)b * (double)c * (double)d < 0x1p52; }
+
+    double real() {
+        i64 bits = word();
+        double value;
+        memcpy(&value, &bits, sizeof value);
+        if (!(value - value == 0)) bad_ = true;  // NaN or infinite
+        return value;
+    }
+
+    // data, bytes from data to the end of its storage, dtype, four strides; allowed: bits of the dtypes
+    Tensor tensor(i64 allowed, bool needed, i64 a, i64 b = 1, i64 c = 1, i64 d = 1) {
+        Tensor t;
+        t.data = (char*)word();
+        i64 bytes = word();
+        t.dtype = range(FLOAT32, BOOL);
+        const i64 sizes[4] = {a, b, c, d};
+        static const i64 item[] = {4, 2, 2, 8, 8, 1};
+        i64 last = 0;
+        bool empty = false;
+        for (int i = 0; i < 4; i++) {
+            t.stride[i] = range(0, (i64)1 << 50);
+            if (sizes[i] == 0) empty = true;
+            i64 step;
+            if (sizes[i] > 1 && (__builtin_mul_overflow(sizes[i] - 1, t.stride[i], &step) ||
+                                 __builtin_add_overflow(last, step, &last)))
+                bad_ = true;
+        }
+        if (bad_) return Tensor();
+        if (!t.data) {
+            if (needed && !empty) bad_ = true;
+            return t;
+        }
+        if (!(allowed >> t.dtype & 1) || (uintptr_t)t.data % item[t.dtype]) bad_ = true;
+        if (!empty && (bytes < 0 || last >= bytes / item[t.dtype])) bad_ = true;
+        return t;
+    }
+
+    i64 wrong() const { return at_ < 1 ? 1 : at_; }
+
+    const i64* words_;
+    i64 count_, at_ = 0;
+    bool bad_ = false;
+};
+
+}  // namespace
+}  // namespace hw

@@ -1,0 +1,146 @@
+// What Python calls: the choice of instruction set, the thread pool, and what becomes of both after a fork.
+//
+// Compiled once, for any processor of the target. hw_* below are the only names that the library exports.
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "pool.h"
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#define HW_EXPORT extern "C" __attribute__((visibility("default")))
+
+enum { PORTABLE, AVX2, AVX512, AVX512BF16, ISAS };
+enum { NO_SUCH_ISA = -2 };
+
+#define HW_DECLARE(isa)                                          \
+    extern "C" int64_t hw_run_##isa(const int64_t*, int64_t);    \
+    extern "C" int64_t hw_roof_##isa(int64_t kind, int64_t threads, int64_t rounds, double* flops);
+HW_DECLARE(portable)
+HW_DECLARE(avx2)
+HW_DECLARE(avx512)
+HW_DECLARE(avx512bf16)
+
+namespace {
+
+struct Isa {
+    int64_t (*run)(const int64_t* words, int64_t count);
+    int64_t (*roof)(int64_t kind, int64_t threads, int64_t rounds, double* flops);
+};
+
+// what was compiled, by number
+const Isa COMPILED[ISAS] = {
+    {hw_run_portable, hw_roof_portable},
+#if defined(HW_HAVE_AVX2)
+    {hw_run_avx2, hw_roof_avx2},
+#else
+    {NULL, NULL},
+#endif
+#if defined(HW_HAVE_AVX512)
+    {hw_run_avx512, hw_roof_avx512},
+#else
+    {NULL, NULL},
+#endif
+#if defined(HW_HAVE_AVX512BF16)
+    {hw_run_avx512bf16, hw_roof_avx512bf16},
+#else
+    {NULL, NULL},
+#endif
+};
+
+// Asked of the processor itself: compilers differ in which of these names __builtin_cpu_supports knows.
+int64_t best_of_processor() {
+#if defined(__x86_64__)
+    unsigned a, b, c, d;
+    const unsigned FMA = 1u << 12, OSXSAVE = 1u << 27, F16C = 1u << 29;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return PORTABLE;
+    if ((c & (FMA | OSXSAVE | F16C)) != (FMA | OSXSAVE | F16C)) return PORTABLE;
+    // the registers that the operating system keeps for a thread
+    unsigned kept, high;
+    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(kept), "=d"(high) : "c"(0));
+    const unsigned YMM = 0x06, ZMM = 0xe6;
+    if ((kept & YMM) != YMM || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return PORTABLE;
+    const unsigned HAS_AVX2 = 1u << 5, F = 1u << 16, DQ = 1u << 17, BW = 1u << 30, VL = 1u << 31;
+    if (!(b & HAS_AVX2)) return PORTABLE;
+    if ((kept & ZMM) != ZMM || (b & (F | DQ | BW | VL)) != (F | DQ | BW | VL)) return AVX2;
+    if (a < 1 || !__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & 1u << 5)) return AVX512;
+    return AVX512BF16;
+#else
+    return PORTABLE;
+#endif
+}
+
+typedef int32_t (*parallel_for)(int64_t begin, int64_t end, int64_t grain, void (*)(int64_t, int64_t, void*), void*);
+
+int64_t best = PORTABLE;
+int forked = 0;
+parallel_for pool = NULL;
+
+void in_child() { __atomic_store_n(&forked, 1, __ATOMIC_RELAXED); }
+
+// asked once: under a hypervisor the question takes tens of microseconds
+__attribute__((constructor)) void at_load() {
+    best = best_of_processor();
+    pthread_atfork(NULL, NULL, in_child);
+}
+
+// A fork copies only the thread that called it: the threads of the pool are not there to answer.
+parallel_for usable_pool() {
+    return __atomic_load_n(&forked, __ATOMIC_RELAXED) ? NULL : __atomic_load_n(&pool, __ATOMIC_ACQUIRE);
+}
+
+struct Job {
+    hw_task task;
+    void* context;
+    int64_t items, next;
+};
+
+void work(Job* job, int64_t worker) {
+    for (;;) {
+        int64_t item = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED);
+        if (item >= job->items) return;
+        job->task(job->context, item, worker);
+    }
+}
+
+// A thread given several pieces works as the first of them and leaves nothing to the others.
+void piece(int64_t begin, int64_t, void* job) { work((Job*)job, begin); }
+
+bool there(int64_t isa) { return isa >= 0 && isa <= best && COMPILED[isa].run; }
+
+}  // namespace
+
+extern "C" int64_t hw_workers(int64_t threads, int64_t items) {
+    int64_t workers = threads < items ? threads : items;
+    return workers < 1 || !usable_pool() ? 1 : workers;
+}
+
+extern "C" void hw_parallel(int64_t items, int64_t workers, hw_task task, void* context) {
+    Job job = {task, context, items, 0};
+    parallel_for spread = workers > 1 && items > 1 ? usable_pool() : NULL;
+    if (spread) spread(0, workers, 1, piece, &job);
+    work(&job, 0);  // everything where there is no pool, or what a pool that failed has left
+}
+
+HW_EXPORT int64_t hw_attention(const int64_t* words, int64_t count, int64_t isa) {
+    if (!there(isa)) return NO_SUCH_ISA;
+    if (!words || count < 1) return 1;
+    return COMPILED[isa].run(words, count);
+}
+
+HW_EXPORT int64_t hw_isa_available(int64_t isa) { return there(isa); }
+
+HW_EXPORT void hw_use_pool(void* torch_parallel_for) {
+    __atomic_store_n(&pool, (parallel_for)torch_parallel_for, __ATOMIC_RELEASE);
+}
+
+// > 0: 1 + number of the argument that is wrong
+HW_EXPORT int64_t hw_roof(int64_t isa, int64_t kind, int64_t threads, int64_t rounds, double* flops) {
+    if (!there(isa)) return NO_SUCH_ISA;
+    if (threads < 1) return 3;
+    if (rounds < 1) return 4;
+    if (!flops) return 5;
+    return COMPILED[isa].roof(kind, threads, rounds, flops);
+}

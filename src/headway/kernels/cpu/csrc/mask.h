@@ -1,0 +1,236 @@
+// Who may see whom: intervals of key slots for each query and, for what they cannot say, a program in postfix order.
+//
+// A tile is the queries i0 … i0 + rows − 1 by the keys j0 … j0 + cols − 1; its columns count from j0.
+#pragma once
+#include "positions.h"
+
+namespace hw {
+
+enum { MOST_ROWS = 256, MOST_COLUMNS = 512, MOST_DEPTH = 16 };
+enum Cover { NOTHING, SOME, ALL };  // AND is the lesser of two, OR the greater
+
+struct RowRanges {
+    i64 count;  // intervals of a row: 1 or 2, rising and apart, within [0, m)
+    i64 start[2][MOST_ROWS], stop[2][MOST_ROWS];
+    i64 low, high;  // the keys low … high − 1 hold them all; low = high where all are empty
+};
+
+struct Columns {
+    i64 from, to;
+};
+
+static inline void row_ranges(const Call& c, i64 b, i64 i0, i64 rows, RowRanges& r) {
+    r.count = c.intervals ? c.intervals : 1;
+    r.low = c.m, r.high = 0;
+    for (i64 row = 0; row < rows; row++) {
+        Columns found[2] = {{0, c.m}, {c.m, c.m}};
+        for (i64 s = 0; s < c.intervals; s++) {
+            found[s].from = clamp(*c.start[s].at<i64>(b, i0 + row), 0, c.m);
+            found[s].to = clamp(*c.stop[s].at<i64>(b, i0 + row), found[s].from, c.m);
+        }
+        if (found[1].from < found[0].from) {
+            Columns first = found[1];
+            found[1] = found[0], found[0] = first;
+        }
+        found[1].from = greater(found[1].from, found[0].to);
+        found[1].to = greater(found[1].to, found[1].from);
+        for (i64 s = 0; s < r.count; s++) {
+            r.start[s][row] = found[s].from, r.stop[s][row] = found[s].to;
+            if (found[s].from == found[s].to) continue;
+            r.low = lesser(r.low, found[s].from), r.high = greater(r.high, found[s].to);
+        }
+    }
+    if (r.low > r.high) r.low = r.high;
+}
+
+// the columns c0 … c1 − 1 that interval s of a row holds
+static inline Columns columns_of(const RowRanges& r, i64 s, i64 row, i64 j0, i64 c0, i64 c1) {
+    return {clamp(r.start[s][row] - j0, c0, c1), clamp(r.stop[s][row] - j0, c0, c1)};
+}
+
+// the columns [c0, c1) that any row reaches
+static inline void hull(const RowRanges& r, i64 rows, i64 j0, i64 cols, i64& c0, i64& c1) {
+    c0 = cols, c1 = 0;
+    for (i64 row = 0; row < rows; row++)
+        for (i64 s = 0; s < r.count; s++) {
+            Columns own = columns_of(r, s, row, j0, 0, cols);
+            if (own.from < own.to) c0 = lesser(c0, own.from), c1 = greater(c1, own.to);
+        }
+    if (c0 > c1) c0 = c1;
+}
+
+// ---------------------------------------------------------------- a tile as a whole
+
+static inline Cover cover_of(const uint8_t* flags, i64 stride, i64 count) {
+    bool any = false, all = true;
+    each(flags, stride, count, [&](i64, uint8_t flag) { any |= flag != 0, all &= flag != 0; });
+    return all ? ALL : any ? SOME : NOTHING;
+}
+
+static inline Range range_of(const Tensor& t, i64 b, i64 start, i64 count) {
+    return range_of(t.at<i64>(b, start), t.stride[1], count);
+}
+
+static inline Cover cover_of(const Call& c, const Node& node, i64 b, i64 h, i64 i0, i64 rows, i64 j0, i64 cols) {
+    if (node.kind == DILATED) return node.step == 1 ? ALL : SOME;
+    if (node.kind == KEYS) return cover_of(node.a.at<uint8_t>(b, j0), node.a.stride[1], cols);
+    if (node.kind == BOOLEAN) {
+        Cover found = cover_of(node.a.at<uint8_t>(b, h, i0, j0), node.a.stride[3], cols);
+        const i64 different = node.a.stride[2] ? rows : 1;
+        for (i64 row = 1; row < different && found != SOME; row++)
+            if (cover_of(node.a.at<uint8_t>(b, h, i0 + row, j0), node.a.stride[3], cols) != found) found = SOME;
+        return found;
+    }
+    const bool equal = node.kind == EQUAL;  // the difference is 0
+    const Range q = range_of(equal ? node.a : c.q_index, b, i0, rows);
+    const Range k = range_of(equal ? node.b : c.k_index, b, j0, cols);
+    Range found;
+    if (!differences(q, k, found)) return SOME;
+    const i64 low = equal ? 0 : node.low, high = equal ? 0 : node.high;
+    if (found.low > high || found.high < low) return NOTHING;
+    return low <= found.low && found.high <= high ? ALL : SOME;
+}
+
+// ALL and NOTHING are certain; SOME may turn out to be either
+static inline Cover cover(const Call& c, const RowRanges& r, i64 b, i64 h, i64 i0, i64 rows, i64 j0, i64 cols) {
+    bool any = false, all = true;
+    for (i64 row = 0; row < rows; row++) {
+        i64 inside = 0;
+        for (i64 s = 0; s < r.count; s++) {
+            Columns own = columns_of(r, s, row, j0, 0, cols);
+            inside += own.to - own.from;
+        }
+        any |= inside > 0, all &= inside == cols;
+    }
+    if (!any) return NOTHING;
+    Cover stack[MOST_DEPTH] = {ALL};
+    i64 depth = 0;
+    for (i64 x = 0; x < c.nodes; x++) {
+        const Node& node = c.node[x];
+        if (node.kind < AND) {
+            stack[depth++] = cover_of(c, node, b, h, i0, rows, j0, cols);
+            continue;
+        }
+        depth--;
+        Cover &left = stack[depth - 1], right = stack[depth];
+        if ((node.kind == AND) == (right < left)) left = right;
+    }
+    return all || stack[0] == NOTHING ? stack[0] : SOME;
+}
+
+// ---------------------------------------------------------------- pair by pair
+
+// allowed[x]: whether query i may see key j + x
+static inline void test(const Call& c, const Node& node, i64 b, i64 h, i64 i, i64 j, i64 count, uint8_t* allowed) {
+    if (node.kind == KEYS || node.kind == BOOLEAN) {
+        const bool keys = node.kind == KEYS;
+        const uint8_t* flags = keys ? node.a.at<uint8_t>(b, j) : node.a.at<uint8_t>(b, h, i, j);
+        each(flags, node.a.stride[keys ? 1 : 3], count, [=](i64 x, uint8_t flag) { allowed[x] = flag != 0; });
+        return;
+    }
+    const bool equal = node.kind == EQUAL;
+    const Tensor &queries = equal ? node.a : c.q_index, &keys = equal ? node.b : c.k_index;
+    const i64 own = *queries.at<i64>(b, i), *others = keys.at<i64>(b, j), stride = keys.stride[1];
+    if (node.kind == DILATED) {
+        // a multiple of odd·2^shift, without a division: times the inverse of odd modulo 2^64 it is the quotient, and
+        // what is no multiple lands above every quotient
+        const int shift = __builtin_ctzll((uint64_t)node.step);
+        const uint64_t odd = (uint64_t)node.step >> shift, most = ~(uint64_t)0 / (uint64_t)node.step;
+        uint64_t inverse = odd;
+        for (int round = 0; round < 5; round++) inverse *= 2 - odd * inverse;
+        each(others, stride, count, [=](i64 x, i64 other) {
+            const i64 apart = minus(other, own);
+            const uint64_t far = (apart < 0 ? 0 - (uint64_t)apart : (uint64_t)apart) * inverse;
+            allowed[x] = (far >> shift | far << (-shift & 63)) <= most;
+        });
+    } else {
+        const i64 low = equal ? 0 : node.low, high = equal ? 0 : node.high;
+        each(others, stride, count, [=](i64 x, i64 other) {
+            const i64 apart = minus(other, own);
+            allowed[x] = (low <= apart) & (apart <= high);
+        });
+    }
+}
+
+struct Stack {
+    uint8_t allowed[MOST_DEPTH][MOST_COLUMNS];
+};
+
+// what the program says of query i and the keys j … j + count − 1
+static inline const uint8_t* program(const Call& c, i64 b, i64 h, i64 i, i64 j, i64 count, Stack& stack) {
+    i64 depth = 0;
+    for (i64 s = 0; s < c.nodes; s++) {
+        const Node& node = c.node[s];
+        if (node.kind < AND) {
+            test(c, node, b, h, i, j, count, stack.allowed[depth++]);
+            continue;
+        }
+        depth--;
+        uint8_t *left = stack.allowed[depth - 1], *right = stack.allowed[depth];
+        if (node.kind == AND)
+            for (i64 x = 0; x < count; x++) left[x] &= right[x];
+        else
+            for (i64 x = 0; x < count; x++) left[x] |= right[x];
+    }
+    return stack.allowed[0];
+}
+
+// −∞ wherever a row may not look among the columns c0 … c1 − 1 (at most MOST_COLUMNS of them)
+static inline void forbid(const Call& c, const RowRanges& r, i64 b, i64 h, i64 i0, i64 rows, i64 j0, i64 c0, i64 c1,
+                          float* scores, i64 ld) {
+    Stack stack;
+    for (i64 row = 0; row < rows; row++) {
+        float* score = scores + row * ld;
+        i64 at = c0;
+        for (i64 s = 0; s < r.count; s++) {
+            Columns own = columns_of(r, s, row, j0, c0, c1);
+            for (; at < own.from; at++) score[at] = -INFINITY;
+            if (c.nodes && own.from < own.to) {
+                const uint8_t* allowed = program(c, b, h, i0 + row, j0 + own.from, own.to - own.from, stack);
+                for (i64 x = 0; x < own.to - own.from; x++)
+                    score[own.from + x] = allowed[x] ? score[own.from + x] : -INFINITY;
+            }
+            at = own.to;
+        }
+        for (; at < c1; at++) score[at] = -INFINITY;
+    }
+}
+
+// whether query i, which is a row of r, may see any key
+static inline bool sees_any(const Call& c, const RowRanges& r, i64 row, i64 b, i64 h, i64 i) {
+    Stack stack;
+    for (i64 s = 0; s < r.count; s++)
+        for (i64 j = r.start[s][row]; j < r.stop[s][row]; j += MOST_COLUMNS) {
+            const i64 count = lesser(MOST_COLUMNS, r.stop[s][row] - j);
+            if (!c.nodes || memchr(program(c, b, h, i, j, count, stack), 1, count)) return true;
+        }
+    return false;
+}
+
+// seen[j] = 1 for every key that a query of this head may see; the others are left as they are
+static inline void visible(const Call& c, i64 b, i64 h, uint8_t* seen) {
+    RowRanges r;
+    Stack stack;
+    for (i64 i0 = 0; i0 < c.n; i0 += MOST_ROWS) {
+        const i64 rows = lesser(MOST_ROWS, c.n - i0);
+        row_ranges(c, b, i0, rows, r);
+        for (i64 j0 = r.low; j0 < r.high; j0 += MOST_COLUMNS) {
+            const i64 cols = lesser(MOST_COLUMNS, r.high - j0);
+            const Cover found = cover(c, r, b, h, i0, rows, j0, cols);
+            if (found == ALL) memset(seen + j0, 1, cols);
+            if (found != SOME || !memchr(seen + j0, 0, cols)) continue;
+            for (i64 row = 0; row < rows; row++)
+                for (i64 s = 0; s < r.count; s++) {
+                    const Columns own = columns_of(r, s, row, j0, 0, cols);
+                    const i64 count = own.to - own.from;
+                    uint8_t* keys = seen + j0 + own.from;
+                    if (!c.nodes) memset(keys, 1, count);
+                    if (!c.nodes || !count) continue;
+                    const uint8_t* allowed = program(c, b, h, i0 + row, j0 + own.from, count, stack);
+                    for (i64 x = 0; x < count; x++) keys[x] |= allowed[x];
+                }
+        }
+    }
+}
+
+}  // namespace hw

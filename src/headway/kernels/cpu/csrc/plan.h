@@ -1,0 +1,195 @@
+// What the workers of one call share: sizes, packed keys and values, memory.
+#pragma once
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "mask.h"
+#include "pack.h"
+#include "pool.h"
+#include "positions.h"
+
+#if defined(__SANITIZE_ADDRESS__)  // what lies between two pieces of working memory is nobody's, and new memory is NaN
+#include <sanitizer/asan_interface.h>
+#define HW_CLOSE(memory, bytes) (memset(memory, 0xff, (size_t)(bytes)), __asan_poison_memory_region(memory, (size_t)(bytes)))
+#define HW_OPEN(memory, bytes) __asan_unpoison_memory_region(memory, (size_t)(bytes))
+#else
+#define HW_CLOSE(memory, bytes)
+#define HW_OPEN(memory, bytes)
+#endif
+
+namespace {
+
+constexpr i64 MB = 48;       // queries in a block
+constexpr i64 NB = 192;      // keys in a block: whole panels for every vector length
+constexpr i64 LD = NB + 32;  // floats from one row of a tile to the next
+static_assert(NB % NR == 0, "a block of keys is whole panels");
+
+// Memory taken in one piece: laid out once to measure it and once to hand it out. A multiple of 64 bytes each.
+//
+// The last piece is kept for the next call, up to KEPT bytes: fresh pages would cost a few percent of every call.
+class Memory {
+  public:
+    template <class X>
+    X* take(i64 count) {
+        X* here = base_ ? (X*)(base_ + used_) : nullptr;
+        i64 bytes;
+        if (__builtin_mul_overflow(count, (i64)sizeof(X), &bytes) || __builtin_add_overflow(used_, up(bytes, 64) + 64, &used_))
+            used_ = TOO_MUCH;  // + 64: apart, so that no two workers share a line of the cache
+        if (here) HW_OPEN(here, bytes);
+        return here;
+    }
+
+    bool allocate() {
+        if (used_ >= TOO_MUCH) return false;
+        piece_ = __atomic_exchange_n(&spare_, nullptr, __ATOMIC_ACQ_REL);
+        if (piece_ && piece_->bytes < used_) {
+            free(piece_);
+            piece_ = nullptr;
+        }
+        if (!piece_) {
+            void* found = nullptr;
+            const i64 bytes = up(used_ + 64, HUGE_PAGE);
+            if (posix_memalign(&found, bytes > HUGE_PAGE ? HUGE_PAGE : 64, (size_t)(bytes > HUGE_PAGE ? bytes : used_ + 64))) return false;
+#if defined(MADV_HUGEPAGE)
+            if (bytes > HUGE_PAGE) madvise(found, (size_t)bytes, MADV_HUGEPAGE);
+#endif
+            piece_ = (Piece*)found;
+            piece_->bytes = used_;
+        }
+        base_ = (char*)piece_ + 64;
+        HW_CLOSE(base_, used_);
+        used_ = 0;
+        return true;
+    }
+
+    ~Memory() {
+        if (base_) HW_OPEN(base_, piece_->bytes);
+        if (piece_ && piece_->bytes <= KEPT) piece_ = __atomic_exchange_n(&spare_, piece_, __ATOMIC_ACQ_REL);
+        free(piece_);
+    }
+
+  private:
+    static constexpr i64 KEPT = (i64)128 << 20, HUGE_PAGE = (i64)2 << 20, TOO_MUCH = (i64)1 << 60;
+    struct Piece {
+        i64 bytes;
+    };
+    static Piece* spare_;
+    Piece* piece_ = nullptr;
+    char* base_ = nullptr;
+    i64 used_ = 0;
+};
+
+Memory::Piece* Memory::spare_ = nullptr;
+
+// Keys or values of all rows of the batch and heads, packed for products.
+struct Packed {
+    i64 words, width, rows;
+    float* panels;   // [batch·kv_heads][rows / NR][words][NR]: Kᵀ as the B of q·kᵀ
+    float* natural;  // [batch·kv_heads][rows / PER_WORD][width]: the B of a product over keys
+    float* panel(i64 head, i64 row) const { return panels + (head * (rows / NR) + row / NR) * words * NR; }
+};
+
+template <class T, class Words>
+struct Plan {
+    const Call& c;
+    const i64 group, blocks, key_blocks, mp, dp, dvp, kw, vw;
+    i64 workers;
+    Packed k, v;
+    uint8_t* seen;         // [batch·kv_heads][m], filled where k or v holds something not finite
+    uint8_t* odd;          // [batch·kv_heads]: whether they do
+
+    explicit Plan(const Call& call)
+        : c(call),
+          group(call.heads / call.kv_heads),
+          blocks((call.n + MB - 1) / MB),
+          key_blocks((call.m + NB - 1) / NB),
+          mp(up(call.m, NB)),
+          dp(up(call.d, W)),
+          dvp(up(call.dv, W)),
+          kw(words_of(call.d, Words::PER_WORD)),
+          vw(words_of(call.dv, Words::PER_WORD)),
+          workers(hw_workers(call.threads, most(1, call.batch * call.heads * blocks))) {}
+
+    void lay_out(Memory& memory, bool few) {
+        if (few) return;
+        i64 heads = c.batch * c.kv_heads;
+        k = Packed{kw, dp, mp, memory.take<float>(heads * mp * kw), nullptr};
+        v = Packed{vw, dvp, mp, nullptr, memory.take<float>(heads * (mp / Words::PER_WORD) * dvp)};
+        if (c.backward) {
+            k.natural = memory.take<float>(heads * (mp / Words::PER_WORD) * dp);
+            v.panels = memory.take<float>(heads * mp * vw);
+        }
+        seen = memory.take<uint8_t>(heads * mp);
+        odd = memory.take<uint8_t>(heads * key_blocks);
+        scratch = memory.take<float>(workers * scratch_floats());
+    }
+
+    i64 head_of(i64 b, i64 h) const { return b * c.kv_heads + h / group; }
+
+    bool sees(i64 b, i64 h, i64 j) const { return !zeroing || seen[head_of(b, h) * mp + j]; }
+
+    void pack() {
+        i64 items = c.batch * c.kv_heads * key_blocks;
+        hw_parallel(items, hw_workers(c.threads, items), pack_item, this);
+        bool any = false;
+        for (i64 i = 0; i < items; i++) any |= odd[i];
+        for (i64 i = 0; i < c.terms; i++)
+            if (c.term[i].kind == RELATIVE_QUERIES && c.term[i].other.there()) any |= !finite(c.term[i].other, c.term[i].width);
+        if (!any) return;
+        // what no query may see is zeroed, for 0·NaN is NaN
+        for (i64 b = 0; b < c.batch; b++)
+            for (i64 h = 0; h < c.kv_heads; h++) {
+                uint8_t* keys = seen + (b * c.kv_heads + h) * mp;
+                memset(keys, 0, (size_t)mp);
+                for (i64 g = 0; g < group; g++) visible(c, b, h * group + g, keys);
+            }
+        zeroing = true;
+        hw_parallel(items, hw_workers(c.threads, items), pack_item, this);
+    }
+
+  private:
+    float* scratch;
+    bool zeroing = false;
+    i64 scratch_floats() const { return (NR + 2) * (most(dp, dvp) + W) * 2 + 256; }
+
+    bool finite(const Tensor& keys, i64 width) const {
+        float odd = 0;
+        for (i64 b = 0; b < c.batch; b++)
+            for (i64 h = 0; h < c.kv_heads; h++)
+                for (i64 j = 0; j < c.m; j++)
+                    for (i64 x = 0; x < width; x++) odd += *keys.at<float>(b, h, j, x) * 0.f;
+        return odd == 0;
+    }
+
+    static void pack_item(void* plan, i64 item, i64 worker) { ((Plan*)plan)->pack_block(item, worker); }
+
+    void pack_block(i64 item, i64 worker) {
+        i64 head = item / key_blocks, block = item % key_blocks;
+        bool finite = true;
+        float* x = scratch + worker * scratch_floats();
+        for (i64 row = block * NB; row < (block + 1) * NB; row += NR) {
+            finite &= pack_panel(c.k, head, row, c.d, kw, k, x);
+            finite &= pack_panel(c.v, head, row, c.dv, vw, v, x);
+        }
+        odd[item] = !finite;
+    }
+
+    bool pack_panel(const Tensor& t, i64 head, i64 row, i64 d, i64 words, Packed& to, float* x) {
+        i64 ld = to.width, rows = most(0, least(NR, c.m - row));
+        float* bits = x + NR * (ld + W);
+        bool finite = load_rows<T>(t, head / c.kv_heads, head % c.kv_heads, row, rows, d, x, ld, ld);
+        if (rows < NR) memset(x + rows * ld, 0, (size_t)((NR - rows) * ld * 4));
+        if (zeroing)
+            for (i64 r = 0; r < rows; r++)
+                if (!seen[head * mp + row + r]) memset(x + r * ld, 0, (size_t)(ld * 4));
+        if (to.natural) {
+            float* out = to.natural + (head * mp + row) / Words::PER_WORD * ld;
+            const float* pairs = as_pairs<Words>(x, ld, NR, ld, out, ld);
+            if (pairs != out) memcpy(out, pairs, (size_t)(NR * ld * 4));
+        }
+        if (to.panels) transpose(as_rows<Words>(x, ld, NR, words, bits), ld, words, to.panel(head, row));
+        return finite;
+    }
+};
+
+}  // namespace

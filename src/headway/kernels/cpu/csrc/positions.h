@@ -1,0 +1,241 @@
+// What a term reads from the positions of a pair: rows of a table, closed forms, and where distances cease to matter.
+//
+// The distance of a pair is δ = key position − query position on one axis. All functions are static: every instruction
+// set has its own.
+#pragma once
+#include <math.h>
+
+#include "call.h"
+
+namespace hw {
+
+struct Range {
+    i64 low, high;
+};
+
+static inline i64 lesser(i64 a, i64 b) { return a < b ? a : b; }
+static inline i64 greater(i64 a, i64 b) { return a > b ? a : b; }
+static inline i64 clamp(i64 x, i64 low, i64 high) { return x < low ? low : x > high ? high : x; }
+static inline i64 minus(i64 a, i64 b) { return (i64)((uint64_t)a - (uint64_t)b); }  // wraps around, as torch does
+
+// f(number, value) for values that stand ``stride`` apart
+template <class T, class F>
+static inline void each(const T* values, i64 stride, i64 count, F f) {
+    if (stride == 1)
+        for (i64 x = 0; x < count; x++) f(x, values[x]);
+    else
+        for (i64 x = 0; x < count; x++) f(x, values[x * stride]);
+}
+
+// of at least one value
+static inline Range range_of(const i64* values, i64 stride, i64 count) {
+    i64 low = values[0], high = values[0];
+    each(values, stride, count, [&](i64, i64 value) { low = lesser(low, value), high = greater(high, value); });
+    return {low, high};
+}
+
+// k − q for any q and k of two ranges; false where that overflows
+static inline bool differences(Range q, Range k, Range& found) {
+    return !__builtin_sub_overflow(k.low, q.high, &found.low) && !__builtin_sub_overflow(k.high, q.low, &found.high);
+}
+
+// ---------------------------------------------------------------- distances
+
+static inline bool is_whole(const Call& c) { return c.q_position.dtype == INT64; }
+
+static inline i64 whole_distance(const Call& c, i64 b, i64 i, i64 j, i64 axis) {
+    return minus(*c.k_position.at<i64>(b, j, axis), *c.q_position.at<i64>(b, i, axis));
+}
+
+// float32 positions are subtracted in float32
+static inline double distance(const Call& c, i64 b, i64 i, i64 j, i64 axis) {
+    if (is_whole(c)) return (double)whole_distance(c, b, i, j, axis);
+    const Tensor &q = c.q_position, &k = c.k_position;
+    if (q.dtype == FLOAT64) return *k.at<double>(b, j, axis) - *q.at<double>(b, i, axis);
+    const float delta = *k.at<float>(b, j, axis) - *q.at<float>(b, i, axis);
+    return delta;
+}
+
+// run[j]: how many tokens, from j on, hold positions that rise by one (at most 2^30)
+static inline void runs_of(const Call& c, const Tensor& position, i64 b, i64 axis, i64 count, int32_t* run) {
+    for (i64 j = count - 1; j >= 0; j--) {
+        run[j] = 1;
+        if (!is_whole(c) || j == count - 1) continue;
+        i64 here = *position.at<i64>(b, j, axis), next = *position.at<i64>(b, j + 1, axis);
+        if (next > here && minus(next, here) == 1) run[j] = (int32_t)lesser(run[j + 1] + 1, 1 << 30);
+    }
+}
+
+// ---------------------------------------------------------------- from a distance to a row
+
+static inline i64 floored(i64 delta) { return delta; }
+
+static inline i64 floored(double delta) {
+    if (!(delta > -0x1p63)) return INT64_MIN;  // NaN too
+    return delta < 0x1p63 ? (i64)floor(delta) : INT64_MAX;
+}
+
+// how many of the rising boundaries are ≤ x
+template <class T>
+static inline i64 reached(const Tensor& boundaries, i64 count, T x) {
+    i64 low = 0, high = count;
+    while (low < high) {
+        i64 middle = (low + high) / 2;
+        if (*boundaries.at<T>(middle) <= x)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// Delta: i64 or double
+template <class Delta>
+static inline i64 row_at(const Map& map, Delta delta) {
+    if (map.kind == CLIP) return clamp(floored(delta), map.low, map.high) - map.low;
+    const Tensor& boundaries = map.boundaries;
+    if (boundaries.dtype == FLOAT32) return reached<float>(boundaries, map.count - 1, (float)delta);
+    if (boundaries.dtype == FLOAT64) return reached<double>(boundaries, map.count - 1, (double)delta);
+    return reached<i64>(boundaries, map.count - 1, floored(delta));
+}
+
+// of a term with one map, at a whole distance
+static inline i64 row_at(const Term& t, i64 delta) { return row_at(t.map[0], delta); }
+
+static inline i64 row_of(const Call& c, const Term& t, i64 b, i64 i, i64 j) {
+    i64 row = 0;
+    for (i64 x = 0; x < t.maps; x++) {
+        const Map& map = t.map[x];
+        row *= map.count;
+        if (map.kind == CLASSES) {
+            // nobody has looked at the classes: none may lead out of the table
+            i64 q = clamp(*map.q_class.at<i64>(b, i), 0, map.classes - 1);
+            row += q * map.classes + clamp(*map.k_class.at<i64>(b, j), 0, map.classes - 1);
+        } else if (is_whole(c)) {
+            row += row_at(map, whole_distance(c, b, i, j, map.axis));
+        } else {
+            row += row_at(map, distance(c, b, i, j, map.axis));
+        }
+    }
+    return row;
+}
+
+// ---------------------------------------------------------------- closed forms
+
+// parameters of one head
+static inline i64 form_parameters(const Term& t) { return t.form == PIECEWISE ? t.rows : 2; }
+
+struct Knots {
+    i64 right;     // the knot that ends the piece of δ
+    double share;  // how far δ is on the way to it
+};
+
+static inline Knots knots_at(const Term& t, double delta) {
+    i64 low = 1, high = t.rows - 1;
+    while (low < high) {
+        i64 middle = (low + high) / 2;
+        if (*t.second.at<double>(middle) < delta)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    double left = *t.second.at<double>(low - 1), right = *t.second.at<double>(low);
+    double share = (delta - left) / (right - left);
+    return {low, share > 0 ? (share < 1 ? share : 1) : 0};
+}
+
+static inline double form_value(const Term& t, i64 h, double delta) {
+    const double far = fabs(delta);
+    if (t.form == PIECEWISE) {
+        Knots at = knots_at(t, delta);
+        double left = *t.values.at<float>(h, at.right - 1), right = *t.values.at<float>(h, at.right);
+        return left + at.share * (right - left);
+    }
+    const double first = *t.values.at<float>(h), second = *t.second.at<float>(h);
+    if (t.form == LINEAR) return -far * (delta > 0 ? second : first);
+    if (t.form == LOG) return -first * log1p(second * far);
+    return far == 0 ? 0 : -first * pow(far, second);
+}
+
+// adds g·∂value/∂parameter: [past, future], [weight, rate], [weight, exponent] or [values …]
+static inline void form_adjoint(const Term& t, i64 h, double delta, double g, double* sums) {
+    const double far = fabs(delta);
+    if (t.form == PIECEWISE) {
+        Knots at = knots_at(t, delta);
+        sums[at.right - 1] += g * (1 - at.share);
+        sums[at.right] += g * at.share;
+    } else if (t.form == LINEAR) {
+        sums[delta > 0] -= g * far;
+    } else if (far > 0) {  // nothing moves at distance 0
+        const double weight = *t.values.at<float>(h), second = *t.second.at<float>(h);
+        const double value = t.form == LOG ? log1p(second * far) : pow(far, second);
+        sums[0] -= g * value;
+        sums[1] -= g * weight * (t.form == LOG ? far / (1 + second * far) : value * log(far));
+    }
+}
+
+// the bias of a DISTANCE term at a whole distance
+static inline double value_at(const Term& t, i64 h, i64 delta) {
+    return t.form == ROWS ? *t.values.at<float>(h, row_at(t, delta)) : form_value(t, h, (double)delta);
+}
+
+// ---------------------------------------------------------------- where distances cease to matter
+
+// Distances low … high: a term that is dense in them is as at low before, and as at high beyond.
+struct Span {
+    bool dense;
+    i64 low, high;
+};
+
+// the distances that occur in the call; not dense where they are not whole or overflow
+static inline Span reach_of(const Call& c, i64 axis) {
+    Span reach = {is_whole(c), INT64_MAX, INT64_MIN};
+    if (!c.batch || !c.n || !c.m) return {reach.dense, 0, 0};
+    const Tensor &q = c.q_position, &k = c.k_position;
+    const i64 batch = q.stride[0] || k.stride[0] ? c.batch : 1;
+    for (i64 b = 0; b < batch && reach.dense; b++) {
+        Range found = {0, 0};
+        reach.dense = differences(range_of(q.at<i64>(b, 0, axis), q.stride[1], c.n),
+                                  range_of(k.at<i64>(b, 0, axis), k.stride[1], c.m), found);
+        reach.low = lesser(reach.low, found.low), reach.high = greater(reach.high, found.high);
+    }
+    i64 width;
+    if (__builtin_sub_overflow(reach.high, reach.low, &width)) reach.dense = false;
+    return reach;
+}
+
+static inline i64 axis_of(const Term& t) { return t.form == ROWS ? t.map[0].axis : t.axis; }
+
+// never falls as δ rises, and the term is the same wherever it is the same
+static inline double level(const Term& t, i64 delta) {
+    if (t.form == ROWS) return (double)row_at(t, delta);
+    if (t.form != PIECEWISE) return (double)delta;
+    const double first = *t.second.at<double>(0), last = *t.second.at<double>(t.rows - 1);
+    return delta <= first ? first : delta >= last ? last : (double)delta;
+}
+
+// the last of low … high for which a test holds, which does at low
+template <class Test>
+static inline i64 last_where(i64 low, i64 high, Test holds) {
+    while (low < high) {
+        i64 middle = high - (i64)(((uint64_t)high - (uint64_t)low) / 2);
+        if (holds(middle))
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+// reach: reach_of(c, axis_of(t))
+static inline Span span_of(const Call& c, const Term& t, Span reach) {
+    if (!reach.dense || (t.form == ROWS && (t.maps > 1 || t.map[0].kind == CLASSES))) return {false, 0, 0};
+    const double bottom = level(t, reach.low), top = level(t, reach.high);
+    if (bottom == top) return {true, reach.low, reach.low};
+    const i64 low = last_where(reach.low, reach.high, [&](i64 delta) { return level(t, delta) <= bottom; });
+    const i64 high = last_where(reach.low, reach.high, [&](i64 delta) { return level(t, delta) < top; }) + 1;
+    const bool few = (uint64_t)high - (uint64_t)low < (uint64_t)(8 * (c.n + c.m) + 4096);
+    return {few, low, high};
+}
+
+}  // namespace hw

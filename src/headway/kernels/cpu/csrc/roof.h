@@ -1,0 +1,140 @@
+// The processor's own roof: multiply-adds between registers and nothing else, against which kernels are measured.
+#pragma once
+#include <stdint.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "pool.h"
+
+namespace {
+namespace roof {
+
+#if defined(__AVX512F__)
+constexpr int WIDTH = 16;
+#elif defined(__AVX2__)
+constexpr int WIDTH = 8;
+#else
+constexpr int WIDTH = 4;
+#endif
+typedef float vector __attribute__((vector_size(4 * WIDTH)));
+
+// The compiler must take x for changed, and to be in a register: no round can be merged into another.
+#if defined(__AVX512F__)
+#define HW_IN_REGISTER(x) __asm__ volatile("" : "+v"(x))
+#elif defined(__x86_64__)
+#define HW_IN_REGISTER(x) __asm__ volatile("" : "+x"(x))
+#elif defined(__aarch64__)
+#define HW_IN_REGISTER(x) __asm__ volatile("" : "+w"(x))
+#else
+#define HW_IN_REGISTER(x) (void)(x)
+#endif
+
+// Chains that do not wait for each other: more than latency × units of any processor, as far as there are registers.
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define HW_CHAINS(X) \
+    X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19)
+constexpr int CHAINS = 20;
+#else
+#define HW_CHAINS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
+constexpr int CHAINS = 12;
+#endif
+constexpr int SLICES = 16;  // of each thread's rounds, so that threads end together
+
+#define HW_START(i) vector x##i = start + (float)(i);
+#define HW_HOLD(i) HW_IN_REGISTER(x##i);
+#define HW_ADD(i) total += x##i;
+
+struct Work {
+    int64_t kind, rounds;
+};
+
+inline void keep(vector total) {
+    volatile float sink = total[0];
+    (void)sink;
+}
+
+#if defined(__aarch64__)
+// its instruction adds to the register that it overwrites; a must look new each time, or a·b would be formed once
+#define HW_MULTIPLY_ADD(x) \
+    HW_IN_REGISTER(a);     \
+    x += a * b;
+#else
+#define HW_MULTIPLY_ADD(x) x = x * a + b;
+#endif
+
+// float32; nothing grows or becomes so small that the processor takes longer over it
+inline void multiply_add(int64_t rounds) {
+    vector start = {}, a = start + 0.5f, b = start + 0x1p-20f;
+    HW_IN_REGISTER(a);
+    HW_IN_REGISTER(b);
+    HW_CHAINS(HW_START)
+    for (int64_t i = 0; i < rounds; i++) {
+#define HW_STEP(i) HW_MULTIPLY_ADD(x##i)
+        HW_CHAINS(HW_STEP)
+#undef HW_STEP
+        HW_CHAINS(HW_HOLD)
+    }
+    vector total = {};
+    HW_CHAINS(HW_ADD)
+    keep(total);
+}
+
+#if defined(__AVX512BF16__)
+// bfloat16: x ← x + a·b over pairs
+inline void dot_product(int64_t rounds) {
+    vector start = {};
+    __m512i a = _mm512_set1_epi32(0x3f80bf80), b = _mm512_set1_epi32(0x3f803f80);  // (−1, 1) and (1, 1)
+    HW_IN_REGISTER(a);
+    HW_IN_REGISTER(b);
+    HW_CHAINS(HW_START)
+    for (int64_t i = 0; i < rounds; i++) {
+#define HW_STEP(i) x##i = (vector)_mm512_dpbf16_ps((__m512)x##i, (__m512bh)a, (__m512bh)b);
+        HW_CHAINS(HW_STEP)
+#undef HW_STEP
+        HW_CHAINS(HW_HOLD)
+    }
+    vector total = {};
+    HW_CHAINS(HW_ADD)
+    keep(total);
+}
+#endif
+
+void slice(void* context, int64_t, int64_t) {
+    const Work* work = (const Work*)context;
+#if defined(__AVX512BF16__)
+    if (work->kind == 1) return dot_product(work->rounds);
+#endif
+    multiply_add(work->rounds);
+}
+
+inline int64_t run(int64_t kind, int64_t threads, int64_t rounds, double* flops) {
+#if defined(__AVX512BF16__)
+    const int64_t kinds = 2;
+#else
+    const int64_t kinds = 1;
+#endif
+    if (kind < 0 || kind >= kinds) return 2;  // 1 + number of hw_roof's argument
+    int64_t workers = hw_workers(threads, threads), items = workers * SLICES;
+    Work work = {kind, (rounds - 1) / SLICES + 1};
+    hw_parallel(items, workers, slice, &work);
+    *flops = 2.0 * (kind == 1 ? 2 : 1) * WIDTH * CHAINS * (double)work.rounds * (double)items;
+    return 0;
+}
+
+#undef HW_START
+#undef HW_HOLD
+#undef HW_ADD
+#undef HW_CHAINS
+#undef HW_MULTIPLY_ADD
+#undef HW_IN_REGISTER
+
+}  // namespace roof
+}  // namespace
+
+#define HW_ROOF_NAME(isa) hw_roof_##isa
+#define HW_ROOF_OF(isa) HW_ROOF_NAME(isa)
+
+extern "C" int64_t HW_ROOF_OF(HW_ISA_NAME)(int64_t kind, int64_t threads, int64_t rounds, double* flops) {
+    return roof::run(kind, threads, rounds, flops);
+}

@@ -1,0 +1,237 @@
+// Vectors of floats for one instruction set, by the compiler's vector types; and exp, tanh, conversions.
+#pragma once
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+typedef int64_t i64;
+
+#if defined(__AVX512F__)
+constexpr int W = 16;  // floats in a vector
+#elif defined(__AVX2__)
+constexpr int W = 8;
+#else
+constexpr int W = 4;
+#endif
+
+typedef float vf __attribute__((vector_size(4 * W)));
+typedef float vf_any __attribute__((vector_size(4 * W), aligned(2), may_alias));  // pairs of bf16 too
+typedef int32_t vi __attribute__((vector_size(4 * W)));
+typedef uint32_t vu __attribute__((vector_size(4 * W)));
+typedef uint32_t vu_any __attribute__((vector_size(4 * W), aligned(4), may_alias));
+
+constexpr i64 up(i64 x, i64 step) { return (x + step - 1) / step * step; }
+constexpr i64 least(i64 a, i64 b) { return a < b ? a : b; }
+constexpr i64 most(i64 a, i64 b) { return a > b ? a : b; }
+
+inline vf load(const float* p) { return *(const vf_any*)p; }
+inline void store(float* p, vf x) { *(vf_any*)p = x; }
+inline vf all(float x) { return x - (vf){}; }
+inline vf choose(vi condition, vf yes, vf no) { return (vf)(((vi)yes & condition) | ((vi)no & ~condition)); }
+
+#if defined(__clang__)
+#define HW_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define HW_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (int32_t __attribute__((vector_size(16)))){__VA_ARGS__})
+#endif
+
+inline vf larger(vf a, vf b) {  // b where one of them is NaN
+#if defined(__AVX512F__)
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return choose(a > b, a, b);
+#endif
+}
+
+// one number of a vector, by halves
+template <class Join>
+inline float folded(vf x, Join join) {
+#if defined(__AVX512F__)
+    typedef float half __attribute__((vector_size(32)));
+    half h = join((half)_mm512_castps512_ps256((__m512)x), (half)_mm512_extractf32x8_ps((__m512)x, 1));
+#elif defined(__AVX2__)
+    vf h = x;
+#endif
+#if defined(__AVX2__)
+    typedef float quarter __attribute__((vector_size(16)));
+    quarter y = join((quarter)_mm256_castps256_ps128((__m256)h), (quarter)_mm256_extractf128_ps((__m256)h, 1));
+#else
+    vf y = x;
+#endif
+    auto z = join(y, HW_SHUFFLE(y, y, 2, 3, 0, 1));
+    return join(z, HW_SHUFFLE(z, z, 1, 0, 3, 2))[0];
+}
+
+inline float sum(vf x) {
+    return folded(x, [](auto a, auto b) { return a + b; });
+}
+
+inline float largest(vf x) {
+    return folded(x, [](auto a, auto b) { return a > b ? a : b; });
+}
+
+// eˣ for x ≤ 0; exactly 0 from −110 on, NaN for NaN. Within 2e-7 of itself at degree 5, 3e-6 at degree 4.
+template <int DEGREE = 5>
+inline vf exp_of(vf x) {
+    constexpr float LOG2E = 1.44269504088896341f;
+#if defined(__AVX512F__)
+    vf power = x * LOG2E;
+    vf r = (vf)_mm512_reduce_ps((__m512)power, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);  // 0 for −∞
+    vf whole = power - r;
+#else
+    constexpr float MAGIC = 12582912.f;  // 1.5·2²³: adding it rounds to a whole number
+    vf clamped = larger(all(-110.f), x);
+    vf shifted = clamped * LOG2E + MAGIC;
+    vf r = clamped * LOG2E - (shifted - MAGIC);
+#endif
+    // 2ʳ for |r| ≤ ½, by polynomials of least relative error
+    vf p;
+    if (DEGREE == 4) {
+        p = r * 9.5700861e-3f + 5.5917851e-2f;
+        p = p * r + 2.4024745e-1f;
+        p = p * r + 6.9312182e-1f;
+        p = p * r + 9.9999926e-1f;
+    } else {
+        p = r * 1.3276460e-3f + 9.6755414e-3f;
+        p = p * r + 5.5507133e-2f;
+        p = p * r + 2.4022120e-1f;
+        p = p * r + 6.9314697e-1f;
+        p = p * r + 1.0000001e0f;
+    }
+#if defined(__AVX512F__)
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)whole);
+#else
+    vi exponent = ((vi)shifted << 23) + (127 << 23);
+    return choose(x < -87.3f, vf{}, p * (vf)exponent);
+#endif
+}
+
+inline vf tanh_of(vf x) {
+    vf size = (vf)((vi)x & 0x7fffffff);
+    vf e = exp_of(size * -2.f);
+    vf far = (1.f - e) / (1.f + e);
+    vf z = x * x;
+    vf p = z * -5.70498872745e-3f + 2.06390887954e-2f;
+    p = p * z + -5.37397155531e-2f;
+    p = p * z + 1.33314422036e-1f;
+    p = p * z + -3.33332819422e-1f;
+    vf near = size + size * z * p;
+    vf y = choose(size < 0.625f, near, far);
+    return (vf)((vi)y | ((vi)x & (int32_t)0x80000000));
+}
+
+// ---------------------------------------------------------------- half precision
+
+inline float of_bf16(uint16_t x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float y;
+    memcpy(&y, &bits, 4);
+    return y;
+}
+
+inline uint16_t to_bf16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return x != x ? 0x7fc0 : (uint16_t)rounded;
+}
+
+inline float of_f16(uint16_t x) {
+#if defined(__F16C__)
+    return _cvtsh_ss(x);
+#else
+    uint32_t sign = (uint32_t)(x & 0x8000) << 16, rest = x & 0x7fff, bits;
+    float y;
+    if (rest >= 0x7c00) {
+        bits = sign | 0x7f800000 | (rest & 0x3ff) << 13;
+    } else {
+        bits = rest << 13;  // the float with this exponent and fraction, 2¹¹² too small
+        memcpy(&y, &bits, 4);
+        y *= 5.192296858534828e33f;
+        memcpy(&bits, &y, 4);
+        bits |= sign;
+    }
+    memcpy(&y, &bits, 4);
+    return y;
+#endif
+}
+
+inline uint16_t to_f16(float x) {
+#if defined(__F16C__)
+    return (uint16_t)_cvtss_sh(x, 0);
+#else
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    uint32_t sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
+    if (rest > 0x7f800000) return (uint16_t)(sign | 0x7e00);
+    if (rest >= 0x477ff000) return (uint16_t)(sign | 0x7c00);
+    if (rest < 0x38800000) {  // below the smallest normal number: let the addition round
+        float y;
+        memcpy(&y, &rest, 4);
+        y += 0.5f;
+        memcpy(&rest, &y, 4);
+        return (uint16_t)(sign | (rest - 0x3f000000));
+    }
+    uint32_t odd = rest >> 13 & 1;
+    return (uint16_t)(sign | ((rest - 0x38000000 + 0xfff + odd) >> 13));
+#endif
+}
+
+// the types of q, k and v
+struct F32 {
+    typedef float type;
+    static float get(float x) { return x; }
+    static float put(float x) { return x; }
+};
+struct BF16 {
+    typedef uint16_t type;
+    static float get(uint16_t x) { return of_bf16(x); }
+    static uint16_t put(float x) { return to_bf16(x); }
+};
+struct F16 {
+    typedef uint16_t type;
+    static float get(uint16_t x) { return of_f16(x); }
+    static uint16_t put(float x) { return to_f16(x); }
+};
+
+// W of them as floats
+template <class T>
+inline vf load_as_floats(const typename T::type* p) {
+    vf x;
+    for (int i = 0; i < W; i++) x[i] = T::get(p[i]);
+    return x;
+}
+template <>
+inline vf load_as_floats<F32>(const float* p) {
+    return load(p);
+}
+#if defined(__AVX512F__)
+template <>
+inline vf load_as_floats<BF16>(const uint16_t* p) {
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
+}
+#elif defined(__AVX2__)
+template <>
+inline vf load_as_floats<BF16>(const uint16_t* p) {
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
+}
+#endif
+
+// W floats as W bf16, two in each word, in order
+inline void store_bf16(uint16_t* p, vf x) {
+#if defined(__AVX512BF16__)
+    __m256bh y = _mm512_cvtneps_pbh((__m512)x);
+    memcpy(p, &y, 32);
+#else
+    for (int i = 0; i < W; i++) p[i] = to_bf16(x[i]);
+#endif
+}
+
+}  // namespace

@@ -1,0 +1,79 @@
+// Gradients of terms from the sums of all tasks.
+#pragma once
+#include "relative.h"
+
+namespace {
+
+// over the heads of a group and their chunks
+inline void write_key_gradients(const Spoken& s, i64 h, i64 chunks, i64 mp) {
+    const Call& c = *s.c;
+    const i64 group = c.heads / c.kv_heads;
+    if (h % group) return;
+    const Term& t = *s.t;
+    const i64 size = mp * s.width;
+    for (i64 b = 0; b < c.batch; b++) {
+        float* total = s.key_sums + (b * c.heads + h) * chunks * size;
+        for (i64 x = 1; x < group * chunks; x++) add_to(total, total + x * size, size);
+        for (i64 j = 0; j < c.m; j++) store_row<F32>(t.other_grad, b, h / group, j, t.width, total + j * s.width);
+    }
+}
+
+// parameters: [rows of the table or of the form], what was gathered; edges: before and beyond the columns
+inline void write_distance_gradients(const Spoken& s, i64 h, const float* sums, double* edges, double* parameters) {
+    const Term& t = *s.t;
+    for (i64 x = 0; x < PAD && s.dense; x++) edges[0] += sums[x], edges[1] += sums[PAD + s.columns + x];
+    for (i64 x = 0; x < s.columns && s.dense; x++) {
+        double g = sums[PAD + x];
+        if (x == 0) g += edges[0];
+        if (x == s.columns - 1) g += edges[1];
+        if (t.form == ROWS)
+            parameters[row_at(t, s.low + x)] += g;
+        else
+            form_adjoint(t, h, (double)(s.low + x), g, parameters);
+    }
+    const bool one = t.form == ROWS || t.form == PIECEWISE;
+    for (i64 x = 0; x < (one ? t.rows : 1) && t.values_grad.there(); x++)
+        *t.values_grad.at<float>(h, x) = (float)parameters[x];
+    if (!one && t.second_grad.there()) *t.second_grad.at<float>(h) = (float)parameters[1];
+}
+
+// The gradients of a term for one head: the sums of all tasks, in their order; task = (b·heads + h)·chunks + chunk.
+inline void write_gradients(Spoken& s, i64 h, i64 chunks, i64 mp) {
+    const Call& c = *s.c;
+    const Term& t = *s.t;
+    const i64 stride = c.heads * chunks, first = h * chunks;
+    // the first task of the head takes in all the others
+    auto gather = [&] {
+        for (i64 x = 1; x < c.batch * chunks; x++) {
+            i64 task = x / chunks * stride + first + x % chunks;
+            if (s.sums_size) add_to(s.sums + first * s.sums_size, s.sums + task * s.sums_size, s.sums_size);
+            for (i64 y = 0; y < s.fine_size; y++) s.fine[first * s.fine_size + y] += s.fine[task * s.fine_size + y];
+        }
+    };
+    const float* sums = s.sums + first * s.sums_size;
+    double* fine = s.fine + first * s.fine_size;
+    if (t.kind == TOKEN_KEYS && s.wanted) {
+        for (i64 b = 0; b < c.batch; b++) {
+            float* total = s.sums + (b * stride + first) * s.sums_size;
+            for (i64 x = 1; x < chunks; x++) add_to(total, total + x * s.sums_size, s.sums_size);
+            for (i64 j = 0; j < c.m; j++) *t.values_grad.at<float>(b, h, j) = total[j];
+        }
+    } else if (t.kind == DISTANCE && s.wanted) {
+        gather();
+        write_distance_gradients(s, h, sums, fine, fine + 2);
+    } else if (is_relative(t) && s.wanted) {
+        gather();
+        if (t.other_grad.there() && t.kind == RELATIVE_QUERIES) write_key_gradients(s, h, chunks, mp);
+        if (t.second_grad.there())
+            for (i64 x = 0; x < t.width; x++) *t.second_grad.at<float>(h, x) = (float)fine[x];
+        if (!t.values_grad.there()) return;
+        for (i64 row = 0; row < t.rows; row++)
+            for (i64 x = 0; x < t.width; x++) *t.values_grad.at<float>(h, row, x) = 0;
+        for (i64 column = 0; column < s.columns; column++) {
+            i64 row = s.dense ? row_at(t, s.low + column) : column;
+            for (i64 x = 0; x < t.width; x++) *t.values_grad.at<float>(h, row, x) += sums[column * s.width + x];
+        }
+    }
+}
+
+}  // namespace

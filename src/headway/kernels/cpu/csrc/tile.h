@@ -1,0 +1,71 @@
+// A tile of scores and where its tokens are; sums over pieces of rows.
+//
+// A tile is `rows` queries from i0 on by the columns c0 … c1 − 1 of a block of keys from j0 on.
+#pragma once
+#include "plan.h"
+
+namespace {
+
+constexpr i64 PAD = NB + MB + W;  // the distances of a tile fit into it
+
+struct Tile {
+    i64 b, h, i0, rows, j0, c0, c1;
+};
+
+// whole positions on one axis
+struct Axis {
+    i64 number, q_batch, k_batch;  // batch strides: 0 where all rows of the batch share positions
+    i64 *q, *k;
+    int32_t* run;
+    const i64* q_at(const Tile& t) const { return q + t.b * q_batch + t.i0; }
+    const i64* k_at(const Tile& t) const { return k + t.b * k_batch + t.j0; }
+    const int32_t* run_at(const Tile& t) const { return run + t.b * k_batch + t.j0; }
+};
+
+inline void add_to(float* to, const float* from, i64 count) {
+    i64 i = 0;
+    for (; i + W <= count; i += W) store(to + i, load(to + i) + load(from + i));
+    for (; i < count; i++) to[i] += from[i];
+}
+
+inline void add_to(float* to, float value, i64 count) {
+    i64 i = 0;
+    for (; i + W <= count; i += W) store(to + i, load(to + i) + value);
+    for (; i < count; i++) to[i] += value;
+}
+
+inline void add_scaled(float* to, const float* from, float factor, i64 count) {
+    i64 i = 0;
+    for (; i + W <= count; i += W) store(to + i, load(to + i) + load(from + i) * factor);
+    for (; i < count; i++) to[i] += from[i] * factor;
+}
+
+inline float sum_of(const float* x, i64 count) {
+    vf sums = {};
+    float rest = 0;
+    i64 i = 0;
+    for (; i + W <= count; i += W) sums += load(x + i);
+    for (; i < count; i++) rest += x[i];
+    return sum(sums) + rest;
+}
+
+inline float dot(const float* a, const float* b, i64 count) {
+    vf sums = {};
+    float rest = 0;
+    i64 i = 0;
+    for (; i + W <= count; i += W) sums += load(a + i) * load(b + i);
+    for (; i < count; i++) rest += a[i] * b[i];
+    return sum(sums) + rest;
+}
+
+// the end of the tokens from `from` on whose positions lie within `limit` of each other
+inline i64 group_end(const i64* position, i64 from, i64 to, i64 limit) {
+    i64 low = position[from], high = low, x = from + 1;
+    for (; x < to; x++) {
+        low = least(low, position[x]), high = most(high, position[x]);
+        if ((uint64_t)high - (uint64_t)low > (uint64_t)limit) break;
+    }
+    return x;
+}
+
+}  // namespace

@@ -1,0 +1,358 @@
+"""The CPU kernel's library: what it exports and needs, the choice of instruction set, the pool, a fork."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import headway as hw
+from headway.errors import HeadwayError
+from headway.kernels import KERNELS
+from headway.kernels.cpu import _library
+
+FORCED = os.environ.get("HEADWAY_ISA")
+OTHER_BUILD = pytest.mark.skipif("HEADWAY_LIBRARY" in os.environ, reason="HEADWAY_LIBRARY names another build")
+built = pytest.mark.skipif(_library._load().c is None, reason="the library is not there")
+with_kernel = pytest.mark.skipif("cpu" not in KERNELS, reason="the kernel is not there")
+
+
+def tool(*command: str) -> str:
+    """What a tool of the binary utilities says."""
+    if sys.platform != "linux" or not shutil.which(command[0]):
+        pytest.skip(f"needs {command[0]} on Linux")
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def script(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter with two threads; it must end by itself."""
+    setting = {**os.environ, "OMP_NUM_THREADS": "2", **environment}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=setting, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def library_path() -> str:
+    return _library.load().c._name
+
+
+# What the library is -------------------------------------------------------------------------------------------------
+
+
+@built
+@OTHER_BUILD
+def test_only_our_names_are_exported() -> None:
+    lines = tool("nm", "-D", "--defined-only", library_path()).splitlines()
+    names = {line.split()[-1].split("@")[0] for line in lines}
+    assert names == {"hw_attention", "hw_isa_available", "hw_roof", "hw_use_pool"}
+
+
+@built
+@OTHER_BUILD
+def test_nothing_but_the_c_library_is_needed() -> None:
+    needed = [line for line in tool("readelf", "-d", library_path()).splitlines() if "(NEEDED)" in line]
+    foreign = [line for line in needed if not any(f"[{c}" in line for c in ("libc.", "libm.", "libpthread.", "ld-"))]
+    assert needed
+    assert not foreign
+
+
+@built
+@OTHER_BUILD
+def test_no_name_of_python_torch_or_libstdcxx_is_asked_for() -> None:
+    lines = tool("nm", "-D", "--undefined-only", library_path()).splitlines()
+    names = {line.split()[-1].split("@")[0] for line in lines}
+    foreign = {n for n in names if n.startswith(("Py", "_Py", "torch", "aoti", "_Z", "__gxx", "GOMP", "omp_"))}
+    assert names
+    assert not foreign
+
+
+def test_instruction_sets_share_no_code() -> None:
+    """A function that two objects have in common could be linked in the one form that this processor cannot run."""
+    native = Path(__file__).parents[2] / "build" / "native" / "CMakeFiles"
+    objects = sorted(native.glob("kernel_*.dir/**/*.o"))
+    if not objects:
+        pytest.skip("build/native has no objects")
+    for path in objects:
+        isa = (
+            next(part for part in path.parts if part.startswith("kernel_")).removeprefix("kernel_").removesuffix(".dir")
+        )
+        lines = tool("nm", "-g", "--defined-only", str(path)).splitlines()
+        assert {line.split()[-1] for line in lines} == {f"hw_run_{isa}", f"hw_roof_{isa}"}
+
+
+# Loading -------------------------------------------------------------------------------------------------------------
+
+
+def test_import_loads_nothing() -> None:
+    done = script("import headway\nfrom headway.kernels.cpu import _library\nprint(_library._library)")
+    assert done.stdout == "None\n", done.stderr
+
+
+def test_one_that_was_never_built_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("HEADWAY_LIBRARY", raising=False)
+    monkeypatch.setattr(_library, "__file__", str(tmp_path / "_library.py"))
+    monkeypatch.setattr(_library, "_library", None)
+    assert "installed without its C++ library: install a C++ compiler" in (_library.why_not() or "")
+    assert _library.isas() == ()
+    with pytest.raises(HeadwayError, match="cannot run: the package was installed without"):
+        _library.run(array("q", [1]))
+    with pytest.raises(HeadwayError, match="cannot run: the package was installed without"), _library.using("portable"):
+        pass
+
+
+@pytest.mark.parametrize("what", ["nothing", "text", "another library"])
+def test_one_that_cannot_be_loaded_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str) -> None:
+    path = tmp_path / "_attention.so"
+    if what == "text":
+        path.write_text("no library")
+    monkeypatch.setenv("HEADWAY_LIBRARY", torch._C.__file__ if what == "another library" else str(path))
+    monkeypatch.setattr(_library, "_library", None)
+    reason = _library.why_not() or ""
+    assert reason.startswith("its C++ library could not be loaded: ")
+    assert ("hw_attention" if what == "another library" else str(path)) in reason
+
+
+@built
+def test_without_torchs_pool_it_says_so_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_library.torch, "__file__", "torch/__init__.py")
+    monkeypatch.setattr(_library, "_suffix", lambda: ".nowhere")
+    address, note = _library._torch_pool()
+    assert address is None
+    assert note == f"torch_parallel_for not found in torch {torch.__version__}: runs on one thread"
+
+
+@built
+def test_torchs_pool_is_found() -> None:
+    address, note = _library._torch_pool()
+    assert address
+    assert not note
+    assert not _library.load().note
+
+
+@built
+@pytest.mark.parametrize(
+    ("code", "error", "words"),
+    [
+        (-1, MemoryError, "working memory"),
+        (-2, HeadwayError, "not compiled for"),
+        (18, HeadwayError, "word 17 "),
+    ],
+)
+def test_codes_become_errors(monkeypatch: pytest.MonkeyPatch, code: int, error: type, words: str) -> None:
+    fake = SimpleNamespace(hw_attention=lambda *arguments: code)
+    monkeypatch.setattr(_library, "_library", _library.load()._replace(c=fake))
+    with pytest.raises(error, match=words):
+        _library.run(array("q", [1, 2]))
+
+
+@built
+@pytest.mark.parametrize("words", [array("q"), b"", array("q", [-7, 0]), array("q", [-7, 0]).tobytes()])
+def test_words_that_are_no_call_are_refused(words: array[int] | bytes) -> None:
+    with pytest.raises(HeadwayError, match="word 0 of a call"):
+        _library.run(words)
+
+
+@built
+def test_words_of_another_size_are_refused() -> None:
+    with pytest.raises(HeadwayError, match="words are of 4 bytes"):
+        _library.run(array("i", [1, 2]))
+
+
+# Instruction sets ----------------------------------------------------------------------------------------------------
+
+
+@built
+def test_the_best_comes_first_and_portable_is_always_there() -> None:
+    there = _library.isas()
+    assert there[-1] == "portable"
+    assert list(there) == sorted(there, key=_library.ISAS.index, reverse=True)
+    assert _library.isa() == (FORCED or there[0])
+
+
+@built
+@pytest.mark.parametrize("name", _library.ISAS)
+def test_each_can_be_forced_by_name(name: str) -> None:
+    if name not in _library.isas():
+        with pytest.raises(HeadwayError, match=f"isa='{name}' is not on this machine: choose from .*portable"):
+            _library.using(name).__enter__()
+        return
+    before = _library.isa()
+    with _library.using(name):
+        assert _library.isa() == name
+        assert _library.roof(_library.FLOAT32, 1, 10) > 0
+        if name == "avx512bf16":
+            assert _library.roof(_library.BFLOAT16, 1, 10) == 2 * _library.roof(_library.FLOAT32, 1, 10)
+        else:
+            with pytest.raises(HeadwayError, match=f"cannot be measured with {name}"):
+                _library.roof(_library.BFLOAT16, 1, 10)
+    assert _library.isa() == before
+    done = script("from headway.kernels.cpu import _library as L; print(L.isa())", HEADWAY_ISA=name)
+    assert done.stdout == f"{name}\n", done.stderr
+
+
+@built
+def test_an_unknown_one_is_refused() -> None:
+    with (
+        pytest.raises(HeadwayError, match=r"isa='sse9' is no instruction set: choose from .*portable"),
+        _library.using("sse9"),
+    ):
+        pass
+    done = script("from headway.kernels.cpu import _library as L; L.why_not()", HEADWAY_ISA="sse9")
+    assert "HeadwayError: HEADWAY_ISA='sse9' is no instruction set: choose from " in done.stderr
+
+
+@built
+def test_an_isa_is_forced_for_one_thread() -> None:
+    before, seen = _library.isa(), []
+    with _library.using("portable"):
+        thread = threading.Thread(target=lambda: seen.append(_library.isa()))
+        thread.start()
+        thread.join()
+        assert _library.isa() == "portable"
+    assert seen == [before]
+
+
+@built
+@pytest.mark.parametrize(("threads", "rounds"), [(0, 1), (1, 0), (-1, 5)])
+def test_a_roof_of_nothing_is_refused(threads: int, rounds: int) -> None:
+    with pytest.raises(HeadwayError, match="both are at least 1"):
+        _library.roof(_library.FLOAT32, threads, rounds)
+
+
+# The pool ------------------------------------------------------------------------------------------------------------
+
+Piece = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+ParallelFor = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
+)
+
+
+def pieces_last_first(end: int, piece: Any, context: int) -> None:
+    for worker in reversed(range(end)):
+        piece(worker, worker + 1, context)
+
+
+def one_piece(end: int, piece: Any, context: int) -> None:
+    piece(0, end, context)
+
+
+def no_piece(end: int, piece: Any, context: int) -> None:
+    pass
+
+
+def pieces_at_once(end: int, piece: Any, context: int) -> None:
+    threads = [threading.Thread(target=piece, args=(worker, worker + 1, context)) for worker in range(end)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+POOLS = [pieces_last_first, one_piece, no_piece, pieces_at_once]
+
+
+@pytest.fixture
+def give_pool() -> Iterator[Callable[[Any], list[int]]]:
+    """Hands the library a pool of the test's own; the list gets the number of workers of each use."""
+    kept: list[Any] = []
+
+    def give(pool: Any) -> list[int]:
+        uses: list[int] = []
+
+        def parallel_for(begin: int, end: int, grain: int, piece: int, context: int) -> int:
+            assert (begin, grain) == (0, 1)
+            uses.append(end)
+            pool(end, Piece(piece), context)
+            return 0
+
+        kept.append(ParallelFor(parallel_for))
+        _library.load().c.hw_use_pool(ctypes.cast(kept[-1], ctypes.c_void_p))
+        return uses
+
+    yield give
+    _library.load().c.hw_use_pool(_library._torch_pool()[0])
+
+
+@built
+def test_the_pool_is_used_and_every_item_is_done_without_it(give_pool: Callable[[Any], list[int]]) -> None:
+    for pool in POOLS:
+        uses = give_pool(pool)
+        done = _library.roof(_library.FLOAT32, 3, 32)
+        assert uses == [3]
+        assert done == 3 * _library.roof(_library.FLOAT32, 1, 32)
+        assert uses == [3], "one worker needs no pool"
+    _library.load().c.hw_use_pool(None)
+    assert _library.roof(_library.FLOAT32, 3, 32) == _library.roof(_library.FLOAT32, 1, 32)
+
+
+@built
+@with_kernel
+@pytest.mark.parametrize("pool", POOLS)
+def test_results_do_not_depend_on_the_pool(give_pool: Callable[[Any], list[int]], pool: Any) -> None:
+    q, k, v = (torch.randn(2, 3, 200, 16).requires_grad_() for _ in range(3))
+
+    def results() -> list[torch.Tensor]:
+        out = hw.attention(q, k, v, encoding=hw.encoding("alibi", num_heads=3), kernel="cpu")
+        return [out, *torch.autograd.grad(out.square().sum(), (q, k, v))]
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        alone = results()
+        torch.set_num_threads(3)
+        uses = give_pool(pool)
+        spread = results()
+    finally:
+        torch.set_num_threads(threads)
+    assert uses
+    assert max(uses) <= 3
+    assert all(torch.equal(a, b) for a, b in zip(alone, spread, strict=True))
+
+
+FORK = """
+import os, signal, torch
+import headway as hw
+from headway.kernels import KERNELS
+from headway.kernels.cpu import _library
+
+torch.set_num_threads(2)
+x = torch.randn(600, 600)
+(x @ x).exp().sum()  # torch's threads start
+q = torch.randn(2, 4, 300, 16)
+
+def work():
+    assert _library.roof(_library.FLOAT32, 2, 100) > 0
+    if "cpu" in KERNELS:
+        hw.attention(q, q, q, kernel="cpu")
+
+if LOADED_BEFORE:
+    work()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)  # one that hangs does not stay behind
+    work()
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+work()
+print("both are well")
+"""
+
+
+@built
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("before", [True, False], ids=["loaded before", "loaded in the child"])
+def test_a_call_after_a_fork_returns(before: bool) -> None:
+    """torch's pool hangs in a child of a process that has used two threads: the library leaves it alone there."""
+    done = script(FORK.replace("LOADED_BEFORE", str(before)))
+    assert done.stdout == "both are well\n", done.stderr
