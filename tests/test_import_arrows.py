@@ -22,6 +22,7 @@ LAYERS = [
     ["inspection"],
     ["testing"],
     ["study"],
+    ["bench"],
     ["cli"],
 ]
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}

@@ -15,6 +15,7 @@ HEAVY = {
     "torch._dynamo",
     "torch._inductor",
     "headway.study",
+    "headway.bench",
     "headway.cli",
 }
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 COMMANDS: dict[str, str] = {
+    "bench": "headway.cli.bench",
     "compare": "headway.cli.compare",
     "encodings": "headway.cli.encodings",
 }

@@ -109,14 +109,14 @@ def split_names(text: str) -> list[str]:
     return [name for name in [*names, name.strip()] if name]
 
 
-def numbers(text: str) -> list[int]:
+def numbers(text: str, name: str = "lengths") -> list[int]:
     """Whole numbers with commas between them; raises HeadwayError for anything else."""
     try:
         found = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
         found = []
     if not found:
-        raise HeadwayError(f"lengths is {text!r}: give whole numbers with commas, such as 128,256,512,1024")
+        raise HeadwayError(f"{name} is {text!r}: give whole numbers with commas, such as 128,256,512,1024")
     return found
 
 

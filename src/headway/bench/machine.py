@@ -1,0 +1,96 @@
+"""What is measured on: the processor, the versions, and the processor's own roof."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import HeadwayError
+from ..kernels.cpu import _library
+
+BURST = 5e-3
+"""Seconds that one run of the register-only loop takes, about."""
+
+KINDS = {"float32": _library.FLOAT32, "bfloat16": _library.BFLOAT16}
+"""What the loop multiplies: float32, or pairs of bfloat16."""
+
+
+def where() -> dict[str, Any]:
+    """What two rows must share to be compared: processor, threads, versions, and the code of the kernels."""
+    library = _library.load()
+    return {
+        "processor": processor(),
+        "isa": "none" if library.c is None else _library.isa(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "headway": f"{version('headway')}+{fingerprint()}",
+    }
+
+
+def processor() -> str:
+    """The processor's name and, on Linux, its family, model and the units that matter here."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return platform.processor() or platform.machine()
+    facts: dict[str, str] = {}
+    for line in cpuinfo.read_text(errors="replace").split("\n"):
+        name, _, value = line.partition(":")
+        facts.setdefault(name.strip(), value.strip())
+    name = facts.get("model name") or platform.machine()
+    flags = facts.get("flags", "").split()
+    units = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "BF16", "amx_tile": "AMX"}
+    has = "/".join(unit for flag, unit in units.items() if flag in flags)
+    model = f"family {facts['cpu family']} model {facts['model']}" if "cpu family" in facts else ""
+    details = ", ".join(filter(None, (model, has)))
+    return f"{name} ({details})" if details else name
+
+
+def fingerprint() -> str:
+    """Eight digits that change with the code that is measured, compiled parts included."""
+    root = Path(__file__).parents[1]
+    files = [root / f"{name}.py" for name in ("attention", "coordinates", "masks", "terms")]
+    files += [p for p in sorted((root / "kernels").rglob("*")) if p.suffix in (".py", ".so", ".dylib", ".dll", ".pyd")]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+class Roof:
+    """The register-only loop of the compiled kernel: what the processor could do at best.
+
+    ``why_not`` says what is missing where there is none.
+    """
+
+    def __init__(self) -> None:
+        missing = _library.why_not()
+        self.why_not = f"No share of the roof, which the cpu kernel measures: {missing}" if missing else ""
+        self._rounds: dict[str, int] = {}
+
+    def burst(self, dtype: str) -> tuple[Callable[[], float], float] | None:
+        """One run of the loop on all of torch's threads, and the operations it does; None where there is no loop."""
+        if self.why_not or dtype not in KINDS:
+            return None
+
+        def run() -> float:
+            return _library.roof(KINDS[dtype], torch.get_num_threads(), self._rounds.get(dtype, 1))
+
+        try:
+            while dtype not in self._rounds or self._seconds(run) < BURST:
+                self._rounds[dtype] = 2 * self._rounds.get(dtype, 1)
+            return run, run()
+        except HeadwayError:  # an instruction set without this dtype
+            return None
+
+    @staticmethod
+    def _seconds(run: Callable[[], float]) -> float:
+        began = time.perf_counter()
+        run()
+        return time.perf_counter() - began

@@ -1,0 +1,49 @@
+"""The memory that one forward and backward pass takes beyond inputs and outputs, in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import torch
+
+from .cases import Case
+
+WARM_UP = 64
+"""Tokens of the call before, so that what is loaded once is not counted."""
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """The row of a case. Raises RuntimeError with the last line of a process that failed."""
+    code = "import sys; from headway.bench.memory import main; main(sys.argv[1])"
+    task = json.dumps({"case": case.fields(), "threads": torch.get_num_threads()})
+    done = subprocess.run([sys.executable, "-c", code, task], capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().split("\n")[-1] or f"the process ended with {done.returncode}"
+        raise RuntimeError(f"{case}: {said}")
+    row: dict[str, Any] = json.loads(done.stdout)
+    return row
+
+
+def main(task: str) -> None:
+    """Measures, in this process, and prints the row."""
+    from dataclasses import replace
+
+    from ..study.memory import Peak
+    from .sides import Inputs, kernel_of
+
+    given = json.loads(task)
+    case = Case(**given["case"])
+    torch.set_num_threads(given["threads"])
+    for n in (min(WARM_UP, case.n), case.n):
+        now = replace(case, n=n)
+        inputs = Inputs(now)
+        run = inputs.ours()
+        peak = Peak("cpu")
+        before = peak.bytes()
+        results = run()
+        most = peak.bytes()
+    outputs = sum(x.numel() * x.element_size() for x in (*results, inputs.upstream))  # the output is of upstream's size
+    print(json.dumps({"kernel": kernel_of(case), "extra_bytes": max(0, most - before - outputs)}))

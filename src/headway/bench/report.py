@@ -1,0 +1,259 @@
+"""The Markdown of a benchmark: targets first, then every table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..study.store import _write
+from .cases import WINDOW, Case, pairs
+from .rows import Row
+from .sides import CONTIGUOUS, FLEX, FULL_CAUSAL, OURS, PLAIN, SDPA
+from .targets import gflops, judge, over, peer, share_of_copy, share_of_roof, times
+
+
+def markdown(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Sequence[str] = ()) -> str:
+    """Everything that was measured, as BENCHMARKS.md has it."""
+    parts = [head(rows, where, command), *notes, targets(rows), roofs(rows)]
+    for direction in ("forward", "backward"):
+        for dtype in dict.fromkeys(row["case"]["dtype"] for row in rows):
+            chosen = [row for row in _of(rows, "attention") if _is(row, dtype, direction)]
+            parts.append(_titled(f"{direction.capitalize()}, {dtype}", against_torch(chosen)))
+    parts.append(_titled("FlexAttention, compiled", flex(rows)))
+    parts.append(_titled("What an encoding costs", costs(rows)))
+    parts.append(_titled("A long causal window", window(rows)))
+    parts.append(_titled("One token against a cache", decoding(rows)))
+    parts.append(_titled("Packed documents, and padding in front", contiguous(rows)))
+    parts.append(_titled("Memory", memory(rows)))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def save(path: Path, text: str) -> None:
+    """Writes a file so that either the old or the new one is there."""
+    _write(path, text)
+
+
+def head(rows: Sequence[Row], where: dict[str, Any], command: str) -> str:
+    """Machine, versions, date, command, and how to read the figures."""
+    days = sorted({row["date"] for row in rows})
+    over_days = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "nothing measured"
+    words = [
+        f"{over_days}, {where['processor']}, {where['threads']} thread{'s' * (where['threads'] != 1)}, "
+        f"torch {where['torch']}, headway {where['headway']}, its instruction set {where['isa']}. Batch 1, 8 heads.",
+        "All sides of a case in turn in one process after two warm-ups; medians, and ratios of medians. × says how "
+        "many times as fast headway is: above 1 it is faster. Backward is timed alone.",
+        "Operations: 4·heads·pairs·head_dim forward, 10· backward. Pairs of query and key: n² under full, n(n + 1)/2 "
+        f"under causal; under window each query sees at most {WINDOW} keys. The roof is a loop in registers alone, on "
+        "the same threads, measured in turn with each case.",
+        "SDPA is given its dense bias or mask ready made. For RoPE it turns nothing, and in place of Shaw's and "
+        "Transformer-XL's terms, which no bias can say, it is given a bias of the same size: there it computes less.",
+    ]
+    if "AMD" in where["processor"]:
+        words.append(
+            "MKL, by which SDPA multiplies, takes an AVX2 path on AMD, so SDPA is relatively faster on other makers' "
+            "processors: the share of the roof carries over, the ratio does not."
+        )
+    if "AMX" in where["processor"]:
+        words.append("This processor has AMX, which SDPA uses in bfloat16.")
+    return f"```sh\n{command}\n```\n\n" + "\n\n".join(words)
+
+
+def targets(rows: Sequence[Row]) -> str:
+    """Each target, what was measured in the worst case, and whether it is met."""
+    lines = [
+        [judged.target.what, judged.dtype, judged.wanted, judged.measured, judged.verdict, _worst(judged)]
+        for judged in judge(rows)
+    ]
+    return _titled("Targets", _table(["target", "dtype", "wanted", "measured", "verdict", "worst case"], lines))
+
+
+def _worst(judged: Any) -> str:
+    return "" if judged.worst is None else f"{judged.at} ({judged.count} measured)"
+
+
+def roofs(rows: Sequence[Row]) -> str:
+    """The roof of each dtype, over all cases."""
+    lines = []
+    for dtype in dict.fromkeys(row["case"]["dtype"] for row in rows):
+        found = sorted(row["roof_gflops"] for row in rows if row["case"]["dtype"] == dtype and "roof_gflops" in row)
+        if found:
+            lines.append([dtype, *(f"{found[int(at * (len(found) - 1))]:,.0f}" for at in (0, 0.5, 1))])
+    return _titled("The roof, GFLOP/s", _table(["dtype", "lowest", "median", "highest"], lines))
+
+
+def against_torch(rows: Sequence[Row]) -> str:
+    """ms · × · share of the roof, one column for each length."""
+
+    def cell(row: Row) -> str:
+        share = share_of_roof(row)
+        reached = gflops(row)
+        last = f"{100 * share:.0f} %" if share is not None else f"{reached:.0f} GFLOP/s"
+        return f"{_ms(row['ms'][OURS])} · {times(row, peer(row)):.2f}× · {last}"
+
+    table = _by_length(rows, cell, beside={"against": peer, "kernel": lambda row: row["kernel"]})
+    roof = any("roof_gflops" in row for row in rows)
+    return table and f"ms · times as fast · {'share of the roof' if roof else 'GFLOP/s'}\n\n{table}"
+
+
+def flex(rows: Sequence[Row]) -> str:
+    """How many times as fast as FlexAttention, or what that says."""
+    asked = [row for row in _of(rows, "attention") if FLEX in row["ms"] or FLEX in row["says"]]
+    table = _by_length(
+        [row for row in asked if FLEX in row["ms"]],
+        lambda row: f"{_ms(row['ms'][FLEX])} · {times(row, FLEX):.2f}×",
+        by=("dtype", "direction"),
+    )
+    said: dict[str, list[Case]] = {}
+    for row in asked:
+        if FLEX in row["says"]:
+            said.setdefault(row["says"][FLEX], []).append(Case(**row["case"]))
+    lines = []
+    for text, cases in said.items():
+        count = f"{len(cases)} of {len(asked)} cases"
+        whose = {case.direction for case in cases}
+        lines.append(f"{count}{f', {whose.pop()}' if len(whose) == 1 else ''}: {text}")
+    return "\n\n".join(filter(None, [table and f"Its ms · times as fast headway is\n\n{table}", *lines]))
+
+
+def costs(rows: Sequence[Row]) -> str:
+    """headway's time over its own without an encoding."""
+    return _by_length(
+        [row for row in _of(rows, "attention") if PLAIN in row["ms"]],
+        lambda row: f"{over(row, PLAIN):.2f}",
+        by=("dtype", "direction"),
+    )
+
+
+def window(rows: Sequence[Row]) -> str:
+    """Time over time against area over area."""
+    lines = []
+    for row in _of(rows, "window"):
+        case = Case(**row["case"])
+        area = case.pairs / pairs("causal", case.n)
+        lines.append(
+            [
+                f"{case.n:,}",
+                case.dtype,
+                case.direction,
+                _ms(row["ms"][OURS]),
+                _ms(row["ms"][FULL_CAUSAL]),
+                f"{100 * area:.2f} %",
+                f"{100 * (over(row, FULL_CAUSAL) or 0):.2f} %",
+                row["kernel"],
+            ]
+        )
+    names = ["n", "dtype", "direction", "window, ms", "full causal, ms", "area", "time", "kernel"]
+    return _table(names, lines)
+
+
+def decoding(rows: Sequence[Row]) -> str:
+    """Milliseconds, bytes in a second, and the share of a copy's."""
+    lines = []
+    for row in _of(rows, "decoding"):
+        case = Case(**row["case"])
+        taken = row["ms"][OURS]
+        size = 2 * 8 * case.n * case.head_dim * (4 if case.dtype == "float32" else 2)
+        share = share_of_copy(row)
+        lines.append(
+            [
+                f"{case.n:,}",
+                case.dtype,
+                f"{taken:.3f}",
+                f"{size / taken / 1e6:.1f}",
+                "–" if share is None else f"{100 * share:.0f} %",
+                _times(times(row, SDPA)),
+                row["kernel"],
+            ]
+        )
+    return _table(["keys", "dtype", "ms", "GB/s", "of a copy", "× SDPA", "kernel"], lines)
+
+
+def contiguous(rows: Sequence[Row]) -> str:
+    """headway's time over its own on the same tokens without packing or padding."""
+    lines = []
+    for row in (*_of(rows, "packed"), *_of(rows, "left-padded")):
+        case = Case(**row["case"])
+        what = f"{len(case.lengths)} of {case.lengths[0]:,} tokens" if case.kind == "packed" else f"{case.lengths[0]:,}"
+        lines.append(
+            [
+                case.kind,
+                f"{what} in {case.n:,}",
+                case.encoding,
+                case.dtype,
+                case.direction,
+                _ms(row["ms"][OURS]),
+                f"{over(row, CONTIGUOUS) or 0:.2f}",
+                row["kernel"],
+            ]
+        )
+    return _table(["row", "tokens", "encoding", "dtype", "direction", "ms", "over contiguous", "kernel"], lines)
+
+
+def memory(rows: Sequence[Row]) -> str:
+    """The peak beyond inputs and outputs, forward and backward, each in a fresh process."""
+    found = sorted(_of(rows, "memory"), key=lambda row: row["case"]["n"])
+    if not found:
+        return ""
+    case = Case(**found[0]["case"])
+    names = ["n", *(f"{row['case']['n']:,}" for row in found)]
+    sizes = ["MiB", *(f"{row['extra_bytes'] / 2**20:,.1f}" for row in found)]
+    dense = ["one dense bias, MiB", *(f"{8 * 4 * row['case']['n'] ** 2 / 2**20:,.0f}" for row in found)]
+    said = f"{case.encoding}, learned, {case.mask}, {case.dtype}, 8 heads of {case.head_dim}, forward and backward, "
+    return (
+        said
+        + f"kernel {found[0]['kernel']}: the most that was resident, beyond inputs and outputs.\n\n"
+        + (_table(names, [sizes, dense]))
+    )
+
+
+# ---------------------------------------------------------------- how a table is written
+
+
+def _by_length(
+    rows: Sequence[Row],
+    cell: Callable[[Row], str],
+    by: Sequence[str] = (),
+    beside: dict[str, Callable[[Row], str]] | None = None,
+) -> str:
+    """One line for each encoding, mask, head_dim and field of ``by``, one column for each length.
+
+    beside   what else is said of a line, once for all its lengths where they agree
+    """
+    fields = ("encoding", "mask", "head_dim", *by)
+    lengths = sorted({row["case"]["n"] for row in rows})
+    lines: dict[tuple[str, ...], dict[int, Row]] = {}
+    for row in rows:
+        case = row["case"] | {"mask": "full" if row["case"]["mask"] == "none" else row["case"]["mask"]}
+        lines.setdefault(tuple(str(case[name]) for name in fields), {})[case["n"]] = row
+    said = []
+    for key, found in lines.items():
+        more = [", ".join(dict.fromkeys(map(tell, found.values()))) for tell in (beside or {}).values()]
+        said.append([*key, *more, *(cell(found[n]) if n in found else "–" for n in lengths)])
+    return _table([*fields, *(beside or {}), *(f"{n:,}" for n in lengths)], said)
+
+
+def _table(names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    if not lines:
+        return ""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (names, ["---"] * len(names), *lines))
+
+
+def _titled(title: str, text: str) -> str:
+    return text and f"## {title}\n\n{text}"
+
+
+def _of(rows: Sequence[Row], kind: str) -> list[Row]:
+    return [row for row in rows if row["case"]["kind"] == kind]
+
+
+def _is(row: Row, dtype: str, direction: str) -> bool:
+    return (row["case"]["dtype"], row["case"]["direction"]) == (dtype, direction)
+
+
+def _ms(taken: float) -> str:
+    return f"{taken:.3f}" if taken < 1 else f"{taken:.1f}" if taken < 1000 else f"{taken:,.0f}"
+
+
+def _times(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"

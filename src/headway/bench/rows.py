@@ -1,0 +1,89 @@
+"""The folder of a benchmark: one row for each case measured, on disk as soon as it is known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from ..errors import HeadwayError
+from ..study.store import _locked, _write
+from .cases import Case
+
+Row = dict[str, Any]
+"""What was found for one case, where and when."""
+
+
+class Rows:
+    """The rows in a folder, which one benchmark at a time writes to, and those among them that were found ``where``.
+
+    with Rows(out, where()) as rows:
+        rows.add(case, found, date)
+    """
+
+    def __init__(self, out: str | Path, where: dict[str, Any], fresh: bool = False) -> None:
+        self.out, self.where, self.fresh = Path(out), where, fresh
+        self.all: list[Row] = []
+        self._lock: IO[str] | None = None
+
+    def __enter__(self) -> Rows:
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.out / "lock", "w")
+        except OSError as error:
+            raise HeadwayError(f"out {self.out} cannot be written to ({error.strerror}): give another --out") from None
+        if not _locked(self._lock):
+            self._lock.close()
+            raise HeadwayError(f"out {self.out} is in use by another benchmark: wait for it, or give another --out")
+        try:
+            self.all = [row for row in read(self.file) if not (self.fresh and row["where"] == self.where)]
+        except HeadwayError:
+            self._lock.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    @property
+    def file(self) -> Path:
+        """One JSON object on each line."""
+        return self.out / "rows.jsonl"
+
+    @property
+    def here(self) -> list[Row]:
+        """The rows of this processor, with these versions."""
+        return [row for row in self.all if row["where"] == self.where]
+
+    def has(self, case: Case, seconds: float) -> bool:
+        """Whether the case is there, measured for as long."""
+        return any(row["case"] == case.fields() and row.get("seconds", seconds) >= seconds for row in self.here)
+
+    def add(self, case: Case, found: Row, date: str) -> Row:
+        """Puts a row in place of an earlier one of the same case, on disk before it returns."""
+        row = {"case": case.fields(), "where": self.where, "date": date, **found}
+        before = [old for old in self.all if (old["case"], old["where"]) != (row["case"], row["where"])]
+        self.all = [*before, row]
+        _write(self.file, "".join(json.dumps(row) + "\n" for row in self.all))
+        return row
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a file. Raises HeadwayError for a line that is none."""
+    if not path.exists():
+        return []
+    rows: list[Row] = []
+    for number, line in enumerate(path.read_text(errors="replace").split("\n"), 1):
+        if not line:
+            continue
+        try:
+            row = json.loads(line)
+            Case(**row["case"])
+            rows.append({**row, "where": dict(row["where"]), "date": str(row["date"])})
+        except (ValueError, KeyError, TypeError):
+            raise HeadwayError(f"{path} line {number} is damaged: delete that line to measure it anew") from None
+    return rows

@@ -1,0 +1,329 @@
+"""What runs against what: headway, torch's SDPA with and without a dense bias, compiled FlexAttention, a copy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from .. import positions
+from ..attention import _call, attention, explain
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ..kernels import Call
+from ..kernels.reference import distance_bias
+from ..masks import Causal, Documents, Mask, Padding, Window
+from ..terms import DistanceBias, Linear, Log
+from .cases import BATCH, DTYPES, HEADS, WINDOW, Case
+
+OURS = "headway"
+PLAIN = "headway, no encoding"
+FULL_CAUSAL = "headway, full causal"
+CONTIGUOUS = "headway, contiguous"
+SDPA = "SDPA"
+DENSE = "SDPA, dense bias"
+DENSE_GRADIENT = "SDPA, dense bias with its gradient"
+FLEX = "FlexAttention, compiled"
+COPY = "copy"
+
+Run = Callable[[], list[Tensor]]
+"""One side: the output, or the gradients of q, k, v and of what is learned."""
+
+
+@dataclass
+class Sides:
+    """All sides of a case.
+
+    kernel   the kernel that headway takes
+    runs     each side's run
+    same     the sides that compute what headway computes, with what brings headway's tensors into their shape
+    says     a side that does not run, and why
+    """
+
+    kernel: str
+    runs: dict[str, Run]
+    same: dict[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    says: dict[str, str] = field(default_factory=dict)
+
+
+def sides(case: Case, flex: Flex | None = None) -> Sides:
+    """What a case runs; ``flex`` adds FlexAttention where that can say the case."""
+    kinds = {
+        "attention": _against_torch,
+        "window": _against_full_causal,
+        "decoding": _against_a_copy,
+        "packed": _against_contiguous,
+        "left-padded": _against_contiguous,
+    }
+    return kinds[case.kind](case, flex)
+
+
+# ---------------------------------------------------------------- one call
+
+
+def mask_of(name: str) -> Mask | None:
+    """The mask of that name."""
+    return {"none": None, "causal": Causal(), "window": Causal() & Window(left=WINDOW - 1)}[name]
+
+
+def encoded(case: Case) -> tuple[dict[str, Any], list[Tensor]]:
+    """The arguments of ``attention`` that say the encoding, and what is learned in it.
+
+    Raises HeadwayError for an encoding that is not known or does nothing in attention.
+    """
+    if case.encoding == "none":
+        return {}, []
+    if case.encoding == "kerple" and case.encoding not in positions.ENCODINGS:
+        weight, rate = (nn.Parameter(torch.linspace(0.5, 1.0, HEADS)) for _ in range(2))
+        return {"terms": (DistanceBias(Log(weight, rate)),)}, [weight, rate]
+    built = positions.encoding(
+        case.encoding,
+        num_heads=HEADS,
+        head_dim=case.head_dim,
+        embed_dim=HEADS * case.head_dim,
+        max_length=case.n,
+        bidirectional=case.mask == "none",
+    )
+    if not built.acts & {"locate", "prepare", "terms"} or "embed" in built.acts:
+        raise HeadwayError(f"encoding {case.encoding!r} does nothing in attention: there is nothing to measure")
+    return {"encoding": built}, [parameter for parameter in built.parameters() if parameter.requires_grad]
+
+
+def asked(case: Case) -> tuple[dict[str, Any], list[Tensor]]:
+    """All arguments of ``attention`` in a case besides q, k and v, and what is learned in them."""
+    arguments, learned = encoded(case)
+    mask = mask_of(case.mask)
+    if case.kind in ("packed", "left-padded"):
+        packed = case.kind == "packed"
+        coordinates = Coordinates.packed(case.lengths) if packed else Coordinates.padded(case.lengths, tokens(case))
+        apart = Documents() if packed else Padding()
+        mask = apart if mask is None else mask & apart
+        arguments |= {"q_positions": coordinates, "k_positions": coordinates}
+    return arguments | {"mask": mask, "scale": case.head_dim**-0.5}, learned
+
+
+def tokens(case: Case) -> int:
+    """Keys in the row."""
+    return sum(case.lengths) if case.kind == "packed" else case.n
+
+
+def shapes(case: Case) -> list[tuple[int, ...]]:
+    """The shapes of q, k, v and of the output."""
+    m = tokens(case)
+    n = 1 if case.kind == "decoding" else m
+    return [(BATCH, HEADS, size, case.head_dim) for size in (n, m, m, n)]
+
+
+def kernel_of(case: Case) -> str:
+    """The kernel that headway takes for a case: metadata alone, so that no tensor need be there."""
+    backward = case.direction == "backward"
+    q, k, v, _ = (torch.zeros((), dtype=DTYPES[case.dtype]).expand(shape) for shape in shapes(case))
+    with torch.set_grad_enabled(backward):
+        q, k, v = (x.requires_grad_(backward) for x in (q, k, v))
+        return explain(q, k, v, **asked(case)[0]).kernel or "none"
+
+
+class Inputs:
+    """A case's tensors, the same in every process: q, k, v, and what comes back to the output."""
+
+    def __init__(self, case: Case) -> None:
+        draw = torch.Generator().manual_seed(0)
+        self.q, self.k, self.v, self.upstream = (
+            torch.randn(shape, generator=draw).to(DTYPES[case.dtype]) for shape in shapes(case)
+        )
+        self.backward = case.direction == "backward"
+        self.arguments, self.learned = asked(case)
+        self.scale = self.arguments["scale"]
+
+    def side(
+        self,
+        run: Callable[..., Tensor],
+        learned: list[Tensor] | None = None,
+        shaped: Callable[[Tensor], Tensor] | None = None,
+        **arguments: Any,
+    ) -> Run:
+        """A side that calls ``run(q, k, v, **arguments)``: forward, or backward alone with the graph built once.
+
+        learned   tensors beside q, k and v that take a gradient
+        shaped    brings q, k, v and the output into the shape in which this side has them
+        """
+        given = [self.q, self.k, self.v, self.upstream]
+        q, k, v, upstream = given if shaped is None else [shaped(x).contiguous() for x in given]
+        if not self.backward:
+
+            def forward() -> list[Tensor]:
+                with torch.no_grad():
+                    return [run(q, k, v, scale=self.scale, **arguments)]
+
+            return forward
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        graph: list[Tensor] = []
+
+        def backward() -> list[Tensor]:
+            if not graph:
+                graph.append(run(*leaves, scale=self.scale, **arguments))
+            return list(torch.autograd.grad(graph[0], [*leaves, *(learned or [])], upstream, retain_graph=True))
+
+        return backward
+
+    def ours(self, shaped: Callable[[Tensor], Tensor] | None = None, **changes: Any) -> Run:
+        """headway on the call, some of its arguments changed."""
+        arguments = {name: value for name, value in (self.arguments | changes).items() if name != "scale"}
+        return self.side(attention, self.learned, shaped, **arguments)
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
+
+
+# ---------------------------------------------------------------- the kinds of cases
+
+
+def _against_torch(case: Case, flex: Flex | None) -> Sides:
+    inputs = Inputs(case)
+    found = Sides(kernel_of(case), {OURS: inputs.ours()})
+    call = _call(inputs.q, inputs.k, inputs.v, **inputs.arguments)
+    alone = case.encoding == "none"
+    by_distance = bool(call.terms) and all(isinstance(term, DistanceBias) for term in call.terms) and call.q is inputs.q
+    seen = None if call.mask is None else call.mask.allowed(call.q_coordinates, call.k_coordinates)
+    if not alone:
+        found.runs[PLAIN] = inputs.side(attention, mask=call.mask)
+    plain: dict[str, Any] = {"is_causal": True} if case.mask == "causal" else {"attn_mask": seen}
+    found.runs[SDPA] = inputs.side(scaled_dot_product_attention, **plain)
+    if alone:
+        found.same[SDPA] = _as_it_is
+    if call.terms:
+        bias = _dense_bias(call, seen, by_distance)
+        wants = inputs.backward and bool(inputs.learned)
+        name = DENSE_GRADIENT if wants else DENSE
+        leaves = [bias.requires_grad_()] if wants else []
+        found.runs[name] = inputs.side(scaled_dot_product_attention, leaves, attn_mask=bias)
+        if by_distance:
+            found.same[name] = _as_it_is
+    if flex is not None and (alone or by_distance):
+        compiled = flex.side(case, inputs, call)
+        if isinstance(compiled, str):
+            found.says[FLEX] = compiled
+        else:
+            found.runs[FLEX] = compiled
+            found.same[FLEX] = _as_it_is
+    return found
+
+
+def _dense_bias(call: Call, seen: Tensor | None, by_distance: bool) -> Tensor:
+    """Bias and mask in one, [1, heads, n, n] in q's dtype; zeros stand for relative terms, which no bias can say."""
+    n = call.q.shape[2]
+    bias = torch.zeros(1, HEADS, n, n)
+    with torch.no_grad():
+        for term in call.terms if by_distance else ():
+            assert isinstance(term, DistanceBias)
+            bias += distance_bias(term.values, call.q_coordinates, call.k_coordinates, torch.float32)
+        if seen is not None:
+            bias.masked_fill_(~seen, -torch.inf)
+    return bias.to(call.q.dtype)
+
+
+def _against_full_causal(case: Case, flex: Flex | None) -> Sides:
+    inputs = Inputs(case)
+    return Sides(kernel_of(case), {OURS: inputs.ours(), FULL_CAUSAL: inputs.ours(mask=Causal())})
+
+
+def _against_a_copy(case: Case, flex: Flex | None) -> Sides:
+    inputs = Inputs(case)
+    keys_and_values = torch.stack([inputs.k, inputs.v])
+    beside = torch.empty_like(keys_and_values)
+    runs: dict[str, Run] = {
+        OURS: inputs.ours(),
+        SDPA: inputs.side(scaled_dot_product_attention),
+        COPY: lambda: [beside.copy_(keys_and_values)],
+    }
+    return Sides(kernel_of(case), runs, {SDPA: _as_it_is} if case.encoding == "none" else {})
+
+
+def _against_contiguous(case: Case, flex: Flex | None) -> Sides:
+    """A row of documents, or of padding and tokens, against the same tokens in a batch with neither."""
+    inputs = Inputs(case)
+    count, length = len(case.lengths), case.lengths[0]
+
+    def apart(x: Tensor) -> Tensor:
+        if case.kind == "packed":
+            return x[0].unflatten(1, (count, length)).transpose(0, 1)
+        return x[:, :, x.shape[2] - length :]
+
+    contiguous = inputs.ours(apart, mask=mask_of(case.mask), q_positions=None, k_positions=None)
+    return Sides(kernel_of(case), {OURS: inputs.ours(), CONTIGUOUS: contiguous}, {CONTIGUOUS: apart})
+
+
+# ---------------------------------------------------------------- FlexAttention
+
+
+class Flex:
+    """Compiled FlexAttention, once for each shape; compiling counts against a budget and not against the case."""
+
+    def __init__(self, seconds: float) -> None:
+        self.budget = self.left = seconds
+        self._refused: dict[str, str] = {}
+
+    def side(self, case: Case, inputs: Inputs, call: Call) -> Run | str:
+        """The side, compiled and run once, or what it says instead."""
+        if case.direction in self._refused:
+            return self._refused[case.direction]
+        if self.left <= 0:
+            return f"not compiled: the {self.budget:g} s for compiling are spent"
+        began = time.perf_counter()
+        try:
+            run = self._compiled(case, inputs, call)
+            run()
+        except Exception as error:  # whatever it raises is the result
+            said = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+            if isinstance(error, NotImplementedError):
+                self._refused[case.direction] = said
+            return said
+        finally:
+            self.left -= time.perf_counter() - began
+        return run
+
+    def _compiled(self, case: Case, inputs: Inputs, call: Call) -> Run:
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        torch._dynamo.reset()
+        block_mask = None
+        if case.mask != "none":
+            reach = WINDOW if case.mask == "window" else case.n
+            block_mask = create_block_mask(
+                lambda b, h, i, j: (i >= j) & (i - j < reach), None, None, case.n, case.n, device="cpu"
+            )
+        return inputs.side(
+            torch.compile(flex_attention, dynamic=False),
+            score_mod=_score_mod(call, case.n),
+            block_mask=block_mask,
+        )
+
+
+def _score_mod(call: Call, n: int) -> Callable[..., Tensor] | None:
+    """The biases as FlexAttention's users write them: ALiBi in closed form, all others as a table by distance."""
+    if not call.terms:
+        return None
+    values = [term.values for term in call.terms if isinstance(term, DistanceBias)]
+    if len(values) == 1 and isinstance(values[0], Linear):
+        past, future = (slope.detach().float() for slope in (values[0].past, values[0].future))
+
+        def linear(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return score - torch.where(j > i, future[h], past[h]) * (j - i).abs()
+
+        return linear
+    q, k = Coordinates.span(1, start=n - 1, length=2 * n - 1), Coordinates.span(2 * n - 1)
+    with torch.no_grad():
+        strip = sum(distance_bias(value, q, k, torch.float32) for value in values)
+    assert isinstance(strip, Tensor)
+    table = strip.expand(1, HEADS, 1, 2 * n - 1)[0, :, 0].contiguous()
+
+    def by_distance(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return score + table[h, j - i + n - 1]
+
+    return by_distance

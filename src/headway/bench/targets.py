@@ -1,0 +1,296 @@
+"""What was to be reached, and whether it was: the worst of all cases counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from .cases import Case, pairs
+from .rows import Row
+from .sides import CONTIGUOUS, COPY, DENSE, DENSE_GRADIENT, FLEX, FULL_CAUSAL, OURS, PLAIN, SDPA
+
+BY_DISTANCE = ("alibi", "t5", "kerple")
+LEARNED = ("t5", "kerple")
+
+Values = Callable[[Sequence[Row]], list[tuple[float, str]]]
+"""From rows of one dtype to the values that a target speaks of, each with where it was found."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is wanted of the kernel on a processor with AVX-512, and with BF16 for bfloat16."""
+
+    what: str
+    values: Values
+    wanted: dict[str, float]
+    at_most: bool = False
+    unit: str = "×"
+
+    def text(self, value: float) -> str:
+        """A value with its unit."""
+        return {
+            "×": f"{value:.2f}×",
+            "%": f"{100 * value:.0f} %",
+            "+%": f"{100 * value:+.1f} %",
+            "GB": f"{value / 1e9:.2f} GB",
+            "": f"{value:.2f}",
+        }[self.unit]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A target in one dtype: ``worst`` and where it was found, or None where nothing was measured."""
+
+    target: Target
+    dtype: str
+    worst: float | None = None
+    at: str = ""
+    count: int = 0
+
+    @property
+    def wanted(self) -> str:
+        sign = "≤" if self.target.at_most else "≥"
+        return f"{sign} {self.target.text(self.target.wanted[self.dtype])}"
+
+    @property
+    def measured(self) -> str:
+        return "–" if self.worst is None else self.target.text(self.worst)
+
+    @property
+    def verdict(self) -> str:
+        if self.worst is None:
+            return "not measured"
+        bound = self.target.wanted[self.dtype]
+        return "met" if (self.worst <= bound if self.target.at_most else self.worst >= bound) else "missed"
+
+
+def judge(rows: Sequence[Row]) -> list[Judged]:
+    """Every target in every dtype for which it stands."""
+    found = []
+    for target in TARGETS:
+        for dtype in target.wanted:
+            values = target.values([row for row in rows if row["case"]["dtype"] == dtype])
+            if not values:
+                found.append(Judged(target, dtype))
+                continue
+            worst, at = (max if target.at_most else min)(values, key=lambda pair: pair[0])
+            found.append(Judged(target, dtype, worst, at, len(values)))
+    return found
+
+
+# ---------------------------------------------------------------- what a row says
+
+
+def times(row: Row, side: str) -> float | None:
+    """How many times as fast as a side headway is."""
+    milliseconds = row.get("ms", {})
+    return milliseconds[side] / milliseconds[OURS] if side in milliseconds else None
+
+
+def over(row: Row, side: str) -> float | None:
+    """headway's time divided by that of a side."""
+    faster = times(row, side)
+    return None if faster is None else 1 / faster
+
+
+def peer(row: Row) -> str:
+    """What torch has for the same case."""
+    return next(side for side in (DENSE_GRADIENT, DENSE, SDPA) if side in row["ms"])
+
+
+def gflops(row: Row, side: str = OURS) -> float | None:
+    """10⁹ operations in a second."""
+    taken = row.get("ms", {}).get(side)
+    return None if taken is None else Case(**row["case"]).flop / taken / 1e6
+
+
+def share_of_roof(row: Row, side: str = OURS) -> float | None:
+    """Of what the processor does in registers alone, measured in turn with the case."""
+    reached, roof = gflops(row, side), row.get("roof_gflops")
+    return None if reached is None or roof is None else reached / roof
+
+
+def share_of_copy(row: Row) -> float | None:
+    """Of the bandwidth of a copy, which reads and writes what headway only reads."""
+    copied = over(row, COPY)
+    return None if copied is None else 0.5 / copied
+
+
+# ---------------------------------------------------------------- the targets
+
+
+def each(
+    value: Callable[[Row], float | None],
+    kind: str = "attention",
+    direction: str | None = None,
+    encodings: tuple[str, ...] | None = ("none",),
+    masks: tuple[str, ...] | None = None,
+    least: int = 512,
+    most: float = math.inf,
+    dims: tuple[int, ...] | None = None,
+) -> Values:
+    """The value of every row of that kind."""
+
+    def values(rows: Sequence[Row]) -> list[tuple[float, str]]:
+        found = []
+        for row in rows:
+            case = Case(**row["case"])
+            fits = (
+                case.kind == kind
+                and direction in (None, case.direction)
+                and (encodings is None or case.encoding in encodings)
+                and (masks is None or case.mask in masks)
+                and least <= case.n <= most
+                and (dims is None or case.head_dim in dims)
+            )
+            said = value(row) if fits else None
+            if said is not None:
+                found.append((said, str(case)))
+        return found
+
+    return values
+
+
+def _extra(row: Row) -> float | None:
+    cost = over(row, PLAIN)
+    return None if cost is None else cost - 1
+
+
+def _against_area(row: Row) -> float | None:
+    cost, case = over(row, FULL_CAUSAL), Case(**row["case"])
+    return None if cost is None else cost / (case.pairs / pairs("causal", case.n))
+
+
+def _growth(rows: Sequence[Row]) -> list[tuple[float, str]]:
+    """The exponent of n by which memory grows from one length to the next: 1 where it is linear, 2 for a square."""
+    found = sorted(
+        (row["case"]["n"], max(row["extra_bytes"], _LITTLE)) for row in rows if row["case"]["kind"] == "memory"
+    )
+    return [
+        (math.log(more / less) / math.log(b / a), f"from {a:,} to {b:,} tokens")
+        for (a, less), (b, more) in pairwise(found)
+    ]
+
+
+_LITTLE = 16 << 20
+"""Bytes below which memory counts as nothing: what any process takes now and then."""
+
+TARGETS = (
+    Target(
+        "forward, full, no bias, against SDPA",
+        each(lambda row: times(row, SDPA), direction="forward", masks=("none",)),
+        {"float32": 2.0, "bfloat16": 4.0},
+    ),
+    Target(
+        "forward, ALiBi, T5 or KERPLE, against SDPA with a dense bias",
+        each(lambda row: times(row, DENSE), direction="forward", encodings=BY_DISTANCE),
+        {"float32": 2.2, "bfloat16": 4.0},
+    ),
+    Target(
+        "the same against compiled FlexAttention",
+        each(lambda row: times(row, FLEX), direction="forward", encodings=BY_DISTANCE),
+        {"float32": 3.5, "bfloat16": 15.0},
+    ),
+    Target(
+        "forward, causal, against SDPA is_causal",
+        each(lambda row: times(row, SDPA), direction="forward", masks=("causal",)),
+        {"float32": 2.2, "bfloat16": 4.0},
+    ),
+    Target(
+        "share of the roof, forward, full, no bias, n ≥ 2,048",
+        each(share_of_roof, direction="forward", masks=("none",), least=2048),
+        {"float32": 0.90, "bfloat16": 0.75},
+        unit="%",
+    ),
+    Target(
+        "backward, no bias, against SDPA's backward",
+        each(lambda row: times(row, SDPA), direction="backward", masks=("none",)),
+        {"float32": 2.2},
+    ),
+    Target(
+        "the same with heads of 128",
+        each(lambda row: times(row, SDPA), direction="backward", masks=("none",), dims=(128,)),
+        {"bfloat16": 2.0},
+    ),
+    Target(
+        "the same with heads of 64 (a stretch)",
+        each(lambda row: times(row, SDPA), direction="backward", masks=("none",), dims=(64,)),
+        {"bfloat16": 2.0},
+    ),
+    Target(
+        "share of the roof, backward, full, no bias, n ≥ 1,152",
+        each(share_of_roof, direction="backward", masks=("none",), least=1152),
+        {"float32": 0.88, "bfloat16": 0.60},
+        unit="%",
+    ),
+    Target(
+        "backward with a learned table, against SDPA with a dense bias that wants its gradient",
+        each(lambda row: times(row, DENSE_GRADIENT), direction="backward", encodings=LEARNED),
+        {"float32": 2.2, "bfloat16": 3.0},
+    ),
+    Target(
+        "extra cost of a distance table over none, forward",
+        each(_extra, direction="forward", encodings=BY_DISTANCE),
+        {"float32": 0.03, "bfloat16": 0.05},
+        at_most=True,
+        unit="+%",
+    ),
+    Target(
+        "extra cost of a distance table over none, backward with its gradient",
+        each(_extra, direction="backward", encodings=LEARNED),
+        {"float32": 0.08, "bfloat16": 0.12},
+        at_most=True,
+        unit="+%",
+    ),
+    Target(
+        "Shaw and Transformer-XL over none, forward",
+        each(lambda row: over(row, PLAIN), direction="forward", encodings=("shaw", "transformer-xl")),
+        {"float32": 1.7, "bfloat16": 1.8},
+        at_most=True,
+    ),
+    Target(
+        "a long causal window against full causal: time over area",
+        each(_against_area, kind="window"),
+        {"float32": 1.35, "bfloat16": 1.35},
+        at_most=True,
+    ),
+    Target(
+        "one token against a cache: share of the bandwidth of a copy",
+        each(share_of_copy, kind="decoding"),
+        {"float32": 0.80, "bfloat16": 0.80},
+        unit="%",
+    ),
+    Target(
+        "packed documents over the same as a batch",
+        each(lambda row: over(row, CONTIGUOUS), kind="packed", encodings=None),
+        {"float32": 1.15, "bfloat16": 1.15},
+        at_most=True,
+    ),
+    Target(
+        "padding in front over the same without",
+        each(lambda row: over(row, CONTIGUOUS), kind="left-padded", encodings=None),
+        {"float32": 1.15, "bfloat16": 1.15},
+        at_most=True,
+    ),
+    Target(
+        "n = 128, no encoding or a distance table, against SDPA",
+        each(lambda row: times(row, peer(row)), encodings=("none", *BY_DISTANCE), least=128, most=128),
+        {"float32": 1.0, "bfloat16": 1.0},
+    ),
+    Target(
+        "memory beyond inputs and outputs, T5, 65,536 tokens, forward and backward",
+        each(lambda row: float(row["extra_bytes"]), kind="memory", encodings=None, least=65536),
+        {"float32": 1.5e9},
+        at_most=True,
+        unit="GB",
+    ),
+    Target(
+        "memory grows linearly: exponent of n from one length to the next",
+        _growth,
+        {"float32": 1.15},
+        at_most=True,
+        unit="",
+    ),
+)

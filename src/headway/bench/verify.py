@@ -1,0 +1,47 @@
+"""A red check gives no number: the kernels' own checks, and each case made small, run before anything is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from ..testing.kernels import keeps_the_promise, mask_names, obeys_the_mask, term_names
+from .cases import Case
+from .measure import Red, agree
+from .sides import Inputs, kernel_of
+
+TOKENS = 333
+"""Of a case made small: no multiple of any tile, and more than one of each."""
+
+
+def red(cases: Iterable[Case], doing: Callable[[str], None] = lambda said: None) -> tuple[dict[str, str], str]:
+    """The kernels that fail a check, each with what it failed; and what was checked, in words."""
+    small: dict[tuple[str, Case], None] = {}
+    for case in cases:
+        small[kernel_of(case), replace(case, n=min(case.n, TOKENS))] = None
+    kernels = dict.fromkeys(kernel for kernel, _ in small)
+    failing: dict[str, str] = {}
+    for kernel in kernels:
+        doing(f"checking the kernel {kernel}")
+        try:
+            for term in term_names():
+                keeps_the_promise(kernel, term, "alone")
+            for mask in mask_names():
+                obeys_the_mask(kernel, mask)
+        except AssertionError as error:
+            failing[kernel] = " ".join(str(error).split())
+    against = [(kernel, case) for kernel, case in small if kernel != "reference"]
+    for kernel, case in against:
+        doing(f"checking {case}")
+        inputs = Inputs(case)
+        try:
+            found, expected = (inputs.ours(kernel=name)() for name in (kernel, "reference"))
+            agree(f"{kernel} and the reference kernel on {case}", case.dtype, found, expected)
+        except Exception as error:  # also what the kernel itself raises
+            failing.setdefault(kernel, f"{'' if isinstance(error, Red) else type(error).__name__ + ': '}{error}")
+    said = (
+        f"{', '.join(kernels)}: {len(term_names())} kinds of terms with every gradient in two dtypes and "
+        f"{len(mask_names())} kinds of masks, against float64; and {len(against)} of the cases measured, cut to "
+        f"{TOKENS} tokens, output and every gradient against the reference kernel"
+    )
+    return failing, said

@@ -1,0 +1,178 @@
+"""``headway bench``: how fast is attention on this processor?"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..bench.cases import FULL, PARTS, QUICK
+from ._console import console
+from .compare import numbers, split_names
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..bench import Case
+    from ..bench.rows import Row
+    from ..bench.run import Results
+
+
+def run(
+    context: typer.Context,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, shorter: a few minutes.")] = False,
+    lengths: Annotated[
+        str | None, typer.Option(help=f"Tokens, with commas between. [{','.join(map(str, FULL.lengths))}]")
+    ] = None,
+    dims: Annotated[str | None, typer.Option(help="head_dim, likewise. [64,128]")] = None,
+    dtypes: Annotated[str | None, typer.Option(help="float32, bfloat16, float16. [the first two]")] = None,
+    masks: Annotated[str | None, typer.Option(help=f"Of {', '.join(FULL.masks)}. [all]")] = None,
+    encodings: Annotated[
+        str | None,
+        typer.Option(help=f"Names as in compare, mine.py:Mine among them. [{','.join(FULL.encodings)}]"),
+    ] = None,
+    parts: Annotated[str | None, typer.Option(help=f"Of {', '.join(PARTS)}. [all]")] = None,
+    only: Annotated[str | None, typer.Option(help="forward or backward.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="For each side of a case. [1, quick 0.2]")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Turns at least. [5]")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what is there.")] = False,
+    out: Annotated[
+        str, typer.Option(help="The folder for everything; the same command goes on from what is there.")
+    ] = "headway-bench",
+) -> None:
+    """Measure attention against torch and against the processor's own roof, forward and backward, and its memory.
+
+    Writes rows.jsonl, bench.md and roof.png to --out. A kernel whose checks are red gets no number. All of it takes an
+    hour or two, --quick a few minutes.
+    """
+    from ..bench import bench
+
+    given: dict[str, Any] = {
+        "lengths": None if lengths is None else tuple(numbers(lengths)),
+        "dims": None if dims is None else tuple(numbers(dims, "dims")),
+        "dtypes": _names(dtypes),
+        "masks": _names(masks),
+        "encodings": None if encodings is None else tuple(split_names(encodings)),
+        "parts": _names(parts),
+        "directions": None if only is None else (only,),
+        "seconds": seconds,
+        "rounds": rounds,
+    }
+    plan = replace(QUICK if quick else FULL, **{name: value for name, value in given.items() if value is not None})
+    screen = Screen(console())
+    try:
+        with screen:
+            results = bench(plan, out, fresh=fresh, command=_typed(context), watch=screen.watch())
+    except KeyboardInterrupt:
+        print(f"headway: stopped; the same command goes on from what is in {out}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    screen.conclude(results, out)
+    if results.red:
+        raise typer.Exit(1)
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _typed(context: typer.Context) -> str:
+    """The command with the options that were given."""
+    words = ["headway", "bench"]
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            value = context.params[option.name or ""]
+            words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
+    return shlex.join(words)
+
+
+class Screen:
+    """A line for each case as it comes, below them how far it is; at the end the targets."""
+
+    def __init__(self, out: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.out = out
+        self.progress = Progress(
+            BarColumn(32),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}", style="dim", markup=False),
+            console=out,
+            disable=not out.is_terminal,
+            transient=True,
+        )
+        self.task = self.progress.add_task("", total=None)
+
+    def __enter__(self) -> Screen:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def watch(self) -> Any:
+        """What the benchmark tells."""
+        from ..bench import Watch
+
+        screen = self
+
+        class Teller(Watch):
+            def planned(self, where: dict[str, Any], done: int, total: int) -> None:
+                screen.say(", ".join(f"{name} {value}" for name, value in where.items()))
+                screen.say(f"{total} cases{f', {done} of them measured before' if done else ''}")
+                screen.progress.update(screen.task, completed=done, total=total)
+
+            def doing(self, said: str) -> None:
+                screen.progress.update(screen.task, description=said)
+
+            def noted(self, said: str) -> None:
+                screen.say(said, "yellow")
+
+            def measured(self, case: Case, row: Row | None) -> None:
+                screen.progress.advance(screen.task)
+                screen.say(f"{case}: {_line(row)}")
+
+        return Teller()
+
+    def say(self, said: str, style: str = "") -> None:
+        """Prints a line as it is."""
+        self.out.print(said, style=style, markup=False, soft_wrap=True)
+
+    def conclude(self, results: Results, out: str) -> None:
+        """Prints what was wanted and what was reached."""
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table.add_column("target", overflow="fold")
+        for name in ("dtype", "wanted", "measured", ""):
+            table.add_column(name, justify="right", no_wrap=True)
+        styles = {"met": "green", "missed": "bold red"}
+        for judged in results.targets:
+            style = styles.get(judged.verdict, "dim")
+            table.add_row(
+                judged.target.what, judged.dtype, judged.wanted, judged.measured, f"[{style}]{judged.verdict}[/]"
+            )
+        self.out.print("\n[bold]Targets[/bold], the worst case of each, for a processor with AVX-512 and BF16")
+        self.out.print(table)
+        self.out.print(f"{out}/bench.md, {out}/roof.png, {out}/rows.jsonl", markup=False, soft_wrap=True)
+
+
+def _line(row: Row | None) -> str:
+    """What was found for a case, on one line."""
+    from ..bench.sides import OURS
+    from ..bench.targets import share_of_roof
+
+    if row is None:
+        return "no number"
+    if "extra_bytes" in row:
+        return f"{row['extra_bytes'] / 2**20:,.1f} MiB beyond inputs and outputs, kernel {row['kernel']}"
+    ours = row["ms"][OURS]
+    share = share_of_roof(row)
+    words = [f"{ours:.3f} ms", *([] if share is None else [f"{100 * share:.0f} % of the roof"])]
+    words += [f"{taken / ours:.2f}× {side}" for side, taken in row["ms"].items() if side != OURS]
+    return f"{' · '.join(words)}, kernel {row['kernel']}"

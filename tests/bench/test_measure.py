@@ -1,0 +1,132 @@
+import itertools
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from headway.bench import Case, Plan, machine, measure, memory
+from headway.bench.machine import Roof
+from headway.bench.measure import ROOF, Red, agree, in_turn
+from headway.bench.sides import DENSE, OURS, PLAIN, SDPA, Flex, Sides
+from headway.kernels.cpu import _library
+
+
+class Clock:
+    """Time that passes only where it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(measure.time, "perf_counter", lambda: self.now)
+
+    def takes(self, *seconds: float) -> object:
+        left = itertools.cycle(seconds)
+
+        def run() -> None:
+            self.now += next(left)
+
+        return run
+
+
+def test_sides_run_in_turn_and_medians_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    order: list[str] = []
+    slow, quick = clock.takes(9.0, 0.3, 0.1, 0.2), clock.takes(9.0, 0.01)
+    runs = {"slow": lambda: (order.append("slow"), slow()), "quick": lambda: (order.append("quick"), quick())}
+    found, rounds = in_turn(runs, seconds=0.0, least=3)
+    assert rounds == 3
+    assert order == ["slow", "quick"] * 4  # the first turn is a warm-up
+    assert found == pytest.approx({"slow": 200.0, "quick": 10.0})
+
+
+def test_turns_follow_the_time_of_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    assert in_turn({"a": clock.takes(0.01), "b": clock.takes(0.03)}, seconds=1.0, least=5)[1] == 50
+    assert in_turn({"a": clock.takes(2.0)}, seconds=1.0, least=5)[1] == 5
+    assert in_turn({"a": clock.takes(1e-6)}, seconds=1.0, least=5)[1] == measure.MOST_ROUNDS
+
+
+def test_a_row_has_every_side(tiny: Plan) -> None:
+    row = measure.measure(Case(encoding="t5", n=16, head_dim=8), tiny, Roof(), None)
+    assert set(row["ms"]) == {OURS, PLAIN, SDPA, DENSE}
+    assert all(taken > 0 for taken in row["ms"].values())
+    assert row["rounds"] == 1
+
+
+def test_another_sides_failure_is_its_result_and_ours_is_a_finding(tiny: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> list[torch.Tensor]:
+        raise RuntimeError("out of\nmemory")
+
+    right = {OURS: lambda: [torch.ones(1)], SDPA: lambda: [torch.ones(1)]}
+    monkeypatch.setattr(measure, "sides", lambda *_: Sides("reference", right | {SDPA: fails}))
+    row = measure.measure(Case(), tiny, Roof(), Flex(0))
+    assert row["says"] == {SDPA: "RuntimeError: out of memory"}
+    assert set(row["ms"]) == {OURS}
+    monkeypatch.setattr(measure, "sides", lambda *_: Sides("reference", right | {OURS: fails}))
+    with pytest.raises(Red, match=r"reference on none, .*: RuntimeError: out of memory"):
+        measure.measure(Case(), tiny, Roof(), None)
+
+
+def test_sides_that_differ_have_no_number(tiny: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = {OURS: lambda: [torch.ones(1)], SDPA: lambda: [torch.full((1,), 1.1)]}
+    monkeypatch.setattr(measure, "sides", lambda *_: Sides("reference", runs, {SDPA: lambda x: x}))
+    with pytest.raises(Red, match=r"reference and SDPA on none, .* differ by 0.1"):
+        measure.measure(Case(), tiny, Roof(), None)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 1.01])
+def test_agreement_can_fail(wrong: float) -> None:
+    agree("same", "float32", [torch.ones(3)], [torch.ones(3)])
+    with pytest.raises(Red):
+        agree("not the same", "float32", [torch.tensor([1.0, wrong])], [torch.ones(2)])
+
+
+def test_the_roof_is_measured_in_turn(tiny: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, int]] = []
+
+    def loop(kind: int, threads: int, rounds: int) -> float:
+        asked.append((kind, threads, rounds))
+        return 1e9
+
+    monkeypatch.setattr(_library, "why_not", lambda: None)
+    monkeypatch.setattr(_library, "roof", loop)
+    monkeypatch.setattr(machine, "BURST", 0.0)
+    row = measure.measure(Case(n=16, head_dim=8), replace(tiny, rounds=4), Roof(), None)
+    assert row["roof_gflops"] > 0
+    assert ROOF not in row["ms"]
+    assert len(asked) >= 5
+    assert {kind for kind, _, _ in asked} == {_library.FLOAT32}
+
+
+def test_without_the_library_there_is_no_roof_and_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_library, "why_not", lambda: "no compiler was there")
+    roof = Roof()
+    assert roof.burst("float32") is None
+    assert "no compiler was there" in roof.why_not
+
+
+def test_where_names_everything_that_a_figure_hangs_on() -> None:
+    found = machine.where()
+    assert found["torch"] == torch.__version__
+    assert found["threads"] == torch.get_num_threads()
+    assert found["processor"]
+    assert re.fullmatch(r"[\w.]+\+[0-9a-f]{8}", found["headway"])
+
+
+def test_the_fingerprint_follows_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = machine.fingerprint()
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b" " * (path.name == "reference.py"))
+    assert machine.fingerprint() != before
+
+
+def test_memory_is_measured_in_a_process_of_its_own() -> None:
+    found = memory.measure(Case("memory", encoding="t5", mask="causal", n=2048, direction="backward"))
+    assert found["extra_bytes"] < 8 * 4 * 2048 * 2048 * 4
+    assert found["kernel"] in ("cpu", "reference")
+
+
+def test_memory_that_cannot_be_measured_is_a_finding(tiny: Plan) -> None:
+    with pytest.raises(Red, match="rop"):
+        measure.measure(Case("memory", encoding="rop", n=16, direction="backward"), tiny, Roof(), None)

@@ -1,0 +1,97 @@
+from typing import Any
+
+import pytest
+
+from headway.bench import Case
+from headway.bench.rows import Row
+from headway.bench.sides import CONTIGUOUS, COPY, DENSE, DENSE_GRADIENT, FLEX, FULL_CAUSAL, OURS, PLAIN, SDPA
+from headway.bench.targets import TARGETS, Judged, judge
+
+
+def row(of: Case, milliseconds: dict[str, float] | None = None, **more: Any) -> Row:
+    """A row as if it had been measured."""
+    return {
+        "case": of.fields(),
+        "where": {"processor": "a processor", "isa": "avx2", "threads": 2, "torch": "2", "headway": "1"},
+        "date": "2026-11-21",
+        "kernel": "sdpa",
+        "ms": {OURS: 1.0, **(milliseconds or {})},
+        "says": {},
+        "seconds": 1.0,
+        **more,
+    }
+
+
+def judged(rows: list[Row], begins: str, dtype: str = "float32") -> Judged:
+    [found] = [one for one in judge(rows) if one.target.what.startswith(begins) and one.dtype == dtype]
+    return found
+
+
+def test_the_worst_case_counts() -> None:
+    rows = [row(Case(n=n), {SDPA: times}) for n, times in ((512, 2.5), (1024, 2.1), (2048, 2.4))]
+    found = judged(rows, "forward, full, no bias, against SDPA")
+    assert (found.worst, found.count, found.verdict) == (2.1, 3, "met")
+    assert "1,024 tokens" in found.at
+    assert (found.wanted, found.measured) == ("≥ 2.00×", "2.10×")
+    rows[0]["ms"][SDPA] = 1.9
+    assert judged(rows, "forward, full, no bias, against SDPA").verdict == "missed"
+
+
+def test_nothing_measured_is_said() -> None:
+    found = judge([])
+    assert {one.verdict for one in found} == {"not measured"}
+    assert {one.measured for one in found} == {"–"}
+    assert len(found) == sum(len(target.wanted) for target in TARGETS)
+
+
+def test_targets_speak_of_their_cases_alone() -> None:
+    rows = [row(Case(n=128), {SDPA: 0.5}), row(Case(mask="causal"), {SDPA: 0.5})]
+    rows += [row(Case(direction="backward"), {SDPA: 0.5}), row(Case(dtype="bfloat16"), {SDPA: 0.5})]
+    assert judged(rows, "forward, full, no bias, against SDPA").verdict == "not measured"
+    assert judged(rows, "n = 128").verdict == "missed"
+
+
+@pytest.mark.parametrize(
+    ("of", "milliseconds", "begins", "value"),
+    [
+        (Case(encoding="alibi"), {DENSE: 3.0}, "forward, ALiBi", 3.0),
+        (Case(encoding="kerple"), {FLEX: 5.0}, "the same against compiled Flex", 5.0),
+        (Case(encoding="t5", direction="backward"), {DENSE_GRADIENT: 2.5}, "backward with a learned table", 2.5),
+        (Case(encoding="t5"), {PLAIN: 0.8}, "extra cost of a distance table over none, forward", 0.25),
+        (Case(encoding="shaw"), {PLAIN: 0.5}, "Shaw and", 2.0),
+        (Case("decoding", n=32768), {COPY: 1.5}, "one token", 0.75),
+        (Case("packed", encoding="t5", mask="causal"), {CONTIGUOUS: 0.8}, "packed", 1.25),
+        (Case("left-padded", mask="causal"), {CONTIGUOUS: 0.8}, "padding", 1.25),
+    ],
+)
+def test_what_a_target_reads(of: object, milliseconds: dict[str, float], begins: str, value: float) -> None:
+    assert judged([row(of, milliseconds)], begins).worst == pytest.approx(value)
+
+
+def test_the_share_of_the_roof() -> None:
+    of = Case(n=2048)
+    found = judged([row(of, roof_gflops=of.flop / 1e6 / 0.93)], "share of the roof, forward")
+    assert found.worst == pytest.approx(0.93)
+    assert found.verdict == "met"
+    assert judged([row(of)], "share of the roof, forward").verdict == "not measured"
+
+
+def test_a_window_is_measured_by_its_area() -> None:
+    of = Case("window", mask="window", n=16384)
+    share = of.pairs / Case(mask="causal", n=16384).pairs
+    found = judged([row(of, {FULL_CAUSAL: 1 / share})], "a long causal window")
+    assert found.worst == pytest.approx(1.0)
+
+
+def test_memory_that_grows_with_the_square_is_found() -> None:
+    lengths = (1024, 2048, 4096, 8192)
+
+    def rows(size: object) -> list[Row]:
+        return [row(Case("memory", encoding="t5", n=n), extra_bytes=size(n)) for n in lengths]
+
+    assert judged(rows(lambda n: 10_000 * n), "memory grows").verdict == "met"
+    assert judged(rows(lambda n: 100 * n * n), "memory grows").verdict == "missed"
+    assert judged(rows(lambda n: 5 << 20), "memory grows").worst == 0
+    large = [row(Case("memory", encoding="t5", n=65536), extra_bytes=2_000_000_000)]
+    assert judged(large, "memory beyond").verdict == "missed"
+    assert judged(large, "memory beyond").measured == "2.00 GB"

@@ -1,0 +1,47 @@
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headway.bench import Case, Plan, bench, verify
+from headway.bench.sides import kernel_of
+from headway.kernels import KERNELS
+
+
+def test_a_kernel_that_is_right_is_not_red(few_checks: None) -> None:
+    failing, said = verify.red([Case(n=16, head_dim=8), Case(encoding="t5", n=16, head_dim=8, direction="backward")])
+    assert failing == {}
+    assert "1 kinds of terms" in said
+    assert any(kernel in said for kernel in KERNELS)
+
+
+def wrong(result: tuple[torch.Tensor, torch.Tensor | None]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    return 1.1 * result[0], result[1]
+
+
+def test_a_red_check_gives_no_number(few_checks: None, tiny: Plan, tmp_path: Path, monkeypatch: Any) -> None:
+    """The kernel that everything here takes is broken by a tenth: no row, no figure, and the reason in the report."""
+    plan = replace(tiny, parts=("attention",), encodings=("none",), directions=("forward",))
+    kernel = KERNELS[kernel_of(plan.cases()[0])]
+    run = type(kernel).run
+    monkeypatch.setattr(type(kernel), "run", lambda self, call: wrong(run(self, call)))
+    results = bench(plan, tmp_path)
+    assert list(results.red) == [kernel.name]
+    assert results.rows == []
+    assert not (tmp_path / "rows.jsonl").exists()
+    text = (tmp_path / "bench.md").read_text()
+    assert f"No number for the kernel {kernel.name}, whose checks are red" in text
+    assert "## Forward" not in text
+
+
+def test_a_kernel_that_is_wrong_only_at_size_is_red(few_checks: None, monkeypatch: Any) -> None:
+    """What the checks of a few tokens cannot see: more keys than one tile has."""
+    kernel = KERNELS["sdpa"]
+    run = type(kernel).run
+    monkeypatch.setattr(
+        type(kernel), "run", lambda self, call: wrong(run(self, call)) if call.q.shape[2] > 100 else run(self, call)
+    )
+    monkeypatch.setattr(verify, "kernel_of", lambda of: "sdpa")
+    assert "differ by" in verify.red([Case(n=512, head_dim=8)])[0]["sdpa"]
+    assert verify.red([Case(n=64, head_dim=8)])[0] == {}

@@ -1,0 +1,115 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headway import cli
+from headway.bench import Plan, run, verify
+
+TINY = Plan(
+    lengths=(16,), dims=(8,), dtypes=("float32",), masks=("none",), encodings=("none", "t5"), parts=("attention",)
+)
+FAST = ["--seconds", "0", "--rounds", "1"]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("headway.cli.bench.FULL", replace(TINY, flex_seconds=0.0))
+    monkeypatch.setattr(verify, "term_names", lambda: ["none"])
+    monkeypatch.setattr(verify, "mask_names", lambda: ["causal"])
+    monkeypatch.chdir(tmp_path)
+
+
+def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(["bench", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_the_whole_verb(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, printed, errors = bench(capsys, *FAST, "--out", "out")
+    assert (code, errors) == (0, "")
+    for said in ("none, full, 16 tokens", "× SDPA, dense bias", "kernel ", "Targets", "not measured", "out/bench.md"):
+        assert said in printed
+    text = (tmp_path / "out" / "bench.md").read_text()
+    assert "headway bench --seconds 0.0 --rounds 1 --out out\n" in text
+    assert "| t5 | full | 8 |" in text
+    code, printed, _ = bench(capsys, *FAST, "--out", "out")
+    assert code == 0
+    assert "4 cases, 4 of them measured before" in printed
+    _, printed, _ = bench(capsys, *FAST, "--out", "out", "--fresh")
+    assert "4 of them" not in printed
+
+
+def test_what_is_measured_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    choice = ["--lengths", "8,12", "--dims", "4", "--dtypes", "bfloat16", "--masks", "causal", "--encodings", "alibi"]
+    code, printed, _ = bench(capsys, *FAST, *choice, "--only", "forward", "--parts", "attention")
+    assert code == 0
+    assert "2 cases" in printed
+    for n in (8, 12):
+        assert f"alibi, causal, {n} tokens, 8 heads of 4, bfloat16, forward: " in printed
+
+
+def test_an_encoding_of_ones_own_is_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "from headway.positions import PositionEncoding\n"
+        "from headway.terms import Clip, DistanceBias, Rows\n"
+        "class Mine(PositionEncoding):\n"
+        "    def __init__(self, num_heads):\n"
+        "        super().__init__()\n"
+        "        self.table = torch.nn.Parameter(torch.randn(num_heads, 9))\n"
+        "    def terms(self, q, k, q_input=None, k_input=None):\n"
+        "        return (DistanceBias(Rows(self.table, Clip(-4, 4))),)\n"
+    )
+    code, printed, _ = bench(capsys, *FAST, "--encodings", "mine.py:Mine", "--only", "backward")
+    assert code == 0
+    assert "× SDPA, dense bias with its gradient" in printed
+
+
+def test_ctrl_c_says_how_to_go_on(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "measure", interrupted)
+    code, _, errors = bench(capsys, *FAST, "--out", "out")
+    assert code == 130
+    assert errors == "headway: stopped; the same command goes on from what is in out\n"
+
+
+def test_a_red_check_is_an_exit_code(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "red", lambda cases, doing: ({run.kernel_of(case): "wrong" for case in cases}, "nothing"))
+    code, printed, _ = bench(capsys, *FAST)
+    assert code == 1
+    assert "whose checks are red: wrong" in printed
+    assert "no number" in printed
+    assert " ms" not in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--lengths", "16,x"], "lengths is '16,x'"),
+        (["--lengths", "0"], "lengths has 0"),
+        (["--dims", "x"], "dims is 'x'"),
+        (["--dtypes", "float8"], "dtypes has 'float8'"),
+        (["--only", "sideways"], "directions has 'sideways'"),
+        (["--parts", ","], "parts is empty"),
+        (["--encodings", "rop"], "'rop' is not known"),
+        (["--encodings", "sinusoidal"], "does nothing in attention"),
+        (["--encodings", "learned("], "has a bracket or quote without its other half"),
+        (["--rounds", "0"], "rounds is 0"),
+        (["--seconds", "-1"], "seconds is -1.0"),
+        (["--seconds", "long"], "--seconds"),
+        (["--colour", "red"], "--colour"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_two(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    code, _, errors = bench(capsys, *arguments)
+    assert code == 2
+    assert said in errors
+    assert errors.startswith("headway: ")
+    assert errors.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
