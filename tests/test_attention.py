@@ -585,3 +585,19 @@ def test_looking_draws_nothing(look: Callable[..., object]) -> None:
     before = torch.get_rng_state()
     look(q, k, v, dropout=0.5)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_auto_leaves_plain_bfloat16_to_torch_where_a_processor_has_amx(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headway.kernels import cpu
+
+    monkeypatch.setattr(cpu, "_has_amx", lambda: True)
+    half = [x.bfloat16() for x in (torch.randn(1, 2, 9, 8), torch.randn(1, 2, 9, 8), torch.randn(1, 2, 9, 8))]
+    explained = hw.explain(*half, mask=M.Causal())
+    assert explained.kernel == "sdpa"
+    assert "AMX" in str(explained)
+    assert not explained.reasons["cpu"]
+    assert hw.explain(*half, kernel="cpu").kernel == "cpu"
+    assert hw.explain(*half, sink=torch.zeros(2)).kernel == "cpu"
+    assert hw.explain(*half, mask=M.Window(3)).kernel == "cpu"
+    assert hw.attention_with_lse(*half)[1].shape == (1, 2, 9)
+    assert hw.explain(*[x.float() for x in half]).kernel == "cpu"

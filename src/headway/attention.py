@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import index
 from typing import NamedTuple, TypedDict
 
@@ -152,6 +152,8 @@ class Explanation:
     kernel: str | None
     reasons: dict[str, list[str]]
     terms: tuple[str, ...]
+    left: dict[str, str] = field(default_factory=dict)
+    """Kernels that could run the call and leave it to another, and why."""
 
     def __str__(self) -> str:
         spoken = ", ".join(self.terms) if self.terms else "none"
@@ -159,7 +161,8 @@ class Explanation:
         none = "not the one asked for" if able else "none can run this call"
         lines = [f"kernel: {self.kernel or none}   (terms: {spoken})"]
         for name, reasons in self.reasons.items():
-            said = "; ".join(reasons) if reasons else ("chosen" if name == self.kernel else "could run it too")
+            otherwise = "chosen" if name == self.kernel else self.left.get(name, "could run it too")
+            said = "; ".join(reasons) if reasons else otherwise
             lines.append(f"  {name}: {said}")
         return "\n".join(lines)
 
@@ -174,7 +177,9 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **argument
     problem = Problem.of(call)
     reasons = {name: known.why_not(problem) for name, known in KERNELS.items()}
     able = [name for name, against in reasons.items() if not against and kernel in ("auto", name)]
-    return Explanation(able[0] if able else None, reasons, tuple(type(term).__name__ for term in call.terms))
+    left = {name: why for name in able if kernel == "auto" and (why := KERNELS[name].leaves(problem)) is not None}
+    first = next((name for name in able if name not in left), able[0] if able else None)
+    return Explanation(first, reasons, tuple(type(term).__name__ for term in call.terms), left)
 
 
 # ---------------------------------------------------------------- from arguments to a call
@@ -426,16 +431,20 @@ def _run(call: Call, name: str) -> tuple[Tensor, Tensor | None]:
 
 
 def _choose(call: Call, name: str) -> Kernel:
-    """The kernel asked for, or the first that has no reason against the call."""
+    """The kernel asked for, or the first that has no reason against the call and does not leave it to a later one."""
     problem = Problem.of(call)
+    left = None
     for known, kernel in KERNELS.items():
         if name in ("auto", known):
             reasons = kernel.why_not(problem)
-            if not reasons:
+            if not reasons and (name == known or kernel.leaves(problem) is None):
                 return kernel
             if name == known:
                 raise HeadwayError(
                     f"kernel {name!r} cannot run q {tuple(call.q.shape)}, k {tuple(call.k.shape)} in {call.q.dtype}: "
                     f"{'; '.join(reasons)}: leave kernel='auto'"
                 )
-    raise HeadwayError("no kernel can run this call; headway.explain(…) gives each one's reasons")
+            left = left or (None if reasons else kernel)
+    if left is None:
+        raise HeadwayError("no kernel can run this call; headway.explain(…) gives each one's reasons")
+    return left

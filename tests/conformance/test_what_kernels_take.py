@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from headway.kernels import KERNELS, Problem
+from headway.kernels.cpu import _library
 from headway.masks import Causal
 from headway.positions import ENCODINGS
 from headway.testing.encodings import _layer, kernel_reasons
@@ -45,6 +46,8 @@ def test_nothing_taken_is_refused() -> None:
     assert set(found) == set(golden), "rows have come or gone: run this file to make the golden table anew"
     for row, kernels in golden.items():
         for kernel, was in kernels.items():
+            if kernel == "cpu" and _library.why_not():
+                continue
             now = found[row][kernel]
             assert was != "taken" or now == "taken", f"{kernel} took {row} and now refuses it: {now}"
             assert now == was, f"{kernel} on {row} was {was!r} and is {now!r}: run this file to make the table anew"

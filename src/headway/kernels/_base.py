@@ -21,6 +21,10 @@ class Kernel(ABC):
     def why_not(self, problem: Problem) -> list[str]:
         """Every reason why this kernel cannot run the call; empty where it can. Reads metadata only."""
 
+    def leaves(self, problem: Problem) -> str | None:
+        """Why ``auto`` leaves a call that this kernel could run to a later one; None where it does not."""
+        return None
+
     @abstractmethod
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
         """out [batch, heads, n, v's head_dim] in q's dtype, and the log-sum-exp [batch, heads, n] if it was wanted."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from ...masks import Causal
 from .. import _ops
 from .._autograd import Results, differentiable, eager_apply
 from .._base import Kernel, without_autocast
@@ -185,6 +186,13 @@ def _requires_grad(part: Any) -> bool:
     return False
 
 
+def _has_amx() -> bool:
+    return torch.cpu._is_amx_tile_supported()
+
+
+_has_amx.__dict__["_dynamo_marked_constant"] = True  # a compiler takes the answer
+
+
 class CpuKernel(Kernel):
     """Our own C++ on the processor: every term that is no Python function, with every gradient, in O(n) memory."""
 
@@ -192,6 +200,15 @@ class CpuKernel(Kernel):
 
     def why_not(self, problem: Problem) -> list[str]:
         return reasons_against(problem)
+
+    def leaves(self, problem: Problem) -> str | None:
+        p = problem
+        if p.dtype != torch.bfloat16 or p.terms or p.dropout or p.wants_lse or not p.m:
+            return None
+        causal = isinstance(p.mask, Causal) and p.aligned and p.n == p.m
+        if (causal or p.mask is None) and _has_amx():
+            return "left to torch's SDPA, which uses this processor's AMX: not measured against it yet"
+        return None
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
         opaque = as_operator((call.q, call.k, call.v))

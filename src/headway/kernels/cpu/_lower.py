@@ -217,9 +217,9 @@ class Table(torch.autograd.Function):
             sin, cos, _ = _waves(steps, frequencies, weight)
             odd, even = sin @ of_sines, cos @ of_cosines
             if past is not None:
-                table[:, past] = (even + odd).flip(1)
+                torch.add(even, odd, out=table[:, past])
             if future is not None:
-                table[:, future] = even - odd
+                table[:, future] = (even - odd).flip(1)
         return table
 
     @staticmethod
@@ -230,8 +230,8 @@ class Table(torch.autograd.Function):
         to_weight, to_frequencies = torch.zeros_like(weight), frequencies.new_zeros(count, dtype=torch.float64)
         for steps, past, future in _parts(*ctx.reach):
             sin, cos, step = _waves(steps, frequencies, weight)
-            back = gradient.new_zeros(1) if past is None else gradient[:, past].flip(1)
-            ahead = gradient.new_zeros(1) if future is None else gradient[:, future]
+            back = gradient.new_zeros(1) if past is None else gradient[:, past]
+            ahead = gradient.new_zeros(1) if future is None else gradient[:, future].flip(1)
             odd, even = back - ahead, back + ahead
             if of_weight:
                 to_weight[..., :count] += odd.mT @ sin
@@ -243,14 +243,14 @@ class Table(torch.autograd.Function):
 
 
 def _parts(low: int, high: int) -> Iterator[tuple[range, slice | None, slice | None]]:
-    """Steps, and the rows of the table that they fill in the past, by falling step, and in the future, by rising."""
+    """Falling steps, and the rows of the table that they fill in the past, in this order, and in the future."""
     past, future = range(max(0, -high), -low + 1), range(max(1, low), high + 1)
     edges = sorted({edge for side in (past, future) if side for edge in (side.start, side.stop)})
     for start, stop in pairwise(edges):
         for first in range(start, stop, STEPS):
             last = min(first + STEPS, stop) - 1
             yield (
-                range(first, last + 1),
+                range(last, first - 1, -1),
                 slice(-last - low, -first - low + 1) if first in past else None,
                 slice(first - low, last - low + 1) if first in future else None,
             )
@@ -258,7 +258,7 @@ def _parts(low: int, high: int) -> Iterator[tuple[range, slice | None, slice | N
 
 def _waves(steps: range, frequencies: Tensor, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """sin and cos of step·ω [steps, frequencies], rounded once, and the steps."""
-    step = torch.arange(steps.start, steps.stop, device=like.device, dtype=torch.float64)
+    step = torch.arange(steps.start, steps.stop, steps.step, device=like.device, dtype=torch.float64)
     angle = step[:, None] * frequencies.double()
     return angle.sin().to(like.dtype), angle.cos().to(like.dtype), step
 

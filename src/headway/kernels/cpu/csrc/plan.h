@@ -121,7 +121,8 @@ struct Plan {
         }
         seen = memory.take<uint8_t>(heads * mp);
         odd = memory.take<uint8_t>(heads * key_blocks);
-        scratch = memory.take<float>(workers * scratch_floats());
+        packers = hw_workers(c.threads, heads * key_blocks);
+        scratch = memory.take<float>(packers * scratch_floats());
     }
 
     i64 head_of(i64 b, i64 h) const { return b * c.kv_heads + h / group; }
@@ -130,7 +131,7 @@ struct Plan {
 
     void pack() {
         i64 items = c.batch * c.kv_heads * key_blocks;
-        hw_parallel(items, hw_workers(c.threads, items), pack_item, this);
+        hw_parallel(items, packers, pack_item, this);
         bool any = false;
         for (i64 i = 0; i < items; i++) any |= odd[i];
         for (i64 i = 0; i < c.terms; i++)
@@ -144,11 +145,12 @@ struct Plan {
                 for (i64 g = 0; g < group; g++) visible(c, b, h * group + g, keys);
             }
         zeroing = true;
-        hw_parallel(items, hw_workers(c.threads, items), pack_item, this);
+        hw_parallel(items, packers, pack_item, this);
     }
 
   private:
     float* scratch;
+    i64 packers = 1;
     bool zeroing = false;
     i64 scratch_floats() const { return (NR + 2) * (most(dp, dvp) + W) * 2 + 256; }
 
