@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...coordinates import Coordinates
-from ...masks import And, Causal, Chunked, KeepFirst, Mask, Or, Padding, Prefix, Window
+from ...masks import And, Causal, Chunked, Documents, KeepFirst, Mask, Or, Padding, Prefix, Window
 from ...masks import _real_stop as real_stop
 from ...terms import Clip, RelativeKeys, RelativeQueries, Rows, Sinusoids, Temperature
 from .._base import without_autocast
@@ -128,7 +128,18 @@ def _interval(mask: Mask, q: Coordinates, k: Coordinates, first: int | Tensor) -
             return _nought(first), None if end is None else end - first
         lengths = torch.as_tensor(mask.lengths, device=k.index.device)[:, None]
         return (None, lengths) if mask.side == "right" else (k.index.shape[1] - lengths, None)
+    if isinstance(mask, Documents):
+        return _document(*mask._ids(q, k))
     return None
+
+
+def _document(own: Tensor, ids: Tensor) -> Bounds | None:
+    """The slots of each query's document, where documents lie one after another."""
+    if not bool((ids[:, 1:] >= ids[:, :-1]).all()):
+        return None
+    rows = max(own.shape[0], ids.shape[0])
+    ids, own = (x.expand(rows, -1).contiguous() for x in (ids, own))
+    return torch.searchsorted(ids, own), torch.searchsorted(ids, own, right=True)
 
 
 def _nought(first: int | Tensor) -> Bound:

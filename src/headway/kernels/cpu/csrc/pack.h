@@ -9,30 +9,23 @@ using namespace hw;
 
 // Floats of `rows` tokens into x[rows][ld], zeros up to `width`; whether all of them are finite.
 template <class T>
-bool load_rows(const Tensor& t, i64 b, i64 h, i64 first, i64 rows, i64 d, float* x, i64 ld, i64 width, float scale = 1) {
+bool load_rows(const Tensor& t, i64 b, i64 h, i64 first, i64 rows, i64 d, float* x, i64 ld, i64 width) {
     typedef typename T::type type;
-    float odd = 0;
+    const i64 step = t.stride[3], whole = step == 1 ? d / W * W : 0;
+    vf odd = {};
+    float rest = 0;
     for (i64 r = 0; r < rows; r++) {
         const type* from = t.at<type>(b, h, first + r);
         float* to = x + r * ld;
-        float bad = 0;
-        if (t.stride[3] == 1) {
-            for (i64 i = 0; i < d; i++) to[i] = T::get(from[i]);
-        } else {
-            for (i64 i = 0; i < d; i++) to[i] = T::get(from[i * t.stride[3]]);
+        for (i64 i = 0; i < whole; i += W) {
+            vf value = load_as_floats<T>(from + i);
+            odd += value * 0.f;  // NaN where it is not finite
+            store(to + i, value);
         }
+        for (i64 i = whole; i < d; i++) to[i] = T::get(from[i * step]), rest += to[i] * 0.f;
         for (i64 i = d; i < width; i++) to[i] = 0;
-        vf bads = {};
-        i64 i = 0;
-        for (; i + W <= d; i += W) {
-            vf value = load(to + i);
-            bads += value * 0.f;  // NaN where it is not finite
-            store(to + i, value * scale);
-        }
-        for (; i < d; i++) bad += to[i] * 0.f, to[i] *= scale;
-        odd += sum(bads) + bad;
     }
-    return odd == 0;
+    return sum(odd) + rest == 0;
 }
 
 template <class T>

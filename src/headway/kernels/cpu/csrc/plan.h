@@ -69,7 +69,7 @@ class Memory {
     }
 
   private:
-    static constexpr i64 KEPT = (i64)128 << 20, HUGE_PAGE = (i64)2 << 20, TOO_MUCH = (i64)1 << 60;
+    static constexpr i64 KEPT = (i64)256 << 20, HUGE_PAGE = (i64)2 << 20, TOO_MUCH = (i64)1 << 60;
     struct Piece {
         i64 bytes;
     };
