@@ -41,10 +41,11 @@ class ALiBi(PositionEncoding):
 
     def slopes(self, device: torch.device | str | None = None) -> Tensor:
         """m [num_heads], in float64."""
-        h = torch.arange(self.num_heads, dtype=torch.float64, device=device)
         power = 2 ** (self.num_heads.bit_length() - 1)
-        exponent = torch.where(h < power, 8 * (h + 1) / power, 4 * (2 * (h - power) + 1) / power)
-        return torch.exp2(-exponent)
+        exponents = [
+            8 * (h + 1) / power if h < power else 4 * (2 * (h - power) + 1) / power for h in range(self.num_heads)
+        ]
+        return torch.tensor([2**-exponent for exponent in exponents], dtype=torch.float64, device=device)
 
     def terms(
         self,

@@ -186,6 +186,10 @@ def _requires_grad(part: Any) -> bool:
     return False
 
 
+FEW, SMALL = 4, 1 << 15
+"""Plain float32 attention of more queries than FEW and up to SMALL pairs of tokens is faster in torch's SDPA."""
+
+
 def _has_amx() -> bool:
     return torch.cpu._is_amx_tile_supported()
 
@@ -203,12 +207,15 @@ class CpuKernel(Kernel):
 
     def leaves(self, problem: Problem) -> str | None:
         p = problem
-        if p.dtype != torch.bfloat16 or p.terms or p.dropout or p.wants_lse or not p.m:
+        if p.terms or p.dropout or p.wants_lse or not p.m:
             return None
-        causal = isinstance(p.mask, Causal) and p.aligned and p.n == p.m
-        if (causal or p.mask is None) and _has_amx():
+        if p.mask is not None and not (isinstance(p.mask, Causal) and p.aligned and p.n == p.m):
+            return None
+        if p.dtype == torch.bfloat16 and _has_amx():
             return "left to torch's SDPA, which uses this processor's AMX: not measured against it yet"
-        return None
+        # a compiler would have to tell lengths apart
+        few = p.dtype == torch.float32 and not torch.compiler.is_compiling() and p.n > FEW and p.n * p.m <= SMALL
+        return "left to torch's SDPA, which takes less to start" if few else None
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
         opaque = as_operator((call.q, call.k, call.v))

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...coordinates import Coordinates
 from ...masks import And, Causal, Chunked, Documents, KeepFirst, Mask, Or, Padding, Prefix, Window
 from ...masks import _real_stop as real_stop
-from ...terms import Clip, RelativeKeys, RelativeQueries, Rows, Sinusoids, Temperature
+from ...terms import Clip, RelativeKeys, RelativeQueries, Rows, Sink, Sinusoids, Temperature
 from .._base import without_autocast
 from .._problem import Call
 from ._words import Slots
@@ -45,6 +45,8 @@ def lower(call: Call) -> Lowered:
         return Lowered(q, k, v, terms, intervals, rest)
     if sum(isinstance(term, Temperature) for term in terms) > 1:
         terms = one_temperature(terms)
+    if sum(isinstance(term, Sink) for term in terms) > 1:
+        terms = one_sink(terms)
     lowered = Lowered(q, k, v, terms, intervals, rest)
     if any(isinstance(term, RelativeKeys) and isinstance(term.rows, Sinusoids) for term in terms):
         with without_autocast(q):
@@ -56,6 +58,12 @@ def one_temperature(terms: tuple[Any, ...]) -> tuple[Any, ...]:
     factors = [term.factor.float() for term in terms if isinstance(term, Temperature)]
     rest = [term for term in terms if not isinstance(term, Temperature)]
     return Temperature(reduce(torch.mul, factors)), *rest
+
+
+def one_sink(terms: tuple[Any, ...]) -> tuple[Any, ...]:
+    logits = [term.logits.float() for term in terms if isinstance(term, Sink)]
+    rest = [term for term in terms if not isinstance(term, Sink)]
+    return *rest, Sink(torch.stack(logits).logsumexp(0))
 
 
 # ---------------------------------------------------------------- masks

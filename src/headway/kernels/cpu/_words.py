@@ -35,7 +35,7 @@ from ...terms import (
 
 VERSION = 1
 MOST_TERMS, MOST_MAPS, MOST_NODES, MOST_DEPTH = 32, 4, 64, 16
-MOST_AXES, MOST_WIDTH, MOST_KNOTS, MOST_CLASSES = 64, 1 << 16, 1 << 20, 1 << 15
+MOST_AXES, MOST_WIDTH, MOST_KNOTS, MOST_CLASSES = 1 << 20, 1 << 16, 1 << 20, 1 << 15
 DTYPES = {
     torch.float32: (0, 4),
     torch.bfloat16: (1, 2),

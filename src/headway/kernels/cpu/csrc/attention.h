@@ -357,7 +357,7 @@ struct Attention {
             for (i64 i = 0; i < plan.dvp; i += W) store(out + i, total == 0 ? vf{} : load(out + i) * share);
             store_row<T>(c.out, t.b, t.h, t.i0 + r, c.dv, out);
             if (c.lse.there())
-                *c.lse.template at<float>(t.b, t.h, t.i0 + r) = total == 0 ? -INFINITY : highest + logf(total);
+                *c.lse.template at<float>(t.b, t.h, t.i0 + r) = total == 0 ? -INFINITY : highest == INFINITY ? highest : highest + logf(total);
             if (c.row_max.there()) *c.row_max.template at<float>(t.b, t.h, t.i0 + r) = highest;
             if (c.row_sum.there()) *c.row_sum.template at<float>(t.b, t.h, t.i0 + r) = total;
         }

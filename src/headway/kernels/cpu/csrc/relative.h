@@ -17,6 +17,7 @@ struct Spoken {
     const Call* c;
     const Term* t;
     bool wanted;       // whether anything comes of the gradients of its scores
+    bool early;        // some value must not be added to what is masked already
     bool dense;        // whole distances low, low + 1, … are the columns
     i64 low, columns;  // else the columns are the rows of the table
     const Axis* axis;

@@ -455,7 +455,10 @@ struct Terms {
         if (t.kind == DISTANCE) {
             float* strip = s.strip + item * s.strip_head;
             i64 total = 2 * PAD + s.columns;
-            for (i64 x = 0; x < s.columns; x++) strip[PAD + x] = (float)value_at(t, item, s.low + x);
+            for (i64 x = 0; x < s.columns; x++) {
+                strip[PAD + x] = (float)value_at(t, item, s.low + x);
+                if (!(strip[PAD + x] < INFINITY)) s.early = true;
+            }
             for (i64 x = 0; x < PAD; x++) strip[x] = strip[PAD], strip[total - 1 - x] = strip[total - 1 - PAD];
             return;
         }
@@ -490,7 +493,7 @@ struct Terms {
         const float* strip = s.strip + t.h * s.strip_head + PAD;
         const i64 *q = s.axis->q_at(t), *k = s.axis->k_at(t);
         const int32_t* run = s.axis->run_at(t);
-        const bool leaves = late && !late[0] && run[t.c0] >= t.c1 - t.c0;
+        const bool leaves = late && !late[0] && !s.early && run[t.c0] >= t.c1 - t.c0;
         for (i64 r = 0; r < t.rows; r++)
             for (i64 x = t.c0; x < t.c1;) {
                 const float* values = strip + clamp(k[x] - q[r] - s.low, -PAD, s.columns - 1);
