@@ -157,7 +157,12 @@ class Reader {
         if (bad_) return wrong();
         // nobody looks: what is left are gradients of zero, of keys and of what all rows share
         if (!c.batch) c.batch = 1, c.n = c.m = 0;
-        if (!c.heads) c.heads = c.kv_heads, c.n = 0, c.terms = 0;
+        if (!c.heads) {
+            for (i64 i = 0; i < c.terms; i++)
+                if (c.term[i].kind == RELATIVE_QUERIES && c.term[i].other_grad.there())
+                    clear(c.term[i].other_grad, c.batch, c.kv_heads, c.m, c.term[i].width);
+            c.heads = c.kv_heads, c.n = 0, c.terms = 0;
+        }
         return 0;
     }
 
@@ -200,11 +205,11 @@ class Reader {
             if (t.kind == RELATIVE_KEYS) {
                 t.second = tensor(f32, false, H, t.width), t.second_grad = tensor(f32, false, H, t.width);
                 t.other = tensor(f32, false, B, H, n, t.width), t.other_grad = tensor(f32, false, B, H, n, t.width);
-                if (!t.other.there() && n && t.width != c.d) bad_ = true;
+                if (!t.other.there() && B && H && n && t.width != c.d) bad_ = true;
             } else if (t.kind == RELATIVE_QUERIES) {
                 t.other = tensor(f32, false, B, c.kv_heads, m, t.width);
                 t.other_grad = tensor(f32, false, B, c.kv_heads, m, t.width);
-                if (!t.other.there() && m && t.width != c.d) bad_ = true;
+                if (!t.other.there() && B && m && t.width != c.d) bad_ = true;
             } else if (t.width != c.dv) {
                 bad_ = true;
             }
@@ -251,6 +256,11 @@ class Reader {
         i64 value = word();
         if (value < low || value > high) bad_ = true;
         return bad_ ? low : value;
+    }
+
+    static void clear(const Tensor& t, i64 a, i64 b, i64 c, i64 d) {
+        for (i64 i = 0; i < a * b * c * d; i++)
+            *t.at<float>(i / (b * c * d), i / (c * d) % b, i / d % c, i % d) = 0;
     }
 
     // whether memory for so many numbers, several times over, can be counted

@@ -141,7 +141,7 @@ struct Terms {
                 load_query(s, t, r.own, blind);
                 for (i64 row = 0; row < t.rows; row++)
                     for (i64 x = 0; x < s.width; x++) r.own[row * s.width + x] *= rate[row];
-            } else if (c.backward) {
+            } else if (d_o) {
                 memcpy(r.own, d_o, (size_t)(t.rows * s.width * 4));
             } else {
                 continue;

@@ -1,0 +1,476 @@
+"""The CPU kernel beyond the conformance grid: drawn calls against float64, the promise, edges of every kind."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cpu_calls import LAYOUTS, MASKS, POSITIONS, TERMS, UPSTREAMS, Case, Made, errors
+from torch import Tensor
+
+import headway as hw
+from headway import masks as M
+from headway import terms as T
+from headway.coordinates import Coordinates
+from headway.kernels.cpu import _library
+from headway.testing.tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison
+
+pytestmark = pytest.mark.skipif(_library._load().c is None, reason="the library is not there")
+
+PARTS, EACH = 8, {torch.float32: 40, torch.bfloat16: 20, torch.float16: 8}
+DTYPES = list(EACH)
+MOST = 1 << 16
+"""Scores of a drawn call."""
+
+
+def drawn(dtype: torch.dtype, part: int) -> list[Case]:
+    first = 10_000 * DTYPES.index(dtype) + EACH[dtype] * part
+    return [Case.drawn(seed, MOST) for seed in range(first, first + EACH[dtype])]
+
+
+def fails(cases: list[Case], dtype: torch.dtype) -> str:
+    """What is wrong with which case, line by line."""
+    return "\n".join(f"{case}: {wrong}" for case in cases if (wrong := errors(case, dtype)))
+
+
+# Drawn calls ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_drawn_calls_equal_the_reference(dtype: torch.dtype, part: int) -> None:
+    assert not fails(drawn(dtype, part), dtype)
+
+
+def test_the_draws_leave_nothing_out() -> None:
+    cases = [case for dtype in DTYPES for part in range(PARTS) for case in drawn(dtype, part)]
+    assert {case.positions for case in cases} == set(POSITIONS)
+    assert {case.mask for case in cases} == set(MASKS)
+    assert {name for case in cases for name in case.terms} == set(TERMS)
+    assert {layout for case in cases for layout in case.layouts} == set(LAYOUTS)
+    assert {case.upstream for case in cases} == set(UPSTREAMS)
+    for name in ("sink", "lse", "partial", "dropout", "cap"):
+        assert {bool(getattr(case, name)) for case in cases} == {True, False}
+
+
+@pytest.mark.parametrize("name", _library.ISAS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_instruction_set(dtype: torch.dtype, name: str) -> None:
+    if name not in _library.isas():
+        pytest.skip(f"{name} is not on this machine")
+    with _library.using(name):
+        assert not fails([Case.drawn(seed, 1 << 14) for seed in range(50_000, 50_020)], dtype)
+
+
+SINGLY = {"batch": 2, "heads": 4, "kv_heads": 2, "n": 97, "m": 241, "head_dim": 40, "v_dim": 24, "wanted": 1.0}
+"""A call in which blocks of queries and keys are cut, with few scores for all that."""
+PLAIN = {"sink": False, "cap": None, "lse": False, "partial": False, "dropout": 0.0, "upstream": "dense"}
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_every_term_at_every_kind_of_position(positions: str) -> None:
+    names = [name for name in TERMS if name != "sinusoids" or ("huge" not in positions and positions != "negative")]
+    groups = [tuple(names[number::7]) for number in range(7)]
+    given = {**SINGLY, **PLAIN, "positions": positions, "mask": "causal", "batch": 1, "heads": 2, "n": 97, "m": 145}
+    assert not fails([Case.drawn(number, terms=terms, **given) for number, terms in enumerate(groups)], torch.float32)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_every_mask(mask: str) -> None:
+    given = {**SINGLY, **PLAIN, "mask": mask, "positions": "plain", "terms": ("clip", "keys with u")}
+    cases = [
+        Case.drawn(0, **given),
+        Case.drawn(1, **{**given, "sink": True, "lse": True, "n": 3}),
+        Case.drawn(2, **{**given, "dropout": 0.4, "positions": "padded in front", "n": 241}),
+    ]
+    assert not fails(cases, torch.float32)
+
+
+@pytest.mark.parametrize("wanted", ["k", "q", "v", "table", "up of nothing"])
+def test_a_gradient_is_had_alone(wanted: str) -> None:
+    """What wants no gradient has no memory for one, and nothing is written there."""
+    for name in TERMS:
+        case = Case.drawn(7, 1 << 14, **{**SINGLY, **PLAIN, "terms": (name,), "mask": "causal", "positions": "plain"})
+        made, exact = case.make(torch.float32), case.make(torch.float64)
+        for one in (made, exact):
+            for leaf_name, leaf in one.leaves.items():
+                leaf.requires_grad_(leaf_name == wanted or (wanted == "table" and leaf_name.startswith("0 ")))
+        found, expected = made.results("cpu"), exact.results("reference")
+        assert found.keys() == expected.keys()
+        for what, value in found.items():
+            torch.testing.assert_close(value.double(), expected[what], rtol=1e-4, atol=2e-4, msg=f"{what} with {name}")
+
+
+# The promise ---------------------------------------------------------------------------------------------------------
+
+BASE = {
+    **PLAIN, "batch": 1, "heads": 2, "kv_heads": 1, "n": 63, "m": 111, "head_dim": 40, "v_dim": 24, "wanted": 1.0,
+    "positions": "plain", "mask": "none", "terms": (), "layouts": ("contiguous",) * 3,
+}  # fmt: skip
+PROMISED: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "one and one": {"n": 1, "m": 1, "terms": ("steps",)},
+    "one key": {"m": 1, "terms": ("clip", "tokens")},
+    "one query": {"n": 1, "terms": ("steps", "keys with u")},
+    "causal, T5": {"n": 193, "m": 193, "mask": "causal", "terms": ("steps",)},
+    "longer than a block of keys": {"n": 49, "m": 513, "terms": ("clip",)},
+    "a gradient of one number": {"terms": ("steps", "logarithm"), "upstream": "expanded"},
+    "window, sink, log-sum-exp": {"mask": "window", "sink": True, "lse": True, "terms": ("linear",)},
+    "cap": {"cap": 2.0, "terms": ("piecewise", "power")},
+    "relative keys, queries, values": {"terms": ("keys", "queries", "values")},
+    "width of one": {"head_dim": 1, "v_dim": 1, "terms": ("temperature",)},
+    "odd widths": {"head_dim": 129, "v_dim": 33, "terms": ("keys, own query", "queries, own key")},
+    "two axes": {"positions": "two axes", "terms": ("grid", "keys by grid")},
+    "packed documents": {"positions": "packed", "mask": "causal documents", "terms": ("clip", "sinusoids")},
+    "scores of 2500": {"scale": 128.0, "terms": ("clip",), "mask": "causal"},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", PROMISED)
+def test_the_promise_is_kept(name: str, dtype: torch.dtype) -> None:
+    given = {**BASE, **PROMISED[name]}
+    scale = given.pop("scale", None)
+    comparisons: dict[str, Comparison] = {}
+
+    def results(case: Case, dtype: torch.dtype, term_dtype: torch.dtype, kernel: str | None) -> dict[str, Tensor]:
+        made = case.make(dtype, term_dtype)
+        if scale is not None:
+            made.call = replace(made.call, scale=scale)
+        return made.results(kernel)
+
+    for draw in range(DRAWS):
+        case = Case.drawn(draw, 1 << 20, **given)
+        # what naive computes has no log-sum-exp, so that its gradients are compared without it
+        naive = results(replace(case, lse=False), dtype, dtype, None)
+        found = results(replace(case, lse=False), dtype, torch.float32, "cpu")
+        exact = results(replace(case, lse=False), torch.float64, torch.float64, "reference")
+        if case.lse:
+            assert not errors(case, dtype)
+        for what, value in found.items():
+            factor = OUTPUT_FACTOR if what == "out" else GRADIENT_FACTOR
+            comparison = comparisons.setdefault(what, Comparison(f"{what} of {name} in {dtype}", factor))
+            comparison.add(value, naive[what].to(value.dtype), exact[what])
+    for comparison in comparisons.values():
+        comparison.check()
+
+
+# Sizes ---------------------------------------------------------------------------------------------------------------
+
+
+def every_term(cast: Callable[[Tensor], Tensor], b: int, h: int, kv: int, n: int, m: int, d: int, dv: int) -> list[Any]:
+    """Terms of every kind, some for all heads and some for each."""
+    g = torch.Generator().manual_seed(5)
+
+    def leaf(*shape: int) -> Tensor:
+        return cast(torch.randn(shape, generator=g))
+
+    by = T.Clip(-4, 4)
+    return [
+        T.DistanceBias(T.Rows(leaf(1, 9), by)),
+        T.DistanceBias(T.Rows(leaf(h, 9), by)),
+        T.DistanceBias(T.Linear(leaf(h), leaf(1))),
+        T.RelativeKeys(T.Rows(leaf(h, 9, d), by), leaf(h, d)),
+        T.RelativeKeys(T.Rows(leaf(h, 9, 5), by), leaf(1, 5), leaf(b, h, n, 5)),
+        T.RelativeQueries(T.Rows(leaf(1, 9, d), by)),
+        T.RelativeQueries(T.Rows(leaf(1, 9, 6), by), leaf(b, kv, m, 6)),
+        T.RelativeValues(T.Rows(leaf(h, 9, dv), by)),
+        T.DenseBias(leaf(1, 1, n, m)),
+        T.TokenBias(leaf(1, h, n), leaf(b, 1, m)),
+        T.Temperature(leaf(1, h, 1)),
+        T.Sink(leaf(h)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (0, 2, 2, 5, 7, 8, 6), (2, 0, 1, 5, 7, 8, 6), (0, 0, 2, 5, 7, 8, 6), (2, 2, 1, 0, 7, 8, 6),
+        (2, 2, 1, 5, 0, 8, 6), (2, 2, 2, 0, 0, 8, 6), (2, 2, 1, 5, 7, 8, 0), (2, 2, 1, 3, 7, 8, 0),
+        (2, 2, 1, 3, 0, 8, 6), (1, 1, 1, 1, 1, 1, 1),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("spoken", [False, True], ids=["plain", "every term"])
+def test_sizes_of_nothing(sizes: tuple[int, ...], spoken: bool) -> None:
+    b, h, kv, n, m, d, dv = sizes
+    results = []
+    for kernel, dtype in (("cpu", torch.float32), ("reference", torch.float64)):
+        g = torch.Generator().manual_seed(1)
+        q, k, v = (torch.randn(b, *shape, generator=g).to(dtype) for shape in ((h, n, d), (kv, m, d), (kv, m, dv)))
+        leaves = [q, k, v]
+
+        def cast(x: Tensor, dtype: torch.dtype = dtype, leaves: list[Tensor] = leaves) -> Tensor:
+            leaves.append(x.to(dtype))
+            return leaves[-1].requires_grad_()
+
+        terms = every_term(cast, b, h, kv, n, m, d, dv) if spoken else None
+        at = Coordinates.of(torch.arange(max(n, m)), max(n, m))
+        sides = {"q_positions": at.rows(len_of(at) - n, len_of(at)), "k_positions": at.rows(len_of(at) - m, len_of(at))}
+        for x in leaves:
+            x.requires_grad_()
+        out, lse = hw.attention_with_lse(q, k, v, terms=terms, mask=M.Causal(), kernel=kernel, **sides)
+        seen = torch.where(torch.isfinite(lse), lse, torch.zeros_like(lse))
+        grads = torch.autograd.grad(out.sum() + seen.sum(), leaves, allow_unused=True)
+        results.append(
+            [out, lse, *(torch.zeros_like(x) if g is None else g for x, g in zip(leaves, grads, strict=True))]
+        )
+    for found, expected in zip(*results, strict=True):
+        assert found.shape == expected.shape
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def len_of(at: Coordinates) -> int:
+    return at.index.shape[1]
+
+
+def test_offsets_beyond_2_to_the_31(tmp_path: Path) -> None:
+    """Rows of tokens and of the batch that lie further apart than 32 bits count."""
+    path = tmp_path / "far"
+    step, count = (1 << 31) + 24, 8
+    with open(path, "wb") as file:
+        file.truncate(2 * (3 * step + 4096))  # its pages are made where they are written
+    far = torch.from_file(str(path), shared=True, size=3 * step + 4096, dtype=torch.bfloat16)
+    for n, m, strides in ((2, 3, (8, 8, step, 1)), (6, 6, (step, 8, 16, 1)), (6, 6, (step, 48, 8, 1))):
+        shapes = (2, 1, n, count), (2, 1, m, count), (2, 1, m, count)
+        own = (4, 8, step, 1) if strides[2] == step else strides
+        q, k, v = (far[1024 * i :].as_strided(shape, own) for i, shape in enumerate(shapes))
+        near = [torch.randn(shape).bfloat16() for shape in shapes]
+        if own[0] == 4:  # two rows of the batch share memory: the second follows the first
+            near = [torch.stack([x[0], torch.cat([x[0, ..., 4:], x[1, ..., 4:]], -1)]) for x in near]
+        for x, value in zip((q, k, v), near, strict=True):
+            x.copy_(value)
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        near = [x.contiguous().requires_grad_() for x in near]
+        found = hw.attention(*leaves, kernel="cpu")
+        expected = hw.attention(*near, kernel="cpu")
+        assert torch.equal(found, expected)
+        for a, b in zip(
+            *(torch.autograd.grad(o.sum(), x) for o, x in ((found, leaves), (expected, near))), strict=True
+        ):
+            assert torch.equal(a, b)
+
+
+# Numbers that are none, and large ones -------------------------------------------------------------------------------
+
+
+def poison(made: Made, value: float) -> bool:
+    """Sets what is unseen, and who sees nothing, to a value; whether there is any such."""
+    call = made.call
+    if call.mask is None:
+        return False
+    b, h, n, _ = call.q.shape
+    kv, m = call.k.shape[1:3]
+    allowed = call.mask.allowed(call.q_coordinates, call.k_coordinates).expand(b, h, n, m)
+    unseen, blind = ~allowed.unflatten(1, (kv, h // kv)).any(2).any(2), ~allowed.any(-1)
+    for name, x in made.leaves.items():
+        where = None
+        if name in ("k", "v") or name.endswith("own key key"):
+            where = unseen[..., None]
+        elif name == "q" or name.endswith("own query query"):
+            where = blind[..., None]
+        elif name.endswith(("tokens keys", "tokens queries")):
+            where = ~allowed.any(2) if name.endswith("keys") else blind
+            for dim in (0, 1):
+                if x.shape[dim] == 1:
+                    where = where.all(dim, keepdim=True)
+        if where is not None:
+            x.detach().masked_fill_(where, value)
+    return bool(unseen.any() or blind.any())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_nobody_sees_never_leaks(value: float, dtype: torch.dtype) -> None:
+    """Keys that no query may see, queries that may see nothing: whatever stands there, nothing changes by a bit."""
+    dense = ("contiguous", "sliced", "gaps within rows")
+    tried = 0
+    for seed in range(70):
+        case = Case.drawn(seed, 1 << 14, layouts=dense)
+        clean, dirty = case.make(dtype, torch.float32), case.make(dtype, torch.float32)
+        if not poison(dirty, value):
+            continue
+        tried += 1
+        expected = clean.results("cpu")
+        for name, found in dirty.results("cpu").items():
+            assert torch.equal(found.nan_to_num(7.0), expected[name].nan_to_num(7.0)), f"{name} of {case}"
+    assert tried > 20
+
+
+@pytest.mark.parametrize("n", [3, 60], ids=["few queries", "many queries"])
+@pytest.mark.parametrize("case", ["bias", "bias under a cap", "table", "table of nothing", "unseen rows", "sink"])
+def test_infinite_biases_are_taken_as_naive_takes_them(case: str, n: int) -> None:
+    m, inf, nan = 70, math.inf, math.nan
+    g = torch.Generator().manual_seed(2)
+    bias, table = torch.randn(1, 2, n, m, generator=g), torch.randn(2, 9, generator=g)
+    bias[:, :, 1], bias[:, 0, 2, 5], bias[:, 1, 0, ::2] = -inf, inf, -inf
+    if case in ("table", "unseen rows"):
+        table[:, 5:] = -inf if case == "table" else nan
+    elif case == "table of nothing":
+        table[:] = -inf
+    results = []
+    at = Coordinates.of(torch.arange(m), m)
+    for kernel, dtype in (("cpu", torch.float32), ("reference", torch.float64)):
+        g.manual_seed(3)
+        leaves = [torch.randn(2, 2, rows, 8, generator=g).to(dtype).requires_grad_() for rows in (n, m, m)]
+        own = (
+            {"bias": bias, "sink": torch.tensor([-inf, inf])}.get(case.split(" ")[0], table).to(dtype).requires_grad_()
+        )
+        terms: list[T.Term] = []
+        if case.startswith("bias"):
+            terms = [T.DenseBias(own)]
+        elif case != "sink":
+            terms = [T.DistanceBias(T.Rows(own, T.Clip(-4, 4)))]
+        out, lse = hw.attention_with_lse(
+            *leaves,
+            terms=terms,
+            mask=M.Causal() if case == "unseen rows" else None,
+            soft_cap=5.0 if "cap" in case else None,
+            sink=own if case == "sink" else None,
+            q_positions=at.rows(m - n, m),
+            k_positions=at,
+            kernel=kernel,
+        )
+        finite = torch.isfinite(out).all(-1, keepdim=True)
+        grads: tuple[Tensor, ...] = ()
+        if finite.all():
+            grads = torch.autograd.grad(out.sum(-1).square().sum(), [*leaves, own])
+        results.append([out, lse, *grads])
+    assert len(results[0]) == len(results[1])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("n", [2, 50])
+def test_rows_of_infinite_or_equal_scores(n: int) -> None:
+    q, k, v = torch.randn(1, 2, n, 8), torch.randn(1, 2, 90, 8), torch.randn(1, 2, 90, 8)
+    q[0, 0, 1], k[0, 1, 7] = math.inf, math.inf
+    expected = (q @ k.mT / math.sqrt(8)).softmax(-1) @ v
+    assert torch.equal(torch.isnan(hw.attention(q, k, v, kernel="cpu")), torch.isnan(expected))
+    out, lse = hw.attention_with_lse(q * 0, k.nan_to_num(posinf=1.0), v, kernel="cpu", scale=1.0)
+    whole = torch.isfinite(q).all(-1)
+    torch.testing.assert_close(out[whole], v.mean(-2, keepdim=True).expand_as(out)[whole])
+    torch.testing.assert_close(lse[whole], torch.full_like(lse[whole], math.log(90)))
+
+
+# Several of one kind; halves -----------------------------------------------------------------------------------------
+
+
+def test_several_sinks_temperatures_and_caps() -> None:
+    results = []
+    for kernel, dtype in (("cpu", torch.float32), ("reference", torch.float64)):
+        g = torch.Generator().manual_seed(3)
+        leaves = [torch.randn(2, 2, rows, 8, generator=g).to(dtype).requires_grad_() for rows in (9, 60, 60)]
+        leaves += [torch.randn(shape, generator=g).to(dtype).requires_grad_() for shape in ((2,), (2,))]
+        leaves += [torch.rand(shape, generator=g).to(dtype).requires_grad_() for shape in ((1, 2, 1), (2, 1, 9))]
+        q, k, v, sink, other, factor, second = leaves
+        terms = (T.Sink(other), T.Temperature(factor), T.SoftCap(4.0), T.Temperature(second))
+        out, lse = hw.attention_with_lse(q, k, v, terms=terms, sink=sink, soft_cap=2.0, kernel=kernel)
+        results.append([out, lse, *torch.autograd.grad(out.square().sum() + lse.sum(), leaves)])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", _library.ISAS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_every_half_is_read_and_written_as_torch_does(dtype: torch.dtype, name: str) -> None:
+    """With one key, its value is the output: all 65,536 numbers of 16 bits, and floats that must be rounded."""
+    if name not in _library.isas():
+        pytest.skip(f"{name} is not on this machine")
+    every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype)
+    with _library.using(name):
+        one = torch.zeros(1, 1, 1, 1, dtype=dtype)
+        out = hw.attention(one.expand(1, 1, 5, 1), one, every.view(1, 1, 1, -1), kernel="cpu")
+        # the processor's products of bfloat16 take what is smaller than any normal number for 0
+        flushes = (dtype, name) == (torch.bfloat16, "avx512bf16")
+        read = every.masked_fill(every.abs() < torch.finfo(dtype).tiny, 0) if flushes else every
+        for row in out[0, 0]:
+            assert torch.equal(torch.isnan(row), torch.isnan(every))
+            assert torch.equal(row.nan_to_num(5.0), read.nan_to_num(5.0))
+        # halves and a little more than halves between neighbours, and all sizes from the smallest to beyond the largest
+        finite = every[torch.isfinite(every)].float().sort().values
+        between = (finite[1:].double() + finite[:-1].double()) / 2
+        values = torch.cat([between, between * (1 + 1e-6), between * (1 - 1e-6), finite.double() * 1.003])
+        values = values.clamp(-3e38, 3e38).float()
+        values = torch.nn.functional.pad(values, (0, -len(values) % 1000)).view(-1, 1000)
+        table = T.RelativeValues(T.Rows(values[None], T.Clip(0, len(values) - 1)))
+        at = Coordinates.of(-torch.arange(len(values)), len(values))
+        to = Coordinates.of(torch.zeros(1, dtype=torch.long), 1)
+        q, k, v = (torch.zeros(1, 1, rows, width, dtype=dtype) for rows, width in ((len(values), 1), (1, 1), (1, 1000)))
+        out = hw.attention(q, k, v, terms=(table,), q_positions=at, k_positions=to, kernel="cpu")
+        assert torch.equal(out[0, 0], values.to(dtype))
+
+
+# Memory --------------------------------------------------------------------------------------------------------------
+
+
+def script(code: str) -> str:
+    """What a fresh interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+GROWTH = """
+import torch, headway as hw
+from headway import terms as T
+
+torch.set_num_threads(1)
+
+def peak():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
+
+def train(n):
+    q, k, v = (torch.randn(1, 1, n, 16, requires_grad=True) for _ in range(3))
+    steps = torch.arange(-24.0, 8).square().sort().values
+    bias = T.DistanceBias(T.Rows(torch.randn(1, 33, requires_grad=True), T.Steps(steps)))
+    hw.attention(q, k, v, terms=(bias,), kernel="cpu").sum().backward()
+
+train(64)
+for n in (1024, 2048, 4096, 8192):
+    train(n)
+    print(n, peak())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_grows_with_n_alone() -> None:
+    """The largest memory of a process that trains a learned bias, in KiB: n² scores would be 256 MiB at the end."""
+    peaks = {int(n): int(size) for n, size in (line.split() for line in script(GROWTH).splitlines())}
+    assert peaks[8192] - peaks[1024] < 48 << 10, peaks
+    assert peaks[8192] - peaks[4096] < 3 * (peaks[4096] - peaks[2048]) + (4 << 10), peaks
+
+
+SHORT = """
+import resource, torch, headway as hw
+
+torch.set_num_threads(1)
+q, k, v = (torch.randn(1, 1, n, 64, requires_grad=True) for n in (512, 60_000, 60_000))
+out = hw.attention(q, k, v, kernel="cpu")
+size = int(open("/proc/self/statm").read().split()[0]) * 4096
+hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+resource.setrlimit(resource.RLIMIT_AS, (size + (80 << 20), hard))
+try:
+    out.sum().backward()
+except MemoryError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+q.grad = k.grad = v.grad = None
+hw.attention(q, k, v, kernel="cpu").sum().backward()
+print(bool(k.grad.isfinite().all()))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif("asan" in str(_library.load().why_not or _library.load().c._name), reason="needs all addresses")
+def test_memory_that_is_not_there_is_an_error() -> None:
+    assert (
+        script(SHORT)
+        == "the cpu kernel could not get its working memory: fewer threads or a smaller batch need less\nTrue\n"
+    )
