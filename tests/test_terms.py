@@ -94,7 +94,7 @@ def test_a_block_holds_its_queries_alone(name: str) -> None:
                     assert torch.equal(cut, value[..., 1:3])
                 elif key in ("query", "values") and value.ndim == 4:
                     assert torch.equal(cut, value[:, :, 1:3])
-                elif key == "q_class":
+                elif key in ("q_class", "stretch"):
                     assert torch.equal(cut, value[:, 1:3])
                 else:
                     assert cut is value

@@ -14,7 +14,7 @@ from .coordinates import Coordinates
 from .errors import HeadwayError
 from .kernels import KERNELS, Call, Kernel, Problem
 from .kernels import reference as spec
-from .masks import Boolean, Mask
+from .masks import Boolean, Mask, looks_ahead
 from .positions import PositionEncoding
 from .terms import Normalizer, RelativeKeys, RelativeQueries, Sink, Sizes, SoftCap, Term
 from .terms import check as check_terms
@@ -201,7 +201,8 @@ def _call(
     q_input: Tensor | None = None,
     k_input: Tensor | None = None,
 ) -> Call:
-    _check(q, k, v, encoding, scale, dropout, sink)
+    prepared = isinstance(k_positions, Coordinates) and k_positions.prepared
+    _check(q, k, v, encoding, scale, dropout, sink, prepared)
     mask = _mask(mask, q, k)
     if terms is not None and not isinstance(terms, (tuple, list)):
         raise HeadwayError(f"terms is a {type(terms).__name__}: give a tuple of headway.terms, such as (Sink(logits),)")
@@ -225,11 +226,23 @@ def _call(
         q_coordinates = encoding.place(q_coordinates)
         if not k_coordinates.prepared:
             k_coordinates = q_coordinates if same else encoding.place(k_coordinates)
+        if encoding.causal_only and looks_ahead(mask) and not (aligned and q.shape[2] == 1):
+            raise HeadwayError(
+                f"{type(encoding).__name__} is defined for queries that see no later keys, and the mask lets them: "
+                "give mask=headway.masks.Causal(), alone or joined with others by &"
+            )
+        if encoding.reads_input:
+            _check_inputs(encoding, q, k, q_input, k_input)
+        q_coordinates, k_coordinates = encoding.relocate(q_coordinates, k_coordinates, q_input, k_input)
         own = encoding.terms(q_coordinates, k_coordinates, q_input, k_input)
         prepared_q = encoding.prepare_query(q, q_coordinates)
         prepared_k = k if k_coordinates.prepared else encoding.prepare_key(k, k_coordinates)
         own = tuple(_unprepared(term, q, k, prepared_q, prepared_k, k_coordinates) for term in own)
         q, k = prepared_q, prepared_k
+        if q.shape[3] != k.shape[3]:
+            raise HeadwayError(
+                f"the prepared q is {q.shape[3]} wide and k {k.shape[3]}: prepare cached keys with the same encoding"
+            )
         check_terms(own, _sizes(q, k, v))
         added = own + added
     if added and {Normalizer, Sink} <= {type(term) for term in added}:
@@ -261,6 +274,7 @@ def _check(
     scale: float | None,
     dropout: float,
     sink: Tensor | None,
+    prepared: bool,
 ) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
@@ -275,7 +289,7 @@ def _check(
     k_batch, kv_heads, m, k_dim = k.shape
     v_batch, v_heads, v_tokens, _ = v.shape
     fits = batch == k_batch == v_batch and kv_heads == v_heads and m == v_tokens
-    if not fits or head_dim != k_dim:
+    if not fits or (head_dim != k_dim and not prepared):
         raise HeadwayError(
             f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not fit: give the same batch, q and k "
             "the same head_dim, k and v the same heads and tokens"
@@ -309,6 +323,29 @@ def _check(
             f"{name} acts on embeddings and does nothing in attention: call {name}.embed(x) once at the model's input "
             "and leave encoding out here"
         )
+    if encoding.acts == {"locate"}:
+        name = type(encoding).__name__
+        raise HeadwayError(
+            f"{name} changes where tokens are and nothing here reads it: compose it with an encoding that does, such "
+            f"as headway.positions.Compose({name}(…), RoPE({q.shape[3]}))"
+        )
+
+
+def _check_inputs(
+    encoding: PositionEncoding, q: Tensor, k: Tensor, q_input: Tensor | None, k_input: Tensor | None
+) -> None:
+    """The layer's inputs are there, one for each query and key."""
+    for name, x, side in (("q_input", q_input, q), ("k_input", k_input, k)):
+        if x is None:
+            raise HeadwayError(
+                f"{name} is None but {type(encoding).__name__} reads the layer's input: give {name} "
+                f"[{side.shape[0]}, {side.shape[2]}, embed_dim]"
+            )
+        if x.ndim != 3 or x.shape[0] != side.shape[0] or x.shape[1] != side.shape[2]:
+            raise HeadwayError(
+                f"{name} has shape {tuple(x.shape)}: give [{side.shape[0]}, {side.shape[2]}, embed_dim], the input of "
+                "each token"
+            )
 
 
 def _autocasts(x: Tensor) -> bool:

@@ -398,6 +398,17 @@ class Or(_Joined):
         return min(lows), max(highs)
 
 
+def looks_ahead(mask: Mask | None) -> bool:
+    """Whether a mask is known to let queries see later keys; what only its values could tell is not known."""
+    if isinstance(mask, And):
+        return all(map(looks_ahead, mask.masks))
+    if isinstance(mask, Or):
+        return any(map(looks_ahead, mask.masks))
+    if isinstance(mask, Window):
+        return mask.right != 0
+    return mask is None or isinstance(mask, (Chunked, Prefix, KeepFirst, Documents, Padding, Dilated))
+
+
 # ---------------------------------------------------------------- lowering
 
 

@@ -218,7 +218,39 @@ class Sinusoids(Part):
     axis: int = 0
 
 
-Bias = Rows | Linear | Log | Power | Piecewise
+@dataclass(frozen=True)
+class Cosines(Part):
+    """b_h(δ) = Σ_c weight[h,c]·cos(δ·ω_c): a bias that is a sum of waves (Sandwich)."""
+
+    exact: ClassVar[tuple[str, ...]] = ("frequencies",)
+
+    weight: Tensor  # [heads, frequencies]
+    frequencies: Tensor  # [frequencies]
+    axis: int = 0
+
+
+@dataclass(frozen=True)
+class Stretched(Part):
+    """b_h(i,δ) = intercept[h,s] + slope[h,s]·t,  t = ln(1 + rate·|δ|)·stretch_i,  s = how many edges are ≤ t (FIRE).
+
+    A function of straight pieces of a distance that each query measures on a scale of its own. The pieces are to meet
+    at the edges, so that these have no gradient of their own.
+    """
+
+    exact: ClassVar[tuple[str, ...]] = ("stretch",)
+
+    edges: Tensor  # [pieces − 1], rising, without a gradient
+    intercept: Tensor  # [heads, pieces]
+    slope: Tensor  # [heads, pieces]
+    rate: Tensor  # [1]
+    stretch: Tensor  # [b, n]
+    axis: int = 0
+
+    def block(self, start: int, stop: int) -> Self:
+        return replace(self, stretch=self.stretch[:, start:stop])
+
+
+Bias = Rows | Linear | Log | Power | Piecewise | Cosines | Stretched
 
 # ---------------------------------------------------------------- the terms
 
@@ -450,8 +482,18 @@ def _bias_fits(values: Bias, s: Sizes) -> Iterator[Fit]:
     elif isinstance(values, Power):
         yield "weight", values.weight, (heads,)
         yield "exponent", values.exponent, (heads,)
-    else:
+    elif isinstance(values, Piecewise):
         yield "values", values.values, (heads, (values.knots.shape[0],))
+    elif isinstance(values, Cosines):
+        yield "frequencies", values.frequencies, ((values.frequencies.numel(),),)
+        yield "weight", values.weight, (heads, (values.frequencies.numel(),))
+    else:
+        pieces = (values.edges.numel() + 1,)
+        yield "edges", values.edges, ((values.edges.numel(),),)
+        yield "intercept", values.intercept, (heads, pieces)
+        yield "slope", values.slope, (heads, pieces)
+        yield "rate", values.rate, ((1,),)
+        yield "stretch", values.stretch, ((1, s.batch), (s.n,))
 
 
 def _table_fits(rows: Rows, s: Sizes, width: int | None) -> Iterator[Fit]:

@@ -104,6 +104,13 @@ def bias_of(values: T.Bias, h: int, where: tuple[Any, ...]) -> Tensor:
         return -of_head(values.weight, h) * torch.log(1 + of_head(values.rate, h) * abs(delta))
     if isinstance(values, T.Power):
         return -of_head(values.weight, h) * abs(delta) ** of_head(values.exponent, h)
+    if isinstance(values, T.Cosines):
+        return (of_head(values.weight, h) * torch.cos(delta * values.frequencies.double())).sum()
+    if isinstance(values, T.Stretched):
+        b, i = where[:2]
+        t = torch.log(1 + values.rate[0] * abs(delta)) * pick(values.stretch, b, i)
+        piece = sum(1 for edge in values.edges.tolist() if edge <= t)
+        return of_head(values.intercept, h)[piece] + of_head(values.slope, h)[piece] * t
     knots, heights = values.knots.tolist(), of_head(values.values, h)
     if delta <= knots[0]:
         return heights[0]

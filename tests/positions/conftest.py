@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from headway.coordinates import Coordinates
-from headway.positions import PositionEncoding
+from headway.positions import Pair, PositionEncoding
 from headway.positions._evaluate import Pairs
+from headway.testing.inputs import on_axes
 
 Gap = Callable[..., float]
 
@@ -22,7 +23,7 @@ def as_coordinates(positions: Tensor | Coordinates | None, n: int) -> Coordinate
 
 def drawn(encoding: PositionEncoding) -> PositionEncoding:
     """The encoding in float64, its parameters drawn from N(0, 1): a table near zero would hide everything."""
-    encoding = copy.deepcopy(encoding).double()
+    encoding = copy.deepcopy(encoding).double().requires_grad_(False)
     for parameter in encoding.parameters():
         torch.nn.init.normal_(parameter)
     return encoding
@@ -39,19 +40,20 @@ def score_gap() -> Gap:
 
     def gap(encoding: PositionEncoding, positions: Tensor | Coordinates | None = None, n: int = 7) -> float:
         encoding = drawn(encoding)
-        at = as_coordinates(positions, n)
+        at = on_axes(as_coordinates(positions, n), encoding.axes)
         n = at.index.shape[1]
         heads, head_dim = size_of(encoding, "num_heads", 4), size_of(encoding, "head_dim", 8)
         q, k, v = torch.randn(3, heads, n, head_dim, dtype=torch.float64)
-        pairs = Pairs.of(encoding, q, k, at, at)
+        x = torch.randn(n, size_of(encoding, "embed_dim", heads * head_dim), dtype=torch.float64)
+        pairs = Pairs.of(encoding, q, k, at, at, x[None], x[None])
         scores, added = pairs.scores(), sum(pairs.values(), torch.zeros(1, 1, 1, 1))
         added = added.expand(heads, n, n, head_dim)
         scale, largest = encoding.default_scale(head_dim), 0.0
         for h in range(heads):
             for i in range(n):
-                for j in range(n):
-                    score = encoding.oracle(h, i, j, q, k, None, at, scale)
-                    value = encoding.oracle_value(h, i, j, v, at)
+                for j in range(i + 1 if encoding.causal_only else n):
+                    pair = Pair(h, i, j, q, k, x, at, scale)
+                    score, value = encoding.oracle(pair), encoding.oracle_value(pair, v)
                     largest = max(largest, abs(score - scores[h, i, j].item()))
                     largest = max(largest, (value - v[h, j] - added[h, i, j]).abs().max().item())
         return largest
@@ -65,7 +67,7 @@ def embed_gap() -> Gap:
 
     def gap(encoding: PositionEncoding, positions: Tensor | Coordinates | None = None, n: int = 7) -> float:
         encoding = drawn(encoding)
-        at = as_coordinates(positions, n)
+        at = on_axes(as_coordinates(positions, n), encoding.axes)
         x = torch.randn(1, at.index.shape[1], size_of(encoding, "embed_dim", 6), dtype=torch.float64)
         return float((encoding.embed(x, at)[0] - encoding.oracle_embed(x[0], at)).detach().abs().max())
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import ENCODINGS, Compose, Learned, PositionEncoding, RoPE
+from headway.testing.inputs import on_axes
 
 KINDS = [*ENCODINGS.items(), ("compose", Compose)]
 EXAMPLES = [(f"{name}-{number}", kind, number) for name, kind in KINDS for number in range(len(kind.examples()))]
@@ -28,17 +29,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def outputs(encoding: PositionEncoding, x: Tensor, q: Tensor, k: Tensor, at: Coordinates) -> list[Tensor]:
     """Everything an encoding gives, as a flat list of tensors."""
-    placed = encoding.place(at)
+    placed, _ = encoding.relocate(encoding.place(at), encoding.place(at), x, x)
     found = [encoding.embed(x, placed), encoding.prepare_query(q, placed), encoding.prepare_key(k, placed)]
     found.append(q * encoding.default_scale(q.shape[-1]))
-    for term in encoding.terms(placed, placed):
+    for term in encoding.terms(placed, placed, x, x):
         found += tensors_of(term)
     return found
+
+
+def span(encoding: PositionEncoding, n: int, **given: Any) -> Coordinates:
+    return on_axes(Coordinates.span(n, **given), encoding.axes)
 
 
 def tensors_of(part: Any) -> list[Tensor]:
     if isinstance(part, Tensor):
         return [part]
+    if isinstance(part, tuple):
+        return [t for item in part for t in tensors_of(item)]
     return [t for value in vars(part).values() for t in tensors_of(value)] if hasattr(part, "__dict__") else []
 
 
@@ -74,7 +81,7 @@ def test_nothing_that_a_cast_could_spoil_is_a_buffer(example: PositionEncoding) 
 
 def test_angles_and_slopes_survive_half(fixed: PositionEncoding) -> None:
     """Without parameters everything is the same to the last bit after ``.bfloat16()``."""
-    at = Coordinates.of(torch.tensor([0, 70, 1000]), 3)
+    at = on_axes(Coordinates.of(torch.tensor([0, 70, 1000]), 3), fixed.axes)
     x, q, k = inputs(fixed, 3, dtype=torch.float64)
     cast = copy.deepcopy(fixed).bfloat16()
     for a, b in zip(outputs(fixed, x, q, k, at), outputs(cast, x, q, k, at), strict=True):
@@ -84,13 +91,13 @@ def test_angles_and_slopes_survive_half(fixed: PositionEncoding) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_what_goes_in_comes_out_in_its_dtype_and_shape(example: PositionEncoding, dtype: torch.dtype) -> None:
     x, q, k = inputs(example, 5, dtype=dtype)
-    given = outputs(example, x, q, k, Coordinates.span(5))[:3]
-    assert [(t.dtype, t.shape) for t in given] == [(t.dtype, t.shape) for t in (x, q, k)]
+    given = outputs(example, x, q, k, span(example, 5))[:3]
+    assert [(t.dtype, t.shape[:-1]) for t in given] == [(t.dtype, t.shape[:-1]) for t in (x, q, k)]
 
 
 def test_autocast_changes_nothing(example: PositionEncoding) -> None:
     x, q, k = inputs(example, 6)
-    at = Coordinates.of(torch.tensor([0, 1, 2, 50, 51, 52]), 6)
+    at = on_axes(Coordinates.of(torch.tensor([0, 1, 2, 50, 51, 52]), 6), example.axes)
     plain = outputs(example, x, q, k, at)
     with torch.autocast("cpu", torch.bfloat16):
         cast = outputs(example, x, q, k, at)
@@ -107,11 +114,11 @@ def test_compiles_as_one_graph_for_any_length(example: PositionEncoding) -> None
         return graph.forward
 
     compiled = torch.compile(
-        lambda x, q, k, n: outputs(example, x, q, k, Coordinates.span(n)), fullgraph=True, dynamic=True, backend=count
+        lambda x, q, k, n: outputs(example, x, q, k, span(example, n)), fullgraph=True, dynamic=True, backend=count
     )
     for n in (9, 5, 17, 33):
         x, q, k = inputs(example, n)
-        expected = outputs(example, x, q, k, Coordinates.span(n))
+        expected = outputs(example, x, q, k, span(example, n))
         for a, b in zip(compiled(x, q, k, n), expected, strict=True):
             torch.testing.assert_close(a, b)
     assert graphs <= 2
@@ -121,15 +128,15 @@ def test_works_without_data(example: PositionEncoding) -> None:
     """On the meta device, where shapes are all there is."""
     example = copy.deepcopy(example).to("meta")
     x, q, k = (t.to("meta") for t in inputs(example, 5))
-    given = outputs(example, x, q, k, Coordinates.span(5, device="meta"))
+    given = outputs(example, x, q, k, span(example, 5, device="meta"))
     assert all(t.device.type == "meta" for t in given)
 
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_no_token_and_one(example: PositionEncoding, n: int) -> None:
     x, q, k = inputs(example, n)
-    for given, taken in zip(outputs(example, x, q, k, Coordinates.span(n))[:3], (x, q, k), strict=True):
-        assert given.shape == taken.shape
+    for given, taken in zip(outputs(example, x, q, k, span(example, n))[:3], (x, q, k), strict=True):
+        assert given.shape[:-1] == taken.shape[:-1]
         assert given.isfinite().all()
 
 
@@ -137,7 +144,7 @@ def test_every_parameter_gets_a_gradient(learned: PositionEncoding) -> None:
     learned.zero_grad()
     x, q, k = inputs(learned, 12)
     sum(
-        (t.double() ** 2).sum() for t in outputs(learned, x, q, k, Coordinates.span(12)) if t.is_floating_point()
+        (t.double() ** 2).sum() for t in outputs(learned, x, q, k, span(learned, 12)) if t.is_floating_point()
     ).backward()
     for name, parameter in learned.named_parameters():
         assert parameter.grad is not None, name
@@ -146,9 +153,9 @@ def test_every_parameter_gets_a_gradient(learned: PositionEncoding) -> None:
 
 def test_copies_and_pickles(example: PositionEncoding) -> None:
     x, q, k = inputs(example, 5)
-    expected = outputs(example, x, q, k, Coordinates.span(5))
+    expected = outputs(example, x, q, k, span(example, 5))
     for twin in (copy.deepcopy(example), pickle.loads(pickle.dumps(example))):
-        for a, b in zip(outputs(twin, x, q, k, Coordinates.span(5)), expected, strict=True):
+        for a, b in zip(outputs(twin, x, q, k, span(example, 5)), expected, strict=True):
             assert torch.equal(a, b)
     assert repr(example) == repr(copy.deepcopy(example))
 
@@ -156,7 +163,7 @@ def test_copies_and_pickles(example: PositionEncoding) -> None:
 def test_rows_and_joined_coordinates_are_placed_again(example: PositionEncoding) -> None:
     """A cut of placed coordinates has lost its tables, and is not located a second time."""
     x, q, k = inputs(example, 8)
-    whole = example.place(Coordinates.span(8, length=8))
+    whole = example.place(span(example, 8, length=8))
     half = example.place(whole.rows(4, 8))
     for a, b in zip((q, k), (example.prepare_query, example.prepare_key), strict=True):
         assert torch.equal(b(a, whole)[:, :, 4:], b(a[:, :, 4:], half))
@@ -165,6 +172,8 @@ def test_rows_and_joined_coordinates_are_placed_again(example: PositionEncoding)
 
 
 def test_positions_given_as_a_plain_tensor(example: PositionEncoding) -> None:
+    if example.axes not in (None, 1):
+        return
     x, *_ = inputs(example, 4)
     at = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 2]])
     assert torch.equal(example.embed(x, at), example.embed(x, Coordinates.of(at, 4)))
@@ -175,7 +184,7 @@ def test_positions_given_as_a_plain_tensor(example: PositionEncoding) -> None:
 def test_positions_without_an_axis_raise(hook: str) -> None:
     encoding = RoPE(8) if hook == "prepare_query" else ENCODINGS["index"]()
     x = torch.randn(1, 1, 4, 8) if hook == "prepare_query" else torch.randn(1, 4, 8)
-    with pytest.raises(HeadwayError, match="reads axis 0 but positions have 0"):
+    with pytest.raises(HeadwayError, match="positions have 0 axes"):
         getattr(encoding, hook)(x, Coordinates(torch.zeros(1, 4, 0), torch.arange(4)[None]))
 
 

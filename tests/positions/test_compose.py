@@ -8,7 +8,7 @@ import torch
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions import T5, ALiBi, Compose, Learned, PositionEncoding, RoPE, Shaw, Sinusoidal, UnitIndex
+from headway.positions import T5, ALiBi, Compose, Learned, Pair, PositionEncoding, RoPE, Shaw, Sinusoidal, UnitIndex
 from headway.positions._evaluate import Pairs
 
 
@@ -111,4 +111,4 @@ def test_wrong_parts_raise() -> None:
 def test_two_transforms_have_no_oracle() -> None:
     both, q = Compose(RoPE(8), RoPE(8)), torch.zeros(1, 2, 8)
     with pytest.raises(HeadwayError, match="two parts transform"):
-        both.oracle(0, 0, 1, q, q, None, Coordinates.span(2), 1.0)
+        both.oracle(Pair(0, 0, 1, q, q, None, Coordinates.span(2), 1.0))

@@ -3,7 +3,7 @@
 import torch
 
 from headway.coordinates import Coordinates
-from headway.positions import Gopher, TransformerXL, citation
+from headway.positions import Gopher, Pair, TransformerXL, citation
 
 
 def test_it_is_transformer_xls_function() -> None:
@@ -11,7 +11,8 @@ def test_it_is_transformer_xls_function() -> None:
     theirs.load_state_dict(ours.state_dict())
     at, q, k = Coordinates.span(4), torch.randn(2, 4, 4).double(), torch.randn(2, 4, 4).double()
     for j in range(4):
-        assert ours.oracle(1, 2, j, q, k, None, at, 1.0) == theirs.oracle(1, 2, j, q, k, None, at, 1.0)
+        pair = Pair(1, 2, j, q, k, None, at, 1.0)
+        assert ours.oracle(pair) == theirs.oracle(pair)
     (a,), (b,) = ours.terms(at, at), theirs.terms(at, at)
     assert torch.equal(a.rows.weight, b.rows.weight)
 

@@ -194,7 +194,7 @@ def test_wrong_arguments_raise(call: Any, said: str) -> None:
         (RoPE(64, base=5e5, layout="half"), "rope(base=500000.0, layout='half')"),
         (Learned(8, 4, extend="interpolate"), "learned(extend='interpolate')"),
         (Learned(8, 4), "learned"),
-        (Compose(Sinusoidal(8), ALiBi(4)), "Compose(sinusoidal, alibi)"),
+        (Compose(Sinusoidal(8), ALiBi(4)), "sinusoidal + alibi"),
     ],
 )
 def test_names_for_reports(built: PositionEncoding, name: str) -> None:
@@ -235,5 +235,6 @@ def test_citations_of_objects() -> None:
     both = citation(Compose(RoPE(8), ALiBi(4)))
     assert "2104.09864" in both
     assert "2108.12409" in both
+    assert both == citation("rope(base=3) + alibi")
     with pytest.raises(HeadwayError, match="not known"):
         citation("yarnn")

@@ -96,7 +96,7 @@ def test_tables_are_made_once_for_all_layers() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"head_dim": 7}, "head_dim is 7: RoPE turns pairs, give an even one, such as 8"),
+        ({"head_dim": 7}, "head_dim is 7: pairs are turned, give an even number, such as 6"),
         ({"head_dim": 0}, "head_dim is 0"),
         ({"head_dim": 8, "base": -3}, "base is -3"),
         ({"head_dim": 8, "layout": "neox"}, "layout is 'neox': give 'interleaved' or 'half'"),

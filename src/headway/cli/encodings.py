@@ -46,8 +46,8 @@ def run(
     out.print(inspect.cleandoc(inspect.getdoc(type(encoding)) or "It has no docstring."), markup=False)
     out.print("\n[bold]Properties[/bold], measured")
     out.print(str(encoding.properties()), markup=False, soft_wrap=True)
-    if encoding.citation:
-        out.print(f"\n{inspect.cleandoc(encoding.citation)}", markup=False)
+    if cited := positions.citation(encoding):
+        out.print(f"\n{inspect.cleandoc(cited)}", markup=False)
 
 
 def _table(encodings: dict[str, type[PositionEncoding]]) -> Table:

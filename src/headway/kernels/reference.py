@@ -20,6 +20,7 @@ from ..errors import HeadwayError
 from ..terms import (
     Bias,
     Classes,
+    Cosines,
     DenseBias,
     DistanceBias,
     Linear,
@@ -37,6 +38,7 @@ from ..terms import (
     Sink,
     Sinusoids,
     SoftCap,
+    Stretched,
     Temperature,
     Term,
     TokenBias,
@@ -157,6 +159,8 @@ def distance_bias(values: Bias, q: Coordinates, k: Coordinates, dtype: torch.dty
         row = values.map.rows(q, k)
         # index_select, because its gradient is several times faster than that of indexing
         return values.table.index_select(1, row.flatten()).unflatten(1, row.shape).transpose(0, 1)
+    if isinstance(values, Cosines):
+        return cosines(values, q, k, dtype)
     delta = distance(q, k, values.axis).to(dtype)[:, None]
     far = delta.abs()
 
@@ -171,7 +175,29 @@ def distance_bias(values: Bias, q: Coordinates, k: Coordinates, dtype: torch.dty
         # 0^e has no finite gradient in e: the pair at distance 0 gets its 0 without a power
         near = torch.where(far == 0, torch.ones_like(far), far)
         return -per_head(values.weight) * torch.where(far == 0, 0.0, near ** per_head(values.exponent))
+    if isinstance(values, Stretched):
+        return stretched(values, far)
     return piecewise(values, delta)
+
+
+def cosines(values: Cosines, q: Coordinates, k: Coordinates, dtype: torch.dtype) -> Tensor:
+    """Σ_c weight_c·cos(δ·ω_c), by angle addition: [b, heads, rows, m]"""
+    rates = values.frequencies.double()
+    q_angle, k_angle = (side.axis(values.axis).double()[:, None, :, None] * rates for side in (q, k))
+    weight = values.weight[:, None].to(dtype)
+    turned = torch.cat([q_angle.cos().to(dtype) * weight, q_angle.sin().to(dtype) * weight], dim=-1)
+    return turned @ torch.cat([k_angle.cos(), k_angle.sin()], dim=-1).to(dtype).transpose(-1, -2)
+
+
+def stretched(values: Stretched, far: Tensor) -> Tensor:
+    """intercept[s] + slope[s]·t with t = ln(1 + rate·|δ|)·stretch: [b, heads, rows, m]"""
+    t = torch.log1p(values.rate * far[:, 0]) * values.stretch[..., None].to(far.dtype)
+    piece = torch.searchsorted(values.edges, t.detach().contiguous(), right=True)
+    intercept, slope = (
+        table.index_select(1, piece.flatten()).unflatten(1, piece.shape).transpose(0, 1)
+        for table in (values.intercept, values.slope)
+    )
+    return intercept + slope * t[:, None]
 
 
 def piecewise(values: Piecewise, delta: Tensor) -> Tensor:

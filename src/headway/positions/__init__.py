@@ -1,5 +1,6 @@
 """Position encodings: ways for attention to know where a token stands, one file for each."""
 
+from ._base import Pair as Pair
 from ._base import PositionEncoding as PositionEncoding
 from ._compose import Compose as Compose
 from ._naming import citation as citation
@@ -36,6 +37,7 @@ ENCODINGS: dict[str, type[PositionEncoding]] = {
 __all__ = [
     "ENCODINGS",
     "PositionEncoding",
+    "Pair",
     "encoding",
     "encoding_name",
     "citation",

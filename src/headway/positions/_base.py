@@ -1,9 +1,10 @@
-"""What an encoding is: four optional hooks, an oracle, and the four demands measured."""
+"""What an encoding is: four optional hooks, what it says of itself, an oracle, and the four demands measured."""
 
 from __future__ import annotations
 
 import inspect
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -16,12 +17,65 @@ from ..terms import Term
 if TYPE_CHECKING:
     from ._properties import Properties
 
+Terms = tuple[Term, ...]
+Input = Tensor | None
+
 HOOKS = {
-    "locate": ("locate",),
+    "locate": ("locate", "relocate"),
     "embed": ("embed",),
     "prepare": ("prepare", "prepare_query", "prepare_key"),
     "terms": ("terms",),
 }
+
+KINDS = {
+    "encoding": "tells tokens apart by where they are",
+    "scaling": "changes another encoding so that it reaches further",
+    "coordinates": "changes where tokens are, for another encoding to read: compose the two",
+}
+EVIDENCE = {
+    "authors": "numbers of the authors' own code are in the tests",
+    "independent": "an implementation by somebody else gives the same numbers in the tests",
+    "formula": "the paper's formula alone, written twice: experimental",
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Query i and key j of one sequence in head h, as an oracle sees them: float64, before ``prepare``."""
+
+    h: int
+    i: int
+    j: int
+    q: Tensor
+    """[heads, n, head_dim]"""
+    k: Tensor
+    """[heads, n, head_dim]"""
+    x: Tensor | None
+    """The layer's input, [n, embed_dim]."""
+    coordinates: Coordinates
+    scale: float
+
+    @property
+    def dot(self) -> float:
+        """⟨qᵢ, kⱼ⟩"""
+        return (self.query @ self.key).item()
+
+    @property
+    def query(self) -> Tensor:
+        return self.q[self.h, self.i]
+
+    @property
+    def key(self) -> Tensor:
+        return self.k[self.h, self.j]
+
+    def at(self, token: int, axis: int = 0) -> float:
+        """The position of a token."""
+        return at(self.coordinates, token, axis)
+
+    @property
+    def distance(self) -> float:
+        """δ = pⱼ − pᵢ"""
+        return self.at(self.j) - self.at(self.i)
 
 
 class PositionEncoding(nn.Module):
@@ -36,11 +90,26 @@ class PositionEncoding(nn.Module):
     """
 
     citation: ClassVar[str] = ""
-    """BibTeX of the paper."""
+    """The paper: keys of references.bib, or BibTeX itself."""
+    year: ClassVar[int] = 0
+    kind: ClassVar[str] = "encoding"
+    """One of ``KINDS``."""
+    evidence: ClassVar[str] = "formula"
+    """One of ``EVIDENCE``: what this implementation was compared with beyond the paper's formula."""
+    same_function_as: ClassVar[str | None] = None
+    """The name of another row of the table that computes the same, where one does."""
+    extrapolates: ClassVar[bool] = False
+    """Whether by construction nothing is met beyond the trained lengths that training has not met: what a distance
+    adds is shared by all far ones, or falls on."""
+
+    axes: int | None = 1
+    """Axes of the positions it reads; None where any number will do."""
+    causal_only: bool = False
+    """Whether it is defined only where no query looks at later keys."""
     cache_prepared: bool = True
-    """Whether a key may be cached after ``prepare``: not where that depends on the total length."""
+    """Whether a key may be cached after ``prepare``: not where that depends on the total length or on later tokens."""
     reads_input: bool = False
-    """Whether ``terms`` reads q_input and k_input."""
+    """Whether ``relocate`` or ``terms`` read q_input and k_input."""
     learning_rate_multiplier: ClassVar[float] = 1.0
     """For the encoding's own parameters, where its paper gives one."""
 
@@ -49,6 +118,16 @@ class PositionEncoding(nn.Module):
     def locate(self, coordinates: Coordinates) -> Coordinates:
         """Where the tokens are, as this encoding sees it."""
         return coordinates
+
+    def relocate(
+        self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None
+    ) -> tuple[Coordinates, Coordinates]:
+        """Where tokens are once both sides and the layer's input are known: for phases that content decides.
+
+        Called in every layer, after ``locate``; needs ``cache_prepared = False`` where keys depend on it. k_input holds
+        all keys' tokens in the order of the keys; the queries of self-attention are the last of them.
+        """
+        return q_at, k_at
 
     def tables(self, coordinates: Coordinates) -> Any:
         """What located coordinates alone decide (cosines, sines): computed once per forward for all layers."""
@@ -70,13 +149,7 @@ class PositionEncoding(nn.Module):
         """The transform of keys, where it differs from that of queries."""
         return self.prepare(k, coordinates)
 
-    def terms(
-        self,
-        q_coordinates: Coordinates,
-        k_coordinates: Coordinates,
-        q_input: Tensor | None = None,
-        k_input: Tensor | None = None,
-    ) -> tuple[Term, ...]:
+    def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """What the scores gain; q_input and k_input are the layer's inputs, for those that read content."""
         return ()
 
@@ -88,8 +161,20 @@ class PositionEncoding(nn.Module):
 
     def place(self, coordinates: Coordinates) -> Coordinates:
         """The coordinates located and with their tables: what is there already is not done again."""
-        located = coordinates if coordinates.placed else self.locate(coordinates)
+        located = coordinates
+        if not coordinates.placed:
+            self.need_axes(coordinates)
+            located = self.locate(coordinates)
         return located if located.tables is not None else located.placed_with(self.tables(located))
+
+    def need_axes(self, coordinates: Coordinates) -> None:
+        """Raises unless the positions have as many axes as the encoding reads."""
+        given = coordinates.position.shape[-1]
+        if self.axes is not None and given != self.axes:
+            raise HeadwayError(
+                f"positions have {given} {'axis' if given == 1 else 'axes'} but {type(self).__name__} reads "
+                f"{self.axes}: give positions [batch, n, {self.axes}]"
+            )
 
     @property
     def acts(self) -> frozenset[str]:
@@ -120,26 +205,21 @@ class PositionEncoding(nn.Module):
 
     # ------------------------------------------------------------ for the checks
 
-    def oracle(
-        self,
-        h: int,
-        i: int,
-        j: int,
-        q: Tensor,
-        k: Tensor,
-        x: Tensor | None,
-        coordinates: Coordinates,
-        scale: float,
-    ) -> float:
-        """The score of query i and key j in head h as the paper writes it, for one sequence.
+    def oracle(self, pair: Pair) -> float:
+        """The score of a pair as the paper writes it, with the factor pair.scale where the paper divides by √d."""
+        return pair.scale * pair.dot
 
-        q, k: [heads, n, head_dim] float64 as projected, before ``prepare``; x: [n, embed_dim], the layer's input.
-        """
-        return scale * (q[h, i] @ k[h, j]).item()
+    def oracle_weights(self, h: int, i: int, scores: list[float]) -> list[float]:
+        """The weights of the keys that query i may see in head h, from their scores; the softmax for most."""
+        return torch.tensor(scores, dtype=torch.float64).softmax(0).tolist()
 
-    def oracle_value(self, h: int, i: int, j: int, v: Tensor, coordinates: Coordinates) -> Tensor:
+    def oracle_value(self, pair: Pair, v: Tensor) -> Tensor:
         """What query i takes from key j in head h; v: [heads, n, head_dim]."""
-        return v[h, j]
+        return v[pair.h, pair.j]
+
+    def oracle_locate(self, coordinates: Coordinates) -> Coordinates:
+        """Where the tokens of one sequence are as the paper writes it, for what other encodings then read."""
+        return self.locate(coordinates)
 
     def oracle_embed(self, x: Tensor, coordinates: Coordinates) -> Tensor:
         """The embeddings with positions as the paper writes it; x: [n, embed_dim]."""
@@ -202,9 +282,9 @@ def stream_length(coordinates: Coordinates) -> Tensor | int:
     return coordinates.axis().amax(dim=1, keepdim=True) + 1
 
 
-def at(coordinates: Coordinates, i: int) -> float:
+def at(coordinates: Coordinates, i: int, axis: int = 0) -> float:
     """The position of token i of one sequence, as a Python number: for the oracles."""
-    return coordinates.position[0, i, 0].item()
+    return coordinates.position[0, i, axis].item()
 
 
 def _is_literal(value: Any) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
-from ..terms import Term
-from ._base import PositionEncoding
+from ._base import Input, Pair, PositionEncoding, Terms
 
 
 class Compose(PositionEncoding):
@@ -39,6 +40,12 @@ class Compose(PositionEncoding):
         self.parts = nn.ModuleList(parts)
         self.cache_prepared = all(part.cache_prepared for part in parts)
         self.reads_input = any(part.reads_input for part in parts)
+        self.causal_only = any(part.causal_only for part in parts)
+        axes = {part.axes: type(part).__name__ for part in parts if part.axes is not None}
+        if len(axes) > 1:
+            said = " and ".join(f"{name} {count}" for count, name in axes.items())
+            raise HeadwayError(f"the parts read positions of different axes ({said}): compose those of as many axes")
+        self.axes = next(iter(axes), None)
 
     def __repr__(self) -> str:
         return f"Compose({', '.join(map(repr, self.each))})"
@@ -66,6 +73,25 @@ class Compose(PositionEncoding):
             coordinates = part.locate(coordinates)
         return coordinates
 
+    def relocate(
+        self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None
+    ) -> tuple[Coordinates, Coordinates]:
+        """Both sides as every part leaves them, each part with tables of its own."""
+        moving = [type(part).relocate is not PositionEncoding.relocate for part in self.each]
+        if not any(moving):
+            return q_at, k_at
+        sides = (replace(q_at, tables=None), replace(k_at, tables=None))
+        found = []
+        for part, moves in zip(self.each, moving, strict=True):
+            own = part.relocate(*sides, q_input, k_input) if moves else sides
+            found.append(tuple(side.tables for side in own))
+            q_at, k_at = sides = (replace(own[0], tables=None), replace(own[1], tables=None))
+        q_tables, k_tables = (
+            tuple(part.tables(side) if own is None else own for part, own in zip(self.each, tables, strict=True))
+            for side, tables in zip(sides, zip(*found, strict=True), strict=True)
+        )
+        return q_at.placed_with(q_tables), k_at.placed_with(k_tables)
+
     def tables(self, coordinates: Coordinates) -> Any:
         """The tables of each part."""
         return tuple(part.tables(coordinates) for part in self.each)
@@ -88,15 +114,9 @@ class Compose(PositionEncoding):
             k = part.prepare_key(k, at)
         return k
 
-    def terms(
-        self,
-        q_coordinates: Coordinates,
-        k_coordinates: Coordinates,
-        q_input: Tensor | None = None,
-        k_input: Tensor | None = None,
-    ) -> tuple[Term, ...]:
+    def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """The terms of all parts."""
-        sides = zip(self.each, self._placed(q_coordinates), self._placed(k_coordinates), strict=True)
+        sides = zip(self.each, self._placed(q_at), self._placed(k_at), strict=True)
         return tuple(term for part, q_at, k_at in sides for term in part.terms(q_at, k_at, q_input, k_input))
 
     def default_scale(self, head_dim: int) -> float:
@@ -115,32 +135,31 @@ class Compose(PositionEncoding):
         """The coordinates as the other parts leave them: the part's own oracle does the rest."""
         for other in self.each:
             if other is not part:
-                coordinates = other.locate(coordinates)
+                coordinates = other.oracle_locate(coordinates)
         return coordinates
 
-    def oracle(
-        self,
-        h: int,
-        i: int,
-        j: int,
-        q: Tensor,
-        k: Tensor,
-        x: Tensor | None,
-        coordinates: Coordinates,
-        scale: float,
-    ) -> float:
+    def oracle(self, pair: Pair) -> float:
         """s·⟨q, k⟩ and what each part changes of it: the whole, as long as one part at most prepares."""
         if sum("prepare" in part.acts for part in self.each) > 1:
             raise HeadwayError("two parts transform queries and keys: no pair's score is a sum of what each part gives")
-        plain = super().oracle(h, i, j, q, k, x, coordinates, scale)
-        parts = (part.oracle(h, i, j, q, k, x, self._elsewhere(part, coordinates), scale) for part in self.each)
-        return plain + sum(score - plain for score in parts)
+        plain = super().oracle(pair)
+        return plain + sum(part.oracle(self._seen_by(part, pair)) - plain for part in self.each)
 
-    def oracle_value(self, h: int, i: int, j: int, v: Tensor, coordinates: Coordinates) -> Tensor:
-        value = v[h, j]
-        for part in self.each:
-            value = value + part.oracle_value(h, i, j, v, self._elsewhere(part, coordinates)) - v[h, j]
-        return value
+    def oracle_value(self, pair: Pair, v: Tensor) -> Tensor:
+        plain = super().oracle_value(pair, v)
+        return reduce(torch.add, (part.oracle_value(self._seen_by(part, pair), v) - plain for part in self.each), plain)
+
+    def oracle_weights(self, h: int, i: int, scores: list[float]) -> list[float]:
+        """The weights of the one part that has its own way to them, else the softmax."""
+        usual = PositionEncoding.oracle_weights
+        own = [part for part in self.each if type(part).oracle_weights is not usual]
+        return own[0].oracle_weights(h, i, scores) if own else super().oracle_weights(h, i, scores)
+
+    def oracle_locate(self, coordinates: Coordinates) -> Coordinates:
+        return reduce(lambda where, part: part.oracle_locate(where), self.each, coordinates)
+
+    def _seen_by(self, part: PositionEncoding, pair: Pair) -> Pair:
+        return replace(pair, coordinates=self._elsewhere(part, pair.coordinates))
 
     def oracle_embed(self, x: Tensor, coordinates: Coordinates) -> Tensor:
         for part in self.each:

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..coordinates import Coordinates
 from ..terms import (
     Bias,
+    Cosines,
     DenseBias,
     DistanceBias,
     Linear,
@@ -26,6 +27,7 @@ from ..terms import (
     Rows,
     ScoreMap,
     Sinusoids,
+    Stretched,
     Temperature,
     Term,
     TokenBias,
@@ -46,6 +48,7 @@ class Pairs:
     k_at: Coordinates
     terms: tuple[Term, ...]
     scale: float
+    causal_only: bool = False
 
     @staticmethod
     def of(
@@ -58,6 +61,7 @@ class Pairs:
         k_input: Tensor | None = None,
     ) -> Pairs:
         q_at, k_at = encoding.place(q_at), encoding.place(k_at)
+        q_at, k_at = encoding.relocate(q_at, k_at, q_input, k_input)
         return Pairs(
             q,
             k,
@@ -67,6 +71,7 @@ class Pairs:
             k_at,
             encoding.terms(q_at, k_at, q_input, k_input),
             encoding.default_scale(q.shape[-1]),
+            encoding.causal_only,
         )
 
     def content(self) -> Tensor:
@@ -104,6 +109,7 @@ class Pairs:
         for term in self.terms:
             if isinstance(term, ScoreMap):
                 allowed = torch.ones_like(total, dtype=torch.bool)[None]
+                allowed = allowed.tril() if self.causal_only else allowed
                 total = term.function(total[None], allowed, self.prepared_q[None], slots, *term.tensors)[0]
         return total
 
@@ -128,6 +134,12 @@ class Pairs:
             return values.table[:, values.map.rows(self.q_at, self.k_at)[0]]
         delta = distance(self.q_at, self.k_at, values.axis)[0].double()
         far = delta.abs()
+        if isinstance(values, Cosines):
+            return torch.einsum("hc,ijc->hij", values.weight, (delta[..., None] * values.frequencies).cos())
+        if isinstance(values, Stretched):
+            t = torch.log1p(values.rate * far) * values.stretch[0][:, None]
+            piece = (t[..., None] >= values.edges).sum(-1)
+            return values.intercept[:, piece] + values.slope[:, piece] * t
         if isinstance(values, Linear):
             return -far * torch.where(delta > 0, values.future[:, None, None], values.past[:, None, None])
         if isinstance(values, Log):

@@ -18,6 +18,7 @@ from torch import nn
 from ..errors import HeadwayError
 from ._base import PositionEncoding
 from ._compose import Compose
+from ._references import bibtex
 
 SIZES = ("num_heads", "head_dim", "embed_dim", "max_length", "bidirectional")
 """What a model knows about itself: handed to every constructor that takes it."""
@@ -34,6 +35,7 @@ def encoding(spec: Spec, **sizes: Any) -> PositionEncoding:
 
         encoding("rope", head_dim=64)        encoding("rope(base=500000)", head_dim=64)
         encoding("mine.py:Mine(width=3)")    encoding("package.module:Mine", num_heads=8)
+        encoding("randomized + rope", head_dim=64)                     both, composed
 
     spec    a name of ``ENCODINGS``, ``file.py:Class`` (or ``file.py``, where it has one encoding), ``module:Class``,
             each with arguments in brackets or not; a class; or an encoding, which is returned as it is
@@ -45,6 +47,8 @@ def encoding(spec: Spec, **sizes: Any) -> PositionEncoding:
     """
     if isinstance(spec, PositionEncoding):
         return spec
+    if isinstance(spec, str) and len(_joined(spec)) > 1:
+        return Compose(*(encoding(part, **sizes) for part in _joined(spec)))
     cls, given = _found(spec)
     name = spec if isinstance(spec, str) else cls.__name__
     signature = _signature(cls)
@@ -76,7 +80,7 @@ def encoding_name(encoding: PositionEncoding) -> str:
     encoding_name(encoding("rope", head_dim=64, base=5e5)) == "rope(base=500000.0)"
     """
     if isinstance(encoding, Compose):
-        return f"Compose({', '.join(encoding_name(part) for part in encoding.each)})"
+        return " + ".join(encoding_name(part) for part in encoding.each)
     cls = type(encoding)
     name = next((known for known, entry in _table().items() if entry is cls), cls.__name__)
     parameters = _signature(cls).parameters
@@ -95,7 +99,9 @@ def citation(spec: Spec) -> str:
     """
     if isinstance(spec, Compose):
         return "\n".join(dict.fromkeys(citation(part) for part in spec.each))
-    return (type(spec) if isinstance(spec, PositionEncoding) else _found(spec)[0]).citation
+    if isinstance(spec, str) and len(_joined(spec)) > 1:
+        return "\n".join(dict.fromkeys(citation(part) for part in _joined(spec)))
+    return bibtex((type(spec) if isinstance(spec, PositionEncoding) else _found(spec)[0]).citation)
 
 
 # ---------------------------------------------------------------- the class a spec means
@@ -128,6 +134,22 @@ def _found(spec: Any) -> tuple[type[PositionEncoding], dict[str, Any]]:
         if cls is None:
             raise HeadwayError(f"{where} has no {name}: it has {_encodings_in(module)}")
     return _encoding_class(cls, spec), _arguments(cls, spec, arguments)
+
+
+def _joined(spec: str) -> list[str]:
+    """The parts of ``a + b``; a plus in brackets or quotes joins nothing."""
+    parts, depth, quote = [""], 0, ""
+    for sign in spec:
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            quote = sign
+        depth += (sign in "([{") - (sign in ")]}") if not quote else 0
+        if sign == "+" and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return parts
 
 
 def _named(name: str) -> type[PositionEncoding]:

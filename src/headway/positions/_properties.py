@@ -6,7 +6,7 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ SAME = 0.01
 """Differences up to this share of the largest value count as none."""
 FARTHEST = 20
 """Positions and distances 1, 2, 4 … 2²⁰ are looked at for growth."""
+MOST_READ = 512
+"""As far as an encoding is followed that reads every token in between."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +111,15 @@ class _Probe:
     def scores_change(self) -> bool:
         return bool(self.encoding.acts & {"prepare", "terms"})
 
+    def span(self, n: int, start: int, length: int) -> Coordinates:
+        """n tokens in a row, at the same position on every axis that the encoding reads."""
+        at = Coordinates.span(n, start=start, length=length)
+        return replace(at, position=at.position.expand(-1, -1, self.encoding.axes or 1))
+
     def codes(self, start: int, n: int, length: int) -> Tensor:
         """What ``embed`` adds at the positions start … start + n − 1: [n, embed_dim]"""
         x = self.x.expand(1, n, -1)
-        return (self.encoding.embed(x, Coordinates.span(n, start=start, length=length)) - x)[0]
+        return (self.encoding.embed(x, self.span(n, start, length)) - x)[0]
 
     def between(self, q_at: Coordinates, k_at: Coordinates) -> Pairs:
         """The encoding between the same query and the same key at every position."""
@@ -127,10 +134,11 @@ class _Probe:
             codes = self.codes(start, n, length)
             found.append((codes[:, None] - codes).norm(dim=-1, keepdim=True))
         if self.scores_change:
-            at = Coordinates.span(n, start=start, length=length)
+            at = self.span(n, start, length)
             pairs = self.between(at, at)
             plain = pairs.scale * (self.q @ self.k.transpose(-1, -2))
-            found.append((pairs.scores() - plain).movedim(0, -1))
+            change = pairs.scores() - plain
+            found.append((change.tril() if self.encoding.causal_only else change).movedim(0, -1))
             found += [values.movedim(0, 2).flatten(2) for values in pairs.values()]
         return found or [torch.zeros(n, n, 1, dtype=torch.float64)]
 
@@ -141,8 +149,15 @@ class _Probe:
             found["value of a code", "position"] = float(self.codes(far, 1, far + 1).abs().max())
         if not self.scores_change:
             return found
-        near, away = Coordinates.span(8, length=far + 1), Coordinates.span(1, start=far)
-        both = [self.between(away, near), self.between(near, away)]
+        if self.encoding.reads_input:  # what content decides comes of every token in between
+            if far > MOST_READ:
+                raise HeadwayError(f"content is read up to {MOST_READ} tokens")
+            whole = self.span(far + 1, 0, far + 1)
+            both = [self.between(whole, whole)]
+        else:
+            near, away = self.span(8, 0, far + 1), self.span(1, far, far + 1)
+            both = [self.between(away, near)]
+            both += [] if self.encoding.causal_only else [self.between(near, away)]
         if "terms" in self.encoding.acts:
             added = [pairs.scores() - pairs.content() for pairs in both]
             added += [values for pairs in both for values in pairs.values()]

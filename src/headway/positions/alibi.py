@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ..terms import DistanceBias, Linear, Term
-from ._base import PositionEncoding, at, need_positive
+from ..terms import DistanceBias, Linear
+from ._base import Input, Pair, PositionEncoding, Terms, need_positive
 
 
 class ALiBi(PositionEncoding):
@@ -25,14 +25,10 @@ class ALiBi(PositionEncoding):
     Cite: Press et al. 2022, section 3.
     """
 
-    citation = """@inproceedings{press2022train,
-  title     = {Train Short, Test Long: Attention with Linear Biases Enables Input Length Extrapolation},
-  author    = {Press, Ofir and Smith, Noah A. and Lewis, Mike},
-  booktitle = {International Conference on Learning Representations},
-  year      = {2022},
-  eprint    = {2108.12409},
-  archivePrefix = {arXiv},
-}"""
+    citation = "press2022train"
+    year = 2021
+    evidence = "independent"
+    extrapolates = True
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
@@ -47,33 +43,17 @@ class ALiBi(PositionEncoding):
         ]
         return torch.tensor([2**-exponent for exponent in exponents], dtype=torch.float64, device=device)
 
-    def terms(
-        self,
-        q_coordinates: Coordinates,
-        k_coordinates: Coordinates,
-        q_input: Tensor | None = None,
-        k_input: Tensor | None = None,
-    ) -> tuple[Term, ...]:
+    def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """The linear bias."""
-        slopes = self.slopes(q_coordinates.position.device)
+        slopes = self.slopes(q_at.position.device)
         return (DistanceBias(Linear(past=slopes, future=slopes)),)
 
-    def oracle(
-        self,
-        h: int,
-        i: int,
-        j: int,
-        q: Tensor,
-        k: Tensor,
-        x: Tensor | None,
-        coordinates: Coordinates,
-        scale: float,
-    ) -> float:
+    def oracle(self, pair: Pair) -> float:
         power = 2 ** math.floor(math.log2(self.num_heads))
         every = [2 ** (-8 * (n + 1) / power) for n in range(power)]
         twice = [2 ** (-8 * (n + 1) / (2 * power)) for n in range(2 * power)]
-        slope = (every + twice[::2])[h]
-        return scale * (q[h, i] @ k[h, j]).item() - slope * abs(at(coordinates, j) - at(coordinates, i))
+        slope = (every + twice[::2])[pair.h]
+        return pair.scale * pair.dot - slope * abs(pair.distance)
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:

@@ -14,12 +14,6 @@ class Gopher(TransformerXL):
     Cite: Rae et al. 2021.
     """
 
-    citation = """@article{rae2021scaling,
-  title   = {Scaling Language Models: Methods, Analysis \\& Insights from Training {Gopher}},
-  author  = {Rae, Jack W. and Borgeaud, Sebastian and Cai, Trevor and Millican, Katie and Hoffmann, Jordan and
-             Song, Francis and others},
-  journal = {arXiv preprint arXiv:2112.11446},
-  year    = {2021},
-  eprint  = {2112.11446},
-  archivePrefix = {arXiv},
-}"""
+    citation = "rae2021scaling"
+    year = 2021
+    same_function_as = "transformer-xl"

@@ -31,14 +31,9 @@ class Learned(PositionEncoding):
     Cite: Gehring et al. 2017.
     """
 
-    citation = """@inproceedings{gehring2017convolutional,
-  title     = {Convolutional Sequence to Sequence Learning},
-  author    = {Gehring, Jonas and Auli, Michael and Grangier, David and Yarats, Denis and Dauphin, Yann N.},
-  booktitle = {Proceedings of the 34th International Conference on Machine Learning},
-  year      = {2017},
-  eprint    = {1705.03122},
-  archivePrefix = {arXiv},
-}"""
+    citation = "gehring2017convolutional"
+    year = 2017
+    evidence = "independent"
 
     def __init__(
         self, max_length: int, embed_dim: int, initial: Tensor | None = None, extend: str | None = None

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import cmath
-
-import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
-from ._base import PositionEncoding, angles, at, need_base, need_positive, need_width, rates
-
-LAYOUTS = ("interleaved", "half")
+from ._base import PositionEncoding, need_base, rates
+from ._rotary import Rotary
 
 
-class RoPE(PositionEncoding):
+class RoPE(Rotary):
     """Queries and keys are turned by their position, pair by pair, so that a product knows only the distance.
 
         score[i,j] = s·⟨R(pᵢ)·qᵢ, R(pⱼ)·kⱼ⟩ = s·⟨qᵢ, R(pⱼ − pᵢ)·kⱼ⟩
@@ -28,61 +23,21 @@ class RoPE(PositionEncoding):
     Cite: Su et al. 2021, section 3.2.
     """
 
-    citation = """@article{su2024roformer,
-  title   = {{RoFormer}: Enhanced Transformer with Rotary Position Embedding},
-  author  = {Su, Jianlin and Lu, Yu and Pan, Shengfeng and Murtadha, Ahmed and Wen, Bo and Liu, Yunfeng},
-  journal = {Neurocomputing},
-  volume  = {568},
-  year    = {2024},
-  eprint  = {2104.09864},
-  archivePrefix = {arXiv},
-}"""
+    citation = "su2024roformer"
+    year = 2021
+    evidence = "independent"
 
     def __init__(self, head_dim: int, base: float = 10000.0, layout: str = "interleaved") -> None:
-        super().__init__()
-        need_positive(head_dim=head_dim)
-        if head_dim % 2:
-            raise HeadwayError(f"head_dim is {head_dim}: RoPE turns pairs, give an even one, such as {head_dim + 1}")
+        super().__init__(head_dim, layout)
         need_base(base)
-        if layout not in LAYOUTS:
-            raise HeadwayError(f"layout is {layout!r}: give {' or '.join(map(repr, LAYOUTS))}")
-        self.head_dim, self.base, self.layout = head_dim, base, layout
+        self.base = base
 
-    def tables(self, coordinates: Coordinates) -> tuple[Tensor, Tensor]:
-        """cos and sin of the angles, [b, n, head_dim/2] in float64."""
-        angle = angles(coordinates, rates(self.head_dim // 2, self.head_dim, self.base, coordinates.position.device))
-        return angle.cos(), angle.sin()
+    def frequencies(self, coordinates: Coordinates) -> Tensor:
+        """ω_c = base^(−2c/head_dim)"""
+        return rates(self.pairs, self.head_dim, self.base, coordinates.position.device)
 
-    def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
-        """R(p)·x for x [batch, heads, n, head_dim]."""
-        need_width(x, "head_dim", self.head_dim)
-        wide = torch.promote_types(x.dtype, torch.float32)
-        cos, sin = (table[:, None].to(wide) for table in self.place(coordinates).tables)
-        if self.layout == "interleaved":
-            a, b = x.to(wide).unflatten(-1, (-1, 2)).unbind(-1)
-            return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2).to(x.dtype)
-        a, b = x.to(wide).chunk(2, dim=-1)
-        return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)
-
-    def oracle(
-        self,
-        h: int,
-        i: int,
-        j: int,
-        q: Tensor,
-        k: Tensor,
-        x: Tensor | None,
-        coordinates: Coordinates,
-        scale: float,
-    ) -> float:
-        half, total = self.head_dim // 2, 0.0
-        for c in range(half):
-            first, second = (2 * c, 2 * c + 1) if self.layout == "interleaved" else (c, c + half)
-            a = complex(q[h, i, first], q[h, i, second])
-            b = complex(k[h, j, first], k[h, j, second])
-            distance = at(coordinates, j) - at(coordinates, i)
-            total += (a.conjugate() * b * cmath.exp(1j * distance * self.base ** (-2 * c / self.head_dim))).real
-        return scale * total
+    def oracle_frequency(self, c: int, coordinates: Coordinates) -> float:
+        return float(self.base ** (-2 * c / self.head_dim))
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:

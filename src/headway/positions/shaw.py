@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ..terms import Clip, RelativeKeys, RelativeValues, Rows, Term
-from ._base import PositionEncoding, at, need_positive
+from ..terms import Clip, RelativeKeys, RelativeValues, Rows
+from ._base import Input, Pair, PositionEncoding, Terms, need_positive
 
 
 class Shaw(PositionEncoding):
@@ -23,15 +23,9 @@ class Shaw(PositionEncoding):
     Cite: Shaw et al. 2018, section 3.2.
     """
 
-    citation = """@inproceedings{shaw2018self,
-  title     = {Self-Attention with Relative Position Representations},
-  author    = {Shaw, Peter and Uszkoreit, Jakob and Vaswani, Ashish},
-  booktitle = {Proceedings of the 2018 Conference of the North American Chapter of the Association for
-               Computational Linguistics},
-  year      = {2018},
-  eprint    = {1803.02155},
-  archivePrefix = {arXiv},
-}"""
+    citation = "shaw2018self"
+    year = 2018
+    extrapolates = True
 
     def __init__(self, head_dim: int, max_distance: int = 16) -> None:
         super().__init__()
@@ -42,37 +36,19 @@ class Shaw(PositionEncoding):
         nn.init.xavier_uniform_(self.keys)
         nn.init.xavier_uniform_(self.values)
 
-    def terms(
-        self,
-        q_coordinates: Coordinates,
-        k_coordinates: Coordinates,
-        q_input: Tensor | None = None,
-        k_input: Tensor | None = None,
-    ) -> tuple[Term, ...]:
+    def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """Relative keys and relative values."""
         clip = Clip(-self.max_distance, self.max_distance)
         return RelativeKeys(Rows(self.keys[None], clip)), RelativeValues(Rows(self.values[None], clip))
 
-    def oracle(
-        self,
-        h: int,
-        i: int,
-        j: int,
-        q: Tensor,
-        k: Tensor,
-        x: Tensor | None,
-        coordinates: Coordinates,
-        scale: float,
-    ) -> float:
-        key = k[h, j] + self.keys[self._row(i, j, coordinates)].double()
-        return scale * (q[h, i] @ key).item()
+    def oracle(self, pair: Pair) -> float:
+        return pair.scale * (pair.query @ (pair.key + self.keys[self._row(pair)].double())).item()
 
-    def oracle_value(self, h: int, i: int, j: int, v: Tensor, coordinates: Coordinates) -> Tensor:
-        return v[h, j] + self.values[self._row(i, j, coordinates)].double()
+    def oracle_value(self, pair: Pair, v: Tensor) -> Tensor:
+        return v[pair.h, pair.j] + self.values[self._row(pair)].double()
 
-    def _row(self, i: int, j: int, coordinates: Coordinates) -> int:
-        distance = math.floor(at(coordinates, j) - at(coordinates, i))
-        return self.max_distance + max(-self.max_distance, min(self.max_distance, distance))
+    def _row(self, pair: Pair) -> int:
+        return self.max_distance + max(-self.max_distance, min(self.max_distance, math.floor(pair.distance)))
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:

@@ -27,16 +27,9 @@ class Sinusoidal(PositionEncoding):
     Cite: Vaswani et al. 2017, section 3.5.
     """
 
-    citation = """@inproceedings{vaswani2017attention,
-  title     = {Attention Is All You Need},
-  author    = {Vaswani, Ashish and Shazeer, Noam and Parmar, Niki and Uszkoreit, Jakob and Jones, Llion and
-               Gomez, Aidan N. and Kaiser, {\\L}ukasz and Polosukhin, Illia},
-  booktitle = {Advances in Neural Information Processing Systems},
-  volume    = {30},
-  year      = {2017},
-  eprint    = {1706.03762},
-  archivePrefix = {arXiv},
-}"""
+    citation = "vaswani2017attention"
+    year = 2017
+    evidence = "independent"
 
     def __init__(self, embed_dim: int, base: float = 10000.0, variant: str = "paper") -> None:
         super().__init__()

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
-from ..terms import DistanceBias, Rows, Steps, Term
-from ._base import PositionEncoding, at, need_positive
+from ..terms import DistanceBias, Rows, Steps
+from ._base import Input, Pair, PositionEncoding, Terms, need_positive
 
 
 class T5(PositionEncoding):
@@ -28,18 +28,10 @@ class T5(PositionEncoding):
     Cite: Raffel et al. 2020, section 2.1.
     """
 
-    citation = """@article{raffel2020exploring,
-  title   = {Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer},
-  author  = {Raffel, Colin and Shazeer, Noam and Roberts, Adam and Lee, Katherine and Narang, Sharan and
-             Matena, Michael and Zhou, Yanqi and Li, Wei and Liu, Peter J.},
-  journal = {Journal of Machine Learning Research},
-  volume  = {21},
-  number  = {140},
-  pages   = {1--67},
-  year    = {2020},
-  eprint  = {1910.10683},
-  archivePrefix = {arXiv},
-}"""
+    citation = "raffel2020exploring"
+    year = 2019
+    evidence = "independent"
+    extrapolates = True
 
     def __init__(
         self, num_heads: int, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
@@ -79,33 +71,17 @@ class T5(PositionEncoding):
         """The distances at which the next bucket begins, rising."""
         return torch.tensor(self._boundaries, dtype=torch.float64, device=coordinates.position.device)
 
-    def terms(
-        self,
-        q_coordinates: Coordinates,
-        k_coordinates: Coordinates,
-        q_input: Tensor | None = None,
-        k_input: Tensor | None = None,
-    ) -> tuple[Term, ...]:
+    def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """The bias, its buckets put in the order of the distance: far past … 0 … far future."""
         rows = self.table[:, : self.per_side].flip(1)
         if self.bidirectional:
             rows = torch.cat([rows, self.table[:, self.per_side + 1 :]], dim=1)
-        return (DistanceBias(Rows(rows, Steps(self.place(q_coordinates).tables))),)
+        return (DistanceBias(Rows(rows, Steps(self.place(q_at).tables))),)
 
-    def oracle(
-        self,
-        h: int,
-        i: int,
-        j: int,
-        q: Tensor,
-        k: Tensor,
-        x: Tensor | None,
-        coordinates: Coordinates,
-        scale: float,
-    ) -> float:
-        delta = math.trunc(at(coordinates, j) - at(coordinates, i))
+    def oracle(self, pair: Pair) -> float:
+        delta = math.trunc(pair.distance)
         bucket = self.per_side * (delta > 0) + self._f(abs(delta)) if self.bidirectional else self._f(max(-delta, 0))
-        return scale * (q[h, i] @ k[h, j]).item() + self.table[h, bucket].item()
+        return pair.scale * pair.dot + self.table[pair.h, bucket].item()
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:

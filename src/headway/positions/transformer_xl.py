@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
-from ..terms import RelativeKeys, Sinusoids, Term
-from ._base import PositionEncoding, at, need_base, need_positive, rates
+from ..terms import RelativeKeys, Sinusoids
+from ._base import Input, Pair, PositionEncoding, Terms, need_base, need_positive, rates
 
 
 class TransformerXL(PositionEncoding):
@@ -26,15 +26,8 @@ class TransformerXL(PositionEncoding):
     Cite: Dai et al. 2019, section 3.3.
     """
 
-    citation = """@inproceedings{dai2019transformer,
-  title     = {Transformer-{XL}: Attentive Language Models beyond a Fixed-Length Context},
-  author    = {Dai, Zihang and Yang, Zhilin and Yang, Yiming and Carbonell, Jaime and Le, Quoc V. and
-               Salakhutdinov, Ruslan},
-  booktitle = {Proceedings of the 57th Annual Meeting of the Association for Computational Linguistics},
-  year      = {2019},
-  eprint    = {1901.02860},
-  archivePrefix = {arXiv},
-}"""
+    citation = "dai2019transformer"
+    year = 2019
 
     def __init__(self, embed_dim: int, num_heads: int, head_dim: int, base: float = 10000.0) -> None:
         super().__init__()
@@ -56,33 +49,17 @@ class TransformerXL(PositionEncoding):
             )
         return (q + self.u[:, None]).to(q.dtype)
 
-    def terms(
-        self,
-        q_coordinates: Coordinates,
-        k_coordinates: Coordinates,
-        q_input: Tensor | None = None,
-        k_input: Tensor | None = None,
-    ) -> tuple[Term, ...]:
+    def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """⟨q + v, W_R·R⟩, with frequencies in float64."""
-        frequencies = rates(self.embed_dim // 2, self.embed_dim, self.base, q_coordinates.position.device)
+        frequencies = rates(self.embed_dim // 2, self.embed_dim, self.base, q_at.position.device)
         return (RelativeKeys(Sinusoids(self.W_R, frequencies), query_bias=self.v),)
 
-    def oracle(
-        self,
-        h: int,
-        i: int,
-        j: int,
-        q: Tensor,
-        k: Tensor,
-        x: Tensor | None,
-        coordinates: Coordinates,
-        scale: float,
-    ) -> float:
-        t, D = at(coordinates, i) - at(coordinates, j), self.embed_dim
+    def oracle(self, pair: Pair) -> float:
+        t, D = -pair.distance, self.embed_dim
         turns = [t / self.base ** (2 * c / D) for c in range(D // 2)]
         R = torch.tensor([math.sin(a) for a in turns] + [math.cos(a) for a in turns], dtype=torch.float64)
-        u, v, W_R = self.u[h].double(), self.v[h].double(), self.W_R[h].double()
-        return scale * ((q[h, i] + u) @ k[h, j] + (q[h, i] + v) @ (W_R @ R)).item()
+        u, v, W_R = (part[pair.h].double() for part in (self.u, self.v, self.W_R))
+        return pair.scale * ((pair.query + u) @ pair.key + (pair.query + v) @ (W_R @ R)).item()
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:

@@ -23,6 +23,7 @@ class UnitIndex(PositionEncoding):
     """
 
     citation = "% UnitIndex is a baseline for teaching: there is no paper to cite"
+    extrapolates = True
 
     def locate(self, coordinates: Coordinates) -> Coordinates:
         """Positions divided by the length − 1, in float64."""

@@ -19,8 +19,8 @@ from ..errors import HeadwayError
 from ..kernels import KERNELS
 from ..kernels import reference as spec
 from ..masks import Boolean, Causal, Documents, Mask, Padding
-from ..positions import PositionEncoding
-from .inputs import Layer, Sizes, gaps, randomized
+from ..positions import Pair, PositionEncoding
+from .inputs import Layer, Sizes, gaps, on_axes, randomized
 from .tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison, assert_close
 
 Check = Callable[[PositionEncoding], None]
@@ -56,6 +56,10 @@ def _x(layer: Layer, batch: int, n: int, seed: int = 1) -> Tensor:
     return torch.randn(batch, n, layer.sizes.embed_dim, generator=generator, dtype=torch.float64).to(weight.dtype)
 
 
+def _span(layer: Layer, n: int, start: int = 0, length: int | None = None) -> Coordinates:
+    return on_axes(Coordinates.span(n, start=start, length=length), layer.encoding.axes)
+
+
 def _kernels(layer: Layer, *, mask: Mask | None = None, wants_gradient: bool = False) -> Iterator[str]:
     """The kernels that take this layer; the golden table holds which they are."""
     for name, reasons in kernel_reasons(layer, mask=mask, wants_gradient=wants_gradient).items():
@@ -65,7 +69,7 @@ def _kernels(layer: Layer, *, mask: Mask | None = None, wants_gradient: bool = F
 
 def kernel_reasons(layer: Layer, *, mask: Mask | None = None, wants_gradient: bool = False) -> dict[str, list[str]]:
     """What speaks against each kernel for a call of this layer, with and without gradients."""
-    coordinates = Coordinates.span(6)
+    coordinates = _span(layer, 6)
     with torch.set_grad_enabled(wants_gradient):
         x = layer.embed(_x(layer, 1, 6), coordinates)
         q, k, v = layer.project(x)
@@ -74,7 +78,7 @@ def kernel_reasons(layer: Layer, *, mask: Mask | None = None, wants_gradient: bo
             k,
             v,
             encoding=layer.in_attention,
-            mask=mask,
+            mask=Causal() if mask is None and layer.encoding.causal_only else mask,
             q_positions=coordinates,
             k_positions=coordinates,
             q_input=x,
@@ -125,7 +129,7 @@ def depends_on_length(encoding: PositionEncoding) -> bool:
     """Whether the code of a token changes with the length of the stream it stands in, measured."""
     layer = _layer(encoding)
     x = _x(layer, 1, 6)
-    near, far = (Coordinates.span(6, length=length) for length in (6, 12))
+    near, far = (_span(layer, 6, length=length) for length in (6, 12))
     return not torch.equal(layer(x, near, kernel="reference"), layer(x, far, kernel="reference"))
 
 
@@ -136,35 +140,41 @@ def matches_its_formula(encoding: PositionEncoding) -> None:
     """Embeddings, scores and values are the paper's formula, pair by pair in float64, at any positions."""
     layer = _layer(encoding).requires_grad_(False)
     n = 7
-    for seed, coordinates in enumerate(
-        (Coordinates.span(n), gaps(n, torch.Generator().manual_seed(5), layer.sizes.max_length))
-    ):
+    anywhere = gaps(n, torch.Generator().manual_seed(5), layer.sizes.max_length)
+    for seed, coordinates in enumerate((_span(layer, n), on_axes(anywhere, layer.encoding.axes))):
         x = _x(layer, 1, n, seed)
         embedded = layer.embed(x, coordinates)
         assert_close("embed", embedded[0], layer.encoding.oracle_embed(x[0], coordinates), EXACT)
         q, k, v = (part[0].detach() for part in layer.project(embedded))
-        heads, head_dim = q.shape[0], q.shape[2]
         if layer.in_attention is None:
             continue
-        scale = layer.encoding.default_scale(head_dim)
-        expected = torch.zeros_like(v)
-        for h in range(heads):
-            for i in range(n):
-                scores = [layer.encoding.oracle(h, i, j, q, k, embedded[0], coordinates, scale) for j in range(n)]
-                weights = torch.tensor(scores, dtype=torch.float64).softmax(0)
-                values = [layer.encoding.oracle_value(h, i, j, v, coordinates) for j in range(n)]
-                expected[h, i] = sum(w * value for w, value in zip(weights, values, strict=True))
-        for kernel in KERNELS:
-            if not kernel_reasons(layer)[kernel]:
+        expected = _by_oracle(layer, q, k, v, embedded[0], coordinates)
+        for kernel, reasons in kernel_reasons(layer).items():
+            if not reasons:
                 assert_close(f"output on {kernel}", layer(x, coordinates, kernel=kernel)[0], expected, EXACT)
+
+
+def _by_oracle(layer: Layer, q: Tensor, k: Tensor, v: Tensor, x: Tensor, coordinates: Coordinates) -> Tensor:
+    """The output of one sequence, pair by pair, as the paper writes it."""
+    encoding, (heads, n, head_dim) = layer.encoding, q.shape
+    scale = encoding.default_scale(head_dim)
+    expected = torch.zeros_like(v)
+    for h in range(heads):
+        for i in range(n):
+            seen = range(i + 1) if encoding.causal_only else range(n)
+            pairs = [Pair(h, i, j, q, k, x, coordinates, scale) for j in seen]
+            weights = encoding.oracle_weights(h, i, [encoding.oracle(pair) for pair in pairs])
+            for weight, pair in zip(weights, pairs, strict=True):
+                expected[h, i] += weight * encoding.oracle_value(pair, v)
+    return expected
 
 
 def changes_the_output(encoding: PositionEncoding) -> None:
     """Where the encoding acts at all, the output differs from the one without it."""
     layer = _layer(encoding)
-    x, coordinates = _x(layer, 1, 6), Coordinates.span(6)
+    x, coordinates = _x(layer, 1, 6), _span(layer, 6)
     q, k, v = layer.project(x)
-    plain = attention(q, k, v)
+    plain = attention(q, k, v, mask=Causal() if encoding.causal_only else None)
     same = torch.allclose(layer(x, coordinates), plain)
     assert same == (not encoding.acts), f"acts through {sorted(encoding.acts)}, yet the output is the plain one: {same}"
 
@@ -183,7 +193,7 @@ def keeps_the_promise_in_every_dtype(encoding: PositionEncoding) -> None:
                 far = not layer.sizes.max_length and layer.in_attention is not None
                 start = 4000 if far else 0
                 x = _x(layer, 1, n, draw)
-                coordinates = Coordinates.span(n, start=start)
+                coordinates = _span(layer, n, start=start)
                 results = [
                     _gradients(layer, x, coordinates, kernel),
                     _gradients(layer, x, coordinates, None),
@@ -205,7 +215,7 @@ def embeds_far_away_as_near(encoding: PositionEncoding) -> None:
         layer = _layer(encoding, dtype=dtype)
         n = 9
         start = min(4000, (layer.sizes.max_length or 4009) - n)
-        x, coordinates = _x(layer, 1, n), Coordinates.span(n, start=start)
+        x, coordinates = _x(layer, 1, n), _span(layer, n, start=start)
         found, exact = layer.embed(x, coordinates), copy.deepcopy(layer).double().embed(x.double(), coordinates)
         assert found.dtype == dtype, f"embed turned {dtype} into {found.dtype}"
         assert_close(f"embed in {dtype}", found, exact, 2 * torch.finfo(dtype).eps)
@@ -264,36 +274,33 @@ def _gradients(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str | 
 
 
 def every_gradient_is_there(encoding: PositionEncoding) -> None:
-    """Each parameter has a gradient that is not zero and is the derivative, by finite differences in float64."""
+    """Each parameter has a gradient that is not zero; it and the input's are finite differences' in float64."""
     layer = _layer(encoding, seed=3)
     n = 5
-    x, coordinates = _x(layer, 1, n), Coordinates.span(n)
-    parameters = dict(layer.encoding.named_parameters())
+    x, coordinates = _x(layer, 1, n).requires_grad_(), _span(layer, n)
+    leaves = {f"parameter {name}": leaf for name, leaf in layer.encoding.named_parameters()} | {"the input": x}
 
     def loss() -> Tensor:
         out = layer(x, coordinates, mask=Causal(), kernel="reference")
         return (out * torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)).sum()
 
-    if not parameters:
-        return
-    found = torch.autograd.grad(loss(), list(parameters.values()), allow_unused=True)
-    for (name, parameter), grad in zip(parameters.items(), found, strict=True):
-        assert grad is not None, f"parameter {name} has no gradient"
-        assert grad.abs().max() > 0, f"the gradient of parameter {name} is zero"
+    found = torch.autograd.grad(loss(), list(leaves.values()), allow_unused=True)
+    for (name, leaf), grad in zip(leaves.items(), found, strict=True):
+        assert grad is not None, f"{name} has no gradient"
+        assert grad.abs().max() > 0, f"the gradient of {name} is zero"
         generator = torch.Generator().manual_seed(7)
-        direction = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+        direction = torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype)
         step = 1e-5
         with torch.no_grad():
-            parameter.add_(step * direction)
+            leaf.add_(step * direction)
             above = loss().item()
-            parameter.sub_(2 * step * direction)
+            leaf.sub_(2 * step * direction)
             below = loss().item()
-            parameter.add_(step * direction)
+            leaf.add_(step * direction)
         expected = (above - below) / (2 * step)
         value = (grad * direction).sum().item()
         assert math.isclose(value, expected, rel_tol=1e-4, abs_tol=1e-6), (
-            f"the gradient of parameter {name} is {value:.6g} along a direction in which the output changes by "
-            f"{expected:.6g}"
+            f"the gradient of {name} is {value:.6g} along a direction in which the output changes by {expected:.6g}"
         )
 
 
@@ -306,7 +313,7 @@ def decoding_equals_a_full_pass(encoding: PositionEncoding) -> None:
     with torch.no_grad():
         for kernel in _kernels(layer, mask=Causal()):
             for t in range(1, n + 1):
-                coordinates = Coordinates.span(t, length=n if cached else t)
+                coordinates = _span(layer, t, length=n if cached else t)
                 full = layer(x[:, :t], coordinates, mask=Causal(), kernel=kernel)[:, :, -1:]
                 assert_close(f"token {t} on {kernel}", _step(layer, x[:, :t], coordinates, kernel, cached), full, EXACT)
 
@@ -316,12 +323,12 @@ def packed_equals_separate(encoding: PositionEncoding) -> None:
     layer = _layer(encoding)
     lengths = [4, 1, 6]
     x = _x(layer, 1, sum(lengths))
-    coordinates = Coordinates.packed(lengths)
+    coordinates = on_axes(Coordinates.packed(lengths), layer.encoding.axes)
     with torch.no_grad():
         for kernel in _kernels(layer, mask=Causal() & Documents()):
             packed = layer(x, coordinates, mask=Causal() & Documents(), kernel=kernel)
             alone = [
-                layer(part, Coordinates.span(part.shape[1]), mask=Causal(), kernel=kernel)
+                layer(part, _span(layer, part.shape[1]), mask=Causal(), kernel=kernel)
                 for part in x.split(lengths, dim=1)
             ]
             assert_close(f"packed on {kernel}", packed, torch.cat(alone, dim=2), EXACT)
@@ -336,11 +343,11 @@ def padded_equals_unpadded(encoding: PositionEncoding) -> None:
         for side in ("left", "right"):
             mask = Causal() & Padding(torch.tensor(lengths), side)
             for kernel in _kernels(layer, mask=Causal() & Padding()):
-                coordinates = Coordinates.padded(lengths, n, side=side)
+                coordinates = on_axes(Coordinates.padded(lengths, n, side=side), layer.encoding.axes)
                 padded = layer(x, coordinates, mask=mask, kernel=kernel)
                 for row, length in enumerate(lengths):
                     real = slice(n - length, n) if side == "left" else slice(0, length)
-                    alone = layer(x[row : row + 1, real], Coordinates.span(length), mask=Causal(), kernel=kernel)
+                    alone = layer(x[row : row + 1, real], _span(layer, length), mask=Causal(), kernel=kernel)
                     assert_close(f"{side} padding on {kernel}", padded[row : row + 1, :, real], alone, EXACT)
 
 
@@ -351,7 +358,7 @@ def the_future_leaves_the_past(encoding: PositionEncoding) -> None:
     x = _x(layer, 1, n)
     other = x.clone()
     other[:, cut:] = _x(layer, 1, n - cut, seed=9)
-    coordinates = Coordinates.span(n)
+    coordinates = _span(layer, n)
     with torch.no_grad():
         for kernel in _kernels(layer, mask=Causal()):
             first, second = (layer(y, coordinates, mask=Causal(), kernel=kernel) for y in (x, other))
@@ -366,10 +373,11 @@ def rows_without_keys_are_zero(encoding: PositionEncoding) -> None:
     allowed = torch.ones(n, n, dtype=torch.bool)
     allowed[2] = False
     allowed[:, 3] = False
-    coordinates = Coordinates.span(n)
-    for kernel in _kernels(layer, mask=Boolean(allowed), wants_gradient=True):
+    coordinates = _span(layer, n)
+    mask: Mask = Boolean(allowed) & Causal() if encoding.causal_only else Boolean(allowed)
+    for kernel in _kernels(layer, mask=mask, wants_gradient=True):
         x = _x(layer, 1, n).requires_grad_()
-        out = layer(x, coordinates, mask=Boolean(allowed), kernel=kernel)
+        out = layer(x, coordinates, mask=mask, kernel=kernel)
         assert torch.isfinite(out).all(), f"the output is not finite on {kernel}"
         blind = out[:, :, 2].abs().max().item()
         assert blind == 0, f"a query that sees nothing gives {blind} on {kernel}"
@@ -383,7 +391,7 @@ def rows_without_keys_are_zero(encoding: PositionEncoding) -> None:
 def survives_saving(encoding: PositionEncoding) -> None:
     """state_dict, safetensors, pickle and deepcopy after a forward pass give the same outputs again."""
     layer = _layer(encoding)
-    x, coordinates = _x(layer, 1, 6), Coordinates.span(6)
+    x, coordinates = _x(layer, 1, 6), _span(layer, 6)
     expected = layer(x, coordinates)
     fresh = _layer(encoding, seed=11)
     fresh.load_state_dict(layer.state_dict())
@@ -406,10 +414,10 @@ def instances_share_nothing(encoding: PositionEncoding) -> None:
     """Another instance, at work in between, changes nothing; nor do other lengths, dtypes and coordinates."""
     layer, other = _layer(encoding), _layer(encoding, seed=2)
     x = _x(layer, 1, 6)
-    first = layer(x, Coordinates.span(6))
-    other(_x(other, 2, 9), Coordinates.span(9))
-    copy.deepcopy(layer).float()(x.float()[:, :4], Coordinates.span(4, start=3))
-    assert torch.equal(layer(x, Coordinates.span(6)), first), "the output changed after other calls"
+    first = layer(x, _span(layer, 6))
+    other(_x(other, 2, 9), _span(layer, 9))
+    copy.deepcopy(layer).float()(x.float()[:, :4], _span(layer, 4, start=3))
+    assert torch.equal(layer(x, _span(layer, 6)), first), "the output changed after other calls"
 
 
 def compiles_as_one_graph(encoding: PositionEncoding) -> None:
@@ -427,7 +435,7 @@ def compiles_as_one_graph(encoding: PositionEncoding) -> None:
             graphs.clear()
 
             def run(x: Tensor, kernel: str = kernel) -> Tensor:
-                coordinates = Coordinates.span(x.shape[1], device=x.device)
+                coordinates = _span(layer, x.shape[1])
                 return layer(x, coordinates, mask=Causal(), kernel=kernel)
 
             compiled = torch.compile(run, fullgraph=True, backend=count)
@@ -453,7 +461,7 @@ def compiles_as_one_graph(encoding: PositionEncoding) -> None:
 def trains_with_dropout(encoding: PositionEncoding) -> None:
     """With dropout, on the kernels that draw it, outputs differ from draw to draw and keep their mean."""
     layer = _layer(encoding).train()
-    x, coordinates = _x(layer, 1, 6), Coordinates.span(6)
+    x, coordinates = _x(layer, 1, 6), _span(layer, 6)
     torch.manual_seed(0)
     with torch.no_grad():
         draws = torch.stack([layer(x, coordinates, dropout=0.2, kernel="reference") for _ in range(400)])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
+from ..masks import Causal
 from ..positions import PositionEncoding
 from ..terms import (
     Classes,
     Clip,
+    Cosines,
     DenseBias,
     DistanceBias,
     Grid,
@@ -29,6 +31,7 @@ from ..terms import (
     ScoreMap,
     Sinusoids,
     Steps,
+    Stretched,
     Temperature,
     Term,
     TokenBias,
@@ -110,6 +113,8 @@ class Layer(torch.nn.Module):
 
         x = self.embed(x, coordinates)
         q, k, v = self.project(x)
+        if mask is None and self.encoding.causal_only:
+            mask = Causal()
         return attention(
             q,
             k,
@@ -123,6 +128,15 @@ class Layer(torch.nn.Module):
             kernel=kernel,
             dropout=dropout,
         )
+
+
+def on_axes(coordinates: Coordinates, axes: int | None) -> Coordinates:
+    """The same tokens as an encoding of so many axes reads them: position p is written in digits of base 4."""
+    if axes in (None, 1):
+        return coordinates
+    p = coordinates.position[..., 0]
+    digits = [p // 4 ** (axes - 1 - axis) % (4 if axis else 1 << 62) for axis in range(axes)]
+    return replace(coordinates, position=torch.stack(digits, dim=-1))
 
 
 def gaps(n: int, generator: torch.Generator, limit: int | None) -> Coordinates:
@@ -148,6 +162,12 @@ def term_examples(
     knots = torch.tensor([-6.0, -1.5, 0.0, 4.0])
     steps = torch.tensor([-7.0, -2.0, 0.0, 1.0, 5.0])
     ids = torch.arange(max(n, m)) % 2
+    edges, stretch = torch.tensor([0.4, 0.9]), torch.linspace(0.2, 0.9, max(n, m))
+
+    def pieces(slope: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Intercepts with which the straight pieces meet at the edges, and their slopes."""
+        steps = (slope[:, :-1] - slope[:, 1:]) * edges.to(slope.dtype)
+        return first[:, None] + torch.cat([torch.zeros_like(slope[:, :1]), steps.cumsum(-1)], dim=-1), slope
 
     def product(q: Tensor, k: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
         return (q * weight) @ k.transpose(-1, -2)
@@ -176,6 +196,10 @@ def term_examples(
         "distance bias, logarithm": [DistanceBias(Log(draw(heads), positive(draw(heads))))],
         "distance bias, power": [DistanceBias(Power(draw(heads), positive(draw(heads))))],
         "distance bias, piecewise": [DistanceBias(Piecewise(knots, draw(heads, 4)))],
+        "distance bias, cosines": [DistanceBias(Cosines(draw(heads, 3), torch.tensor([1.0, 0.3, 0.05])))],
+        "distance bias, stretched": [
+            DistanceBias(Stretched(edges, *pieces(draw(heads, 3), draw(heads)), positive(draw(1)), stretch[None, :n]))
+        ],
         "relative keys": [RelativeKeys(Rows(draw(1, 9, head_dim), Clip(-4, 4)), query_bias=draw(heads, head_dim))],
         "relative keys, own query": [
             RelativeKeys(Rows(draw(heads, 9, head_dim), Clip(-4, 4)), query=draw(batch, heads, n, head_dim))

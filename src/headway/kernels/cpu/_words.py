@@ -22,6 +22,7 @@ from ...terms import (
     Log,
     Map,
     Piecewise,
+    Power,
     RelativeKeys,
     RelativeQueries,
     RelativeValues,
@@ -273,7 +274,7 @@ class Words:
             self.row += (LINEAR, values.axis)
             self.parameter(values.past, heads)
             self.parameter(values.future, heads)
-        else:
+        elif isinstance(values, (Log, Power)):
             self.row += (LOG if isinstance(values, Log) else POWER, values.axis)
             self.parameter(values.weight, heads)
             self.parameter(values.rate if isinstance(values, Log) else values.exponent, heads)
