@@ -74,6 +74,7 @@ $(TORCH): constraints.txt
 
 $(READY): pyproject.toml $(TORCH)
 	@$(PIP) install --quiet -c constraints.txt --config-settings wheel.cmake=false -e ".[study,test,dev]"
+	@$(PIP) install --quiet -c constraints.txt --no-deps timm  # without torchvision, whose builds do not fit a CPU torch
 	@touch $@
 
 # CMake knows best what has to be compiled again, and is asked each time. Where it is missing pip brings its own;

@@ -127,7 +127,7 @@ def test_encodings_lists_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     for name in ENCODINGS:
         assert f" {name} " in printed
-    assert "queries and keys" in printed
+    assert "q and k" in printed
 
 
 def test_encodings_shows_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,10 +19,13 @@ if TYPE_CHECKING:
 SIZES = {"num_heads": 8, "head_dim": 64, "embed_dim": 512, "max_length": 512, "bidirectional": False}
 """The model for which parameters are counted."""
 
+WIDE = 150
+"""Columns of a terminal from which on each row says what it is."""
+
 PLACES = {
-    "locate": "where tokens are",
+    "locate": "positions",
     "embed": "embeddings",
-    "prepare": "queries and keys",
+    "prepare": "q and k",
     "terms": "scores",
 }
 
@@ -29,28 +34,50 @@ def run(
     name: Annotated[
         str | None, typer.Argument(help="One encoding, as compare takes it: rope, 'rope(base=500000)', mine.py:Mine.")
     ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to save the picture of that one, as a PNG.")] = None,
 ) -> None:
-    """List the position encodings, or show one: what it computes and what its properties are."""
+    """List the position encodings, or show one: what it computes, what its properties are, and a picture."""
     from .. import positions
+    from ..errors import HeadwayError
 
-    out = console()
+    say = console()
     if name is None:
-        out.print(_table(positions.ENCODINGS))
-        out.print(
-            "[dim]parameters: for 8 heads of 64 and a length of 512, in one direction. "
+        if out is not None:
+            raise HeadwayError(f"--out is {out} but no encoding is named: give headway encodings NAME --out {out}")
+        say.print(_table(positions.ENCODINGS, wide=say.width >= WIDE))
+        kinds, functions = _counted(positions.ENCODINGS)
+        say.print(
+            f"{kinds}; {functions} distinct functions whose numbers were compared with the authors' or somebody "
+            "else's code.\n[dim]parameters: for 8 heads of 64 and a length of 512, in one direction. beyond: whether "
+            "by construction nothing new is met beyond the trained lengths. kernels: those that take it in training. "
             "One of them in full: headway encodings NAME[/dim]"
         )
         return
     encoding = positions.encoding(name, **SIZES)
-    out.print(f"[bold]{type(encoding).__name__}[/bold]: acts on {_places(encoding)}\n")
-    out.print(inspect.cleandoc(inspect.getdoc(type(encoding)) or "It has no docstring."), markup=False)
-    out.print("\n[bold]Properties[/bold], measured")
-    out.print(str(encoding.properties()), markup=False, soft_wrap=True)
+    kind = type(encoding)
+    say.print(f"[bold]{kind.__name__}[/bold]: acts on {_places(encoding)}\n")
+    say.print(inspect.cleandoc(inspect.getdoc(kind) or "It has no docstring."), markup=False)
+    say.print(f"\n[bold]Arguments[/bold]  {_arguments(encoding)}", highlight=False)
+    say.print(f"[bold]Kind[/bold]       {encoding.kind}: {positions.KINDS[encoding.kind]}", highlight=False)
+    say.print(f"[bold]Evidence[/bold]   {positions.EVIDENCE[encoding.evidence]}", highlight=False)
+    say.print(f"[bold]Kernels[/bold]    {_kernels(encoding)}", highlight=False)
+    if encoding.acts != {"locate"}:
+        say.print("\n[bold]Properties[/bold], measured")
+        say.print(str(encoding.properties()), markup=False, soft_wrap=True)
     if cited := positions.citation(encoding):
-        out.print(f"\n{inspect.cleandoc(cited)}", markup=False)
+        say.print(f"\n{inspect.cleandoc(cited)}", markup=False)
+    if out is not None:
+        from ..study.charts import png
+        from ..study.portrait import portrait
+
+        png(portrait(encoding, name), out)
+        say.print(f"\npicture: {out}", markup=False, soft_wrap=True)
+    elif encoding.acts:
+        say.print(f"\n[dim]a picture of it: headway encodings {name!r} --out {kind.__name__.lower()}.png[/dim]")
 
 
-def _table(encodings: dict[str, type[PositionEncoding]]) -> Table:
+def _table(encodings: dict[str, type[PositionEncoding]], wide: bool) -> Table:
+    """A row for each encoding; on a wide terminal with a sentence."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -58,17 +85,70 @@ def _table(encodings: dict[str, type[PositionEncoding]]) -> Table:
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("name", style="bold", no_wrap=True)
+    table.add_column("year", no_wrap=True)
     table.add_column("acts on", no_wrap=True)
     table.add_column("parameters", justify="right", no_wrap=True)
-    table.add_column("what it is")
+    table.add_column("beyond", no_wrap=True)
+    table.add_column("kernels", no_wrap=True)
+    table.add_column("evidence", no_wrap=True)
+    if wide:
+        table.add_column("what it is", no_wrap=True, overflow="ellipsis")
     for name, cls in encodings.items():
         built = encoding(name, **SIZES)
         learned = sum(parameter.numel() for parameter in built.parameters())
-        first_line = (inspect.getdoc(cls) or "").split("\n")[0]
-        table.add_row(name, _places(built), f"{learned:,}", first_line)
+        sentence = (inspect.getdoc(cls) or "").split("\n")[0]
+        table.add_row(
+            name,
+            str(cls.year or "–"),
+            _places(built),
+            f"{learned:,}",
+            "yes" if cls.extrapolates else "no",
+            _kernels(built),
+            cls.evidence,
+            *([sentence] if wide else []),
+        )
     return table
+
+
+def _counted(encodings: dict[str, type[PositionEncoding]]) -> tuple[str, int]:
+    """How many rows of each kind there are, and how many distinct functions with evidence beyond a formula."""
+    from ..positions import KINDS
+
+    count = {kind: sum(cls.kind == kind for cls in encodings.values()) for kind in KINDS}
+    said = ", ".join(f"{number} of kind {kind}" for kind, number in count.items() if number)
+    proven = [cls for cls in encodings.values() if cls.evidence != "formula" and cls.same_function_as is None]
+    return f"{len(encodings)} rows: {said}", len(proven)
 
 
 def _places(encoding: PositionEncoding) -> str:
     acts = [place for hook, place in PLACES.items() if hook in encoding.acts]
     return ", ".join(acts) or "nothing"
+
+
+def _arguments(encoding: PositionEncoding) -> str:
+    """The constructor's arguments with their usual values."""
+    parameters = inspect.signature(type(encoding)).parameters.values()
+    return ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters) or "none"
+
+
+def _kernels(encoding: PositionEncoding) -> str:
+    """The kernels that take a training step with this encoding."""
+    import torch
+
+    from ..attention import explain
+    from ..coordinates import Coordinates
+    from ..masks import Causal
+
+    if encoding.acts == {"locate"}:
+        return "those of what reads it"
+    if "embed" in encoding.acts and not encoding.acts & {"prepare", "terms"}:
+        return "all"
+    n, heads, head_dim = 4, SIZES["num_heads"], SIZES["head_dim"]
+    q, k, v = (torch.zeros(1, heads, n, head_dim, requires_grad=True) for _ in range(3))
+    x = torch.zeros(1, n, SIZES["embed_dim"])
+    at = Coordinates.span(n)
+    at = replace(at, position=at.position.expand(-1, -1, encoding.axes or 1))
+    explanation = explain(
+        q, k, v, encoding=encoding, mask=Causal(), q_positions=at, k_positions=at, q_input=x, k_input=x
+    )
+    return ", ".join(name for name, reasons in explanation.reasons.items() if not reasons)

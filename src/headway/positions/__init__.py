@@ -1,5 +1,7 @@
 """Position encodings: ways for attention to know where a token stands, one file for each."""
 
+from ._base import EVIDENCE as EVIDENCE
+from ._base import KINDS as KINDS
 from ._base import Pair as Pair
 from ._base import PositionEncoding as PositionEncoding
 from ._compose import Compose as Compose
@@ -36,6 +38,8 @@ ENCODINGS: dict[str, type[PositionEncoding]] = {
 
 __all__ = [
     "ENCODINGS",
+    "KINDS",
+    "EVIDENCE",
     "PositionEncoding",
     "Pair",
     "encoding",

@@ -16,4 +16,5 @@ class Gopher(TransformerXL):
 
     citation = "rae2021scaling"
     year = 2021
+    evidence = "independent"
     same_function_as = "transformer-xl"

@@ -15,4 +15,5 @@ class NoPE(PositionEncoding):
 
     citation = "haviv2022transformer kazemnejad2023impact"
     year = 2022
+    evidence = "independent"
     extrapolates = True

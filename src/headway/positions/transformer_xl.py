@@ -28,6 +28,7 @@ class TransformerXL(PositionEncoding):
 
     citation = "dai2019transformer"
     year = 2019
+    evidence = "independent"
 
     def __init__(self, embed_dim: int, num_heads: int, head_dim: int, base: float = 10000.0) -> None:
         super().__init__()
