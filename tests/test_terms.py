@@ -88,6 +88,8 @@ def test_a_block_holds_its_queries_alone(name: str) -> None:
                 cut = getattr(part, key)
                 if isinstance(value, T.Part):
                     parts.append((value, cut))
+                elif isinstance(value, tuple) and value:
+                    parts += zip(value, cut, strict=True)
                 elif not isinstance(value, Tensor):
                     assert cut is value
                 elif key in ("factor", "queries"):

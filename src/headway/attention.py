@@ -237,7 +237,8 @@ def _call(
         own = encoding.terms(q_coordinates, k_coordinates, q_input, k_input)
         prepared_q = encoding.prepare_query(q, q_coordinates)
         prepared_k = k if k_coordinates.prepared else encoding.prepare_key(k, k_coordinates)
-        own = tuple(_unprepared(term, q, k, prepared_q, prepared_k, k_coordinates) for term in own)
+        cached = k_coordinates.prepared and "prepare" in encoding.acts
+        own = tuple(_unprepared(term, q, k, prepared_q, prepared_k, cached) for term in own)
         q, k = prepared_q, prepared_k
         if q.shape[3] != k.shape[3]:
             raise HeadwayError(
@@ -417,14 +418,12 @@ def _aligned(q: Coordinates, k: Coordinates) -> bool:
     return True if n <= m and q.start - k.start == m - n else False  # noqa: SIM210
 
 
-def _unprepared(
-    term: Term, q: Tensor, k: Tensor, prepared_q: Tensor, prepared_k: Tensor, k_coordinates: Coordinates
-) -> Term:
+def _unprepared(term: Term, q: Tensor, k: Tensor, prepared_q: Tensor, prepared_k: Tensor, cached: bool) -> Term:
     """Relative terms speak of q and k before ``prepare``."""
     if isinstance(term, RelativeKeys) and term.query is None and prepared_q is not q:
         return replace(term, query=q)
     if isinstance(term, RelativeQueries) and term.key is None:
-        if k_coordinates.prepared:
+        if cached:
             raise HeadwayError(
                 "the encoding reads keys as they were before prepare, which a cache of prepared keys does not hold: "
                 "set cache_prepared = False on it"

@@ -107,9 +107,9 @@ class Classes(Part):
 
 @dataclass(frozen=True)
 class Grid(Part):
-    """row = (row of the first map)·count of the second + row of the second …: a table over several axes."""
+    """row = (row of the first map)·count of the second + row of the second …: a table over several axes, or classes."""
 
-    maps: tuple[Clip | Steps, ...]
+    maps: tuple[Clip | Steps | Classes, ...]
 
     @property
     def count(self) -> int:
@@ -124,6 +124,9 @@ class Grid(Part):
         for part in self.maps[1:]:
             row = row * part.count + part.rows(q, k)
         return row
+
+    def block(self, start: int, stop: int) -> Self:
+        return replace(self, maps=tuple(part.block(start, stop) for part in self.maps))
 
 
 Map = Clip | Steps | Classes | Grid
@@ -498,6 +501,7 @@ def _bias_fits(values: Bias, s: Sizes) -> Iterator[Fit]:
 
 def _table_fits(rows: Rows, s: Sizes, width: int | None) -> Iterator[Fit]:
     yield "table", rows.table, ((1, s.heads), (rows.map.count,), *(() if width is None else ((width,),)))
-    if isinstance(rows.map, Classes):
-        yield "q_class", rows.map.q_class, ((1, s.batch), (s.n,))
-        yield "k_class", rows.map.k_class, ((1, s.batch), (s.m,))
+    for part in rows.map.maps if isinstance(rows.map, Grid) else (rows.map,):
+        if isinstance(part, Classes):
+            yield "q_class", part.q_class, ((1, s.batch), (s.n,))
+            yield "k_class", part.k_class, ((1, s.batch), (s.m,))

@@ -70,6 +70,54 @@ def test_crop_forgets_the_last() -> None:
             cache.crop(wrong)
 
 
+def test_keep_forgets_the_middle() -> None:
+    cache, keys, values = filled([4, 3])
+    cache.append(torch.zeros(2, 3, 0, 4), torch.zeros(2, 3, 0, 5), inputs=torch.arange(7.0).expand(2, 7).unsqueeze(-1))
+    cache.keep(5, 2)  # all of them
+    assert len(cache) == 7
+    cache.keep(2, 3)
+    kept = [0, 1, 4, 5, 6]
+    torch.testing.assert_close(cache.keys, keys[:, :, kept], rtol=0, atol=0)
+    torch.testing.assert_close(cache.values, values[:, :, kept], rtol=0, atol=0)
+    assert cache.inputs is not None
+    assert cache.inputs[0, :, 0].tolist() == kept
+    at = cache.coordinates
+    assert at is not None
+    assert (at.index.tolist(), at.axis().tolist(), at.length) == ([kept], [kept], 7)
+    assert (at.ordered, at.start) == (False, None)
+    after = continued(at, None, 1, torch.device("cpu"))
+    assert (after.index.item(), after.axis().item(), after.length) == (7, 7, 8)
+    for first, last in ((-1, 2), (2, -1)):
+        with pytest.raises(HeadwayError, match=f"keep the first {first} and the last {last} tokens: give at least 0"):
+            cache.keep(first, last)
+    cache.keep(0, 1)
+    torch.testing.assert_close(cache.keys, keys[:, :, 6:], rtol=0, atol=0)
+    KeyValueCache().keep(2, 3)
+
+
+def test_keep_starts_each_row_at_its_own_first_token() -> None:
+    """A row with fewer real tokens than are kept, keeps padding in front of them."""
+    cache, n = KeyValueCache(), 8
+    keys = torch.arange(3 * n).reshape(3, 1, n, 1).float()
+    cache.append(keys, keys, coordinates=Coordinates.padded([8, 6, 3], n))
+    cache.keep(2, 3)
+    assert cache.keys[:, 0, :, 0].tolist() == [[0, 1, 5, 6, 7], [10, 11, 13, 14, 15], [19, 20, 21, 22, 23]]
+    assert cache.coordinates is not None
+    assert cache.coordinates.index.tolist() == [[0, 1, 5, 6, 7], [0, 1, 3, 4, 5], [-2, -1, 0, 1, 2]]
+    assert cache.coordinates.length.tolist() == [[8], [6], [3]]  # type: ignore[union-attr]
+
+
+def test_keep_takes_documents_and_their_lengths_along() -> None:
+    cache, keys = KeyValueCache(), torch.randn(2, 1, 5, 4)
+    cache.append(keys, keys, coordinates=Coordinates.packed([2, 3]))
+    cache.keep(1, 2)
+    at = cache.coordinates
+    assert at is not None
+    assert at.document is not None
+    assert (at.document.tolist(), at.axis().tolist()) == ([[0, 1, 1]], [[0, 1, 2]])
+    assert at.length.tolist() == [[2, 3, 3]]  # type: ignore[union-attr]
+
+
 def test_reorder_chooses_rows() -> None:
     cache, keys, values = filled([2, 1])
     rows = torch.tensor([1, 1, 0])
@@ -110,6 +158,17 @@ def test_stack_cache_does_it_for_every_layer() -> None:
     assert cache.layers[1].keys.shape[0] == 1
     assert cache.coordinates.index.tolist() == [[-2, -1, 0, 1]]
     assert cache.coordinates.length.tolist() == [[2]]  # type: ignore[union-attr]
+
+
+def test_stack_cache_keeps_in_every_layer_and_leaves_the_context() -> None:
+    cache = StackCache(2)
+    for layer in (*cache.layers, cache.context[0]):
+        layer.append(torch.randn(2, 1, 6, 4), torch.randn(2, 1, 6, 4))
+    cache.coordinates = Coordinates.padded([6, 4], 6)
+    cache.keep(1, 2)
+    assert [len(layer) for layer in (*cache.layers, *cache.context)] == [3, 3, 6, 0]
+    assert cache.coordinates.index.tolist() == [[0, 4, 5], [0, 2, 3]]
+    StackCache(2).keep(1, 2)
 
 
 # ---------------------------------------------------------------- where what follows is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,6 +36,7 @@ def run(
         str | None, typer.Argument(help="One encoding, as compare takes it: rope, 'rope(base=500000)', mine.py:Mine.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where to save the picture of that one, as a PNG.")] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="The list as Markdown.")] = False,
 ) -> None:
     """List the position encodings, or show one: what it computes, what its properties are, and a picture."""
     from .. import positions
@@ -44,6 +46,9 @@ def run(
     if name is None:
         if out is not None:
             raise HeadwayError(f"--out is {out} but no encoding is named: give headway encodings NAME --out {out}")
+        if as_markdown:
+            say.print(markdown(positions.ENCODINGS), markup=False, soft_wrap=True, end="")
+            return
         say.print(_table(positions.ENCODINGS, wide=say.width >= WIDE))
         kinds, functions = _counted(positions.ENCODINGS)
         say.print(
@@ -76,28 +81,17 @@ def run(
         say.print(f"\n[dim]a picture of it: headway encodings {name!r} --out {kind.__name__.lower()}.png[/dim]")
 
 
-def _table(encodings: dict[str, type[PositionEncoding]], wide: bool) -> Table:
-    """A row for each encoding; on a wide terminal with a sentence."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+COLUMNS = ("name", "year", "acts on", "parameters", "beyond", "kernels", "evidence", "what it is")
 
+
+def _rows(encodings: dict[str, type[PositionEncoding]]) -> Iterator[tuple[str, ...]]:
+    """What each encoding is, under ``COLUMNS``."""
     from ..positions import encoding
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("name", style="bold", no_wrap=True)
-    table.add_column("year", no_wrap=True)
-    table.add_column("acts on", no_wrap=True)
-    table.add_column("parameters", justify="right", no_wrap=True)
-    table.add_column("beyond", no_wrap=True)
-    table.add_column("kernels", no_wrap=True)
-    table.add_column("evidence", no_wrap=True)
-    if wide:
-        table.add_column("what it is", no_wrap=True, overflow="ellipsis")
     for name, cls in encodings.items():
         built = encoding(name, **SIZES)
         learned = sum(parameter.numel() for parameter in built.parameters())
-        sentence = (inspect.getdoc(cls) or "").split("\n")[0]
-        table.add_row(
+        yield (
             name,
             str(cls.year or "–"),
             _places(built),
@@ -105,9 +99,35 @@ def _table(encodings: dict[str, type[PositionEncoding]], wide: bool) -> Table:
             "yes" if cls.extrapolates else "no",
             _kernels(built),
             cls.evidence,
-            *([sentence] if wide else []),
+            (inspect.getdoc(cls) or "").split("\n")[0],
         )
+
+
+def _table(encodings: dict[str, type[PositionEncoding]], wide: bool) -> Table:
+    """A row for each encoding; on a wide terminal with a sentence."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    shown = len(COLUMNS) if wide else len(COLUMNS) - 1
+    for column in COLUMNS[:shown]:
+        table.add_column(
+            column,
+            style="bold" if column == "name" else None,
+            justify="right" if column == "parameters" else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+    for row in _rows(encodings):
+        table.add_row(*row[:shown])
     return table
+
+
+def markdown(encodings: dict[str, type[PositionEncoding]]) -> str:
+    """The table as it stands in docs/encodings.md."""
+    lines = [f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"]
+    lines += [f"| {' | '.join(cell.replace('|', '∣') for cell in row)} |" for row in _rows(encodings)]
+    return "\n".join(lines) + "\n"
 
 
 def _counted(encodings: dict[str, type[PositionEncoding]]) -> tuple[str, int]:

@@ -23,6 +23,7 @@ from ..terms import (
     Cosines,
     DenseBias,
     DistanceBias,
+    Grid,
     Linear,
     Log,
     Normalizer,
@@ -111,7 +112,9 @@ def _reads_key_slots(terms: tuple[Term, ...]) -> bool:
 
 def _by_class(term: Term) -> bool:
     rows = getattr(term, "values", getattr(term, "rows", None))
-    return isinstance(rows, Rows) and isinstance(rows.map, Classes)
+    if not isinstance(rows, Rows):
+        return False
+    return any(isinstance(part, Classes) for part in (rows.map.maps if isinstance(rows.map, Grid) else (rows.map,)))
 
 
 # ---------------------------------------------------------------- scores

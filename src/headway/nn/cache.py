@@ -92,6 +92,10 @@ class _Tokens:
         if self.room is not None:
             self.room = self.view()[rows]
 
+    def take(self, slots: Tensor) -> None:
+        if self.length:
+            self.room, self.length = _taken(self.view(), slots, -2), slots.shape[1]
+
 
 class KeyValueCache:
     """Keys and values that one attention layer has computed, so that a next token costs one row of scores.
@@ -159,6 +163,22 @@ class KeyValueCache:
         for tokens in (self._keys, self._values, self._inputs):
             tokens.length = min(tokens.length, length)
 
+    def keep(self, first: int, last: int) -> None:
+        """Forgets all but the first and the last tokens of each row (attention sinks and a window).
+
+        Padding in front is no token of a row's: a row has its own first ones. The tokens keep their places in the
+        stream, so that ``StreamingLLM`` can tell what was forgotten. Raises HeadwayError for counts below 0.
+        """
+        slots = _kept(self, self.coordinates, first, last)
+        if slots is not None:
+            self._take(slots)
+
+    def _take(self, slots: Tensor) -> None:
+        for tokens in (self._keys, self._values, self._inputs):
+            tokens.take(slots)
+        if self.coordinates is not None:
+            self.coordinates = _remaining(self.coordinates, slots)
+
     def reorder(self, rows: Tensor) -> None:
         """Rows of the batch in another order, repeated or left out: int64 [new batch] (beams)."""
         for tokens in (self._keys, self._values, self._inputs):
@@ -180,6 +200,47 @@ def cropped(coordinates: Coordinates, length: int) -> Coordinates | None:
         replace(coordinates.rows(0, length), length=None if total is None else _last(total) - removed)
         if length
         else None
+    )
+
+
+def _kept(cache: KeyValueCache, at: Coordinates | None, first: int, last: int) -> Tensor | None:
+    """The slots [b or 1, first + last] of the first real tokens and of the last ones; None where all are kept."""
+    if first < 0 or last < 0:
+        raise HeadwayError(f"keep the first {first} and the last {last} tokens: give at least 0 of each")
+    held = len(cache)
+    if first + last >= held:
+        return None
+    device, latest = cache.keys.device, held - last
+    start = torch.zeros(1, 1, dtype=torch.long, device=device)
+    if at is not None:  # the row's own first token follows its padding, as long as there is any but the latest
+        start = (at.index < 0).sum(1, keepdim=True).clamp(max=latest - first)
+    window = torch.arange(latest, held, device=device).expand(start.shape[0], -1)
+    return torch.cat([start + torch.arange(first, device=device), window], dim=1)
+
+
+def _taken(x: Tensor, slots: Tensor, dim: int) -> Tensor:
+    """The slots of x, whose first dimension is the batch; one row of slots is for all."""
+    if slots.shape[0] == 1:
+        return x.index_select(dim, slots[0])
+    shape = [1] * x.ndim
+    shape[0], shape[dim] = slots.shape
+    rows = x.expand(slots.shape[0], *x.shape[1:])
+    return rows.take_along_dim(slots.reshape(shape), dim)
+
+
+def _remaining(coordinates: Coordinates, slots: Tensor) -> Coordinates:
+    """The coordinates of the slots, which no longer follow one another; their stream is as long as before."""
+    length, document = coordinates.length, coordinates.document
+    per_token = isinstance(length, Tensor) and length.shape[1] > 1
+    return replace(
+        coordinates,
+        position=_taken(coordinates.position, slots, 1),
+        index=_taken(coordinates.index, slots, 1),
+        document=None if document is None else _taken(document, slots, 1),
+        length=_taken(length, slots, 1) if isinstance(length, Tensor) and per_token else length,
+        tables=None,
+        ordered=False,
+        start=None,
     )
 
 
@@ -209,6 +270,15 @@ class StackCache:
             layer.crop(length)
         if self.coordinates is not None:
             self.coordinates = cropped(self.coordinates, length)
+
+    def keep(self, first: int, last: int) -> None:
+        """Forgets all but the first and the last tokens of each row in every layer; the context stays."""
+        slots = _kept(self.layers[0], self.coordinates, first, last) if self.layers else None
+        if slots is not None:
+            for layer in self.layers:
+                layer._take(slots)
+            if self.coordinates is not None:
+                self.coordinates = _remaining(self.coordinates, slots)
 
     def reorder(self, rows: Tensor) -> None:
         """Rows of the batch in another order, repeated or left out: int64 [new batch] (beams)."""

@@ -104,6 +104,8 @@ class PositionEncoding(nn.Module):
 
     axes: int | None = 1
     """Axes of the positions it reads; None where any number will do."""
+    ends: ClassVar[bool] = False
+    """Whether it has a table of max_length positions and none beyond."""
     causal_only: bool = False
     """Whether it is defined only where no query looks at later keys."""
     cache_prepared: bool = True

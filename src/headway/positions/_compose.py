@@ -41,6 +41,12 @@ class Compose(PositionEncoding):
         self.cache_prepared = all(part.cache_prepared for part in parts)
         self.reads_input = any(part.reads_input for part in parts)
         self.causal_only = any(part.causal_only for part in parts)
+        moving = [type(part).__name__ for part in parts if type(part).relocate is not PositionEncoding.relocate]
+        if moving and not self.acts & {"prepare", "terms"}:
+            raise HeadwayError(
+                f"{moving[0]} changes where tokens are within attention, and no part acts there: compose it with one "
+                "that does, such as RoPE"
+            )
         axes = {part.axes: type(part).__name__ for part in parts if part.axes is not None}
         if len(axes) > 1:
             said = " and ".join(f"{name} {count}" for count, name in axes.items())

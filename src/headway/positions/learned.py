@@ -34,6 +34,7 @@ class Learned(PositionEncoding):
     citation = "gehring2017convolutional"
     year = 2017
     evidence = "independent"
+    ends = True
 
     def __init__(
         self, max_length: int, embed_dim: int, initial: Tensor | None = None, extend: str | None = None

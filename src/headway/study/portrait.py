@@ -62,7 +62,8 @@ class _Sitter:
         self.encoding = copy.deepcopy(encoding).to("cpu", torch.float64).eval()
         self.heads, self.head_dim = self._size("num_heads", 1), self._size("head_dim", 64)
         self.width = self._size("embed_dim", self.heads * self.head_dim)
-        self.limit = min(self._size("max_length", 1 << 20), 1 << 20)
+        ends = any(isinstance(part, PositionEncoding) and part.ends for part in self.encoding.modules())
+        self.limit = self._size("max_length", 1 << 20) if ends else 1 << 20
         self.axes = self.encoding.axes or 1
 
     def _size(self, name: str, otherwise: int) -> int:

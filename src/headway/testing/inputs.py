@@ -54,7 +54,13 @@ class Sizes:
         embed_dim = _attribute(encoding, "embed_dim")
         heads = heads or (embed_dim // head_dim if embed_dim and head_dim else 4)
         head_dim = head_dim or (embed_dim // heads if embed_dim else 8)
-        return Sizes(heads, head_dim, embed_dim or heads * head_dim, _attribute(encoding, "max_length"))
+        return Sizes(heads, head_dim, embed_dim or heads * head_dim, _end(encoding))
+
+
+def _end(encoding: PositionEncoding) -> int | None:
+    """How many positions the table has, of an encoding that ends with it."""
+    tables = (part for part in encoding.modules() if isinstance(part, PositionEncoding) and part.ends)
+    return next((_attribute(part, "max_length") for part in tables), None)
 
 
 def _attribute(encoding: PositionEncoding, name: str) -> int | None:
@@ -192,6 +198,9 @@ def term_examples(
         ],
         "distance bias, two axes": [DistanceBias(Rows(draw(heads, 15), Grid((Clip(-2, 2, 0), Clip(-1, 1, 1)))))],
         "distance bias, classes": [DistanceBias(Rows(draw(heads, 4), Classes(ids[None, :n], ids[None, :m], 2)))],
+        "distance bias, clipped by class": [
+            DistanceBias(Rows(draw(heads, 20), Grid((Clip(-2, 2), Classes(ids[None, :n], ids[None, :m], 2)))))
+        ],
         "distance bias, linear": [DistanceBias(Linear(draw(heads), draw(heads)))],
         "distance bias, logarithm": [DistanceBias(Log(draw(heads), positive(draw(heads))))],
         "distance bias, power": [DistanceBias(Power(draw(heads), positive(draw(heads))))],

@@ -1,0 +1,169 @@
+"""The family that corrects scores and biases of all heads by a small network that reads both."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ..terms import Bias, DistanceBias, ScoreMap, Stretched
+from ._base import Input, Pair, PositionEncoding, Terms, need_positive
+from ._evaluate import Pairs
+from .alibi import ALiBi
+
+SLOPE = 0.01
+"""Of the leaky ReLU below 0."""
+
+
+class DataAdaptive(PositionEncoding):
+    """score = z + B + f([z; B]) with the scores z and another encoding's bias B, of all heads together.
+
+    f is two convolutions of ``width`` keys, from 2·num_heads over ``hidden`` to num_heads channels, with a leaky ReLU
+    (slope 0.01) between. It reads 0 in place of what a query may not see, before either convolution.
+    """
+
+    extrapolates = False
+    causal_only = True
+
+    def __init__(self, num_heads: int, bias: PositionEncoding | None, hidden: int, width: int) -> None:
+        super().__init__()
+        need_positive(num_heads=num_heads, hidden=hidden, width=width)
+        if width % 2 == 0:
+            raise HeadwayError(f"width is {width}: as many keys stand before as behind, give an odd number, such as 3")
+        bias = ALiBi(num_heads) if bias is None else bias
+        if not isinstance(bias, PositionEncoding) or bias.acts - {"terms", "locate"} or "terms" not in bias.acts:
+            raise HeadwayError(
+                f"bias is {bias!r}: give an encoding that speaks biases alone, such as ALiBi({num_heads})"
+            )
+        self.num_heads, self.hidden, self.width, self.bias = num_heads, hidden, width, bias
+        self.axes, self.reads_input = bias.axes, bias.reads_input
+        self.into = _uniform(hidden, 2 * num_heads, width, fan_in=2 * num_heads * width)
+        self.into_bias = _uniform(hidden, fan_in=2 * num_heads * width)
+        self.out = _uniform(num_heads, hidden, width, fan_in=hidden * width)
+        self.out_bias = _uniform(num_heads, fan_in=hidden * width)
+
+    def relocate(
+        self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None
+    ) -> tuple[Coordinates, Coordinates]:
+        """Where the bias has them once the layer's input is known."""
+        return self.bias.relocate(q_at, k_at, q_input, k_input)
+
+    def locate(self, coordinates: Coordinates) -> Coordinates:
+        """Where the bias has the tokens."""
+        return self.bias.locate(coordinates)
+
+    def tables(self, coordinates: Coordinates) -> Any:
+        """The tables of the bias."""
+        return self.bias.tables(coordinates)
+
+    def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
+        """One map of the scores that knows the bias."""
+        found = self.bias.terms(q_at, k_at, q_input, k_input)
+        if not all(isinstance(term, DistanceBias) for term in found):
+            said = ", ".join(type(term).__name__ for term in found)
+            raise HeadwayError(f"the bias speaks {said}: give one that speaks DistanceBias alone, such as ALiBi")
+        values = [term.values for term in found if isinstance(term, DistanceBias)]
+        parts = tuple((value, _learned(value)) for value in values)
+        learned = [getattr(value, name) for value, names in parts for name in names]
+        bare = tuple((_with(v, {name: getattr(v, name).detach() for name in names}), names) for v, names in parts)
+        weights = (self.into, self.into_bias, self.out, self.out_bias)
+        return (ScoreMap(_Corrected(bare, q_at, k_at), (*weights, *learned)),)
+
+    def oracle(self, pair: Pair) -> float:
+        H, reach = self.num_heads, self.width // 2
+        into, out = self.into.double(), self.out.double()
+
+        def read(t: int) -> list[float]:
+            """z and B of every head at key t."""
+            each = [replace(pair, h=h, j=t) for h in range(H)]
+            z = [other.scale * other.dot for other in each]
+            return z + [self.bias.oracle(other) - own for other, own in zip(each, z, strict=True)]
+
+        def hidden(t: int) -> list[float]:
+            found = []
+            for c in range(self.hidden):
+                total = self.into_bias[c].item()
+                for s in range(-reach, reach + 1):
+                    if 0 <= t + s <= pair.i:
+                        total += sum(into[c, r, s + reach].item() * value for r, value in enumerate(read(t + s)))
+                found.append(total if total > 0 else SLOPE * total)
+            return found
+
+        score = self.out_bias[pair.h].item() + sum(read(pair.j)[pair.h :: H])
+        for s in range(-reach, reach + 1):
+            if 0 <= pair.j + s <= pair.i:
+                score += sum(out[pair.h, c, s + reach].item() * v for c, v in enumerate(hidden(pair.j + s)))
+        return score
+
+
+def _learned(values: Bias) -> tuple[str, ...]:
+    """The names of the tensors that may want a gradient, or may be cast."""
+    held = [(field.name, getattr(values, field.name)) for field in fields(values)]
+    return tuple(n for n, x in held if isinstance(x, Tensor) and (x.requires_grad or n not in values.exact))
+
+
+def _uniform(*shape: int, fan_in: int) -> nn.Parameter:
+    """As nn.Linear and nn.Conv2d start."""
+    return nn.Parameter((2 * torch.rand(*shape) - 1) / math.sqrt(fan_in))
+
+
+@dataclass(frozen=True)
+class _Corrected:
+    """The map for a block of rows; ``parts`` are the biases, each with the names of its tensors that are handed in."""
+
+    parts: tuple[tuple[Bias, tuple[str, ...]], ...]
+    q_at: Coordinates
+    k_at: Coordinates
+
+    def __call__(self, scores: Tensor, allowed: Tensor, q: Tensor, rows: Tensor, *tensors: Tensor) -> Tensor:
+        if not scores.numel():
+            return scores
+        into, into_bias, out, out_bias, *held = tensors
+        if scores.shape[1] != out.shape[0]:
+            raise HeadwayError(
+                f"q has {scores.shape[1]} heads but the encoding {out.shape[0]}: give num_heads={scores.shape[1]}"
+            )
+        bias = self.bias(rows, held).to(scores.dtype).expand_as(scores)
+        heard = torch.cat([scores, bias], dim=1).masked_fill(~allowed.repeat(1, 2, 1, 1), 0)
+        hidden = F.leaky_relu(_along_keys(heard, into, into_bias), SLOPE)
+        hidden = hidden.masked_fill(~allowed.any(1, keepdim=True), 0)
+        return scores + bias + _along_keys(hidden, out, out_bias)
+
+    def bias(self, rows: Tensor, tensors: list[Tensor]) -> Tensor:
+        """B of these rows: [b, heads, rows, m]"""
+        held, sums = iter(tensors), []
+        values = [_with(part, {name: next(held) for name in names}) for part, names in self.parts]
+        for b in range(max(self.q_at.position.shape[0], self.k_at.position.shape[0])):
+            queries, keys = _row(self.q_at, b, rows), _row(self.k_at, b, None)
+            pairs = Pairs(rows, rows, rows, rows, queries, keys, (), 1.0)
+            each = [pairs._bias(_of_rows(value, b, rows)) for value in values]
+            sums.append(sum(each[1:], each[0]))
+        return torch.stack(sums)
+
+
+def _with(part: Bias, tensors: dict[str, Tensor]) -> Bias:
+    return replace(part, **tensors)  # type: ignore[arg-type]
+
+
+def _row(at: Coordinates, b: int, rows: Tensor | None) -> Coordinates:
+    """The positions of one row of the batch, of some queries alone."""
+    position = at.position[b : b + 1] if at.position.shape[0] > 1 else at.position
+    position = position if rows is None else position[:, rows]
+    return Coordinates(position, position[..., 0])
+
+
+def _of_rows(values: Bias, b: int, rows: Tensor) -> Bias:
+    if not isinstance(values, Stretched):
+        return values
+    stretch = values.stretch[b : b + 1] if values.stretch.shape[0] > 1 else values.stretch
+    return replace(values, stretch=stretch[:, rows])
+
+
+def _along_keys(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.conv2d(x, weight[:, :, None], bias, padding=(0, weight.shape[-1] // 2))

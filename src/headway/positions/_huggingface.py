@@ -1,0 +1,185 @@
+"""Rotary encodings from the rope_parameters of a Hugging Face config, and back."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import HeadwayError
+from ._base import PositionEncoding
+from ._rescaled import Rescaled
+from .dynamic_ntk import DynamicNTK
+from .llama3 import Llama3
+from .longrope import LongRoPE
+from .p_rope import ProportionalRoPE
+from .partial_rope import PartialRoPE
+from .position_interpolation import PositionInterpolation
+from .rope import RoPE
+from .yarn import YaRN
+
+LENGTH = "original_max_position_embeddings"
+PART = "partial_rotary_factor"
+ARGUMENTS = {LENGTH: "max_length", PART: "fraction"}
+"""The constructors' names for keys where they differ."""
+THEIRS = ("type", "finetuned")
+"""Keys that say nothing more."""
+ELSEWHERE = {
+    ("yarn", "factor"): " or max_position_embeddings=",
+    ("yarn", LENGTH): " or max_position_embeddings=",
+    ("llama3", LENGTH): " or max_position_embeddings=",
+    ("longrope", "factor"): " or max_position_embeddings=",
+    ("longrope", LENGTH): ", which Phi-3 keeps beside them in its config",
+}
+"""From where else a key may come."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One rope_type: the encoding it means, the keys it needs and those it may have besides."""
+
+    encoding: type[PositionEncoding]
+    needed: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+
+KINDS = {
+    "default": Kind(RoPE),
+    "linear": Kind(PositionInterpolation, ("factor",)),
+    "dynamic": Kind(DynamicNTK, ("factor",)),
+    "yarn": Kind(
+        YaRN,
+        ("factor", LENGTH),
+        ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+    ),
+    "longrope": Kind(LongRoPE, ("short_factor", "long_factor", "factor", LENGTH), ("attention_factor",)),
+    "llama3": Kind(Llama3, ("factor", "low_freq_factor", "high_freq_factor", LENGTH)),
+    "proportional": Kind(ProportionalRoPE, (PART,), ("factor",)),
+}
+KNOWN = ", ".join(KINDS)
+
+
+def from_rope_parameters(
+    parameters: Mapping[str, Any] | None,
+    head_dim: int,
+    *,
+    base: float | None = None,
+    max_position_embeddings: int | None = None,
+    layout: str = "half",
+) -> PositionEncoding:
+    """The encoding that a config's ``rope_parameters`` (``rope_scaling`` in older ones) mean.
+
+        from_rope_parameters({"rope_type": "llama3", "factor": 8.0, …}, head_dim=128)
+        from_rope_parameters(config.rope_scaling, 128, base=config.rope_theta)
+
+    parameters               the dictionary, or None: RoPE. Keys that are None count as missing
+    base                     rope_theta where the dictionary has none; 10000 where neither has
+    max_position_embeddings  the config's: needed by "dynamic", and by "yarn", "llama3" and "longrope" where the
+                             dictionary lacks what follows from it
+    layout                   "half" as most models there, "interleaved" for GPT-J, Cohere, Llama 4
+
+    Raises HeadwayError for an unknown rope_type, for keys that are missing, wrong or not read by that type, and for a
+    dictionary of dictionaries: those are of one kind of layer each.
+    """
+    given = {key: value for key, value in (parameters or {}).items() if value is not None}
+    nested = [key for key, value in given.items() if isinstance(value, Mapping)]
+    if nested:
+        raise HeadwayError(f"rope_parameters hold a set for each of {', '.join(nested)}: give one of them")
+    name = given.pop("rope_type", given.get("type", "default"))
+    name = "longrope" if name == "su" else name
+    if name not in KINDS:
+        raise HeadwayError(f"rope_type is {name!r}: give one of {KNOWN}, or build the encoding by its own name")
+    kind = KINDS[name]
+    theta = given.pop("rope_theta", 10000.0 if base is None else base)
+    part = given.pop(PART, 1.0)
+    if name == "proportional":
+        given[PART] = part
+    _fill(name, given, max_position_embeddings)
+    _check(name, kind, given)
+    _need_number("rope_theta", theta)
+    _need_number(PART, part)
+    common = {"head_dim": head_dim, "base": theta, "layout": layout}
+    if name == "default":
+        return RoPE(**common) if part == 1 else PartialRoPE(fraction=part, **common)
+    if name == "dynamic":
+        common["max_length"] = max_position_embeddings
+    if name != "proportional" and part != 1:
+        common["rotary_dim"] = int(head_dim * part)
+    taken = {ARGUMENTS.get(key, key): given[key] for key in (*kind.needed, *kind.optional) if key in given}
+    return kind.encoding(**common, **taken)
+
+
+def to_rope_parameters(encoding: PositionEncoding) -> dict[str, Any]:
+    """The ``rope_parameters`` of an encoding; ``from_rope_parameters`` makes the same encoding of them.
+
+    Keys at their default are left out. A config keeps elsewhere: head_dim, the layout, and max_position_embeddings,
+    which is the max_length of DynamicNTK. Raises HeadwayError for an encoding or an argument that Hugging Face has not.
+    """
+    cls = RoPE if isinstance(encoding, PartialRoPE) else type(encoding)
+    name = next((name for name, kind in KINDS.items() if kind.encoding is cls), None)
+    if name is None:
+        raise HeadwayError(f"{type(encoding).__name__} has no rope_type: there are {KNOWN}")
+    held: dict[str, Any] = {key: getattr(encoding, key) for key in inspect.signature(type(encoding)).parameters}
+    kind, usual = KINDS[name], inspect.signature(type(encoding)).parameters
+    found = {"rope_type": name, "rope_theta": held["base"]}
+    if isinstance(encoding, LongRoPE):
+        held["short_factor"] = list(encoding.short_factor or [1.0] * encoding.pairs)
+        held["long_factor"] = list(encoding.long_factor or [encoding.factor] * encoding.pairs)
+    if isinstance(encoding, Rescaled) and name != "proportional" and encoding.width < encoding.head_dim:
+        found[PART] = held.get("fraction") or _part(encoding.width, encoding.head_dim)
+    for key in (*kind.needed, *kind.optional):
+        argument = ARGUMENTS.get(key, key)
+        if key in kind.needed or held[argument] != usual[argument].default:
+            found[key] = held[argument]
+    said = {ARGUMENTS.get(key, key) for key in found} | {"head_dim", "base", "layout", "rotary_dim", "fraction"}
+    said |= {"max_length"} if name == "dynamic" else set()
+    for argument, value in held.items():
+        if argument not in said and value != usual[argument].default:
+            raise HeadwayError(
+                f"{argument} is {value!r}: rope_parameters have no key for it, leave {usual[argument].default!r}"
+            )
+    return found
+
+
+def _fill(name: str, given: dict[str, Any], longest: int | None) -> None:
+    """Puts in what follows from max_position_embeddings, as transformers does."""
+    if name in ("yarn", "llama3") and longest is not None:
+        given.setdefault(LENGTH, longest)
+    original = given.get(LENGTH)
+    if name in ("yarn", "longrope") and longest is not None and isinstance(original, (int, float)) and original > 0:
+        given.setdefault("factor", max(1.0, longest / original))
+    if name == "dynamic" and longest is None:
+        raise HeadwayError("the rope_type 'dynamic' needs the config's max_position_embeddings: give that argument")
+    for key in ("mscale", "mscale_all_dim", "beta_fast", "beta_slow"):
+        if name == "yarn" and given.get(key) == 0:  # there, too, nothing
+            del given[key]
+
+
+def _check(name: str, kind: Kind, given: dict[str, Any]) -> None:
+    for key in kind.needed:
+        if key not in given:
+            also = ELSEWHERE.get((name, key), "")
+            raise HeadwayError(f"rope_parameters of the rope_type {name!r} have no {key}: give it{also}")
+    for key, value in given.items():
+        if key not in (*kind.needed, *kind.optional, *THEIRS):
+            raise HeadwayError(f"{key} is {value!r}: the rope_type {name!r} does not read it, leave it out")
+        if key in ("short_factor", "long_factor"):
+            if not isinstance(value, (list, tuple)):
+                raise HeadwayError(f"{key} is {value!r}: give a list of numbers")
+            for number in value:
+                _need_number(key, number)
+        elif key != "truncate" and key not in THEIRS:
+            _need_number(key, value)
+
+
+def _need_number(key: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise HeadwayError(f"{key} is {value!r}: give a number")
+
+
+def _part(width: int, head_dim: int) -> float:
+    """The share of a head that ``int(head_dim·share)`` makes the width again."""
+    share = width / head_dim
+    return share if int(head_dim * share) == width else math.nextafter(share, 1.0)

@@ -1,0 +1,53 @@
+"""The family of encodings that make scores larger or smaller as a whole, query by query."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..coordinates import Coordinates
+from ..terms import Temperature
+from ._base import Input, Pair, PositionEncoding, Terms, stream_length
+
+
+class Scaling(PositionEncoding):
+    """The products of a query with all keys are multiplied by one factor; biases are left as they are.
+
+        score[h,i,j] = s·τ[h,i]·⟨qᵢ, kⱼ⟩
+
+    It tells no positions apart: compose it with an encoding that does. A member says its ``temperature``.
+    """
+
+    kind = "scaling"
+    axes = None
+
+    def temperature(self, q_at: Coordinates) -> Tensor:
+        """τ [b, heads or 1, n or 1], in float64."""
+        raise NotImplementedError
+
+    def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
+        """The temperature of each query."""
+        return (Temperature(self.temperature(q_at)),)
+
+    def oracle_temperature(self, pair: Pair) -> float:
+        """τ as the paper writes it."""
+        raise NotImplementedError
+
+    def oracle(self, pair: Pair) -> float:
+        return pair.scale * self.oracle_temperature(pair) * pair.dot
+
+
+def log_of_seen(q_at: Coordinates, bidirectional: bool) -> Tensor:
+    """ln n [b, n or 1]: of the keys up to each query, or of the whole stream."""
+    position = q_at.axis().double()
+    if not bidirectional:
+        return (position + 1).clamp(min=1.0).log()
+    length = stream_length(q_at)
+    if not isinstance(length, Tensor):
+        length = torch.full((1, 1), length, dtype=torch.float64, device=position.device)
+    return length.double().clamp(min=1.0).log()
+
+
+def number_seen(pair: Pair, bidirectional: bool) -> float:
+    """n, for the oracles."""
+    return float(stream_length(pair.coordinates)) if bidirectional else pair.at(pair.i) + 1

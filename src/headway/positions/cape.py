@@ -1,0 +1,111 @@
+"""Positions that are shifted, jittered and stretched while training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ._base import PositionEncoding, stream_length
+from ._chance import for_each_sequence, uniform
+
+
+class CAPE(PositionEncoding):
+    """In training each sequence is moved as a whole, each token a little, and all of it stretched.
+
+        p' = (p + Δ + ε_p)·λ in training,   Δ ~ U(−Δmax, Δmax),   ε_p ~ U(−εmax, εmax),   ln λ ~ U(−ln λmax, ln λmax)
+        p' = p outside of it; in both, p less the mean of its sequence first where centred=True
+
+    Δ and λ are drawn for each sequence, ε for each token.
+
+    It changes coordinates alone and is made for sinusoids: ``Compose(CAPE(), Sinusoidal(embed_dim))``. A sequence is a
+    row of the coordinates or a document of packed rows; where the coordinates have one row for the whole batch, so has
+    the draw: give positions [batch, n] for one each. Any number of axes, each with a Δ of its own.
+
+    global_shift     Δmax, in the unit of positions times step
+    local_shift      εmax in tokens; up to ½ their order stays
+    scale            λmax ≥ 1
+    centred          subtracts (T − 1)/2, the mean of 0 … T − 1, so that decoding and padding see the same
+    step             what one token is in the unit of Δ, such as 0.03 s
+    frequency_scale  multiplies p' at the end, as the paper does the sinusoid's frequencies for seconds
+
+    The defaults are for text; for frames of sound, in seconds, there is ``CAPE.audio()``. Some ports halve εmax.
+    Raises HeadwayError for negative shifts and a scale below 1.
+    Cite: Likhomanenko et al. 2021, section 3.
+    """
+
+    citation = "likhomanenko2021cape"
+    year = 2021
+    kind = "coordinates"
+    evidence = "independent"
+    axes = None
+
+    def __init__(
+        self,
+        global_shift: float = 5.0,
+        local_shift: float = 0.5,
+        scale: float = 1.03,
+        centred: bool = False,
+        step: float = 1.0,
+        frequency_scale: float = 1.0,
+    ) -> None:
+        super().__init__()
+        for name, value in (("global_shift", global_shift), ("local_shift", local_shift)):
+            if value < 0:
+                raise HeadwayError(f"{name} is {value}: give at least 0")
+        if scale < 1:
+            raise HeadwayError(f"scale is {scale}: give at least 1, by which positions are stretched or shrunk at most")
+        self.global_shift, self.local_shift, self.scale = global_shift, local_shift, scale
+        self.centred, self.step, self.frequency_scale = centred, step, frequency_scale
+        self.cache_prepared = not centred
+
+    @classmethod
+    def audio(cls, step: float = 0.03) -> CAPE:
+        """The paper's settings for speech, in frames of ``step`` seconds."""
+        return cls(60.0, scale=1.1, centred=True, step=step, frequency_scale=30.0)
+
+    def locate(self, coordinates: Coordinates) -> Coordinates:
+        """The positions moved, in float64; as they are where there is nothing to do."""
+        if not (self.training or self.centred or self.step != 1 or self.frequency_scale != 1):
+            return coordinates
+        p = coordinates.position.double()
+        if self.centred:
+            last = stream_length(coordinates) - 1
+            p = p - (last[..., None].double() if isinstance(last, Tensor) else last) / 2
+        p = p * self.step
+        if self.training:
+            p = self._moved(p, coordinates)
+        return replace(coordinates, position=p * self.frequency_scale)
+
+    def _moved(self, p: Tensor, coordinates: Coordinates) -> Tensor:
+        device = p.device
+        shifts = [
+            for_each_sequence(coordinates, lambda rows, n: uniform((rows, n), self.global_shift, device))
+            for _ in range(p.shape[-1])
+        ]
+        jitter = uniform(tuple(p.shape), self.local_shift * self.step, device)
+        stretch = for_each_sequence(coordinates, lambda rows, n: uniform((rows, n), math.log(self.scale), device))
+        return (p + torch.stack(shifts, dim=-1) + jitter) * stretch.exp()[..., None]
+
+    def oracle_locate(self, coordinates: Coordinates) -> Coordinates:
+        found, length = coordinates.position.double().clone(), coordinates.length
+        for i in range(found.shape[1]):
+            for axis in range(found.shape[2]):
+                p = float(coordinates.position[0, i, axis])
+                if self.centred:
+                    total = length[0, i % length.shape[1]].item() if isinstance(length, Tensor) else length or 0
+                    p -= sum(range(int(total))) / total
+                found[0, i, axis] = p * self.step * self.frequency_scale
+        return replace(coordinates, position=found)
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        from ._compose import Compose
+        from .rope import RoPE
+        from .sinusoidal import Sinusoidal
+
+        return [Compose(cls(), Sinusoidal(32)).eval(), Compose(cls.audio(), RoPE(8, base=500.0)).eval()]

@@ -1,0 +1,58 @@
+"""Rotary phases that grow by what each token says."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..coordinates import Coordinates
+from ._base import Pair, PositionEncoding
+from ._content import projected, summed
+from ._content_rotary import ContentRotary
+
+
+class CARoPE(ContentRotary):
+    """RoPE whose geometric series of frequencies has, for each head and token, a ratio of its own.
+
+        φ_c(t) = Σ_{u≤t} f_h(x_u)^c,  c = 0 … head_dim/2 − 1,   f_h(x) = 1/(1 + softplus(⟨w_h, x⟩))
+        score[h,i,j] = s·⟨R(φ(i))·qᵢ, R(φ(j))·kⱼ⟩
+
+    Shapes: w ``weight`` [kv_heads, embed_dim] from N(0, 0.02²). A constant f of base^(−2/head_dim) would be RoPE; the
+    paper says that it starts there, which a w without a constant can not reach: near 0, f is 0.59. As in RoPE the first
+    pair (c = 0) turns by 1 for each token, whatever it is. layout as in ``RoPE``; the paper names none.
+    Raises HeadwayError for sizes below 1, an odd head_dim, kv_heads that do not divide num_heads, an unknown layout.
+    Cite: Veisi et al. 2025, section 2.
+    """
+
+    citation = "veisi2025context"
+    year = 2025
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        head_dim: int | None = None,
+        num_kv_heads: int | None = None,
+        layout: str = "interleaved",
+    ) -> None:
+        super().__init__(embed_dim, num_heads, head_dim, num_kv_heads, layout)
+        self.weight = nn.Parameter(0.02 * torch.randn(self.num_kv_heads, embed_dim))
+
+    def turns(self, x: Tensor, k_at: Coordinates) -> Tensor:
+        """φ in float64, [batch, kv_heads, m, pairs]"""
+        ratio = 1 / (1 + F.softplus(projected(x, self.weight)))
+        power = torch.arange(self.pairs, dtype=torch.float64, device=x.device)
+        return summed(ratio[..., None] ** power, k_at).transpose(1, 2)
+
+    def oracle_angle(self, pair: Pair, c: int, token: int) -> float:
+        assert pair.x is not None
+        w = self.weight[self.oracle_head(pair.h)].double()
+        softplus = [math.log1p(math.exp(float(w @ pair.x[t]))) for t in range(token + 1)]
+        return math.fsum((1 / (part + 1)) ** c for part in softplus)
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        return [cls(32, 4), cls(48, 6, layout="half")]

@@ -1,0 +1,91 @@
+"""Rotary positions on any number of axes in a learned basis."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from ..coordinates import Coordinates
+from ._base import Pair, PositionEncoding, need_base, need_positive, need_width
+from ._lie import for_heads, need_divisor, skew
+from ._rotary import Rotary, turned
+
+
+class CayleySTRING(Rotary):
+    """Queries and keys are brought into a learned orthogonal basis, in which positions turn pairs.
+
+        score[h,i,j] = s·⟨R_h(pᵢ)·P_h·qᵢ, R_h(pⱼ)·P_h·kⱼ⟩,   P = (I − S)·(I + S)⁻¹,   S = −Sᵀ
+        R_h(p) turns the pair c by Σ_a p_a·f[a,h,c]
+
+    Shapes: x [batch, heads, n, head_dim] → the same; positions [batch, n, axes]; f [axes, num_kv_heads, head_dim/2];
+    upper [num_kv_heads, head_dim·(head_dim − 1)/2], S above its diagonal, row by row. Both are learned, by each layer.
+    Queries that share a key head share them. In another basis this is every rotation by commuting generators, so
+    scores know differences of positions alone; P Pᵀ = I, so it changes nothing where queries and keys are not turned.
+    At first f[a,h,c] is base^(−2c/head_dim) on every axis, as in RoPE, so that scores begin with the sum of the axes,
+    and S is 0; of both the paper says no more than that they are learned.
+    Raises HeadwayError for an odd head_dim, a base of 1 or less, heads that do not fit.
+    Cite: Schenck et al. 2025, section 3.2, equations 5, 9 and 10.
+    """
+
+    citation = "schenck2025learning"
+    year = 2025
+    evidence = "independent"
+    axes = 2
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int,
+        axes: int = 2,
+        num_kv_heads: int | None = None,
+        base: float = 10000.0,
+        layout: str = "interleaved",
+    ) -> None:
+        super().__init__(head_dim, layout)
+        need_positive(num_heads=num_heads, axes=axes)
+        need_base(base)
+        need_divisor(num_heads, num_kv_heads)
+        self.num_heads, self.axes, self.num_kv_heads, self.base = num_heads, axes, num_kv_heads, base
+        heads = num_kv_heads or num_heads
+        frequencies = base ** (-2 / head_dim * torch.arange(self.pairs))
+        self.f = nn.Parameter(frequencies.repeat(axes, heads, 1))
+        self.upper = nn.Parameter(torch.zeros(heads, head_dim * (head_dim - 1) // 2))
+
+    def phases(self, coordinates: Coordinates) -> Tensor:
+        """φ [b, num_kv_heads, n, pairs]"""
+        return torch.einsum("bna,ahc->bhnc", coordinates.position.double(), self.f.double())
+
+    def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...]:  # type: ignore[override]
+        """cos φ, sin φ [b, num_kv_heads, n, pairs] and Pᵀ [1, num_kv_heads, head_dim, head_dim], in float64."""
+        S = skew(self.upper.double(), self.head_dim)[None]
+        identity = torch.eye(self.head_dim, dtype=S.dtype, device=S.device)
+        # Pᵀ = (I + Sᵀ)⁻¹·(I − Sᵀ), and both factors commute
+        return *super().tables(coordinates), torch.linalg.solve(identity - S, identity + S)
+
+    def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        """x [batch, num_heads or num_kv_heads, n, head_dim] in the new basis, in float64, and turned."""
+        need_width(x, "head_dim", self.head_dim)
+        cos, sin, basis = for_heads(x, self.num_heads, *self.place(coordinates).tables)
+        return turned(x.double() @ basis, cos, sin, self.layout).to(x.dtype)
+
+    def oracle_angle(self, pair: Pair, c: int, token: int) -> float:
+        h = pair.h * self.f.shape[1] // self.num_heads
+        return sum(pair.at(token, a) * self.f[a, h, c].item() for a in range(self.f.shape[0]))
+
+    def oracle(self, pair: Pair) -> float:
+        d, h = self.head_dim, pair.h * self.f.shape[1] // self.num_heads
+        S = torch.zeros(d, d, dtype=torch.float64)
+        entries = iter(self.upper[h].tolist())
+        for i in range(d):
+            for j in range(i + 1, d):
+                S[i, j] = next(entries)
+                S[j, i] = -S[i, j]
+        identity = torch.eye(d, dtype=torch.float64)
+        P = (identity - S) @ torch.linalg.inv(identity + S)
+        return super().oracle(replace(pair, q=pair.q @ P.T, k=pair.k @ P.T))
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        return [cls(4, 8), cls(6, 8, axes=3, num_kv_heads=2, base=50.0, layout="half")]

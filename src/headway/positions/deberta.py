@@ -1,0 +1,140 @@
+"""DeBERTa's products of words with distances, both ways."""
+
+from __future__ import annotations
+
+import bisect
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ..terms import Clip, RelativeKeys, RelativeQueries, Rows, Steps
+from ._base import Input, Pair, PositionEncoding, Terms, need_positive
+from ._layers import linear, linear_by_hand, normed, normed_by_hand
+
+PARTS = ("c2p", "p2c")
+
+
+class DeBERTa(PositionEncoding):
+    """Each distance has a vector, which joins the key for queries ("c2p") and the query for keys ("p2c").
+
+        score[h,i,j] = s·( ⟨qᵢ, kⱼ⟩ + ⟨qᵢ, K_h[row(δ)]⟩ + ⟨kⱼ, Q_h[row(δ)]⟩ ),   δ = pᵢ − pⱼ
+        s = 1/√(head_dim·(1 + how many parts there are))
+        K = P·W_K,   Q = P·W_Q + b_Q,   P = norm(table), or the table itself with norm=False
+        row(δ) = max(0, min(2S − 1, bucket(δ) + S))
+        buckets="clip" (v1):     S = max_distance,  bucket(δ) = δ
+        buckets="log" (v2, v3):  S = num_buckets,  m = S/2,  t = min(|δ|, M),  M = max_distance − 1
+                                 bucket(δ) = δ for t ≤ m, else sign(δ)·(m + ⌈ln(t/m)/ln(M/m)·(m − 1)⌉)
+
+    Shapes: table [2S, embed_dim] from N(0, 0.02²), table_norm its layer norm; key and query are linear layers
+    embed_dim → num_heads·head_dim, query with a bias. A bias of key, as in v2, would add the same to all keys. Where
+    released models share the layer's own projections, put these there: ``encoding.key, encoding.query = key, query``.
+    index="paper" takes row(−δ) for p2c, as the paper writes; released models were trained with the code's row(δ).
+    Hugging Face lets |δ| run on, so that keys far ahead of the query get row 0, which no training has met.
+    v1 as released: buckets="clip", norm=False. Of fractions of a distance, the whole number above counts.
+    Absolute positions at the decoder's last layers, which the paper adds, are another encoding.
+    Raises HeadwayError for sizes below 1, buckets that do not fit, an unknown part, bucketing or index.
+    Cite: He et al. 2021, section 3.1; He et al. 2023 for the buckets.
+    """
+
+    citation = "he2021deberta he2023debertav3"
+    year = 2020
+    evidence = "authors"
+    extrapolates = True
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        head_dim: int,
+        max_distance: int = 512,
+        num_buckets: int = 256,
+        parts: tuple[str, ...] = PARTS,
+        buckets: str = "log",
+        norm: bool = True,
+        index: str = "code",
+    ) -> None:
+        super().__init__()
+        need_positive(embed_dim=embed_dim, num_heads=num_heads, head_dim=head_dim, max_distance=max_distance)
+        for name, given, known in (("buckets", buckets, ("log", "clip")), ("index", index, ("code", "paper"))):
+            if given not in known:
+                raise HeadwayError(f"{name} is {given!r}: give {' or '.join(map(repr, known))}")
+        if not parts or len(set(parts)) < len(parts) or not set(parts) <= set(PARTS):
+            raise HeadwayError(f"parts are {parts!r}: give ('c2p', 'p2c'), or one of them alone")
+        if buckets == "log" and (num_buckets % 2 or not 4 <= num_buckets <= 2 * max_distance - 4):
+            raise HeadwayError(
+                f"num_buckets is {num_buckets} for a max_distance of {max_distance}: give an even number from 4 to "
+                f"{2 * max_distance - 4}, or buckets='clip'"
+            )
+        self.embed_dim, self.num_heads, self.head_dim, self.max_distance = embed_dim, num_heads, head_dim, max_distance
+        self.num_buckets, self.parts, self.buckets, self.index = num_buckets, tuple(parts), buckets, index
+        self.span = num_buckets if buckets == "log" else max_distance
+        self.table = nn.Parameter(0.02 * torch.randn(2 * self.span, embed_dim))
+        self.norm, self.table_norm = norm, nn.LayerNorm(embed_dim, eps=1e-7) if norm else None
+        if "c2p" in parts:
+            self.key = nn.Linear(embed_dim, num_heads * head_dim, bias=False)
+        if "p2c" in parts:
+            self.query = nn.Linear(embed_dim, num_heads * head_dim)
+        for layer in (m for m in self.children() if isinstance(m, nn.Linear)):
+            nn.init.normal_(layer.weight, std=0.02)
+        if "p2c" in parts:
+            nn.init.zeros_(self.query.bias)
+        self._first = [bisect.bisect_left(range(max_distance), b, key=self._bucket) for b in range(1, self.span)]
+
+    def _bucket(self, delta: int) -> int:
+        """The bucket of a whole distance, before it is cut to the table."""
+        middle, far = self.num_buckets // 2, min(abs(delta), self.max_distance - 1)
+        if self.buckets == "clip" or far <= middle:
+            return delta
+        steps = math.log(far / middle) / math.log((self.max_distance - 1) / middle) * (middle - 1)
+        return int(math.copysign(middle + math.ceil(steps), delta))
+
+    def default_scale(self, head_dim: int) -> float:
+        """1/√((1 + parts)·head_dim): a score is a sum of so many products."""
+        return float((1 + len(self.parts)) * head_dim) ** -0.5
+
+    def tables(self, coordinates: Coordinates) -> Tensor:
+        """The distances pⱼ − pᵢ at which the next bucket begins."""
+        edges = [1 - first for first in reversed(self._first)] + self._first
+        return torch.tensor(edges, device=coordinates.position.device)
+
+    def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
+        """Relative keys and relative queries."""
+        found: Terms = ()
+        edges = self.place(q_at).tables
+        if "c2p" in self.parts:
+            found = (RelativeKeys(self._rows(self.key, edges, backwards=True)),)
+        if "p2c" in self.parts:
+            found += (RelativeQueries(self._rows(self.query, edges, backwards=self.index == "code")),)
+        return found
+
+    def _rows(self, layer: nn.Linear, edges: Tensor, backwards: bool) -> Rows:
+        """The vectors by pⱼ − pᵢ, [num_heads, rows, head_dim]: backwards for row(pᵢ − pⱼ), else for row(pⱼ − pᵢ)."""
+        table = linear(layer, normed(self.table_norm, self.table)).unflatten(1, (-1, self.head_dim)).transpose(0, 1)
+        if self.buckets == "clip":
+            reach: Clip | Steps = Clip(1 - self.span, self.span) if backwards else Clip(-self.span, self.span - 1)
+        else:
+            table, reach = table[:, 1:], Steps(edges)  # no distance is in bucket −S
+        return Rows(table.flip(1) if backwards else table, reach)
+
+    def oracle(self, pair: Pair) -> float:
+        def vector(layer: nn.Linear, delta: int) -> Tensor:
+            row = self.table[max(0, min(2 * self.span - 1, self._bucket(delta) + self.span))].tolist()
+            heads = linear_by_hand(layer, normed_by_hand(self.table_norm, row))
+            return pair.q.new_tensor(heads[pair.h * self.head_dim : (pair.h + 1) * self.head_dim])
+
+        total, delta = pair.dot, -math.floor(pair.distance)
+        if "c2p" in self.parts:
+            total += float(pair.query @ vector(self.key, delta))
+        if "p2c" in self.parts:
+            total += float(pair.key @ vector(self.query, -delta if self.index == "paper" else delta))
+        return pair.scale * total
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        return [
+            cls(32, 4, 8, max_distance=16, num_buckets=8),
+            cls(48, 6, 8, max_distance=4, buckets="clip", norm=False, index="paper"),
+        ]

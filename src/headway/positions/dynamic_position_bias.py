@@ -1,0 +1,89 @@
+"""A bias that a small network gives for each distance."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import HeadwayError
+from ._base import Pair, PositionEncoding, need_positive
+from ._layers import linear, linear_by_hand, normed, normed_by_hand
+from ._window import Windowed, two
+
+FORMS = {"crossformer": 2, "x-transformers": 1, "x-transformers-log": 1}
+"""The axes that each form reads."""
+
+
+class DynamicPositionBias(Windowed):
+    """A network reads each head's bias off the distance.
+
+        score[h,i,j] = s·⟨qᵢ, kⱼ⟩ + f(Δ)_h,   Δ = pᵢ − pⱼ
+
+    form="crossformer"         Δ = (Δy, Δx); f = Linear, then three times Linear(relu(norm(·))), norm a layer norm
+    form="x-transformers"      Δ is one number; f = Linear, then depth times Linear(silu(·))
+    form="x-transformers-log"  the same of sign(Δ)·ln(1 + |Δ|)
+
+    Shapes: positions [batch, n, 2] as (y, x), or [batch, n]; the layers are width wide, the last one num_heads. width
+    is embed_dim/16 in CrossFormer's code, where its paper says embed_dim/4, and embed_dim/4 in x-transformers.
+    f is evaluated once for each distance within window, 7 or 512 by default; larger distances count as the largest in
+    it. Give the length of the sequences as window where x-transformers is to be met at all distances.
+    Raises HeadwayError for sizes below 1, a window that is not of one size for each axis, an unknown form.
+    Cite: Wang et al. 2022.
+    """
+
+    citation = "wang2022crossformer"
+    year = 2021
+    evidence = "authors"
+
+    def __init__(
+        self,
+        num_heads: int,
+        embed_dim: int,
+        window: int | Sequence[int] | None = None,
+        form: str = "crossformer",
+        width: int | None = None,
+        depth: int = 2,
+    ) -> None:
+        if form not in FORMS:
+            raise HeadwayError(f"form is {form!r}: give {', '.join(map(repr, FORMS))}")
+        flat = FORMS[form] == 2
+        if not flat and not isinstance(window, int | None):
+            raise HeadwayError(f"window is {window!r} but the form {form!r} reads one axis: give one size")
+        given = (7 if flat else 512) if window is None else window
+        super().__init__(num_heads, window, (given,) if isinstance(given, int) and not flat else two(given))
+        need_positive(embed_dim=embed_dim, depth=depth, width=1 if width is None else width)
+        self.embed_dim, self.form, self.width, self.depth = embed_dim, form, width, depth
+        hidden = max(1, embed_dim // (16 if flat else 4)) if width is None else width
+        sizes = [FORMS[form], *[hidden] * (3 if flat else depth), num_heads]
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(3 if flat else 0))
+
+    def rows(self) -> Tensor:
+        """What the network says of each distance."""
+        x = self.offsets(next(self.parameters()).device)
+        x = linear(self.layers[0], x.sign() * x.abs().log1p() if self.form == "x-transformers-log" else x)
+        for number, layer in enumerate(self.layers[1:]):
+            x = normed(self.norms[number], x).relu() if self.form == "crossformer" else F.silu(x)
+            x = linear(layer, x)
+        return x
+
+    def oracle(self, pair: Pair) -> float:
+        delta = [float(d) for d in self.oracle_offset(pair)]
+        if self.form == "x-transformers-log":
+            delta = [math.copysign(math.log(abs(d) + 1), d) for d in delta]
+        x = linear_by_hand(self.layers[0], delta)
+        for number, layer in enumerate(self.layers[1:]):
+            if self.form == "crossformer":
+                x = [max(0.0, u) for u in normed_by_hand(self.norms[number], x)]
+            else:
+                x = [u / (1 + math.exp(-u)) for u in x]
+            x = linear_by_hand(layer, x)
+        return pair.scale * pair.dot + x[pair.h]
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        return [cls(4, 32, width=5), cls(6, 48, window=20, form="x-transformers-log", width=5)]

@@ -1,0 +1,54 @@
+"""Rotary position encoding of the pairs that turn round within the trained length."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ._base import PositionEncoding
+from ._rescaled import Rescaled
+
+
+class HoPE(Rescaled):
+    """RoPE without the pairs that do not turn round once within the trained length: those know no positions.
+
+        ω_c = θ_c where 2π/θ_c ≤ L, else 0,   θ_c = base^(−2c/head_dim)
+
+    max_length is L, the length that is trained for. Every angle of every pair that turns is met in training, and the
+    others are free for meaning. It is ``ProportionalRoPE`` with a cut that follows from L.
+    The name stands for three encodings: this is the high-frequency one, not the hybrid for video of 2505.20444, not the
+    hyperbolic of 2509.05218.
+    Raises HeadwayError for a max_length below 7, within which not even the first pair turns round.
+    Cite: Chen et al. 2025.
+    """
+
+    citation = "chen2025hope"
+    year = 2024
+    kind = "encoding"
+    evidence = "independent"
+    extrapolates = True
+
+    def __init__(
+        self, head_dim: int, max_length: int = 512, base: float = 10000.0, layout: str = "interleaved"
+    ) -> None:
+        super().__init__(head_dim, base, layout)
+        if max_length < 2 * math.pi:
+            raise HeadwayError(f"max_length is {max_length}: no pair turns round within it, give at least 7")
+        self.max_length = max_length
+
+    def frequencies(self, coordinates: Coordinates) -> Tensor:
+        """ω_c, zero where a turn is longer than L"""
+        theta = self.theta(coordinates)
+        return torch.where(theta * self.max_length >= 2 * math.pi, theta, 0.0)
+
+    def oracle_frequency(self, c: int, coordinates: Coordinates) -> float:
+        period = 2 * math.pi * self.base ** (2 * c / self.head_dim)
+        return 2 * math.pi / period if period <= self.max_length else 0.0
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        return [cls(8, max_length=1000), cls(8, max_length=40, base=500.0, layout="half")]

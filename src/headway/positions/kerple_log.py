@@ -1,0 +1,57 @@
+"""KERPLE's logarithmic penalty."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..coordinates import Coordinates
+from ..terms import DistanceBias, Log
+from ._base import Input, Pair, PositionEncoding, Terms, need_positive
+
+
+class KERPLELog(PositionEncoding):
+    """Each head subtracts the logarithm of the distance, with a learned weight and a learned rate.
+
+        score[h,i,j] = s·⟨qᵢ, kⱼ⟩ − r1_h·ln(1 + r2_h·|pⱼ − pᵢ|),   r1_h, r2_h > 0
+
+    Shapes: raw_weight and raw_rate [num_heads], meant to be shared by the layers of a stack; r1 and r2 are their
+    softplus. The authors' code holds r1 and r2 themselves, and overwrites what falls below 0.01 in each forward pass;
+    ``KERPLELog.raw(r)`` turns such a value into what stands here. They start as there: r1 ~ U(0, 2), r2 ~ U(0, 1), at
+    least 0.01. Both directions alike; under a causal mask that is the paper's.
+    Raises HeadwayError for num_heads below 1.
+    Cite: Chi et al. 2022.
+    """
+
+    citation = "chi2022kerple"
+    year = 2022
+    evidence = "authors"
+    extrapolates = True
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        need_positive(num_heads=num_heads)
+        self.num_heads = num_heads
+        self.raw_weight = nn.Parameter(self.raw(2 * torch.rand(num_heads)))
+        self.raw_rate = nn.Parameter(self.raw(torch.rand(num_heads)))
+
+    @staticmethod
+    def raw(value: Tensor) -> Tensor:
+        """The parameter whose softplus is ``value``, or 0.01 where that is larger."""
+        return value.clamp(min=0.01).expm1().log()
+
+    def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
+        """The bias by the logarithm of the distance."""
+        weight, rate = (F.softplus(raw.double()) for raw in (self.raw_weight, self.raw_rate))
+        return (DistanceBias(Log(weight, rate)),)
+
+    def oracle(self, pair: Pair) -> float:
+        r1, r2 = (math.log(1 + math.exp(raw[pair.h].item())) for raw in (self.raw_weight, self.raw_rate))
+        return pair.scale * pair.dot - r1 * math.log(1 + r2 * abs(pair.distance))
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        return [cls(4), cls(6)]

@@ -1,0 +1,87 @@
+"""KERPLE's penalty by a power of the distance."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..coordinates import Coordinates
+from ..terms import DistanceBias, Power, Product
+from ._base import Input, Pair, PositionEncoding, Terms, need_positive
+
+
+class KERPLEPower(PositionEncoding):
+    """Each head subtracts a power of the distance, with a learned weight and a learned exponent.
+
+        score[h,i,j] = s·⟨qᵢ, kⱼ⟩·w_h(δ) − r1_h·|δ|^r2_h,   δ = pⱼ − pᵢ,   r1_h > 0,   0 < r2_h < 2
+        w_h(δ) = exp(−r3_h·|δ|^r4_h),   r3_h > 0,   0 < r4_h < 2,   with weight_kernel; otherwise 1
+
+    Shapes: raw_weight and raw_exponent [num_heads], and raw_decay and raw_decay_exponent with weight_kernel, meant to
+    be shared by the layers of a stack; r1 and r3 are a softplus, r2 and r4 twice a sigmoid. The authors' code clamps r1
+    to 0.01 and above and r2 to 0.01 … 2 in each forward pass instead. They start as there: r1, r3 ~ U(0, 1),
+    r2, r4 ~ U(0, 2). Both directions alike. With weight_kernel the product of queries and keys is no longer a plain
+    one, which the reference kernel alone runs.
+    Raises HeadwayError for num_heads below 1.
+    Cite: Chi et al. 2022.
+    """
+
+    citation = "chi2022kerple"
+    year = 2022
+    evidence = "authors"
+    extrapolates = True
+
+    def __init__(self, num_heads: int, weight_kernel: bool = False) -> None:
+        super().__init__()
+        need_positive(num_heads=num_heads)
+        self.num_heads, self.weight_kernel = num_heads, weight_kernel
+        self.raw_weight = nn.Parameter(self.raw(torch.rand(num_heads)))
+        self.raw_exponent = nn.Parameter(self.raw_power(2 * torch.rand(num_heads)))
+        if weight_kernel:
+            self.raw_decay = nn.Parameter(self.raw(torch.rand(num_heads)))
+            self.raw_decay_exponent = nn.Parameter(self.raw_power(2 * torch.rand(num_heads)))
+
+    @staticmethod
+    def raw(value: Tensor) -> Tensor:
+        """The parameter whose softplus is ``value``, or 0.01 where that is larger."""
+        return value.clamp(min=0.01).expm1().log()
+
+    @staticmethod
+    def raw_power(value: Tensor) -> Tensor:
+        """The parameter whose sigmoid, doubled, is ``value``, or within 0.01 … 1.99 the nearest to it."""
+        return (value.clamp(0.01, 1.99) / 2).logit()
+
+    def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
+        """The bias by a power of the distance, and the product with its weight."""
+        bias = DistanceBias(Power(*_positive(self.raw_weight, self.raw_exponent)))
+        if not self.weight_kernel:
+            return (bias,)
+        query, key = q_at.axis(), k_at.axis()
+
+        def weighted(q: Tensor, k: Tensor, rows: Tensor, rate: Tensor, power: Tensor) -> Tensor:
+            apart = (key[:, None, None] - query[:, None, rows, None]).abs().to(q.dtype)
+            # 0^e has no finite gradient in e
+            raised = torch.where(apart == 0, 0.0, torch.where(apart == 0, 1.0, apart) ** power[:, None, None])
+            return q @ k.transpose(-1, -2) * torch.exp(-rate[:, None, None] * raised)
+
+        return bias, Product(weighted, _positive(self.raw_decay, self.raw_decay_exponent))
+
+    def oracle(self, pair: Pair) -> float:
+        score, far = pair.scale * pair.dot, abs(pair.distance)
+        softplus, sigmoid = (lambda x: math.log(1 + math.exp(x))), (lambda x: 1 / (1 + math.exp(-x)))
+        r1, r2 = softplus(self.raw_weight[pair.h].item()), 2 * sigmoid(self.raw_exponent[pair.h].item())
+        if self.weight_kernel:
+            r3, r4 = softplus(self.raw_decay[pair.h].item()), 2 * sigmoid(self.raw_decay_exponent[pair.h].item())
+            score *= math.exp(-r3 * far**r4)
+        return score - r1 * far**r2
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        return [cls(4), cls(6, weight_kernel=True)]
+
+
+def _positive(raw: Tensor, raw_power: Tensor) -> tuple[Tensor, Tensor]:
+    """A factor above 0 and an exponent within 0 … 2, in float64."""
+    return F.softplus(raw.double()), 2 * raw_power.double().sigmoid()

@@ -1,0 +1,47 @@
+"""A learned logit that may take weight away from all keys."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from ..coordinates import Coordinates
+from ..terms import Sink
+from ._base import Input, PositionEncoding, Terms, need_positive
+
+
+class LearnedSink(PositionEncoding):
+    """Each head has a logit that takes part in the softmax and carries no value: a head may attend to nothing.
+
+        A[h,i,j] = exp(score[h,i,j]) / (exp(z_h) + Σ_m exp(score[h,i,m]))
+
+    Shapes: logits z [num_heads], drawn from N(0, 0.02²). It tells no tokens apart: compose it with an encoding that
+    does. Raises HeadwayError for num_heads below 1.
+    Cite: OpenAI 2025.
+    """
+
+    citation = "openai2025gptoss"
+    year = 2025
+    evidence = "authors"
+    extrapolates = True
+    axes = None
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        need_positive(num_heads=num_heads)
+        self.num_heads = num_heads
+        self.logits = nn.Parameter(0.02 * torch.randn(num_heads))
+
+    def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
+        """The sink."""
+        return (Sink(self.logits),)
+
+    def oracle_weights(self, h: int, i: int, scores: list[float]) -> list[float]:
+        total = math.exp(self.logits[h].item()) + sum(math.exp(score) for score in scores)
+        return [math.exp(score) / total for score in scores]
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        return [cls(4), cls(6)]

@@ -1,0 +1,48 @@
+"""Scores that grow, step by step, with the logarithm of the position."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ._base import Pair, PositionEncoding
+from ._temperature import Scaling
+
+
+class Llama4Temperature(Scaling):
+    """Queries far out look sharper, in steps; Llama 4 does so in its layers without positions.
+
+        score[i,j] = s·τᵢ·⟨qᵢ, kⱼ⟩,   τᵢ = 1 + amount·ln(1 + ⌊(pᵢ + 1)/step⌋)
+
+    step is the released configuration's floor_scale, amount its attn_scale; up to position step − 2 nothing changes.
+    Mistral's models use ⌊pᵢ/step⌋, so that each of their steps comes one token later.
+    It tells no positions apart: compose it with an encoding that does, or use it alone where other layers have one.
+    Raises HeadwayError for a step that is not above 0.
+    Cite: Meta AI 2025; the formula is that of the released code.
+    """
+
+    citation = "meta2025llama4"
+    year = 2025
+    evidence = "independent"
+
+    def __init__(self, amount: float = 0.1, step: float = 8192) -> None:
+        super().__init__()
+        if not 0 < step < math.inf:
+            raise HeadwayError(f"step is {step}: give a number of tokens above 0, such as 8192")
+        self.amount, self.step = amount, step
+
+    def temperature(self, q_at: Coordinates) -> Tensor:
+        """τ [b, 1, n], in float64."""
+        steps = torch.floor((q_at.axis().double() + 1) / self.step)
+        return (1 + self.amount * torch.log1p(steps.clamp(min=0.0)))[:, None]
+
+    def oracle_temperature(self, pair: Pair) -> float:
+        return 1 + self.amount * math.log(1 + math.floor((pair.at(pair.i) + 1) / self.step))
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        return [cls(step=2), cls(amount=0.7, step=3)]

@@ -1,0 +1,73 @@
+"""Rotary positions on two axes with learned frequencies."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ._base import Pair, PositionEncoding, need_base, need_positive, need_width
+from ._lie import for_heads, need_divisor
+from ._rotary import Rotary, turned
+
+
+class MixedRoPE(Rotary):
+    """Each pair of dimensions turns with both axes at once, at learned frequencies of its head.
+
+        score[h,i,j] = s·⟨R_h(pᵢ)·qᵢ, R_h(pⱼ)·kⱼ⟩,   φ_{h,c}(p) = p₀·f[0,h,c] + p₁·f[1,h,c]
+
+    Shapes: x [batch, heads, n, head_dim] → the same; positions [batch, n, 2]; f [2, num_kv_heads, head_dim/2]. Queries
+    that share a key head share its frequencies. Each layer has an encoding of its own.
+    At first f[:, h, t] and f[:, h, head_dim/4 + t] are the vectors of length base^(−4t/head_dim) that stand at a random
+    angle, drawn for each head, and at a right angle to it. The authors' position is (column, row).
+    Raises HeadwayError for a head_dim that is no multiple of 4, a base of 1 or less, heads that do not fit.
+    Cite: Heo et al. 2024, section 3.2.
+    """
+
+    citation = "heo2024rotary"
+    year = 2024
+    evidence = "authors"
+    axes = 2
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int,
+        num_kv_heads: int | None = None,
+        base: float = 10.0,
+        layout: str = "interleaved",
+    ) -> None:
+        super().__init__(head_dim, layout)
+        need_positive(num_heads=num_heads)
+        need_base(base)
+        if head_dim % 4:
+            raise HeadwayError(
+                f"head_dim is {head_dim}: frequencies come in pairs at right angles, give a multiple of 4"
+            )
+        need_divisor(num_heads, num_kv_heads)
+        self.num_heads, self.num_kv_heads, self.base = num_heads, num_kv_heads, base
+        length = base ** (-torch.arange(0, head_dim, 4) / head_dim)
+        first = 2 * math.pi * torch.rand(num_kv_heads or num_heads, 1)
+        angle = torch.cat([first.expand(-1, head_dim // 4), first.expand(-1, head_dim // 4) + math.pi / 2], dim=-1)
+        self.f = nn.Parameter(length.repeat(2) * torch.stack([angle.cos(), angle.sin()]))
+
+    def phases(self, coordinates: Coordinates) -> Tensor:
+        """φ [b, num_kv_heads, n, pairs]"""
+        return torch.einsum("bna,ahc->bhnc", coordinates.position.double(), self.f.double())
+
+    def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        """x [batch, num_heads or num_kv_heads, n, head_dim] turned, in float32 or wider."""
+        need_width(x, "head_dim", self.head_dim)
+        cos, sin = for_heads(x, self.num_heads, *self.place(coordinates).tables)
+        return turned(x, cos, sin, self.layout)
+
+    def oracle_angle(self, pair: Pair, c: int, token: int) -> float:
+        h = pair.h * (self.num_kv_heads or self.num_heads) // self.num_heads
+        return pair.at(token, 0) * self.f[0, h, c].item() + pair.at(token, 1) * self.f[1, h, c].item()
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        return [cls(4, 8), cls(6, 8, num_kv_heads=3, base=100.0, layout="half")]

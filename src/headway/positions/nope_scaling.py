@@ -1,0 +1,53 @@
+"""One factor on all scores, for models without positions beyond their trained length."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ._base import Pair, PositionEncoding, need_positive
+from ._temperature import Scaling
+
+
+class NoPEScaling(Scaling):
+    """A model without positions reaches further when its softmax is made sharper throughout.
+
+        score[h,i,j] = s·λ_h·⟨qᵢ, kⱼ⟩
+
+    λ is factor, the same everywhere (UniformScale), or with num_heads a learned number for each head that begins with
+    factor (HeadScale), of which each layer has its own and which is trained alone, at the new length, the rest of the
+    model frozen. The paper's factors are 1.2 for twice the trained length, about 1.5 for four and 1.8 for eight times;
+    for HeadScale it keeps λ at 1 or more. It reads no positions, and a model with rotary ones does not gain by it.
+    Raises HeadwayError for a factor that is not above 0, and num_heads below 1.
+    Cite: Wang et al. 2024, "Length Generalization", UniformScale and HeadScale.
+    """
+
+    citation = "wang2024length"
+    year = 2024
+
+    def __init__(self, factor: float = 1.2, num_heads: int | None = None) -> None:
+        super().__init__()
+        if not 0 < factor < math.inf:
+            raise HeadwayError(f"factor is {factor}: give a number above 0, such as 1.2")
+        need_positive(num_heads=1 if num_heads is None else num_heads)
+        self.factor = factor
+        if num_heads is not None:
+            self.num_heads = num_heads
+        self.learned = None if num_heads is None else nn.Parameter(torch.full((num_heads,), factor))
+
+    def temperature(self, q_at: Coordinates) -> Tensor:
+        """λ [1, num_heads or 1, 1], in float64."""
+        if self.learned is None:
+            return torch.full((1, 1, 1), self.factor, dtype=torch.float64, device=q_at.position.device)
+        return self.learned.double()[None, :, None]
+
+    def oracle_temperature(self, pair: Pair) -> float:
+        return self.factor if self.learned is None else self.learned[pair.h].item()
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        return [cls(), cls(1.5, num_heads=6)]

@@ -1,0 +1,133 @@
+"""Positions by the path between two tokens: a product of reflections that the tokens in between set."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ..terms import Product
+from ._base import Input, Pair, PositionEncoding, Terms, need_positive
+from ._content import Contextual, convolved, heads_of_keys, projected
+
+CHUNK = 64
+"""Keys that are gone through at once."""
+EPSILON = 1e-6
+
+
+class PaTH(Contextual):
+    """Between a key and a query each token changes space by a (generalised) Householder matrix of its own.
+
+        score[h,i,j] = s·qᵢᵀ·Hᵢ·Hᵢ₋₁ ⋯ Hⱼ₊₁·kⱼ,   H_t = I − β_t·w_t·w_tᵀ
+        w_t = u/√(‖u‖² + 10⁻⁶),  u = silu(conv(V·U·x))_t for each head,   β_t = 2·σ(⟨a, x_t⟩ + b)
+
+    Shapes: U ``down`` [rank, embed_dim], V ``up`` [kv_heads·head_dim, rank], ``taps`` [kv_heads·head_dim, width] of the
+    causal convolution of each channel (tap s is for the token s before), a ``beta_weight`` [kv_heads, embed_dim], b
+    ``beta_bias`` [kv_heads]; weights from N(0, 0.02²), b from 0. kv_heads = num_kv_heads, num_heads if None: a query
+    head takes the path of its key head. rank 32 and width 3 are the authors'; β < 2, so that H keeps or shrinks.
+    Neither the product nor the convolution runs over documents or over padding in front.
+    A block of queries goes through the keys in chunks, by a triangular system each (the WY form): memory O(rows·m).
+    Raises HeadwayError for sizes below 1, kv_heads that do not divide num_heads, x or q of another width.
+    Cite: Yang et al. 2025, sections 3.1 and 3.3.
+    """
+
+    citation = "yang2025path"
+    year = 2025
+    evidence = "authors"
+    extrapolates = False
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        head_dim: int | None = None,
+        num_kv_heads: int | None = None,
+        rank: int = 32,
+        width: int = 3,
+    ) -> None:
+        super().__init__()
+        need_positive(embed_dim=embed_dim, num_heads=num_heads, rank=rank, width=width)
+        head_dim = embed_dim // num_heads if head_dim is None else head_dim
+        kv_heads = heads_of_keys(num_heads, num_kv_heads)
+        need_positive(head_dim=head_dim)
+        self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, head_dim
+        self.num_kv_heads, self.rank, self.width = kv_heads, rank, width
+
+        def drawn(*shape: int) -> nn.Parameter:
+            return nn.Parameter(0.02 * torch.randn(*shape))
+
+        self.down, self.up = drawn(rank, embed_dim), drawn(kv_heads * head_dim, rank)
+        self.taps = drawn(kv_heads * head_dim, width)
+        self.beta_weight, self.beta_bias = drawn(kv_heads, embed_dim), nn.Parameter(torch.zeros(kv_heads))
+
+    def path(self, k_at: Coordinates, k_input: Input) -> tuple[Tensor, Tensor]:
+        """w [batch, kv_heads, m, head_dim] and β [batch, kv_heads, m] of every token, 0 for padding in front."""
+        x = self.read(k_input)
+        u = F.silu(convolved(projected(projected(x, self.down), self.up), k_at, self.taps))
+        u = u.unflatten(-1, (self.num_kv_heads, self.head_dim))
+        w = u * torch.rsqrt(u.square().sum(-1, keepdim=True) + EPSILON)
+        beta = 2 * projected(x, self.beta_weight, self.beta_bias).sigmoid()
+        padding = (k_at.index < 0)[..., None]
+        w, beta = w.masked_fill(padding[..., None], 0), beta.masked_fill(padding, 0)
+        return w.transpose(1, 2), beta.transpose(1, 2)
+
+    def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
+        """The product along the path, in place of ⟨q, k⟩."""
+        return (Product(along, (*self.path(k_at, k_input), q_at.index, k_at.index)),)
+
+    def oracle(self, pair: Pair) -> float:
+        row = pair.query
+        for t in range(pair.i, pair.j, -1):
+            w, beta = self.oracle_step(pair, t)
+            row = row @ (torch.eye(self.head_dim, dtype=row.dtype) - beta * torch.outer(w, w))
+        return pair.scale * float(row @ pair.key)
+
+    def oracle_step(self, pair: Pair, t: int) -> tuple[Tensor, float]:
+        """w and β of token t as the paper writes them."""
+        assert pair.x is not None
+        g = pair.h * self.num_kv_heads // self.num_heads
+        down, up, taps = (part.double() for part in (self.down, self.up, self.taps))
+        u = torch.zeros(self.head_dim, dtype=torch.float64)
+        for c in range(self.head_dim):
+            channel = g * self.head_dim + c
+            for s in range(min(self.width, t + 1)):
+                u[c] += taps[channel, s] * (up[channel] @ (down @ pair.x[t - s]))
+            u[c] *= 1 / (1 + math.exp(-float(u[c])))
+        logit = float(self.beta_weight[g].double() @ pair.x[t]) + self.beta_bias[g].item()
+        return u / math.sqrt(float(u @ u) + EPSILON), 2 / (1 + math.exp(-logit))
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        return [cls(32, 4), cls(48, 6, rank=5, width=2)]
+
+
+def along(q: Tensor, k: Tensor, rows: Tensor, w: Tensor, beta: Tensor, q_index: Tensor, k_index: Tensor) -> Tensor:
+    """qᵢᵀ·Hᵢ ⋯ Hⱼ₊₁·kⱼ for a block of queries: [batch, heads, rows, m]
+
+    Going back from the last key, u = Hⱼ₊₁ ⋯ Hᵢ·qᵢ loses Σ c_t·w_t in each chunk, where c solves a triangular system.
+    """
+    wide, heads = torch.promote_types(q.dtype, torch.float32), q.shape[1]
+    if q.shape[-1] != w.shape[-1] or heads % w.shape[1]:
+        raise HeadwayError(
+            f"q has {heads} heads of {q.shape[-1]} but the path {w.shape[1]} of {w.shape[-1]}: build PaTH with "
+            f"num_heads={heads}, head_dim={q.shape[-1]} and the num_kv_heads of the keys"
+        )
+    w = w.to(wide).repeat_interleave(heads // w.shape[1], dim=1)
+    beta = beta.to(wide).repeat_interleave(heads // beta.shape[1], dim=1)
+    u, k, found = q.to(wide), k.to(wide), []
+    own = q_index[:, None, None, rows]
+    chunks = -(-k.shape[2] // CHUNK)
+    for chunk in reversed(range(chunks)):
+        some = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
+        w_c, k_c, beta_c = w[:, :, some], k[:, :, some], beta[:, :, some, None]
+        passed = k_index[:, None, some, None] <= own
+        system = (beta_c * (w_c @ w_c.mT)).triu(1)
+        wanted = (beta_c * (w_c @ u.mT)).masked_fill(~passed, 0)
+        c = torch.linalg.solve_triangular(system, wanted, upper=True, unitriangular=True).mT
+        found.append(u @ k_c.mT - c @ (w_c @ k_c.mT).tril(-1))
+        u = u - c @ w_c
+    return torch.cat(found[::-1], dim=-1).to(q.dtype) if found else q @ k.to(q.dtype).mT

@@ -1,0 +1,101 @@
+"""Random positions out of more than any sequence needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ._base import PositionEncoding, at, need_positive, readable, stream_length
+
+WORD = 0xFFFFFFFF
+
+
+class RandomizedPositions(PositionEncoding):
+    """The T tokens of a sequence stand at T of L positions, drawn anew in every step and put in order.
+
+        p' = S[p],   S the T smallest-ranked of 0 … L − 1 in rising order, ranked by a random permutation
+
+    so S is a uniform draw of T distinct integers. One permutation serves the batch, as in the authors' code; sequences
+    and packed documents of one length stand alike. It changes coordinates alone: ``Compose(RandomizedPositions(),
+    RoPE(head_dim))``. Of a position that is no whole number the whole one below counts.
+
+    limit               L, more than the longest sequence that will be met
+    draw_at_evaluation  the authors draw there too. Here the permutation is then fixed by ``seed``, so that it repeats
+                        itself and a position depends on p and T alone; False leaves positions as they are
+    seed                of the permutation for evaluation
+
+    As all positions change with T, keys are never cached prepared. Memory in packed rows: n·L bits and counts.
+    Raises HeadwayError for a length above L, in eager mode also where it stands in a tensor.
+    Cite: Ruoss et al. 2023, section 3.
+    """
+
+    citation = "ruoss2023randomized"
+    year = 2023
+    kind = "coordinates"
+    evidence = "authors"
+    cache_prepared = False
+
+    def __init__(self, limit: int = 2048, draw_at_evaluation: bool = True, seed: int = 0) -> None:
+        super().__init__()
+        need_positive(limit=limit)
+        self.limit, self.draw_at_evaluation, self.seed = limit, draw_at_evaluation, seed
+
+    def locate(self, coordinates: Coordinates) -> Coordinates:
+        """Whole positions below L, rising with those given."""
+        if not (self.training or self.draw_at_evaluation):
+            return coordinates
+        p, length = coordinates.axis().floor().long(), stream_length(coordinates)
+        self._check(length)
+        device = p.device
+        rank = torch.randperm(self.limit, device=device) if self.training else self._fixed(device)
+        chosen = rank < (length[..., None] if isinstance(length, Tensor) else length)
+        counted = chosen.reshape(-1, 1, self.limit) if chosen.ndim < 3 else chosen
+        counted = counted.cumsum(-1, dtype=torch.int32)
+        rows, alike = max(p.shape[0], counted.shape[0]), counted.shape[1]
+        wanted = (p + 1).int().expand(rows, -1).reshape(rows, alike, p.shape[1] // max(alike, 1))
+        found = torch.searchsorted(counted.expand(rows, -1, -1).contiguous(), wanted).flatten(1)
+        return replace(coordinates, position=found.clamp(max=self.limit - 1)[..., None])
+
+    def _fixed(self, device: torch.device) -> Tensor:
+        """The rank of each of 0 … L − 1 for evaluation: the order of their hashes, without a generator, so that it
+        compiles and is the same on every device."""
+        x = (torch.arange(self.limit, device=device) + self.seed * 0x9E3779B9) & WORD
+        for multiplier in (0x21F0AAAD, 0x735A2D97):  # below 2³¹, so that no product leaves 63 bits
+            x = ((x ^ (x >> (16 if multiplier == 0x21F0AAAD else 15))) * multiplier) & WORD
+        return (x ^ (x >> 15)).argsort().argsort()
+
+    def _check(self, length: Tensor | int) -> None:
+        if isinstance(length, Tensor):
+            if not readable(length) or not length.numel():
+                return
+            length = int(length.max())
+        if length > self.limit:
+            raise HeadwayError(
+                f"the length is {length} but positions are drawn from {self.limit}: build it with limit={2 * length}"
+            )
+
+    def oracle_locate(self, coordinates: Coordinates) -> Coordinates:
+        def mixed(x: int) -> int:
+            x = (x ^ x >> 16) * 0x21F0AAAD % 2**32
+            x = (x ^ x >> 15) * 0x735A2D97 % 2**32
+            return x ^ x >> 15
+
+        found = []
+        ranked = sorted(range(self.limit), key=lambda i: mixed((i + self.seed * 0x9E3779B9) % 2**32))
+        for i in range(coordinates.index.shape[1]):
+            length = coordinates.length
+            total = length[0, i % length.shape[1]].item() if isinstance(length, Tensor) else length
+            found.append(sorted(ranked[: int(total or 0)])[int(at(coordinates, i))])
+        return replace(coordinates, position=torch.tensor(found)[None, :, None])
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        from ._compose import Compose
+        from .alibi import ALiBi
+        from .rope import RoPE
+
+        return [Compose(cls(8192), RoPE(8)).eval(), Compose(cls(5000, seed=3), ALiBi(6)).eval()]

@@ -1,0 +1,51 @@
+"""Scores that grow with the logarithm of what a query sees, as much as each head has learned."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..coordinates import Coordinates
+from ._base import Pair, PositionEncoding, need_positive
+from ._temperature import Scaling, log_of_seen, number_seen
+
+
+class SSMax(Scaling):
+    """Scalable softmax: its base is the number of keys it sees, to a power that each head learns.
+
+        A[h,i,j] = n_i^(s_h·z_ij)/Σⱼ n_i^(s_h·z_ij), so score[h,i,j] = s·τ[h,i]·⟨qᵢ, kⱼ⟩ with τ[h,i] = s_h·ln(nᵢ) + b_h
+        nᵢ = pᵢ + 1, or with bidirectional the tokens of the stream; z = s·⟨q, k⟩
+
+    Shapes: s [num_heads], 0.168 at first, one over the mean of ln n up to 1024; with bias also b [num_heads], 0 at
+    first, which the paper finds to train as well and to reach less far. Each layer has an encoding of its own.
+    It tells no positions apart: compose it with an encoding that does. On several axes take bidirectional. Without a
+    bias a query that sees one key alone has τ = 0, which changes no weight.
+    Raises HeadwayError for num_heads below 1.
+    Cite: Nakanishi 2025, with s alone or with s and b.
+    """
+
+    citation = "nakanishi2025scalable"
+    year = 2025
+    evidence = "independent"
+
+    def __init__(self, num_heads: int, initial: float = 0.168, bias: bool = False, bidirectional: bool = False) -> None:
+        super().__init__()
+        need_positive(num_heads=num_heads)
+        self.num_heads, self.initial, self.bias, self.bidirectional = num_heads, initial, bias, bidirectional
+        self.s = nn.Parameter(torch.full((num_heads,), initial))
+        self.b = nn.Parameter(torch.zeros(num_heads)) if bias else None
+
+    def temperature(self, q_at: Coordinates) -> Tensor:
+        """τ [b, num_heads, n or 1], in float64."""
+        factor = self.s.double()[:, None] * log_of_seen(q_at, self.bidirectional)[:, None]
+        return factor if self.b is None else factor + self.b.double()[:, None]
+
+    def oracle_temperature(self, pair: Pair) -> float:
+        bias = 0.0 if self.b is None else self.b[pair.h].item()
+        return self.s[pair.h].item() * math.log(number_seen(pair, self.bidirectional)) + bias
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        return [cls(4), cls(6, bias=True, bidirectional=True)]

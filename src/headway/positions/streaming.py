@@ -1,0 +1,66 @@
+"""Positions inside a bounded cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..coordinates import Coordinates
+from ._base import Input, PositionEncoding
+
+
+class StreamingLLM(PositionEncoding):
+    """Tokens are counted among the keys that are still there, as if those evicted had never been.
+
+        p'ᵢ = pᵢ − evicted(i),   evicted(i) = indexᵢ − #{keys j : 0 ≤ index_j < indexᵢ}
+
+    so with positions 0, 1, 2 … a key's position is its rank in the cache, and the newest query stands at its end. With
+    a few sinks and the latest keys, no distance is larger than the cache. Where nothing was evicted positions stay.
+    It changes coordinates alone: ``Compose(StreamingLLM(), RoPE(head_dim))`` in a model that decodes with
+
+        cache.keep(first=4, last=window)      # before each call; 4 sinks as in the paper
+
+    Keys are cached unprepared, because the same key stands elsewhere after each eviction.
+    Cite: Xiao et al. 2024, section 3.2.
+    """
+
+    citation = "xiao2024efficient"
+    year = 2023
+    kind = "coordinates"
+    evidence = "authors"
+    cache_prepared = False
+
+    def relocate(
+        self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None
+    ) -> tuple[Coordinates, Coordinates]:
+        """Both sides among the keys; as they are where the keys are known to be all from the start."""
+        if k_at.ordered and k_at.start == 0:
+            return q_at, k_at
+        there = k_at.index.sort(dim=1).values
+        return _counted(q_at, there), (_counted(k_at, there))
+
+    def oracle_locate(self, coordinates: Coordinates) -> Coordinates:
+        index, found = coordinates.index[0].tolist(), coordinates.position.clone()
+        for i, own in enumerate(index):
+            found[0, i] -= own - sum(0 <= other < own for other in index)
+        return replace(coordinates, position=found)
+
+    @classmethod
+    def examples(cls) -> list[PositionEncoding]:
+        from ._compose import Compose
+        from .alibi import ALiBi
+        from .rope import RoPE
+
+        return [Compose(cls(), RoPE(8)), Compose(cls(), ALiBi(6))]
+
+
+def _counted(side: Coordinates, there: Tensor) -> Coordinates:
+    """A side less what was evicted before each of its tokens; there: the indices of the keys, rising."""
+    rows = max(side.index.shape[0], there.shape[0])
+    there = there.expand(rows, -1).contiguous()
+    index = side.index.expand(rows, -1).contiguous()
+    rank = torch.searchsorted(there, index) - torch.searchsorted(there, torch.zeros_like(index[:, :1]))
+    evicted = torch.where(index < 0, 0, index - rank)
+    return replace(side, position=side.position - evicted[..., None])
