@@ -66,6 +66,16 @@ def test_starts_and_sizes() -> None:
     assert path.path(Coordinates.span(5), torch.zeros(2, 5, 64))[1].eq(1).all()
 
 
+def test_a_direction_is_bent_by_silu_before_it_is_normed() -> None:
+    path = PaTH(1, 1, head_dim=2, rank=1, width=1).double()
+    path.up.data.copy_(torch.tensor([[1.0], [-1.0]]))
+    path.down.data.fill_(1)
+    path.taps.data.fill_(1)
+    w, _ = path.path(Coordinates.span(1), torch.full((1, 1, 1), 2.0))
+    bent = torch.tensor([2 / (1 + math.exp(-2)), -2 / (1 + math.exp(2))], dtype=torch.float64)
+    torch.testing.assert_close(w[0, 0, 0], F.normalize(bent, dim=0), atol=1e-6, rtol=0)
+
+
 def test_the_convolution_reaches_two_tokens_back_and_stops_at_a_document() -> None:
     path, x = PaTH(8, 2).double(), torch.randn(1, 6, 8, dtype=torch.float64)
     torch.nn.init.normal_(path.taps)

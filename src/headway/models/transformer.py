@@ -26,6 +26,9 @@ from .config import TransformerConfig
 Encodings = PositionEncoding | Sequence[PositionEncoding | None] | None
 """One encoding for all layers, one for each layer (None for a layer without), or none at all."""
 
+Masks = Sequence[Mask | None] | None
+"""A mask of each layer's own (None for a layer without), which joins that of the call by &; or none at all."""
+
 LAYER_HOOKS = frozenset({"prepare", "terms"})
 RESIDUAL = ("out_proj", "down_proj")
 
@@ -36,12 +39,25 @@ class Stack(nn.Module):
     Shapes: x [batch, n, embed_dim] → [batch, n, embed_dim].
     An encoding that embeds does so here, at the bottom. An encoding that several layers use is registered
     once, so that its table is one tensor in the state_dict.
-    Raises HeadwayError for a list of encodings that is not as long as there are layers.
+    Raises HeadwayError for a list of encodings or masks that is not as long as there are layers.
     """
 
-    def __init__(self, config: TransformerConfig, encoding: Encodings = None, *, cross_attention: bool = False) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        encoding: Encodings = None,
+        masks: Masks = None,
+        *,
+        cross_attention: bool = False,
+    ) -> None:
         super().__init__()
         self.config = config
+        self.masks = [None] * config.num_layers if masks is None else list(masks)
+        if len(self.masks) != config.num_layers:
+            raise HeadwayError(
+                f"there are {len(self.masks)} masks but {config.num_layers} layers: give one for each, None for a "
+                "layer without"
+            )
         unique, self._encoding_of_layer = _assign(encoding, config.num_layers)
         self.encodings = nn.ModuleList(unique)
         self.blocks = nn.ModuleList(
@@ -120,7 +136,7 @@ class Stack(nn.Module):
             seat = nowhere if number is None else seats[number]
             x = block(
                 x,
-                mask=mask,
+                mask=_both(mask, self.masks[layer]),
                 positions=seat.tokens,
                 key_positions=None if before is None else seat.keys,
                 encoding=seat.encoding,
@@ -137,6 +153,13 @@ class Stack(nn.Module):
             memory.store(states, everything)
         out: Tensor = self.norm(x)
         return out
+
+
+def _both(mask: Mask | Tensor | None, own: Mask | None) -> Mask | Tensor | None:
+    """What the call's mask and the layer's both allow."""
+    if own is None or mask is None:
+        return mask if own is None else own
+    return (Boolean(mask) if isinstance(mask, Tensor) else mask) & own
 
 
 class _Seat:
@@ -243,13 +266,14 @@ class Encoder(Transformer):
         encoder = Encoder(TransformerConfig(vocab_size=256), encoding=headway.encoding("rope", head_dim=64))
         hidden = encoder(ids, mask=masks.Padding(lengths))
 
-    ``encoder.logits(hidden)`` gives a logit for each token id (masked language models).
+    ``encoder.logits(hidden)`` gives a logit for each token id (masked language models). ``masks``, one for each layer,
+    join that of the call by &.
     Cite: Devlin et al. 2019.
     """
 
-    def __init__(self, config: TransformerConfig, encoding: Encodings = None) -> None:
+    def __init__(self, config: TransformerConfig, encoding: Encodings = None, masks: Masks = None) -> None:
         super().__init__(config, head=False)
-        self.stack = Stack(config, encoding)
+        self.stack = Stack(config, encoding, masks)
         self.initialise()
 
     def forward(
@@ -270,16 +294,16 @@ class Decoder(Transformer):
         decoder = Decoder(TransformerConfig(vocab_size=256), encoding=headway.encoding("alibi", num_heads=4))
         logits = decoder(ids)
 
-    A ``mask`` is joined to the causal one by &. With a cache (``new_cache()``) ids are the tokens that come
-    next; with a SegmentMemory they are the next segment. Rows of several lengths are padded in front:
-    ``decoder(ids, positions=Coordinates.padded(lengths, n), mask=masks.Padding())``, and in each step that
-    follows ``decoder(next_ids, mask=masks.Padding(), cache=cache)``.
+    A ``mask`` is joined to the causal one by &, and so are ``masks``, one for each layer. With a cache
+    (``new_cache()``) ids are the tokens that come next; with a SegmentMemory they are the next segment. Rows of
+    several lengths are padded in front: ``decoder(ids, positions=Coordinates.padded(lengths, n),
+    mask=masks.Padding())``, and in each step that follows ``decoder(next_ids, mask=masks.Padding(), cache=cache)``.
     Cite: Radford et al. 2019; Dai et al. 2019 (memory).
     """
 
-    def __init__(self, config: TransformerConfig, encoding: Encodings = None) -> None:
+    def __init__(self, config: TransformerConfig, encoding: Encodings = None, masks: Masks = None) -> None:
         super().__init__(config)
-        self.stack = Stack(config, encoding)
+        self.stack = Stack(config, encoding, masks)
         self.initialise()
 
     def forward(

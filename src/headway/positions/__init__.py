@@ -12,6 +12,9 @@ from ._naming import encoding as encoding
 from ._naming import encoding_name as encoding_name
 from ._properties import Properties as Properties
 from ._properties import Property as Property
+from ._recipes import RECIPES as RECIPES
+from ._recipes import Recipe as Recipe
+from ._recipes import drop_positions as drop_positions
 from .abacus import Abacus as Abacus
 from .alibi import ALiBi as ALiBi
 from .axial_rope import AxialRoPE as AxialRoPE
@@ -187,6 +190,9 @@ __all__ = [
     "Property",
     "from_rope_parameters",
     "to_rope_parameters",
+    "RECIPES",
+    "Recipe",
+    "drop_positions",
     "NoPE",
     "IntegerIndex",
     "UnitIndex",

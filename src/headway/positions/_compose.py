@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ._base import Input, Pair, PositionEncoding, Terms
+from ._temperature import Scaling
 
 
 class Compose(PositionEncoding):
@@ -148,8 +149,12 @@ class Compose(PositionEncoding):
         """s·⟨q, k⟩ and what each part changes of it: the whole, as long as one part at most prepares."""
         if sum("prepare" in part.acts for part in self.each) > 1:
             raise HeadwayError("two parts transform queries and keys: no pair's score is a sum of what each part gives")
+        sharper = [part for part in self.each if isinstance(part, Scaling)]
+        for part in sharper:
+            pair = replace(pair, scale=pair.scale * part.oracle_temperature(self._seen_by(part, pair)))
         plain = super().oracle(pair)
-        return plain + sum(part.oracle(self._seen_by(part, pair)) - plain for part in self.each)
+        rest = (part for part in self.each if part not in sharper)
+        return plain + sum(part.oracle(self._seen_by(part, pair)) - plain for part in rest)
 
     def oracle_value(self, pair: Pair, v: Tensor) -> Tensor:
         plain = super().oracle_value(pair, v)
@@ -175,7 +180,8 @@ class Compose(PositionEncoding):
     @classmethod
     def examples(cls) -> list[PositionEncoding]:
         from .alibi import ALiBi
+        from .log_n import LogN
         from .rope import RoPE
         from .shaw import Shaw
 
-        return [cls(RoPE(8), ALiBi(4)), cls(ALiBi(6), Shaw(8, max_distance=3))]
+        return [cls(RoPE(8), ALiBi(4), LogN(3)), cls(ALiBi(6), Shaw(8, max_distance=3))]

@@ -267,7 +267,9 @@ def _bounded(probe: _Probe) -> Property:
         sizes = [found[what, where] for found in looked[1:]]
         # the largest up to 2⁴, 2⁸ … 2²⁰: what is bounded levels off, even a logarithm rises by a quarter at last
         tops = [max(sizes[i : i + 4]) for i in range(0, len(sizes), 4)]
-        if len(sizes) == FARTHEST and all(later > 0 and not later < 1.15 * sooner for sooner, later in itertools.pairwise(tops)):
+        if len(sizes) == FARTHEST and all(
+            later > 0 and not later < 1.15 * sooner for sooner, later in itertools.pairwise(tops)
+        ):
             said = f"largest {what}, at {where} {2**FARTHEST}; at {2 ** (FARTHEST - 4)} it is {tops[-2]:.6g}"
             return Property(demand, NO, tops[-1], said)
     what, where = first = next(iter(looked[0]))

@@ -50,7 +50,7 @@ class Rotary(PositionEncoding):
         """φ in float64: [b, n, pairs], or [b, heads, n, pairs] where heads differ."""
         return coordinates.axis().double()[..., None] * self.frequencies(coordinates)
 
-    def tables(self, coordinates: Coordinates) -> tuple[Tensor, Tensor]:
+    def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...]:
         """μ·cos φ and μ·sin φ, [b, heads or 1, n, pairs] in float64."""
         phases = self.phases(coordinates)
         phases = phases if phases.ndim == 4 else phases[:, None]

@@ -57,7 +57,7 @@ class CayleySTRING(Rotary):
         """φ [b, num_kv_heads, n, pairs]"""
         return torch.einsum("bna,ahc->bhnc", coordinates.position.double(), self.f.double())
 
-    def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...]:
         """cos φ, sin φ [b, num_kv_heads, n, pairs] and Pᵀ [1, num_kv_heads, head_dim, head_dim], in float64."""
         S = skew(self.upper.double(), self.head_dim)[None]
         identity = torch.eye(self.head_dim, dtype=S.dtype, device=S.device)

@@ -60,7 +60,7 @@ class XPos(Rotary):
         """ω_c = base^(−2c/head_dim)"""
         return rates(self.pairs, self.head_dim, self.base, coordinates.position.device)
 
-    def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...]:
         """cos φ, sin φ and (p − centre)/scale_base·ln ζ, [b, 1, n, pairs] in float64."""
         zeta = [(2 * c / self.head_dim + self.gamma) / (1 + self.gamma) for c in range(self.pairs)]
         fading = torch.tensor([math.log(z) for z in zeta], dtype=torch.float64, device=coordinates.position.device)

@@ -1,68 +1,82 @@
-"""Encodings of whole stacks: for each layer one encoding, or None; and what removes them after training."""
+"""Whole stacks: an encoding and a mask for each layer; and what removes encodings after training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from torch import nn
 
 from ..errors import HeadwayError
+from ..masks import Chunked, Mask, Window
 from ._base import PositionEncoding, need_positive
 from ._rotary import Rotary
 from .llama4_temperature import Llama4Temperature
 from .nope import NoPE
 from .rope import RoPE
 
-Layers = list[PositionEncoding | None]
-"""What ``headway.models`` take as ``encoding``; layers of one kind share one object."""
+
+class Recipe(NamedTuple):
+    """What each layer of a causal stack has: ``headway.models.Decoder(config, *recipe)``.
+
+    Layers of one kind share one encoding. The masks join the causal one.
+    """
+
+    encodings: list[PositionEncoding | None]
+    masks: list[Mask | None]
 
 
 def llama4(
     num_layers: int, head_dim: int, interval: int = 4, base: float = 500_000.0, amount: float = 0.1, step: int = 8192
-) -> Layers:
+) -> Recipe:
     """iRoPE: RoPE, and in every interval-th layer no positions but a temperature.
 
-    Masks: Causal() & Chunked(8192) in the layers with RoPE, Causal() in the others. Llama 4 also divides queries and
+    Masks: the layers with RoPE see their own chunk of 8192 tokens, the others all. Llama 4 also divides queries and
     keys of the layers with RoPE by their root mean square, after the turn.
     Cite: Meta AI 2025 (meta2025llama4).
     """
-    return _every(num_layers, interval, RoPE(head_dim, base), Llama4Temperature(amount, step))
+    return _every(num_layers, interval, (RoPE(head_dim, base), Chunked(8192)), (Llama4Temperature(amount, step), None))
 
 
-def smollm3(num_layers: int, head_dim: int, interval: int = 4, base: float = 2_000_000.0) -> Layers:
+def smollm3(num_layers: int, head_dim: int, interval: int = 4, base: float = 2_000_000.0) -> Recipe:
     """RoPE, and none in every interval-th layer.
 
-    Masks: Causal() everywhere. The released code can put a window on the layers without positions, where
+    Masks: none beside the causal one. The released code can put a window on the layers without positions, where
     ``rnope_swa`` has it on the others.
     Cite: Bakouch et al. 2025 (bakouch2025smollm3).
     """
-    return _every(num_layers, interval, RoPE(head_dim, base, layout="half"), None)
+    return _every(num_layers, interval, (RoPE(head_dim, base, layout="half"), None), (None, None))
 
 
-def rnope_swa(num_layers: int, head_dim: int, interval: int = 4, base: float = 10_000.0) -> Layers:
+def rnope_swa(num_layers: int, head_dim: int, interval: int = 4, base: float = 10_000.0, window: int = 4096) -> Recipe:
     """RoPE in layers that see a window, none in every interval-th layer, which sees all: Command A and Cohere 2.
 
-    Masks: Causal() & Window(left=4095) in the layers with RoPE, Causal() in the others. Released weights have bases of
-    their own: take that of their configuration.
+    Masks: the layers with RoPE see the last ``window`` tokens, their own included. Released weights have bases of their
+    own: take that of their configuration.
     Cite: Yang et al. 2025 (yang2025rope).
     """
-    return _every(num_layers, interval, RoPE(head_dim, base), None)
+    return _every(num_layers, interval, (RoPE(head_dim, base), Window(window - 1)), (None, None))
 
 
 def gemma3(
-    num_layers: int, head_dim: int, interval: int = 6, base: float = 10_000.0, far_base: float = 1_000_000.0
-) -> Layers:
+    num_layers: int,
+    head_dim: int,
+    interval: int = 6,
+    base: float = 10_000.0,
+    far_base: float = 1_000_000.0,
+    window: int = 1024,
+) -> Recipe:
     """RoPE of two bases: the small one in layers that see a window, the large one in every interval-th, which sees all.
 
-    Masks: Causal() & Window(left=1023) in the layers of the small base (511 in the model of 1 billion parameters),
-    Causal() in the others. From 4 billion parameters on, the released weights divide the positions of the latter by 8.
-    Cite: Gemma Team 2025 (arXiv:2503.19786), section 2.
+    Masks: the layers of the small base see the last ``window`` tokens, their own included (512 in the model of 1
+    billion parameters). From 4 billion parameters on, the released weights divide the positions of the latter by 8.
+    Cite: Gemma Team 2025 (gemma2025gemma3), section 2.
     """
     near, far = (RoPE(head_dim, theta, layout="half") for theta in (base, far_base))
-    return _every(num_layers, interval, near, far)
+    return _every(num_layers, interval, (near, Window(window - 1)), (far, None))
 
 
-RECIPES: dict[str, Callable[..., Layers]] = {
+RECIPES: dict[str, Callable[..., Recipe]] = {
     "llama-4": llama4,
     "smollm-3": smollm3,
     "rnope-swa": rnope_swa,
@@ -90,7 +104,11 @@ def drop_positions(model: nn.Module, kinds: tuple[type[PositionEncoding], ...] =
     return len(places)
 
 
-def _every(num_layers: int, interval: int, usual: PositionEncoding | None, each: PositionEncoding | None) -> Layers:
-    """The usual one, and in the layers interval − 1, 2·interval − 1 … the other."""
+Layer = tuple[PositionEncoding | None, Mask | None]
+
+
+def _every(num_layers: int, interval: int, usual: Layer, each: Layer) -> Recipe:
+    """The usual layer, and at interval − 1, 2·interval − 1 … the other."""
     need_positive(num_layers=num_layers, interval=interval)
-    return [usual if (layer + 1) % interval else each for layer in range(num_layers)]
+    layers = [usual if (layer + 1) % interval else each for layer in range(num_layers)]
+    return Recipe([encoding for encoding, _ in layers], [mask for _, mask in layers])
