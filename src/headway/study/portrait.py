@@ -118,7 +118,7 @@ class _Sitter:
             same = self.heads == 1 or bool((rows.nan_to_num() - rows[:1].nan_to_num()).abs().max() < 1e-9)
             lines = [("", rows[0])] if same else [(f"head {h + 1}", row) for h, row in enumerate(rows)]
         for number, (label, line) in enumerate(lines):
-            axes.plot(distances, line, color=COLOURS[number % len(COLOURS)], linewidth=1.5, label=label)
+            axes.plot(distances.numpy(), line.numpy(), color=COLOURS[number % len(COLOURS)], linewidth=1.5, label=label)
         if len(lines) > 1:
             axes.legend(fontsize=7.5, frameon=False, ncols=2, labelcolor=INK, handlelength=1.2)
         axes.axhline(1, color=FAINT, linewidth=0.8, zorder=0)
@@ -129,7 +129,7 @@ class _Sitter:
     def map_of_scores(self, axes: Axes) -> None:
         n = min(SHOWN, self.limit)
         scores = self.scores(self.along(n)).mean(0)
-        image = axes.imshow(scores, cmap="viridis", interpolation="nearest")
+        image = axes.imshow(scores.numpy(), cmap="viridis", interpolation="nearest")
         axes.figure.colorbar(image, ax=axes, shrink=0.85)
         _say(axes, "Score of every pair, mean of the heads", "key position", "query position")
 
@@ -140,7 +140,7 @@ class _Sitter:
         at = replace(Coordinates.span(side * side), position=position)
         middle = side * side // 2
         scores = self.scores(at)[:, middle].mean(0).view(side, side)
-        image = axes.imshow(scores, cmap="viridis", extent=(-7.5, 7.5, 7.5, -7.5), interpolation="nearest")
+        image = axes.imshow(scores.numpy(), cmap="viridis", extent=(-7.5, 7.5, 7.5, -7.5), interpolation="nearest")
         axes.figure.colorbar(image, ax=axes, shrink=0.85)
         _say(axes, "Score around a query, mean of the heads", "second axis", "first axis")
 
@@ -153,14 +153,16 @@ class _Sitter:
     def codes(self, axes: Axes) -> None:
         code = self.code(min(REACH, self.limit))
         top = float(code.abs().max()) or 1.0
-        image = axes.imshow(code, cmap="RdBu", vmin=-top, vmax=top, aspect="auto", interpolation="nearest")
+        image = axes.imshow(code.numpy(), cmap="RdBu", vmin=-top, vmax=top, aspect="auto", interpolation="nearest")
         axes.figure.colorbar(image, ax=axes, shrink=0.85)
         _say(axes, "What is added to the embeddings", "dimension", "position")
 
     def map_of_codes(self, axes: Axes) -> None:
         code = self.code(min(SHOWN, self.limit))
         length = code.norm(dim=-1, keepdim=True).clamp(min=1e-12)
-        image = axes.imshow((code / length) @ (code / length).T, cmap="viridis", vmax=1, interpolation="nearest")
+        image = axes.imshow(
+            ((code / length) @ (code / length).T).numpy(), cmap="viridis", vmax=1, interpolation="nearest"
+        )
         axes.figure.colorbar(image, ax=axes, shrink=0.85)
         _say(axes, "Cosine of the codes of two positions", "position", "position")
 
@@ -169,7 +171,7 @@ class _Sitter:
     def frequencies(self) -> Tensor | None:
         """The angle per step of each pair, from the phases of the first steps."""
         phases = getattr(self.encoding, "phases", None)
-        if phases is None or self.axes > 1:
+        if phases is None or self.axes > 1 or self.encoding.reads_input:
             return None
         try:
             first, second = (phases(replace(self.along(2), length=2))[0, ..., t, :] for t in (0, 1))
@@ -183,7 +185,9 @@ class _Sitter:
         assert rates is not None
         turning = rates > 0
         pairs = torch.arange(len(rates))
-        axes.semilogy(pairs[turning], 2 * math.pi / rates[turning], "o", color=COLOURS[0], markersize=3)
+        axes.semilogy(
+            pairs[turning].numpy(), (2 * math.pi / rates[turning]).numpy(), "o", color=COLOURS[0], markersize=3
+        )
         axes.grid(axis="y", color=FAINT, linewidth=0.6)
         axes.set_axisbelow(True)
         axes.set_xlim(-0.02 * len(rates), 1.02 * len(rates))
@@ -196,7 +200,7 @@ class _Sitter:
             located = self.encoding.train(training).locate(self.along(n)).axis()[0]
             label = "evaluation" if not training else "training, three draws" if not number else None
             colour = INK if not training else COLOURS[number]
-            axes.plot(range(n), located, color=colour, linewidth=1.4, label=label)
+            axes.plot(range(n), located.numpy(), color=colour, linewidth=1.4, label=label)
         axes.legend(fontsize=8, frameon=False, labelcolor=INK)
         _say(axes, "Where tokens are put", "position given", "position read")
 

@@ -1,0 +1,35 @@
+"""Every encoding of the table can be drawn, and what is drawn is its numbers."""
+
+import math
+
+import pytest
+import torch
+
+from headway.errors import HeadwayError
+from headway.positions import ENCODINGS, ALiBi, NoPE, encoding
+from headway.study.portrait import portrait
+
+SIZES = {"num_heads": 4, "head_dim": 16, "embed_dim": 64, "max_length": 96, "bidirectional": False}
+
+
+@pytest.mark.parametrize("name", [name for name in ENCODINGS if name != "none"])
+def test_everything_is_drawn(name: str) -> None:
+    figure = portrait(encoding(name, **SIZES), name)
+    panels = [axes for axes in figure.axes if axes.get_title("left") or axes.get_title()]
+    assert panels, "no panel has a title"
+    for axes in panels:
+        drawn = [torch.tensor([*map(float, line.get_ydata())]) for line in axes.lines]
+        drawn += [torch.tensor(image.get_array().filled(math.nan).tolist()) for image in axes.images]
+        assert any(part.isfinite().any() for part in drawn)
+
+
+def test_the_lines_are_the_scores() -> None:
+    figure = portrait(ALiBi(2), "alibi")
+    for head, line in enumerate(figure.axes[0].lines[:2]):
+        x, y = (torch.tensor([*map(float, part)]) for part in line.get_data())
+        torch.testing.assert_close(y, 1 - x.abs() * 2.0 ** (-4 * (head + 1)))
+
+
+def test_nothing_to_draw_raises() -> None:
+    with pytest.raises(HeadwayError, match="nothing to draw"):
+        portrait(NoPE(), "none")
