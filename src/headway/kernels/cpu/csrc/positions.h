@@ -56,6 +56,12 @@ static inline double distance(const Call& c, i64 b, i64 i, i64 j, i64 axis) {
     return delta;
 }
 
+// whatever the dtype of positions
+static inline double exact_distance(const Call& c, i64 b, i64 i, i64 j, i64 axis) {
+    if (c.q_position.dtype != FLOAT32) return distance(c, b, i, j, axis);
+    return (double)*c.k_position.at<float>(b, j, axis) - (double)*c.q_position.at<float>(b, i, axis);
+}
+
 // run[j]: how many tokens, from j on, hold positions that rise by one (at most 2^30)
 static inline void runs_of(const Call& c, const Tensor& position, i64 b, i64 axis, i64 count, int32_t* run) {
     for (i64 j = count - 1; j >= 0; j--) {
@@ -123,7 +129,10 @@ static inline i64 row_of(const Call& c, const Term& t, i64 b, i64 i, i64 j) {
 // ---------------------------------------------------------------- closed forms
 
 // parameters of one head
-static inline i64 form_parameters(const Term& t) { return t.form == PIECEWISE ? t.rows : 2; }
+static inline i64 form_parameters(const Term& t) {
+    if (t.form == STRETCHED) return 2 * t.rows + 1;
+    return t.form == PIECEWISE || t.form == COSINES ? t.rows : 2;
+}
 
 struct Knots {
     i64 right;     // the knot that ends the piece of δ
@@ -144,8 +153,14 @@ static inline Knots knots_at(const Term& t, double delta) {
     return {low, share > 0 ? (share < 1 ? share : 1) : 0};
 }
 
+// all forms but STRETCHED, which no distance decides alone
 static inline double form_value(const Term& t, i64 h, double delta) {
     const double far = fabs(delta);
+    if (t.form == COSINES) {
+        double total = 0;
+        for (i64 x = 0; x < t.rows; x++) total += *t.values.at<float>(h, x) * cos(delta * *t.second.at<double>(x));
+        return total;
+    }
     if (t.form == PIECEWISE) {
         Knots at = knots_at(t, delta);
         double left = *t.values.at<float>(h, at.right - 1), right = *t.values.at<float>(h, at.right);
@@ -157,10 +172,12 @@ static inline double form_value(const Term& t, i64 h, double delta) {
     return far == 0 ? 0 : -first * pow(far, second);
 }
 
-// adds g·∂value/∂parameter: [past, future], [weight, rate], [weight, exponent] or [values …]
+// adds g·∂value/∂parameter: [past, future], [weight, rate], [weight, exponent], [values …] or [weights …]
 static inline void form_adjoint(const Term& t, i64 h, double delta, double g, double* sums) {
     const double far = fabs(delta);
-    if (t.form == PIECEWISE) {
+    if (t.form == COSINES) {
+        for (i64 x = 0; x < t.rows; x++) sums[x] += g * cos(delta * *t.second.at<double>(x));
+    } else if (t.form == PIECEWISE) {
         Knots at = knots_at(t, delta);
         sums[at.right - 1] += g * (1 - at.share);
         sums[at.right] += g * at.share;
@@ -172,6 +189,11 @@ static inline void form_adjoint(const Term& t, i64 h, double delta, double g, do
         sums[0] -= g * value;
         sums[1] -= g * weight * (t.form == LOG ? far / (1 + second * far) : value * log(far));
     }
+}
+
+// the distance at which a form is taken for a pair: waves of many turns need all of it
+static inline double form_distance(const Call& c, const Term& t, i64 b, i64 i, i64 j) {
+    return t.form == COSINES ? exact_distance(c, b, i, j, t.axis) : (float)distance(c, b, i, j, t.axis);
 }
 
 // the bias of a DISTANCE term at a whole distance

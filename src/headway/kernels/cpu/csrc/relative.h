@@ -4,7 +4,7 @@
 // table; a ring holds the products with the columns that are near, and moves along with the keys. Everything else is
 // gathered pair by pair from the products with all rows of the table.
 #pragma once
-#include "tile.h"
+#include "waves.h"
 
 namespace {
 
@@ -24,6 +24,8 @@ struct Spoken {
     // distance: [heads or 1][PAD + columns + PAD], the edges repeated
     float* strip;
     i64 strip_head;
+    float* slope_strip;  // stretched, with a gradient to the rate: the same, of ∂strip/∂rate
+    Waves waves;         // cosines
     // relative: the table as the B of products over its width, and over its columns
     i64 words, width, padded, heads;
     float *panels, *natural;
