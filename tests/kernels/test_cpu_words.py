@@ -541,6 +541,14 @@ def rows(parts: T.Map) -> T.DistanceBias:
 
 
 KNOTS = torch.tensor([0.0, 1.0], requires_grad=True)
+MANY = torch.zeros(1, (1 << 20) + 1)
+
+
+def stretched(edges: Tensor) -> T.DistanceBias:
+    pieces = torch.zeros(1, 1).expand(1, edges.shape[0] + 1)
+    return T.DistanceBias(T.Stretched(edges, pieces, pieces, torch.ones(1), torch.ones(1, 3)))
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "float64": ({"dtype": torch.float64}, "it computes in float32, and float64 would be rounded"),
     "device": ({"device": "meta"}, "it runs on a CPU and q is on meta"),
@@ -553,6 +561,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "maps": ({"terms": [rows(T.Grid((T.Clip(0, 0),) * 5))]}, "a Grid has more than 4 maps"),
     "terms": ({"terms": [T.SoftCap(2.0)] * 33}, "it takes at most 32 terms, of which a TokenBias may be two"),
     "knots": ({"terms": [T.DistanceBias(T.Piecewise(KNOTS, torch.zeros(2, 2)))]}, "no gradient to the knots"),
+    "frequencies": ({"terms": [T.DistanceBias(T.Cosines(torch.zeros(2, 2), KNOTS))]}, "no gradient to the frequencies"),
+    "waves": ({"terms": [T.DistanceBias(T.Cosines(MANY[:, :65537], MANY[0, :65537]))]}, "more than 65,536 frequencies"),
+    "pieces": ({"terms": [stretched(MANY[0, : 1 << 20])]}, "Stretched has more than 1,048,576 pieces"),
     "mask": ({"mask": Own()}, "a mask of the class Own is Python, which it cannot call"),
     "part of a mask": ({"mask": M.Causal() & (Own() | M.Window(2))}, "a mask of the class Own is Python"),
     "masks": ({"mask": M.And((M.Causal(),) * 33)}, "joined of more than 32 masks"),

@@ -20,6 +20,32 @@ inline vf first_lanes(vf x, i64 count) {
     return choose((vi)(lane < (int32_t)count), x, vf{});
 }
 
+// Sums of the gradients of a tile by piece, still in lanes: [pieces][of intercept, of slope][W], what is not touched is not
+// cleared either; and those of the rate.
+struct PieceSums {
+    float* lanes;
+    i64 low = 0, high = -1;
+    vf rate = {};
+
+    float* at(i64 s) {
+        if (low > high) low = s, high = s - 1;
+        while (low > s) clear(--low);
+        while (high < s) clear(++high);
+        return lanes + 2 * W * s;
+    }
+
+    void clear(i64 s) { store(lanes + 2 * W * s, vf{}), store(lanes + 2 * W * s + W, vf{}); }
+
+    // to intercept [pieces], slope [pieces] and rate
+    void add_to(double* sums, i64 pieces) const {
+        for (i64 s = low; s <= high; s++) {
+            sums[s] += sum(load(lanes + 2 * W * s));
+            sums[pieces + s] += sum(load(lanes + 2 * W * s + W));
+        }
+        sums[2 * pieces] += sum(rate);
+    }
+};
+
 // One query's view of the pieces of its head.
 struct Pieces {
     const Term& t;
@@ -37,87 +63,100 @@ struct Pieces {
         return guess;
     }
 
-    // Calls visit(x, from, to) for each vector of `count` neighbours in u, on one side of the query: it starts in piece
-    // `from` and ends in piece `to`. guess: the pieces at both ends of a run nearby, and then of this one.
+    // Calls visit(x, stop, from, to) for vectors of `count` neighbours in u on one side of the query, x … stop − 1 of them:
+    // some in one piece, or one that starts in the piece `from` and ends in the piece `to`. guess: the pieces at both ends
+    // of a run nearby, and then of this one.
     template <class Visit>
     void walk(const float* u, i64 count, i64* guess, Visit visit) const {
         const float first = u[0] * stretch, last = u[count - 1] * stretch;
         if (first != first || last != last) {  // no numbers, or not everywhere
-            for (i64 x = 0; x < count; x += W) visit(x, (i64)0, t.rows - 1);
+            for (i64 x = 0; x < count; x += W) visit(x, least(x + W, count), (i64)0, t.rows - 1);
             return;
         }
-        i64 piece = guess[0] = piece_at(first, guess[0]);
+        i64 piece = guess[0] = piece_at(first, guess[0]), begin = 0;
         const i64 end = guess[1] = piece_at(last, guess[1]);
-        for (i64 x = 0; x < count; x += W) {
+        for (i64 x = 0; x < count && piece != end; x += W) {
+            const i64 stop = least(x + W, count);
+            const float at = u[stop - 1] * stretch;
             i64 next = piece;
-            if (piece != end) {
-                const float at = u[least(x + W, count) - 1] * stretch;
-                if (piece < end)
-                    while (next < end && edge(next) <= at) next++;
-                else
-                    while (next > end && !(edge(next - 1) <= at)) next--;
-            }
-            visit(x, piece, next);
-            piece = next;
+            if (piece < end)
+                while (next < end && edge(next) <= at) next++;
+            else
+                while (next > end && !(edge(next - 1) <= at)) next--;
+            if (next == piece) continue;
+            if (begin < x) visit(begin, x, piece, piece);
+            visit(x, stop, piece, next);
+            piece = next, begin = stop;
         }
+        if (begin < count) visit(begin, count, end, end);
     }
 
     void add(const float* u, i64 count, i64* guess, float* score) const {
-        i64 held = -1;
-        float shift = 0, factor = 0;
-        walk(u, count, guess, [&](i64 x, i64 from, i64 to) {
+        walk(u, count, guess, [&](i64 x, i64 stop, i64 from, i64 to) {
             const i64 low = least(from, to), high = most(from, to);
-            if (low != held) held = low, shift = intercept(low), factor = slope(low) * stretch;
-            const vf far = load(u + x);
-            vf value = far * factor + shift;
-            for (i64 s = low + 1; s <= high; s++) {
-                const vf at = far * stretch;
-                value = choose((vi)(at >= edge(s - 1)), at * slope(s) + intercept(s), value);
+            if (from == to) {
+                const float shift = intercept(low), factor = slope(low) * stretch;
+                for (; x + W <= stop; x += W) store(score + x, load(score + x) + (load(u + x) * factor + shift));
+                if (x < stop) store(score + x, load(score + x) + first_lanes(load(u + x) * factor + shift, stop - x));
+                return;
             }
-            store(score + x, load(score + x) + first_lanes(value, count - x));
+            const vf at = load(u + x) * stretch;
+            vf value = at * slope(low) + intercept(low);
+            for (i64 s = low + 1; s <= high; s++)
+                value = choose((vi)(at < edge(s - 1)), value, at * slope(s) + intercept(s));  // NaN: in the last piece
+            store(score + x, load(score + x) + first_lanes(value, stop - x));
         });
     }
 
-    // adds to the sums of intercept [pieces], slope [pieces] and rate; gives what belongs to the stretch
+    // adds to the sums of a tile; gives what belongs to the stretch
     template <bool RATE>
-    float take(const float* u, const float* by_rate, i64 count, i64* guess, const float* grad, double* sums) const {
-        vf plain = {}, far_sums = {}, rate_sums = {};
-        float found = 0;
+    float take(const float* u, const float* by_rate, i64 count, i64* guess, const float* grad, PieceSums& sums) const {
+        vf plain = {}, far_sums = {}, rate_sums = {}, found = {};
+        const bool odd = !(stretch - stretch == 0);
         i64 held = -1;
         auto hand_on = [&] {
-            const float g = sum(plain), g_far = sum(far_sums), g_rate = RATE ? sum(rate_sums) : 0;
+            // a query that sees nothing may have no number for its stretch
+            if (!odd || sum(plain) != 0 || sum(far_sums) != 0) {
+                const float factor = slope(held);
+                float* to = sums.at(held);
+                store(to, load(to) + plain);
+                store(to + W, load(to + W) + far_sums * stretch);
+                if (RATE) sums.rate += rate_sums * (factor * stretch);
+                found += far_sums * factor;
+            }
             plain = far_sums = rate_sums = vf{};
-            if (g == 0 && g_far == 0 && g_rate == 0) return;  // a query that sees nothing may have no number for stretch
-            sums[held] += g;
-            sums[t.rows + held] += (double)g_far * stretch;
-            if (RATE) sums[2 * t.rows] += (double)g_rate * slope(held) * stretch;
-            found += g_far * slope(held);
         };
-        walk(u, count, guess, [&](i64 x, i64 from, i64 to) {
-            const vf g = first_lanes(load(grad + x), count - x), far = load(u + x);
+        walk(u, count, guess, [&](i64 x, i64 stop, i64 from, i64 to) {
             if (held != from) {
                 if (held >= 0) hand_on();
                 held = from;
             }
+            vf g_sum = plain, far_sum = far_sums, rate_sum = rate_sums;
+            auto put = [&](vf g, i64 y) {
+                g_sum += g, far_sum += g * load(u + y);
+                if (RATE) rate_sum += g * load(by_rate + y);
+            };
+            auto keep = [&] { plain = g_sum, far_sums = far_sum, rate_sums = rate_sum; };
             if (from == to) {
-                plain += g, far_sums += g * far;
-                if (RATE) rate_sums += g * load(by_rate + x);
-                return;
+                for (; x + W <= stop; x += W) put(load(grad + x), x);
+                if (x < stop) put(first_lanes(load(grad + x), stop - x), x);
+                return keep();
             }
-            const vf at = far * stretch;
+            const vf g = first_lanes(load(grad + x), stop - x), at = load(u + x) * stretch;
             const i64 low = least(from, to), high = most(from, to), step = from < to ? 1 : -1;
             for (;; held += step) {
                 vf own = g;
-                if (held > low) own = choose((vi)(at >= edge(held - 1)), own, vf{});
-                if (held < high) own = choose((vi)(at >= edge(held)), vf{}, own);
-                plain += own, far_sums += own * far;
-                if (RATE) rate_sums += own * load(by_rate + x);
+                if (held > low) own = choose((vi)(at < edge(held - 1)), vf{}, own);
+                if (held < high) own = choose((vi)(at < edge(held)), own, vf{});
+                put(own, x);
+                keep();
                 if (held == to) return;
                 hand_on();
+                g_sum = far_sum = rate_sum = vf{};
             }
         });
         if (held >= 0) hand_on();
-        return found;
+        return sum(found);
     }
 };
 
@@ -170,9 +209,10 @@ inline void add_stretched(const Spoken& s, const Tile& t, float* score) {
     });
 }
 
-// sums: of intercept [pieces], slope [pieces] and rate
-inline void take_stretched(const Spoken& s, const Tile& t, const float* grad, double* sums) {
+// lanes: room for PieceSums; total: intercept [pieces], slope [pieces] and rate
+inline void take_stretched(const Spoken& s, const Tile& t, const float* grad, float* lanes, double* total) {
     const Term& term = *s.t;
+    PieceSums sums = {lanes};
     stretched_runs(s, t, grad, [&](i64 r, i64 x, i64 count, const float* u, const float* by_rate, i64* guess) {
         const Pieces pieces = {term, t.h, *term.other.at<float>(t.b, t.h, t.i0 + r)};
         const float* from = grad + r * LD + x;
@@ -180,6 +220,7 @@ inline void take_stretched(const Spoken& s, const Tile& t, const float* grad, do
                                                    : pieces.take<false>(u, by_rate, count, guess, from, sums);
         if (term.other_grad.there()) *term.other_grad.at<float>(t.b, t.h, t.i0 + r) += found;
     });
+    sums.add_to(total, term.rows);
 }
 
 }  // namespace

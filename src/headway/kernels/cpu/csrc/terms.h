@@ -94,11 +94,16 @@ struct Terms {
         Ring ring[MOST_TERMS];
         float* row;      // floats of a row of keys
         float* sheared;  // [MB + NB + 2·W]
+        float* pieces;   // of stretched distances
     };
 
     void lay_out(Memory& memory, Worker& w) {
         w.row = memory.take<float>(LD);
         w.sheared = memory.take<float>(MB + NB + 4 * W);
+        i64 pieces = 0;
+        for (i64 i = 0; i < count; i++)
+            if (spoken[i].wanted && spoken[i].t->form == STRETCHED) pieces = most(pieces, spoken[i].t->rows);
+        w.pieces = memory.take<float>(pieces * 2 * W);
         for (i64 i = 0; i < count; i++) {
             const Spoken& s = spoken[i];
             if (!is_relative(*s.t)) continue;
@@ -559,7 +564,7 @@ struct Terms {
     void take_distance(Worker& w, const Spoken& s, const Tile& t, const float* grad, i64 task) const {
         const Term& term = *s.t;
         double* fine = s.fine + task * s.fine_size;
-        if (term.form == STRETCHED) return take_stretched(s, t, grad, fine + 2);
+        if (term.form == STRETCHED) return take_stretched(s, t, grad, w.pieces, fine + 2);
         if (!s.dense) {
             fine += 2;
             for (i64 r = 0; r < t.rows; r++)
