@@ -56,10 +56,12 @@ static inline double distance(const Call& c, i64 b, i64 i, i64 j, i64 axis) {
     return delta;
 }
 
-// whatever the dtype of positions
-static inline double exact_distance(const Call& c, i64 b, i64 i, i64 j, i64 axis) {
-    if (c.q_position.dtype != FLOAT32) return distance(c, b, i, j, axis);
-    return (double)*c.k_position.at<float>(b, j, axis) - (double)*c.q_position.at<float>(b, i, axis);
+// q's or k's position less the origin, query i, in float64 whatever the dtype
+static inline double from_query(const Call& c, const Tensor& p, i64 b, i64 token, i64 i, i64 axis) {
+    const Tensor& q = c.q_position;
+    if (is_whole(c)) return (double)minus(*p.at<i64>(b, token, axis), *q.at<i64>(b, i, axis));
+    if (q.dtype == FLOAT64) return *p.at<double>(b, token, axis) - *q.at<double>(b, i, axis);
+    return (double)*p.at<float>(b, token, axis) - (double)*q.at<float>(b, i, axis);
 }
 
 // run[j]: how many tokens, from j on, hold positions that rise by one (at most 2^30)
@@ -153,14 +155,9 @@ static inline Knots knots_at(const Term& t, double delta) {
     return {low, share > 0 ? (share < 1 ? share : 1) : 0};
 }
 
-// all forms but STRETCHED, which no distance decides alone
+// all forms but COSINES, taken by tiles and strips, and STRETCHED, which no distance decides alone
 static inline double form_value(const Term& t, i64 h, double delta) {
     const double far = fabs(delta);
-    if (t.form == COSINES) {
-        double total = 0;
-        for (i64 x = 0; x < t.rows; x++) total += *t.values.at<float>(h, x) * cos(delta * *t.second.at<double>(x));
-        return total;
-    }
     if (t.form == PIECEWISE) {
         Knots at = knots_at(t, delta);
         double left = *t.values.at<float>(h, at.right - 1), right = *t.values.at<float>(h, at.right);
@@ -172,12 +169,10 @@ static inline double form_value(const Term& t, i64 h, double delta) {
     return far == 0 ? 0 : -first * pow(far, second);
 }
 
-// adds g·∂value/∂parameter: [past, future], [weight, rate], [weight, exponent], [values …] or [weights …]
+// adds g·∂value/∂parameter: [past, future], [weight, rate], [weight, exponent] or [values …]
 static inline void form_adjoint(const Term& t, i64 h, double delta, double g, double* sums) {
     const double far = fabs(delta);
-    if (t.form == COSINES) {
-        for (i64 x = 0; x < t.rows; x++) sums[x] += g * cos(delta * *t.second.at<double>(x));
-    } else if (t.form == PIECEWISE) {
+    if (t.form == PIECEWISE) {
         Knots at = knots_at(t, delta);
         sums[at.right - 1] += g * (1 - at.share);
         sums[at.right] += g * at.share;
@@ -189,11 +184,6 @@ static inline void form_adjoint(const Term& t, i64 h, double delta, double g, do
         sums[0] -= g * value;
         sums[1] -= g * weight * (t.form == LOG ? far / (1 + second * far) : value * log(far));
     }
-}
-
-// the distance at which a form is taken for a pair: waves of many turns need all of it
-static inline double form_distance(const Call& c, const Term& t, i64 b, i64 i, i64 j) {
-    return t.form == COSINES ? exact_distance(c, b, i, j, t.axis) : (float)distance(c, b, i, j, t.axis);
 }
 
 // the bias of a DISTANCE term at a whole distance

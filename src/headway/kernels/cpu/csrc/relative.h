@@ -21,10 +21,10 @@ struct Spoken {
     bool dense;        // whole distances low, low + 1, … are the columns
     i64 low, columns;  // else the columns are the rows of the table
     const Axis* axis;
-    // distance: [heads or 1][PAD + columns + PAD], the edges repeated
+    // distance: [heads or 1][PAD + columns + PAD], the edges repeated where a table ends before the distances do
     float* strip;
     i64 strip_head;
-    float* slope_strip;  // stretched, with a gradient to the rate: the same, of ∂strip/∂rate
+    float* slope_strip;  // stretched, where its rate wants a gradient: the same of ∂u/∂rate
     Waves waves;         // cosines
     // relative: the table as the B of products over its width, and over its columns
     i64 words, width, padded, heads;

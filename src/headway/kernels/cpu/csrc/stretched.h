@@ -132,14 +132,14 @@ struct Pieces {
                 held = from;
             }
             vf g_sum = plain, far_sum = far_sums, rate_sum = rate_sums;
-            auto put = [&](vf g, i64 y) {
-                g_sum += g, far_sum += g * load(u + y);
-                if (RATE) rate_sum += g * load(by_rate + y);
+            auto put = [&](vf g, i64 y, i64 many) {  // what lies beyond may be no number
+                g_sum += g, far_sum += g * first_lanes(load(u + y), many);
+                if (RATE) rate_sum += g * first_lanes(load(by_rate + y), many);
             };
             auto keep = [&] { plain = g_sum, far_sums = far_sum, rate_sums = rate_sum; };
             if (from == to) {
-                for (; x + W <= stop; x += W) put(load(grad + x), x);
-                if (x < stop) put(first_lanes(load(grad + x), stop - x), x);
+                for (; x + W <= stop; x += W) put(load(grad + x), x, W);
+                if (x < stop) put(first_lanes(load(grad + x), stop - x), x, stop - x);
                 return keep();
             }
             const vf g = first_lanes(load(grad + x), stop - x), at = load(u + x) * stretch;
@@ -148,7 +148,7 @@ struct Pieces {
                 vf own = g;
                 if (held > low) own = choose((vi)(at < edge(held - 1)), vf{}, own);
                 if (held < high) own = choose((vi)(at < edge(held)), own, vf{});
-                put(own, x);
+                put(own, x, stop - x);
                 keep();
                 if (held == to) return;
                 hand_on();
@@ -168,22 +168,35 @@ inline void write_stretched(const Term& t, i64 h, const double* parameters) {
     if (t.rate_grad.there()) *t.rate_grad.at<float>(h) = (float)parameters[2 * t.rows];
 }
 
-// Calls visit(row, column, count, u, ∂u/∂rate, guess) for the runs of a tile on each side of the query; pairs that are
-// gathered are runs of one, left out where they have no gradient (grad: null, or that of the tile).
+// Calls visit(row, column, count, u, ∂u/∂rate, guess) for the runs of a tile on each side of the query. Where distances
+// are gathered u is made for each row, but for pairs without a gradient (grad: null, or that of the tile), and a run is as
+// long as it rises or falls.
 template <class Visit>
 inline void stretched_runs(const Spoken& s, const Tile& t, const float* grad, Visit visit) {
     const Term& term = *s.t;
     i64 guess[2][2] = {{-1, -1}, {-1, -1}};
     if (!s.dense) {
         const double rate = *term.rate.at<float>(t.h);
-        for (i64 r = 0; r < t.rows; r++)
+        float u[NB + W] = {}, slope[NB + W] = {};
+        for (i64 r = 0; r < t.rows; r++) {
             for (i64 x = t.c0; x < t.c1; x++) {
-                if (grad && grad[r * LD + x] == 0) continue;
-                const double delta = form_distance(*s.c, term, t.b, t.i0 + r, t.j0 + x);
-                float u[W] = {log_distance(rate, delta)}, slope[W] = {log_distance_slope(rate, delta)};
-                i64 none[2] = {-1, -1};
-                visit(r, x, (i64)1, u, slope, none);
+                if (grad && grad[r * LD + x] == 0) {  // whatever is u: it goes on as before
+                    u[x] = x > t.c0 ? u[x - 1] : 0, slope[x] = 0;
+                    continue;
+                }
+                const double delta = (float)distance(*s.c, t.b, t.i0 + r, t.j0 + x, term.axis);
+                u[x] = log_distance(rate, delta);
+                if (term.rate_grad.there()) slope[x] = log_distance_slope(rate, delta);
             }
+            for (i64 x = t.c0, stop; x < t.c1; x = stop) {
+                bool rises = true, falls = true;
+                for (stop = x + 1; stop < t.c1; stop++) {
+                    rises &= u[stop] >= u[stop - 1], falls &= u[stop] <= u[stop - 1];
+                    if (!rises && !falls) break;
+                }
+                visit(r, x, stop - x, u + x, slope + x, guess[0]);
+            }
+        }
         return;
     }
     const i64 *q = s.axis->q_at(t), *k = s.axis->k_at(t);

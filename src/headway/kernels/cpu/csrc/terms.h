@@ -95,14 +95,20 @@ struct Terms {
         float* row;      // floats of a row of keys
         float* sheared;  // [MB + NB + 2·W]
         float* pieces;   // of stretched distances
+        WaveTile waves;
     };
 
     void lay_out(Memory& memory, Worker& w) {
         w.row = memory.take<float>(LD);
         w.sheared = memory.take<float>(MB + NB + 4 * W);
         i64 pieces = 0;
-        for (i64 i = 0; i < count; i++)
-            if (spoken[i].wanted && spoken[i].t->form == STRETCHED) pieces = most(pieces, spoken[i].t->rows);
+        bool waves = false;
+        for (i64 i = 0; i < count; i++) {
+            const Term& t = *spoken[i].t;
+            if (spoken[i].wanted && t.form == STRETCHED) pieces = most(pieces, t.rows);
+            waves |= t.form == COSINES && !spoken[i].dense;
+        }
+        w.waves.lay_out(memory, waves);
         w.pieces = memory.take<float>(pieces * 2 * W);
         for (i64 i = 0; i < count; i++) {
             const Spoken& s = spoken[i];
@@ -193,7 +199,7 @@ struct Terms {
             const Term& term = *s.t;
             Ring& ring = w.ring[i];
             if (term.kind == DISTANCE) {
-                add_distance(s, t, score, capped ? nullptr : late);
+                add_distance(w, s, t, score, capped ? nullptr : late);
             } else if (term.kind == RELATIVE_KEYS) {
                 parts(s, t, [&](i64 r0, i64 r1, i64 c0, i64 c1, i64 from, i64 to) {
                     hold<Words>(s, t.h, task, t.rows, ring, from, to);
@@ -468,20 +474,22 @@ struct Terms {
         if (is_waves(s)) return prepare_waves(s, item, worker);
         if (t.kind == DISTANCE) {
             float* strip = s.strip + item * s.strip_head;
+            i64 total = 2 * PAD + s.columns;
             if (t.form == STRETCHED) {
                 const double rate = *t.rate.at<float>(item);
-                for (i64 x = 0; x < s.columns; x++) strip[PAD + x] = log_distance(rate, (double)(s.low + x));
-                repeat_edges(strip, s.columns);
-                if (!s.slope_strip) return;
-                strip = s.slope_strip + item * s.strip_head;
-                for (i64 x = 0; x < s.columns; x++) strip[PAD + x] = log_distance_slope(rate, (double)(s.low + x));
-                return repeat_edges(strip, s.columns);
+                float* slope = s.slope_strip ? s.slope_strip + item * s.strip_head : nullptr;
+                for (i64 x = 0; x < s.columns; x++) {
+                    strip[PAD + x] = log_distance(rate, (double)(s.low + x));
+                    if (slope) slope[PAD + x] = log_distance_slope(rate, (double)(s.low + x));
+                }
+                return;
             }
             for (i64 x = 0; x < s.columns; x++) {
                 strip[PAD + x] = (float)value_at(t, item, s.low + x);
                 if (!(strip[PAD + x] < INFINITY)) s.early = true;
             }
-            return repeat_edges(strip, s.columns);
+            for (i64 x = 0; x < PAD; x++) strip[x] = strip[PAD], strip[total - 1 - x] = strip[total - 1 - PAD];
+            return;
         }
         i64 h = item / (s.padded / NR), first = item % (s.padded / NR) * NR;
         float* rows = s.natural + (h * s.padded + first) * s.width;
@@ -506,10 +514,6 @@ struct Terms {
         return t.values.stride[0] || ((t.form == LINEAR || t.form == LOG || t.form == POWER) && t.second.stride[0]);
     }
 
-    static void repeat_edges(float* strip, i64 columns) {
-        for (i64 x = 0; x < PAD; x++) strip[x] = strip[PAD], strip[PAD + columns + x] = strip[PAD + columns - 1];
-    }
-
     // a block of distances, for all heads at once
     void prepare_waves(Spoken& s, i64 block, i64 worker) {
         const double* values = s.waves.block(*s.t, s.low, block, worker);
@@ -520,8 +524,6 @@ struct Terms {
                 strip[first + x] = (float)values[h * RUN + x];
                 if (!(strip[first + x] < INFINITY)) s.early = true;
             }
-            for (i64 x = 0; x < PAD && !first; x++) strip[x - PAD] = strip[0];
-            for (i64 x = 0; x < PAD && first + many == s.columns; x++) strip[s.columns + x] = strip[s.columns - 1];
         }
     }
 
@@ -532,8 +534,9 @@ struct Terms {
         return k.low - q.high - s.low >= s.columns - 1 ? 1 : -1;
     }
 
-    void add_distance(const Spoken& s, const Tile& t, float* score, const float** late) const {
+    void add_distance(Worker& w, const Spoken& s, const Tile& t, float* score, const float** late) const {
         if (s.t->form == STRETCHED) return add_stretched(s, t, score);
+        if (s.t->form == COSINES && !s.dense) return w.waves.add(c, *s.t, t, score);
         if (!s.dense) {
             for (i64 r = 0; r < t.rows; r++)
                 for (i64 x = t.c0; x < t.c1; x++) score[r * LD + x] += (float)gathered(s, t, r, x);
@@ -558,13 +561,14 @@ struct Terms {
     double gathered(const Spoken& s, const Tile& t, i64 r, i64 x) const {
         const Term& term = *s.t;
         if (term.form == ROWS) return *term.values.at<float>(t.h, row_of(c, term, t.b, t.i0 + r, t.j0 + x));
-        return form_value(term, t.h, form_distance(c, term, t.b, t.i0 + r, t.j0 + x));
+        return form_value(term, t.h, (float)distance(c, t.b, t.i0 + r, t.j0 + x, term.axis));
     }
 
     void take_distance(Worker& w, const Spoken& s, const Tile& t, const float* grad, i64 task) const {
         const Term& term = *s.t;
         double* fine = s.fine + task * s.fine_size;
         if (term.form == STRETCHED) return take_stretched(s, t, grad, w.pieces, fine + 2);
+        if (term.form == COSINES && !s.dense) return w.waves.take(c, term, t, grad, fine + 2);
         if (!s.dense) {
             fine += 2;
             for (i64 r = 0; r < t.rows; r++)
@@ -574,7 +578,7 @@ struct Terms {
                     if (term.form == ROWS)
                         fine[row_of(c, term, t.b, t.i0 + r, t.j0 + x)] += g;
                     else
-                        form_adjoint(term, t.h, form_distance(c, term, t.b, t.i0 + r, t.j0 + x), g, fine);
+                        form_adjoint(term, t.h, (float)distance(c, t.b, t.i0 + r, t.j0 + x, term.axis), g, fine);
                 }
             return;
         }

@@ -77,4 +77,78 @@ struct Waves {
     }
 };
 
+// The pairs of a tile at any distances, by cos((k − q)·ω) = cos(kω)·cos(qω) + sin(kω)·sin(qω), where k and q are measured
+// from the first query; some waves at a time.
+struct WaveTile {
+    static constexpr i64 AT_ONCE = 32;
+    double *k, *q;  // [AT_ONCE][cos, sin][NB] and [AT_ONCE][cos, sin][MB]
+    double* row;    // [MB][NB]
+
+    void lay_out(Memory& memory, bool needed) {
+        k = memory.take<double>(needed * AT_ONCE * 2 * NB);
+        q = memory.take<double>(needed * AT_ONCE * 2 * MB);
+        row = memory.take<double>(needed * MB * NB);
+    }
+
+    // zeroing: of what is no number
+    static void turn(const Call& c, const Term& t, const Tensor& p, const Tile& tile, i64 first, i64 tokens, i64 wave,
+                     bool zeroing, double* to, i64 ld) {
+        const double frequency = *t.second.at<double>(wave);
+        for (i64 x = 0; x < tokens; x++) {
+            const double angle = from_query(c, p, tile.b, first + x, tile.i0, t.axis) * frequency;
+            const bool zero = zeroing && !(angle - angle == 0);
+            to[x] = zero ? 0 : cos(angle), to[ld + x] = zero ? 0 : sin(angle);
+        }
+    }
+
+    // the waves first … first + AT_ONCE − 1, as many as there are
+    i64 load(const Call& c, const Term& t, const Tile& tile, i64 first, bool zeroing) const {
+        const i64 many = least(AT_ONCE, t.rows - first);
+        for (i64 x = 0; x < many; x++) {
+            turn(c, t, c.k_position, tile, tile.j0 + tile.c0, tile.c1 - tile.c0, first + x, zeroing, k + 2 * x * NB, NB);
+            turn(c, t, c.q_position, tile, tile.i0, tile.rows, first + x, zeroing, q + 2 * x * MB, MB);
+        }
+        return many;
+    }
+
+    void add(const Call& c, const Term& t, const Tile& tile, float* score) const {
+        const i64 keys = tile.c1 - tile.c0;
+        memset(row, 0, (size_t)(tile.rows * NB * 8));
+        for (i64 first = 0; first < t.rows; first += AT_ONCE) {
+            const i64 many = load(c, t, tile, first, false);
+            for (i64 r = 0; r < tile.rows; r++)
+                for (i64 x = 0; x < many; x++) {
+                    const double weight = *t.values.at<float>(tile.h, first + x), *by_cosine = k + 2 * x * NB;
+                    const double cosine = weight * q[2 * x * MB + r], sine = weight * q[(2 * x + 1) * MB + r];
+                    double* to = row + r * NB;
+                    for (i64 y = 0; y < keys; y++) to[y] += cosine * by_cosine[y] + sine * by_cosine[NB + y];
+                }
+        }
+        for (i64 r = 0; r < tile.rows; r++)
+            for (i64 y = 0; y < keys; y++) score[r * LD + tile.c0 + y] += (float)row[r * NB + y];
+    }
+
+    // adds Σ grad·cos(δω) to sums of each wave
+    void take(const Call& c, const Term& t, const Tile& tile, const float* grad, double* sums) const {
+        const i64 keys = tile.c1 - tile.c0, whole = up(keys, W / 2);
+        bool any[MB] = {};
+        for (i64 r = 0; r < tile.rows; r++)
+            for (i64 y = 0; y < whole; y++) {
+                row[r * NB + y] = y < keys ? grad[r * LD + tile.c0 + y] : 0;
+                any[r] |= row[r * NB + y] != 0;
+            }
+        for (i64 first = 0; first < t.rows; first += AT_ONCE) {
+            const i64 many = load(c, t, tile, first, true);
+            for (i64 x = 0; x < many; x++) {
+                double *by_cosine = k + 2 * x * NB, *by_sine = by_cosine + NB;
+                for (i64 y = keys; y < whole; y++) by_cosine[y] = by_sine[y] = 0;
+                for (i64 r = 0; r < tile.rows; r++)
+                    if (any[r])
+                        sums[first + x] += q[2 * x * MB + r] * dot(row + r * NB, by_cosine, whole) +
+                                           q[(2 * x + 1) * MB + r] * dot(row + r * NB, by_sine, whole);
+            }
+        }
+    }
+};
+
 }  // namespace
