@@ -389,6 +389,39 @@ def test_what_nobody_sees_never_leaks(value: float, dtype: torch.dtype) -> None:
     assert tried > 20
 
 
+@pytest.mark.parametrize("form", ["cosines", "stretched", "logarithm"])
+def test_a_place_that_is_no_number_stays_with_its_token(form: str) -> None:
+    """Tokens that nobody sees and that see nothing."""
+    allowed = torch.ones(1, 1, 70, 70, dtype=torch.bool)
+    allowed[..., (5, 60)] = False
+    allowed[:, :, (5, 60)] = False
+    results = []
+    for place in (1.5, math.nan):
+        g = torch.Generator().manual_seed(3)
+        at = torch.rand(70, generator=g).cumsum(0)
+        at[5] = at[60] = place
+        leaves = [torch.rand(shape, generator=g).requires_grad_() for shape in (*((1, 2, 70, 8),) * 3, (2, 5), (2, 5))]
+        *qkv, one, two = leaves
+        values: dict[str, T.Bias] = {
+            "cosines": T.Cosines(one * two, torch.linspace(0.1, 1, 5)),
+            "stretched": T.Stretched(
+                torch.linspace(0.5, 2, 4), one, two, one[0, :1], one[:1, :1] + at.new_zeros(1, 70)
+            ),
+            "logarithm": T.Log(one[:, 0], two[:, 0]),
+        }
+        out = hw.attention(
+            *qkv,
+            terms=(T.DistanceBias(values[form]),),
+            mask=M.Boolean(allowed),
+            q_positions=at,
+            k_positions=at,
+            kernel="cpu",
+        )
+        results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("n", [3, 60], ids=["few queries", "many queries"])
 @pytest.mark.parametrize("case", ["bias", "bias under a cap", "table", "table of nothing", "unseen rows", "sink"])
 def test_infinite_biases_are_taken_as_naive_takes_them(case: str, n: int) -> None:
