@@ -25,12 +25,13 @@ REACHES = (1, 4, 16, 100, 300)
 LAYOUTS = ("contiguous", "heads last", "sliced", "gaps within rows", "rows expanded", "tokens expanded", "odd start")
 FAR = ("huge", "huge gaps", "negative")
 """Positions at which the reference kernel's angles are no longer exact in float64."""
+WAVES = ("sinusoids", "cosines")
 UPSTREAMS = ("dense", "expanded", "transposed", "gaps")
 TERMS = (
     "temperature", "clip", "clip one-sided", "steps", "whole steps", "grid", "classes", "linear", "logarithm", "power",
     "piecewise", "keys", "keys with u", "keys, own query", "keys by class", "keys by grid", "sinusoids", "queries",
     "queries, own key", "queries by class", "values", "values by steps", "values by class", "tokens", "dense",
-    "dense for all", "dense by row", "dense by column",
+    "dense for all", "dense by row", "dense by column", "cosines", "stretched",
 )  # fmt: skip
 
 
@@ -87,7 +88,7 @@ class Case:
         }
         found |= given
         if found["positions"] in FAR:
-            found["terms"] = tuple(name for name in found["terms"] if name != "sinusoids")
+            found["terms"] = tuple(name for name in found["terms"] if name not in WAVES)
         while found["batch"] * found["heads"] * found["n"] * found["m"] > most:
             if found["batch"] > 1 and "batch" not in given:
                 found["batch"] = 1
@@ -419,6 +420,16 @@ def _bias(
         return T.Log(leaf("weight", own), positive(leaf("rate", other)), axis)
     if name == "power":
         return T.Power(leaf("weight", own, size=0.1), positive(leaf("exponent", other)) * 0.7, axis)
+    if name == "cosines":
+        rates = torch.tensor([1.0, 0.3, 0.05, 0.01, 3.0], dtype=torch.float64)
+        return T.Cosines(leaf("weight", own, 5, size=0.5), rates, axis)
+    if name == "stretched":
+        edges = torch.tensor([-math.inf, -0.6, 0.0, 0.2, 0.5, 0.5, 1.1, math.inf])
+        slope, first = leaf("slope", own, 9), leaf("first", own)
+        steps = (slope[:, :-1] - slope[:, 1:]) * edges.nan_to_num(posinf=0, neginf=0).to(slope.dtype)
+        intercept = first[:, None] + torch.cat([torch.zeros_like(slope[:, :1]), steps.cumsum(-1)], -1)
+        stretch = leaf("stretch", r.choice((1, case.batch)), case.n, size=0.4)
+        return T.Stretched(edges, intercept, slope, positive(leaf("rate", 1)), stretch, axis)
     knots = torch.tensor([-150.5, -20.0, -1.5, 0.0, 4.0, 77.0])
     return T.Piecewise(knots, leaf("values", own, 6), axis)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from cpu_calls import LAYOUTS, MASKS, POSITIONS, TERMS, UPSTREAMS, Case, Made, errors
+from cpu_calls import FAR, LAYOUTS, MASKS, POSITIONS, TERMS, UPSTREAMS, WAVES, Case, Made, errors
 from torch import Tensor
 
 import headway as hw
@@ -76,7 +76,7 @@ PLAIN = {"sink": False, "cap": None, "lse": False, "partial": False, "dropout": 
 
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_every_term_at_every_kind_of_position(positions: str) -> None:
-    names = [name for name in TERMS if name != "sinusoids" or ("huge" not in positions and positions != "negative")]
+    names = [name for name in TERMS if name not in WAVES or positions not in FAR]
     groups = [tuple(names[number::7]) for number in range(7)]
     given = {**SINGLY, **PLAIN, "positions": positions, "mask": "causal", "batch": 1, "heads": 2, "n": 97, "m": 145}
     assert not fails([Case.drawn(number, terms=terms, **given) for number, terms in enumerate(groups)], torch.float32)
@@ -124,6 +124,8 @@ PROMISED: dict[str, dict[str, Any]] = {
     "a gradient of one number": {"terms": ("steps", "logarithm"), "upstream": "expanded"},
     "window, sink, log-sum-exp": {"mask": "window", "sink": True, "lse": True, "terms": ("linear",)},
     "cap": {"cap": 2.0, "terms": ("piecewise", "power")},
+    "cosines": {"n": 193, "m": 193, "mask": "causal", "terms": ("cosines",)},
+    "stretched": {"n": 97, "m": 193, "terms": ("stretched",)},
     "relative keys, queries, values": {"terms": ("keys", "queries", "values")},
     "width of one": {"head_dim": 1, "v_dim": 1, "terms": ("temperature",)},
     "odd widths": {"head_dim": 129, "v_dim": 33, "terms": ("keys, own query", "queries, own key")},
@@ -162,6 +164,82 @@ def test_the_promise_is_kept(name: str, dtype: torch.dtype) -> None:
         comparison.check()
 
 
+# Forms, pair by pair -------------------------------------------------------------------------------------------------
+
+
+def biases(values: T.Bias, q_positions: Tensor, k_positions: Tensor, **leaves: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """The bias of each query with one key [heads, n], as the log-sum-exp; gradients of their weighted sum."""
+    n, heads = len(q_positions), 2
+    q, k = torch.zeros(1, heads, n, 4), torch.zeros(1, heads, 1, 4)
+    _, lse = hw.attention_with_lse(
+        q, k, k, terms=(T.DistanceBias(values),), q_positions=q_positions, k_positions=k_positions, kernel="cpu"
+    )
+    upstream = torch.linspace(-1, 1, n).expand(lse.shape)
+    return lse[0], list(torch.autograd.grad(lse, list(leaves.values()), upstream)) if leaves else []
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_cosines_are_exact_far_away(heads: int, whole: bool) -> None:
+    """64 waves over 16,384 distances, each as far as float32 holds it."""
+    n = 16384 if whole else 300
+    weight = torch.randn(heads, 64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    frequencies = 10000.0 ** (-torch.arange(64, dtype=torch.float64) / 64)
+    at = torch.arange(n) - 100 if whole else torch.linspace(-100, 16000, n)
+    key = torch.tensor([7]) if whole else torch.tensor([7.3])
+    found, (gradient,) = biases(T.Cosines(weight, frequencies), at, key, weight=weight)
+    waves = ((key.double() - at.double())[:, None] * frequencies).cos()
+    expected = (weight.detach().double() @ waves.mT).expand(2, n)
+    torch.testing.assert_close(found.detach().double(), expected, rtol=1e-6, atol=2e-6)
+    upstream = torch.linspace(-1, 1, n).double().expand(2, n) @ waves
+    expected = upstream if heads == 2 else upstream.sum(0, keepdim=True)
+    torch.testing.assert_close(gradient.double(), expected, rtol=1e-5, atol=1e-3)
+
+
+def test_forms_of_nothing() -> None:
+    """No waves are no bias; one piece has no edges."""
+    at, key = torch.arange(100), torch.tensor([50])
+    found, _ = biases(T.Cosines(torch.zeros(1, 0), torch.zeros(0)), at, key)
+    torch.testing.assert_close(found, torch.zeros(2, 100))
+    rows = torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]])
+    found, _ = biases(T.Stretched(torch.zeros(0), *rows, torch.ones(1), torch.full((1, 100), 0.5)), at, key)
+    expected = rows[0] + rows[1] * 0.5 * (at - 50).abs().log1p()
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", _library.ISAS)
+@pytest.mark.parametrize("stretch", [0.31, -0.31, 0.0, math.nan])
+def test_pieces_are_found_along_the_keys(stretch: float, name: str) -> None:
+    """Every edge on both sides of a query, several in one vector of keys: each pair is in its own piece."""
+    if name not in _library.isas():
+        pytest.skip(f"{name} is not on this machine")
+    m = 400
+    edges = torch.cat([torch.linspace(-1.2, 1.2, 25), torch.tensor([0.3, 0.3, 50.0])]).sort().values
+    pieces = len(edges) + 1
+    leaves = [torch.zeros(2, pieces), torch.zeros(2, pieces), torch.tensor([0.7]), torch.full((1, 3), stretch)]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    with torch.no_grad():
+        leaves[0].copy_(torch.arange(2 * pieces).view(2, pieces) / 8)  # steps, so that a wrong piece is seen
+    at = Coordinates.of(torch.arange(m), m)
+    q, k, v = torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, m, 4), torch.randn(1, 2, m, 4)
+    results = []
+    for kernel in ("cpu", "reference"):
+        with _library.using(name):
+            out = hw.attention(
+                q,
+                k,
+                v,
+                terms=(T.DistanceBias(T.Stretched(edges, *leaves)),),
+                q_positions=torch.tensor([0, 203, 399]),
+                k_positions=at,
+                kernel=kernel,
+            )
+            results.append([out, *torch.autograd.grad(out[..., 0].sum(), leaves)])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
 # Sizes ---------------------------------------------------------------------------------------------------------------
 
 
@@ -177,6 +255,10 @@ def every_term(cast: Callable[[Tensor], Tensor], b: int, h: int, kv: int, n: int
         T.DistanceBias(T.Rows(leaf(1, 9), by)),
         T.DistanceBias(T.Rows(leaf(h, 9), by)),
         T.DistanceBias(T.Linear(leaf(h), leaf(1))),
+        T.DistanceBias(T.Cosines(leaf(1, 3), torch.tensor([1.0, 0.3, 0.05]))),
+        T.DistanceBias(
+            T.Stretched(torch.tensor([0.4]), leaf(1, 1).expand(h, 2), leaf(h, 2), leaf(1).exp(), leaf(1, n))
+        ),
         T.RelativeKeys(T.Rows(leaf(h, 9, d), by), leaf(h, d)),
         T.RelativeKeys(T.Rows(leaf(h, 9, 5), by), leaf(1, 5), leaf(b, h, n, 5)),
         T.RelativeQueries(T.Rows(leaf(1, 9, d), by)),
@@ -275,6 +357,10 @@ def poison(made: Made, value: float) -> bool:
             where = unseen[..., None]
         elif name == "q" or name.endswith("own query query"):
             where = blind[..., None]
+        elif name.endswith("stretched stretch"):
+            where = blind.all(1)
+            if x.shape[0] == 1:
+                where = where.all(0, keepdim=True)
         elif name.endswith(("tokens keys", "tokens queries")):
             where = ~allowed.any(2) if name.endswith("keys") else blind
             for dim in (0, 1):
@@ -301,6 +387,39 @@ def test_what_nobody_sees_never_leaks(value: float, dtype: torch.dtype) -> None:
         for name, found in dirty.results("cpu").items():
             assert torch.equal(found.nan_to_num(7.0), expected[name].nan_to_num(7.0)), f"{name} of {case}"
     assert tried > 20
+
+
+@pytest.mark.parametrize("form", ["cosines", "stretched", "logarithm"])
+def test_a_place_that_is_no_number_stays_with_its_token(form: str) -> None:
+    """Tokens that nobody sees and that see nothing."""
+    allowed = torch.ones(1, 1, 70, 70, dtype=torch.bool)
+    allowed[..., (5, 60)] = False
+    allowed[:, :, (5, 60)] = False
+    results = []
+    for place in (1.5, math.nan):
+        g = torch.Generator().manual_seed(3)
+        at = torch.rand(70, generator=g).cumsum(0)
+        at[5] = at[60] = place
+        leaves = [torch.rand(shape, generator=g).requires_grad_() for shape in (*((1, 2, 70, 8),) * 3, (2, 5), (2, 5))]
+        *qkv, one, two = leaves
+        values: dict[str, T.Bias] = {
+            "cosines": T.Cosines(one * two, torch.linspace(0.1, 1, 5)),
+            "stretched": T.Stretched(
+                torch.linspace(0.5, 2, 4), one, two, one[0, :1], one[:1, :1] + at.new_zeros(1, 70)
+            ),
+            "logarithm": T.Log(one[:, 0], two[:, 0]),
+        }
+        out = hw.attention(
+            *qkv,
+            terms=(T.DistanceBias(values[form]),),
+            mask=M.Boolean(allowed),
+            q_positions=at,
+            k_positions=at,
+            kernel="cpu",
+        )
+        results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("n", [3, 60], ids=["few queries", "many queries"])

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import headway as hw
+from headway import terms as T
 from headway.errors import HeadwayError
 from headway.kernels import KERNELS
 from headway.kernels.cpu import _library
@@ -301,10 +302,18 @@ def test_the_pool_is_used_and_every_item_is_done_without_it(give_pool: Callable[
 @pytest.mark.parametrize("pool", POOLS)
 def test_results_do_not_depend_on_the_pool(give_pool: Callable[[Any], list[int]], pool: Any) -> None:
     q, k, v = (torch.randn(2, 3, 200, 16).requires_grad_() for _ in range(3))
+    weight, slope, rate, stretch = (torch.rand(size).requires_grad_() for size in ((3, 64), (3, 4), (1,), (1, 200)))
+    edges, rates = torch.tensor([0.1, 0.5, 2.0]), torch.linspace(0.001, 1, 64)
+    terms = (T.DistanceBias(T.Cosines(weight, rates)), T.DistanceBias(T.Stretched(edges, slope, slope, rate, stretch)))
+    leaves = q, k, v, weight, slope, rate, stretch
 
     def results() -> list[torch.Tensor]:
-        out = hw.attention(q, k, v, encoding=hw.encoding("alibi", num_heads=3), kernel="cpu")
-        return [out, *torch.autograd.grad(out.square().sum(), (q, k, v))]
+        found = []
+        for at in (torch.arange(200) * 10, torch.linspace(0, 90, 200)):
+            alibi = hw.encoding("alibi", num_heads=3)
+            out = hw.attention(q, k, v, encoding=alibi, terms=terms, q_positions=at, k_positions=at, kernel="cpu")
+            found += [out, *torch.autograd.grad(out.square().sum(), leaves)]
+        return found
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -25,7 +25,7 @@ from headway.kernels.cpu import _library, _lower
 from headway.testing import kernels as checks
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.bool]
-FORMS = ["rows", "linear", "log", "power", "piecewise"]
+FORMS = ["rows", "linear", "log", "power", "piecewise", "cosines", "stretched"]
 
 
 class Reader:
@@ -71,7 +71,7 @@ class Reader:
 def read(words: Any) -> tuple[Call, dict[str, Any]]:
     """The call that the words say, with a dense mask, and what is to be filled."""
     r = Reader(words)
-    assert r.word() == 1
+    assert r.word() == 2
     backward, threads, dtype = r.word(), r.word(), r.word()
     assert threads == torch.get_num_threads()
     b, h, kv, n, m, d, dv = (r.word() for _ in range(7))
@@ -92,7 +92,7 @@ def read(words: Any) -> tuple[Call, dict[str, Any]]:
     positions = r.some(b, n, axes), r.some(b, m, axes)
     q_side, k_side = (Coordinates(p, r.some(b, p.shape[1])) for p in positions)
     mask = read_mask(r, q_side, k_side, h)
-    terms = [read_term(r, b, h, kv, n, m, d, dv) for _ in range(r.word())]
+    terms = [read_term(r, q_side, k_side, h, kv, d, dv) for _ in range(r.word())]
     assert r.at == len(r.words)
     results["gradients"] = r.gradients
     call = Call(q, k, v, q_side, k_side, tuple(terms), mask, scale, drop_below / 2**32, torch.tensor([seed]))
@@ -143,7 +143,8 @@ def read_map(r: Reader, b: int, n: int, m: int) -> T.Map:
     return maps[0] if len(maps) == 1 else T.Grid(tuple(maps))
 
 
-def read_term(r: Reader, b: int, h: int, kv: int, n: int, m: int, d: int, dv: int) -> T.Term:
+def read_term(r: Reader, q: Coordinates, k: Coordinates, h: int, kv: int, d: int, dv: int) -> T.Term:
+    (b, n), m = q.index.shape, k.index.shape[1]
     kind = r.word()
     if kind == 1:
         return T.Temperature(r.leaf(b, h, n))
@@ -162,12 +163,19 @@ def read_term(r: Reader, b: int, h: int, kv: int, n: int, m: int, d: int, dv: in
         if form == "rows":
             parts = read_map(r, b, n, m)
             return T.DistanceBias(T.Rows(r.leaf(h, parts.count), parts))
+        if form == "stretched":
+            return read_stretched(r, q, k, h)
         axis = r.word()
         if form == "piecewise":
             count = r.word()
             knots = r.some(count)
             assert knots.dtype == torch.float64
             return T.DistanceBias(T.Piecewise(knots, r.leaf(h, count), axis))
+        if form == "cosines":
+            count = r.word()
+            frequencies = r.some(count)
+            assert frequencies.dtype == torch.float64
+            return T.DistanceBias(T.Cosines(r.leaf(h, count), frequencies, axis))
         closed: Any = {"linear": T.Linear, "log": T.Log, "power": T.Power}[form]
         return T.DistanceBias(closed(r.leaf(h), r.leaf(h), axis))
     parts = read_map(r, b, n, m)
@@ -179,6 +187,19 @@ def read_term(r: Reader, b: int, h: int, kv: int, n: int, m: int, d: int, dv: in
     if kind == 6:
         return T.RelativeQueries(rows, maybe(r, b, kv, m, width))
     return T.RelativeKeys(rows, maybe(r, h, width), maybe(r, b, h, n, width))
+
+
+def read_stretched(r: Reader, q: Coordinates, k: Coordinates, h: int) -> T.DenseBias:
+    """As words have it: a rate for each head, a stretch for each head and query."""
+    b, n = q.index.shape
+    axis, pieces = r.word(), r.word()
+    edges = r.some(pieces - 1)
+    intercept, slope, rate, stretch = r.leaf(h, pieces), r.leaf(h, pieces), r.leaf(h), r.leaf(b, h, n)
+    far = spec.distance(q, k, axis).abs().float()[:, None]
+    t = torch.log1p(rate[:, None, None] * far) * stretch[..., None]
+    piece = torch.searchsorted(edges, t.detach(), right=True)
+    head = torch.arange(h)[:, None, None]
+    return T.DenseBias(intercept[head, piece] + slope[head, piece] * t)
 
 
 def maybe(r: Reader, *shape: int) -> Tensor | None:
@@ -520,6 +541,14 @@ def rows(parts: T.Map) -> T.DistanceBias:
 
 
 KNOTS = torch.tensor([0.0, 1.0], requires_grad=True)
+MANY = torch.zeros(1, (1 << 20) + 1)
+
+
+def stretched(edges: Tensor) -> T.DistanceBias:
+    pieces = torch.zeros(1, 1).expand(1, edges.shape[0] + 1)
+    return T.DistanceBias(T.Stretched(edges, pieces, pieces, torch.ones(1), torch.ones(1, 3)))
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "float64": ({"dtype": torch.float64}, "it computes in float32, and float64 would be rounded"),
     "device": ({"device": "meta"}, "it runs on a CPU and q is on meta"),
@@ -532,6 +561,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "maps": ({"terms": [rows(T.Grid((T.Clip(0, 0),) * 5))]}, "a Grid has more than 4 maps"),
     "terms": ({"terms": [T.SoftCap(2.0)] * 33}, "it takes at most 32 terms, of which a TokenBias may be two"),
     "knots": ({"terms": [T.DistanceBias(T.Piecewise(KNOTS, torch.zeros(2, 2)))]}, "no gradient to the knots"),
+    "frequencies": ({"terms": [T.DistanceBias(T.Cosines(torch.zeros(2, 2), KNOTS))]}, "no gradient to the frequencies"),
+    "waves": ({"terms": [T.DistanceBias(T.Cosines(MANY[:, :65537], MANY[0, :65537]))]}, "more than 65,536 frequencies"),
+    "pieces": ({"terms": [stretched(MANY[0, : 1 << 20])]}, "Stretched has more than 1,048,576 pieces"),
     "mask": ({"mask": Own()}, "a mask of the class Own is Python, which it cannot call"),
     "part of a mask": ({"mask": M.Causal() & (Own() | M.Window(2))}, "a mask of the class Own is Python"),
     "masks": ({"mask": M.And((M.Causal(),) * 33)}, "joined of more than 32 masks"),

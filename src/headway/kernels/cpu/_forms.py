@@ -12,6 +12,7 @@ from ...masks import And, Boolean, Causal, Chunked, Dilated, Documents, KeepFirs
 from ...terms import (
     Classes,
     Clip,
+    Cosines,
     DenseBias,
     DistanceBias,
     Grid,
@@ -27,17 +28,18 @@ from ...terms import (
     Sinusoids,
     SoftCap,
     Steps,
+    Stretched,
     Temperature,
     TokenBias,
 )
 from .._problem import Problem, wants_gradient
 from . import _library
-from ._words import MOST_CLASSES, MOST_DEPTH, MOST_KNOTS, MOST_MAPS, MOST_NODES, MOST_TERMS, MOST_WIDTH
+from ._words import MOST_CLASSES, MOST_DEPTH, MOST_KNOTS, MOST_MAPS, MOST_NODES, MOST_TERMS, MOST_WAVES, MOST_WIDTH
 
 MASKS = frozenset({Boolean, Causal, Chunked, Dilated, Documents, KeepFirst, Padding, Prefix, Window})
 RELATIVE = frozenset({RelativeKeys, RelativeQueries, RelativeValues})
 TERMS = frozenset({*RELATIVE, DenseBias, DistanceBias, Sink, SoftCap, Temperature, TokenBias})
-CLOSED = frozenset({Linear, Log, Power, Piecewise})
+CLOSED = frozenset({Linear, Log, Power, Piecewise, Cosines, Stretched})
 BOUNDARIES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
 
 
@@ -94,6 +96,13 @@ def _against_term(term: Any) -> Iterator[str]:
                 yield "it has no gradient to the knots of Piecewise"
             if values.knots.shape[0] > MOST_KNOTS:
                 yield f"Piecewise has more than {MOST_KNOTS:,} knots"
+        elif type(values) is Cosines:
+            if wants_gradient(values.frequencies):
+                yield "it has no gradient to the frequencies of Cosines"
+            if values.frequencies.shape[0] > MOST_WAVES:
+                yield f"Cosines has more than {MOST_WAVES:,} frequencies"
+        elif type(values) is Stretched and values.edges.shape[0] >= MOST_KNOTS:
+            yield f"Stretched has more than {MOST_KNOTS:,} pieces"
     elif kind in RELATIVE:
         if type(term.rows) is Rows:
             yield from _against_rows(term.rows)

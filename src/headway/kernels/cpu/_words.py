@@ -15,6 +15,7 @@ from ...masks import And, Boolean, Causal, Chunked, Dilated, Documents, Mask, Or
 from ...terms import (
     Classes,
     Clip,
+    Cosines,
     DenseBias,
     DistanceBias,
     Grid,
@@ -30,13 +31,14 @@ from ...terms import (
     Sink,
     Sinusoids,
     SoftCap,
+    Stretched,
     Temperature,
     TokenBias,
 )
 
-VERSION = 1
+VERSION = 2
 MOST_TERMS, MOST_MAPS, MOST_NODES, MOST_DEPTH = 32, 4, 64, 16
-MOST_AXES, MOST_WIDTH, MOST_KNOTS, MOST_CLASSES = 1 << 20, 1 << 16, 1 << 20, 1 << 15
+MOST_AXES, MOST_WIDTH, MOST_KNOTS, MOST_WAVES, MOST_CLASSES = 1 << 20, 1 << 16, 1 << 20, 1 << 16, 1 << 15
 DTYPES = {
     torch.float32: (0, 4),
     torch.bfloat16: (1, 2),
@@ -49,7 +51,7 @@ DTYPES = {
 TEMPERATURE, TOKEN_QUERIES, TOKEN_KEYS, DISTANCE = 1, 2, 3, 4
 RELATIVE_KEYS, RELATIVE_QUERIES, RELATIVE_VALUES = 5, 6, 7
 DENSE, SINK, SOFT_CAP = 8, 9, 10
-ROWS, LINEAR, LOG, POWER, PIECEWISE = 0, 1, 2, 3, 4
+ROWS, LINEAR, LOG, POWER, PIECEWISE, COSINES, STRETCHED = 0, 1, 2, 3, 4, 5, 6
 CLIP, STEPS, CLASSES, GRID = 0, 1, 2, 3
 DIFFERENCE, DILATED, EQUAL, KEYS, BOOLEAN, AND, OR = 1, 2, 3, 4, 5, 6, 7
 
@@ -216,7 +218,7 @@ class Words:
         for term in terms:
             self.row[at] += 1
             if isinstance(term, DistanceBias):
-                self.distance_bias(term, heads)
+                self.distance_bias(term, batch, heads, n)
             elif isinstance(term, RelativeKeys):
                 width = self.relative(RELATIVE_KEYS, term.rows, heads)
                 self.parameter(term.query_bias, heads, width)
@@ -257,7 +259,7 @@ class Words:
         else:
             self.row += ABSENT
 
-    def distance_bias(self, term: DistanceBias, heads: int) -> None:
+    def distance_bias(self, term: DistanceBias, batch: int, heads: int, n: int) -> None:
         values = term.values
         self.row.append(DISTANCE)
         if isinstance(values, Rows):
@@ -270,6 +272,18 @@ class Words:
             self.row += (PIECEWISE, values.axis, values.knots.shape[0])
             self.tensor(values.knots.detach().double())
             self.parameter(values.values, heads, values.knots.shape[0])
+        elif isinstance(values, Cosines):
+            self.row += (COSINES, values.axis, values.frequencies.shape[0])
+            self.tensor(values.frequencies.detach().double())
+            self.parameter(values.weight, heads, values.frequencies.shape[0])
+        elif isinstance(values, Stretched):
+            pieces = values.edges.shape[0] + 1
+            self.row += (STRETCHED, values.axis, pieces)
+            self.tensor(values.edges.detach().float())
+            self.parameter(values.intercept, heads, pieces)
+            self.parameter(values.slope, heads, pieces)
+            self.parameter(values.rate, heads)
+            self.parameter(values.stretch[:, None], batch, heads, n)
         elif isinstance(values, Linear):
             self.row += (LINEAR, values.axis)
             self.parameter(values.past, heads)

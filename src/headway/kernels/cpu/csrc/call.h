@@ -10,7 +10,7 @@ namespace {  // every instruction set has its own
 
 typedef int64_t i64;
 
-enum { VERSION = 1, MOST_TERMS = 32, MOST_MAPS = 4, MOST_NODES = 64 };
+enum { VERSION = 2, MOST_TERMS = 32, MOST_MAPS = 4, MOST_NODES = 64 };
 enum Dtype { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT64 = 3, INT64 = 4, BOOL = 5 };
 enum Kind {
     TEMPERATURE = 1,
@@ -24,7 +24,7 @@ enum Kind {
     SINK,
     SOFT_CAP,
 };
-enum Form { ROWS = 0, LINEAR, LOG, POWER, PIECEWISE };
+enum Form { ROWS = 0, LINEAR, LOG, POWER, PIECEWISE, COSINES, STRETCHED };
 enum MapKind { CLIP = 0, STEPS, CLASSES, GRID };
 enum NodeKind { DIFFERENCE = 1, DILATED, EQUAL, KEYS, BOOLEAN, AND, OR };
 
@@ -55,11 +55,13 @@ struct Term {
     i64 axis;               // distance, closed forms
     i64 maps;               // 1, or more for a grid
     Map map[MOST_MAPS];
-    i64 rows;               // of the table: the product of the maps' counts; piecewise: knots
+    i64 rows;               // of the table: the product of the maps' counts; knots, waves, pieces
     i64 width;              // relative: of a row of the table
-    Tensor values, values_grad;  // temperature, token, table, past, weight, dense, sink
-    Tensor second, second_grad;  // future, rate, exponent, values of piecewise; relative keys: u
-    Tensor other, other_grad;    // relative: the query or key before ``prepare``
+    Tensor values, values_grad;  // temperature, token, table, past, weight, values at knots, intercept, dense, sink
+    Tensor second, second_grad;  // future, rate, exponent, knots, frequencies, slope; relative keys: u
+    Tensor other, other_grad;    // relative: the query or key before ``prepare``; stretched: stretch
+    Tensor edges;                // stretched: [pieces − 1], rising
+    Tensor rate, rate_grad;      // stretched
     double cap;
 };
 
@@ -183,16 +185,24 @@ class Reader {
         } else if (t.kind == SOFT_CAP) {
             t.cap = real();
         } else if (t.kind == DISTANCE) {
-            t.form = range(ROWS, PIECEWISE);
+            t.form = range(ROWS, STRETCHED);
             if (t.form == ROWS) {
                 maps(c, t);
                 t.values = tensor(f32, true, H, t.rows), t.values_grad = tensor(f32, false, H, t.rows);
             } else {
                 t.axis = range(0, c.axes - 1);
-                t.rows = t.form == PIECEWISE ? range(2, 1 << 20) : 1;
-                if (t.form == PIECEWISE) {
-                    t.second = tensor((i64)1 << FLOAT64, true, t.rows);  // knots, rising
+                t.rows = 1;
+                if (t.form == PIECEWISE || t.form == COSINES) {
+                    t.rows = t.form == PIECEWISE ? range(2, 1 << 20) : range(0, 1 << 16);
+                    t.second = tensor((i64)1 << FLOAT64, true, t.rows);  // knots, rising; or frequencies
                     t.values = tensor(f32, true, H, t.rows), t.values_grad = tensor(f32, false, H, t.rows);
+                } else if (t.form == STRETCHED) {
+                    t.rows = range(1, 1 << 20);
+                    t.edges = tensor(f32, true, t.rows - 1);
+                    t.values = tensor(f32, true, H, t.rows), t.values_grad = tensor(f32, false, H, t.rows);
+                    t.second = tensor(f32, true, H, t.rows), t.second_grad = tensor(f32, false, H, t.rows);
+                    t.rate = tensor(f32, true, H), t.rate_grad = tensor(f32, false, H);
+                    t.other = tensor(f32, true, B, H, n), t.other_grad = tensor(f32, false, B, H, n);
                 } else {
                     t.values = tensor(f32, true, H), t.values_grad = tensor(f32, false, H);
                     t.second = tensor(f32, true, H), t.second_grad = tensor(f32, false, H);

@@ -56,6 +56,14 @@ static inline double distance(const Call& c, i64 b, i64 i, i64 j, i64 axis) {
     return delta;
 }
 
+// q's or k's position less the origin, query i, in float64 whatever the dtype
+static inline double from_query(const Call& c, const Tensor& p, i64 b, i64 token, i64 i, i64 axis) {
+    const Tensor& q = c.q_position;
+    if (is_whole(c)) return (double)minus(*p.at<i64>(b, token, axis), *q.at<i64>(b, i, axis));
+    if (q.dtype == FLOAT64) return *p.at<double>(b, token, axis) - *q.at<double>(b, i, axis);
+    return (double)*p.at<float>(b, token, axis) - (double)*q.at<float>(b, i, axis);
+}
+
 // run[j]: how many tokens, from j on, hold positions that rise by one (at most 2^30)
 static inline void runs_of(const Call& c, const Tensor& position, i64 b, i64 axis, i64 count, int32_t* run) {
     for (i64 j = count - 1; j >= 0; j--) {
@@ -123,7 +131,10 @@ static inline i64 row_of(const Call& c, const Term& t, i64 b, i64 i, i64 j) {
 // ---------------------------------------------------------------- closed forms
 
 // parameters of one head
-static inline i64 form_parameters(const Term& t) { return t.form == PIECEWISE ? t.rows : 2; }
+static inline i64 form_parameters(const Term& t) {
+    if (t.form == STRETCHED) return 2 * t.rows + 1;
+    return t.form == PIECEWISE || t.form == COSINES ? t.rows : 2;
+}
 
 struct Knots {
     i64 right;     // the knot that ends the piece of δ
@@ -144,6 +155,7 @@ static inline Knots knots_at(const Term& t, double delta) {
     return {low, share > 0 ? (share < 1 ? share : 1) : 0};
 }
 
+// all forms but COSINES, taken by tiles and strips, and STRETCHED, which no distance decides alone
 static inline double form_value(const Term& t, i64 h, double delta) {
     const double far = fabs(delta);
     if (t.form == PIECEWISE) {

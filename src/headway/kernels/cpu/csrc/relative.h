@@ -4,7 +4,7 @@
 // table; a ring holds the products with the columns that are near, and moves along with the keys. Everything else is
 // gathered pair by pair from the products with all rows of the table.
 #pragma once
-#include "tile.h"
+#include "waves.h"
 
 namespace {
 
@@ -21,9 +21,11 @@ struct Spoken {
     bool dense;        // whole distances low, low + 1, … are the columns
     i64 low, columns;  // else the columns are the rows of the table
     const Axis* axis;
-    // distance: [heads or 1][PAD + columns + PAD], the edges repeated
+    // distance: [heads or 1][PAD + columns + PAD], the edges repeated where a table ends before the distances do
     float* strip;
     i64 strip_head;
+    float* slope_strip;  // stretched, where its rate wants a gradient: the same of ∂u/∂rate
+    Waves waves;         // cosines
     // relative: the table as the B of products over its width, and over its columns
     i64 words, width, padded, heads;
     float *panels, *natural;

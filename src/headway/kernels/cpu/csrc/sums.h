@@ -1,6 +1,6 @@
 // Gradients of terms from the sums of all tasks.
 #pragma once
-#include "relative.h"
+#include "stretched.h"
 
 namespace {
 
@@ -21,17 +21,23 @@ inline void write_key_gradients(const Spoken& s, i64 h, i64 chunks, i64 mp) {
 // parameters: [rows of the table or of the form], what was gathered; edges: before and beyond the columns
 inline void write_distance_gradients(const Spoken& s, i64 h, const float* sums, double* edges, double* parameters) {
     const Term& t = *s.t;
+    if (t.form == STRETCHED) return write_stretched(t, h, parameters);
     for (i64 x = 0; x < PAD && s.dense; x++) edges[0] += sums[x], edges[1] += sums[PAD + s.columns + x];
-    for (i64 x = 0; x < s.columns && s.dense; x++) {
+    auto gradient = [&](i64 x) {
         double g = sums[PAD + x];
         if (x == 0) g += edges[0];
         if (x == s.columns - 1) g += edges[1];
+        return g;
+    };
+    if (t.form == COSINES && s.dense) s.waves.take(t, s.columns, gradient, parameters);
+    for (i64 x = 0; x < s.columns && s.dense && t.form != COSINES; x++) {
+        const double g = gradient(x);
         if (t.form == ROWS)
             parameters[row_at(t, s.low + x)] += g;
         else
             form_adjoint(t, h, (double)(s.low + x), g, parameters);
     }
-    const bool one = t.form == ROWS || t.form == PIECEWISE;
+    const bool one = t.form == ROWS || t.form == PIECEWISE || t.form == COSINES;
     for (i64 x = 0; x < (one ? t.rows : 1) && t.values_grad.there(); x++)
         *t.values_grad.at<float>(h, x) = (float)parameters[x];
     if (!one && t.second_grad.there()) *t.second_grad.at<float>(h) = (float)parameters[1];

@@ -40,8 +40,11 @@ struct Terms {
             if (t.kind == DISTANCE || is_relative(t)) place(memory, s);
             s.heads = t.values.stride[0] ? c.heads : 1;
             if (t.kind == DISTANCE && s.dense) {
-                s.strip_head = s.heads > 1 || (t.form != ROWS && t.second.stride[0]) ? 2 * PAD + s.columns : 0;
-                s.strip = memory.take<float>((s.strip_head ? c.heads : 1) * (2 * PAD + s.columns));
+                s.strip_head = by_head(t) ? 2 * PAD + s.columns : 0;
+                const i64 size = (s.strip_head ? c.heads : 1) * (2 * PAD + s.columns);
+                s.strip = memory.take<float>(size);
+                s.slope_strip = t.rate_grad.there() ? memory.take<float>(size) : nullptr;
+                if (t.form == COSINES) s.waves.lay_out(memory, t, s.heads, s.columns, plan.workers);
             }
             if (is_relative(t)) {
                 s.words = words_of(t.width, Words::PER_WORD);
@@ -52,7 +55,7 @@ struct Terms {
             }
             if (!c.backward) continue;
             if (t.kind == DISTANCE && s.wanted) {
-                s.sums_size = s.dense ? 2 * PAD + s.columns : 0;
+                s.sums_size = s.dense && t.form != STRETCHED ? 2 * PAD + s.columns : 0;
                 s.fine_size = 2 + (t.form == ROWS ? t.rows : form_parameters(t));
             } else if (is_relative(t) && s.wanted) {
                 s.sums_size = s.padded * s.width;
@@ -80,6 +83,8 @@ struct Terms {
         }
         i64 items = 0;
         for (i64 i = 0; i < count; i++) items += items_of(spoken[i]);
+        for (i64 i = 0; i < count; i++)
+            if (is_waves(spoken[i])) spoken[i].waves.begin(*spoken[i].t);
         hw_parallel(items, hw_workers(plan.workers, items), prepare_item, this);
     }
 
@@ -89,11 +94,22 @@ struct Terms {
         Ring ring[MOST_TERMS];
         float* row;      // floats of a row of keys
         float* sheared;  // [MB + NB + 2·W]
+        float* pieces;   // of stretched distances
+        WaveTile waves;
     };
 
     void lay_out(Memory& memory, Worker& w) {
         w.row = memory.take<float>(LD);
         w.sheared = memory.take<float>(MB + NB + 4 * W);
+        i64 pieces = 0;
+        bool waves = false;
+        for (i64 i = 0; i < count; i++) {
+            const Term& t = *spoken[i].t;
+            if (spoken[i].wanted && t.form == STRETCHED) pieces = most(pieces, t.rows);
+            waves |= t.form == COSINES && !spoken[i].dense;
+        }
+        w.waves.lay_out(memory, waves);
+        w.pieces = memory.take<float>(pieces * 2 * W);
         for (i64 i = 0; i < count; i++) {
             const Spoken& s = spoken[i];
             if (!is_relative(*s.t)) continue;
@@ -130,8 +146,10 @@ struct Terms {
         for (i64 i = 0; i < count; i++) {
             const Spoken& s = spoken[i];
             Ring& r = w.ring[i];
-            if (s.t->kind == TOKEN_QUERIES && s.t->values_grad.there())
-                for (i64 row = 0; row < t.rows; row++) *s.t->values_grad.template at<float>(t.b, t.h, t.i0 + row) = 0;
+            const bool token = s.t->kind == TOKEN_QUERIES, distance = s.t->kind == DISTANCE;
+            const Tensor& own = token ? s.t->values_grad : s.t->other_grad;  // one number for each query
+            if ((token || distance) && own.there())
+                for (i64 row = 0; row < t.rows; row++) *own.template at<float>(t.b, t.h, t.i0 + row) = 0;
             if (!is_relative(*s.t)) continue;
             r.first = r.last = 0;
             memset(r.edge_grad[0], 0, MB * 4), memset(r.edge_grad[1], 0, MB * 4);
@@ -167,7 +185,7 @@ struct Terms {
     // whether anything comes of a term's score gradients
     bool wants(const Spoken& s) const {
         const Term& t = *s.t;
-        if (t.values_grad.there() || t.second_grad.there() || t.other_grad.there()) return true;
+        if (t.values_grad.there() || t.second_grad.there() || t.other_grad.there() || t.rate_grad.there()) return true;
         if (t.kind == RELATIVE_KEYS) return moves_queries || (!t.other.there() && c.dq.there());
         return t.kind == RELATIVE_QUERIES && (moves_queries || (!t.other.there() && c.dk.there()));
     }
@@ -181,7 +199,7 @@ struct Terms {
             const Term& term = *s.t;
             Ring& ring = w.ring[i];
             if (term.kind == DISTANCE) {
-                add_distance(s, t, score, capped ? nullptr : late);
+                add_distance(w, s, t, score, capped ? nullptr : late);
             } else if (term.kind == RELATIVE_KEYS) {
                 parts(s, t, [&](i64 r0, i64 r1, i64 c0, i64 c1, i64 from, i64 to) {
                     hold<Words>(s, t.h, task, t.rows, ring, from, to);
@@ -441,6 +459,7 @@ struct Terms {
     }
 
     i64 items_of(const Spoken& s) const {
+        if (is_waves(s)) return s.waves.blocks;
         if (s.t->kind == DISTANCE && s.dense) return s.strip_head ? c.heads : 1;
         return is_relative(*s.t) ? s.heads * (s.padded / NR) : 0;
     }
@@ -452,9 +471,19 @@ struct Terms {
         while (item >= items_of(spoken[i])) item -= items_of(spoken[i++]);
         Spoken& s = spoken[i];
         const Term& t = *s.t;
+        if (is_waves(s)) return prepare_waves(s, item, worker);
         if (t.kind == DISTANCE) {
             float* strip = s.strip + item * s.strip_head;
             i64 total = 2 * PAD + s.columns;
+            if (t.form == STRETCHED) {
+                const double rate = *t.rate.at<float>(item);
+                float* slope = s.slope_strip ? s.slope_strip + item * s.strip_head : nullptr;
+                for (i64 x = 0; x < s.columns; x++) {
+                    strip[PAD + x] = log_distance(rate, (double)(s.low + x));
+                    if (slope) slope[PAD + x] = log_distance_slope(rate, (double)(s.low + x));
+                }
+                return;
+            }
             for (i64 x = 0; x < s.columns; x++) {
                 strip[PAD + x] = (float)value_at(t, item, s.low + x);
                 if (!(strip[PAD + x] < INFINITY)) s.early = true;
@@ -477,6 +506,27 @@ struct Terms {
         transpose(words, s.width, s.words, const_cast<float*>(s.panel(h, first)));
     }
 
+    static bool is_waves(const Spoken& s) { return s.t->kind == DISTANCE && s.t->form == COSINES && s.dense; }
+
+    // whether each head has a strip of its own
+    static bool by_head(const Term& t) {
+        if (t.form == STRETCHED) return t.rate.stride[0] != 0;
+        return t.values.stride[0] || ((t.form == LINEAR || t.form == LOG || t.form == POWER) && t.second.stride[0]);
+    }
+
+    // a block of distances, for all heads at once
+    void prepare_waves(Spoken& s, i64 block, i64 worker) {
+        const double* values = s.waves.block(*s.t, s.low, block, worker);
+        const i64 first = block * RUN, many = least(RUN, s.columns - first);
+        for (i64 h = 0; h < s.heads; h++) {
+            float* strip = s.strip + h * s.strip_head + PAD;
+            for (i64 x = 0; x < many; x++) {
+                strip[first + x] = (float)values[h * RUN + x];
+                if (!(strip[first + x] < INFINITY)) s.early = true;
+            }
+        }
+    }
+
     // the distances of a tile as one column, where all of it lies before or beyond the table: 0, 1, or −1 for neither
     int beyond(const Spoken& s, const Tile& t) const {
         Range q = range_of(s.axis->q_at(t), 1, t.rows), k = range_of(s.axis->k_at(t) + t.c0, 1, t.c1 - t.c0);
@@ -484,7 +534,9 @@ struct Terms {
         return k.low - q.high - s.low >= s.columns - 1 ? 1 : -1;
     }
 
-    void add_distance(const Spoken& s, const Tile& t, float* score, const float** late) const {
+    void add_distance(Worker& w, const Spoken& s, const Tile& t, float* score, const float** late) const {
+        if (s.t->form == STRETCHED) return add_stretched(s, t, score);
+        if (s.t->form == COSINES && !s.dense) return w.waves.add(c, *s.t, t, score);
         if (!s.dense) {
             for (i64 r = 0; r < t.rows; r++)
                 for (i64 x = t.c0; x < t.c1; x++) score[r * LD + x] += (float)gathered(s, t, r, x);
@@ -515,6 +567,8 @@ struct Terms {
     void take_distance(Worker& w, const Spoken& s, const Tile& t, const float* grad, i64 task) const {
         const Term& term = *s.t;
         double* fine = s.fine + task * s.fine_size;
+        if (term.form == STRETCHED) return take_stretched(s, t, grad, w.pieces, fine + 2);
+        if (term.form == COSINES && !s.dense) return w.waves.take(c, term, t, grad, fine + 2);
         if (!s.dense) {
             fine += 2;
             for (i64 r = 0; r < t.rows; r++)

@@ -1,0 +1,239 @@
+// Biases of straight pieces: intercept[s] + slope[s]·t, t = u·stretch, u = ln(1 + rate·|δ|), s = how many edges are ≤ t.
+//
+// The strip of the term holds u. Along a run of keys t rises or falls on each side of the query, so that most vectors lie
+// in one piece: they cost one multiply-add, and one more, with a comparison, for each edge that falls into them.
+#pragma once
+#include "relative.h"
+
+namespace {
+
+inline float log_distance(double rate, double delta) { return (float)log1p(rate * fabs(delta)); }
+
+// ∂u/∂rate
+inline float log_distance_slope(double rate, double delta) { return (float)(fabs(delta) / (1 + rate * fabs(delta))); }
+
+// the first `count` lanes of a vector, 0 in the others
+inline vf first_lanes(vf x, i64 count) {
+    if (count >= W) return x;
+    vi lane;
+    for (int i = 0; i < W; i++) lane[i] = i;
+    return choose((vi)(lane < (int32_t)count), x, vf{});
+}
+
+// Sums of the gradients of a tile by piece, still in lanes: [pieces][of intercept, of slope][W], what is not touched is not
+// cleared either; and those of the rate.
+struct PieceSums {
+    float* lanes;
+    i64 low = 0, high = -1;
+    vf rate = {};
+
+    float* at(i64 s) {
+        if (low > high) low = s, high = s - 1;
+        while (low > s) clear(--low);
+        while (high < s) clear(++high);
+        return lanes + 2 * W * s;
+    }
+
+    void clear(i64 s) { store(lanes + 2 * W * s, vf{}), store(lanes + 2 * W * s + W, vf{}); }
+
+    // to intercept [pieces], slope [pieces] and rate
+    void add_to(double* sums, i64 pieces) const {
+        for (i64 s = low; s <= high; s++) {
+            sums[s] += sum(load(lanes + 2 * W * s));
+            sums[pieces + s] += sum(load(lanes + 2 * W * s + W));
+        }
+        sums[2 * pieces] += sum(rate);
+    }
+};
+
+// One query's view of the pieces of its head.
+struct Pieces {
+    const Term& t;
+    i64 h;
+    float stretch;
+    float edge(i64 s) const { return *t.edges.at<float>(s); }
+    float intercept(i64 s) const { return *t.values.at<float>(h, s); }
+    float slope(i64 s) const { return *t.second.at<float>(h, s); }
+
+    // how many edges are ≤ x, looked for from a guess on; −1 is none
+    i64 piece_at(float x, i64 guess) const {
+        if (guess < 0) return reached<float>(t.edges, t.rows - 1, x);
+        while (guess < t.rows - 1 && edge(guess) <= x) guess++;
+        while (guess > 0 && !(edge(guess - 1) <= x)) guess--;
+        return guess;
+    }
+
+    // Calls visit(x, stop, from, to) for vectors of `count` neighbours in u on one side of the query, x … stop − 1 of them:
+    // some in one piece, or one that starts in the piece `from` and ends in the piece `to`. guess: the pieces at both ends
+    // of a run nearby, and then of this one.
+    template <class Visit>
+    void walk(const float* u, i64 count, i64* guess, Visit visit) const {
+        const float first = u[0] * stretch, last = u[count - 1] * stretch;
+        if (first != first || last != last) {  // no numbers, or not everywhere
+            for (i64 x = 0; x < count; x += W) visit(x, least(x + W, count), (i64)0, t.rows - 1);
+            return;
+        }
+        i64 piece = guess[0] = piece_at(first, guess[0]), begin = 0;
+        const i64 end = guess[1] = piece_at(last, guess[1]);
+        for (i64 x = 0; x < count && piece != end; x += W) {
+            const i64 stop = least(x + W, count);
+            const float at = u[stop - 1] * stretch;
+            i64 next = piece;
+            if (piece < end)
+                while (next < end && edge(next) <= at) next++;
+            else
+                while (next > end && !(edge(next - 1) <= at)) next--;
+            if (next == piece) continue;
+            if (begin < x) visit(begin, x, piece, piece);
+            visit(x, stop, piece, next);
+            piece = next, begin = stop;
+        }
+        if (begin < count) visit(begin, count, end, end);
+    }
+
+    void add(const float* u, i64 count, i64* guess, float* score) const {
+        walk(u, count, guess, [&](i64 x, i64 stop, i64 from, i64 to) {
+            const i64 low = least(from, to), high = most(from, to);
+            if (from == to) {
+                const float shift = intercept(low), factor = slope(low) * stretch;
+                for (; x + W <= stop; x += W) store(score + x, load(score + x) + (load(u + x) * factor + shift));
+                if (x < stop) store(score + x, load(score + x) + first_lanes(load(u + x) * factor + shift, stop - x));
+                return;
+            }
+            const vf at = load(u + x) * stretch;
+            vf value = at * slope(low) + intercept(low);
+            for (i64 s = low + 1; s <= high; s++)
+                value = choose((vi)(at < edge(s - 1)), value, at * slope(s) + intercept(s));  // NaN: in the last piece
+            store(score + x, load(score + x) + first_lanes(value, stop - x));
+        });
+    }
+
+    // adds to the sums of a tile; gives what belongs to the stretch
+    template <bool RATE>
+    float take(const float* u, const float* by_rate, i64 count, i64* guess, const float* grad, PieceSums& sums) const {
+        vf plain = {}, far_sums = {}, rate_sums = {}, found = {};
+        const bool odd = !(stretch - stretch == 0);
+        i64 held = -1;
+        auto hand_on = [&] {
+            // a query that sees nothing may have no number for its stretch
+            if (!odd || sum(plain) != 0 || sum(far_sums) != 0) {
+                const float factor = slope(held);
+                float* to = sums.at(held);
+                store(to, load(to) + plain);
+                store(to + W, load(to + W) + far_sums * stretch);
+                if (RATE) sums.rate += rate_sums * (factor * stretch);
+                found += far_sums * factor;
+            }
+            plain = far_sums = rate_sums = vf{};
+        };
+        walk(u, count, guess, [&](i64 x, i64 stop, i64 from, i64 to) {
+            if (held != from) {
+                if (held >= 0) hand_on();
+                held = from;
+            }
+            vf g_sum = plain, far_sum = far_sums, rate_sum = rate_sums;
+            auto put = [&](vf g, i64 y, i64 many) {  // what lies beyond may be no number
+                g_sum += g, far_sum += g * first_lanes(load(u + y), many);
+                if (RATE) rate_sum += g * first_lanes(load(by_rate + y), many);
+            };
+            auto keep = [&] { plain = g_sum, far_sums = far_sum, rate_sums = rate_sum; };
+            if (from == to) {
+                for (; x + W <= stop; x += W) put(load(grad + x), x, W);
+                if (x < stop) put(first_lanes(load(grad + x), stop - x), x, stop - x);
+                return keep();
+            }
+            const vf g = first_lanes(load(grad + x), stop - x), at = load(u + x) * stretch;
+            const i64 low = least(from, to), high = most(from, to), step = from < to ? 1 : -1;
+            for (;; held += step) {
+                vf own = g;
+                if (held > low) own = choose((vi)(at < edge(held - 1)), vf{}, own);
+                if (held < high) own = choose((vi)(at < edge(held)), own, vf{});
+                put(own, x, stop - x);
+                keep();
+                if (held == to) return;
+                hand_on();
+                g_sum = far_sum = rate_sum = vf{};
+            }
+        });
+        if (held >= 0) hand_on();
+        return sum(found);
+    }
+};
+
+// parameters: intercept [pieces], slope [pieces], rate
+inline void write_stretched(const Term& t, i64 h, const double* parameters) {
+    for (i64 x = 0; x < t.rows && t.values_grad.there(); x++) *t.values_grad.at<float>(h, x) = (float)parameters[x];
+    for (i64 x = 0; x < t.rows && t.second_grad.there(); x++)
+        *t.second_grad.at<float>(h, x) = (float)parameters[t.rows + x];
+    if (t.rate_grad.there()) *t.rate_grad.at<float>(h) = (float)parameters[2 * t.rows];
+}
+
+// Calls visit(row, column, count, u, ∂u/∂rate, guess) for the runs of a tile on each side of the query. Where distances
+// are gathered u is made for each row, but for pairs without a gradient (grad: null, or that of the tile), and a run is as
+// long as it rises or falls.
+template <class Visit>
+inline void stretched_runs(const Spoken& s, const Tile& t, const float* grad, Visit visit) {
+    const Term& term = *s.t;
+    i64 guess[2][2] = {{-1, -1}, {-1, -1}};
+    if (!s.dense) {
+        const double rate = *term.rate.at<float>(t.h);
+        float u[NB + W] = {}, slope[NB + W] = {};
+        for (i64 r = 0; r < t.rows; r++) {
+            for (i64 x = t.c0; x < t.c1; x++) {
+                if (grad && grad[r * LD + x] == 0) {  // whatever is u: it goes on as before
+                    u[x] = x > t.c0 ? u[x - 1] : 0, slope[x] = 0;
+                    continue;
+                }
+                const double delta = (float)distance(*s.c, t.b, t.i0 + r, t.j0 + x, term.axis);
+                u[x] = log_distance(rate, delta);
+                if (term.rate_grad.there()) slope[x] = log_distance_slope(rate, delta);
+            }
+            for (i64 x = t.c0, stop; x < t.c1; x = stop) {
+                bool rises = true, falls = true;
+                for (stop = x + 1; stop < t.c1; stop++) {
+                    rises &= u[stop] >= u[stop - 1], falls &= u[stop] <= u[stop - 1];
+                    if (!rises && !falls) break;
+                }
+                visit(r, x, stop - x, u + x, slope + x, guess[0]);
+            }
+        }
+        return;
+    }
+    const i64 *q = s.axis->q_at(t), *k = s.axis->k_at(t);
+    const int32_t* run = s.axis->run_at(t);
+    const i64 origin = t.h * s.strip_head + PAD;
+    for (i64 r = 0; r < t.rows; r++)
+        for (i64 x = t.c0; x < t.c1;) {
+            const i64 many = least(run[x], t.c1 - x), delta = k[x] - q[r], before = -clamp(delta, -many, 0);
+            auto side = [&](i64 skip, i64 count, i64* nearby) {
+                const i64 at = origin + delta - s.low + skip;
+                if (count) visit(r, x + skip, count, s.strip + at, s.slope_strip ? s.slope_strip + at : nullptr, nearby);
+            };
+            side(0, before, guess[0]);
+            side(before, many - before, guess[1]);
+            x += many;
+        }
+}
+
+inline void add_stretched(const Spoken& s, const Tile& t, float* score) {
+    stretched_runs(s, t, nullptr, [&](i64 r, i64 x, i64 count, const float* u, const float*, i64* guess) {
+        const Pieces pieces = {*s.t, t.h, *s.t->other.at<float>(t.b, t.h, t.i0 + r)};
+        pieces.add(u, count, guess, score + r * LD + x);
+    });
+}
+
+// lanes: room for PieceSums; total: intercept [pieces], slope [pieces] and rate
+inline void take_stretched(const Spoken& s, const Tile& t, const float* grad, float* lanes, double* total) {
+    const Term& term = *s.t;
+    PieceSums sums = {lanes};
+    stretched_runs(s, t, grad, [&](i64 r, i64 x, i64 count, const float* u, const float* by_rate, i64* guess) {
+        const Pieces pieces = {term, t.h, *term.other.at<float>(t.b, t.h, t.i0 + r)};
+        const float* from = grad + r * LD + x;
+        const float found = term.rate_grad.there() ? pieces.take<true>(u, by_rate, count, guess, from, sums)
+                                                   : pieces.take<false>(u, by_rate, count, guess, from, sums);
+        if (term.other_grad.there()) *term.other_grad.at<float>(t.b, t.h, t.i0 + r) += found;
+    });
+    sums.add_to(total, term.rows);
+}
+
+}  // namespace
