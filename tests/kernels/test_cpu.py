@@ -178,15 +178,22 @@ def biases(values: T.Bias, q_positions: Tensor, k_positions: Tensor, **leaves: T
     return lse[0], list(torch.autograd.grad(lse, list(leaves.values()), upstream)) if leaves else []
 
 
-@pytest.mark.parametrize("whole", [True, False])
+FAR_PLACES = {
+    "in a row": (torch.arange(16384) - 100, torch.tensor([7])),
+    "wide gaps": (torch.arange(300) * 997, torch.tensor([40_000])),
+    "floats": (torch.linspace(-100, 16000, 300), torch.tensor([7.3])),
+    "doubles": (torch.linspace(-100, 16000, 300, dtype=torch.float64), torch.tensor([7.3], dtype=torch.float64)),
+}
+
+
+@pytest.mark.parametrize("places", FAR_PLACES)
 @pytest.mark.parametrize("heads", [1, 2])
-def test_cosines_are_exact_far_away(heads: int, whole: bool) -> None:
+def test_cosines_are_exact_far_away(heads: int, places: str) -> None:
     """64 waves over 16,384 distances, each as far as float32 holds it."""
-    n = 16384 if whole else 300
+    at, key = FAR_PLACES[places]
+    n = len(at)
     weight = torch.randn(heads, 64, generator=torch.Generator().manual_seed(1)).requires_grad_()
     frequencies = 10000.0 ** (-torch.arange(64, dtype=torch.float64) / 64)
-    at = torch.arange(n) - 100 if whole else torch.linspace(-100, 16000, n)
-    key = torch.tensor([7]) if whole else torch.tensor([7.3])
     found, (gradient,) = biases(T.Cosines(weight, frequencies), at, key, weight=weight)
     waves = ((key.double() - at.double())[:, None] * frequencies).cos()
     expected = (weight.detach().double() @ waves.mT).expand(2, n)
