@@ -247,6 +247,25 @@ def test_pieces_are_found_along_the_keys(stretch: float, name: str) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("wanted", ["intercept", "slope", "rate", "stretch"])
+def test_a_gradient_of_pieces_is_had_alone(wanted: str, whole: bool) -> None:
+    at = torch.arange(150) if whole else torch.linspace(0, 150, 150)
+    edges = torch.tensor([0.2, 0.9])
+    results = []
+    for kernel, dtype in (("cpu", torch.float32), ("reference", torch.float64)):
+        g = torch.Generator().manual_seed(3)
+        q, k, v = (torch.randn(1, 2, 150, 8, generator=g).to(dtype) for _ in range(3))
+        shapes = {"intercept": (2, 3), "slope": (2, 3), "rate": (1,), "stretch": (1, 150)}
+        leaves = {name: torch.rand(shape, generator=g).to(dtype) for name, shape in shapes.items()}
+        leaves[wanted].requires_grad_()
+        term = T.DistanceBias(T.Stretched(edges, **leaves))
+        out = hw.attention(q, k, v, terms=(term,), q_positions=at, k_positions=at, kernel=kernel)
+        results.append(torch.autograd.grad(out.square().sum(), leaves[wanted])[0])
+    torch.testing.assert_close(results[0].double(), results[1], rtol=1e-3, atol=1e-5)
+    assert results[1].abs().min() > 1e-4 or wanted != "rate"
+
+
 # Sizes ---------------------------------------------------------------------------------------------------------------
 
 
@@ -471,6 +490,15 @@ def test_infinite_biases_are_taken_as_naive_takes_them(case: str, n: int) -> Non
     assert len(results[0]) == len(results[1])
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def test_waves_too_large_stay_with_their_pairs() -> None:
+    """At even distances the sum overflows, and a mask hides those."""
+    weight, frequencies = torch.full((2, 2), 3e38), torch.tensor([0.0, math.pi], dtype=torch.float64)
+    q, k, v = (torch.randn(1, 2, 60, 8) for _ in range(3))
+    odd = (torch.arange(60)[:, None] + torch.arange(60)) % 2 == 1
+    out = hw.attention(q, k, v, terms=(T.DistanceBias(T.Cosines(weight, frequencies)),), mask=odd, kernel="cpu")
+    assert torch.isfinite(out).all()
 
 
 @pytest.mark.parametrize("n", [2, 50])
