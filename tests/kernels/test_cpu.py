@@ -178,15 +178,22 @@ def biases(values: T.Bias, q_positions: Tensor, k_positions: Tensor, **leaves: T
     return lse[0], list(torch.autograd.grad(lse, list(leaves.values()), upstream)) if leaves else []
 
 
-@pytest.mark.parametrize("whole", [True, False])
+FAR_PLACES = {
+    "in a row": (torch.arange(16384) - 100, torch.tensor([7])),
+    "wide gaps": (torch.arange(300) * 997, torch.tensor([40_000])),
+    "floats": (torch.linspace(-100, 16000, 300), torch.tensor([7.3])),
+    "doubles": (torch.linspace(-100, 16000, 300, dtype=torch.float64), torch.tensor([7.3], dtype=torch.float64)),
+}
+
+
+@pytest.mark.parametrize("places", FAR_PLACES)
 @pytest.mark.parametrize("heads", [1, 2])
-def test_cosines_are_exact_far_away(heads: int, whole: bool) -> None:
+def test_cosines_are_exact_far_away(heads: int, places: str) -> None:
     """64 waves over 16,384 distances, each as far as float32 holds it."""
-    n = 16384 if whole else 300
+    at, key = FAR_PLACES[places]
+    n = len(at)
     weight = torch.randn(heads, 64, generator=torch.Generator().manual_seed(1)).requires_grad_()
     frequencies = 10000.0 ** (-torch.arange(64, dtype=torch.float64) / 64)
-    at = torch.arange(n) - 100 if whole else torch.linspace(-100, 16000, n)
-    key = torch.tensor([7]) if whole else torch.tensor([7.3])
     found, (gradient,) = biases(T.Cosines(weight, frequencies), at, key, weight=weight)
     waves = ((key.double() - at.double())[:, None] * frequencies).cos()
     expected = (weight.detach().double() @ waves.mT).expand(2, n)
@@ -238,6 +245,25 @@ def test_pieces_are_found_along_the_keys(stretch: float, name: str) -> None:
             results.append([out, *torch.autograd.grad(out[..., 0].sum(), leaves)])
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("wanted", ["intercept", "slope", "rate", "stretch"])
+def test_a_gradient_of_pieces_is_had_alone(wanted: str, whole: bool) -> None:
+    at = torch.arange(150) if whole else torch.linspace(0, 150, 150)
+    edges = torch.tensor([0.2, 0.9])
+    results = []
+    for kernel, dtype in (("cpu", torch.float32), ("reference", torch.float64)):
+        g = torch.Generator().manual_seed(3)
+        q, k, v = (torch.randn(1, 2, 150, 8, generator=g).to(dtype) for _ in range(3))
+        shapes = {"intercept": (2, 3), "slope": (2, 3), "rate": (1,), "stretch": (1, 150)}
+        leaves = {name: torch.rand(shape, generator=g).to(dtype) for name, shape in shapes.items()}
+        leaves[wanted].requires_grad_()
+        term = T.DistanceBias(T.Stretched(edges, **leaves))
+        out = hw.attention(q, k, v, terms=(term,), q_positions=at, k_positions=at, kernel=kernel)
+        results.append(torch.autograd.grad(out.square().sum(), leaves[wanted])[0])
+    torch.testing.assert_close(results[0].double(), results[1], rtol=1e-3, atol=1e-5)
+    assert results[1].abs().min() > 1e-4 or wanted != "rate"
 
 
 # Sizes ---------------------------------------------------------------------------------------------------------------
@@ -464,6 +490,15 @@ def test_infinite_biases_are_taken_as_naive_takes_them(case: str, n: int) -> Non
     assert len(results[0]) == len(results[1])
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def test_waves_too_large_stay_with_their_pairs() -> None:
+    """At even distances the sum overflows, and a mask hides those."""
+    weight, frequencies = torch.full((2, 2), 3e38), torch.tensor([0.0, math.pi], dtype=torch.float64)
+    q, k, v = (torch.randn(1, 2, 60, 8) for _ in range(3))
+    odd = (torch.arange(60)[:, None] + torch.arange(60)) % 2 == 1
+    out = hw.attention(q, k, v, terms=(T.DistanceBias(T.Cosines(weight, frequencies)),), mask=odd, kernel="cpu")
+    assert torch.isfinite(out).all()
 
 
 @pytest.mark.parametrize("n", [2, 50])

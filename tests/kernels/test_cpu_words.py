@@ -604,6 +604,52 @@ def test_limits_are_taken(calls: list[int]) -> None:
         torch.testing.assert_close(found, expected)
 
 
+def forms() -> dict[str, tuple[T.Bias, int, tuple[int, ...]]]:
+    """A form, how many words name it, and the tensors behind them: 1 for one alone, 2 for one with its gradient."""
+    edges, rows = torch.tensor([0.3, 0.6]), torch.ones(2, 3)
+    return {
+        "linear": (T.Linear(torch.ones(2), torch.ones(2)), 3, (2, 2)),
+        "piecewise": (T.Piecewise(torch.tensor([-1.0, 0.0, 1.0]), rows), 4, (1, 2)),
+        "cosines": (T.Cosines(rows, torch.ones(3)), 4, (1, 2)),
+        "stretched": (T.Stretched(edges, rows, rows, torch.ones(1), torch.ones(1, 5)), 4, (1, 2, 2, 2, 2)),
+    }
+
+
+@pytest.mark.skipif(bool(MISSING), reason=str(MISSING))
+@pytest.mark.parametrize("form", forms())
+def test_every_word_of_a_form_is_checked(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values, named, tensors = forms()[form]
+    tried: list[int] = []
+    run = _library.run
+
+    def break_each(words: Any) -> None:
+        first = len(words) - named - 7 * sum(tensors)
+        assert (words[first - 1], words[first]) == (1, 4)
+        wrong = [(first + 1, -1), (first + 1, 7), (first + 2, -1), (first + 2, 1)]
+        if named == 4:
+            wrong += [(first + 3, -1), (first + 3, 4), (first + 3, 1 << 40)]
+        at = first + named
+        for count in tensors:
+            left = words[at + 1]  # the storage holds the tensor and no more
+            wrong += [(at, 0), (at, words[at] + 1), (at + 1, left - 1), (at + 1, -1), (at + 2, 5), (at + 3, -1)]
+            at += 7
+            if count == 2:  # no gradient is wanted: there is none, or memory for all of it
+                wrong.append((at, words[at - 7]))
+                at += 7
+        for number, value in wrong:
+            broken = words[:]
+            broken[number] = value
+            with pytest.raises(hw.HeadwayError, match=r"word [0-9]+ of a call of the cpu kernel is wrong"):
+                run(broken)
+        tried.append(len(wrong))
+        run(words)
+
+    monkeypatch.setattr(_library, "run", break_each)
+    q = torch.randn(1, 2, 5, 8)
+    hw.attention(q, q, q, terms=(T.DistanceBias(values),), kernel="cpu")
+    assert tried
+
+
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_library, "why_not", lambda: "it was not compiled")
     q = torch.randn(1, 2, 3, 8)

@@ -61,7 +61,7 @@ struct Term {
     Tensor second, second_grad;  // future, rate, exponent, knots, frequencies, slope; relative keys: u
     Tensor other, other_grad;    // relative: the query or key before ``prepare``; stretched: stretch
     Tensor edges;                // stretched: [pieces − 1], rising
-    Tensor rate, rate_grad;      // stretched
+    Tensor rate, rate_grad;      // stretched: one for all heads, its gradient by head
     double cap;
 };
 
@@ -201,7 +201,7 @@ class Reader {
                     t.edges = tensor(f32, true, t.rows - 1);
                     t.values = tensor(f32, true, H, t.rows), t.values_grad = tensor(f32, false, H, t.rows);
                     t.second = tensor(f32, true, H, t.rows), t.second_grad = tensor(f32, false, H, t.rows);
-                    t.rate = tensor(f32, true, H), t.rate_grad = tensor(f32, false, H);
+                    t.rate = tensor(f32, true, 1), t.rate_grad = tensor(f32, false, H);
                     t.other = tensor(f32, true, B, H, n), t.other_grad = tensor(f32, false, B, H, n);
                 } else {
                     t.values = tensor(f32, true, H), t.values_grad = tensor(f32, false, H);

@@ -176,7 +176,7 @@ inline void stretched_runs(const Spoken& s, const Tile& t, const float* grad, Vi
     const Term& term = *s.t;
     i64 guess[2][2] = {{-1, -1}, {-1, -1}};
     if (!s.dense) {
-        const double rate = *term.rate.at<float>(t.h);
+        const double rate = *term.rate.at<float>(0);
         float u[NB + W] = {}, slope[NB + W] = {};
         for (i64 r = 0; r < t.rows; r++) {
             for (i64 x = t.c0; x < t.c1; x++) {
@@ -201,12 +201,11 @@ inline void stretched_runs(const Spoken& s, const Tile& t, const float* grad, Vi
     }
     const i64 *q = s.axis->q_at(t), *k = s.axis->k_at(t);
     const int32_t* run = s.axis->run_at(t);
-    const i64 origin = t.h * s.strip_head + PAD;
     for (i64 r = 0; r < t.rows; r++)
         for (i64 x = t.c0; x < t.c1;) {
             const i64 many = least(run[x], t.c1 - x), delta = k[x] - q[r], before = -clamp(delta, -many, 0);
             auto side = [&](i64 skip, i64 count, i64* nearby) {
-                const i64 at = origin + delta - s.low + skip;
+                const i64 at = PAD + delta - s.low + skip;
                 if (count) visit(r, x + skip, count, s.strip + at, s.slope_strip ? s.slope_strip + at : nullptr, nearby);
             };
             side(0, before, guess[0]);

@@ -476,11 +476,10 @@ struct Terms {
             float* strip = s.strip + item * s.strip_head;
             i64 total = 2 * PAD + s.columns;
             if (t.form == STRETCHED) {
-                const double rate = *t.rate.at<float>(item);
-                float* slope = s.slope_strip ? s.slope_strip + item * s.strip_head : nullptr;
+                const double rate = *t.rate.at<float>(0);
                 for (i64 x = 0; x < s.columns; x++) {
                     strip[PAD + x] = log_distance(rate, (double)(s.low + x));
-                    if (slope) slope[PAD + x] = log_distance_slope(rate, (double)(s.low + x));
+                    if (s.slope_strip) s.slope_strip[PAD + x] = log_distance_slope(rate, (double)(s.low + x));
                 }
                 return;
             }
@@ -510,7 +509,7 @@ struct Terms {
 
     // whether each head has a strip of its own
     static bool by_head(const Term& t) {
-        if (t.form == STRETCHED) return t.rate.stride[0] != 0;
+        if (t.form == STRETCHED) return false;
         return t.values.stride[0] || ((t.form == LINEAR || t.form == LOG || t.form == POWER) && t.second.stride[0]);
     }
 
