@@ -398,6 +398,25 @@ def poison(made: Made, value: float) -> bool:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("hidden", [100, 101])
+def test_one_odd_number_where_nobody_looks_changes_nothing(hidden: int, dtype: torch.dtype) -> None:
+    n = 200  # whole panels of keys, which bfloat16 takes as they lie in memory, two rows to a word
+    draw = torch.Generator().manual_seed(5)
+    q, k, v = (torch.randn(1, 2, n, 32, generator=draw).to(dtype) for _ in range(3))
+    seen = torch.arange(n) != hidden
+    found = []
+    for value in (0.0, math.nan):
+        changed = [x.clone() for x in (k, v)]
+        for x in changed:
+            x[:, 1, hidden, 17] = value
+        leaves = [x.requires_grad_() for x in (q.clone(), *changed)]
+        out = hw.attention(*leaves, mask=M.Boolean(seen.expand(n, n)), kernel="cpu")
+        found.append([out, *torch.autograd.grad(out, leaves, torch.ones_like(out))])
+    for clean, poisoned in zip(*found, strict=True):
+        assert torch.equal(clean, poisoned)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_nobody_sees_never_leaks(value: float, dtype: torch.dtype) -> None:
     """Keys that no query may see, queries that may see nothing: whatever stands there, nothing changes by a bit."""

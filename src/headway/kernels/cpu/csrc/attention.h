@@ -1,5 +1,7 @@
 // Scores, mask, softmax, forward, backward: attention over blocks of queries and blocks of keys.
 #pragma once
+#include "spans.h"
+#include "tasks.h"
 #include "terms.h"
 
 namespace {
@@ -16,6 +18,7 @@ template <class T, class Words>
 struct Attention {
     struct Worker {
         RowRanges ranges;
+        Spans spans;                      // of the tile
         typename Terms<T, Words>::Worker terms;
         float *x, *row;                   // [MB + SLACK][widest]: rows as they come; [dp]: words of one
         float *q, *q_pairs, *g, *g_pairs; // the words of q and of dO, as rows and as pairs
@@ -37,34 +40,33 @@ struct Attention {
     const Call& c;
     Plan<T, Words> plan;
     Terms<T, Words> terms;
+    Tasks<T, Words> tasks;
     Memory memory;
     Worker* workers = nullptr;
-    float *dk = nullptr, *dv = nullptr;  // sums of each task: [tasks][mp][dp], [tasks][mp][dvp]
-    double* d_sink = nullptr;            // [tasks]
-    i64 chunks = 1, tasks = 0;
     bool few = false;                    // queries: the keys are shared out in parts of part_blocks blocks
     i64 parts = 1, part_blocks = 1;
     float* part_sums = nullptr;          // [batch·heads][parts][n][largest score, sum, output]
-    bool together = false;  // gradients of a dense bias are shared by heads: they take turns
     bool early = false;     // the rate is multiplied into q
     bool values = false;    // there are relative values
     bool straight = false;  // weights need not be seen as floats
 
-    explicit Attention(const Call& call) : c(call), plan(call), terms(plan) {
+    explicit Attention(const Call& call) : c(call), plan(call), terms(plan), tasks(plan) {
         int exponent;
         bool power = frexp(c.scale, &exponent) == 0.5 && !terms.temperature;
         early = Words::PER_WORD == 1 || power;  // in bf16 a rate that is no power of two would be rounded with q
         values = terms.has_values();
-        if (c.backward)
-            divide();
-        else
-            share_out();
+        if (!c.backward) share_out();
     }
 
     i64 run() {
         lay_out();
         if (!memory.allocate()) return -1;
         lay_out();
+        const i64 item = sizeof(typename T::type);
+        if (!c.backward) on_huge_pages(c.out, item, c.batch, c.heads, c.n, c.dv);
+        on_huge_pages(c.dq, item, c.batch, c.heads, c.n, c.d);
+        on_huge_pages(c.dk, item, c.batch, c.kv_heads, c.m, c.d);
+        on_huge_pages(c.dv_, item, c.batch, c.kv_heads, c.m, c.dv);
         if (!few) plan.pack();
         terms.prepare();
         const i64 heads = c.batch * c.heads;
@@ -77,32 +79,14 @@ struct Attention {
             hw_parallel(heads * plan.blocks, plan.workers, forward_item, this);
             return 0;
         }
-        i64 items = together ? chunks : tasks;
+        const i64 items = tasks.together ? tasks.chunks : tasks.count;
         hw_parallel(items, hw_workers(plan.workers, items), backward_item, this);
-        items = c.batch * c.kv_heads * plan.key_blocks;
-        hw_parallel(items, hw_workers(plan.workers, items), reduce_item, this);
-        terms.reduce(chunks);
-        reduce_sink();
+        tasks.reduce();
+        terms.reduce(tasks.chunks);
         return 0;
     }
 
   private:
-    // Tasks of a backward pass: what they sum is added up in their order, so their number depends on sizes alone.
-    void divide() {
-        i64 heads = most(1, c.batch * c.heads);
-        bool rows_shared = false;
-        for (i64 i = 0; i < c.terms; i++) {
-            const Tensor& grad = c.term[i].values_grad;
-            if (c.term[i].kind != DENSE || !grad.there()) continue;
-            together |= (c.batch > 1 && !grad.stride[0]) || (c.heads > 1 && !grad.stride[1]);
-            rows_shared |= c.n > 1 && !grad.stride[2];
-        }
-        together |= rows_shared;
-        chunks = most(1, least(plan.blocks / 2, together ? 4 : (16 + heads - 1) / heads));
-        if (rows_shared) chunks = 1;
-        tasks = c.batch * c.heads * chunks;
-    }
-
     // The keys of few queries, in parts whose number depends on sizes alone.
     void share_out() {
         few = c.n > 0 && c.n <= FEW;
@@ -116,12 +100,8 @@ struct Attention {
     void lay_out() {
         plan.lay_out(memory, few);
         if (few) part_sums = memory.take<float>(c.batch * c.heads * parts * c.n * (plan.dvp + 2));
-        terms.lay_out(memory, tasks);
-        if (c.backward) {
-            if (c.dk.there()) dk = memory.take<float>(tasks * plan.mp * plan.dp);
-            if (c.dv_.there()) dv = memory.take<float>(tasks * plan.mp * plan.dvp);
-            d_sink = memory.take<double>(tasks);
-        }
+        terms.lay_out(memory, tasks.count);
+        if (c.backward) tasks.lay_out(memory);
         Worker* found = memory.take<Worker>(plan.workers);
         const i64 rows = MB + SLACK, dp = plan.dp, dvp = plan.dvp, widest = most(dp, dvp);
         for (i64 i = 0; i < plan.workers; i++) {
@@ -177,34 +157,41 @@ struct Attention {
     }
 
     // The columns of a block of keys that queries of the tile see; false where there are none.
-    bool reaches(const Worker& w, Tile& t, i64 j0, Cover& seen) const {
-        i64 keys = least(NB, c.m - j0), c0, c1;
+    bool reaches(Worker& w, Tile& t, i64 j0, Cover& seen) const {
         t.j0 = j0;
-        hull(w.ranges, t.rows, j0, keys, c0, c1);
-        if (c0 >= c1) return false;
-        seen = cover(c, w.ranges, t.b, t.h, t.i0, t.rows, j0 + c0, c1 - c0);
-        t.c0 = c0 / NR * NR, t.c1 = c1;
-        if (t.c0 < c0) seen = seen == NOTHING ? NOTHING : SOME;
-        return seen != NOTHING;
+        if (!w.spans.reach(w.ranges, t, least(NB, c.m - j0))) return false;
+        const i64 first = t.c0;
+        seen = cover(c, w.ranges, t.b, t.h, t.i0, t.rows, j0 + first, t.c1 - first);
+        if (seen == NOTHING) return false;
+        t.c0 = first / NR * NR;
+        w.spans.set(t, seen == ALL && t.c0 == first, Words::PER_WORD, c.backward);
+        if (t.c0 < first) seen = SOME;
+        return true;
     }
 
-    // all but a bias that is left for later
-    void scores(Worker& w, const Tile& t, Cover seen, i64 end, i64 task) const {
-        const i64 head = plan.head_of(t.b, t.h);
+    // All but a bias that is left for later; −∞ where a row may not look. What is beyond its span means nothing.
+    void scores(Worker& w, const Tile& t, Cover seen, i64 task) const {
+        const Spans& s = w.spans;
         if (few)
             multiply_few(w, t);
         else
-            for (i64 x = t.c0; x < t.c1; x += NR)
-                columns<Words, PANEL_NV, false>(t.rows, plan.kw, w.q, plan.dp, plan.k.panel(head, t.j0 + x), NR, w.score + x,
-                                                LD, false);
+            multiply<Words>(s, t, plan.kw, w.q, plan.dp, plan.k.panel(plan.head_of(t.b, t.h), 0), w.score);
         if (!early)
             for (i64 r = 0; r < t.rows; r++)
-                for (i64 x = t.c0; x < t.c1; x += W) store(w.score + r * LD + x, load(w.score + r * LD + x) * w.rate[r]);
+                for (i64 x = s.from[r]; x < s.to[r]; x += W) store(w.score + r * LD + x, load(w.score + r * LD + x) * w.rate[r]);
         w.late[0] = nullptr;
         terms.add(w.terms, t, w.score, w.rate, task, c.backward ? w.factor : nullptr, w.late);
-        if (seen == SOME) forbid(c, w.ranges, t.b, t.h, t.i0, t.rows, t.j0, t.c0, t.c1, w.score, LD);
-        for (i64 r = 0; r < t.rows && end > t.c1; r++)
-            for (i64 x = t.c1; x < end; x++) w.score[r * LD + x] = -INFINITY;
+        if (seen == SOME) forbid(c, w.ranges, t.b, t.h, t.i0, t.rows, t.j0, s.from, s.to, w.score, LD);
+        for (i64 r = 0; r < t.rows && seen == ALL; r++)
+            for (i64 x = t.c1; x < s.to[r]; x++) w.score[r * LD + x] = -INFINITY;
+    }
+
+    // zeros in the row of a tile from column c0 to `end`, but for its span
+    void clear_around(const Worker& w, const Tile& t, i64 r, float* row, i64 end) const {
+        if (w.spans.whole && end <= w.spans.to[r]) return;
+        const i64 from = least(w.spans.from[r], end), to = most(w.spans.to[r], from);
+        for (i64 x = t.c0; x < from; x += W) store(row + x, vf{});
+        for (i64 x = to; x < end; x += W) store(row + x, vf{});
     }
 
     // ------------------------------------------------------------ dropout
@@ -245,23 +232,28 @@ struct Attention {
     void start(Worker& w, const Tile& t) const {
         row_ranges(c, t.b, t.i0, t.rows, w.ranges);
         load_rates(w, t);
-        load_queries(w, t, early, false);
+        load_rows<T>(c.q, t.b, t.h, t.i0, t.rows, c.d, w.x, plan.dp, plan.dp);
         if (few) memset(w.q, 0, (size_t)(t.rows * plan.dp * 4));
-        const float* words = as_rows<Words>(w.x, plan.dp, t.rows, plan.kw, w.q);
-        if (words != w.q) memcpy(w.q, words, (size_t)(t.rows * plan.dp * 4));
-        for (i64 r = 0; r < t.rows; r++) w.highest[r] = -INFINITY, w.total[r] = 0;
+        for (i64 r = 0; r < t.rows; r++) {
+            const float factor = early ? w.rate[r] : 1;
+            for (i64 i = r * plan.dp; i < (r + 1) * plan.dp; i += W) Words::put(w.q + r * plan.dp, i - r * plan.dp, load(w.x + i) * factor);
+            w.highest[r] = -INFINITY, w.total[r] = 0;
+            // what is written last is fetched meanwhile
+            const char* out = (const char*)c.out.template at<typename T::type>(t.b, t.h, t.i0 + r);
+            for (i64 i = 0; i < c.dv * (i64)sizeof(typename T::type); i += 64) __builtin_prefetch(out + i, 1);
+        }
         memset(w.out, 0, (size_t)((MB + SLACK) * plan.dvp * 4));
         terms.begin(w.terms, t, w.rate, nullptr, nullptr);
     }
 
-    // the keys low … high − 1 (whole blocks): w.out, w.highest and w.total of the rows of a block
+    // the keys low … high − 1 (of few queries whole blocks): w.out, w.highest and w.total of the rows of a block
     void sweep(Worker& w, Tile t, i64 low, i64 high) const {
-        const i64 dvp = plan.dvp, head = plan.head_of(t.b, t.h);
-        low = most(low, w.ranges.low / NB * NB), high = least(high, w.ranges.high);
+        const i64 dvp = plan.dvp, head = plan.head_of(t.b, t.h), step = few ? NB : NR;
+        low = most(low, w.ranges.low / step * step), high = least(high, w.ranges.high);
         for (i64 j0 = low; j0 < high; j0 += NB) {
             Cover seen;
             if (!reaches(w, t, j0, seen)) continue;
-            scores(w, t, seen, up(t.c1, W), 0);
+            scores(w, t, seen, 0);
             soften(w, t);
             if (c.drop_below) drop(w, t);
             if (values) terms.add_values(w.terms, t, w.score, 0);
@@ -271,8 +263,8 @@ struct Attention {
             }
             i64 keys = words_of(t.c1 - t.c0, Words::PER_WORD), first = (t.j0 + t.c0) / Words::PER_WORD;
             const float* weights = straight ? w.words : as_rows<Words>(w.score + t.c0, LD, t.rows, keys, w.words);
-            product<Words, false>(t.rows, dvp / W, keys, weights, LD,
-                                  plan.v.natural + (head * (plan.mp / Words::PER_WORD) + first) * dvp, dvp, w.out, dvp, true);
+            const float* v = plan.v.natural + (head * (plan.mp / Words::PER_WORD) + first) * dvp;
+            w.spans.template over_keys<Words>(t.rows, dvp / W, keys, weights, v, dvp, w.out);
         }
         if (values) terms.finish_values(w.terms, t, w.out, dvp);
     }
@@ -298,16 +290,11 @@ struct Attention {
     float hang(Worker& w, const Tile& t, i64 r) const {
         float* score = w.score + r * LD;
         vf best = all(-INFINITY);
-        i64 x = t.c0;
-        if (LATE) {
-            for (; x + W <= t.c1; x += W) {
-                vf found = load(score + x) + load(w.late[r] + x - t.c0);
-                store(score + x, found);
-                best = larger(found, best);
-            }
-            for (i64 y = x; y < t.c1; y++) score[y] += w.late[r][y - t.c0];
+        for (i64 x = w.spans.from[r]; x < w.spans.to[r]; x += W) {
+            vf found = load(score + x);
+            if (LATE) store(score + x, found += load(w.late[r] + x - t.c0));  // −∞ stays: a late bias is below +∞
+            best = larger(found, best);
         }
-        for (; x < t.c1; x += W) best = larger(load(score + x), best);
         return largest(best);
     }
 
@@ -315,15 +302,24 @@ struct Attention {
     template <bool STRAIGHT>
     float weigh_row(Worker& w, const Tile& t, i64 r, float base) const {
         float* score = w.score + r * LD;
-        uint16_t* half = (uint16_t*)(w.words + r * LD);
+        float* words = w.words + r * LD;
         vf sums = {};
-        for (i64 x = t.c0; x < t.c1; x += W) {
+        const i64 from = w.spans.from[r], to = w.spans.to[r];
+        for (i64 x = from; x < to; x += W) {
             vf weight = exp_of<DEGREE>(load(score + x) - base);
             sums += weight;
             if (STRAIGHT)
-                store_bf16(half + x - t.c0, weight);
+                Words::put(words, x - t.c0, weight);
             else
                 store(score + x, weight);
+        }
+        if (w.spans.whole) return sum(sums);
+        for (i64 x = t.c0; x < t.c1; x += W) {
+            if (x >= from && x < to) continue;
+            if (STRAIGHT)
+                Words::put(words, x - t.c0, vf{});
+            else
+                store(score + x, vf{});
         }
         return sum(sums);
     }
@@ -353,9 +349,8 @@ struct Attention {
                     highest = base;
                 }
             }
-            const float share = total == 0 ? 0 : factor / total;
-            for (i64 i = 0; i < plan.dvp; i += W) store(out + i, total == 0 ? vf{} : load(out + i) * share);
-            store_row<T>(c.out, t.b, t.h, t.i0 + r, c.dv, out);
+            if (total == 0) memset(out, 0, (size_t)(plan.dvp * 4));
+            store_row<T>(c.out, t.b, t.h, t.i0 + r, c.dv, out, total == 0 ? 1 : factor / total);
             if (c.lse.there())
                 *c.lse.template at<float>(t.b, t.h, t.i0 + r) = total == 0 ? -INFINITY : highest == INFINITY ? highest : highest + logf(total);
             if (c.row_max.there()) *c.row_max.template at<float>(t.b, t.h, t.i0 + r) = highest;
@@ -470,20 +465,17 @@ struct Attention {
     static void backward_item(void* self, i64 item, i64 worker) {
         Attention& a = *(Attention*)self;
         const i64 heads = a.c.heads;
-        if (!a.together) return a.backward_task(a.workers[worker], item / a.chunks / heads, item / a.chunks % heads, item % a.chunks);
+        const i64 chunks = a.tasks.chunks;
+        if (!a.tasks.together) return a.backward_task(a.workers[worker], item / chunks / heads, item / chunks % heads, item % chunks);
         for (i64 b = 0; b < a.c.batch; b++)
             for (i64 h = 0; h < heads; h++) a.backward_task(a.workers[worker], b, h, item);
     }
 
     void backward_task(Worker& w, i64 b, i64 h, i64 chunk) const {
-        const i64 task = (b * c.heads + h) * chunks + chunk;
-        if (dk) memset(dk + task * plan.mp * plan.dp, 0, (size_t)(plan.mp * plan.dp * 4));
-        if (dv) memset(dv + task * plan.mp * plan.dvp, 0, (size_t)(plan.mp * plan.dvp * 4));
-        d_sink[task] = 0;
+        const i64 task = tasks.number(b, h, chunk);
+        tasks.begin(task);
         terms.begin_task(task);
-        for (i64 block = chunk; block < plan.blocks; block += chunks) {
-            backward(w, this->block(b * c.heads + h, block), task);
-        }
+        tasks.blocks(chunk, [&](i64 number) { backward(w, block(b * c.heads + h, number), task); });
     }
 
     void backward(Worker& w, Tile t, i64 task) const {
@@ -503,32 +495,32 @@ struct Attention {
         memset(w.out, 0, (size_t)((MB + SLACK) * dp * 4));
         memset(w.heat, 0, sizeof w.heat);
         terms.begin(w.terms, t, w.rate, w.d_out, w.blind);
+        float *const dk = tasks.dk ? tasks.dk + task * plan.mp * dp : nullptr;
+        float* const dv = tasks.dv ? tasks.dv + task * plan.mp * dvp : nullptr;
         const bool wants_dq = c.dq.there() || terms.moves_queries;
-        for (i64 j0 = w.ranges.low / NB * NB; j0 < w.ranges.high; j0 += NB) {
+        for (i64 j0 = w.ranges.low / NR * NR; j0 < w.ranges.high; j0 += NB) {
             Cover seen;
             if (!reaches(w, t, j0, seen)) continue;
             const i64 end = up(t.c1, NR), keys = end - t.c0, key_words = words_of(keys, Words::PER_WORD);
-            scores(w, t, seen, end, task);
-            for (i64 x = t.c0; x < t.c1; x += NR)
-                columns<Words, PANEL_NV, false>(t.rows, plan.vw, g, dvp, plan.v.panel(head, j0 + x), NR, w.d_score + x, LD, false);
+            scores(w, t, seen, task);
+            multiply<Words>(w.spans, t, plan.vw, g, dvp, plan.v.panel(head, 0), w.d_score);
             if (values) terms.add_value_products(w.terms, t, w.d_score, task);
             weigh(w, t, end);
+            tasks.touch(task, j0 + t.c0, j0 + end);
             if (dv) {
                 const float* weights = as_pairs<Words>(w.score + t.c0, LD, t.rows, keys, w.pairs, LD);
-                product<Words, true>(keys, dvp / W, pairs, weights, LD, g_pairs, dvp,
-                                     dv + (task * plan.mp + j0 + t.c0) * dvp, dvp, true);
+                w.spans.template over_queries<Words>(keys, dvp / W, pairs, weights, g_pairs, dvp, dv + (j0 + t.c0) * dvp);
             }
             if (values) terms.take_values(w.terms, t, w.score, task);
-            terms.take(w.terms, t, w.d_score, w.rate, w.heat, dk ? dk + task * plan.mp * dp : nullptr, task);
+            terms.take(w.terms, t, w.d_score, w.rate, w.heat, dk, task);
             if (wants_dq) {
                 const float* grads = as_rows<Words>(w.d_score + t.c0, LD, t.rows, key_words, w.words);
-                product<Words, false>(t.rows, dp / W, key_words, grads, LD,
-                                      plan.k.natural + (head * plan.mp + j0 + t.c0) / Words::PER_WORD * dp, dp, w.out, dp, true);
+                const float* k = plan.k.natural + (head * plan.mp + j0 + t.c0) / Words::PER_WORD * dp;
+                w.spans.template over_keys<Words>(t.rows, dp / W, key_words, grads, k, dp, w.out);
             }
             if (dk) {
                 const float* grads = as_pairs<Words>(w.d_score + t.c0, LD, t.rows, keys, w.pairs, LD);
-                product<Words, true>(keys, dp / W, pairs, grads, LD, w.q_pairs, dp, dk + (task * plan.mp + j0 + t.c0) * dp, dp,
-                                     true);
+                w.spans.template over_queries<Words>(keys, dp / W, pairs, grads, w.q_pairs, dp, dk + (j0 + t.c0) * dp);
             }
         }
         if (terms.moves_queries) {
@@ -563,7 +555,7 @@ struct Attention {
             w.single[r] = total == exp_of<DEGREE>(vf{})[0];
             if (!terms.sink) continue;
             const float sink = *terms.sink->values.template at<float>(t.h);
-            d_sink[task] -= (double)(expf(sink - w.highest[r]) * w.total[r]) * w.lean[r];
+            tasks.d_sink[task] -= (double)(expf(sink - w.highest[r]) * w.total[r]) * w.lean[r];
         }
     }
 
@@ -582,62 +574,36 @@ struct Attention {
         for (i64 r = 0; r < t.rows; r++) {
             float *score = w.score + r * LD, *grad = w.d_score + r * LD;
             const float highest = w.highest[r], share = w.total[r], lean = w.lean[r];
-            if (w.late[0]) add_to(score + t.c0, w.late[r], t.c1 - t.c0);
+            const i64 from = w.spans.from[r], to = w.spans.to[r];
+            if (w.late[0])
+                for (i64 x = from; x < to; x += W) store(score + x, load(score + x) + load(w.late[r] + x - t.c0));
             if (c.drop_below) {
                 const uint32_t row = scramble(key + (uint32_t)*c.q_index.template at<i64>(t.b, t.i0 + r));
-                for (i64 x = t.c0; x < end; x += W) {
+                for (i64 x = from; x < to; x += W) {
                     vf weight = exp_of<DEGREE>(load(score + x) - highest) * share, keep = kept(row, w.keys + x);
                     store(score + x, weight * keep);
                     store(grad + x, weight * (load(grad + x) * keep - lean));
                 }
             } else {
-                for (i64 x = t.c0; x < end; x += W) {
+                for (i64 x = from; x < to; x += W) {
                     vf weight = exp_of<DEGREE>(load(score + x) - highest) * share;
                     store(score + x, weight);
                     store(grad + x, weight * (load(grad + x) - lean));
                 }
             }
             if (w.single[r])  // its score moves nothing but the log-sum-exp: no difference of rounded products here
-                for (i64 x = t.c0; x < t.c1; x += W)
+                for (i64 x = from; x < to; x += W)
                     store(grad + x, choose((vi)(load(score + x) > 0.5f), all(w.d_lse[r]), load(grad + x)));
             if (w.factor)
-                for (i64 x = t.c0; x < t.c1; x += W) {  // what is masked may have a slope that is no number
+                for (i64 x = from; x < to; x += W) {  // what is masked may have a slope that is no number
                     vf found = load(grad + x);
                     store(grad + x, choose((vi)(found == 0), vf{}, found * load(w.factor + r * LD + x)));
                 }
             store(grad + t.c0 - W, vf{});
-            for (i64 x = t.c1; x < end; x++) grad[x] = 0;
+            for (i64 x = t.c1; x < to; x++) grad[x] = 0;
+            clear_around(w, t, r, score, end);
+            clear_around(w, t, r, grad, end);
             store(grad + end, vf{});
-        }
-    }
-
-    // ------------------------------------------------------------ sums
-
-    static void reduce_item(void* self, i64 item, i64) {
-        Attention& a = *(Attention*)self;
-        const i64 head = item / a.plan.key_blocks, first = item % a.plan.key_blocks * NB;
-        if (a.dk) a.reduce(a.c.dk, a.dk, head, first, a.plan.dp, a.c.d);
-        if (a.dv) a.reduce(a.c.dv_, a.dv, head, first, a.plan.dvp, a.c.dv);
-    }
-
-    void reduce(const Tensor& to, float* sums, i64 head, i64 first, i64 width, i64 d) const {
-        const i64 rows = least(NB, c.m - first), size = plan.mp * width, parts = plan.group * chunks;
-        const i64 b = head / c.kv_heads, h = head % c.kv_heads;
-        float* total = sums + (b * c.heads + h * plan.group) * chunks * size + first * width;
-        for (i64 part = 1; part < parts; part++) add_to(total, total + part * size, rows * width);
-        for (i64 r = 0; r < rows; r++) store_row<T>(to, b, h, first + r, d, total + r * width);
-    }
-
-    void reduce_sink() const {
-        for (i64 i = 0; i < c.terms; i++)  // a sink that takes no part has a gradient of zero
-            for (i64 h = 0; h < c.heads && c.term[i].kind == SINK && c.term[i].values_grad.there(); h++)
-                *c.term[i].values_grad.template at<float>(h) = 0;
-        if (!terms.sink || !terms.sink->values_grad.there()) return;
-        for (i64 h = 0; h < c.heads; h++) {
-            double total = 0;
-            for (i64 b = 0; b < c.batch; b++)
-                for (i64 x = 0; x < chunks; x++) total += d_sink[(b * c.heads + h) * chunks + x];
-            *terms.sink->values_grad.template at<float>(h) = (float)total;
         }
     }
 };

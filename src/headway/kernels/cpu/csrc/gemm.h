@@ -10,12 +10,14 @@ namespace {
 struct Floats {
     static constexpr int PER_WORD = 1;
     static vf madd(vf sum, vf a, vf b) { return sum + a * b; }
+    static void put(float* words, i64 i, vf x) { store(words + i, x); }  // numbers i … i + W − 1 of a row of words
 };
 
 #if defined(__AVX512BF16__)
 struct Pairs {
     static constexpr int PER_WORD = 2;
     static vf madd(vf sum, vf a, vf b) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b); }
+    static void put(float* words, i64 i, vf x) { store_bf16((uint16_t*)words + i, x); }
 };
 #endif
 
@@ -64,6 +66,11 @@ inline __attribute__((always_inline)) void micro(
         }
 }
 
+// Where a row of A holds anything but zeros: k from … to − 1, from ≥ to where nowhere.
+struct Band {
+    const uint8_t *from, *to;
+};
+
 template <class Words, int NV, bool ACROSS>
 __attribute__((noinline)) void columns(
     i64 rows, i64 k, const float* a, i64 lda, const float* b, i64 ldb, float* c, i64 ldc, bool add) {
@@ -72,10 +79,25 @@ __attribute__((noinline)) void columns(
         micro<Words, MR, NV, ACROSS>(k, a + (ACROSS ? r : r * lda), lda, b, ldb, c + r * ldc, ldc, add);
 }
 
+template <class Words, int NV, bool ACROSS>
+__attribute__((noinline)) void columns(
+    i64 rows, Band band, const float* a, i64 lda, const float* b, i64 ldb, float* c, i64 ldc, bool add) {
+    constexpr int MR = rows_of(NV);
+    for (i64 r = 0; r < rows; r += MR) {
+        i64 from = band.from[r], to = band.to[r];
+        for (i64 x = r + 1; x < least(rows, r + MR); x++) from = least(from, band.from[x]), to = most(to, band.to[x]);
+        if (from < to)
+            micro<Words, MR, NV, ACROSS>(to - from, a + (ACROSS ? r + from * lda : r * lda + from), lda, b + from * ldb, ldb,
+                                         c + r * ldc, ldc, add);
+    }
+}
+
 // all of it: rows may run SLACK beyond, where C must be writable and A readable
-template <class Words, bool ACROSS>
+//
+// Summed: how many k there are, or a Band of them
+template <class Words, bool ACROSS, class Summed>
 void product(
-    i64 rows, i64 vectors, i64 k, const float* a, i64 lda, const float* b, i64 ldb, float* c, i64 ldc, bool add) {
+    i64 rows, i64 vectors, Summed k, const float* a, i64 lda, const float* b, i64 ldb, float* c, i64 ldc, bool add) {
     for (i64 v = 0; v < vectors;) {
         i64 left = vectors - v;
         const float* bv = b + v * W;

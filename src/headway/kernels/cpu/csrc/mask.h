@@ -22,6 +22,16 @@ struct Columns {
 static inline void row_ranges(const Call& c, i64 b, i64 i0, i64 rows, RowRanges& r) {
     r.count = c.intervals ? c.intervals : 1;
     r.low = c.m, r.high = 0;
+    if (r.count == 1) {
+        for (i64 row = 0; row < rows; row++) {
+            const i64 from = c.intervals ? clamp(*c.start[0].at<i64>(b, i0 + row), 0, c.m) : 0;
+            const i64 to = c.intervals ? clamp(*c.stop[0].at<i64>(b, i0 + row), from, c.m) : c.m;
+            r.start[0][row] = from, r.stop[0][row] = to;
+            r.low = from < to ? lesser(r.low, from) : r.low, r.high = from < to ? greater(r.high, to) : r.high;
+        }
+        if (r.low > r.high) r.low = r.high;
+        return;
+    }
     for (i64 row = 0; row < rows; row++) {
         Columns found[2] = {{0, c.m}, {c.m, c.m}};
         for (i64 s = 0; s < c.intervals; s++) {
@@ -46,17 +56,6 @@ static inline void row_ranges(const Call& c, i64 b, i64 i0, i64 rows, RowRanges&
 // the columns c0 … c1 − 1 that interval s of a row holds
 static inline Columns columns_of(const RowRanges& r, i64 s, i64 row, i64 j0, i64 c0, i64 c1) {
     return {clamp(r.start[s][row] - j0, c0, c1), clamp(r.stop[s][row] - j0, c0, c1)};
-}
-
-// the columns [c0, c1) that any row reaches
-static inline void hull(const RowRanges& r, i64 rows, i64 j0, i64 cols, i64& c0, i64& c1) {
-    c0 = cols, c1 = 0;
-    for (i64 row = 0; row < rows; row++)
-        for (i64 s = 0; s < r.count; s++) {
-            Columns own = columns_of(r, s, row, j0, 0, cols);
-            if (own.from < own.to) c0 = lesser(c0, own.from), c1 = greater(c1, own.to);
-        }
-    if (c0 > c1) c0 = c1;
 }
 
 // ---------------------------------------------------------------- a tile as a whole
@@ -175,15 +174,16 @@ static inline const uint8_t* program(const Call& c, i64 b, i64 h, i64 i, i64 j, 
     return stack.allowed[0];
 }
 
-// −∞ wherever a row may not look among the columns c0 … c1 − 1 (at most MOST_COLUMNS of them)
-static inline void forbid(const Call& c, const RowRanges& r, i64 b, i64 h, i64 i0, i64 rows, i64 j0, i64 c0, i64 c1,
-                          float* scores, i64 ld) {
+// −∞ wherever a row may not look among its columns from … to − 1 (at most MOST_COLUMNS of them)
+static inline void forbid(const Call& c, const RowRanges& r, i64 b, i64 h, i64 i0, i64 rows, i64 j0, const i64* from,
+                          const i64* to, float* scores, i64 ld) {
     Stack stack;
     for (i64 row = 0; row < rows; row++) {
+        if (from[row] >= to[row]) continue;
         float* score = scores + row * ld;
-        i64 at = c0;
+        i64 at = from[row];
         for (i64 s = 0; s < r.count; s++) {
-            Columns own = columns_of(r, s, row, j0, c0, c1);
+            Columns own = columns_of(r, s, row, j0, from[row], to[row]);
             for (; at < own.from; at++) score[at] = -INFINITY;
             if (c.nodes && own.from < own.to) {
                 const uint8_t* allowed = program(c, b, h, i0 + row, j0 + own.from, own.to - own.from, stack);
@@ -192,7 +192,7 @@ static inline void forbid(const Call& c, const RowRanges& r, i64 b, i64 h, i64 i
             }
             at = own.to;
         }
-        for (; at < c1; at++) score[at] = -INFINITY;
+        for (; at < to[row]; at++) score[at] = -INFINITY;
     }
 }
 

@@ -29,14 +29,12 @@ bool load_rows(const Tensor& t, i64 b, i64 h, i64 first, i64 rows, i64 d, float*
 }
 
 template <class T>
-void store_row(const Tensor& t, i64 b, i64 h, i64 row, i64 d, const float* x) {
+void store_row(const Tensor& t, i64 b, i64 h, i64 row, i64 d, const float* x, float factor = 1) {
     typedef typename T::type type;
     type* to = t.at<type>(b, h, row);
-    if (t.stride[3] == 1) {
-        for (i64 i = 0; i < d; i++) to[i] = T::put(x[i]);
-    } else {
-        for (i64 i = 0; i < d; i++) to[i * t.stride[3]] = T::put(x[i]);
-    }
+    i64 i = 0;
+    for (; i + W <= d && t.stride[3] == 1; i += W) store_as<T>(to + i, load(x + i) * factor);
+    for (; i < d; i++) to[i * t.stride[3]] = T::put(x[i] * factor);
 }
 
 inline i64 words_of(i64 d, int per_word) { return (d + per_word - 1) / per_word; }
@@ -46,7 +44,7 @@ template <class Words>
 const float* as_rows(const float* x, i64 ld, i64 rows, i64 words, float* out) {
     if (Words::PER_WORD == 1) return x;
     for (i64 r = 0; r < rows; r++)
-        for (i64 w = 0; w < words; w += W / 2) store_bf16((uint16_t*)(out + r * ld) + 2 * w, load(x + r * ld + 2 * w));
+        for (i64 i = 0; i < 2 * words; i += W) Words::put(out + r * ld, i, load(x + r * ld + i));
     return out;
 }
 
@@ -66,10 +64,24 @@ const float* as_pairs(const float* x, i64 ld, i64 rows, i64 columns, float* out,
     return out;
 }
 
+#if defined(__AVX512BF16__)
+// The pairs of rows of bf16 that are neighbours, and whether all of them are finite. Null: nobody wants the pairs.
+inline bool pair_rows(const uint16_t* from, i64 step, i64 rows, i64 columns, float* out) {
+    vi odd = {};
+    for (i64 r = 0; r < rows; r += 2)
+        for (i64 i = 0; i < columns; i += W) {
+            const vi low = (vi)load_as_floats<BF16>(from + r * step + i), high = (vi)load_as_floats<BF16>(from + (r + 1) * step + i);
+            odd |= ((low & 0x7f800000) == 0x7f800000) | ((high & 0x7f800000) == 0x7f800000);
+            if (out) store(out + r / 2 * columns + i, (vf)((vi)((vu)low >> 16) | high));
+        }
+    return sum((vf)(odd & (vi)all(1))) == 0;
+}
+#endif
+
 // NR rows of words, transposed: panel[w][NR]
 inline void transpose(const float* x, i64 ld, i64 words, float* panel) {
     typedef float v4 __attribute__((vector_size(16)));
-    typedef float v4_any __attribute__((vector_size(16), aligned(4), may_alias));
+    typedef float v4_any __attribute__((vector_size(16), aligned(2), may_alias));
     i64 w = 0;
     for (; w + 4 <= words; w += 4)
         for (i64 r = 0; r < NR; r += 4) {

@@ -24,6 +24,23 @@ constexpr i64 NB = 192;      // keys in a block: whole panels for every vector l
 constexpr i64 LD = NB + 32;  // floats from one row of a tile to the next
 static_assert(NB % NR == 0, "a block of keys is whole panels");
 
+constexpr i64 HUGE_PAGE = (i64)2 << 20;
+
+// Large new memory is asked to lie on huge pages: its first touch costs a third of what small ones cost.
+inline void on_huge_pages(void* memory, i64 bytes) {
+#if defined(MADV_HUGEPAGE)
+    char *from = (char*)up((i64)memory, HUGE_PAGE), *to = (char*)memory + bytes;
+    if (to - from >= HUGE_PAGE) madvise(from, (size_t)((to - from) / HUGE_PAGE * HUGE_PAGE), MADV_HUGEPAGE);
+#endif
+}
+
+// The same for a result, from the size on that no allocator hands out again.
+inline void on_huge_pages(const Tensor& t, i64 item, i64 a, i64 b, i64 c, i64 d) {
+    if (!t.there() || !a || !b || !c || !d) return;
+    const i64 bytes = item + item * ((a - 1) * t.stride[0] + (b - 1) * t.stride[1] + (c - 1) * t.stride[2] + (d - 1) * t.stride[3]);
+    if (bytes >= (i64)32 << 20) on_huge_pages(t.data, bytes);
+}
+
 // Memory taken in one piece: laid out once to measure it and once to hand it out. A multiple of 64 bytes each.
 //
 // The last piece is kept for the next call, up to KEPT bytes: fresh pages would cost a few percent of every call.
@@ -50,9 +67,7 @@ class Memory {
             void* found = nullptr;
             const i64 bytes = up(used_ + 64, HUGE_PAGE);
             if (posix_memalign(&found, bytes > HUGE_PAGE ? HUGE_PAGE : 64, (size_t)(bytes > HUGE_PAGE ? bytes : used_ + 64))) return false;
-#if defined(MADV_HUGEPAGE)
-            if (bytes > HUGE_PAGE) madvise(found, (size_t)bytes, MADV_HUGEPAGE);
-#endif
+            on_huge_pages(found, bytes);
             piece_ = (Piece*)found;
             piece_->bytes = used_;
         }
@@ -69,7 +84,7 @@ class Memory {
     }
 
   private:
-    static constexpr i64 KEPT = (i64)256 << 20, HUGE_PAGE = (i64)2 << 20, TOO_MUCH = (i64)1 << 60;
+    static constexpr i64 KEPT = (i64)256 << 20, TOO_MUCH = (i64)1 << 60;
     struct Piece {
         i64 bytes;
     };
@@ -114,10 +129,12 @@ struct Plan {
         if (few) return;
         i64 heads = c.batch * c.kv_heads;
         k = Packed{kw, dp, mp, memory.take<float>(heads * mp * kw), nullptr};
-        v = Packed{vw, dvp, mp, nullptr, memory.take<float>(heads * (mp / Words::PER_WORD) * dvp)};
+        v = Packed{vw, dvp, mp, nullptr, nullptr};
         if (c.backward) {
             k.natural = memory.take<float>(heads * (mp / Words::PER_WORD) * dp);
             v.panels = memory.take<float>(heads * mp * vw);
+        } else {
+            v.natural = memory.take<float>(heads * (mp / Words::PER_WORD) * dvp);
         }
         seen = memory.take<uint8_t>(heads * mp);
         odd = memory.take<uint8_t>(heads * key_blocks);
@@ -179,16 +196,22 @@ struct Plan {
     bool pack_panel(const Tensor& t, i64 head, i64 row, i64 d, i64 words, Packed& to, float* x) {
         i64 ld = to.width, rows = most(0, least(NR, c.m - row));
         float* bits = x + NR * (ld + W);
+        float* natural = to.natural ? to.natural + (head * mp + row) / Words::PER_WORD * ld : nullptr;
+        if (natural && Words::PER_WORD == 1) x = natural;
+#if defined(__AVX512BF16__)
+        if (Words::PER_WORD > 1 && t.stride[3] == 1 && t.stride[2] % 2 == 0 && d == ld && rows == NR && !zeroing) {
+            const uint16_t* from = t.at<uint16_t>(head / c.kv_heads, head % c.kv_heads, row);  // words as they lie there
+            const bool finite = pair_rows(from, t.stride[2], NR, d, natural);
+            if (to.panels) transpose((const float*)from, t.stride[2] / 2, words, to.panel(head, row));
+            return finite;
+        }
+#endif
         bool finite = load_rows<T>(t, head / c.kv_heads, head % c.kv_heads, row, rows, d, x, ld, ld);
         if (rows < NR) memset(x + rows * ld, 0, (size_t)((NR - rows) * ld * 4));
         if (zeroing)
             for (i64 r = 0; r < rows; r++)
                 if (!seen[head * mp + row + r]) memset(x + r * ld, 0, (size_t)(ld * 4));
-        if (to.natural) {
-            float* out = to.natural + (head * mp + row) / Words::PER_WORD * ld;
-            const float* pairs = as_pairs<Words>(x, ld, NR, ld, out, ld);
-            if (pairs != out) memcpy(out, pairs, (size_t)(NR * ld * 4));
-        }
+        if (natural) as_pairs<Words>(x, ld, NR, ld, natural, ld);
         if (to.panels) transpose(as_rows<Words>(x, ld, NR, words, bits), ld, words, to.panel(head, row));
         return finite;
     }

@@ -224,6 +224,26 @@ inline vf load_as_floats<BF16>(const uint16_t* p) {
 }
 #endif
 
+// W floats as their type
+template <class T>
+inline void store_as(typename T::type* p, vf x) {
+    for (int i = 0; i < W; i++) p[i] = T::put(x[i]);
+}
+template <>
+inline void store_as<F32>(float* p, vf x) {
+    store(p, x);
+}
+#if defined(__AVX2__)
+template <>
+inline void store_as<BF16>(uint16_t* p, vf x) {
+    typedef uint16_t halves __attribute__((vector_size(2 * W)));
+    vu bits = (vu)x, rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    rounded = (vu)choose(x == x, (vf)rounded, (vf)(vu{} + 0x7fc0));
+    halves y = __builtin_convertvector(rounded, halves);
+    memcpy(p, &y, sizeof y);
+}
+#endif
+
 // W floats as W bf16, two in each word, in order
 inline void store_bf16(uint16_t* p, vf x) {
 #if defined(__AVX512BF16__)

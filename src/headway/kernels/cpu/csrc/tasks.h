@@ -1,0 +1,138 @@
+// The tasks of a backward pass, and what they sum for keys and values.
+//
+// A task is some blocks of queries of one head. All sums are added in the order of tasks, and how many there are depends
+// on the call alone, so that results are the same bits for any number of threads.
+#pragma once
+#include "tile.h"
+
+namespace {
+
+template <class T, class Words>
+struct Tasks {
+    const Call& c;
+    const Plan<T, Words>& plan;
+    i64 chunks = 1, count = 0;           // of a head; of all
+    bool together = false;               // gradients of a dense bias are shared by heads: they take turns
+    bool apart = false;                  // a task's blocks follow one another; else tasks take turns
+    float *dk = nullptr, *dv = nullptr;  // [tasks][mp][dp], [tasks][mp][dvp]
+    uint8_t* touched = nullptr;          // [tasks][key_blocks]: whether they hold sums
+    double* d_sink = nullptr;            // [tasks]
+
+    explicit Tasks(const Plan<T, Words>& p) : c(p.c), plan(p) {
+        if (!c.backward) return;
+        const i64 heads = most(1, c.batch * c.heads);
+        bool rows_shared = false;
+        for (i64 i = 0; i < c.terms; i++) {
+            const Tensor& grad = c.term[i].values_grad;
+            if (c.term[i].kind != DENSE || !grad.there()) continue;
+            together |= (c.batch > 1 && !grad.stride[0]) || (c.heads > 1 && !grad.stride[1]);
+            rows_shared |= c.n > 1 && !grad.stride[2];
+        }
+        together |= rows_shared;
+        chunks = most(1, least(plan.blocks / 2, together ? 4 : (16 + heads - 1) / heads));
+        if (rows_shared) chunks = 1;
+        count = c.batch * c.heads * chunks;
+        apart = chunks > 1 && c.intervals && keeps_apart();
+    }
+
+    void lay_out(Memory& memory) {
+        if (c.dk.there()) dk = memory.take<float>(count * plan.mp * plan.dp);
+        if (c.dv_.there()) dv = memory.take<float>(count * plan.mp * plan.dvp);
+        touched = memory.take<uint8_t>(count * plan.key_blocks);
+        d_sink = memory.take<double>(count);
+    }
+
+    i64 number(i64 b, i64 h, i64 chunk) const { return (b * c.heads + h) * chunks + chunk; }
+
+    void begin(i64 task) const {
+        memset(touched + task * plan.key_blocks, 0, (size_t)plan.key_blocks);
+        d_sink[task] = 0;
+    }
+
+    template <class Visit>
+    void blocks(i64 chunk, Visit visit) const {
+        const i64 last = apart ? first_block(chunk + 1) : plan.blocks;
+        for (i64 block = apart ? first_block(chunk) : chunk; block < last; block += apart ? 1 : chunks) visit(block);
+    }
+
+    // the sums of the keys low … high − 1 are there: what nobody sees is never zeroed
+    void touch(i64 task, i64 low, i64 high) const {
+        for (i64 block = low / NB; block * NB < high; block++) {
+            if (touched[task * plan.key_blocks + block]) continue;
+            touched[task * plan.key_blocks + block] = 1;
+            const i64 row = task * plan.mp + block * NB;
+            if (dk) memset(dk + row * plan.dp, 0, (size_t)(NB * plan.dp * 4));
+            if (dv) memset(dv + row * plan.dvp, 0, (size_t)(NB * plan.dvp * 4));
+        }
+    }
+
+    // the gradients of keys and values from the sums of all tasks
+    void reduce() {
+        const i64 items = c.batch * c.kv_heads * plan.key_blocks;
+        hw_parallel(items, hw_workers(plan.workers, items), reduce_item, this);
+        reduce_sink();
+    }
+
+  private:
+    i64 first_block(i64 chunk) const { return chunk * plan.blocks / chunks; }
+
+    // Whether queries that follow one another see keys of their own, as in a window or in documents, and about as many
+    // in every task: then few sums are shared. Causal attention, where the last see the most, takes turns.
+    bool keeps_apart() const {
+        RowRanges ranges;
+        for (i64 b = 0; b < c.batch; b++) {
+            i64 keys = 0, pairs = 0, most_pairs = 0;
+            for (i64 chunk = 0; chunk < chunks; chunk++) {
+                i64 low = c.m, high = 0, own = 0;
+                for (i64 block = first_block(chunk); block < first_block(chunk + 1); block++) {
+                    const i64 rows = least(MB, c.n - block * MB);
+                    row_ranges(c, b, block * MB, rows, ranges);
+                    if (ranges.low < ranges.high) low = least(low, ranges.low), high = most(high, ranges.high);
+                    for (i64 s = 0; s < ranges.count; s++)
+                        for (i64 r = 0; r < rows; r++) own += ranges.stop[s][r] - ranges.start[s][r];
+                }
+                keys += most(0, high - low), pairs += own, most_pairs = most(most_pairs, own);
+            }
+            if (4 * keys > 5 * c.m || 4 * chunks * most_pairs > 5 * pairs) return false;
+        }
+        return true;
+    }
+
+    static void reduce_item(void* self, i64 item, i64) {
+        Tasks& t = *(Tasks*)self;
+        const i64 head = item / t.plan.key_blocks, block = item % t.plan.key_blocks;
+        if (t.dk) t.reduce(t.c.dk, t.dk, head, block, t.plan.dp, t.c.d);
+        if (t.dv) t.reduce(t.c.dv_, t.dv, head, block, t.plan.dvp, t.c.dv);
+    }
+
+    void reduce(const Tensor& to, float* sums, i64 head, i64 block, i64 width, i64 d) const {
+        const i64 b = head / c.kv_heads, h = head % c.kv_heads, first = number(b, h * plan.group, 0);
+        const i64 rows = least(NB, c.m - block * NB);
+        float* total = nullptr;
+        for (i64 task = first; task < first + plan.group * chunks; task++) {
+            if (!touched[task * plan.key_blocks + block]) continue;
+            float* found = sums + (task * plan.mp + block * NB) * width;
+            if (total)
+                add_to(total, found, rows * width);
+            else
+                total = found;
+        }
+        if (!total) memset(total = sums + (first * plan.mp + block * NB) * width, 0, (size_t)(rows * width * 4));
+        for (i64 r = 0; r < rows; r++) store_row<T>(to, b, h, block * NB + r, d, total + r * width);
+    }
+
+    void reduce_sink() const {
+        for (i64 i = 0; i < c.terms; i++) {
+            const Tensor& grad = c.term[i].values_grad;
+            if (c.term[i].kind != SINK || !grad.there()) continue;
+            for (i64 h = 0; h < c.heads; h++) {
+                double total = 0;  // of a sink that takes no part, too
+                for (i64 b = 0; b < c.batch && !c.partial; b++)
+                    for (i64 x = 0; x < chunks; x++) total += d_sink[number(b, h, x)];
+                *grad.template at<float>(h) = (float)total;
+            }
+        }
+    }
+};
+
+}  // namespace
