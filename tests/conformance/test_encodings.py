@@ -2,7 +2,7 @@
 
 import pytest
 
-from headway.positions import ENCODINGS, PositionEncoding, citation
+from headway.positions import ENCODINGS, EVIDENCE, KINDS, PositionEncoding, citation
 from headway.testing import ENCODING_CHECKS
 
 EXAMPLES = [
@@ -26,3 +26,19 @@ def test_every_row_has_examples_of_two_head_counts_and_a_citation(name: str) -> 
     assert len(heads) != 1, f"{name} is checked with {heads} heads only: add a number that is no power of two"
     own = citation(kind).strip()
     assert own.startswith("@") or name in ("none", "index", "unit-index"), f"{name} cites nothing"
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_every_row_says_what_it_is(name: str) -> None:
+    kind = ENCODINGS[name]
+    assert kind.kind in KINDS
+    assert kind.evidence in EVIDENCE
+    assert kind.year or name in ("index", "unit-index")
+    assert kind.same_function_as is None or kind.same_function_as in ENCODINGS
+
+
+def test_the_headline_counts_functions_and_not_names() -> None:
+    """Rows that compute the same as another, or that nothing but their formula speaks for, do not count."""
+    counted = [e for e in ENCODINGS.values() if e.evidence != "formula" and e.same_function_as is None]
+    assert len(ENCODINGS) >= 60
+    assert len(counted) >= 45

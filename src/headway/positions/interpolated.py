@@ -26,6 +26,7 @@ class Interpolated(PositionEncoding):
     citation = "chen2023extending"
     year = 2023
     kind = "coordinates"
+    same_function_as = "position-interpolation"
     evidence = "independent"
     axes = None
 

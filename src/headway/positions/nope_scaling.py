@@ -50,4 +50,4 @@ class NoPEScaling(Scaling):
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:
-        return [cls(), cls(1.5, num_heads=6)]
+        return [cls(), cls(1.5, num_heads=6), cls(1.2, num_heads=4)]
