@@ -128,19 +128,26 @@ class Window(Mask):
 
 @dataclass(frozen=True)
 class Chunked(Mask):
-    """A query sees the keys of its own chunk of ``size`` tokens: ⌊i/size⌋ = ⌊j/size⌋."""
+    """A query sees the keys of its own chunk of ``size`` tokens, and of ``previous`` chunks before it.
+
+    0 ≤ ⌊i/size⌋ − ⌊j/size⌋ ≤ previous. With previous = 1, and Causal() joined, it is blockwise causal attention: xPos is
+    read with it beyond its trained length, in blocks of half of that (Sun et al. 2023, section 2.3).
+    """
 
     size: int
+    previous: int = 0
 
     def __post_init__(self) -> None:
         _at_least("size", self.size, 1)
+        _at_least("previous", self.previous, 0)
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
-        return _equal(q.index // self.size, k.index // self.size)
+        back = q.index[:, None, :, None] // self.size - k.index[:, None, None, :] // self.size
+        return (back >= 0) & (back <= self.previous)
 
     def interval(self, q: Coordinates, k: Coordinates) -> Interval | None:
-        start = q.index // self.size * self.size
-        return _slots(q, k, start, start + self.size)
+        stop = (q.index // self.size + 1) * self.size
+        return _slots(q, k, stop - (1 + self.previous) * self.size, stop)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ class XPos(Rotary):
     The factor is ζ_0^(∓1) = 3.5 for each scale_base tokens, so with the defaults the formula holds up to 32,700 tokens
     on either side of the centre, in float16 up to 3,270. Beyond, a token's factor stays where it is: two tokens that
     are both beyond no longer fade. For long float16 streams set centre to the middle of the longest.
+    The paper reads beyond the trained length L with the mask Causal() & Chunked(L // 2, previous=1).
     Raises HeadwayError for an odd head_dim, a base of 1 or less, gamma or scale_base not above 0.
     Cite: Sun et al. 2023, "xPos"; defaults are those of the released code (torchscale).
     """

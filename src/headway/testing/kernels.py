@@ -32,6 +32,8 @@ def mask_examples(batch: int, n: int, m: int) -> dict[str, Mask | None]:
         "window": Window(4, 2),
         "causal window that keeps the first": Causal() & (Window(2) | KeepFirst(2)),
         "chunked": Chunked(4),
+        "blockwise causal": Causal() & Chunked(2, previous=1),
+        "chunks and holes": Chunked(3, previous=2) & Boolean(holes),
         "prefix": Causal() | Prefix(torch.tensor([2, 5])),
         "padding behind": Padding(torch.tensor([m, m - 4])),
         "padding in front": And((Causal(), Padding(torch.tensor([m - 6, m]), "left"))),

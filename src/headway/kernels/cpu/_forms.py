@@ -128,13 +128,14 @@ def _against_rows(rows: Rows) -> Iterator[str]:
 
 
 def _against_mask(mask: Mask) -> Iterator[str]:
-    if type(mask) in MASKS:
+    if type(mask) in MASKS and type(mask) is not Chunked:
         return
     parts, depth = _parts(mask)
     for kind in dict.fromkeys(map(type, parts)):
         if kind not in MASKS:
             yield f"a mask of the class {kind.__name__} is Python, which it cannot call"
-    if 2 * len(parts) > MOST_NODES or depth > MOST_DEPTH:
+    nodes = sum(2 * (part.previous + 1) if isinstance(part, Chunked) else 2 for part in parts)
+    if nodes > MOST_NODES or depth > MOST_DEPTH:
         yield f"the mask is joined of more than {MOST_NODES // 2} masks, or more than {MOST_DEPTH} deep"
 
 

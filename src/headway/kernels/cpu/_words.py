@@ -195,9 +195,13 @@ class Words:
         elif isinstance(mask, Dilated):
             self.row += (DILATED, min(mask.step, 1 << 40))
         elif isinstance(mask, Chunked):
-            self.row.append(EQUAL)
-            self.broadcast(_whole(q.index) // mask.size)
-            self.broadcast(_whole(k.index) // mask.size)
+            for back in range(mask.previous + 1):
+                self.row.append(EQUAL)
+                self.broadcast(_whole(q.index) // mask.size)
+                self.broadcast(_whole(k.index) // mask.size + back)
+                if back:
+                    self.row.append(OR)
+            return 2 * mask.previous + 1
         elif isinstance(mask, Documents):
             self.row.append(EQUAL)
             for ids in mask._ids(q, k):
