@@ -21,7 +21,7 @@ struct Spoken {
     bool dense;        // whole distances low, low + 1, … are the columns
     i64 low, columns;  // else the columns are the rows of the table
     const Axis* axis;
-    // distance: [heads or 1][PAD + columns + PAD], the edges repeated where a table ends before the distances do
+    // distance: [heads or 1][PAD + columns + PAD], the edges repeated, but of what is stretched
     float* strip;
     i64 strip_head;
     float* slope_strip;  // stretched, where its rate wants a gradient: the same of ∂u/∂rate

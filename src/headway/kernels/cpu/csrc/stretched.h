@@ -132,28 +132,29 @@ struct Pieces {
                 held = from;
             }
             vf g_sum = plain, far_sum = far_sums, rate_sum = rate_sums;
-            auto put = [&](vf g, i64 y, i64 many) {  // what lies beyond may be no number
-                g_sum += g, far_sum += g * first_lanes(load(u + y), many);
-                if (RATE) rate_sum += g * first_lanes(load(by_rate + y), many);
+            auto put = [&](vf g, vf far, vf rate) {
+                g_sum += g, far_sum += g * far;
+                if (RATE) rate_sum += g * rate;
             };
             auto keep = [&] { plain = g_sum, far_sums = far_sum, rate_sums = rate_sum; };
-            if (from == to) {
-                for (; x + W <= stop; x += W) put(load(grad + x), x, W);
-                if (x < stop) put(first_lanes(load(grad + x), stop - x), x, stop - x);
-                return keep();
-            }
-            const vf g = first_lanes(load(grad + x), stop - x), at = load(u + x) * stretch;
-            const i64 low = least(from, to), high = most(from, to), step = from < to ? 1 : -1;
-            for (;; held += step) {
-                vf own = g;
-                if (held > low) own = choose((vi)(at < edge(held - 1)), vf{}, own);
-                if (held < high) own = choose((vi)(at < edge(held)), own, vf{});
-                put(own, x, stop - x);
+            if (from == to)
+                for (; x + W <= stop; x += W) put(load(grad + x), load(u + x), RATE ? load(by_rate + x) : vf{});
+            if (x >= stop) return keep();
+            // what lies beyond may be no number
+            const vf far = first_lanes(load(u + x), stop - x), rate = RATE ? first_lanes(load(by_rate + x), stop - x) : vf{};
+            vf left = first_lanes(load(grad + x), stop - x);
+            for (const vf at = far * stretch; held != to; g_sum = far_sum = rate_sum = vf{}) {
+                const bool rises = held < to;
+                const vi below = (vi)(at < edge(rises ? held : held - 1));
+                const vf low = choose(below, left, vf{}), high = choose(below, vf{}, left);
+                left = rises ? high : low;
+                put(rises ? low : high, far, rate);
                 keep();
-                if (held == to) return;
                 hand_on();
-                g_sum = far_sum = rate_sum = vf{};
+                held += rises ? 1 : -1;
             }
+            put(left, far, rate);
+            keep();
         });
         if (held >= 0) hand_on();
         return sum(found);

@@ -523,6 +523,8 @@ struct Terms {
                 strip[first + x] = (float)values[h * RUN + x];
                 if (!(strip[first + x] < INFINITY)) s.early = true;
             }
+            for (i64 x = 0; x < PAD && !first; x++) strip[x - PAD] = strip[0];
+            for (i64 x = 0; x < PAD && first + many == s.columns; x++) strip[s.columns + x] = strip[s.columns - 1];
         }
     }
 
