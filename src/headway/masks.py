@@ -130,8 +130,8 @@ class Window(Mask):
 class Chunked(Mask):
     """A query sees the keys of its own chunk of ``size`` tokens, and of ``previous`` chunks before it.
 
-    0 ≤ ⌊i/size⌋ − ⌊j/size⌋ ≤ previous. With previous = 1, and Causal() joined, it is blockwise causal attention: xPos is
-    read with it beyond its trained length, in blocks of half of that (Sun et al. 2023, section 2.3).
+    0 ≤ ⌊i/size⌋ − ⌊j/size⌋ ≤ previous. With previous = 1, and Causal() joined, it is blockwise causal attention: xPos
+    is read with it beyond its trained length, in blocks of half of that (Sun et al. 2023, section 2.3).
     """
 
     size: int

@@ -125,8 +125,8 @@ def _interval(mask: Mask, q: Coordinates, k: Coordinates, first: int | Tensor) -
         start = None if mask.left is None else q.index - (first + mask.left)
         return start, None if mask.right is None else q.index + (1 + mask.right - first)
     if isinstance(mask, Chunked):
-        end = (q.index // mask.size + 1) * mask.size - first
-        return end - (1 + mask.previous) * mask.size, end
+        behind = (q.index // mask.size + 1) * mask.size - first
+        return behind - (1 + mask.previous) * mask.size, behind
     if isinstance(mask, (Prefix, KeepFirst)):
         stop = mask.count if isinstance(mask, KeepFirst) else mask._stop()
         return _nought(first), stop - first
