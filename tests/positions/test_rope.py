@@ -110,3 +110,11 @@ def test_wrong_arguments_raise(arguments: dict, said: str) -> None:
 def test_another_head_dim_raises() -> None:
     with pytest.raises(HeadwayError, match="last dimension of 6 but the encoding head_dim 8: build it with head_dim=6"):
         RoPE(8).prepare(torch.zeros(1, 1, 2, 6), Coordinates.span(2))
+
+
+@pytest.mark.parametrize(("base", "first"), [(1e4, 1707), (2.7e4, 4079), (5e5, 18438)])
+def test_the_reach_of_a_base(base: float, first: int) -> None:
+    """Where Σ cos(δ·ω_c), which tells like from unlike, first falls below 0 (Men et al. 2024, head_dim 128)."""
+    at = Coordinates.of(torch.arange(20_000), 20_000)
+    cos, _ = RoPE(128, base).place(at).tables
+    assert int((cos[0, 0].sum(-1) < 0).nonzero()[0]) == first
