@@ -318,13 +318,14 @@ def _check(
         raise HeadwayError(
             f"encoding is {encoding!r}: give an object, such as headway.encoding('rope', head_dim={q.shape[3]})"
         )
-    if "embed" in encoding.acts and not encoding.acts & {"prepare", "terms"}:
+    acts = encoding.acts
+    if "embed" in acts and not acts & {"prepare", "terms"}:
         name = type(encoding).__name__
         raise HeadwayError(
             f"{name} acts on embeddings and does nothing in attention: call {name}.embed(x) once at the model's input "
             "and leave encoding out here"
         )
-    if encoding.acts == {"locate"}:
+    if acts == {"locate"}:
         name = type(encoding).__name__
         raise HeadwayError(
             f"{name} changes where tokens are and nothing here reads it: compose it with an encoding that does, such "

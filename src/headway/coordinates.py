@@ -40,12 +40,21 @@ class Coordinates:
 
     @staticmethod
     def span(
-        n: int, *, start: int = 0, length: int | None = None, device: torch.device | str | None = None
+        n: int,
+        *,
+        start: int = 0,
+        length: int | None = None,
+        axes: int = 1,
+        device: torch.device | str | None = None,
     ) -> Coordinates:
-        """Tokens without gaps: position = index = start … start + n − 1, in a stream of ``length`` tokens."""
+        """Tokens without gaps: position = index = start … start + n − 1, in a stream of ``length`` tokens.
+
+        On several axes a token stands at the same position on each, as text does beside images.
+        """
         index = torch.arange(start, start + n, device=device).unsqueeze(0)
         total = start + n if length is None else length
-        return Coordinates(index.unsqueeze(-1), index, length=total, ordered=True, start=start)
+        position = index.unsqueeze(-1).expand(-1, -1, axes)
+        return Coordinates(position, index, length=total, ordered=True, start=start)
 
     @staticmethod
     def of(

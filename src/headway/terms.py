@@ -157,6 +157,11 @@ class Rows(Part):
                 "rows: give [heads, rows] or [heads, rows, head_dim]"
             )
 
+    @property
+    def maps(self) -> tuple[Clip | Steps | Classes, ...]:
+        """The maps of a grid, or the one map."""
+        return self.map.maps if isinstance(self.map, Grid) else (self.map,)
+
     def block(self, start: int, stop: int) -> Self:
         return replace(self, map=self.map.block(start, stop))
 
@@ -501,7 +506,7 @@ def _bias_fits(values: Bias, s: Sizes) -> Iterator[Fit]:
 
 def _table_fits(rows: Rows, s: Sizes, width: int | None) -> Iterator[Fit]:
     yield "table", rows.table, ((1, s.heads), (rows.map.count,), *(() if width is None else ((width,),)))
-    for part in rows.map.maps if isinstance(rows.map, Grid) else (rows.map,):
+    for part in rows.maps:
         if isinstance(part, Classes):
             yield "q_class", part.q_class, ((1, s.batch), (s.n,))
             yield "k_class", part.k_class, ((1, s.batch), (s.m,))

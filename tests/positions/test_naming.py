@@ -106,6 +106,19 @@ def test_a_users_file(mine: Path, spec: str) -> None:
     assert citation("mine.py:Mine") == "@misc{mine}"
 
 
+def test_names_are_joined_by_a_plus_between_blanks(mine: Path) -> None:
+    """One in a path, a bracket or quotes joins nothing."""
+    folder = mine.parent / "c++"
+    folder.mkdir()
+    for file in list(mine.parent.glob("*.py")):
+        (folder / file.name).write_bytes(file.read_bytes())
+    assert type(encoding("c++/mine.py:Mine", **SIZES)).__name__ == "Mine"
+    both = encoding("c++/mine.py:Mine(width=3) + rope(base=5e+5)", **SIZES)
+    assert encoding_name(both) == "Mine(width=3) + rope(base=500000.0)"
+    with pytest.raises(HeadwayError, match="layout is 'half \\+ half'"):
+        encoding("rope(layout='half + half')", **SIZES)
+
+
 def test_a_file_by_its_full_path_with_brackets_and_colons_in_the_arguments(mine: Path) -> None:
     folder = mine.parent / "a (b)"
     folder.mkdir()

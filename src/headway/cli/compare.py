@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import HeadwayError
+from ..positions._naming import split_outside
 from ..study.protocol import Protocol
 from ._console import console
 
@@ -89,24 +90,10 @@ def run(
 
 def split_names(text: str) -> list[str]:
     """Splits at commas that stand in no bracket and no quotes; raises HeadwayError where a bracket stays open."""
-    names, name, depth, quote = [], "", 0, ""
-    for letter in text:
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "'\"" and depth:
-            quote = letter
-        elif letter in "([{":
-            depth += 1
-        elif letter in ")]}":
-            depth -= 1
-        if letter == "," and not depth and not quote:
-            names.append(name.strip())
-            name = ""
-        else:
-            name += letter
-    if depth or quote:
+    names, closed = split_outside(text, ",")
+    if not closed:
         raise HeadwayError(f"encodings {text!r} has a bracket or quote without its other half: close it")
-    return [name for name in [*names, name.strip()] if name]
+    return [name for name in names if name]
 
 
 def numbers(text: str, name: str = "lengths") -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -166,8 +165,7 @@ def _kernels(encoding: PositionEncoding) -> str:
     n, heads, head_dim = 4, SIZES["num_heads"], SIZES["head_dim"]
     q, k, v = (torch.zeros(1, heads, n, head_dim, requires_grad=True) for _ in range(3))
     x = torch.zeros(1, n, SIZES["embed_dim"])
-    at = Coordinates.span(n)
-    at = replace(at, position=at.position.expand(-1, -1, encoding.axes or 1))
+    at = Coordinates.span(n, axes=encoding.axes or 1)
     explanation = explain(
         q, k, v, encoding=encoding, mask=Causal(), q_positions=at, k_positions=at, q_input=x, k_input=x
     )

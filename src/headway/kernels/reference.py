@@ -23,7 +23,6 @@ from ..terms import (
     Cosines,
     DenseBias,
     DistanceBias,
-    Grid,
     Linear,
     Log,
     Normalizer,
@@ -112,9 +111,7 @@ def _reads_key_slots(terms: tuple[Term, ...]) -> bool:
 
 def _by_class(term: Term) -> bool:
     rows = getattr(term, "values", getattr(term, "rows", None))
-    if not isinstance(rows, Rows):
-        return False
-    return any(isinstance(part, Classes) for part in (rows.map.maps if isinstance(rows.map, Grid) else (rows.map,)))
+    return isinstance(rows, Rows) and any(isinstance(part, Classes) for part in rows.maps)
 
 
 # ---------------------------------------------------------------- scores

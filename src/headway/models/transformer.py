@@ -131,12 +131,13 @@ class Stack(nn.Module):
             x = seat.embed(x)
         x = self.dropout(x)
         states = []
-        for layer, (block, number) in enumerate(zip(self.blocks, self._encoding_of_layer, strict=True)):
+        layers = zip(self.blocks, self._encoding_of_layer, self.masks, strict=True)
+        for layer, (block, number, own) in enumerate(layers):
             states.append(x)
             seat = nowhere if number is None else seats[number]
             x = block(
                 x,
-                mask=_both(mask, self.masks[layer]),
+                mask=mask if own is None else also(own, mask),
                 positions=seat.tokens,
                 key_positions=None if before is None else seat.keys,
                 encoding=seat.encoding,
@@ -153,13 +154,6 @@ class Stack(nn.Module):
             memory.store(states, everything)
         out: Tensor = self.norm(x)
         return out
-
-
-def _both(mask: Mask | Tensor | None, own: Mask | None) -> Mask | Tensor | None:
-    """What the call's mask and the layer's both allow."""
-    if own is None or mask is None:
-        return mask if own is None else own
-    return (Boolean(mask) if isinstance(mask, Tensor) else mask) & own
 
 
 class _Seat:
@@ -317,7 +311,7 @@ class Decoder(Transformer):
     ) -> Tensor:
         """ids int64 [batch, n] → logits [batch, n, vocab_size]."""
         x = self.vectors(ids)
-        return self.logits(self.stack(x, positions=positions, mask=causal(mask), cache=cache, memory=memory))
+        return self.logits(self.stack(x, positions=positions, mask=also(Causal(), mask), cache=cache, memory=memory))
 
 
 class EncoderDecoder(Transformer):
@@ -400,7 +394,7 @@ class EncoderDecoder(Transformer):
         hidden = self.decoder(
             self.vectors(decoder_ids),
             positions=positions,
-            mask=causal(mask),
+            mask=also(Causal(), mask),
             cache=cache,
             context=context,
             context_mask=context_mask,
@@ -409,11 +403,9 @@ class EncoderDecoder(Transformer):
         return self.logits(hidden)
 
 
-def causal(mask: Mask | Tensor | None) -> Mask:
-    """The causal mask, and another one joined to it."""
-    if mask is None:
-        return Causal()
-    return Causal() & (Boolean(mask) if isinstance(mask, Tensor) else mask)
+def also(own: Mask, mask: Mask | Tensor | None) -> Mask:
+    """A mask, and another one joined to it where there is one."""
+    return own if mask is None else own & (Boolean(mask) if isinstance(mask, Tensor) else mask)
 
 
 def _places(positions: Tensor | Coordinates, x: Tensor) -> Coordinates:

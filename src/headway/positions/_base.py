@@ -178,6 +178,17 @@ class PositionEncoding(nn.Module):
                 f"{self.axes}: give positions [batch, n, {self.axes}]"
             )
 
+    def held(self, name: str) -> int | None:
+        """A size by name, such as num_heads, that this encoding or a part of it holds; None where none does."""
+        sizes = (getattr(part, name, None) for part in self.modules())
+        return next((size for size in sizes if isinstance(size, int)), None)
+
+    @property
+    def table_end(self) -> int | None:
+        """The positions that the table of this encoding or of a part of it has; None where none ends."""
+        tables = (part for part in self.modules() if isinstance(part, PositionEncoding) and part.ends)
+        return next((table.held("max_length") for table in tables), None)
+
     @property
     def acts(self) -> frozenset[str]:
         """The hooks this encoding acts through, of locate, embed, prepare, terms."""
@@ -277,11 +288,32 @@ def added(x: Tensor, code: Tensor) -> Tensor:
     return (x.to(wide) + code.to(wide)).to(x.dtype)
 
 
+def normal(*shape: int) -> nn.Parameter:
+    """A parameter drawn from N(0, 0.02²)."""
+    return nn.Parameter(0.02 * torch.randn(*shape))
+
+
 def stream_length(coordinates: Coordinates) -> Tensor | int:
     """The tokens in the stream, an int or [b, 1 or n]; without one, the largest position + 1."""
     if coordinates.length is not None:
         return coordinates.length
     return coordinates.axis().amax(dim=1, keepdim=True) + 1
+
+
+def total_length(coordinates: Coordinates) -> Tensor:
+    """T, the tokens in the stream, in float64: [b, 1 or n]."""
+    length = stream_length(coordinates)
+    if isinstance(length, Tensor):
+        return length.double()
+    return torch.full((1, 1), length, dtype=torch.float64, device=coordinates.position.device)
+
+
+def oracle_length(coordinates: Coordinates, token: int = 0) -> float:
+    """T for a token of one sequence, as a Python number: for the oracles."""
+    length = coordinates.length
+    if isinstance(length, Tensor):
+        return float(length[0, token % length.shape[1]])
+    return float(length or 1 + max(at(coordinates, i) for i in range(coordinates.index.shape[1])))
 
 
 def at(coordinates: Coordinates, i: int, axis: int = 0) -> float:

@@ -14,7 +14,7 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..terms import Bias, DistanceBias, ScoreMap, Stretched
 from ._base import Input, Pair, PositionEncoding, Terms, need_positive
-from ._evaluate import Pairs
+from ._evaluate import distance_bias
 from .alibi import ALiBi
 
 SLOPE = 0.01
@@ -141,8 +141,7 @@ class _Corrected:
         values = [_with(part, {name: next(held) for name in names}) for part, names in self.parts]
         for b in range(max(self.q_at.position.shape[0], self.k_at.position.shape[0])):
             queries, keys = _row(self.q_at, b, rows), _row(self.k_at, b, None)
-            pairs = Pairs(rows, rows, rows, rows, queries, keys, (), 1.0)
-            each = [pairs._bias(_of_rows(value, b, rows)) for value in values]
+            each = [distance_bias(_of_rows(value, b, rows), queries, keys) for value in values]
             sums.append(sum(each[1:], each[0]))
         return torch.stack(sums)
 

@@ -99,7 +99,7 @@ class Pairs:
                 total = total * term.factor[0][..., None]
         for term in self.terms:
             if isinstance(term, DistanceBias):
-                total = total + self._bias(term.values)
+                total = total + distance_bias(term.values, self.q_at, self.k_at)
             if isinstance(term, TokenBias):
                 total = total if term.queries is None else total + term.queries[0][..., :, None]
                 total = total if term.keys is None else total + term.keys[0][..., None, :]
@@ -129,24 +129,26 @@ class Pairs:
         waves = torch.cat([turns.sin(), turns.cos()], dim=-1)
         return torch.einsum("hiw,ijw->hij", query @ rows.weight, waves)
 
-    def _bias(self, values: Bias) -> Tensor:
-        if isinstance(values, Rows):
-            return values.table[:, values.map.rows(self.q_at, self.k_at)[0]]
-        delta = distance(self.q_at, self.k_at, values.axis)[0].double()
-        far = delta.abs()
-        if isinstance(values, Cosines):
-            return torch.einsum("hc,ijc->hij", values.weight, (delta[..., None] * values.frequencies).cos())
-        if isinstance(values, Stretched):
-            t = torch.log1p(values.rate * far) * values.stretch[0][:, None]
-            piece = (t[..., None] >= values.edges).sum(-1)
-            return values.intercept[:, piece] + values.slope[:, piece] * t
-        if isinstance(values, Linear):
-            return -far * torch.where(delta > 0, values.future[:, None, None], values.past[:, None, None])
-        if isinstance(values, Log):
-            return -values.weight[:, None, None] * torch.log1p(values.rate[:, None, None] * far)
-        if isinstance(values, Piecewise):
-            right = torch.searchsorted(values.knots, delta.contiguous()).clamp(1, len(values.knots) - 1)
-            low, high = values.knots[right - 1], values.knots[right]
-            share = ((delta - low) / (high - low)).clamp(0, 1)
-            return torch.lerp(values.values[:, right - 1], values.values[:, right], share)
-        return -values.weight[:, None, None] * far ** values.exponent[:, None, None]
+
+def distance_bias(values: Bias, q_at: Coordinates, k_at: Coordinates) -> Tensor:
+    """b_h[ρ(i,j)] of one sequence: [heads or 1, n, m]"""
+    if isinstance(values, Rows):
+        return values.table[:, values.map.rows(q_at, k_at)[0]]
+    delta = distance(q_at, k_at, values.axis)[0].double()
+    far = delta.abs()
+    if isinstance(values, Cosines):
+        return torch.einsum("hc,ijc->hij", values.weight, (delta[..., None] * values.frequencies).cos())
+    if isinstance(values, Stretched):
+        t = torch.log1p(values.rate * far) * values.stretch[0][:, None]
+        piece = (t[..., None] >= values.edges).sum(-1)
+        return values.intercept[:, piece] + values.slope[:, piece] * t
+    if isinstance(values, Linear):
+        return -far * torch.where(delta > 0, values.future[:, None, None], values.past[:, None, None])
+    if isinstance(values, Log):
+        return -values.weight[:, None, None] * torch.log1p(values.rate[:, None, None] * far)
+    if isinstance(values, Piecewise):
+        right = torch.searchsorted(values.knots, delta.contiguous()).clamp(1, len(values.knots) - 1)
+        low, high = values.knots[right - 1], values.knots[right]
+        share = ((delta - low) / (high - low)).clamp(0, 1)
+        return torch.lerp(values.values[:, right - 1], values.values[:, right], share)
+    return -values.weight[:, None, None] * far ** values.exponent[:, None, None]

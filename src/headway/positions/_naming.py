@@ -47,8 +47,8 @@ def encoding(spec: Spec, **sizes: Any) -> PositionEncoding:
     """
     if isinstance(spec, PositionEncoding):
         return spec
-    if isinstance(spec, str) and len(_joined(spec)) > 1:
-        return Compose(*(encoding(part, **sizes) for part in _joined(spec)))
+    if len(parts := _joined(spec)) > 1:
+        return Compose(*(encoding(part, **sizes) for part in parts))
     cls, given = _found(spec)
     name = spec if isinstance(spec, str) else cls.__name__
     signature = _signature(cls)
@@ -99,8 +99,8 @@ def citation(spec: Spec) -> str:
     """
     if isinstance(spec, Compose):
         return "\n".join(dict.fromkeys(citation(part) for part in spec.each))
-    if isinstance(spec, str) and len(_joined(spec)) > 1:
-        return "\n".join(dict.fromkeys(citation(part) for part in _joined(spec)))
+    if len(parts := _joined(spec)) > 1:
+        return "\n".join(dict.fromkeys(citation(part) for part in parts))
     return bibtex((type(spec) if isinstance(spec, PositionEncoding) else _found(spec)[0]).citation)
 
 
@@ -136,20 +136,28 @@ def _found(spec: Any) -> tuple[type[PositionEncoding], dict[str, Any]]:
     return _encoding_class(cls, spec), _arguments(cls, spec, arguments)
 
 
-def _joined(spec: str) -> list[str]:
-    """The parts of ``a + b``; a plus in brackets or quotes joins nothing."""
+def _joined(spec: Spec) -> list[str]:
+    """The parts of ``a + b``; none of what is no text."""
+    return split_outside(spec, " + ")[0] if isinstance(spec, str) else []
+
+
+def split_outside(text: str, separator: str) -> tuple[list[str], bool]:
+    """What stands between separators outside of brackets and of quotes in them, and whether all of those are closed."""
     parts, depth, quote = [""], 0, ""
-    for sign in spec:
+    for at, letter in enumerate(text):
         if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "'\"":
-            quote = sign
-        depth += (sign in "([{") - (sign in ")]}") if not quote else 0
-        if sign == "+" and not depth and not quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"" and depth:
+            quote = letter
+        elif letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+        parts[-1] += letter
+        if not depth and not quote and text.endswith(separator, 0, at + 1):
+            parts[-1] = parts[-1].removesuffix(separator)
             parts.append("")
-        else:
-            parts[-1] += sign
-    return parts
+    return [part.strip() for part in parts], not depth and not quote
 
 
 def _named(name: str) -> type[PositionEncoding]:

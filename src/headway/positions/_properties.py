@@ -6,7 +6,7 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -98,14 +98,9 @@ class _Probe:
         for parameter in self.encoding.parameters():
             if parameter.numel() and not parameter.any():
                 parameter.normal_()
-        heads, head_dim = self._size("num_heads", 4), self._size("head_dim", 16)
+        heads, head_dim = self.encoding.held("num_heads") or 4, self.encoding.held("head_dim") or 16
         self.q, self.k = torch.randn(2, heads, 1, head_dim, dtype=torch.float64)
-        self.x = torch.randn(1, 1, self._size("embed_dim", heads * head_dim), dtype=torch.float64)
-
-    def _size(self, name: str, otherwise: int) -> int:
-        """A size that the encoding, or a part of it, holds."""
-        sizes = (getattr(module, name, None) for module in self.encoding.modules())
-        return next((size for size in sizes if isinstance(size, int)), otherwise)
+        self.x = torch.randn(1, 1, self.encoding.held("embed_dim") or heads * head_dim, dtype=torch.float64)
 
     @property
     def scores_change(self) -> bool:
@@ -113,8 +108,7 @@ class _Probe:
 
     def span(self, n: int, start: int, length: int) -> Coordinates:
         """n tokens in a row, at the same position on every axis that the encoding reads."""
-        at = Coordinates.span(n, start=start, length=length)
-        return replace(at, position=at.position.expand(-1, -1, self.encoding.axes or 1))
+        return Coordinates.span(n, start=start, length=length, axes=self.encoding.axes or 1)
 
     def codes(self, start: int, n: int, length: int) -> Tensor:
         """What ``embed`` adds at the positions start … start + n − 1: [n, embed_dim]"""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
-from ._base import at, need_base, rates, stream_length
+from ._base import need_base, rates
 from ._rotary import Rotary
 
 
@@ -43,19 +42,3 @@ def need_factor(**factors: float) -> None:
     for name, value in factors.items():
         if not 1 <= value < math.inf:
             raise HeadwayError(f"{name} is {value}: give at least 1, such as 4.0 for four times the length")
-
-
-def total_length(coordinates: Coordinates) -> Tensor:
-    """T, the tokens in the stream, in float64: [b, 1 or n]."""
-    length = stream_length(coordinates)
-    if isinstance(length, Tensor):
-        return length.double()
-    return torch.full((1, 1), length, dtype=torch.float64, device=coordinates.position.device)
-
-
-def oracle_length(coordinates: Coordinates) -> float:
-    """T of one sequence without documents, as a Python number: for the oracles."""
-    length = coordinates.length
-    if isinstance(length, Tensor):
-        return float(length.flatten()[0])
-    return float(length or 1 + max(at(coordinates, i) for i in range(coordinates.index.shape[1])))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..terms import Temperature
-from ._base import Input, Pair, PositionEncoding, Terms, stream_length
+from ._base import Input, Pair, PositionEncoding, Terms, oracle_length, total_length
 
 
 class Scaling(PositionEncoding):
@@ -42,12 +41,9 @@ def log_of_seen(q_at: Coordinates, bidirectional: bool) -> Tensor:
     position = q_at.axis().double()
     if not bidirectional:
         return (position + 1).clamp(min=1.0).log()
-    length = stream_length(q_at)
-    if not isinstance(length, Tensor):
-        length = torch.full((1, 1), length, dtype=torch.float64, device=position.device)
-    return length.double().clamp(min=1.0).log()
+    return total_length(q_at).clamp(min=1.0).log()
 
 
 def number_seen(pair: Pair, bidirectional: bool) -> float:
     """n, for the oracles."""
-    return float(stream_length(pair.coordinates)) if bidirectional else pair.at(pair.i) + 1
+    return oracle_length(pair.coordinates) if bidirectional else pair.at(pair.i) + 1

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
-from ._base import PositionEncoding, stream_length
+from ._base import PositionEncoding, oracle_length, total_length
 from ._chance import for_each_sequence, uniform
 
 
@@ -74,8 +74,7 @@ class CAPE(PositionEncoding):
             return coordinates
         p = coordinates.position.double()
         if self.centred:
-            last = stream_length(coordinates) - 1
-            p = p - (last[..., None].double() if isinstance(last, Tensor) else last) / 2
+            p = p - (total_length(coordinates) - 1)[..., None] / 2
         p = p * self.step
         if self.training:
             p = self._moved(p, coordinates)
@@ -92,12 +91,12 @@ class CAPE(PositionEncoding):
         return (p + torch.stack(shifts, dim=-1) + jitter) * stretch.exp()[..., None]
 
     def oracle_locate(self, coordinates: Coordinates) -> Coordinates:
-        found, length = coordinates.position.double().clone(), coordinates.length
+        found = coordinates.position.double().clone()
         for i in range(found.shape[1]):
             for axis in range(found.shape[2]):
                 p = float(coordinates.position[0, i, axis])
                 if self.centred:
-                    total = length[0, i % length.shape[1]].item() if isinstance(length, Tensor) else length or 0
+                    total = oracle_length(coordinates, i)
                     p -= sum(range(int(total))) / total
                 found[0, i, axis] = p * self.step * self.frequency_scale
         return replace(coordinates, position=found)

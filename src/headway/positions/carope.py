@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from ..coordinates import Coordinates
-from ._base import Pair, PositionEncoding
+from ._base import Pair, PositionEncoding, normal
 from ._content import projected, summed
 from ._content_rotary import ContentRotary
 
@@ -39,7 +39,7 @@ class CARoPE(ContentRotary):
         layout: str = "interleaved",
     ) -> None:
         super().__init__(embed_dim, num_heads, head_dim, num_kv_heads, layout)
-        self.weight = nn.Parameter(0.02 * torch.randn(self.num_kv_heads, embed_dim))
+        self.weight = normal(self.num_kv_heads, embed_dim)
 
     def turns(self, x: Tensor, k_at: Coordinates) -> Tensor:
         """φ in float64, [batch, kv_heads, m, pairs]"""

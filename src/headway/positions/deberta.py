@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..terms import Clip, RelativeKeys, RelativeQueries, Rows, Steps
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive
+from ._base import Input, Pair, PositionEncoding, Terms, need_positive, normal
 from ._layers import linear, linear_by_hand, normed, normed_by_hand
 
 PARTS = ("c2p", "p2c")
@@ -71,7 +71,7 @@ class DeBERTa(PositionEncoding):
         self.embed_dim, self.num_heads, self.head_dim, self.max_distance = embed_dim, num_heads, head_dim, max_distance
         self.num_buckets, self.parts, self.buckets, self.index = num_buckets, tuple(parts), buckets, index
         self.span = num_buckets if buckets == "log" else max_distance
-        self.table = nn.Parameter(0.02 * torch.randn(2 * self.span, embed_dim))
+        self.table = normal(2 * self.span, embed_dim)
         self.norm, self.table_norm = norm, nn.LayerNorm(embed_dim, eps=1e-7) if norm else None
         if "c2p" in parts:
             self.key = nn.Linear(embed_dim, num_heads * head_dim, bias=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ._base import PositionEncoding, need_positive
-from ._rescaled import Rescaled, oracle_length, total_length
+from ._base import PositionEncoding, need_positive, oracle_length, total_length
+from ._rescaled import Rescaled
 
 
 class DynamicInterpolation(Rescaled):

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ..coordinates import Coordinates
 from ..terms import TokenBias
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive
+from ._base import Input, Pair, PositionEncoding, Terms, need_positive, normal
 from ._content import Contextual, projected, summed
 
 
@@ -37,18 +37,19 @@ class ForgettingGate(Contextual):
         super().__init__()
         need_positive(embed_dim=embed_dim, num_heads=num_heads)
         self.embed_dim, self.num_heads = embed_dim, num_heads
-        self.weight = nn.Parameter(0.02 * torch.randn(num_heads, embed_dim))
+        self.weight = normal(num_heads, embed_dim)
         self.bias = nn.Parameter(torch.zeros(num_heads))
 
-    def sums(self, k_at: Coordinates, k_input: Input) -> Tensor:
-        """Σ ln f up to and with each key: [batch, num_heads, m] in float64."""
+    def sums(self, q_at: Coordinates, k_at: Coordinates, k_input: Input) -> tuple[Tensor, Tensor]:
+        """Σ ln f up to and with each query (the last of the keys) and each key: [batch, num_heads, tokens]."""
         gates = F.logsigmoid(projected(self.read(k_input), self.weight, self.bias))
-        return summed(gates, k_at).transpose(1, 2)
+        sums = summed(gates, k_at).transpose(1, 2)
+        return sums[..., sums.shape[-1] - q_at.index.shape[1] :], sums
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """The sum up to the query less the sum up to the key."""
-        sums = self.sums(k_at, k_input)
-        return (TokenBias(queries=sums[..., sums.shape[-1] - q_at.index.shape[1] :], keys=-sums),)
+        queries, keys = self.sums(q_at, k_at, k_input)
+        return (TokenBias(queries=queries, keys=-keys),)
 
     def oracle(self, pair: Pair) -> float:
         return pair.scale * pair.dot + self.oracle_bias(pair)

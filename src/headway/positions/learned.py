@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
-from ._base import PositionEncoding, added, at, need_positive, need_width, readable, stream_length
+from ._base import PositionEncoding, added, at, need_positive, need_width, oracle_length, readable, stream_length
 
 
 class Learned(PositionEncoding):
@@ -91,15 +91,10 @@ class Learned(PositionEncoding):
 
     def oracle_embed(self, x: Tensor, coordinates: Coordinates) -> Tensor:
         x, end = x.clone(), self.max_length - 1
-        length = coordinates.length
         for i in range(x.shape[0]):
             place = at(coordinates, i)
             if self.extend is not None:
-                if isinstance(length, Tensor):
-                    total = length[0, i % length.shape[1]].item()
-                else:
-                    total = length or 1 + max(at(coordinates, j) for j in range(x.shape[0]))
-                place = place * end / max(total - 1, end) if end else 0
+                place = place * end / max(oracle_length(coordinates, i) - 1, end) if end else 0
             low = min(math.floor(place), end)
             share = place - low
             x[i] += (1 - share) * self.table[low].double() + share * self.table[min(low + 1, end)].double()

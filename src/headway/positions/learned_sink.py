@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 
-import torch
-from torch import nn
-
 from ..coordinates import Coordinates
 from ..terms import Sink
-from ._base import Input, PositionEncoding, Terms, need_positive
+from ._base import Input, PositionEncoding, Terms, need_positive, normal
 
 
 class LearnedSink(PositionEncoding):
@@ -32,7 +29,7 @@ class LearnedSink(PositionEncoding):
         super().__init__()
         need_positive(num_heads=num_heads)
         self.num_heads = num_heads
-        self.logits = nn.Parameter(0.02 * torch.randn(num_heads))
+        self.logits = normal(num_heads)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """The sink."""

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..terms import Product
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive
+from ._base import Input, Pair, PositionEncoding, Terms, need_positive, normal
 from ._content import Contextual, convolved, heads_of_keys, projected
 
 CHUNK = 64
@@ -57,12 +57,9 @@ class PaTH(Contextual):
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, head_dim
         self.num_kv_heads, self.rank, self.width = kv_heads, rank, width
 
-        def drawn(*shape: int) -> nn.Parameter:
-            return nn.Parameter(0.02 * torch.randn(*shape))
-
-        self.down, self.up = drawn(rank, embed_dim), drawn(kv_heads * head_dim, rank)
-        self.taps = drawn(kv_heads * head_dim, width)
-        self.beta_weight, self.beta_bias = drawn(kv_heads, embed_dim), nn.Parameter(torch.zeros(kv_heads))
+        self.down, self.up = normal(rank, embed_dim), normal(kv_heads * head_dim, rank)
+        self.taps = normal(kv_heads * head_dim, width)
+        self.beta_weight, self.beta_bias = normal(kv_heads, embed_dim), nn.Parameter(torch.zeros(kv_heads))
 
     def path(self, k_at: Coordinates, k_input: Input) -> tuple[Tensor, Tensor]:
         """w [batch, kv_heads, m, head_dim] and β [batch, kv_heads, m] of every token, 0 for padding in front."""

@@ -39,9 +39,8 @@ class PaTHFoX(PaTH):
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """The product along the path and the sum of the gates, in place of ⟨q, k⟩."""
-        sums = self.gate.sums(k_at, k_input)
-        queries = sums[..., sums.shape[-1] - q_at.index.shape[1] :]
-        return (Product(_along_and_faded, (queries, sums, *self.path(k_at, k_input), q_at.index, k_at.index)),)
+        sums = self.gate.sums(q_at, k_at, k_input)
+        return (Product(_along_and_faded, (*sums, *self.path(k_at, k_input), q_at.index, k_at.index)),)
 
     def oracle(self, pair: Pair) -> float:
         return super().oracle(pair) + pair.scale * self.gate.oracle_bias(pair)

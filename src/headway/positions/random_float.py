@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
-from ._base import PositionEncoding, at, need_positive, stream_length
+from ._base import PositionEncoding, at, need_positive, oracle_length, stream_length
 from ._chance import ordered
 
 
@@ -67,9 +67,7 @@ class RandomFloat(PositionEncoding):
     def oracle_locate(self, coordinates: Coordinates) -> Coordinates:
         found = []
         for token in range(coordinates.index.shape[1]):
-            length = coordinates.length
-            total = length[0, token % length.shape[1]].item() if isinstance(length, Tensor) else length or 0
-            i = at(coordinates, token) + 1
+            i, total = at(coordinates, token) + 1, oracle_length(coordinates, token)
             found.append(self.span * (2 * i - 1) / (2 * max(self.train_length, total)))
         return replace(coordinates, position=torch.tensor(found, dtype=torch.float64)[None, :, None])
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
-from ._base import PositionEncoding, at, need_positive, readable, stream_length
+from ._base import PositionEncoding, at, need_positive, oracle_length, readable, stream_length
 
 WORD = 0xFFFFFFFF
 
@@ -87,9 +87,7 @@ class RandomizedPositions(PositionEncoding):
         found = []
         ranked = sorted(range(self.limit), key=lambda i: mixed((i + self.seed * 0x9E3779B9) % 2**32))
         for i in range(coordinates.index.shape[1]):
-            length = coordinates.length
-            total = length[0, i % length.shape[1]].item() if isinstance(length, Tensor) else length
-            found.append(sorted(ranked[: int(total or 0)])[int(at(coordinates, i))])
+            found.append(sorted(ranked[: int(oracle_length(coordinates, i))])[int(at(coordinates, i))])
         return replace(coordinates, position=torch.tensor(found)[None, :, None])
 
     @classmethod

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
 from ..terms import DenseBias
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive
+from ._base import Input, Pair, PositionEncoding, Terms, need_positive, normal
 from ._content import Contextual, projected
 
 
@@ -40,7 +39,7 @@ class RelativeProjection(Contextual):
         self.embed_dim, self.num_heads, self.curves, self.max_distance = embed_dim, num_heads, curves, max_distance
         linear = nn.Linear(embed_dim, num_heads * curves, bias=bias)
         self.weight, self.bias = linear.weight, linear.bias
-        self.bank = nn.Parameter(0.02 * torch.randn(curves, max_distance))
+        self.bank = normal(curves, max_distance)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """The bias of a block of queries, by the query's own mixture."""

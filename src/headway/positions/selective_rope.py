@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
-from ._base import Pair, PositionEncoding, need_base, need_positive, rates
+from ._base import Pair, PositionEncoding, need_base, need_positive, normal, rates
 from ._content import convolved, projected, summed
 from ._content_rotary import ContentRotary
 
@@ -60,11 +60,8 @@ class SelectiveRoPE(ContentRotary):
         self.rank, self.width, self.base, self.gate = rank, width, base, gate
         channels = self.num_kv_heads * self.pairs
 
-        def drawn(*shape: int) -> nn.Parameter:
-            return nn.Parameter(0.02 * torch.randn(*shape))
-
-        self.down, self.up, self.taps = drawn(rank, embed_dim), drawn(channels, rank), drawn(channels, width)
-        self.register_parameter("gate_weight", drawn(self.num_kv_heads, embed_dim) if gate else None)
+        self.down, self.up, self.taps = normal(rank, embed_dim), normal(channels, rank), normal(channels, width)
+        self.register_parameter("gate_weight", normal(self.num_kv_heads, embed_dim) if gate else None)
         self.register_parameter("gate_bias", nn.Parameter(torch.zeros(self.num_kv_heads)) if gate else None)
 
     def turns(self, x: Tensor, k_at: Coordinates) -> Tensor:

@@ -6,12 +6,12 @@ import bisect
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..terms import DistanceBias, Rows, Steps
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive
+from ._base import Input, Pair, PositionEncoding, Terms, need_positive, normal
 
 
 class T5(PositionEncoding):
@@ -51,7 +51,7 @@ class T5(PositionEncoding):
                 f"max_distance is {max_distance} but the first {exact} distances have a bucket each: give at least "
                 f"{exact + 1}, or fewer num_buckets"
             )
-        self.table = nn.Parameter(0.02 * torch.randn(num_heads, num_buckets))
+        self.table = normal(num_heads, num_buckets)
         far = [bisect.bisect_left(range(max_distance), b, key=self._f) for b in range(1, self.per_side)]
         # Rising in δ: a past distance n keeps its bucket up to and with −n, a future one has it from n on.
         past = [math.nextafter(-n, math.inf) for n in reversed(far)]

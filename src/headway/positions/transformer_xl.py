@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..terms import RelativeKeys, Sinusoids
-from ._base import Input, Pair, PositionEncoding, Terms, need_base, need_positive, rates
+from ._base import Input, Pair, PositionEncoding, Terms, need_base, need_positive, normal, rates
 
 
 class TransformerXL(PositionEncoding):
@@ -37,9 +37,9 @@ class TransformerXL(PositionEncoding):
             raise HeadwayError(f"embed_dim is {embed_dim}: sines and cosines need an even one, such as {embed_dim + 1}")
         need_base(base)
         self.embed_dim, self.num_heads, self.head_dim, self.base = embed_dim, num_heads, head_dim, base
-        self.W_R = nn.Parameter(0.02 * torch.randn(num_heads, head_dim, embed_dim))
-        self.u = nn.Parameter(0.02 * torch.randn(num_heads, head_dim))
-        self.v = nn.Parameter(0.02 * torch.randn(num_heads, head_dim))
+        self.W_R = normal(num_heads, head_dim, embed_dim)
+        self.u = normal(num_heads, head_dim)
+        self.v = normal(num_heads, head_dim)
 
     def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
         """q + u, for q [batch, num_heads, n, head_dim]."""

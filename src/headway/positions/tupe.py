@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..terms import Classes, DistanceBias, Rows
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive, readable
+from ._base import Input, Pair, PositionEncoding, Terms, need_positive, normal, readable
 from ._layers import normed, normed_by_hand
 
 
@@ -51,12 +51,12 @@ class TUPE(PositionEncoding):
         )
         self.embed_dim, self.num_heads, self.head_dim, self.max_length = embed_dim, num_heads, head_dim, max_length
         self.num_kv_heads, self.untie_cls = num_kv_heads, untie_cls
-        self.table = nn.Parameter(0.02 * torch.randn(max_length, embed_dim))
+        self.table = normal(max_length, embed_dim)
         self.norm = nn.LayerNorm(embed_dim)
-        self.U_Q = nn.Parameter(0.02 * torch.randn(num_heads, embed_dim, head_dim))
-        self.U_K = nn.Parameter(0.02 * torch.randn(kv_heads, embed_dim, head_dim))
+        self.U_Q = normal(num_heads, embed_dim, head_dim)
+        self.U_K = normal(kv_heads, embed_dim, head_dim)
         if untie_cls:
-            self.to_cls = nn.Parameter(0.02 * torch.randn(num_heads))
+            self.to_cls = normal(num_heads)
 
     def default_scale(self, head_dim: int) -> float:
         """1/√(2·head_dim): a score is a sum of two products."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ._base import PositionEncoding, added, at, stream_length
+from ._base import PositionEncoding, added, at, oracle_length, stream_length
 
 
 class UnitIndex(PositionEncoding):
@@ -36,12 +36,7 @@ class UnitIndex(PositionEncoding):
         return added(x, self.coordinates_for(x, coordinates).axis()[..., None])
 
     def oracle_embed(self, x: Tensor, coordinates: Coordinates) -> Tensor:
-        length = coordinates.length
         x = x.clone()
         for i in range(x.shape[0]):
-            if isinstance(length, Tensor):
-                total = length[0, i % length.shape[1]].item()
-            else:
-                total = length or 1 + max(at(coordinates, j) for j in range(x.shape[0]))
-            x[i] += at(coordinates, i) / max(total - 1, 1)
+            x[i] += at(coordinates, i) / max(oracle_length(coordinates, i) - 1, 1)
         return x

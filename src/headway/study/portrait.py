@@ -60,15 +60,10 @@ class _Sitter:
 
     def __init__(self, encoding: PositionEncoding) -> None:
         self.encoding = copy.deepcopy(encoding).to("cpu", torch.float64).eval()
-        self.heads, self.head_dim = self._size("num_heads", 1), self._size("head_dim", 64)
-        self.width = self._size("embed_dim", self.heads * self.head_dim)
-        ends = any(isinstance(part, PositionEncoding) and part.ends for part in self.encoding.modules())
-        self.limit = self._size("max_length", 1 << 20) if ends else 1 << 20
+        self.heads, self.head_dim = encoding.held("num_heads") or 1, encoding.held("head_dim") or 64
+        self.width = encoding.held("embed_dim") or self.heads * self.head_dim
+        self.limit = encoding.table_end or 1 << 20
         self.axes = self.encoding.axes or 1
-
-    def _size(self, name: str, otherwise: int) -> int:
-        sizes = (getattr(module, name, None) for module in self.encoding.modules())
-        return next((size for size in sizes if isinstance(size, int)), otherwise)
 
     def panels(self) -> list[Any]:
         acts = self.encoding.acts
@@ -99,11 +94,8 @@ class _Sitter:
 
     def along(self, n: int, axis: int | None = None) -> Coordinates:
         """n tokens on one axis, the others at 0, or on all of them alike."""
-        at = Coordinates.span(n)
-        position = at.position.expand(-1, -1, self.axes)
-        if axis is not None:
-            position = position * (torch.arange(self.axes) == axis)
-        return replace(at, position=position)
+        at = Coordinates.span(n, axes=self.axes)
+        return at if axis is None else replace(at, position=at.position * (torch.arange(self.axes) == axis))
 
     def by_distance(self, axes: Axes) -> None:
         reach = min(REACH, (self.limit - 1) // 2)

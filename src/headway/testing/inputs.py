@@ -49,23 +49,10 @@ class Sizes:
 
     @staticmethod
     def of(encoding: PositionEncoding) -> Sizes:
-        heads = _attribute(encoding, "num_heads")
-        head_dim = _attribute(encoding, "head_dim")
-        embed_dim = _attribute(encoding, "embed_dim")
+        heads, head_dim, embed_dim = map(encoding.held, ("num_heads", "head_dim", "embed_dim"))
         heads = heads or (embed_dim // head_dim if embed_dim and head_dim else 4)
         head_dim = head_dim or (embed_dim // heads if embed_dim else 8)
-        return Sizes(heads, head_dim, embed_dim or heads * head_dim, _end(encoding))
-
-
-def _end(encoding: PositionEncoding) -> int | None:
-    """How many positions the table has, of an encoding that ends with it."""
-    tables = (part for part in encoding.modules() if isinstance(part, PositionEncoding) and part.ends)
-    return next((_attribute(part, "max_length") for part in tables), None)
-
-
-def _attribute(encoding: PositionEncoding, name: str) -> int | None:
-    found = [value for part in encoding.modules() if isinstance(value := getattr(part, name, None), int)]
-    return found[0] if found else None
+        return Sizes(heads, head_dim, embed_dim or heads * head_dim, encoding.table_end)
 
 
 def randomized(encoding: PositionEncoding, generator: torch.Generator, dtype: torch.dtype) -> PositionEncoding:

@@ -115,7 +115,7 @@ def _against_rows(rows: Rows) -> Iterator[str]:
     if kind not in (Clip, Steps, Classes, Grid):
         yield f"it has no rows by {kind.__name__}"
         return
-    maps = rows.map.maps if isinstance(rows.map, Grid) else (rows.map,)
+    maps = rows.maps
     if len(maps) > MOST_MAPS:
         yield f"a Grid has more than {MOST_MAPS} maps"
     for part in maps:

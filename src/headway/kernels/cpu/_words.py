@@ -18,10 +18,8 @@ from ...terms import (
     Cosines,
     DenseBias,
     DistanceBias,
-    Grid,
     Linear,
     Log,
-    Map,
     Piecewise,
     Power,
     RelativeKeys,
@@ -268,7 +266,7 @@ class Words:
         self.row.append(DISTANCE)
         if isinstance(values, Rows):
             self.row.append(ROWS)
-            self.maps(values.map)
+            self.maps(values)
             self.parameter(values.table, heads, values.table.shape[1])
             return
         self.need_axis(values.axis)
@@ -302,15 +300,14 @@ class Words:
         assert isinstance(rows, Rows)
         _, count, width = rows.table.shape
         self.row.append(kind)
-        self.maps(rows.map)
+        self.maps(rows)
         self.row.append(width)
         self.parameter(rows.table, heads, count, width)
         return width
 
-    def maps(self, parts: Map) -> None:
-        maps = parts.maps if isinstance(parts, Grid) else (parts,)
-        self.row.append(len(maps))
-        for part in maps:
+    def maps(self, rows: Rows) -> None:
+        self.row.append(len(rows.maps))
+        for part in rows.maps:
             if isinstance(part, Classes):
                 self.row += (CLASSES, part.classes)
                 self.broadcast(_whole(part.q_class))
