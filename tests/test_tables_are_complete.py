@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "headway"
 TABLES = {
     "headway.positions": "ENCODINGS",
     "headway.kernels": "KERNELS",
+    "headway.checkpoints": "FAMILIES",
     "headway.study.tasks": "TASKS",
     "headway.cli": "COMMANDS",
 }

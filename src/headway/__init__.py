@@ -16,7 +16,8 @@ from .positions import citation as citation
 from .positions import encoding as encoding
 
 if TYPE_CHECKING:
-    from . import study, testing
+    from . import checkpoints, study, testing
+    from .checkpoints import load, save
 
 __version__ = _version("headway")
 
@@ -28,11 +29,14 @@ __all__ = [
     "explain",
     "encoding",
     "citation",
+    "load",
+    "save",
     "positions",
     "masks",
     "terms",
     "nn",
     "models",
+    "checkpoints",
     "study",
     "testing",
     "Coordinates",
@@ -40,12 +44,14 @@ __all__ = [
     "__version__",
 ]
 
-_ON_DEMAND = ("study", "testing")
+_ON_DEMAND = ("checkpoints", "study", "testing")
 
 
 def __getattr__(name: str) -> Any:
     if name in _ON_DEMAND:
         return _import_module(f"{__name__}.{name}")
+    if name in ("load", "save"):
+        return getattr(_import_module(f"{__name__}.checkpoints"), name)
     raise AttributeError(f"module 'headway' has no attribute {name!r}")
 
 

@@ -15,8 +15,8 @@ from torch._dynamo.testing import CompileCounter
 
 import headway
 from headway import Coordinates, HeadwayError, masks
-from headway.models import Decoder, Encoder, EncoderDecoder, TransformerConfig
-from headway.nn import SegmentMemory
+from headway.models import Decoder, Encoder, EncoderDecoder, Stack, TransformerConfig
+from headway.nn import Block, Embedding, Head, SegmentMemory, StackCache
 from headway.positions import PositionEncoding
 
 ENCODINGS = ["none", "rope", "t5", "alibi", "shaw", "transformer-xl", "sinusoidal", "learned"]
@@ -267,7 +267,7 @@ def test_embedding_happens_at_the_bottom() -> None:
     seen: list[Tensor] = []
     model.stack.blocks[0].register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
     model(ids)
-    torch.testing.assert_close(seen[0], sinusoidal.embed(model.embedding(ids) * 32**0.5))
+    torch.testing.assert_close(seen[0], sinusoidal.embed(model.embedding(ids)))
     assert not torch.allclose(seen[0], model.embedding(ids) * 32**0.5)
 
 
@@ -454,3 +454,61 @@ def test_dropout_in_training_alone() -> None:
 def test_wrong_input(call: Callable[[], object], message: str) -> None:
     with pytest.raises(HeadwayError, match=message):
         call()
+
+
+# ---------------------------------------------------------------- of parts
+
+
+def test_a_block_that_stands_in_several_layers_is_stored_once() -> None:
+    block, other = Block(32, 4), Block(32, 4)
+    stack = Stack([block, other, block], encoding_of("t5"))
+    assert len(stack.blocks) == 2
+    assert [layer is block for layer in stack.layers] == [True, False, True]
+    x = torch.randn(2, 5, 32)
+    wanted = x
+    for one in (block, other, block):
+        wanted = one(wanted, encoding=stack.encodings[0])
+    torch.testing.assert_close(stack(x), wanted)
+    cache = StackCache(3)
+    steps = [stack(x[:, i : i + 1], mask=masks.Causal(), cache=cache) for i in range(5)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), stack(x, mask=masks.Causal()))
+
+
+def test_what_stands_between_embeddings_and_the_first_block() -> None:
+    """Positions are added before the norm and the projection that some models have there."""
+    entry = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 48))
+    positions = encoding_of("sinusoidal")
+    stack = Stack([Block(48, 4)], positions, entry=entry, norm=nn.LayerNorm(48))
+    x = torch.randn(2, 5, 32)
+    wanted = stack.norm(stack.blocks[0](entry(positions.embed(x))))
+    torch.testing.assert_close(stack(x), wanted)
+
+
+def test_models_of_parts() -> None:
+    embedding, stack = Embedding(50, 32), Stack.of(SMALL, encoding_of("rope"))
+    ids = some_ids(2, 6)
+    hidden = Decoder.of_parts(embedding, stack)(ids)
+    torch.testing.assert_close(hidden, stack(embedding(ids), mask=masks.Causal()))
+    tied = Decoder.of_parts(embedding, stack, Head(32, 50, tied=True))
+    torch.testing.assert_close(tied(ids), hidden @ embedding.weight.T)
+    torch.testing.assert_close(tied.hidden(ids), hidden)
+    both = Encoder.of_parts(embedding, stack, Head(32, 50, bias=True))
+    torch.testing.assert_close(both(ids), both.logits(both.hidden(ids)))
+
+
+def test_types_of_tokens_reach_the_embeddings() -> None:
+    model = Encoder.of_parts(Embedding(50, 32, num_types=2), Stack.of(SMALL))
+    ids, types = some_ids(2, 6), torch.randint(0, 2, (2, 6))
+    assert types.any()
+    assert not torch.allclose(model(ids, types=types), model(ids))
+    with pytest.raises(HeadwayError, match="no types of tokens"):
+        Encoder(SMALL)(ids, types=types)
+
+
+def test_a_source_that_is_no_ids() -> None:
+    source = nn.Linear(7, 32)
+    encoder, decoder = Stack.of(SMALL), Stack.of(SMALL, encoding_of("rope"), cross_attention=True)
+    model = EncoderDecoder.of_parts(Embedding(50, 32), encoder, decoder, source_embedding=source)
+    features, ids = torch.randn(2, 9, 7), some_ids(2, 4)
+    wanted = decoder(model.embedding(ids), mask=masks.Causal(), context=encoder(source(features)))
+    torch.testing.assert_close(model(features, ids), wanted)

@@ -467,3 +467,46 @@ def test_wrong_input() -> None:
             call()
     with pytest.raises(HeadwayError, match="positions are not given"):
         layer(x, x[:, :4], cache=KeyValueCache(), encoding=encoding_of("rope"))
+
+
+# ---------------------------------------------------------------- biases of some projections, normed queries and keys
+
+
+@pytest.mark.parametrize(("bias", "with_bias"), [(True, "qkvo"), (False, ""), ("qkv", "qkv"), ("qvo", "qvo"), ("", "")])
+def test_which_projections_have_a_bias(bias: bool | str, with_bias: str) -> None:
+    layer = MultiHeadAttention(32, 4, bias=bias)
+    projections = {"q": layer.q_proj, "k": layer.k_proj, "v": layer.v_proj, "o": layer.out_proj}
+    assert {letter for letter, one in projections.items() if one.bias is not None} == set(with_bias)
+
+
+def test_no_such_bias() -> None:
+    with pytest.raises(HeadwayError, match="bias is 'out': give True, False or letters of 'qkvo'"):
+        MultiHeadAttention(32, 4, bias="out")
+
+
+def test_queries_and_keys_are_normed_before_the_encoding() -> None:
+    rope = headway.encoding("rope", head_dim=8)
+    layer = MultiHeadAttention(32, 4, num_kv_heads=2, encoding=rope, qk_norm="rms")
+    assert layer.q_norm is not None
+    assert layer.k_norm is not None
+    nn.init.normal_(layer.q_norm.weight)  # type: ignore[arg-type]
+    nn.init.normal_(layer.k_norm.weight)  # type: ignore[arg-type]
+    x = torch.randn(2, 5, 32)
+    q, k, v = (proj(x).unflatten(-1, (-1, 8)).transpose(1, 2) for proj in (layer.q_proj, layer.k_proj, layer.v_proj))
+    out = headway.attention(layer.q_norm(q), layer.k_norm(k), v, encoding=rope)
+    torch.testing.assert_close(layer(x), layer.out_proj(out.transpose(1, 2).flatten(2)))
+    cache = KeyValueCache()
+    steps = torch.cat([layer(x[:, i : i + 1], mask=masks.Causal(), cache=cache) for i in range(5)], dim=1)
+    torch.testing.assert_close(steps, layer(x, mask=masks.Causal()))
+    context, crossed = torch.randn(2, 7, 32), KeyValueCache()
+    at = torch.arange(5)
+    first = layer(x, context, positions=at, cache=crossed)
+    torch.testing.assert_close(first, layer(x, context, positions=at, key_positions=torch.arange(7)))
+
+
+def test_a_sink_starts_again_where_it_started() -> None:
+    layer = MultiHeadAttention(32, 4, sink=-1.5)
+    assert layer.sink is not None
+    nn.init.normal_(layer.sink)
+    layer.reset_parameters()
+    assert (layer.sink == -1.5).all()

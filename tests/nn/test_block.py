@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 import headway
 from headway import HeadwayError, masks
-from headway.nn import Block, FeedForward, MultiHeadAttention
-from headway.nn.feed_forward import ACTIVATIONS
+from headway.nn import Block, FeedForward, MultiHeadAttention, ParallelBlock
+from headway.nn.feed_forward import ACTIVATIONS, GATED, Activation
 from headway.nn.norm import NORMS, LayerNorm, RMSNorm, make_norm
 
 
@@ -143,3 +143,55 @@ def test_norms() -> None:
     assert isinstance(make_norm(nn.Identity, 8), nn.Identity)
     with pytest.raises(HeadwayError, match="norm is 'batch': give " + " or ".join(map(repr, NORMS))):
         make_norm("batch", 8)
+
+
+def test_norms_on_both_sides() -> None:
+    block = Block(32, 4, norm="rms", norm_after="rms")
+    for norm in (block.attention_norm_after, block.feed_forward_norm_after):
+        assert isinstance(norm, RMSNorm)
+        nn.init.normal_(norm.weight)
+    assert block.feed_forward_norm is not None
+    x = torch.randn(2, 5, 32)
+    wanted = x + block.attention_norm_after(block.attention(block.attention_norm(x)))  # type: ignore[misc]
+    wanted = wanted + block.feed_forward_norm_after(block.feed_forward(block.feed_forward_norm(wanted)))  # type: ignore[misc]
+    torch.testing.assert_close(block(x), wanted)
+    with pytest.raises(HeadwayError, match="norm_after is given but norm_first is False"):
+        Block(32, 4, norm_first=False, norm_after="rms")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_parallel_parts(shared: bool) -> None:
+    block = ParallelBlock(32, 4, shared_norm=shared)
+    nn.init.normal_(block.attention_norm.weight)  # type: ignore[arg-type]
+    x = torch.randn(2, 5, 32)
+    other = block.attention_norm if shared else block.feed_forward_norm
+    assert other is not None
+    wanted = x + block.attention(block.attention_norm(x), mask=masks.Causal()) + block.feed_forward(other(x))
+    torch.testing.assert_close(block(x, mask=masks.Causal()), wanted)
+    assert (block.feed_forward_norm is None) == shared
+
+
+def test_parallel_parts_with_a_memory() -> None:
+    block, x = ParallelBlock(32, 4), torch.randn(2, 9, 32)
+    whole = block(x, mask=masks.Causal())
+    places = headway.Coordinates.span(9)
+    last = block(x[:, 4:], memory=x[:, :4], mask=masks.Causal(), positions=places.rows(4, 9), key_positions=places)
+    torch.testing.assert_close(last, whole[:, 4:])
+
+
+@pytest.mark.parametrize("given", [{"cross_attention": True}, {"norm_first": False}])
+def test_what_parallel_parts_have_not(given: dict[str, bool]) -> None:
+    with pytest.raises(HeadwayError, match=next(iter(given))):
+        ParallelBlock(32, 4, **given)
+
+
+@pytest.mark.parametrize("name", sorted(set(ACTIVATIONS) - GATED))
+def test_an_activation_as_a_module(name: str) -> None:
+    x = torch.linspace(-3, 3, 7)
+    assert torch.equal(Activation(name)(x), ACTIVATIONS[name](x))
+
+
+@pytest.mark.parametrize("name", ["swiglu", "tahn"])
+def test_no_such_activation_as_a_module(name: str) -> None:
+    with pytest.raises(HeadwayError, match=f"activation is '{name}'"):
+        Activation(name)

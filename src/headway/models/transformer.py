@@ -7,11 +7,11 @@ from where the tokens are is computed once for each encoding and call, and share
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import TypeVar, cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
@@ -19,6 +19,7 @@ from ..masks import Boolean, Causal, Mask
 from ..nn.attention import MultiHeadAttention, key_coordinates
 from ..nn.block import Block
 from ..nn.cache import SegmentMemory, StackCache, continued, joined
+from ..nn.embedding import Embedding, Head
 from ..nn.norm import make_norm
 from ..positions._base import PositionEncoding
 from .config import TransformerConfig
@@ -29,6 +30,8 @@ Encodings = PositionEncoding | Sequence[PositionEncoding | None] | None
 Masks = Sequence[Mask | None] | None
 """A mask of each layer's own (None for a layer without), which joins that of the call by &; or none at all."""
 
+M = TypeVar("M", bound=nn.Module)
+
 LAYER_HOOKS = frozenset({"prepare", "terms"})
 RESIDUAL = ("out_proj", "down_proj")
 
@@ -36,31 +39,57 @@ RESIDUAL = ("out_proj", "down_proj")
 class Stack(nn.Module):
     """The blocks of a Transformer and the encodings they share: vectors in, vectors out.
 
-    Shapes: x [batch, n, embed_dim] → [batch, n, embed_dim].
-    An encoding that embeds does so here, at the bottom. An encoding that several layers use is registered
-    once, so that its table is one tensor in the state_dict.
-    Raises HeadwayError for a list of encodings or masks that is not as long as there are layers.
+        x = norm(block_L(… block_1(dropout(entry(embed(x))))))
+
+    Shapes: x [batch, n, width] → [batch, n, embed_dim]; the width of x is embed_dim unless ``entry`` changes it.
+
+    blocks     one for each layer; one that stands there several times has one set of parameters (ALBERT)
+    encoding   an encoding that embeds does so here, at the bottom. One that several layers use is registered once, so
+               that its table is one tensor in the state_dict
+    masks      one for each layer, which join that of the call by &
+    entry      a module between embeddings with their positions and the first block; norm: one behind the last
+
+    ``Stack.of`` builds the blocks of a config. Raises HeadwayError for a list of encodings or masks that is not as long
+    as there are layers.
     """
 
     def __init__(
         self,
+        blocks: Sequence[nn.Module],
+        encoding: Encodings = None,
+        masks: Masks = None,
+        *,
+        entry: nn.Module | None = None,
+        norm: nn.Module | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        num_layers = len(blocks)
+        self.masks = [None] * num_layers if masks is None else list(masks)
+        if len(self.masks) != num_layers:
+            raise HeadwayError(
+                f"there are {len(self.masks)} masks but {num_layers} layers: give one for each, None for a layer "
+                "without"
+            )
+        unique, self._encoding_of_layer = _assign(encoding, num_layers)
+        self.encodings = nn.ModuleList(unique)
+        different, self._block_of_layer = _different(blocks)
+        self.blocks = nn.ModuleList(different)
+        self.entry = entry or nn.Identity()
+        self.norm = norm or nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+
+    @classmethod
+    def of(
+        cls,
         config: TransformerConfig,
         encoding: Encodings = None,
         masks: Masks = None,
         *,
         cross_attention: bool = False,
-    ) -> None:
-        super().__init__()
-        self.config = config
-        self.masks = [None] * config.num_layers if masks is None else list(masks)
-        if len(self.masks) != config.num_layers:
-            raise HeadwayError(
-                f"there are {len(self.masks)} masks but {config.num_layers} layers: give one for each, None for a "
-                "layer without"
-            )
-        unique, self._encoding_of_layer = _assign(encoding, config.num_layers)
-        self.encodings = nn.ModuleList(unique)
-        self.blocks = nn.ModuleList(
+    ) -> Stack:
+        """The stack of a config; raises what the constructor raises."""
+        blocks = [
             Block(
                 config.embed_dim,
                 config.num_heads,
@@ -79,9 +108,14 @@ class Stack(nn.Module):
                 cross_attention=cross_attention,
             )
             for _ in range(config.num_layers)
-        )
-        self.norm = make_norm(config.norm, config.embed_dim) if config.norm_first else nn.Identity()
-        self.dropout = nn.Dropout(config.dropout)
+        ]
+        norm = make_norm(config.norm, config.embed_dim) if config.norm_first else None
+        return cls(blocks, encoding, masks, norm=norm, dropout=config.dropout)
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The block of each layer, from the bottom."""
+        return [self.blocks[number] for number in self._block_of_layer]
 
     @property
     def _encodings(self) -> list[PositionEncoding]:
@@ -99,8 +133,8 @@ class Stack(nn.Module):
                     nn.init.zeros_(module.bias)
             elif isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
                 module.reset_parameters()
-            elif isinstance(module, MultiHeadAttention) and isinstance(module.sink, nn.Parameter):
-                nn.init.constant_(module.sink, self.config.sink or 0.0)
+            elif isinstance(module, MultiHeadAttention):
+                module.reset_sink()
 
     def forward(
         self,
@@ -114,7 +148,7 @@ class Stack(nn.Module):
         context_mask: Mask | Tensor | None = None,
         context_positions: Tensor | Coordinates | None = None,
     ) -> Tensor:
-        """x [batch, n, embed_dim] → the same; a cache or a memory gains the tokens of x."""
+        """x [batch, n, width] → [batch, n, embed_dim]; a cache or a memory gains the tokens of x."""
         if cache is not None and memory is not None:
             raise HeadwayError("cache and memory are both given: keep keys and values, or segments, and leave one out")
         before = cache if cache is not None else memory
@@ -129,9 +163,9 @@ class Stack(nn.Module):
         nowhere = _Seat(None, coordinates, everything, memory is not None)
         for seat in seats:
             x = seat.embed(x)
-        x = self.dropout(x)
+        x = self.dropout(self.entry(x))
         states = []
-        layers = zip(self.blocks, self._encoding_of_layer, self.masks, strict=True)
+        layers = zip(self.layers, self._encoding_of_layer, self.masks, strict=True)
         for layer, (block, number, own) in enumerate(layers):
             states.append(x)
             seat = nowhere if number is None else seats[number]
@@ -189,17 +223,21 @@ def _assign(encoding: Encodings, num_layers: int) -> tuple[list[PositionEncoding
         raise HeadwayError(
             f"there are {len(layers)} encodings but {num_layers} layers: give one for each, or one for all"
         )
-    unique: list[PositionEncoding] = []
-    numbers: list[int | None] = []
     for one in layers:
         if one is not None and not isinstance(one, PositionEncoding):
             raise HeadwayError(
                 f"encoding is {one!r}: give a PositionEncoding, such as headway.encoding('rope', head_dim=64)"
             )
-        if one is not None and not any(one is known for known in unique):
-            unique.append(one)
-        numbers.append(None if one is None else next(i for i, known in enumerate(unique) if known is one))
-    return unique, numbers
+    unique, order = _different([one for one in layers if isinstance(one, PositionEncoding)])
+    numbers = iter(order)
+    return unique, [None if one is None else next(numbers) for one in layers]
+
+
+def _different(modules: Sequence[M]) -> tuple[list[M], list[int]]:
+    """The different modules, in order, and for each one given its number among them."""
+    unique = list({id(module): module for module in modules}.values())
+    numbers = {id(module): number for number, module in enumerate(unique)}
+    return unique, [numbers[id(module)] for module in modules]
 
 
 class Transformer(nn.Module):
@@ -213,76 +251,108 @@ class Transformer(nn.Module):
     the number of such parts.
     """
 
-    def __init__(self, config: TransformerConfig, *, head: bool = True) -> None:
+    config: TransformerConfig | None = None
+    """What the model was made of; None where it was made of parts."""
+
+    def __init__(self, embedding: nn.Module, head: Head | None) -> None:
         super().__init__()
-        self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.embed_dim)
-        own_head = head and not config.tied_head
-        self.head = nn.Linear(config.embed_dim, config.vocab_size, bias=False) if own_head else None
+        self.embedding = embedding
+        self.head = head
 
     def initialise(self) -> None:
         """First values for all parameters but those of encodings; a study replaces this to try others."""
-        nn.init.normal_(self.embedding.weight, std=self.config.embed_dim**-0.5)
-        if self.head is not None:
-            nn.init.normal_(self.head.weight, std=0.02)
-        for stack in self.children():
-            if isinstance(stack, Stack):
-                stack.initialise(0.02)
+        for part in self.children():
+            if isinstance(part, (Embedding, Head)):
+                part.reset_parameters()
+            elif isinstance(part, Stack):
+                part.initialise(0.02)
 
     @property
     def num_parameters(self) -> int:
         """Learned numbers, each counted once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def new_cache(self) -> StackCache:
-        """An empty cache for decoding with this model."""
-        return StackCache(self.config.num_layers)
-
-    def vectors(self, ids: Tensor) -> Tensor:
+    def vectors(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
         """ids [batch, n] → scaled embeddings [batch, n, embed_dim]; raises HeadwayError for other input."""
-        if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
-            kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
-            raise HeadwayError(f"ids are {kind}: give an int64 tensor [batch, n]")
-        if ids.ndim != 2:
-            raise HeadwayError(f"ids have shape {tuple(ids.shape)}: give [batch, n]")
-        scale = self.config.embedding_scale
-        x: Tensor = self.embedding(ids) * (self.config.embed_dim**0.5 if scale is None else scale)
+        x: Tensor = self.embedding(ids) if types is None else self.embedding(ids, types)
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Hidden states [batch, n, embed_dim] → a logit for each token id, [batch, n, vocab_size]."""
-        return F.linear(hidden, self.embedding.weight if self.head is None else self.head.weight)
+        embeddings = cast(Tensor, self.embedding.weight)
+        logits: Tensor = F.linear(hidden, embeddings) if self.head is None else self.head(hidden, embeddings)
+        return logits
+
+    def _out(self, hidden: Tensor) -> Tensor:
+        """What a call gives: logits, and hidden states of a model without a head."""
+        return hidden if self.head is None else self.logits(hidden)
 
 
-class Encoder(Transformer):
+class _OneStack(Transformer):
+    """A Transformer of one stack."""
+
+    def __init__(self, config: TransformerConfig, encoding: Encodings, masks: Masks, head: Head | None) -> None:
+        super().__init__(_embedding(config), head)
+        self.stack = Stack.of(config, encoding, masks)
+        self.config = config
+        self.initialise()
+
+    @classmethod
+    def of_parts(cls, embedding: nn.Module, stack: Stack, head: Head | None = None) -> Self:
+        """The model of parts made elsewhere, as they are; hidden states come out where there is no head.
+
+        embedding   any module that makes [batch, n, width] of what the model is called with; with a tied head its
+                    ``weight`` is that of the token embeddings
+        """
+        model = cls.__new__(cls)
+        Transformer.__init__(model, embedding, head)
+        model.stack = stack
+        return model
+
+    def new_cache(self) -> StackCache:
+        """An empty cache for decoding with this model."""
+        return StackCache(len(self.stack.layers))
+
+
+class Encoder(_OneStack):
     """Every token sees every other: ids [batch, n] → hidden states [batch, n, embed_dim].
 
         encoder = Encoder(TransformerConfig(vocab_size=256), encoding=headway.encoding("rope", head_dim=64))
         hidden = encoder(ids, mask=masks.Padding(lengths))
 
-    ``encoder.logits(hidden)`` gives a logit for each token id (masked language models). ``masks``, one for each layer,
-    join that of the call by &.
+    ``encoder.logits(hidden)`` gives a logit for each token id (masked language models), which is what a call gives
+    where the model was made with a head (``of_parts``). ``masks``, one for each layer, join that of the call by &.
     Cite: Devlin et al. 2019.
     """
 
     def __init__(self, config: TransformerConfig, encoding: Encodings = None, masks: Masks = None) -> None:
-        super().__init__(config, head=False)
-        self.stack = Stack(config, encoding, masks)
-        self.initialise()
+        super().__init__(config, encoding, masks, head=None)
 
     def forward(
         self,
         ids: Tensor,
         *,
+        types: Tensor | None = None,
         positions: Tensor | Coordinates | None = None,
         mask: Mask | Tensor | None = None,
     ) -> Tensor:
-        """ids int64 [batch, n] → hidden states [batch, n, embed_dim]."""
-        out: Tensor = self.stack(self.vectors(ids), positions=positions, mask=mask)
+        """ids int64 [batch, n], and types alike where tokens have types → [batch, n, embed_dim], logits with a head."""
+        return self._out(self.hidden(ids, types=types, positions=positions, mask=mask))
+
+    def hidden(
+        self,
+        ids: Tensor,
+        *,
+        types: Tensor | None = None,
+        positions: Tensor | Coordinates | None = None,
+        mask: Mask | Tensor | None = None,
+    ) -> Tensor:
+        """The hidden states [batch, n, embed_dim], with a head or without."""
+        out: Tensor = self.stack(self.vectors(ids, types), positions=positions, mask=mask)
         return out
 
 
-class Decoder(Transformer):
+class Decoder(_OneStack):
     """A causal language model: ids [batch, n] → the logits of each next token [batch, n, vocab_size].
 
         decoder = Decoder(TransformerConfig(vocab_size=256), encoding=headway.encoding("alibi", num_heads=4))
@@ -296,9 +366,7 @@ class Decoder(Transformer):
     """
 
     def __init__(self, config: TransformerConfig, encoding: Encodings = None, masks: Masks = None) -> None:
-        super().__init__(config)
-        self.stack = Stack(config, encoding, masks)
-        self.initialise()
+        super().__init__(config, encoding, masks, head=_head(config))
 
     def forward(
         self,
@@ -310,8 +378,22 @@ class Decoder(Transformer):
         memory: SegmentMemory | None = None,
     ) -> Tensor:
         """ids int64 [batch, n] → logits [batch, n, vocab_size]."""
-        x = self.vectors(ids)
-        return self.logits(self.stack(x, positions=positions, mask=also(Causal(), mask), cache=cache, memory=memory))
+        return self._out(self.hidden(ids, positions=positions, mask=mask, cache=cache, memory=memory))
+
+    def hidden(
+        self,
+        ids: Tensor,
+        *,
+        positions: Tensor | Coordinates | None = None,
+        mask: Mask | Tensor | None = None,
+        cache: StackCache | None = None,
+        memory: SegmentMemory | None = None,
+    ) -> Tensor:
+        """The hidden states [batch, n, embed_dim] of which the logits are made."""
+        out: Tensor = self.stack(
+            self.vectors(ids), positions=positions, mask=also(Causal(), mask), cache=cache, memory=memory
+        )
+        return out
 
 
 class EncoderDecoder(Transformer):
@@ -333,16 +415,45 @@ class EncoderDecoder(Transformer):
     """
 
     def __init__(self, config: TransformerConfig, encoding: Encodings, decoder_encoding: Encodings) -> None:
-        super().__init__(config)
-        self.encoder = Stack(config, encoding)
-        self.decoder = Stack(config, decoder_encoding, cross_attention=True)
-        for one in self.encoder.encodings:
-            if one.state_dict() and any(one is other for other in self.decoder.encodings):
+        super().__init__(_embedding(config), _head(config))
+        self._join(Stack.of(config, encoding), Stack.of(config, decoder_encoding, cross_attention=True), None)
+        self.config = config
+        self.initialise()
+
+    @classmethod
+    def of_parts(
+        cls,
+        embedding: nn.Module,
+        encoder: Stack,
+        decoder: Stack,
+        head: Head | None = None,
+        *,
+        source_embedding: nn.Module | None = None,
+    ) -> Self:
+        """The model of parts made elsewhere, as they are; hidden states come out where there is no head.
+
+        source_embedding   makes [batch, m, width] of the source, which may then be anything: features of speech,
+                           ids of another vocabulary; the source shares the target's embeddings if None
+        """
+        model = cls.__new__(cls)
+        Transformer.__init__(model, embedding, head)
+        model._join(encoder, decoder, source_embedding)
+        return model
+
+    def _join(self, encoder: Stack, decoder: Stack, source_embedding: nn.Module | None) -> None:
+        self.source_embedding = source_embedding
+        self.encoder = encoder
+        self.decoder = decoder
+        for one in encoder.encodings:
+            if one.state_dict() and any(one is other for other in decoder.encodings):
                 raise HeadwayError(
                     f"{type(one).__name__} is handed to encoder and decoder and would be stored twice: give "
                     "each its own"
                 )
-        self.initialise()
+
+    def new_cache(self) -> StackCache:
+        """An empty cache for decoding with this model."""
+        return StackCache(len(self.decoder.layers))
 
     def forward(
         self,
@@ -375,8 +486,9 @@ class EncoderDecoder(Transformer):
         positions: Tensor | Coordinates | None = None,
         mask: Mask | Tensor | None = None,
     ) -> Tensor:
-        """ids [batch, m] → hidden states of the source [batch, m, embed_dim]."""
-        out: Tensor = self.encoder(self.vectors(ids), positions=positions, mask=mask)
+        """ids [batch, m], or what ``source_embedding`` takes → hidden states of the source [batch, m, embed_dim]."""
+        x = self.vectors(ids) if self.source_embedding is None else self.source_embedding(ids)
+        out: Tensor = self.encoder(x, positions=positions, mask=mask)
         return out
 
     def decode(
@@ -400,7 +512,16 @@ class EncoderDecoder(Transformer):
             context_mask=context_mask,
             context_positions=None if context_positions is None else _places(context_positions, context),
         )
-        return self.logits(hidden)
+        return self._out(hidden)
+
+
+def _embedding(config: TransformerConfig) -> Embedding:
+    scale = config.embed_dim**0.5 if config.embedding_scale is None else config.embedding_scale
+    return Embedding(config.vocab_size, config.embed_dim, scale=scale)
+
+
+def _head(config: TransformerConfig) -> Head:
+    return Head(config.embed_dim, config.vocab_size, tied=config.tied_head)
 
 
 def also(own: Mask, mask: Mask | Tensor | None) -> Mask:

@@ -2,9 +2,12 @@
 
 from .attention import MultiHeadAttention as MultiHeadAttention
 from .block import Block as Block
+from .block import ParallelBlock as ParallelBlock
 from .cache import KeyValueCache as KeyValueCache
 from .cache import SegmentMemory as SegmentMemory
 from .cache import StackCache as StackCache
+from .embedding import Embedding as Embedding
+from .embedding import Head as Head
 from .feed_forward import FeedForward as FeedForward
 from .norm import LayerNorm as LayerNorm
 from .norm import RMSNorm as RMSNorm
@@ -16,4 +19,7 @@ __all__ = [
     "SegmentMemory",
     "FeedForward",
     "Block",
+    "ParallelBlock",
+    "Embedding",
+    "Head",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -13,6 +14,10 @@ from ..errors import HeadwayError
 from ..masks import Mask
 from ..positions._base import PositionEncoding
 from .cache import KeyValueCache, continued, joined
+from .norm import make_norm
+
+PROJECTIONS = "qkvo"
+"""Of queries, keys and values, and of what comes out."""
 
 
 def caches_prepared(encoding: PositionEncoding | None) -> bool:
@@ -49,10 +54,12 @@ class MultiHeadAttention(nn.Module):
     dropout        of the attention weights, in training alone; 0 ≤ dropout < 1
     scale          the factor of the scores; the encoding's (head_dim^−½ for most) if None
     soft_cap       score ← cap·tanh(score/cap)
-    sink           a logit for each head that takes part in the softmax and carries no value: a number where
-    all
+    sink           a logit for each head that takes part in the softmax and carries no value: a number where all
                    start and are learned from, an nn.Parameter [num_heads] that is learned, or a tensor
                    [num_heads] that is not
+    bias           of all four projections or none, or of those whose letters are given: "qkv", "qvo"
+    qk_norm        a norm of each head's query and key over head_dim, before the encoding: "rms", "layer" or a
+                   function of the width; none if None
     kernel         the name of a kernel, or "auto"
 
     Raises HeadwayError for sizes that do not divide or fit, and for an encoding that only embeds.
@@ -69,11 +76,12 @@ class MultiHeadAttention(nn.Module):
         key_dim: int | None = None,
         value_dim: int | None = None,
         encoding: PositionEncoding | None = None,
-        bias: bool = True,
+        bias: bool | str = True,
         dropout: float = 0.0,
         scale: float | None = None,
         soft_cap: float | None = None,
         sink: Tensor | float | None = None,
+        qk_norm: str | Callable[[int], nn.Module] | None = None,
         kernel: str = "auto",
     ) -> None:
         _check_sizes(embed_dim, num_heads, num_kv_heads, head_dim, key_dim=key_dim, value_dim=value_dim)
@@ -81,6 +89,9 @@ class MultiHeadAttention(nn.Module):
             raise HeadwayError(f"dropout is {dropout}: give at least 0 and less than 1")
         if encoding is not None:
             _check_encoding(encoding)
+        with_bias = bias if isinstance(bias, str) else PROJECTIONS if bias else ""
+        if not set(with_bias) <= set(PROJECTIONS):
+            raise HeadwayError(f"bias is {bias!r}: give True, False or letters of {PROJECTIONS!r}")
         super().__init__()
         self.embed_dim = embed_dim
         self.num_heads = num_heads
@@ -93,15 +104,18 @@ class MultiHeadAttention(nn.Module):
         self.soft_cap = soft_cap
         self.kernel = kernel
         self.encoding = encoding
-        self.q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, bias=bias)
-        self.k_proj = nn.Linear(self.key_dim, self.num_kv_heads * self.head_dim, bias=bias)
-        self.v_proj = nn.Linear(self.value_dim, self.num_kv_heads * self.head_dim, bias=bias)
-        self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, bias=bias)
+        self.q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, bias="q" in with_bias)
+        self.k_proj = nn.Linear(self.key_dim, self.num_kv_heads * self.head_dim, bias="k" in with_bias)
+        self.v_proj = nn.Linear(self.value_dim, self.num_kv_heads * self.head_dim, bias="v" in with_bias)
+        self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, bias="o" in with_bias)
+        self.q_norm = None if qk_norm is None else make_norm(qk_norm, self.head_dim)
+        self.k_norm = None if qk_norm is None else make_norm(qk_norm, self.head_dim)
         self.sink: Tensor | None
         if isinstance(sink, Tensor) and sink.shape != (num_heads,):
             raise HeadwayError(f"sink has shape {tuple(sink.shape)}: give one logit for each of {num_heads} heads")
+        self._first_sink = float(sink) if isinstance(sink, (int, float)) else None
         if isinstance(sink, (int, float)):
-            sink = nn.Parameter(torch.full((num_heads,), float(sink)))
+            sink = nn.Parameter(torch.empty(num_heads))
         if isinstance(sink, nn.Parameter) or sink is None:
             self.register_parameter("sink", sink)
         else:
@@ -114,6 +128,12 @@ class MultiHeadAttention(nn.Module):
             nn.init.xavier_uniform_(projection.weight)
             if projection.bias is not None:
                 nn.init.zeros_(projection.bias)
+        self.reset_sink()
+
+    def reset_sink(self) -> None:
+        """Sinks where they start, if that was given as a number."""
+        if isinstance(self.sink, nn.Parameter) and self._first_sink is not None:
+            nn.init.constant_(self.sink, self._first_sink)
 
     def forward(
         self,
@@ -141,12 +161,12 @@ class MultiHeadAttention(nn.Module):
         key = query if key is None else key
         value = key if value is None else value
         self._check(query, key, value)
-        q = self._heads(self.q_proj(query), self.num_heads)
+        q = self._normed(self.q_norm, self._heads(self.q_proj(query), self.num_heads))
         n, device = query.shape[1], query.device
 
         if cache is not None and to_itself:
             new = continued(cache.coordinates, positions, n, device)
-            k, v = self._heads(self.k_proj(key)), self._heads(self.v_proj(value))
+            k, v = self._keys(key), self._heads(self.v_proj(value))
             out = self._step(q, k, v, query, new, key_positions, mask, cache, encoding)
         else:
             if cache is not None:
@@ -156,7 +176,7 @@ class MultiHeadAttention(nn.Module):
                         "positions are not given: cross-attention with a cache and an encoding needs them"
                     )
             else:
-                k, v = self._heads(self.k_proj(key)), self._heads(self.v_proj(value))
+                k, v = self._keys(key), self._heads(self.v_proj(value))
             if to_itself:
                 key_positions = positions
             elif encoding is not None or mask is not None:
@@ -193,10 +213,17 @@ class MultiHeadAttention(nn.Module):
         """[batch, n, heads·head_dim] → [batch, heads, n, head_dim]"""
         return x.unflatten(-1, (heads or self.num_kv_heads, self.head_dim)).transpose(1, 2)
 
+    def _keys(self, key: Tensor) -> Tensor:
+        return self._normed(self.k_norm, self._heads(self.k_proj(key)))
+
+    @staticmethod
+    def _normed(norm: nn.Module | None, x: Tensor) -> Tensor:
+        return x if norm is None else norm(x)
+
     def _context(self, key: Tensor, value: Tensor, cache: KeyValueCache) -> tuple[Tensor, Tensor]:
         """Keys and values of a context, computed once."""
         if len(cache) == 0:
-            return cache.append(self._heads(self.k_proj(key)), self._heads(self.v_proj(value)))
+            return cache.append(self._keys(key), self._heads(self.v_proj(value)))
         if len(cache) != key.shape[1]:
             raise HeadwayError(
                 f"the cache holds {len(cache)} tokens of a context but key has {key.shape[1]}: start a new "

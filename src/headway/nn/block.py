@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,23 +17,27 @@ from .cache import KeyValueCache
 from .feed_forward import FeedForward
 from .norm import make_norm
 
+Part = Callable[[Tensor], Tensor]
+
 
 class Block(nn.Module):
     """Attention and feed-forward, each around a residual.
 
         norm_first:       x = x + attention(norm(x));  x = x + feed_forward(norm(x))
         norm_first=False: x = norm(x + attention(x));  x = norm(x + feed_forward(x))
+        norm_after:       x = x + after(attention(norm(x)));  x = x + after(feed_forward(norm(x)))
 
     With ``cross_attention`` a third part, from x to a context, stands between the two. Each part is built by
     the keywords, or handed in: ``attention=``, ``cross_attention=``, ``feed_forward=`` take any module that
     is called as MultiHeadAttention and FeedForward are; ``norm`` takes a function of the width.
 
     Shapes: x [batch, n, embed_dim] → [batch, n, embed_dim]; context [batch, m, embed_dim].
-    feed_forward_dim: 4·embed_dim without another choice. Dropout acts on the attention weights, in the
-    feed-forward and on what each part adds to the residual; in training alone.
+    feed_forward_dim: 4·embed_dim without another choice. ``norm_after``, like ``norm`` and only with norm_first, norms
+    what each part adds as well. Dropout acts on the attention weights, in the feed-forward and on what each part adds
+    to the residual; in training alone.
     Raises HeadwayError for sizes that do not fit, and for a context without cross-attention or the other way
     round.
-    Cite: Vaswani et al. 2017 (norm behind), Xiong et al. 2020 (norm first).
+    Cite: Vaswani et al. 2017 (norm behind), Xiong et al. 2020 (norm first), Ding et al. 2021 (on both sides).
     """
 
     def __init__(
@@ -46,6 +51,7 @@ class Block(nn.Module):
         activation: str = "gelu",
         norm: str | Callable[[int], nn.Module] = "layer",
         norm_first: bool = True,
+        norm_after: str | Callable[[int], nn.Module] | None = None,
         bias: bool = True,
         dropout: float = 0.0,
         scale: float | None = None,
@@ -56,6 +62,8 @@ class Block(nn.Module):
         cross_attention: nn.Module | bool = False,
         feed_forward: nn.Module | None = None,
     ) -> None:
+        if norm_after is not None and not norm_first:
+            raise HeadwayError("norm_after is given but norm_first is False: what a part adds is normed already")
         super().__init__()
 
         def build(sink: Tensor | float | None) -> MultiHeadAttention:
@@ -78,7 +86,7 @@ class Block(nn.Module):
         cross = cross_attention if isinstance(cross_attention, nn.Module) else None
         self.cross_attention = build(None) if cross is None and cross_attention else cross
         self.cross_attention_norm = None if self.cross_attention is None else make_norm(norm, embed_dim)
-        self.feed_forward_norm = make_norm(norm, embed_dim)
+        self.feed_forward_norm: nn.Module | None = make_norm(norm, embed_dim)
         self.feed_forward = feed_forward or FeedForward(
             embed_dim,
             4 * embed_dim if feed_forward_dim is None else feed_forward_dim,
@@ -86,6 +94,8 @@ class Block(nn.Module):
             bias=bias,
             dropout=dropout,
         )
+        self.attention_norm_after = None if norm_after is None else make_norm(norm_after, embed_dim)
+        self.feed_forward_norm_after = None if norm_after is None else make_norm(norm_after, embed_dim)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -127,7 +137,7 @@ class Block(nn.Module):
                 encoding=encoding,
                 cache=cache,
             )
-            return out
+            return out if self.attention_norm_after is None else self.attention_norm_after(out)
 
         def attend_context(x: Tensor) -> Tensor:
             assert self.cross_attention is not None
@@ -141,17 +151,49 @@ class Block(nn.Module):
             )
             return out
 
+        def feed(x: Tensor) -> Tensor:
+            out: Tensor = self.feed_forward(x)
+            return out if self.feed_forward_norm_after is None else self.feed_forward_norm_after(out)
+
+        return self._join(x, memory, attend, attend_context, feed)
+
+    def _join(self, x: Tensor, memory: Tensor | None, attend: Part, attend_context: Part, feed: Part) -> Tensor:
+        """How the parts follow one another."""
         x = self._residual(x, self.attention_norm, attend, before=memory)
         if self.cross_attention is not None and self.cross_attention_norm is not None:
             x = self._residual(x, self.cross_attention_norm, attend_context)
-        return self._residual(x, self.feed_forward_norm, self.feed_forward)
+        assert self.feed_forward_norm is not None
+        return self._residual(x, self.feed_forward_norm, feed)
 
-    def _residual(
-        self, x: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor], before: Tensor | None = None
-    ) -> Tensor:
+    def _residual(self, x: Tensor, norm: nn.Module, part: Part, before: Tensor | None = None) -> Tensor:
         """x and what the part adds to it; ``before`` is shown to the part in front of x."""
         shown = x if before is None else torch.cat([before, x], dim=1)
         if self.norm_first:
             return x + self.dropout(part(norm(shown)))
         out: Tensor = norm(x + self.dropout(part(shown)))
         return out
+
+
+class ParallelBlock(Block):
+    """Attention and feed-forward side by side, around one residual.
+
+        x = x + attention(norm(x)) + feed_forward(norm'(x))
+
+    Takes what Block takes but cross_attention and norm_first=False. norm' is the same norm with ``shared_norm``, as in
+    GPT-J and Phi, and one of its own without, as in GPT-NeoX.
+    Cite: Wang and Komatsuzaki 2021 (GPT-J); Black et al. 2022 (GPT-NeoX).
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, *, shared_norm: bool = False, **parts: Any) -> None:
+        for name, idle in (("cross_attention", False), ("norm_first", True)):
+            if parts.get(name, idle) is not idle:
+                raise HeadwayError(f"{name} is {parts[name]!r}: parallel parts have none of it, leave it out")
+        super().__init__(embed_dim, num_heads, **parts)
+        if shared_norm:
+            self.feed_forward_norm = None
+
+    def _join(self, x: Tensor, memory: Tensor | None, attend: Part, attend_context: Part, feed: Part) -> Tensor:
+        normed = self.attention_norm(x)
+        shown = normed if memory is None else torch.cat([self.attention_norm(memory), normed], dim=1)
+        other = normed if self.feed_forward_norm is None else self.feed_forward_norm(x)
+        return x + self.dropout(attend(shown)) + self.dropout(feed(other))

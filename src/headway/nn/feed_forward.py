@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -14,21 +15,43 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu_quick": lambda x: x * torch.sigmoid(1.702 * x),
+    "silu": F.silu,
+    "reglu": F.relu,
+    "geglu": F.gelu,
+    "geglu_tanh": partial(F.gelu, approximate="tanh"),
     "swiglu": F.silu,
 }
-GATED = frozenset({"swiglu"})
+GATED = frozenset({"reglu", "geglu", "geglu_tanh", "swiglu"})
+
+
+class Activation(nn.Module):
+    """One of ACTIVATIONS as a module; raises HeadwayError for a name that is none, or is gated."""
+
+    def __init__(self, name: str) -> None:
+        if name not in ACTIVATIONS or name in GATED:
+            known = ", ".join(known for known in ACTIVATIONS if known not in GATED)
+            raise HeadwayError(f"activation is {name!r}: give one of {known}")
+        super().__init__()
+        self.name = name
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ACTIVATIONS[self.name](x)
+
+    def extra_repr(self) -> str:
+        return self.name
 
 
 class FeedForward(nn.Module):
     """Two linear maps with an activation between them, for each token by itself.
 
-        relu, gelu, gelu_tanh:  y = down(activation(up(x)))
-        swiglu:                 y = down(silu(gate(x)) · up(x))
+        relu, gelu, gelu_tanh, gelu_quick, silu:  y = down(activation(up(x)))
+        reglu, geglu, geglu_tanh, swiglu:         y = down(activation(gate(x)) · up(x)), by relu, gelu, gelu, silu
 
     Shapes: x [..., embed_dim] → [..., embed_dim]; inside, hidden_dim features. Dropout acts on the hidden
     features, in training alone. Raises HeadwayError for an activation that is not in ACTIVATIONS and for
     sizes below 1.
-    Cite: Vaswani et al. 2017 (relu), Hendrycks and Gimpel 2016 (gelu), Shazeer 2020 (swiglu).
+    Cite: Vaswani et al. 2017 (relu), Hendrycks and Gimpel 2016 (gelu), Shazeer 2020 (gates).
     """
 
     def __init__(

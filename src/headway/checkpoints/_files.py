@@ -1,0 +1,122 @@
+"""The files of a checkpoint's folder: config and tensors, read without running anything that stands in them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadwayError
+
+CONFIG = "config.json"
+TENSORS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLE = "pytorch_model.bin"
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The folder's config.json."""
+    if not folder.is_dir():
+        raise HeadwayError(f"{folder} is not a folder: give one with {CONFIG} and {TENSORS}, or a .gguf file")
+    return _json(folder / CONFIG)
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """The tensors of the folder's safetensors files, which stay on disk until they are used.
+
+    Raises HeadwayError where there are none, where one of several is missing, and where a file is damaged.
+    """
+    if (folder / INDEX).is_file():
+        files = sorted(set(_json(folder / INDEX).get("weight_map", {}).values()))
+    elif (folder / TENSORS).is_file():
+        files = [TENSORS]
+    elif list(folder.glob("pytorch_model*.bin")):
+        raise HeadwayError(
+            f"{folder} holds {PICKLE} alone, a pickle, which can run code when it is read: "
+            f"headway.checkpoints.unpickle(folder) reads its tensors alone and writes {TENSORS} beside it"
+        )
+    else:
+        raise HeadwayError(f"{folder} has no {TENSORS}: give a folder with the model's weights")
+    tensors: dict[str, Tensor] = {}
+    for name in files:
+        if Path(name).name != name:
+            raise HeadwayError(f"{folder / INDEX} names {name}, which lies elsewhere: give a folder that is whole")
+        tensors.update(_safetensors(folder / name))
+    return tensors
+
+
+def unpickle(folder: str | Path) -> Path:
+    """Writes ``model.safetensors`` beside the folder's ``pytorch_model*.bin``; tensors alone are read, code is not run.
+
+    Raises HeadwayError for a folder without them, and for pickles that hold anything but tensors.
+    """
+    from safetensors.torch import save_file
+
+    folder = Path(folder)
+    files = sorted(folder.glob("pytorch_model*.bin"))
+    if not files:
+        raise HeadwayError(f"{folder} has no {PICKLE}: give the folder of a model")
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            held = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise HeadwayError(
+                f"{file} holds more than tensors, or is damaged: get the model as safetensors"
+            ) from error
+        # a copy of each: tensors that share memory cannot be written apart
+        tensors.update({name: value.clone().contiguous() for name, value in held.items() if isinstance(value, Tensor)})
+    out = folder / TENSORS
+    _atomically(out, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
+    return out
+
+
+def write(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Config and tensors into a folder, each file whole or not at all."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    own = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
+    _atomically(folder / TENSORS, lambda path: save_file(own, path, metadata={"format": "pt"}))
+    text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+    _atomically(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def _atomically(path: Path, write: Any) -> None:
+    part = path.with_name(f".{path.name}.part")
+    try:
+        write(part)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise HeadwayError(f"{path.parent} has no {path.name}: give the folder of a model as Hugging Face keeps it")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise HeadwayError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise HeadwayError(f"{path} holds a {type(found).__name__}: it should be an object with the model's sizes")
+    return found
+
+
+def _safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ModuleNotFoundError as error:
+        raise HeadwayError("reading checkpoints needs safetensors: pip install 'headway[checkpoints]'") from error
+    if not path.is_file():
+        raise HeadwayError(f"{path} is missing: the index names it, give a folder that is whole")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise HeadwayError(f"{path} is damaged ({error}): get it again") from error

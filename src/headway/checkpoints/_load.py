@@ -1,0 +1,124 @@
+"""From a folder to a model and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import HeadwayError
+from ._base import Config, Family
+from ._files import read_config, read_tensors, write
+from ._rules import named_tensors, put, read, written
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a loaded model comes from: its family's architecture and its config, as the file has it."""
+
+    architecture: str
+    config: Mapping[str, Any]
+
+
+def load(
+    path: str | Path,
+    *,
+    architecture: str | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+) -> Any:
+    """A published model as headway's own: token ids, or ids and decoder ids, to logits or hidden states.
+
+        model = headway.load("SmolLM2-135M")       # a folder with config.json and model.safetensors, or a .gguf file
+        logits = model(ids)                        # ids int64 [batch, n] → [batch, n, vocab_size]
+
+    What comes out are logits where the checkpoint has a head and hidden states where not; the model is in eval mode,
+    its parameters are the file's.
+
+    architecture   one of ``headway.checkpoints.ARCHITECTURES``; the config's own if None. "BertModel" of a checkpoint
+                   for masked words leaves out its head
+    dtype          of the parameters; the config's, or the file's, if None
+
+    Raises HeadwayError for a folder without config or weights, an architecture that is not known or not named, a config
+    that asks for what headway has not, a pickle, a damaged file, and tensors that are missing, unexpected or of another
+    shape; all are named, and no model is made.
+    """
+    path = Path(path)
+    if path.suffix == ".gguf":
+        from ._gguf import read_gguf
+
+        values, tensors = read_gguf(path)
+    else:
+        values, tensors = read_config(path), None
+    family, name = _family(values, architecture)
+    config, head = Config(values), family.architectures[name]
+    with torch.device("meta"):
+        model = family.build(config, head=head)
+    tensors = read_tensors(path) if tensors is None else tensors
+    prefixed = bool(family.prefix) and any(key.startswith(family.prefix) for key in tensors)
+    ignored = list(family.ignored)
+    if not head:  # the head that the file may have is left out
+        ignored += [f"{rule.theirs}*" for rule in family.head(config)]
+    found = read(family.rules(config, head=head, prefix=prefixed), model, tensors, ignored)
+    dtype = dtype or _dtype(config, tensors)
+    put(model, {key: _ready(value, dtype, device) for key, value in found.items()})
+    left = [key for key, value in named_tensors(model).items() if value.is_meta]
+    assert not left, f"never filled: {left}"
+    model.checkpoint = Checkpoint(name, {**values, "architectures": [name]})  # type: ignore[assignment]
+    return model.eval()
+
+
+def save(model: nn.Module, path: str | Path) -> None:
+    """Writes a loaded model, as it is now, to a folder that ``load`` and Hugging Face transformers read.
+
+    Each file is written whole or not at all. Raises HeadwayError for a model that was not loaded, whose config is not
+    known.
+    """
+    checkpoint = getattr(model, "checkpoint", None)
+    if not isinstance(checkpoint, Checkpoint):
+        raise HeadwayError(
+            f"the model is a {type(model).__name__} that headway.load did not make, so its config is not known: save "
+            "its state_dict with safetensors instead"
+        )
+    config = Config(checkpoint.config)
+    family, name = _family(config, checkpoint.architecture)
+    head = family.architectures[name]
+    tensors = written(family.rules(config, head=head, prefix=head), model)
+    dtype = next(value.dtype for value in tensors.values() if value.is_floating_point())
+    said = {key: value for key, value in config.items() if key != "torch_dtype"}
+    write(Path(path), {**said, "dtype": str(dtype).removeprefix("torch.")}, tensors)
+
+
+def _family(values: Mapping[str, Any], architecture: str | None) -> tuple[Family, str]:
+    from . import ARCHITECTURES
+
+    named = values.get("architectures") or []
+    if architecture is None and not named:
+        raise HeadwayError("the config names no architectures: give architecture=, one of " + ", ".join(ARCHITECTURES))
+    name = architecture or named[0]
+    if name not in ARCHITECTURES:
+        raise HeadwayError(
+            f"architecture is {name!r}: headway knows {', '.join(ARCHITECTURES)}; any other model of transformers runs "
+            "with attn_implementation='headway', see headway.integrations.transformers"
+        )
+    return ARCHITECTURES[name](), name
+
+
+def _dtype(config: Config, tensors: Mapping[str, Tensor]) -> torch.dtype:
+    """The config's dtype, or that of most of the file's numbers."""
+    named = getattr(torch, str(config.get("dtype", config.get("torch_dtype", ""))).removeprefix("torch."), None)
+    if isinstance(named, torch.dtype):
+        return named
+    counts: dict[torch.dtype, int] = {}
+    for tensor in tensors.values():
+        if tensor.is_floating_point():
+            counts[tensor.dtype] = counts.get(tensor.dtype, 0) + tensor.numel()
+    return max(counts, key=lambda dtype: counts[dtype], default=torch.float32)
+
+
+def _ready(value: Tensor, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    return value.to(device=device, dtype=dtype if value.is_floating_point() else value.dtype).contiguous()

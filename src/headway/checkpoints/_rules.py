@@ -1,0 +1,236 @@
+"""From a published checkpoint's tensors to headway's and back: rules that read the same both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import HeadwayError
+
+LEAVES = ("weight", "bias")
+Shape = torch.Size | tuple[int, ...]
+
+
+class Change:
+    """How one tensor of theirs and one or more of ours become each other."""
+
+    def read(self, theirs: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+        """Ours, of these shapes."""
+        raise NotImplementedError
+
+    def write(self, ours: Sequence[Tensor]) -> Tensor:
+        """Theirs."""
+        raise NotImplementedError
+
+    def shape(self, shapes: Sequence[Shape]) -> tuple[int, ...]:
+        """Of what shape theirs must be."""
+        return tuple(self.write([torch.empty(shape, device="meta") for shape in shapes]).shape)
+
+
+class AsItIs(Change):
+    """The same numbers, in our shape: a kernel of width 1 is a matrix, three axes are two."""
+
+    def __init__(self, *theirs: int) -> None:
+        self.theirs = theirs
+        """Their shape, where it differs from ours; one of its sizes may be −1."""
+
+    def read(self, theirs: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+        return [theirs.reshape(shapes[0])]
+
+    def write(self, ours: Sequence[Tensor]) -> Tensor:
+        return ours[0].reshape(self.theirs) if self.theirs else ours[0]
+
+
+class Transposed(Change):
+    """Matrices stand [in, out] there and [out, in] here; vectors are the same."""
+
+    def read(self, theirs: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+        return [theirs.t()]
+
+    def write(self, ours: Sequence[Tensor]) -> Tensor:
+        return ours[0].t()
+
+
+@dataclass(frozen=True)
+class Plus(Change):
+    """Ours is theirs and a number: a norm that multiplies by 1 + weight."""
+
+    number: float
+
+    def read(self, theirs: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+        return [theirs + self.number]
+
+    def write(self, ours: Sequence[Tensor]) -> Tensor:
+        return ours[0] - self.number
+
+
+@dataclass(frozen=True)
+class After(Change):
+    """Ours are their rows from ``first`` on; those before are read by nobody, and written as zeros."""
+
+    first: int
+
+    def read(self, theirs: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+        return [theirs[self.first :]]
+
+    def write(self, ours: Sequence[Tensor]) -> Tensor:
+        return torch.cat([ours[0].new_zeros(self.first, *ours[0].shape[1:]), ours[0]])
+
+
+@dataclass(frozen=True)
+class Fused(Change):
+    """Theirs are ours one behind the other, along the outputs.
+
+    groups       0: one behind the other in whole. g > 0: the outputs are g groups, each of which has its share of every
+                 one of ours, in their order (GPT-NeoX and BLOOM: as many groups as heads)
+    transposed   theirs stands [in, out]
+    """
+
+    groups: int = 0
+    transposed: bool = False
+
+    def read(self, theirs: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+        theirs = theirs.t() if self.transposed else theirs
+        if not self.groups:
+            return list(theirs.split([shape[0] for shape in shapes]))
+        parts = theirs.unflatten(0, (self.groups, -1)).split([shape[0] // self.groups for shape in shapes], dim=1)
+        return [part.flatten(0, 1) for part in parts]
+
+    def write(self, ours: Sequence[Tensor]) -> Tensor:
+        if self.groups:
+            whole = torch.cat([one.unflatten(0, (self.groups, -1)) for one in ours], dim=1).flatten(0, 1)
+        else:
+            whole = torch.cat(list(ours))
+        return whole.t() if self.transposed else whole
+
+
+@dataclass(frozen=True)
+class Paired(Change):
+    """The outputs of each head, ours in halves, theirs in neighbours: RoPE's pairs (c, c + d/2) and (2c, 2c + 1)."""
+
+    heads: int
+
+    def read(self, theirs: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+        return [theirs.unflatten(0, (self.heads, -1, 2)).transpose(1, 2).flatten(0, 2)]
+
+    def write(self, ours: Sequence[Tensor]) -> Tensor:
+        return ours[0].unflatten(0, (self.heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+
+
+AS_IT_IS = AsItIs()
+TRANSPOSED = Transposed()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One name of theirs, and what it is called here.
+
+        Rule("encoder.layer.{}.attention.self.query", "stack.blocks.{}.attention.q_proj")
+
+    Names of modules stand for their weight and their bias, as far as ours has them; names of tensors for themselves.
+    {} is each number of a layer, as far as our model goes.
+    """
+
+    theirs: str
+    ours: str | tuple[str, ...]
+    change: Change = AS_IT_IS
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of theirs, and those of ours that hold the same."""
+
+    theirs: str
+    ours: tuple[str, ...]
+    change: Change
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """What a checkpoint holds of a model, under every name it has there."""
+    buffers = {name: value for name, value in model.named_buffers(remove_duplicate=False) if name in model.state_dict()}
+    return {**dict(model.named_parameters(remove_duplicate=False)), **buffers}
+
+
+def entries(rules: Sequence[Rule], tensors: Mapping[str, Tensor]) -> list[Entry]:
+    """The rules for the tensors of one model; raises where they leave out one of them, which is a mistake of ours."""
+    found = [entry for rule in rules for entry in _spelled(rule, tensors)]
+    reached = {id(tensors[name]) for entry in found for name in entry.ours}
+    forgotten = [name for name, tensor in tensors.items() if id(tensor) not in reached]
+    if forgotten:
+        raise HeadwayError(f"no rule says what the checkpoint calls {', '.join(forgotten)}: the family lacks a rule")
+    return found
+
+
+def _spelled(rule: Rule, tensors: Mapping[str, Tensor]) -> Iterator[Entry]:
+    ours = (rule.ours,) if isinstance(rule.ours, str) else rule.ours
+    layers = range(_layers(ours[0], tensors)) if any("{}" in name for name in ours) else [None]
+    for layer in layers:
+        here = tuple(name if layer is None else name.replace("{}", str(layer)) for name in ours)
+        there = rule.theirs if layer is None else rule.theirs.replace("{}", str(layer))
+        if here[0] in tensors:
+            yield Entry(there, here, rule.change)
+        for leaf in LEAVES:
+            leaves = tuple(f"{name}.{leaf}" for name in here)
+            if leaves[0] in tensors:
+                yield Entry(f"{there}.{leaf}", leaves, rule.change)
+
+
+def _layers(pattern: str, tensors: Mapping[str, Tensor]) -> int:
+    """How many numbers a pattern can have: one more than the largest among our names."""
+    before = pattern.partition("{}")[0]
+    numbers = {int(name[len(before) :].partition(".")[0]) for name in tensors if name.startswith(before)}
+    return max(numbers, default=-1) + 1
+
+
+def read(
+    rules: Sequence[Rule], model: nn.Module, theirs: Mapping[str, Tensor], ignored: Sequence[str] = ()
+) -> dict[str, Tensor]:
+    """Our tensors from theirs; raises HeadwayError naming all that are missing, unexpected or of another shape."""
+    tensors = named_tensors(model)
+    wanted = entries(rules, tensors)
+    names = {entry.theirs for entry in wanted}
+    found: dict[str, Tensor] = {}
+    wrong: dict[str, list[str]] = {"missing": [], "of another shape": []}
+    for entry in wanted:
+        shapes = [tensors[name].shape for name in entry.ours]
+        shape = entry.change.shape(shapes)
+        given = theirs.get(entry.theirs)
+        if given is None:
+            wrong["missing"].append(entry.theirs)
+        elif tuple(given.shape) != shape:
+            wrong["of another shape"].append(f"{entry.theirs} {list(given.shape)}, which should be {list(shape)}")
+        else:
+            found.update(zip(entry.ours, entry.change.read(given, shapes), strict=True))
+    wrong["unexpected"] = [name for name in theirs if name not in names and not any(fnmatch(name, p) for p in ignored)]
+    said = [f"{what} are {', '.join(which)}" for what, which in wrong.items() if which]
+    if said:
+        raise HeadwayError(f"the tensors do not fit the config: {'; '.join(said)}: give the files of one model")
+    return found
+
+
+def written(rules: Sequence[Rule], model: nn.Module) -> dict[str, Tensor]:
+    """Their tensors from ours."""
+    tensors = named_tensors(model)
+    return {
+        entry.theirs: entry.change.write([tensors[name].detach() for name in entry.ours])
+        for entry in entries(rules, tensors)
+    }
+
+
+def put(model: nn.Module, found: Mapping[str, Tensor]) -> None:
+    """Puts the tensors in the place of the model's own, under every name that each of those has."""
+    tensors = named_tensors(model)
+    new = {id(tensors[name]): value for name, value in found.items()}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and not isinstance(new[id(parameter)], nn.Parameter):
+                new[id(parameter)] = nn.Parameter(new[id(parameter)], requires_grad=parameter.requires_grad)
+            if parameter is not None:
+                module._parameters[name] = new[id(parameter)]  # type: ignore[assignment]
+        for name, buffer in module._buffers.items():
+            if buffer is not None and id(buffer) in new:
+                module._buffers[name] = new[id(buffer)]

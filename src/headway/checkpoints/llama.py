@@ -1,0 +1,124 @@
+"""LLaMA and what shares its shape: Mistral, Qwen 2 and 3, SmolLM 2 and 3."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import nn
+
+from ..masks import Mask, Window
+from ..models import Decoder, Stack
+from ..nn import Block, Embedding, Head, MultiHeadAttention
+from ..positions import PositionEncoding
+from ._base import Config, Family
+from ._rules import Rule
+
+
+class LLaMA(Family):
+    """A decoder with RMS norms before each part, gated feed-forward, shared keys and values, and RoPE.
+
+    Mistral adds a window to every layer, Qwen 2 biases of queries, keys and values, Qwen 3 a norm of each query and
+    key, SmolLM 3 layers without positions. Layers of Qwen may have windows of their own.
+    Cite: Touvron et al. 2023; Jiang et al. 2023 (Mistral); Yang et al. 2024 and 2025 (Qwen); Bakouch et al. 2025
+    (SmolLM 3).
+    """
+
+    architectures = {
+        f"{name}{suffix}": head
+        for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "SmolLM3")
+        for suffix, head in (("Model", False), ("ForCausalLM", True))
+    }
+    examples = tuple(
+        {
+            "architectures": [architecture],
+            "model_type": kind,
+            "vocab_size": 40,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 64,
+            **more,
+        }
+        for architecture, kind, more in (
+            ("LlamaForCausalLM", "llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
+            ("LlamaModel", "llama", {"head_dim": 12, "attention_bias": True}),
+            ("MistralForCausalLM", "mistral", {"sliding_window": 5, "tie_word_embeddings": True}),
+            ("Qwen2ForCausalLM", "qwen2", {}),
+            ("Qwen3ForCausalLM", "qwen3", {"head_dim": 16}),
+            ("SmolLM3ForCausalLM", "smollm3", {"no_rope_layers": [1, 0, 1], "pad_token_id": 0}),
+        )
+    )
+    prefix = "model."
+    ignored = ("*rotary_emb.inv_freq", "lm_head.weight")
+
+    def build(self, config: Config, *, head: bool) -> nn.Module:
+        config.only("mlp_bias", False)
+        width, heads, layers = config["hidden_size"], config["num_attention_heads"], config["num_hidden_layers"]
+        head_dim = config.get("head_dim", width // heads)
+        norm = partial(nn.RMSNorm, eps=config.get("rms_norm_eps", 1e-6))
+        bias: bool | str = "qkv" if config.get("model_type") == "qwen2" else config.get("attention_bias", False)
+        blocks = [
+            Block(
+                width,
+                heads,
+                norm=norm,
+                bias=False,
+                feed_forward_dim=config["intermediate_size"],
+                activation=config.activation("hidden_act", "silu", gated=True),
+                attention=MultiHeadAttention(
+                    width,
+                    heads,
+                    num_kv_heads=config.get("num_key_value_heads", heads),
+                    head_dim=head_dim,
+                    bias=bias,
+                    qk_norm=norm if config.get("model_type") == "qwen3" else None,
+                    dropout=config.get("attention_dropout", 0.0),
+                ),
+            )
+            for _ in range(layers)
+        ]
+        stack = Stack(blocks, _encodings(config, head_dim, layers), _masks(config, layers), norm=norm(width))
+        logits = Head(width, config["vocab_size"], tied=config.get("tie_word_embeddings", False)) if head else None
+        return Decoder.of_parts(Embedding(config["vocab_size"], width), stack, logits)
+
+    def body(self, config: Config) -> tuple[Rule, ...]:
+        layer, block = "layers.{}.", "stack.blocks.{}."
+        return (
+            Rule("embed_tokens.weight", "embedding.weight"),
+            Rule(layer + "input_layernorm", block + "attention_norm"),
+            Rule(layer + "self_attn.q_proj", block + "attention.q_proj"),
+            Rule(layer + "self_attn.k_proj", block + "attention.k_proj"),
+            Rule(layer + "self_attn.v_proj", block + "attention.v_proj"),
+            Rule(layer + "self_attn.o_proj", block + "attention.out_proj"),
+            Rule(layer + "self_attn.q_norm", block + "attention.q_norm"),
+            Rule(layer + "self_attn.k_norm", block + "attention.k_norm"),
+            Rule(layer + "post_attention_layernorm", block + "feed_forward_norm"),
+            Rule(layer + "mlp.gate_proj", block + "feed_forward.gate_proj"),
+            Rule(layer + "mlp.up_proj", block + "feed_forward.up_proj"),
+            Rule(layer + "mlp.down_proj", block + "feed_forward.down_proj"),
+            Rule("norm", "stack.norm"),
+        )
+
+    def head(self, config: Config) -> tuple[Rule, ...]:
+        return (Rule("lm_head.weight", "head.weight"),)
+
+
+def _encodings(config: Config, head_dim: int, layers: int) -> list[PositionEncoding | None]:
+    """RoPE in each layer, but in those that SmolLM 3 leaves out."""
+    rope = config.rope(head_dim)
+    turned = config.get("no_rope_layers", [1] * layers)  # 1 where there is rotation
+    return [rope if turned[layer] else None for layer in range(layers)]
+
+
+def _masks(config: Config, layers: int) -> list[Mask | None]:
+    """A window in the layers that have one."""
+    size = config.get("sliding_window")
+    kinds = config.get("layer_types")
+    if size is None or not config.get("use_sliding_window", True):
+        return [None] * layers
+    if kinds is None:
+        first = config.get("max_window_layers", 0)  # Qwen: layers below see all
+        kinds = ["sliding_attention" if layer >= first else "full_attention" for layer in range(layers)]
+    return [Window(size - 1) if kind == "sliding_attention" else None for kind in kinds]

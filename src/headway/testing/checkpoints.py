@@ -1,0 +1,228 @@
+"""The checks of a family of published models: against transformers' own, from random weights of a small config."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..checkpoints import load, save
+from ..checkpoints._rules import named_tensors
+from ..coordinates import Coordinates
+from ..masks import Padding
+from ..models import Decoder, EncoderDecoder, Stack
+
+CLOSE = 1e-5
+"""The largest difference allowed, in float32, as a share of the largest number where that is above one."""
+TOKENS = 11
+LENGTHS = (11, 7)
+"""Of the rows of a padded batch."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far headway's model of a config is from that of transformers, at the most."""
+
+    outputs: float
+    hidden_states: float
+
+
+def their_model(config: Mapping[str, Any], seed: int = 0) -> Any:
+    """The model of transformers for a config, every parameter drawn at a size at which it shows."""
+    import transformers
+
+    values = copy.deepcopy(dict(config))
+    (architecture,) = values["architectures"]
+    kind = values.pop("model_type")
+    # no special tokens: a model that is drawn at random ends where it likes
+    made = transformers.AutoConfig.for_model(kind, **values)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = getattr(transformers, architecture)(made).eval()
+        _untie(model, values)
+        draw(model)
+    return model
+
+
+def _untie(model: Any, values: Mapping[str, Any]) -> None:
+    """A head of its own where the config asks for one: T5's there ties it in any case, and a file unties it."""
+    head = model.get_output_embeddings()
+    if values.get("tie_word_embeddings") is False and head is not None:
+        head.weight = nn.Parameter(head.weight.detach().clone())
+
+
+def draw(model: nn.Module) -> None:
+    """Every parameter at a size at which it shows: what multiplies around one, the rest by its width."""
+    norms = {id(m.weight) for m in model.modules() if "norm" in type(m).__name__.lower() and hasattr(m, "weight")}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not parameter.requires_grad:
+                continue  # a table that is computed
+            if id(parameter) in norms:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+            elif parameter.ndim == 1:
+                parameter.copy_(0.2 * torch.randn_like(parameter))
+            else:
+                parameter.copy_(torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
+
+
+def check_family(config: Mapping[str, Any], folder: Path) -> Difference:
+    """Holds the model of one config to transformers' own: outputs, hidden states, defaults, saving, padding,
+    generation.
+
+    Writes to the folder. Raises AssertionError with what differs; returns by how much the outputs did.
+    """
+    theirs = their_model(config)
+    theirs.save_pretrained(folder / "theirs")
+    ours = load(folder / "theirs")
+    found = compare(ours, theirs)
+    _check_defaults(config, ours, theirs, folder)
+    _check_saving(ours, theirs, folder)
+    _check_padding(ours, theirs)
+    if hasattr(theirs, "generate") and theirs.can_generate():
+        _check_generation(ours, theirs)
+    return found
+
+
+def inputs(theirs: Any, tokens: int = TOKENS, seed: int = 1) -> dict[str, Tensor]:
+    """What transformers' model is called with."""
+    generator = torch.Generator().manual_seed(seed)
+    config, main = theirs.config, theirs.main_input_name
+    rows = len(LENGTHS)
+    if main == "pixel_values":
+        found = {
+            main: torch.randn(rows, config.num_channels, config.image_size, config.image_size, generator=generator)
+        }
+    elif main == "input_features":
+        found = {main: torch.randn(rows, config.num_mel_bins, 2 * config.max_source_positions, generator=generator)}
+    else:
+        # ids from 5 on: those below are special to one family or another
+        found = {"input_ids": torch.randint(5, config.vocab_size, (rows, tokens), generator=generator)}
+    if "decoder_input_ids" in inspect.signature(theirs.forward).parameters:
+        found["decoder_input_ids"] = torch.randint(5, config.vocab_size, (rows, tokens - 2), generator=generator)
+        # generation puts it in front where it is missing
+        found["decoder_input_ids"][:, 0] = getattr(config, "decoder_start_token_id", None) or 0
+    return found
+
+
+@torch.no_grad()
+def compare(ours: Any, theirs: Any) -> Difference:
+    """The largest differences of outputs and hidden states; raises AssertionError where they are too large."""
+    given = inputs(theirs)
+    reference = theirs(**given, output_hidden_states=True)
+    states: list[Tensor] = []
+    hooks = [
+        block.register_forward_hook(lambda _module, _inputs, output: states.append(output))
+        for stack in ours.modules()
+        if isinstance(stack, Stack)
+        for block in [*stack.blocks, stack.norm]
+    ]
+    out = ours(*given.values())
+    for hook in hooks:
+        hook.remove()
+    expected = list(reference.get("hidden_states") or ())
+    if expected == [] and "encoder_hidden_states" in reference:
+        expected = [*reference["encoder_hidden_states"], *reference["decoder_hidden_states"]]
+    # each of theirs is one of ours: what goes into the first block is not among the latter
+    layers = [state for state in expected if any(state.shape == own.shape for own in states)]
+    apart = [min(distance(own, state) for own in states) for state in layers if not _first(state, expected, reference)]
+    first = reference[0] if "logits" not in reference else reference["logits"]
+    found = Difference(distance(out, first), max(apart, default=0.0))
+    assert found.outputs <= CLOSE, f"outputs differ by {found.outputs:.1e}"
+    assert apart, "no hidden state was compared"
+    assert found.hidden_states <= CLOSE, f"hidden states differ by {[f'{one:.1e}' for one in apart]}"
+    return found
+
+
+def _first(state: Tensor, expected: list[Tensor], reference: Any) -> bool:
+    """Whether it is what goes into a stack, before its first block."""
+    starts = [expected[0]]
+    if "decoder_hidden_states" in reference:
+        starts.append(reference["decoder_hidden_states"][0])
+    return any(state is start for start in starts)
+
+
+def distance(ours: Tensor, theirs: Tensor) -> float:
+    """The largest difference, as a share of the largest number where that is above one; infinite for other shapes."""
+    if ours.shape != theirs.shape:
+        return float("inf")
+    return ((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1)).item()
+
+
+def _check_defaults(config: Mapping[str, Any], ours: Any, theirs: Any, folder: Path) -> None:
+    """What a config.json leaves out is read as transformers takes it, which saves every key."""
+    shutil.copytree(folder / "theirs", folder / "brief")
+    (folder / "brief" / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
+    brief = load(folder / "brief")
+    assert repr(brief) == repr(ours), f"the config as given makes {brief}, as transformers saves it {ours}"
+    compare(brief, theirs)
+
+
+def _check_saving(ours: Any, theirs: Any, folder: Path) -> None:
+    """What is saved is read again as it was, by headway and by transformers."""
+    save(ours, folder / "ours")
+    again = load(folder / "ours")
+    before, after = named_tensors(ours), named_tensors(again)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before), "saving changed a tensor"
+    back, said = type(theirs).from_pretrained(folder / "ours", output_loading_info=True)
+    wrong = {key: value for key, value in said.items() if value and key in ("unexpected_keys", "mismatched_keys")}
+    assert not wrong, f"transformers reads what was saved with {wrong}"
+    compare(ours, back.eval())
+
+
+@torch.no_grad()
+def _check_padding(ours: Any, theirs: Any) -> None:
+    """Padding behind the tokens changes nothing."""
+    given = inputs(theirs)
+    if "input_ids" not in given:
+        return
+    mask = Padding(torch.tensor(LENGTHS))
+    changed = given["input_ids"].clone()
+    changed[1, LENGTHS[1] :] = 5 + (changed[1, LENGTHS[1] :] - 4) % (theirs.config.vocab_size - 5)
+    rest = [value for name, value in given.items() if name != "input_ids"]
+    first, second = (ours(ids, *rest, mask=mask) for ids in (given["input_ids"], changed))
+    seen = slice(None) if rest else slice(LENGTHS[1])
+    assert torch.equal(first[1, seen], second[1, seen]), "what stands in the padding changes a token"
+    attention = (torch.arange(TOKENS) < torch.tensor(LENGTHS)[:, None]).long()
+    reference = theirs(**given, attention_mask=attention)
+    reference = reference[0] if "logits" not in reference else reference["logits"]
+    apart = distance(first[1, seen], reference[1, seen])
+    assert apart <= CLOSE, f"outputs of a padded batch differ by {apart:.1e}"
+
+
+@torch.no_grad()
+def _check_generation(ours: Any, theirs: Any, count: int = 9) -> None:
+    """Greedy generation is equal token by token: with padding in front and a cache here, with what they do there."""
+    given = inputs(theirs)
+    options: dict[str, Any] = {"do_sample": False, "max_new_tokens": count, "min_new_tokens": count, "num_beams": 1}
+    theirs.generation_config.eos_token_id = theirs.generation_config.forced_eos_token_id = None
+    if isinstance(ours, EncoderDecoder):
+        expected = theirs.generate(**given, **options)[:, given["decoder_input_ids"].shape[1] :]
+        source, ids = given.values()
+        context, cache = ours.encode(source), ours.new_cache()
+        steps = []
+        for _ in range(count):
+            ids = ours.decode(ids, context, cache=cache)[:, -1:].argmax(-1)
+            steps.append(ids)
+    else:
+        assert isinstance(ours, Decoder)
+        lengths = torch.tensor(LENGTHS)
+        attention = (torch.arange(TOKENS) >= TOKENS - lengths[:, None]).long()
+        expected = theirs.generate(**given, attention_mask=attention, **options)[:, TOKENS:]
+        cache, ids = ours.new_cache(), given["input_ids"]
+        at: Any = Coordinates.padded(lengths, TOKENS)
+        steps = []
+        for _ in range(count):
+            ids = ours(ids, positions=at, mask=Padding(), cache=cache)[:, -1:].argmax(-1)
+            at = None
+            steps.append(ids)
+    written = torch.cat(steps, dim=1)
+    assert torch.equal(written, expected), f"generates {written.tolist()}, transformers {expected.tolist()}"

@@ -1,0 +1,229 @@
+"""Folders that are whole, and all the ways in which they are not."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import headway
+from headway import HeadwayError, models
+from headway.checkpoints import ARCHITECTURES, unpickle
+from headway.checkpoints.gpt2 import GPT2
+from headway.testing.checkpoints import their_model
+
+pytest.importorskip("transformers")
+CONFIG = GPT2.examples[0]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    their_model(CONFIG).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    """A copy that a test may spoil."""
+    return Path(shutil.copytree(whole, tmp_path / "copy"))
+
+
+def change_config(folder: Path, **values: Any) -> None:
+    held = json.loads((folder / "config.json").read_text())
+    kept = {key: value for key, value in {**held, **values}.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(kept))
+
+
+def change_tensors(folder: Path, change: Callable[[dict[str, Tensor]], Any]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+IDS = torch.tensor([[5, 7, 9, 11]])
+
+
+def test_a_model_comes_ready_to_use(whole: Path) -> None:
+    model = headway.load(whole)
+    assert isinstance(model, models.Decoder)
+    assert not model.training
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert not any(value.is_meta for value in model.state_dict().values())
+    assert model(IDS).shape == (1, 4, 40)
+
+
+def test_loading_draws_no_random_numbers(whole: Path) -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    headway.load(whole)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_dtype_is_the_files_or_the_one_asked_for(folder: Path) -> None:
+    assert {p.dtype for p in headway.load(folder, dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
+    change_config(folder, dtype="float16")
+    assert {p.dtype for p in headway.load(folder).parameters()} == {torch.float16}
+    change_config(folder, dtype=None)
+    change_tensors(folder, lambda tensors: tensors.update({k: v.bfloat16() for k, v in tensors.items()}))
+    assert {p.dtype for p in headway.load(folder).parameters()} == {torch.bfloat16}
+
+
+def test_a_body_without_the_head_that_the_file_has(whole: Path) -> None:
+    body = headway.load(whole, architecture="GPT2Model")
+    model = headway.load(whole)
+    torch.testing.assert_close(body(IDS), model.hidden(IDS))
+    assert body.head is None
+
+
+def test_a_file_of_the_body_alone_has_no_prefix(whole: Path, folder: Path) -> None:
+    def strip(tensors: dict[str, Tensor]) -> None:
+        for name in list(tensors):
+            tensors[name.removeprefix("transformer.")] = tensors.pop(name)
+
+    change_tensors(folder, strip)
+    torch.testing.assert_close(headway.load(folder)(IDS), headway.load(whole)(IDS))
+
+
+def test_a_file_in_several_parts(whole: Path, folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    halves = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for file, part in halves.items():
+        save_file({name: tensors[name] for name in part}, folder / file)
+    where = {name: file for file, part in halves.items() for name in part}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    torch.testing.assert_close(headway.load(folder)(IDS), headway.load(whole)(IDS))
+    (folder / "b.safetensors").unlink()
+    with pytest.raises(HeadwayError, match=r"b\.safetensors is missing"):
+        headway.load(folder)
+
+
+def test_a_pickle_is_refused_with_the_way_out(whole: Path, folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / "pytorch_model.bin")
+    with pytest.raises(HeadwayError, match=r"a pickle.*headway\.checkpoints\.unpickle\(folder\)"):
+        headway.load(folder)
+    unpickle(folder)
+    torch.testing.assert_close(headway.load(folder)(IDS), headway.load(whole)(IDS))
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return (Path("ran").write_text, ("code",))
+
+
+def test_a_pickle_that_runs_code_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"a": Evil()}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(HeadwayError, match="holds more than tensors, or is damaged"):
+        unpickle(tmp_path)
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def no_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def broken_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+
+
+def truncated(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def lying_header(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[:8] = (1 << 60).to_bytes(8, "little")
+    path.write_bytes(data)
+
+
+def one_missing(folder: Path) -> None:
+    change_tensors(folder, lambda t: (t.pop("transformer.h.1.ln_1.bias"), t.pop("transformer.wpe.weight")))
+
+
+def one_too_many(folder: Path) -> None:
+    change_tensors(folder, lambda t: t.update({"transformer.h.7.new": torch.zeros(2)}))
+
+
+def one_of_another_shape(folder: Path) -> None:
+    change_tensors(folder, lambda t: t.update({"transformer.wte.weight": torch.zeros(39, 32)}))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (no_config, r"has no config\.json"),
+        (broken_config, r"config\.json cannot be read"),
+        (no_weights, r"has no model\.safetensors"),
+        (truncated, r"model\.safetensors is damaged"),
+        (lying_header, r"model\.safetensors is damaged"),
+        (one_missing, r"missing are transformer\.wpe\.weight, transformer\.h\.1\.ln_1\.bias"),
+        (one_too_many, r"unexpected are transformer\.h\.7\.new"),
+        (one_of_another_shape, r"of another shape are transformer\.wte\.weight \[39, 32\], which should be \[40, 32\]"),
+        (lambda folder: change_config(folder, architectures=["NewModel"]), "'NewModel': headway knows .*GPT2Model"),
+        (lambda folder: change_config(folder, architectures=None), "names no architectures: give architecture="),
+        (lambda folder: change_config(folder, n_head=None), "the config has no n_head"),
+        (lambda folder: change_config(folder, n_head=5), "embed_dim 32 is not divisible by num_heads 5"),
+        (lambda folder: change_config(folder, add_cross_attention=True), "add_cross_attention is True"),
+        (lambda folder: change_config(folder, activation_function="mish"), "activation_function is 'mish'"),
+    ],
+)
+def test_a_folder_that_is_not_whole(folder: Path, spoil: Callable[[Path], None], message: str) -> None:
+    spoil(folder)
+    with pytest.raises(HeadwayError, match=message) as raised:
+        headway.load(folder)
+    assert "\n" not in str(raised.value)
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(HeadwayError, match="none is not a folder"):
+        headway.load(tmp_path / "none")
+
+
+def test_an_unknown_architecture_lists_all_that_are_known(whole: Path) -> None:
+    with pytest.raises(HeadwayError) as raised:
+        headway.load(whole, architecture="GPT5")
+    assert all(name in str(raised.value) for name in ARCHITECTURES)
+
+
+def test_saving_a_changed_model(whole: Path, tmp_path: Path) -> None:
+    model = headway.load(whole)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    headway.save(model, tmp_path / "new")
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["config.json", "model.safetensors"]
+    torch.testing.assert_close(headway.load(tmp_path / "new")(IDS), model(IDS))
+
+
+def test_what_was_saved_half_leaves_the_old(whole: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_arguments: Any, **_options: Any) -> None:
+        raise KeyboardInterrupt
+
+    model = headway.load(whole)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    monkeypatch.setattr("safetensors.torch.save_file", stop)
+    with pytest.raises(KeyboardInterrupt):
+        headway.save(model, folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_model_that_was_not_loaded_has_no_config_to_save(tmp_path: Path) -> None:
+    with pytest.raises(HeadwayError, match=r"a Decoder that headway\.load did not make"):
+        headway.save(models.Decoder(models.TransformerConfig(9, 8, 1, 2)), tmp_path)
