@@ -11,6 +11,8 @@ from .embedding import Head as Head
 from .feed_forward import FeedForward as FeedForward
 from .norm import LayerNorm as LayerNorm
 from .norm import RMSNorm as RMSNorm
+from .packed import pack as pack
+from .packed import unpack as unpack
 
 __all__ = [
     "MultiHeadAttention",
@@ -22,4 +24,6 @@ __all__ = [
     "ParallelBlock",
     "Embedding",
     "Head",
+    "pack",
+    "unpack",
 ]

@@ -77,6 +77,8 @@ class Head(nn.Module):
         super().__init__()
         self.scale, self.soft_cap = scale, soft_cap
         self.transform = transform
+        self.packed: nn.Module | None = None
+        """The matrix and the bias as ``pack`` lays them out."""
         self.register_parameter("weight", None if tied else nn.Parameter(torch.empty(vocab_size, width)))
         self.register_parameter("bias", nn.Parameter(torch.zeros(vocab_size)) if bias else None)
         self.reset_parameters()
@@ -90,9 +92,11 @@ class Head(nn.Module):
     def forward(self, x: Tensor, embeddings: Tensor) -> Tensor:
         """x [..., embed_dim] and the token embeddings [vocab_size, width] → [..., vocab_size]"""
         x = x if self.transform is None else self.transform(x)
-        weight = embeddings if self.weight is None else self.weight
         x = x if self.scale == 1 else x * self.scale
-        logits = F.linear(x, weight, self.bias)
+        if self.packed is not None:
+            logits: Tensor = self.packed(x)
+        else:
+            logits = F.linear(x, embeddings if self.weight is None else self.weight, self.bias)
         return logits if self.soft_cap is None else self.soft_cap * torch.tanh(logits / self.soft_cap)
 
 

@@ -1,0 +1,117 @@
+"""Packed weights give the same numbers, no gradients, and come back as they were."""
+
+import copy
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import headway
+from headway import HeadwayError
+from headway.checkpoints.gpt2 import GPT2
+from headway.models import Decoder, Encoder, TransformerConfig
+from headway.nn import Embedding, Head, pack, unpack
+from headway.nn.packed import PackedLinear, is_packed
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+CONFIG = TransformerConfig(vocab_size=50, embed_dim=32, num_layers=2, num_heads=4, activation="swiglu")
+
+
+def model_of() -> Decoder:
+    return Decoder(CONFIG, headway.encoding("rope", head_dim=8)).eval()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(19,), (1, 19), (2, 3, 19), (0, 19), (70, 19)])
+def test_a_packed_map_is_the_map(shape: tuple[int, ...], bias: bool, dtype: torch.dtype) -> None:
+    linear, x = nn.Linear(19, 37, bias=bias, dtype=dtype), torch.randn(shape, dtype=dtype)
+    packed = PackedLinear(linear.weight, linear.bias)
+    torch.testing.assert_close(packed(x), linear(x).detach())
+    assert torch.equal(packed.weight, linear.weight)
+    for again in (copy.deepcopy(packed), pickle.loads(pickle.dumps(packed))):
+        torch.testing.assert_close(again(x), packed(x))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_packed_model_is_the_model(tied: bool) -> None:
+    model = Decoder.of_parts(Embedding(50, 32), model_of().stack, Head(32, 50, tied=tied, bias=True))
+    assert model.head is not None
+    assert model.head.bias is not None
+    nn.init.normal_(model.head.bias)
+    ids = torch.randint(0, 50, (2, 7))
+    with torch.no_grad():
+        wanted = model(ids)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert pack(model) is model
+    assert is_packed(model)
+    assert not any(type(one) is nn.Linear for one in model.modules())
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids), wanted)
+        cache = model.new_cache()
+        steps = [model(ids[:, i : i + 1], cache=cache) for i in range(7)]
+        torch.testing.assert_close(torch.cat(steps, dim=1), wanted)
+    unpack(model)
+    assert not is_packed(model)
+    assert model.state_dict().keys() == before.keys()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    model(ids).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_packing_twice_is_packing_once() -> None:
+    model = pack(model_of())
+    maps = {id(one) for one in model.modules() if isinstance(one, PackedLinear)}
+    pack(model)
+    assert {id(one) for one in model.modules() if isinstance(one, PackedLinear)} == maps
+
+
+def test_a_gradient_is_refused() -> None:
+    model = pack(model_of())
+    with pytest.raises(HeadwayError, match=r"x wants a gradient.*inference_mode"):
+        model(torch.tensor([[1, 2]]))
+
+
+def test_maps_that_terms_read_stay_as_they_are() -> None:
+    deberta = headway.encoding("deberta", embed_dim=32, num_heads=4, head_dim=8)
+    model = pack(Encoder(CONFIG, deberta))
+    assert all(type(one) is nn.Linear for one in (deberta.key, deberta.query))
+    with torch.no_grad():
+        assert model(torch.tensor([[1, 2, 3]])).isfinite().all()
+
+
+def test_other_dtypes_stay_as_they_are() -> None:
+    model = pack(model_of().double())
+    assert not is_packed(model)
+
+
+def test_a_model_elsewhere_is_refused() -> None:
+    with pytest.raises(HeadwayError, match="is not on the CPU"):
+        pack(nn.Sequential(nn.Linear(2, 2, device="meta")))
+
+
+def test_a_torch_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    with pytest.raises(HeadwayError, match="without oneDNN"):
+        pack(model_of())
+
+
+def test_a_packed_model_is_not_saved(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from headway.testing.checkpoints import their_model
+
+    their_model(GPT2.examples[0]).save_pretrained(tmp_path / "there")
+    model = pack(headway.load(tmp_path / "there"))
+    with pytest.raises(HeadwayError, match=r"the model is packed.*unpack\(model\) first"):
+        headway.save(model, tmp_path / "here")
+    headway.save(unpack(model), tmp_path / "here")
+
+
+def test_a_shared_map_stays_shared() -> None:
+    linear = nn.Linear(8, 8)
+    both = pack(nn.Sequential(linear, nn.ReLU(), linear))
+    assert both[0] is both[2]
+    assert isinstance(unpack(both)[0], nn.Linear)
+    assert both[0] is both[2]
