@@ -21,11 +21,11 @@ CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup compare test check check-native native library bench clean
+.PHONY: help setup compare test check check-native native library bench weights clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
-	@echo "  ARGS='…' goes to the command behind compare, test and bench; PYTHON=python3.12 chooses the interpreter."
+	@echo "  ARGS='…' goes to the command behind compare, test, bench and weights; PYTHON=python3.12 chooses the interpreter."
 
 setup: library  ## make .venv: done by every other target when needed
 
@@ -56,6 +56,9 @@ native: $(NATIVE)/CMakeCache.txt  ## build the CPU kernel's library alone, where
 
 bench: library  ## measure speed and memory against torch and the processor's own roof (ARGS=--quick: a few minutes)
 	$(BIN)/headway bench --out bench-out $(ARGS)
+
+weights: $(READY)  ## fetch published models' weights for the tests that want them: 325 MB (ARGS names some; mpnet only so)
+	@PYTHONPATH=tests $(BIN)/python -m weights $(ARGS)
 
 clean:  ## remove .venv and everything else that can be made again
 	rm -rf $(VENV) build dist $(LIBRARY) .hypothesis .mypy_cache .pytest_cache .ruff_cache

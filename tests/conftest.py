@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -11,6 +12,8 @@ import torch
 # No deadline: a test never fails for being slow. The same examples in every run, so that a failure repeats.
 hypothesis.settings.register_profile("headway", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("headway")
+
+sys.path.append(str(Path(__file__).parent))  # for `import weights`
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
@@ -26,12 +29,31 @@ def _same_start() -> Iterator[None]:
         torch._dynamo.reset()
 
 
+@pytest.fixture(scope="session")
+def weights() -> Callable[[str], Path]:
+    """weights("minilm") is the folder of these published weights, or a skip that says how to get them."""
+    from weights import folder, why_not
+
+    def found(name: str) -> Path:
+        if missing := why_not(name):
+            pytest.skip(missing)
+        return folder(name)
+
+    return found
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` are skipped where there is none, those on the CPU kernel where it was not compiled."""
+    """Tests marked `gpu` are skipped where there is none, those on the CPU kernel where it was not compiled.
+
+    Those that ask for weights are marked so.
+    """
     from headway.kernels.cpu import _library
 
     missing = _library.why_not()
     for item in items:
+        if "weights" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.weights)
         call = getattr(item, "callspec", None)
         if missing and call is not None and call.params.get("kernel") == "cpu":
             item.add_marker(pytest.mark.skip(reason=missing))

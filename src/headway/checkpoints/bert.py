@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 from torch import nn
 
@@ -37,11 +38,17 @@ class BERT(Family):
         for architecture in ("BertForMaskedLM", "BertModel")
     )
     prefix = "bert."
-    ignored = ("*pooler.*", "*position_ids", "cls.predictions.decoder.*", "cls.seq_relationship.*")
+    ignored: ClassVar[tuple[str, ...]] = (
+        "*pooler.*",
+        "*position_ids",
+        "cls.predictions.decoder.*",
+        "cls.seq_relationship.*",
+    )
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("position_embedding_type", "absolute")
         config.only("is_decoder", False)
+        config.only("tie_word_embeddings", True)
         width, norm = config["hidden_size"], partial(nn.LayerNorm, eps=config.get("layer_norm_eps", 1e-12))
         activation = config.activation("hidden_act")
         blocks = [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from torch import nn
 
@@ -12,6 +14,61 @@ from ..nn import Block, Embedding, Head, MultiHeadAttention
 from ..positions import PositionEncoding
 from ._base import Config, Family
 from ._rules import Rule
+
+ROPES: tuple[dict[str, Any], ...] = (
+    {"rope_type": "default", "rope_theta": 500.0},
+    {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0},
+    {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 4.0},
+    {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16},
+    {
+        "rope_type": "longrope",
+        "rope_theta": 500.0,
+        "factor": 2.0,
+        "original_max_position_embeddings": 32,
+        "short_factor": [1.0, 1.5, 2.0, 3.0],
+        "long_factor": [2.0, 3.0, 5.0, 9.0],
+    },
+    {
+        "rope_type": "llama3",
+        "rope_theta": 500.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    },
+)
+"""Each rope_type once, for the examples."""
+
+QWEN = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
+USUAL: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"sliding_window": 4096},
+    "qwen2": {"attention_bias": "qkv", **QWEN},
+    "qwen3": QWEN,
+    "smollm3": {
+        "rope_theta": 2_000_000.0,
+        "tie_word_embeddings": True,
+        "use_sliding_window": False,
+        "no_rope_layer_interval": 4,
+    },
+}
+"""What a config without these keys means, by model_type; elsewhere they mean nothing."""
+SHOWN: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("LlamaModel", "llama", {"head_dim": 12, "attention_bias": True}),
+    *(("LlamaForCausalLM", "llama", {"rope_parameters": rope}) for rope in ROPES),
+    ("MistralForCausalLM", "mistral", {"sliding_window": 5, "tie_word_embeddings": True}),
+    ("MistralForCausalLM", "mistral", {"rms_norm_eps": 0.1}),
+    ("Qwen2ForCausalLM", "qwen2", {}),
+    ("Qwen2ForCausalLM", "qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
+    ("Qwen3ForCausalLM", "qwen3", {"head_dim": 16}),
+    ("SmolLM3ForCausalLM", "smollm3", {"no_rope_layers": [1, 0, 1], "pad_token_id": 0}),
+    (
+        "SmolLM3ForCausalLM",
+        "smollm3",
+        {"pad_token_id": 0, "no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 5},
+    ),
+)
+"""Architecture, model_type and what else its example has."""
 
 
 class LLaMA(Family):
@@ -41,24 +98,17 @@ class LLaMA(Family):
             "max_position_embeddings": 64,
             **more,
         }
-        for architecture, kind, more in (
-            ("LlamaForCausalLM", "llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
-            ("LlamaModel", "llama", {"head_dim": 12, "attention_bias": True}),
-            ("MistralForCausalLM", "mistral", {"sliding_window": 5, "tie_word_embeddings": True}),
-            ("Qwen2ForCausalLM", "qwen2", {}),
-            ("Qwen3ForCausalLM", "qwen3", {"head_dim": 16}),
-            ("SmolLM3ForCausalLM", "smollm3", {"no_rope_layers": [1, 0, 1], "pad_token_id": 0}),
-        )
+        for architecture, kind, more in SHOWN
     )
     prefix = "model."
     ignored = ("*rotary_emb.inv_freq", "lm_head.weight")
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("mlp_bias", False)
+        config = Config({**USUAL.get(config.get("model_type"), {}), **config})
         width, heads, layers = config["hidden_size"], config["num_attention_heads"], config["num_hidden_layers"]
         head_dim = config.get("head_dim", width // heads)
         norm = partial(nn.RMSNorm, eps=config.get("rms_norm_eps", 1e-6))
-        bias: bool | str = "qkv" if config.get("model_type") == "qwen2" else config.get("attention_bias", False)
         blocks = [
             Block(
                 width,
@@ -72,14 +122,15 @@ class LLaMA(Family):
                     heads,
                     num_kv_heads=config.get("num_key_value_heads", heads),
                     head_dim=head_dim,
-                    bias=bias,
+                    bias=config.get("attention_bias", False),
                     qk_norm=norm if config.get("model_type") == "qwen3" else None,
                     dropout=config.get("attention_dropout", 0.0),
                 ),
             )
             for _ in range(layers)
         ]
-        stack = Stack(blocks, _encodings(config, head_dim, layers), _masks(config, layers), norm=norm(width))
+        encodings = _encodings(config, head_dim, layers)
+        stack = Stack(blocks, encodings, _masks(config, encodings), norm=norm(width))
         logits = Head(width, config["vocab_size"], tied=config.get("tie_word_embeddings", False)) if head else None
         return Decoder.of_parts(Embedding(config["vocab_size"], width), stack, logits)
 
@@ -107,18 +158,18 @@ class LLaMA(Family):
 
 def _encodings(config: Config, head_dim: int, layers: int) -> list[PositionEncoding | None]:
     """RoPE in each layer, but in those that SmolLM 3 leaves out."""
-    rope = config.rope(head_dim)
-    turned = config.get("no_rope_layers", [1] * layers)  # 1 where there is rotation
+    rope, every = config.rope(head_dim), config.get("no_rope_layer_interval", layers + 1)
+    turned = config.get("no_rope_layers", [(layer + 1) % every for layer in range(layers)])  # 0: no rotation
     return [rope if turned[layer] else None for layer in range(layers)]
 
 
-def _masks(config: Config, layers: int) -> list[Mask | None]:
-    """A window in the layers that have one."""
+def _masks(config: Config, encodings: Sequence[PositionEncoding | None]) -> list[Mask | None]:
+    """A window in the layers that have one: those named, in Qwen those from a layer on, in SmolLM 3 those unturned."""
     size = config.get("sliding_window")
-    kinds = config.get("layer_types")
     if size is None or not config.get("use_sliding_window", True):
-        return [None] * layers
-    if kinds is None:
-        first = config.get("max_window_layers", 0)  # Qwen: layers below see all
-        kinds = ["sliding_attention" if layer >= first else "full_attention" for layer in range(layers)]
-    return [Window(size - 1) if kind == "sliding_attention" else None for kind in kinds]
+        return [None] * len(encodings)
+    smol, first = config.get("model_type") == "smollm3", config.get("max_window_layers", 0)
+    windowed = [encoding is None if smol else layer >= first for layer, encoding in enumerate(encodings)]
+    if (kinds := config.get("layer_types")) is not None:
+        windowed = [kind == "sliding_attention" for kind in kinds]
+    return [Window(size - 1) if one else None for one in windowed]

@@ -169,9 +169,13 @@ class Block(nn.Module):
         """x and what the part adds to it; ``before`` is shown to the part in front of x."""
         shown = x if before is None else torch.cat([before, x], dim=1)
         if self.norm_first:
-            return x + self.dropout(part(norm(shown)))
-        out: Tensor = norm(x + self.dropout(part(shown)))
+            return x + self._dropped(part(norm(shown)))
+        out: Tensor = norm(x + self._dropped(part(shown)))
         return out
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        dropout = self.dropout  # asked here, a token of decoding is spared ninety calls that do nothing
+        return dropout(x) if dropout.training else x
 
 
 class ParallelBlock(Block):
@@ -196,4 +200,4 @@ class ParallelBlock(Block):
         normed = self.attention_norm(x)
         shown = normed if memory is None else torch.cat([self.attention_norm(memory), normed], dim=1)
         other = normed if self.feed_forward_norm is None else self.feed_forward_norm(x)
-        return x + self.dropout(attend(shown)) + self.dropout(feed(other))
+        return x + self._dropped(attend(shown)) + self._dropped(feed(other))

@@ -80,5 +80,6 @@ class FeedForward(nn.Module):
         activate = ACTIVATIONS[self.activation]
         hidden = self.up_proj(x)
         hidden = activate(hidden) if self.gate_proj is None else activate(self.gate_proj(x)) * hidden
-        out: Tensor = self.down_proj(self.dropout(hidden))
+        hidden = self.dropout(hidden) if self.dropout.training else hidden
+        out: Tensor = self.down_proj(hidden)
         return out

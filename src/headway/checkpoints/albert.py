@@ -1,0 +1,117 @@
+"""ALBERT."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import nn
+
+from ..models import Encoder, Stack
+from ..nn import Block, Embedding, Head
+from ..nn.feed_forward import Activation
+from ..positions import Learned
+from ._base import Config, Family
+from ._rules import Rule
+
+
+class ALBERT(Family):
+    """An encoder of BERT's shape whose layers share their parameters, on narrower embeddings.
+
+    Layer i of L is group ⌊i·G/L⌋ of G, each of which is one block or several, one behind the other; published models
+    have one group of one block. Words, positions and types are embedding_size wide; a norm and a projection to
+    hidden_size follow. The head for masked words goes back to embedding_size before the tied embeddings. The pooler and
+    the head for the order of sentences are left out.
+    Cite: Lan et al. 2020.
+    """
+
+    architectures = {"AlbertModel": False, "AlbertForMaskedLM": True}
+    examples = tuple(
+        {
+            "architectures": [architecture],
+            "model_type": "albert",
+            "vocab_size": 40,
+            "embedding_size": 16,
+            "hidden_size": 32,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "intermediate_size": 48,
+            "max_position_embeddings": 64,
+            **groups,
+        }
+        for architecture, groups in (
+            ("AlbertForMaskedLM", {}),
+            (
+                "AlbertModel",
+                {"num_hidden_groups": 2, "inner_group_num": 2, "hidden_act": "relu", "layer_norm_eps": 0.1},
+            ),
+        )
+    )
+    prefix = "albert."
+    ignored = ("*pooler.*", "*position_ids", "predictions.decoder.*", "sop_classifier.*")
+
+    def build(self, config: Config, *, head: bool) -> nn.Module:
+        config.only("position_embedding_type", "absolute")
+        config.only("tie_word_embeddings", True)
+        narrow, width, layers = config["embedding_size"], config["hidden_size"], config["num_hidden_layers"]
+        norm = partial(nn.LayerNorm, eps=config.get("layer_norm_eps", 1e-12))
+        activation = config.activation("hidden_act", "gelu_new")
+        dropout = config.get("hidden_dropout_prob", 0.0)
+        groups = [
+            [
+                Block(
+                    width,
+                    config["num_attention_heads"],
+                    feed_forward_dim=config["intermediate_size"],
+                    activation=activation,
+                    norm=norm,
+                    norm_first=False,
+                    dropout=dropout,
+                )
+                for _ in range(config.get("inner_group_num", 1))
+            ]
+            for _ in range(config.get("num_hidden_groups", 1))
+        ]
+        stack = Stack(
+            # in floats, as there: what is rounded decides which group some layers of uneven numbers are
+            [block for layer in range(layers) for block in groups[int(layer / (layers / len(groups)))]],
+            Learned(config["max_position_embeddings"], narrow),
+            entry=nn.Sequential(norm(narrow), nn.Dropout(dropout), nn.Linear(narrow, width)),
+        )
+        embedding = Embedding(config["vocab_size"], narrow, num_types=config.get("type_vocab_size", 2))
+        turn = nn.Sequential(nn.Linear(width, narrow), Activation(activation), norm(narrow))
+        return Encoder.of_parts(
+            embedding,
+            stack,
+            Head(narrow, config["vocab_size"], tied=True, bias=True, transform=turn) if head else None,
+        )
+
+    def body(self, config: Config) -> tuple[Rule, ...]:
+        rules = [
+            Rule("embeddings.word_embeddings.weight", "embedding.weight"),
+            Rule("embeddings.position_embeddings.weight", "stack.encodings.0.table"),
+            Rule("embeddings.token_type_embeddings", "embedding.types"),
+            Rule("embeddings.LayerNorm", "stack.entry.0"),
+            Rule("encoder.embedding_hidden_mapping_in", "stack.entry.2"),
+        ]
+        inner = config.get("inner_group_num", 1)
+        for number in range(inner * config.get("num_hidden_groups", 1)):
+            layer = f"encoder.albert_layer_groups.{number // inner}.albert_layers.{number % inner}."
+            block = f"stack.blocks.{number}."
+            rules += [
+                Rule(layer + "attention.query", block + "attention.q_proj"),
+                Rule(layer + "attention.key", block + "attention.k_proj"),
+                Rule(layer + "attention.value", block + "attention.v_proj"),
+                Rule(layer + "attention.dense", block + "attention.out_proj"),
+                Rule(layer + "attention.LayerNorm", block + "attention_norm"),
+                Rule(layer + "ffn", block + "feed_forward.up_proj"),
+                Rule(layer + "ffn_output", block + "feed_forward.down_proj"),
+                Rule(layer + "full_layer_layer_norm", block + "feed_forward_norm"),
+            ]
+        return tuple(rules)
+
+    def head(self, config: Config) -> tuple[Rule, ...]:
+        return (
+            Rule("predictions.dense", "head.transform.0"),
+            Rule("predictions.LayerNorm", "head.transform.2"),
+            Rule("predictions.bias", "head.bias"),
+        )

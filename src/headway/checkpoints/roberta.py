@@ -1,0 +1,75 @@
+"""RoBERTa, XLM-RoBERTa and CamemBERT."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import nn
+
+from ._base import Config
+from ._rules import After, Rule
+from .bert import BERT
+
+
+class RoBERTa(BERT):
+    """BERT, whose table of positions begins behind the row of the padding.
+
+    Positions: the first token is at row pad_token_id + 1 of the table, so a table of 514 rows is for 512 tokens; the
+    rows before are left out here, and positions count from 0. Transformers counts the tokens that are not padding by
+    their ids, which is what ``Coordinates.padded`` says of rows padded in front. Where the id of padding stands between
+    other tokens, transformers skips it and headway, which reads no meaning into ids, counts it. The head has other
+    names, and a gelu in any case, so that layers with another activation are refused where there is a head.
+    Cite: Liu et al. 2019; Conneau et al. 2020 (XLM-RoBERTa); Martin et al. 2020 (CamemBERT).
+    """
+
+    architectures = {
+        f"{name}{suffix}": head
+        for name in ("Roberta", "XLMRoberta", "Camembert")
+        for suffix, head in (("Model", False), ("ForMaskedLM", True))
+    }
+    examples = tuple(
+        {
+            "architectures": [architecture],
+            "model_type": kind,
+            "vocab_size": 40,
+            "hidden_size": 32,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "intermediate_size": 48,
+            "max_position_embeddings": 66,
+            **more,
+        }
+        for architecture, kind, more in (
+            ("RobertaForMaskedLM", "roberta", {}),
+            ("XLMRobertaModel", "xlm-roberta", {"type_vocab_size": 1, "layer_norm_eps": 0.1}),
+            ("XLMRobertaForMaskedLM", "xlm-roberta", {"pad_token_id": 3}),
+            ("CamembertModel", "camembert", {}),
+        )
+    )
+    prefix = "roberta."
+    ignored = ("*pooler.*", "*position_ids", "lm_head.decoder.*")
+
+    def build(self, config: Config, *, head: bool) -> nn.Module:
+        config.only("tie_word_embeddings", True)
+        if head:
+            config.only("hidden_act", "gelu")
+        rows = config["max_position_embeddings"] - _first(config)
+        return super().build(Config({**config, "max_position_embeddings": rows}), head=head)
+
+    def body(self, config: Config) -> tuple[Rule, ...]:
+        table = "stack.encodings.0.table"
+        return tuple(
+            replace(rule, change=After(_first(config))) if rule.ours == table else rule for rule in super().body(config)
+        )
+
+    def head(self, config: Config) -> tuple[Rule, ...]:
+        return (
+            Rule("lm_head.dense", "head.transform.0"),
+            Rule("lm_head.layer_norm", "head.transform.2"),
+            Rule("lm_head.bias", "head.bias"),
+        )
+
+
+def _first(config: Config) -> int:
+    """The row of the first token."""
+    return int(config.get("pad_token_id", 1)) + 1

@@ -1,0 +1,53 @@
+"""LLaMA's own traps: rotations that depend on the length, windows by layer."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headway
+from headway.checkpoints import Config
+from headway.checkpoints.llama import ROPES, LLaMA
+from headway.masks import Window
+from headway.testing.checkpoints import compare, their_model
+
+pytest.importorskip("transformers")
+SMALL = {key: value for key, value in LLaMA.examples[0].items() if key not in ("head_dim", "attention_bias")}
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_a_rotation_that_changes_beyond_the_trained_length(kind: str, tmp_path: Path) -> None:
+    """11 tokens where 8 were trained; token by token transformers keeps keys as they were turned first, so that its
+    generation is another function there."""
+    rope: dict[str, Any] = copy.deepcopy(next(one for one in ROPES if one["rope_type"] == kind))
+    if kind == "longrope":
+        rope["original_max_position_embeddings"] = 8
+    config = {**SMALL, "rope_parameters": rope, "max_position_embeddings": 8 if kind == "dynamic" else 16}
+    theirs = their_model(config)
+    theirs.save_pretrained(tmp_path)
+    ours = headway.load(tmp_path)
+    compare(ours, theirs)
+    plain = {**config, "rope_parameters": ROPES[0]}
+    theirs = their_model(plain)
+    with pytest.raises(AssertionError, match="differ"):
+        compare(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("values", "windows"),
+    [
+        ({"sliding_window": 5}, [4, 4, 4]),
+        ({"sliding_window": None}, [None, None, None]),
+        ({"sliding_window": 5, "use_sliding_window": False}, [None, None, None]),
+        ({"sliding_window": 5, "use_sliding_window": True, "max_window_layers": 2}, [None, None, 4]),
+        (
+            {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+            [4, None, 4],
+        ),
+    ],
+)
+def test_which_layers_have_a_window(values: dict[str, Any], windows: list[int | None]) -> None:
+    model = LLaMA().build(Config({**SMALL, **values}), head=False)
+    found = [one.left if isinstance(one, Window) else None for one in model.stack.masks]  # type: ignore[union-attr]
+    assert found == windows
