@@ -1,6 +1,11 @@
 """Whole models: the Transformer as encoder, as decoder and as both, and a recurrent baseline."""
 
 from .config import TransformerConfig as TransformerConfig
+from .generate import Generated as Generated
+from .generate import Step as Step
+from .generate import generate as generate
+from .generate import probabilities as probabilities
+from .generate import stream as stream
 from .recurrent import RecurrentLM as RecurrentLM
 from .transformer import Decoder as Decoder
 from .transformer import Encoder as Encoder
@@ -15,5 +20,10 @@ __all__ = [
     "Decoder",
     "EncoderDecoder",
     "Stack",
+    "generate",
+    "stream",
+    "probabilities",
+    "Generated",
+    "Step",
     "RecurrentLM",
 ]

@@ -121,6 +121,12 @@ class Stack(nn.Module):
     def _encodings(self) -> list[PositionEncoding]:
         return cast(list[PositionEncoding], list(self.encodings))
 
+    def new_cache(self) -> StackCache:
+        """An empty cache for these layers."""
+        known = self._encodings
+        encodings = [None if number is None else known[number] for number in self._encoding_of_layer]
+        return StackCache(len(self.layers), self.masks, encodings)
+
     def initialise(self, std: float) -> None:
         """Linear maps N(0, std²), where they add to the residual N(0, std²/parts); biases 0, norms 1."""
         added = [name for name, _ in self.blocks.named_modules() if name.endswith(RESIDUAL)]
@@ -158,9 +164,12 @@ class Stack(nn.Module):
             )
         past = None if before is None else before.coordinates
         coordinates = continued(past, positions, x.shape[1], x.device)
-        everything = coordinates if before is None else joined(past, coordinates)
-        seats = [_Seat(encoding, coordinates, everything, memory is not None) for encoding in self._encodings]
-        nowhere = _Seat(None, coordinates, everything, memory is not None)
+        if cache is not None:
+            everything = cache.enter(coordinates)
+        else:
+            everything = [coordinates if memory is None else joined(past, coordinates)] * len(self.layers)
+        seats = [_Seat(encoding, coordinates, memory is not None) for encoding in self._encodings]
+        nowhere = _Seat(None, coordinates, memory is not None)
         for seat in seats:
             x = seat.embed(x)
         x = self.dropout(self.entry(x))
@@ -173,7 +182,7 @@ class Stack(nn.Module):
                 x,
                 mask=mask if own is None else also(own, mask),
                 positions=seat.tokens,
-                key_positions=None if before is None else seat.keys,
+                key_positions=None if before is None else seat.keys(everything[layer]),
                 encoding=seat.encoding,
                 cache=None if cache is None else cache.layers[layer],
                 memory=None if memory is None or not len(memory) else memory.states[layer],
@@ -182,10 +191,10 @@ class Stack(nn.Module):
                 context_positions=context_positions,
                 context_cache=None if cache is None or context is None else cache.context[layer],
             )
-        if cache is not None:
-            cache.coordinates = everything
+            if cache is not None:
+                cache.settle(layer)
         if memory is not None:
-            memory.store(states, everything)
+            memory.store(states, everything[0])
         out: Tensor = self.norm(x)
         return out
 
@@ -193,24 +202,26 @@ class Stack(nn.Module):
 class _Seat:
     """An encoding, and where tokens and keys are for it: computed once for all layers that use it."""
 
-    def __init__(
-        self,
-        encoding: PositionEncoding | None,
-        tokens: Coordinates,
-        everything: Coordinates,
-        with_memory: bool,
-    ) -> None:
+    def __init__(self, encoding: PositionEncoding | None, tokens: Coordinates, with_memory: bool) -> None:
         acts = frozenset() if encoding is None else encoding.acts
         self.tokens = tokens if encoding is None else encoding.place(tokens)
         self._embed = encoding.embed if encoding is not None and "embed" in acts else None
         # What only embeds has done its work at the bottom.
         self.encoding = encoding if acts & LAYER_HOOKS else None
-        if everything is tokens:
-            self.keys = self.tokens
-        elif with_memory and self.encoding is not None:
-            self.keys = self.encoding.place(everything)
+        self._with_memory = with_memory
+        self._keys = [(tokens, self.tokens)]
+
+    def keys(self, everything: Coordinates) -> Coordinates:
+        """Where keys are for the encoding: computed once for layers that hold the same."""
+        for known, placed in self._keys:
+            if known is everything:
+                return placed
+        if self._with_memory and self.encoding is not None:
+            found = self.encoding.place(everything)
         else:
-            self.keys = key_coordinates(self.encoding, everything)
+            found = key_coordinates(self.encoding, everything)
+        self._keys.append((everything, found))
+        return found
 
     def embed(self, x: Tensor) -> Tensor:
         return x if self._embed is None else self._embed(x, self.tokens)
@@ -311,7 +322,7 @@ class _OneStack(Transformer):
 
     def new_cache(self) -> StackCache:
         """An empty cache for decoding with this model."""
-        return StackCache(len(self.stack.layers))
+        return self.stack.new_cache()
 
 
 class Encoder(_OneStack):
@@ -453,7 +464,7 @@ class EncoderDecoder(Transformer):
 
     def new_cache(self) -> StackCache:
         """An empty cache for decoding with this model."""
-        return StackCache(len(self.decoder.layers))
+        return self.decoder.new_cache()
 
     def forward(
         self,

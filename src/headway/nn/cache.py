@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
+from ..masks import And, Chunked, KeepFirst, Mask, Or, Prefix, Window
+from ..positions import Compose, PositionEncoding
 
 
 def continued(
@@ -55,11 +59,41 @@ def _last(length: int | Tensor) -> int | Tensor:
     return length[:, -1:] if isinstance(length, Tensor) else length
 
 
+class Slots(NamedTuple):
+    """The tokens that a cache keeps: some first ones of each row, and all from one slot on."""
+
+    first: Tensor
+    """int64 [b or 1, count]"""
+    latest: int
+
+    def of(self, x: Tensor, dim: int) -> Tensor:
+        """The slots of x, whose first dimension is the batch; one row of slots is for all."""
+        last = x.narrow(dim, self.latest, x.shape[dim] - self.latest)
+        if not self.first.shape[1]:
+            return last
+        first = self.first_of(x, dim)
+        return torch.cat([first, last.expand(first.shape[0], *last.shape[1:])], dim)
+
+    def first_of(self, x: Tensor, dim: int) -> Tensor:
+        """A copy of the first ones alone."""
+        if self.first.shape[0] == 1:
+            return x.index_select(dim, self.first[0])
+        shape = [1] * x.ndim
+        shape[0], shape[dim] = self.first.shape
+        rows = x.expand(self.first.shape[0], *x.shape[1:])
+        return rows.take_along_dim(self.first.reshape(shape), dim)
+
+
 class _Tokens:
-    """A tensor [batch, …, tokens, width] that grows in place: its room doubles when it is full."""
+    """A tensor [batch, …, tokens, width] that grows in place and can forget what lies before its latest tokens.
+
+    The tokens stand together somewhere in a room. When it is full, they move into a new one of twice their number; so
+    what forgets as much as it gains stays in rooms of one size, and moves once in a room's length.
+    """
 
     def __init__(self) -> None:
         self.room: Tensor | None = None
+        self.start = 0
         self.length = 0
 
     def __len__(self) -> int:
@@ -68,41 +102,53 @@ class _Tokens:
     def view(self) -> Tensor:
         if self.room is None:
             raise HeadwayError("the cache is empty: append keys and values before reading it")
-        return self.room[..., : self.length, :]
+        return self.room[..., self.start : self.start + self.length, :]
 
     def append(self, new: Tensor) -> Tensor:
         """All tokens so far, the new ones last."""
-        stop = self.length + new.shape[-2]
+        length = self.length + new.shape[-2]
         if self.room is None:
             self.room = new.new_empty(*new.shape[:-2], 0, new.shape[-1])
         if torch.is_grad_enabled() and (new.requires_grad or self.room.requires_grad):
             # What is written in place cannot be differentiated through.
-            self.room = torch.cat([self.view(), new], dim=-2)
+            self.room, self.start = torch.cat([self.view(), new], dim=-2), 0
         else:
-            if stop > self.room.shape[-2]:
-                capacity = max(stop, 2 * self.length)
+            if self.start + length > self.room.shape[-2]:
+                capacity = max(length, 2 * self.length)
                 room = new.new_empty(*new.shape[:-2], capacity, new.shape[-1], dtype=self.room.dtype)
                 room[..., : self.length, :] = self.view()
-                self.room = room
-            self.room[..., self.length : stop, :] = new
-        self.length = stop
+                self.room, self.start = room, 0
+            self.room[..., self.start + self.length : self.start + length, :] = new
+        self.length = length
         return self.view()
 
     def select(self, rows: Tensor) -> None:
         if self.room is not None:
-            self.room = self.view()[rows]
+            self.room, self.start = self.view()[rows], 0
 
-    def take(self, slots: Tensor) -> None:
-        if self.length:
-            self.room, self.length = _taken(self.view(), slots, -2), slots.shape[1]
+    def keep(self, slots: Slots) -> None:
+        if not self.length or self.room is None:
+            return
+        held, count = self.view(), slots.first.shape[1]
+        length = count + self.length - slots.latest
+        tracked = torch.is_grad_enabled() and self.room.requires_grad
+        if self.room.shape[-2] > 2 * length or (tracked and count):
+            # A copy, so that a room too large is freed.
+            self.room, self.start = slots.of(held, -2).clone(), 0
+        else:
+            if count:  # they move up to the latest
+                held[..., slots.latest - count : slots.latest, :] = slots.first_of(held, -2)
+            self.start += slots.latest - count
+        self.length = length
 
 
 class KeyValueCache:
     """Keys and values that one attention layer has computed, so that a next token costs one row of scores.
 
     Keys are stored as the encoding prepared them, or as projected where the encoding says that they must not
-    be (``cache_prepared = False``). Room doubles when it is full, so that n tokens cost O(n) copies in all.
-    With gradients the tokens are concatenated instead, which is right and slower.
+    be (``cache_prepared = False``). Room doubles when it is full, so that n tokens cost O(n) copies in all; where
+    ``keep`` bounds the tokens, it bounds the room too. With gradients the tokens are concatenated instead, which is
+    right and slower.
 
         cache = KeyValueCache()
         for token in tokens:  # [batch, 1, embed_dim]
@@ -167,17 +213,22 @@ class KeyValueCache:
         """Forgets all but the first and the last tokens of each row (attention sinks and a window).
 
         Padding in front is no token of a row's: a row has its own first ones. The tokens keep their places in the
-        stream, so that ``StreamingLLM`` can tell what was forgotten. Raises HeadwayError for counts below 0.
+        stream, so that ``StreamingLLM`` can tell what was forgotten. Called after each step it copies nothing but the
+        first tokens, and the room stays below twice the tokens kept. Raises HeadwayError for counts below 0.
         """
-        slots = _kept(self, self.coordinates, first, last)
+        at = self.coordinates
+        if at is None:
+            at = Coordinates.span(len(self), device=self.keys.device if len(self) else None)
+        slots = kept(at, first, last)
         if slots is not None:
-            self._take(slots)
+            self.take(slots)
+            if self.coordinates is not None:
+                self.coordinates = remaining(self.coordinates, slots)
 
-    def _take(self, slots: Tensor) -> None:
+    def take(self, slots: Slots) -> None:
+        """Forgets all but these slots; the coordinates, if any are held, stay as they are."""
         for tokens in (self._keys, self._values, self._inputs):
-            tokens.take(slots)
-        if self.coordinates is not None:
-            self.coordinates = _remaining(self.coordinates, slots)
+            tokens.keep(slots)
 
     def reorder(self, rows: Tensor) -> None:
         """Rows of the batch in another order, repeated or left out: int64 [new batch] (beams)."""
@@ -203,41 +254,69 @@ def cropped(coordinates: Coordinates, length: int) -> Coordinates | None:
     )
 
 
-def _kept(cache: KeyValueCache, at: Coordinates | None, first: int, last: int) -> Tensor | None:
-    """The slots [b or 1, first + last] of the first real tokens and of the last ones; None where all are kept."""
+class Held(NamedTuple):
+    """How many tokens of each row a cache holds: its first ones and its last ones."""
+
+    first: int
+    last: int
+
+    @staticmethod
+    def under(mask: Mask | None) -> Held | None:
+        """What a mask lets later tokens see of those before them; None where that may be all.
+
+        At least the last token is held, since it tells where the stream goes on.
+        """
+        if isinstance(mask, Window) and mask.left is not None:
+            return Held(0, max(mask.left, 1))
+        if isinstance(mask, Chunked):
+            return Held(0, max(mask.size * (mask.previous + 1) - 1, 1))
+        if isinstance(mask, KeepFirst):
+            return Held(mask.count, 1)
+        if isinstance(mask, Prefix) and isinstance(mask.length, int):
+            return Held(mask.length, 1)
+        if isinstance(mask, (And, Or)):
+            parts = [Held.under(part) for part in mask.masks]
+            bounded = [part for part in parts if part is not None]
+            if isinstance(mask, And):
+                return min(bounded, key=sum, default=None)
+            if len(bounded) == len(parts):
+                return Held(max(part.first for part in bounded), max(part.last for part in bounded))
+        return None
+
+
+def reads_others(encoding: PositionEncoding | None) -> bool:
+    """Whether what an encoding makes of a query and a key can depend on tokens beside them: on what lies between."""
+    if encoding is None:
+        return False
+    parts = [part for part in encoding.modules() if isinstance(part, PositionEncoding)]
+    moves = (type(part).relocate is not PositionEncoding.relocate for part in parts if not isinstance(part, Compose))
+    return encoding.reads_input or any(moves)
+
+
+def kept(at: Coordinates, first: int, last: int) -> Slots | None:
+    """The slots of each row's first real tokens and of its last ones; None where those are all."""
     if first < 0 or last < 0:
         raise HeadwayError(f"keep the first {first} and the last {last} tokens: give at least 0 of each")
-    held = len(cache)
-    if first + last >= held:
+    latest = at.index.shape[1] - last
+    if first >= latest:
         return None
-    device, latest = cache.keys.device, held - last
-    start = torch.zeros(1, 1, dtype=torch.long, device=device)
-    if at is not None:  # the row's own first token follows its padding, as long as there is any but the latest
-        start = (at.index < 0).sum(1, keepdim=True).clamp(max=latest - first)
-    window = torch.arange(latest, held, device=device).expand(start.shape[0], -1)
-    return torch.cat([start + torch.arange(first, device=device), window], dim=1)
+    # A row's own first token follows its padding, as long as there is any but the latest.
+    start = (at.index < 0).sum(1, keepdim=True).clamp(max=latest - first)
+    return Slots(start + torch.arange(first, device=at.index.device), latest)
 
 
-def _taken(x: Tensor, slots: Tensor, dim: int) -> Tensor:
-    """The slots of x, whose first dimension is the batch; one row of slots is for all."""
-    if slots.shape[0] == 1:
-        return x.index_select(dim, slots[0])
-    shape = [1] * x.ndim
-    shape[0], shape[dim] = slots.shape
-    rows = x.expand(slots.shape[0], *x.shape[1:])
-    return rows.take_along_dim(slots.reshape(shape), dim)
-
-
-def _remaining(coordinates: Coordinates, slots: Tensor) -> Coordinates:
-    """The coordinates of the slots, which no longer follow one another; their stream is as long as before."""
+def remaining(coordinates: Coordinates, slots: Slots) -> Coordinates:
+    """The coordinates of the slots; their stream is as long as before."""
+    if not slots.first.shape[1]:
+        return coordinates.rows(slots.latest, coordinates.index.shape[1])
     length, document = coordinates.length, coordinates.document
     per_token = isinstance(length, Tensor) and length.shape[1] > 1
     return replace(
         coordinates,
-        position=_taken(coordinates.position, slots, 1),
-        index=_taken(coordinates.index, slots, 1),
-        document=None if document is None else _taken(document, slots, 1),
-        length=_taken(length, slots, 1) if isinstance(length, Tensor) and per_token else length,
+        position=slots.of(coordinates.position, 1),
+        index=slots.of(coordinates.index, 1),
+        document=None if document is None else slots.of(document, 1),
+        length=slots.of(length, 1) if isinstance(length, Tensor) and per_token else length,
         tables=None,
         ordered=False,
         start=None,
@@ -253,39 +332,95 @@ class StackCache:
 
     ``layers`` holds a KeyValueCache for each self-attention, ``context`` one for each cross-attention, which
     is filled once and then read.
+
+    masks and encodings: each layer's own, as the stack has them (None for a layer without). A layer whose mask hides
+    all but the last tokens, as Window and Chunked do, or the first and the last ones, as ``Window(255) | KeepFirst(4)``
+    does, holds those alone: what is decoded is the same, and its room stays below twice these tokens. It holds all
+    where its encoding makes of two tokens what others beside them decide.
     """
 
-    def __init__(self, num_layers: int) -> None:
+    def __init__(
+        self,
+        num_layers: int,
+        masks: Sequence[Mask | None] | None = None,
+        encodings: Sequence[PositionEncoding | None] | None = None,
+    ) -> None:
         self.layers = [KeyValueCache() for _ in range(num_layers)]
         self.context = [KeyValueCache() for _ in range(num_layers)]
-        self.coordinates: Coordinates | None = None
+        nothing = [None] * num_layers
+        pairs = zip(masks or nothing, encodings or nothing, strict=True)
+        self.held = [None if reads_others(encoding) else Held.under(mask) for mask, encoding in pairs]
+        """What each layer holds; None for one that holds all tokens."""
+        self._places: dict[Held | None, Coordinates] = {}
+        self._entered: dict[Held | None, tuple[Slots | None, Coordinates]] = {}
+        self._forgot = False
 
     def __len__(self) -> int:
-        return len(self.layers[0]) if self.layers else 0
+        return max((len(layer) for layer in self.layers), default=0)
+
+    @property
+    def coordinates(self) -> Coordinates | None:
+        """Where the tokens are in the layers that hold most."""
+        return max(self._places.values(), key=lambda at: at.index.shape[1], default=None)
+
+    @coordinates.setter
+    def coordinates(self, at: Coordinates | None) -> None:
+        self._places = {} if at is None else dict.fromkeys(self.held, at)
+
+    def enter(self, new: Coordinates) -> list[Coordinates]:
+        """New tokens come: where the keys of each layer are, theirs among them; one object for layers that hold alike.
+
+        A layer that has attended is to be settled.
+        """
+        keys = {held: joined(self._places.get(held), new) for held in dict.fromkeys(self.held)}
+        slots = {held: None if held is None else kept(at, *held) for held, at in keys.items()}
+        self._entered = {
+            held: (chosen, keys[held] if chosen is None else remaining(keys[held], chosen))
+            for held, chosen in slots.items()
+        }
+        return [keys[held] for held in self.held]
+
+    def settle(self, layer: int) -> None:
+        """The layer has the tokens that entered, and forgets what its mask hides from all tokens to come."""
+        held = self.held[layer]
+        slots, self._places[held] = self._entered[held]
+        if slots is not None:
+            self.layers[layer].take(slots)
+            self._forgot = True
 
     def crop(self, length: int) -> None:
-        """Forgets all but the first ``length`` tokens; the context stays."""
+        """Forgets all but the first ``length`` tokens; the context stays.
+
+        Raises HeadwayError where a layer has forgotten tokens that would be in sight again.
+        """
         _need_within(length, len(self))
+        if self._forgot and length:
+            raise HeadwayError(
+                f"crop to {length} tokens but layers with a window have forgotten some that would be in sight again: "
+                f"decode with StackCache({len(self.layers)}), which forgets nothing"
+            )
         for layer in self.layers:
             layer.crop(length)
-        if self.coordinates is not None:
-            self.coordinates = cropped(self.coordinates, length)
+        places = {held: cropped(at, length) for held, at in self._places.items()}
+        self._places = {held: at for held, at in places.items() if at is not None}
+        self._forgot = False
 
     def keep(self, first: int, last: int) -> None:
         """Forgets all but the first and the last tokens of each row in every layer; the context stays."""
-        slots = _kept(self.layers[0], self.coordinates, first, last) if self.layers else None
-        if slots is not None:
-            for layer in self.layers:
-                layer._take(slots)
-            if self.coordinates is not None:
-                self.coordinates = _remaining(self.coordinates, slots)
+        slots = {held: kept(at, first, last) for held, at in self._places.items()}
+        for held, layer in zip(self.held, self.layers, strict=True):
+            taken = slots.get(held)
+            if taken is not None:
+                layer.take(taken)
+        for held, taken in slots.items():
+            if taken is not None:
+                self._places[held] = remaining(self._places[held], taken)
 
     def reorder(self, rows: Tensor) -> None:
         """Rows of the batch in another order, repeated or left out: int64 [new batch] (beams)."""
         for layer in (*self.layers, *self.context):
             layer.reorder(rows)
-        if self.coordinates is not None:
-            self.coordinates = self.coordinates.select(rows)
+        self._places = {held: at.select(rows) for held, at in self._places.items()}
 
 
 class SegmentMemory:
