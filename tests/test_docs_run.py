@@ -145,8 +145,8 @@ def test_blocks_say_what_they_are(document: str) -> None:
 def test_python_blocks_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    module = types.ModuleType("document")
-    monkeypatch.setitem(sys.modules, "document", module)
+    module = types.ModuleType(re.sub(r"\W", "_", document))  # the compiler remembers modules by name
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     for block in blocks(document):
         if block.language != "python":
             continue

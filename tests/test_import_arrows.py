@@ -18,7 +18,7 @@ LAYERS = [
     ["attention"],
     ["nn"],
     ["vectors", "models"],
-    ["checkpoints", "parallel"],
+    ["checkpoints", "integrations", "parallel"],
     ["inspection"],
     ["testing"],
     ["study"],

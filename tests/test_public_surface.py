@@ -35,7 +35,18 @@ SURFACE = {
     "terms",
     "testing",
 }
-MODULES = ["checkpoints", "integrations.torch", "integrations.transformers", "masks", "models", "nn", "positions", "study", "terms", "testing"]
+MODULES = [
+    "checkpoints",
+    "integrations.torch",
+    "integrations.transformers",
+    "masks",
+    "models",
+    "nn",
+    "positions",
+    "study",
+    "terms",
+    "testing",
+]
 
 
 def names_of(module: ModuleType) -> list[str]:

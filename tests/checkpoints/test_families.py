@@ -13,6 +13,7 @@ pytest.importorskip("transformers")
 EXAMPLES = [
     pytest.param(config, id=f"{name}-{number}-{config['architectures'][0]}")
     for name, family in FAMILIES.items()
+    if family.oracle is None
     for number, config in enumerate(family.examples)
 ]
 
@@ -26,7 +27,7 @@ def test_the_model_is_that_of_transformers(config: dict[str, Any], tmp_path: Pat
 def test_every_architecture_exists_there(architecture: str) -> None:
     import transformers
 
-    assert hasattr(transformers, architecture)
+    assert hasattr(transformers, architecture) == (ARCHITECTURES[architecture].oracle is None)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -227,3 +229,21 @@ def test_what_was_saved_half_leaves_the_old(whole: Path, folder: Path, monkeypat
 def test_a_model_that_was_not_loaded_has_no_config_to_save(tmp_path: Path) -> None:
     with pytest.raises(HeadwayError, match=r"a Decoder that headway\.load did not make"):
         headway.save(models.Decoder(models.TransformerConfig(9, 8, 1, 2)), tmp_path)
+
+
+def test_a_copy_of_the_embeddings_that_is_none(folder: Path) -> None:
+    """A file with a head of its own under a config that ties it: leaving it out would be another model in silence."""
+    embeddings = load_file(folder / "model.safetensors")["transformer.wte.weight"]
+    change_tensors(folder, lambda t: t.update({"lm_head.weight": embeddings.clone()}))
+    headway.load(folder)
+    change_tensors(folder, lambda t: t.update({"lm_head.weight": embeddings + 1}))
+    with pytest.raises(HeadwayError, match=r"lm_head\.weight differs from the token embeddings"):
+        headway.load(folder)
+    headway.load(folder, architecture="GPT2Model")
+
+
+def test_loading_is_quick_to_begin_with(whole: Path) -> None:
+    """First values on the meta device would load torch's compiler, which takes seconds."""
+    code = f"import headway, sys; headway.load({str(whole)!r}); print('torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]

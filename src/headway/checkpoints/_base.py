@@ -97,10 +97,14 @@ class Family:
     each tensor is called there and here. One instance serves all models.
     """
 
+    title: ClassVar[str | None] = None
+    """What the models are called, where it is not the first line of the file."""
     architectures: ClassVar[dict[str, bool]] = {}
     """The names that a config.json has under "architectures", and whether such a model has a head."""
     examples: ClassVar[tuple[dict[str, Any], ...]] = ()
     """Small configs, as a config.json has them: the checks make models of them with random weights."""
+    oracle: ClassVar[str | None] = None
+    """Where numbers come from that the tests hold, where the transformers of today has no such model."""
     prefix: ClassVar[str] = ""
     """What stands before the names of the body's tensors in a model with a head, such as "bert."."""
     ignored: ClassVar[tuple[str, ...]] = ()

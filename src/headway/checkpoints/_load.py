@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ..errors import HeadwayError
 from ..nn.packed import is_packed
@@ -57,14 +58,16 @@ def load(
         values, tensors = read_config(path), None
     family, name = _family(values, architecture)
     config, head = Config(values), family.architectures[name]
-    with torch.device("meta"):
+    with torch.device("meta"), _Unfilled():
         model = family.build(config, head=head)
     tensors = read_tensors(path) if tensors is None else tensors
     prefixed = bool(family.prefix) and any(key.startswith(family.prefix) for key in tensors)
     ignored = list(family.ignored)
     if not head:  # the head that the file may have is left out
         ignored += [f"{rule.theirs}*" for rule in family.head(config)]
-    found = read(family.rules(config, head=head, prefix=prefixed), model, tensors, ignored)
+    found, left_out = read(family.rules(config, head=head, prefix=prefixed), model, tensors, ignored)
+    if head:
+        _check_copies(found.get("embedding.weight"), left_out)
     dtype = dtype or _dtype(config, tensors)
     put(model, {key: _ready(value, dtype, device) for key, value in found.items()})
     left = [key for key, value in named_tensors(model).items() if value.is_meta]
@@ -96,6 +99,18 @@ def save(model: nn.Module, path: str | Path) -> None:
     write(Path(path), {**said, "dtype": str(dtype).removeprefix("torch.")}, tensors)
 
 
+class _Unfilled(TorchFunctionMode):
+    """Leaves tensors without their first values: on the meta device these would have torch load its compiler."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return given.get("tensor", args[0] if args else None)
+        return func(*args, **given)
+
+
 def _family(values: Mapping[str, Any], architecture: str | None) -> tuple[Family, str]:
     from . import ARCHITECTURES
 
@@ -109,6 +124,16 @@ def _family(values: Mapping[str, Any], architecture: str | None) -> tuple[Family
             "with attn_implementation='headway', see headway.integrations.transformers"
         )
     return ARCHITECTURES[name](), name
+
+
+def _check_copies(embeddings: Tensor | None, left_out: Mapping[str, Tensor]) -> None:
+    """Raises where what counts as a copy of the token embeddings, and is left out, is none."""
+    for name, tensor in left_out.items():
+        if embeddings is not None and tensor.shape == embeddings.shape and not torch.equal(tensor, embeddings):
+            raise HeadwayError(
+                f"{name} differs from the token embeddings, to which the config ties it: set tie_word_embeddings to "
+                "false in the config, or give the files of one model"
+            )
 
 
 def _dtype(config: Config, tensors: Mapping[str, Tensor]) -> torch.dtype:

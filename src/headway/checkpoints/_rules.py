@@ -27,8 +27,8 @@ class Change:
         raise NotImplementedError
 
     def shape(self, shapes: Sequence[Shape]) -> tuple[int, ...]:
-        """Of what shape theirs must be."""
-        return tuple(self.write([torch.empty(shape, device="meta") for shape in shapes]).shape)
+        """Of what shape theirs must be; that of ours, where they are one."""
+        return tuple(shapes[0])
 
 
 class AsItIs(Change):
@@ -37,6 +37,10 @@ class AsItIs(Change):
     def __init__(self, *theirs: int) -> None:
         self.theirs = theirs
         """Their shape, where it differs from ours; one of its sizes may be −1."""
+
+    def shape(self, shapes: Sequence[Shape]) -> tuple[int, ...]:
+        one = torch.empty(shapes[0], device="meta")
+        return tuple(one.reshape(self.theirs).shape) if self.theirs else tuple(shapes[0])
 
     def read(self, theirs: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
         return [theirs.reshape(shapes[0])]
@@ -47,6 +51,9 @@ class AsItIs(Change):
 
 class Transposed(Change):
     """Matrices stand [in, out] there and [out, in] here; vectors are the same."""
+
+    def shape(self, shapes: Sequence[Shape]) -> tuple[int, ...]:
+        return tuple(reversed(shapes[0]))
 
     def read(self, theirs: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
         return [theirs.t()]
@@ -74,6 +81,9 @@ class After(Change):
 
     first: int
 
+    def shape(self, shapes: Sequence[Shape]) -> tuple[int, ...]:
+        return self.first + shapes[0][0], *shapes[0][1:]
+
     def read(self, theirs: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
         return [theirs[self.first :]]
 
@@ -92,6 +102,10 @@ class Fused(Change):
 
     groups: int = 0
     transposed: bool = False
+
+    def shape(self, shapes: Sequence[Shape]) -> tuple[int, ...]:
+        whole = sum(shape[0] for shape in shapes), *shapes[0][1:]
+        return whole[::-1] if self.transposed else whole
 
     def read(self, theirs: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
         theirs = theirs.t() if self.transposed else theirs
@@ -188,8 +202,11 @@ def _layers(pattern: str, tensors: Mapping[str, Tensor]) -> int:
 
 def read(
     rules: Sequence[Rule], model: nn.Module, theirs: Mapping[str, Tensor], ignored: Sequence[str] = ()
-) -> dict[str, Tensor]:
-    """Our tensors from theirs; raises HeadwayError naming all that are missing, unexpected or of another shape."""
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Our tensors from theirs, and those of theirs that are ignored.
+
+    Raises HeadwayError naming all that are missing, unexpected or of another shape.
+    """
     tensors = named_tensors(model)
     wanted = entries(rules, tensors)
     names = {entry.theirs for entry in wanted}
@@ -205,11 +222,12 @@ def read(
             wrong["of another shape"].append(f"{entry.theirs} {list(given.shape)}, which should be {list(shape)}")
         else:
             found.update(zip(entry.ours, entry.change.read(given, shapes), strict=True))
-    wrong["unexpected"] = [name for name in theirs if name not in names and not any(fnmatch(name, p) for p in ignored)]
+    left = {name: tensor for name, tensor in theirs.items() if name not in names}
+    wrong["unexpected"] = [name for name in left if not any(fnmatch(name, pattern) for pattern in ignored)]
     said = [f"{what} are {', '.join(which)}" for what, which in wrong.items() if which]
     if said:
         raise HeadwayError(f"the tensors do not fit the config: {'; '.join(said)}: give the files of one model")
-    return found
+    return found, left
 
 
 def written(rules: Sequence[Rule], model: nn.Module) -> dict[str, Tensor]:

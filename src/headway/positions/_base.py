@@ -290,7 +290,7 @@ def added(x: Tensor, code: Tensor) -> Tensor:
 
 def normal(*shape: int) -> nn.Parameter:
     """A parameter drawn from N(0, 0.02²)."""
-    return nn.Parameter(0.02 * torch.randn(*shape))
+    return nn.Parameter(nn.init.normal_(torch.empty(*shape), std=0.02))
 
 
 def stream_length(coordinates: Coordinates) -> Tensor | int:

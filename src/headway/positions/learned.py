@@ -10,7 +10,17 @@ from torch import Tensor, nn
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
-from ._base import PositionEncoding, added, at, need_positive, need_width, oracle_length, readable, stream_length
+from ._base import (
+    PositionEncoding,
+    added,
+    at,
+    need_positive,
+    need_width,
+    normal,
+    oracle_length,
+    readable,
+    stream_length,
+)
 
 
 class Learned(PositionEncoding):
@@ -49,8 +59,7 @@ class Learned(PositionEncoding):
         if extend not in (None, "interpolate"):
             raise HeadwayError(f"extend is {extend!r}: give None or 'interpolate'")
         self.max_length, self.embed_dim, self.extend = max_length, embed_dim, extend
-        drawn = 0.02 * torch.randn(max_length, embed_dim) if initial is None else initial.detach().clone()
-        self.table = nn.Parameter(drawn)
+        self.table = normal(max_length, embed_dim) if initial is None else nn.Parameter(initial.detach().clone())
 
     def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:
         """x [batch, n, embed_dim] with the vector of each position added."""

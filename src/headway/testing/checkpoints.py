@@ -20,7 +20,7 @@ from ..checkpoints._rules import named_tensors
 from ..coordinates import Coordinates
 from ..masks import Padding
 from ..models import Decoder, Encoder, EncoderDecoder, Stack
-from ..positions import PositionEncoding, encoding_name
+from ..positions import ENCODINGS, Compose, PositionEncoding
 
 CLOSE = 1e-5
 """The largest difference allowed, in float32, as a share of the largest number where that is above one."""
@@ -262,30 +262,38 @@ def _check_generation(ours: Any, theirs: Any, count: int = 9) -> None:
 def markdown() -> str:
     """The families as a Markdown table, each measured on its examples: python -m headway.testing.checkpoints."""
     rows = ["| family | positions | outputs differ by | hidden states by | reads |", "| --- | --- | --- | --- | --- |"]
-    for name in FAMILIES:
+    for name, family in FAMILIES.items():
+        title, encodings, reads = cells(name)
+        if family.oracle is not None:
+            rows.append(f"| {title} | {encodings} | {family.oracle} | | {reads} |")
+            continue
         with tempfile.TemporaryDirectory() as folder:
-            found = [
-                check_family(config, Path(folder) / str(number))
-                for number, config in enumerate(FAMILIES[name].examples)
-            ]
+            found = [check_family(config, Path(folder) / str(number)) for number, config in enumerate(family.examples)]
         outputs, states = max(one.outputs for one in found), max(one.hidden_states for one in found)
-        first, *rest = cells(name)
-        rows.append(f"| {first} | {rest[0]} | {outputs:.0e} | {states:.0e} | {rest[1]} |")
+        rows.append(f"| {title} | {encodings} | {outputs:.0e} | {states:.0e} | {reads} |")
     return "\n".join(rows)
 
 
 def cells(name: str) -> tuple[str, str, str]:
     """What the table says of a family but for what is measured: its title, its encodings, its architectures."""
     family = FAMILIES[name]
-    title = (inspect.getmodule(family).__doc__ or "").strip().rstrip(".")
+    title = family.title or (inspect.getmodule(family).__doc__ or "").strip().rstrip(".")
     encodings: list[str] = []
     for config in family.examples:
         with torch.device("meta"):
             model = family().build(Config(config), head=family.architectures[config["architectures"][0]])
         held = [one for stack in model.modules() if isinstance(stack, Stack) for one in stack.encodings]
-        encodings += [encoding_name(one).partition("(")[0] for one in held if isinstance(one, PositionEncoding)]
+        encodings += [_known(one) for one in held if isinstance(one, PositionEncoding)]
     said = ", ".join(f"`{one}`" for one in dict.fromkeys(encodings)) or "none"
     return title, said, ", ".join(f"`{one}`" for one in family.architectures)
+
+
+def _known(encoding: PositionEncoding) -> str:
+    """The name in ENCODINGS of the encoding, or of that which a family's own goes back to."""
+    if isinstance(encoding, Compose):
+        return " + ".join(map(_known, encoding.each))
+    names = {cls: name for name, cls in ENCODINGS.items()}
+    return next(names[cls] for cls in type(encoding).__mro__ if cls in names)
 
 
 if __name__ == "__main__":

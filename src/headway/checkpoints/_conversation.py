@@ -1,0 +1,70 @@
+"""What a model that talks expects to read, and where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import HeadwayError
+from ._files import CONFIG, _json
+from ._gguf import read_metadata
+
+TEMPLATE, SETTINGS, GENERATION = "chat_template.jinja", "tokenizer_config.json", "generation_config.json"
+
+
+def conversation(path: str | Path, messages: Sequence[Mapping[str, str]]) -> str | None:
+    """The messages as the model was taught to read them, up to where its answer begins; None where it was not.
+
+        conversation(path, [{"role": "user", "content": "Name the capital of France."}])
+
+    The template is the model's own, of chat_template.jinja, tokenizer_config.json or the GGUF file; it is run in
+    jinja's sandbox. Raises HeadwayError for a template that cannot be run.
+    """
+    template, words = _template(Path(path))
+    if template is None:
+        return None
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(said: str) -> None:
+        raise TemplateError(said)
+
+    jinja = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    jinja.globals["raise_exception"] = refuse
+    try:
+        text: str = jinja.from_string(template).render(messages=list(messages), add_generation_prompt=True, **words)
+    except TemplateError as error:
+        raise HeadwayError(f"the chat template of {path} cannot be run: {error}: give the prompt as it is") from error
+    return text
+
+
+def stop_ids(path: str | Path) -> list[int]:
+    """The ids with which the model ends what it says, none where it does not say: eos_token_id, of several files."""
+    path = Path(path)
+    if path.suffix == ".gguf":
+        found = read_metadata(path).get("tokenizer.ggml.eos_token_id")
+    else:
+        files = [path / name for name in (GENERATION, CONFIG) if (path / name).is_file()]
+        found = next((value for file in files if (value := _json(file).get("eos_token_id")) is not None), None)
+    return [] if found is None else list(found) if isinstance(found, list) else [found]
+
+
+def _template(path: Path) -> tuple[str | None, dict[str, str]]:
+    """The template, and the words that it may name."""
+    if path.suffix == ".gguf":
+        held = read_metadata(path)
+        tokens = held.get("tokenizer.ggml.tokens", ())
+        ids = {name: held.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
+        words = {f"{name}_token": tokens[at] for name, at in ids.items() if isinstance(at, int) and at < len(tokens)}
+        return held.get("tokenizer.chat_template"), words
+    settings: dict[str, Any] = _json(path / SETTINGS) if (path / SETTINGS).is_file() else {}
+    words = {
+        name: str(value["content"] if isinstance(value, Mapping) else value)
+        for name in ("bos_token", "eos_token")
+        if (value := settings.get(name)) is not None
+    }
+    if (path / TEMPLATE).is_file():
+        return (path / TEMPLATE).read_text(encoding="utf-8"), words
+    template = settings.get("chat_template")
+    return (template if isinstance(template, str) else None), words

@@ -1,0 +1,168 @@
+"""The tokenizer that belongs to a checkpoint, as one of the package ``tokenizers``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import HeadwayError
+from ._files import _json
+from ._gguf import read_metadata
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+FILE, WORDS, SETTINGS = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
+
+NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
+"""Some of tokenizer.ggml.token_type: what is cut from text, what text never holds, what is cut out before all else."""
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+SPLITS = {
+    "llama-bpe": rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{REST}",
+    "qwen2": rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{REST}",
+}
+"""What text is cut into before bytes are merged, by tokenizer.ggml.pre, where that is not GPT-2's own."""
+GPT2 = ("gpt-2", "gpt2", "phi-2")
+DIGITS = ("smollm", "starcoder")
+"""GPT-2's own with each digit by itself."""
+
+
+def tokenizer(path: str | Path) -> Tokenizer:
+    """The tokenizer of a model's folder or GGUF file.
+
+        ids = tokenizer("SmolLM2-135M").encode("The capital of France is").ids
+
+    A folder's tokenizer.json is read as it is, but neither pads nor cuts texts; of vocab.txt a WordPiece tokenizer is made, lower-casing unless
+    tokenizer_config.json says otherwise; of a GGUF file one of bytes in pairs (tokenizer.ggml.model "gpt2"). Special
+    tokens are added where the file adds them; ``encode(text, add_special_tokens=False)`` leaves them out.
+    Raises HeadwayError where there is none of these, for a damaged file, and for a kind of GGUF that is not known.
+    Cite: Sennrich et al. 2016; Radford et al. 2019 (bytes); Wu et al. 2016 (WordPiece).
+    """
+    try:
+        import tokenizers
+    except ModuleNotFoundError as error:
+        raise HeadwayError("reading a tokenizer needs tokenizers: pip install 'headway[checkpoints]'") from error
+    path = Path(path)
+    if path.suffix == ".gguf":
+        return _of_pairs(path, read_metadata(path))
+    if (path / FILE).is_file():
+        try:
+            found = tokenizers.Tokenizer.from_file(str(path / FILE))
+        except Exception as error:  # the package raises Exception itself
+            raise HeadwayError(f"{path / FILE} cannot be read: {error}") from error
+        found.no_padding()  # sentence encoders' files pad each text to one length
+        found.no_truncation()
+        return found
+    if (path / WORDS).is_file():
+        return _of_words(path)
+    raise HeadwayError(f"{path} has neither {FILE} nor {WORDS}: give a model's folder, or a .gguf file")
+
+
+def _of_words(folder: Path) -> Tokenizer:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    settings = _json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
+    try:
+        lines = (folder / WORDS).read_text(encoding="utf-8").split("\n")
+    except ValueError as error:
+        raise HeadwayError(f"{folder / WORDS} cannot be read: {error}") from error
+    words = {word.rstrip("\r"): number for number, word in enumerate(lines[:-1] if lines[-1] == "" else lines)}
+    special = {
+        role: _spelled(settings.get(f"{role}_token", f"[{role.upper()}]"))
+        for role in ("unk", "cls", "sep", "pad", "mask")
+    }
+    missing = [word for role, word in special.items() if role in ("unk", "cls", "sep") and word not in words]
+    if missing:
+        raise HeadwayError(f"{folder / WORDS} has no {', '.join(missing)}: give the vocabulary of a BERT")
+    found = Tokenizer(models.WordPiece(words, unk_token=special["unk"], max_input_chars_per_word=100))
+    found.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        strip_accents=settings.get("strip_accents"),
+        lowercase=settings.get("do_lower_case", True),
+    )
+    found.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    found.decoder = decoders.WordPiece(prefix="##")
+    found.add_special_tokens([word for word in special.values() if word in words])
+    cls, sep = special["cls"], special["sep"]
+    found.post_processor = processors.BertProcessing((sep, words[sep]), (cls, words[cls]))
+    return found
+
+
+def _spelled(token: Any) -> str:
+    """A special token of tokenizer_config.json, which is its text or an object with it."""
+    return str(token["content"] if isinstance(token, Mapping) else token)
+
+
+def _of_pairs(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, processors
+
+    def get(key: str, default: Any = None) -> Any:
+        return metadata.get(f"tokenizer.ggml.{key}", default)
+
+    model, before = get("model"), get("pre", "gpt-2")
+    if model != "gpt2":
+        raise HeadwayError(f"tokenizer.ggml.model is {model!r}: headway reads 'gpt2', pairs of bytes; {_remedy(path)}")
+    tokens, merges = get("tokens", ()), get("merges", ())
+    kinds = get("token_type", (NORMAL,) * len(tokens))
+    if not tokens or len(kinds) != len(tokens) or not all(isinstance(token, str) for token in tokens):
+        raise HeadwayError(f"{path} has {len(tokens)} tokens of {len(kinds)} types: {_remedy(path)}")
+    ids = {token: number for number, token in enumerate(tokens)}
+    pairs = [(left, right) for left, _, right in (str(merge).partition(" ") for merge in merges)]
+    lost = [pair for pair in pairs if not {*pair, "".join(pair)} <= ids.keys()]
+    if lost:
+        raise HeadwayError(f"{path} merges {' and '.join(lost[0])}, which are no tokens: {_remedy(path)}")
+    # Llama 3 takes a word that is a token as it is, whatever its merges would make of it
+    bpe: Any = models.BPE(ids, pairs, ignore_merges=before == "llama-bpe")
+    found = Tokenizer(bpe)
+    _cut(found, before, path)
+    found.decoder = decoders.ByteLevel()
+    for kind, special in ((CONTROL, True), (USER_DEFINED, False)):
+        of_kind = [token for token, its in zip(tokens, kinds, strict=True) if its == kind]
+        (found.add_special_tokens if special else found.add_tokens)(
+            [AddedToken(token, special=special, normalized=False) for token in of_kind]
+        )
+    first = _added(tokens, get("bos_token_id"), get("add_bos_token", before == "llama-bpe"), path)
+    last = _added(tokens, get("eos_token_id"), get("add_eos_token", False), path)
+    if first or last:
+        found.post_processor = processors.TemplateProcessing(
+            single=[*first, "$A", *last],
+            pair=[*first, "$A", *last, *(f"{token}:1" for token in first), "$B:1", *(f"{token}:1" for token in last)],
+            special_tokens=[(token, ids[token]) for token in {*first, *last}],
+        )
+    return found
+
+
+def _cut(found: Tokenizer, before: str, path: Path) -> None:
+    """How text is cut into pieces, each of which is merged by itself."""
+    from tokenizers import Regex, normalizers, pre_tokenizers
+
+    if before in GPT2:
+        found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    elif before in DIGITS:
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        found.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    elif before in SPLITS:
+        pieces = pre_tokenizers.Split(Regex(SPLITS[before]), behavior="isolated")
+        as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        found.pre_tokenizer = pre_tokenizers.Sequence([pieces, as_bytes])
+        if before == "qwen2":
+            found.normalizer = normalizers.NFC()
+    else:
+        known = ", ".join((*GPT2, *DIGITS, *SPLITS))
+        raise HeadwayError(f"tokenizer.ggml.pre is {before!r}: headway knows {known}; {_remedy(path)}")
+
+
+def _added(tokens: tuple[str, ...], number: Any, wanted: Any, path: Path) -> list[str]:
+    """The token that is put beside a text, in a list, or none."""
+    if not wanted or number is None:
+        return []
+    if not isinstance(number, int) or not 0 <= number < len(tokens):
+        raise HeadwayError(f"{path} adds token {number} of {len(tokens)}: {_remedy(path)}")
+    return [tokens[number]]
+
+
+def _remedy(path: Path) -> str:
+    return f"put the model's {FILE} into a folder and read that instead of {path.name}"

@@ -1,0 +1,88 @@
+"""BLOOM."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import nn
+
+from ..models import Decoder, Stack
+from ..nn import Block, Embedding, Head
+from ..positions import ALiBi
+from ._base import Config, Family
+from ._rules import Fused, Rule
+
+
+class BLOOM(Family):
+    """A decoder with the norm before each part, one more behind the embeddings, and ALiBi.
+
+    Positions: slope·(position of the key) there, slope·(minus the distance) here; both differ by a number that each
+    query has for itself, which the softmax takes away, and padding counts for neither. The projections of queries, keys
+    and values are one matrix, in which each head's three lie together. Older configs say n_embed for hidden_size.
+    Cite: Le Scao et al. 2022.
+    """
+
+    architectures = {"BloomModel": False, "BloomForCausalLM": True}
+    examples = tuple(
+        {
+            "architectures": [architecture],
+            "model_type": "bloom",
+            "vocab_size": 40,
+            "hidden_size": 8 * heads,
+            "n_layer": 3,
+            "n_head": heads,
+            "layer_norm_epsilon": 1e-3,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": 3,
+            **more,
+        }
+        for architecture, heads, more in (
+            ("BloomForCausalLM", 4, {}),
+            ("BloomForCausalLM", 6, {"tie_word_embeddings": False}),
+            ("BloomModel", 4, {}),
+        )
+    )
+    prefix = "transformer."
+    ignored = ("lm_head.weight",)
+
+    def build(self, config: Config, *, head: bool) -> nn.Module:
+        config.only("apply_residual_connection_post_layernorm", False)
+        width, heads, layers = _sizes(config)
+        norm = partial(nn.LayerNorm, eps=config.get("layer_norm_epsilon", 1e-5))
+        blocks = [
+            Block(width, heads, activation="gelu_tanh", norm=norm, dropout=config.get("hidden_dropout", 0.0))
+            for _ in range(layers)
+        ]
+        stack = Stack(blocks, ALiBi(heads), entry=norm(width), norm=norm(width))
+        logits = Head(width, config["vocab_size"], tied=config.get("tie_word_embeddings", True)) if head else None
+        return Decoder.of_parts(Embedding(config["vocab_size"], width), stack, logits)
+
+    def body(self, config: Config) -> tuple[Rule, ...]:
+        layer, block = "h.{}.", "stack.blocks.{}."
+        _, heads, _ = _sizes(config)
+        return (
+            Rule("word_embeddings.weight", "embedding.weight"),
+            Rule("word_embeddings_layernorm", "stack.entry"),
+            Rule(layer + "input_layernorm", block + "attention_norm"),
+            Rule(
+                layer + "self_attention.query_key_value",
+                (block + "attention.q_proj", block + "attention.k_proj", block + "attention.v_proj"),
+                Fused(groups=heads),
+            ),
+            Rule(layer + "self_attention.dense", block + "attention.out_proj"),
+            Rule(layer + "post_attention_layernorm", block + "feed_forward_norm"),
+            Rule(layer + "mlp.dense_h_to_4h", block + "feed_forward.up_proj"),
+            Rule(layer + "mlp.dense_4h_to_h", block + "feed_forward.down_proj"),
+            Rule("ln_f", "stack.norm"),
+        )
+
+    def head(self, config: Config) -> tuple[Rule, ...]:
+        return (Rule("lm_head.weight", "head.weight"),)
+
+
+def _sizes(config: Config) -> tuple[int, int, int]:
+    """Width, heads and layers, under the names that they have had."""
+    names = (("n_embed", "hidden_size"), ("num_attention_heads", "n_head"), ("num_hidden_layers", "n_layer"))
+    width, heads, layers = (config[other if config.get(other) is not None else usual] for other, usual in names)
+    return width, heads, layers

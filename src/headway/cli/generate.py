@@ -1,0 +1,112 @@
+"""``headway generate``: a published model goes on with a text, or answers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ._console import console
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+def run(
+    model: Annotated[Path, typer.Argument(help="A folder with config.json and model.safetensors, or a .gguf file.")],
+    prompt: Annotated[
+        str | None, typer.Argument(help="What to go on from; without it, lines are read and answered.")
+    ] = None,
+    chat: Annotated[
+        bool | None, typer.Option("--chat/--plain", help="Whether the prompt is a question, in the model's own form.")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="Tokens to write at most.")] = 256,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token each time.")] = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest tokens that have this share.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the draws.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16; the file's if not given.")] = None,
+) -> None:
+    """Go on with a text, or answer, with a published model: BLOOM, GPT-2, GPT-NeoX, LLaMA, SmolLM, Qwen and others."""
+    import torch
+
+    from .. import checkpoints
+    from ..errors import HeadwayError
+    from ..models import Decoder
+    from ..nn import pack
+
+    say = console()
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, None: None}
+    if dtype not in dtypes:
+        raise HeadwayError(f"--dtype is {dtype!r}: give float32 or bfloat16")
+    tokenizer = checkpoints.tokenizer(model)
+    loaded = checkpoints.load(model, dtype=dtypes[dtype])
+    if not isinstance(loaded, Decoder) or loaded.head is None:
+        name = loaded.checkpoint.architecture
+        raise HeadwayError(f"{model} is a {name}, which does not write: give a language model")
+    options: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+        "stop": checkpoints.stop_ids(model),
+    }
+    pack(loaded)
+    if prompt is not None:
+        question = [{"role": "user", "content": prompt}]
+        form = checkpoints.conversation(model, question) if chat else None
+        if chat and form is None:
+            raise HeadwayError(f"{model} has no form of conversation: leave --chat out")
+        _write(loaded, tokenizer, prompt if form is None else form, options, plain=form is None)
+        return
+    if checkpoints.conversation(model, [{"role": "user", "content": ""}]) is None or chat is False:
+        raise HeadwayError(f"{model} has no form of conversation: give a prompt to go on from")
+    say.print(f"[dim]{model.name}. An empty line ends the conversation.[/dim]")
+    said: list[dict[str, str]] = []
+    while question_line := _asked():
+        said.append({"role": "user", "content": question_line})
+        form = checkpoints.conversation(model, said)
+        assert form is not None
+        said.append({"role": "assistant", "content": _write(loaded, tokenizer, form, options, plain=False)})
+
+
+def _asked() -> str:
+    try:
+        return input("> " if sys.stdin.isatty() else "").strip()
+    except EOFError:
+        return ""
+
+
+def _write(model: Any, tokenizer: Tokenizer, text: str, options: dict[str, Any], *, plain: bool) -> str:
+    """Prints what the model says, as it comes, and returns it."""
+    # a form of conversation holds its special tokens already
+    ids = tokenizer.encode(text, add_special_tokens=plain).ids
+    written = ""
+    for piece in pieces(model, tokenizer, ids, options):
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+        written += piece
+    sys.stdout.write("\n")
+    return written
+
+
+def pieces(model: Any, tokenizer: Tokenizer, ids: list[int], options: dict[str, Any]) -> Iterator[str]:
+    """What follows the ids, each piece as soon as its characters are whole."""
+    from ..models import stream
+
+    new: list[int] = []
+    shown = ""
+    for step in stream(model, [ids], **options):
+        if step.ids[0] is not None:
+            new.append(step.ids[0])
+        text = tokenizer.decode(new)
+        if not text.endswith("\ufffd"):  # a character whose last bytes are still to come
+            yield text[len(shown) :]
+            shown = text
+    rest = tokenizer.decode(new)
+    if rest != shown:
+        yield rest[len(shown) :]

@@ -1,0 +1,323 @@
+"""headway in place of torch's own attention: every ``nn.MultiheadAttention`` of a model swapped, and back again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..attention import Arguments, attention, attention_steps, explain
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ..masks import And, Boolean, Causal, Mask
+from ..positions import PositionEncoding, encoding_name
+from ..positions import encoding as encoding_of
+from ..terms import DenseBias, Sink, Term, TokenBias
+
+__all__ = ["restore_attention", "swap_attention", "swapped_attention"]
+
+Model = TypeVar("Model", bound=nn.Module)
+Spec = str | PositionEncoding | type[PositionEncoding]
+Choice = Spec | Callable[[str, nn.MultiheadAttention], Spec | None]
+
+
+class HeadwayAttention(nn.MultiheadAttention):
+    """``nn.MultiheadAttention`` computed by headway; ``swap_attention`` makes it, and its docstring has the rules."""
+
+    encoding: PositionEncoding | None
+
+    @property
+    def _qkv_same_embed_dim(self) -> bool:
+        """Torch's Transformer layers ask here whether their fast path may go past ``forward``: it may not."""
+        return False
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The output in query's layout, and the weights or None; with torch's arguments.
+
+        Shapes: query [n, batch, embed_dim], key [m, batch, kdim], value [m, batch, vdim], or the batch first, as the
+        layer was built, or no batch; the weights [batch, n, m], or [batch, heads, n, m] where not averaged.
+        need_weights=False is the fast way: with weights, all n·m of each head are held.
+        Raises HeadwayError for shapes and masks that do not fit.
+        """
+        self._check(query, key, value, key_padding_mask, attn_mask, is_causal)
+        q, k, v = (self._heads(x) for x in self._projected(query, key, value))
+        trusted = is_causal and key_padding_mask is None and not need_weights and self.bias_k is None
+        mask, terms = (Causal(), []) if trusted else self._masks(key_padding_mask, attn_mask)
+        if self.add_zero_attn:  # a key of zeros has a score of 0 and carries nothing: it is a sink
+            terms.append(Sink(q.new_zeros(self.num_heads)))
+        if self.bias_k is not None and self.bias_v is not None:
+            k, v = (torch.cat([x, self._extra(bias, x)], dim=2) for x, bias in ((k, self.bias_k), (v, self.bias_v)))
+        arguments: Arguments = {"encoding": self.encoding, "mask": mask, "terms": tuple(terms)}
+        arguments["dropout"] = self.dropout if self.training else 0.0
+        if q.shape[2] != k.shape[2]:  # both sides are counted from 0, as torch's is_causal has it
+            arguments["q_positions"] = Coordinates.span(q.shape[2], device=q.device)
+            arguments["k_positions"] = Coordinates.span(k.shape[2], device=k.device)
+        if self.encoding is not None and self.encoding.reads_input:
+            arguments["q_input"], arguments["k_input"] = self._batch_first(query), self._batch_first(key)
+
+        weights = None
+        if need_weights:
+            out, weights = self._with_weights(q, k, v, arguments)
+            weights = weights.mean(1) if average_attn_weights else weights
+            weights = weights if query.dim() == 3 else weights[0]
+        else:
+            out = attention(q, k, v, **arguments)
+        return self._merged(out, query.dim() == 3), weights
+
+    # ------------------------------------------------------------ between torch's layout and headway's
+
+    def _batch_first(self, x: Tensor) -> Tensor:
+        """[batch, tokens, width]"""
+        if x.dim() == 2:
+            return x[None]
+        return x if self.batch_first else x.transpose(0, 1)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[batch, heads, tokens, head_dim]"""
+        return self._batch_first(x).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+
+    def _merged(self, out: Tensor, batched: bool) -> Tensor:
+        """[batch, heads, n, head_dim] → the output, laid out as the query was"""
+        if not batched:
+            return self.out_proj(out[0].transpose(0, 1).flatten(1))
+        tokens_first = out.transpose(1, 2) if self.batch_first else out.permute(2, 0, 1, 3)
+        return self.out_proj(tokens_first.flatten(2))
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys and values, in the layout they came in."""
+        bias = self.in_proj_bias
+        if self.in_proj_weight is not None and query is key and key is value:
+            return F.linear(query, self.in_proj_weight, bias).chunk(3, dim=-1)
+        if self.in_proj_weight is None:
+            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        else:
+            weights = self.in_proj_weight.chunk(3)
+        biases = (None, None, None) if bias is None else bias.chunk(3)
+        return tuple(map(F.linear, (query, key, value), weights, biases))
+
+    def _extra(self, bias: Tensor, like: Tensor) -> Tensor:
+        """bias_k or bias_v as one more token of every row."""
+        return bias.to(like.dtype).view(1, self.num_heads, 1, self.head_dim).expand(like.shape[0], -1, -1, -1)
+
+    # ------------------------------------------------------------ masks, weights, checks
+
+    def _masks(self, key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> tuple[Mask | None, list[Term]]:
+        """Torch's masks as masks and terms: True forbids, floats are added, and −∞ forbids too."""
+        found: list[Mask] = []
+        terms: list[Term] = []
+        if attn_mask is not None:
+            by_head = attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (-1, self.num_heads))
+            allowed, added = _read(self._with_extra(by_head))
+            found.append(Boolean(allowed))
+            terms += [] if added is None else [DenseBias(added)]
+        if key_padding_mask is not None:
+            rows = key_padding_mask if key_padding_mask.dim() == 2 else key_padding_mask[None]
+            allowed, added = _read(self._with_extra(rows))
+            found.append(Boolean(allowed[:, None, None]))
+            terms += [] if added is None else [TokenBias(keys=added[:, None])]
+        return (And(tuple(found)) if found else None), terms
+
+    def _with_extra(self, mask: Tensor) -> Tensor:
+        """The mask with the key of add_bias_kv, which all see."""
+        return mask if self.bias_k is None else F.pad(mask, (0, 1))
+
+    def _with_weights(self, q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> tuple[Tensor, Tensor]:
+        """The output and the weights by which it was made: after dropout, as torch has them."""
+        steps = attention_steps(q, k, v, **arguments)
+        out, weights = steps.output, steps.weights
+        if self.add_zero_attn:
+            weights = torch.cat([weights, 1 - weights.sum(-1, keepdim=True)], dim=-1)
+        if arguments["dropout"]:
+            if "RelativeValues" in explain(q, k, v, **arguments).terms:
+                raise HeadwayError(
+                    f"{type(self.encoding).__name__} adds to the values, so that dropped weights alone do not give the "
+                    "output: give need_weights=False in training, or a layer without dropout"
+                )
+            weights = F.dropout(weights, arguments["dropout"])
+            out = weights[..., : v.shape[2]] @ v
+        return out, weights
+
+    def _check(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+    ) -> None:
+        if query.is_nested or key.is_nested or value.is_nested:
+            raise HeadwayError(
+                "query, key or value is a nested tensor: pad it and give key_padding_mask; an nn.TransformerEncoder "
+                "makes them itself unless its use_nested_tensor is False, which swap_attention(encoder) sees to"
+            )
+        for name, x, width in (
+            ("query", query, self.embed_dim),
+            ("key", key, self.kdim),
+            ("value", value, self.vdim),
+        ):
+            if x.dim() not in (2, 3) or x.dim() != query.dim() or x.shape[-1] != width:
+                order = "batch, tokens" if self.batch_first else "tokens, batch"
+                raise HeadwayError(
+                    f"{name} has shape {tuple(x.shape)}: give all three [{order}, …] or all three "
+                    f"[tokens, …], {name} with a width of {width}"
+                )
+        (batch, n), (k_batch, m) = (self._batch_first(x).shape[:2] for x in (query, key))
+        if batch != k_batch or key.shape[:-1] != value.shape[:-1]:
+            raise HeadwayError(
+                f"query {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)} do not fit: give "
+                "one batch, and a value for each key"
+            )
+        by_head = (batch * self.num_heads, n, m)
+        padding = (batch, m) if query.dim() == 3 else (m,)
+        for name, mask, shapes in (
+            ("key_padding_mask", key_padding_mask, (padding,)),
+            ("attn_mask", attn_mask, ((n, m), by_head)),
+        ):
+            if mask is None:
+                continue
+            if mask.dtype != torch.bool and not mask.is_floating_point():
+                raise HeadwayError(f"{name} is {mask.dtype}: give booleans, True where one may not look, or floats")
+            if tuple(mask.shape) not in shapes:
+                wanted = " or ".join(str(list(shape)) for shape in shapes)
+                raise HeadwayError(f"{name} has shape {tuple(mask.shape)}: give {wanted}")
+        if is_causal and attn_mask is None:
+            raise HeadwayError(
+                "is_causal=True only says what attn_mask is, and attn_mask is None: give "
+                f"attn_mask=nn.Transformer.generate_square_subsequent_mask({n}) too"
+            )
+
+
+def _read(mask: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Of one of torch's masks: True where one may look, and what is added there."""
+    if mask.dtype == torch.bool:
+        return ~mask, None
+    hidden = mask == -math.inf
+    return ~hidden, mask.masked_fill(hidden, 0)
+
+
+# ---------------------------------------------------------------- there and back
+
+
+def swap_attention(model: Model, encoding: Choice | None = None) -> Model:
+    """Gives every ``nn.MultiheadAttention`` of a model headway's attention, in place, and returns the model.
+
+        model = swap_attention(nn.TransformerEncoder(layer, 6))            # the same function
+        model = swap_attention(model, "rope")                              # an encoding of each layer's own
+        model = swap_attention(model, lambda name, module: None if "multihead_attn" in name else "rope")
+
+    The modules stay the objects they are, with their parameters, names and hooks: an optimiser made before goes on, a
+    checkpoint fits as before, what is shared stays shared. ``swapped_attention`` tells their names.
+
+    encoding    a name or class: built for each layer; an object: shared by all layers; a function of a layer's name
+                and module: gives one of these, or None. Its parameters stand in the state_dict under ``encoding.``.
+                Tokens stand at 0, 1, 2 … on both sides, padding included; cross-attention is given the encoding too.
+
+    Everything is as in torch: layouts, arguments, results; True in a mask forbids, floats are added and may want a
+    gradient; is_causal counts both sides from 0, wants attn_mask too, and stands in for it where neither padding nor
+    weights are given. Better than torch: rows that may see nothing give zeros and finite gradients, masked NaN never
+    leaks, and is_causal does not hide the keys of add_bias_kv and add_zero_attn. torch's fast paths for inference,
+    which go past a layer's attention, are off; code that hands a layer's weights to F.multi_head_attention_forward
+    goes past it still.
+
+    Raises HeadwayError, and changes nothing, where there is nothing to swap, a subclass of nn.MultiheadAttention, a
+    layer that is swapped already, or an encoding that a layer cannot apply.
+    """
+    named = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.MultiheadAttention)]
+    if not named:
+        raise HeadwayError(f"{type(model).__name__} has no nn.MultiheadAttention: there is nothing to swap")
+    for name, module in named:
+        if isinstance(module, HeadwayAttention):
+            raise HeadwayError(f"{_said(name)} is headway's already: call restore_attention first")
+        if type(module) is not nn.MultiheadAttention:
+            raise HeadwayError(
+                f"{_said(name)} is a {type(module).__name__}, whose own forward would be lost: swap the parts of the "
+                "model that hold nn.MultiheadAttention itself, one by one"
+            )
+    encodings = [_encoding_for(name, module, encoding) for name, module in named]
+    for (_, module), own in zip(named, encodings, strict=True):
+        module.add_module("encoding", own)
+        module.__class__ = HeadwayAttention
+    for encoder in _encoders(model):
+        vars(encoder)["_nested_before"] = encoder.use_nested_tensor
+        encoder.use_nested_tensor = False
+    return model
+
+
+def restore_attention(model: Model, *, drop: bool = False) -> Model:
+    """Makes what ``swap_attention`` swapped torch's again, in place, with the weights as they now are.
+
+    drop    also where a layer has an encoding, which is then lost
+
+    Raises HeadwayError, and changes nothing, for a layer with an encoding that acts, unless ``drop``.
+    """
+    named = _swapped(model)
+    for name, module in named.items():
+        own = module.encoding
+        if own is not None and own.acts and not drop:
+            raise HeadwayError(
+                f"{_said(name)} has the encoding {encoding_name(own)}, which nn.MultiheadAttention cannot apply: keep "
+                "headway's, or give drop=True to lose it"
+            )
+    for encoder in _encoders(model):
+        encoder.use_nested_tensor = vars(encoder).pop("_nested_before", encoder.use_nested_tensor)
+    for module in named.values():
+        del module.encoding
+        module.__class__ = nn.MultiheadAttention  # type: ignore[assignment]
+    return model
+
+
+def swapped_attention(model: nn.Module) -> list[str]:
+    """The names of the layers of a model that ``swap_attention`` has swapped."""
+    return list(_swapped(model))
+
+
+def _swapped(model: nn.Module) -> dict[str, HeadwayAttention]:
+    return {name: part for name, part in model.named_modules() if isinstance(part, HeadwayAttention)}
+
+
+def _encoders(model: nn.Module) -> list[nn.TransformerEncoder]:
+    """Stacks with a swapped layer: for the fast path of their layers they turn padded input into nested tensors."""
+    return [part for part in model.modules() if isinstance(part, nn.TransformerEncoder) and _swapped(part)]
+
+
+def _said(name: str) -> str:
+    return name or "the model"
+
+
+def _encoding_for(name: str, module: nn.MultiheadAttention, choice: Choice | None) -> PositionEncoding | None:
+    """The encoding of one layer, checked, on the layer's device."""
+    spec = choice
+    if callable(choice) and not isinstance(choice, (PositionEncoding, type)):
+        spec = choice(name, module)
+    if spec is None:
+        return None
+    sizes = {"embed_dim": module.embed_dim, "num_heads": module.num_heads, "head_dim": module.head_dim}
+    own = encoding_of(spec, **sizes)  # type: ignore[arg-type]
+    acts, kind = own.acts, type(own).__name__
+    if acts and not acts & {"prepare", "terms"}:
+        composed = f"compose it, as in '{encoding_name(own)} + rope'"
+        remedy = "call its embed on the model's input" if "embed" in acts else composed
+        raise HeadwayError(f"{kind} does nothing in an attention layer by itself: {remedy}")
+    if own.axes not in (None, 1):
+        raise HeadwayError(f"{kind} reads {own.axes} axes and torch's layers have one: give an encoding of one axis")
+    if module.bias_k is not None:
+        raise HeadwayError(
+            f"{_said(name)} has add_bias_kv, a key that stands nowhere, and {kind} asks where: give encoding as a "
+            "function that returns None for it"
+        )
+    return own.to(module.out_proj.weight.device).train(module.training)
