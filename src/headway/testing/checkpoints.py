@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checkpoints import FAMILIES, Config, load, save
-from ..checkpoints._rules import named_tensors
+from ..checkpoints import ARCHITECTURES, FAMILIES, Config, load, save
+from ..checkpoints._rules import entries, named_tensors
 from ..coordinates import Coordinates
 from ..masks import Padding
 from ..models import Decoder, Encoder, EncoderDecoder, Stack
@@ -103,6 +103,7 @@ def check_family(config: Mapping[str, Any], folder: Path) -> Difference:
     found = compare(ours, theirs)
     _check_defaults(config, ours, theirs, folder)
     _check_saving(ours, theirs, folder)
+    _check_gradients(ours, theirs)
     _check_padding(ours, theirs)
     if theirs.can_generate() and not isinstance(ours, Encoder):  # XLNet generates through a stream of its own
         _check_generation(ours, theirs)
@@ -151,12 +152,18 @@ def compare(ours: Any, theirs: Any) -> Difference:
     # each of theirs is one of ours: what goes into the first block is not among the latter
     layers = [state for state in expected if any(state.shape == own.shape for own in states)]
     apart = [min(distance(own, state) for own in states) for state in layers if not _first(state, expected, reference)]
-    first = reference[0] if "logits" not in reference else reference["logits"]
+    first = _output(reference)
     found = Difference(distance(out, first), max(apart, default=0.0))
     assert found.outputs <= CLOSE, f"outputs differ by {found.outputs:.1e}"
     assert apart, "no hidden state was compared"
     assert found.hidden_states <= CLOSE, f"hidden states differ by {[f'{one:.1e}' for one in apart]}"
     return found
+
+
+def _output(reference: Any) -> Tensor:
+    """Logits where transformers' model has them, else its first output."""
+    out: Tensor = reference["logits"] if "logits" in reference else reference[0]
+    return out
 
 
 def _first(state: Tensor, expected: list[Tensor], reference: Any) -> bool:
@@ -203,6 +210,37 @@ def _check_saving(ours: Any, theirs: Any, folder: Path) -> None:
     compare(ours, back.eval())
 
 
+def _check_gradients(ours: Any, theirs: Any) -> None:
+    """Every gradient is that of transformers, as far as it calls a parameter what its file calls it."""
+    given = inputs(theirs)
+    for model in (ours, theirs):
+        out = model(**given) if model is theirs else model(*given.values())
+        out = out if isinstance(out, Tensor) else _output(out)
+        torch.manual_seed(0)
+        (out * torch.randn_like(out)).sum().backward()
+    family, config = ARCHITECTURES[ours.checkpoint.architecture](), Config(ours.checkpoint.config)
+    head = family.architectures[ours.checkpoint.architecture]
+    tensors, parameters = named_tensors(ours), dict(theirs.named_parameters())
+    wanted, compared = entries(family.rules(config, head=head, prefix=head), tensors), []
+    for entry in wanted:
+        parameter, held = parameters.get(entry.theirs), [tensors[name] for name in entry.ours]
+        if parameter is None or parameter.grad is None:
+            continue
+        grads = [one.grad for one in held if one.grad is not None]
+        assert len(grads) == len(held), f"{' or '.join(entry.ours)} has no gradient"
+        # how a change maps differences: what it adds does not count
+        own = entry.change.write(grads) - entry.change.write([torch.zeros_like(one) for one in grads])
+        if entry.ours[0].endswith("embedding.weight"):
+            for grad in (own, parameter.grad):  # transformers learns nothing of padding, with which a target begins
+                grad[theirs.config.pad_token_id or 0] = 0
+        compared.append((entry.theirs, distance(own, parameter.grad)))
+    worst, apart = max(compared, key=lambda one: one[1])
+    assert apart <= 10 * CLOSE, f"the gradient of {worst} differs by {apart:.1e}"
+    assert len(compared) > 3, f"of {len(wanted)} gradients only {len(compared)} were compared"
+    ours.zero_grad()
+    theirs.zero_grad()
+
+
 @torch.no_grad()
 def _check_padding(ours: Any, theirs: Any) -> None:
     """Padding behind the tokens changes nothing."""
@@ -217,8 +255,7 @@ def _check_padding(ours: Any, theirs: Any) -> None:
     seen = slice(None) if rest else slice(LENGTHS[1])
     assert torch.equal(first[1, seen], second[1, seen]), "what stands in the padding changes a token"
     attention = (torch.arange(TOKENS) < torch.tensor(LENGTHS)[:, None]).long()
-    reference = theirs(**given, attention_mask=attention)
-    reference = reference[0] if "logits" not in reference else reference["logits"]
+    reference = _output(theirs(**given, attention_mask=attention))
     apart = distance(first[1, seen], reference[1, seen])
     assert apart <= CLOSE, f"outputs of a padded batch differ by {apart:.1e}"
 
