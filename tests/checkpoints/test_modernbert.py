@@ -39,7 +39,7 @@ def test_the_published_config_is_read() -> None:
     wide = [layer for layer, mask in enumerate(model.stack.masks) if mask is None]
     assert wide == list(range(0, 22, 3))
     assert {mask for mask in model.stack.masks if mask is not None} == {Window(64, 64)}
-    bases = [model.stack.encodings[number].base for number in model.stack._encoding_of_layer]
+    bases = [encoding.base for encoding in model.stack.encoding_of_layer]
     assert bases == [10000.0 if layer % 3 else 160000.0 for layer in range(22)]
 
 

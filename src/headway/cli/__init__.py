@@ -11,6 +11,7 @@ COMMANDS: dict[str, str] = {
     "bench": "headway.cli.bench",
     "compare": "headway.cli.compare",
     "encodings": "headway.cli.encodings",
+    "extend": "headway.cli.extend",
     "generate": "headway.cli.generate",
 }
 """The module of each verb; its function ``run`` is the command, and its docstring the help."""

@@ -121,11 +121,15 @@ class Stack(nn.Module):
     def _encodings(self) -> list[PositionEncoding]:
         return cast(list[PositionEncoding], list(self.encodings))
 
+    @property
+    def encoding_of_layer(self) -> list[PositionEncoding | None]:
+        """The encoding of each layer, from the bottom."""
+        known = self._encodings
+        return [None if number is None else known[number] for number in self._encoding_of_layer]
+
     def new_cache(self) -> StackCache:
         """An empty cache for these layers."""
-        known = self._encodings
-        encodings = [None if number is None else known[number] for number in self._encoding_of_layer]
-        return StackCache(len(self.layers), self.masks, encodings)
+        return StackCache(len(self.layers), self.masks, self.encoding_of_layer)
 
     def initialise(self, std: float) -> None:
         """Linear maps N(0, std²), where they add to the residual N(0, std²/parts); biases 0, norms 1."""

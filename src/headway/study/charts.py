@@ -202,7 +202,7 @@ def _draw(
         start = min((min(line.x) for line in lines), default=1)
         axes.set_xscale("log", base=2)
         axes.set_xlim(start / 1.06 if not points else start / 1.15, end * (1.02 if not points else 1.08))
-        low, high = _range(lines, bound)
+        low, high = range_of(lines, bound)
         axes.set_ylim(low, high)
         for line in lines:
             style = look[line.name]
@@ -219,7 +219,7 @@ def _draw(
             )
             if len(results.seeds) > 1:
                 axes.fill_between(line.x, line.low, line.high, color=style.colour, alpha=0.14, linewidth=0)
-        _frame(axes, ticks or _powers(start, end))
+        frame(axes, ticks or _powers(start, end))
         trained = results.protocol.train_length
         if start < trained < end:
             axes.axvline(trained, color=INK, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
@@ -234,7 +234,7 @@ def _draw(
                 fontsize=9,
                 color=INK,
             )
-        _name(axes, lines, look, low, high)
+        name_lines(axes, lines, look, low, high)
         axes.set_xlabel(x_label, color=INK)
         figure.text(0.02, 0.955, title, fontsize=layout.title, fontweight="bold", color=INK, va="center")
         words = _subtitle(results, y_label)
@@ -250,7 +250,7 @@ def _subtitle(results: Results, y_label: str) -> list[str]:
     return [y_label, corpus, f"trained at {results.protocol.train_length:,}", over]
 
 
-def _range(lines: list[Line], bound: str) -> tuple[float, float]:
+def range_of(lines: list[Line], bound: str) -> tuple[float, float]:
     if bound == "per cent":
         return -3, 104
     values = [value for line in lines for value in line.y] or [0.0, 1.0]
@@ -267,7 +267,7 @@ def _powers(start: float, end: float) -> list[int]:
     return powers if len(powers) <= 8 else powers[len(powers) % 2 :: 2]
 
 
-def _frame(axes: Axes, ticks: Sequence[int]) -> None:
+def frame(axes: Axes, ticks: Sequence[int]) -> None:
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     axes.xaxis.set_major_locator(FixedLocator(list(ticks)))
@@ -282,7 +282,7 @@ def _frame(axes: Axes, ticks: Sequence[int]) -> None:
     axes.tick_params(axis="x", colors=INK)
 
 
-def _name(axes: Axes, lines: list[Line], look: dict[str, Style], low: float, high: float) -> None:
+def name_lines(axes: Axes, lines: list[Line], look: dict[str, Style], low: float, high: float) -> None:
     """Writes each name beside the end of its line, moved apart where they would overlap."""
     if not lines:
         return

@@ -90,7 +90,7 @@ def compare(
     Raises HeadwayError, before any training, for a corpus that will not do, unknown encodings, sizes that do
     not fit, and a folder whose earlier run had other settings.
     """
-    device = _device(device)
+    device = device_named(device)
     if seeds < 1:
         raise HeadwayError(f"seeds is {seeds}: give at least 1")
     if steps is not None and minutes is not None:
@@ -354,7 +354,7 @@ def _finite(fields: dict[str, Any]) -> dict[str, Any]:
     return {**cleaned, "bits_by_position": [], "reason": "the loss is not a finite number: training diverged"}
 
 
-def _device(name: str) -> str:
+def device_named(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -1,0 +1,154 @@
+"""``headway extend``: a published model reads further than it was trained for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import HeadwayError
+from ._console import console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..study.extension import Extension
+
+
+def run(
+    model: Annotated[Path, typer.Argument(help="A folder with config.json and model.safetensors, or a .gguf file.")],
+    method: Annotated[
+        str | None,
+        typer.Option(help="linear, ntk, dynamic, yarn, longrope-style, llama3; several with commas. [all]"),
+    ] = None,
+    factor: Annotated[float, typer.Option(help="How many times the window is to be read.")] = 4.0,
+    text: Annotated[Path | None, typer.Option(help="A file of UTF-8 text to measure on.")] = None,
+    window: Annotated[
+        int | None, typer.Option(help="Tokens the model was trained for. [the config's max_position_embeddings]")
+    ] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens in a window of text. [factor × window]")] = None,
+    windows: Annotated[int, typer.Option(help="Windows of text at most.")] = 1,
+    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16; the file's if not given.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    out_dir: Annotated[
+        Path, typer.Option(help="The folder for results; the same command goes on from what is there.")
+    ] = Path("headway-extend"),
+    out: Annotated[Path | None, typer.Option(help="Save the extended model to this folder: one --method.")] = None,
+) -> None:
+    """Rescale a model's rotary positions, without training, and see its perplexity by position.
+
+    Writes results.jsonl, extension.md and extension.png to --out-dir.
+    """
+    import torch
+
+    from .. import checkpoints
+    from ..study import extension
+    from ..study.comparison import device_named
+
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, None: None}
+    if dtype not in dtypes:
+        raise HeadwayError(f"--dtype is {dtype!r}: give float32 or bfloat16")
+    methods = list(extension.METHODS) if method is None else [one.strip() for one in method.split(",") if one.strip()]
+    for one in methods or [""]:
+        extension.need_method(one)
+    extension.need_factor(factor)
+    if out is not None and len(methods) != 1:
+        raise HeadwayError(f"--out saves one model and --method names {len(methods)}: give one --method")
+    if text is None and out is None:
+        raise HeadwayError("there is nothing to do: give --text to measure on, or --out to save the model")
+    words = None if text is None else _read(text)
+    loaded = checkpoints.load(model, dtype=dtypes[dtype], device=device_named(device))
+    extension.need_scalable(loaded, window)
+    say = console()
+    if words is not None and text is not None:
+        tokens, first = _tokens(checkpoints.tokenizer(model), words)
+        with Progress(say) as progress:
+            try:
+                found = extension.measure(
+                    loaded,
+                    tokens,
+                    methods,
+                    factor=factor,
+                    out=out_dir,
+                    window=window,
+                    length=length,
+                    windows=windows,
+                    first=first,
+                    names=(model.stem if model.suffix == ".gguf" else model.resolve().name, text.name),
+                    watch=progress.tell,
+                )
+            except KeyboardInterrupt:
+                print(f"headway: stopped; the same command goes on from what is in {out_dir}", file=sys.stderr)
+                raise typer.Exit(130) from None
+        found.write(out_dir)
+        _show(say, found)
+        say.print(f"\n{out_dir}/extension.md, {out_dir}/extension.png, {out_dir}/results.jsonl", soft_wrap=True)
+    if out is not None:
+        checkpoints.save(extension.extend(loaded, methods[0], factor, window), out)
+        checkpoints.tokenizer(model).save(str(out / "tokenizer.json"))
+        say.print(f"{out}: the model with {methods[0]}, for headway.load and transformers", soft_wrap=True)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise HeadwayError(f"{path} is no UTF-8 text: give another --text") from None
+    except OSError as error:
+        raise HeadwayError(f"{path} cannot be read ({error.strerror}): give another --text") from None
+
+
+def _tokens(tokenizer: Any, text: str) -> tuple[list[int], list[int]]:
+    """The tokens of the text, and the one that stands in front of a text, where the model has such a one."""
+    plain = tokenizer.encode("a", add_special_tokens=False).ids
+    whole = tokenizer.encode("a").ids
+    before = whole[: whole.index(plain[0])]
+    return tokenizer.encode(text, add_special_tokens=False).ids, before
+
+
+class Progress:
+    """A bar on a terminal; elsewhere a line when a method begins."""
+
+    def __init__(self, out: Console) -> None:
+        self.out, self.method = out, ""
+
+    def __enter__(self) -> Progress:
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (BarColumn(32), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn(), "{task.description}")
+        self.bar = Bar(*columns, console=self.out, transient=True, disable=not self.out.is_terminal)
+        self.task = self.bar.add_task("", total=1.0)
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def tell(self, method: str, part: float) -> None:
+        """Takes the method at work and the part of all that is done."""
+        if method != self.method and not self.out.is_terminal:
+            self.out.print(f"{100 * part:3.0f} %  {method}")
+        self.method = method
+        self.bar.update(self.task, completed=part, description=method)
+
+
+def _show(out: Console, found: Extension) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    for sentence in found.protocol():
+        out.print(f"• {escape(sentence)}", style="dim")
+    titles, lines = found.table()
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for number, title in enumerate(titles):
+        table.add_column(title, justify="right" if number else "left", no_wrap=True)
+    for line in lines:
+        table.add_row(*(f"[bold green]{c.replace('**', '')}[/]" if c.startswith("**") else c for c in line))
+    out.print("\n[bold]Perplexity by position[/bold]")
+    out.print(table)
+    for sentence in found.conclusions():
+        out.print(f"• {escape(sentence)}")

@@ -1,0 +1,571 @@
+"""How far a published model reads when its rotary encoding is rescaled, without any training.
+
+    with extended(model, "yarn", factor=4):
+        logits = model(ids)                      # up to four times the window
+
+``METHODS`` are the ways to rescale; ``measure`` holds them to each other on one text, token by token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..checkpoints import ARCHITECTURES, Checkpoint, Config
+from ..coordinates import Coordinates
+from ..errors import HeadwayError
+from ..masks import Mask, Window
+from ..models import Decoder
+from ..nn import pack, unpack
+from ..nn.packed import is_packed
+from ..positions import PositionEncoding, encoding_name, to_rope_parameters
+from ..positions.dynamic_ntk import DynamicNTK
+from ..positions.llama3 import Llama3
+from ..positions.longrope import LongRoPE
+from ..positions.ntk_aware import need_slow_pairs
+from ..positions.partial_rope import PartialRoPE
+from ..positions.position_interpolation import PositionInterpolation
+from ..positions.rope import RoPE
+from ..positions.yarn import YaRN
+from .store import Store
+from .watch import Row
+
+VERSION = 1
+"""Changes whenever the same settings would no longer give the same numbers."""
+PARTS = 8
+"""Into how many parts the trained window is cut, and what follows alike: the points of the picture."""
+RESTARTED = "restarted"
+"""The baseline: the model as it is, which forgets everything at each end of its window."""
+ROWS = 256
+"""Of how many tokens logits are held at once."""
+MANY_TURNS = 32
+"""A pair that turns so often within the window has seen all of its angles (YaRN's beta_fast)."""
+
+Method = Callable[[Any, float, int], PositionEncoding]
+"""From a RoPE or PartialRoPE, the factor, and the trained window in tokens, to the encoding in its place."""
+
+
+# ---------------------------------------------------------------- the ways to rescale
+
+
+def none(rope: Any, factor: float, window: int) -> PositionEncoding:
+    """The encoding as it is."""
+    found: PositionEncoding = rope
+    return found
+
+
+def linear(rope: Any, factor: float, window: int) -> PositionEncoding:
+    """All frequencies divided by the factor (Chen et al. 2023)."""
+    return PositionInterpolation(factor=factor, **_like(rope))
+
+
+def ntk(rope: Any, factor: float, window: int) -> PositionEncoding:
+    """RoPE of the base·factor^(d/(d − 2)), d the dimensions that are turned: ``NTKAware`` (bloc97 2023)."""
+    width = 2 * rope.pairs
+    need_slow_pairs(width)
+    found: PositionEncoding = type(rope)(**{**rope.arguments(), "base": rope.base * factor ** (width / (width - 2))})
+    return found
+
+
+def dynamic(rope: Any, factor: float, window: int) -> PositionEncoding:
+    """The same with a factor that follows the length read so far, T/window; the factor given is not read (emozilla)."""
+    return DynamicNTK(max_length=window, **_like(rope))
+
+
+def yarn(rope: Any, factor: float, window: int) -> PositionEncoding:
+    """Slow pairs slowed down, fast ones kept, attention sharpened, as the authors' code does (Peng et al. 2024)."""
+    return YaRN(factor=factor, max_length=window, **_like(rope))
+
+
+def longrope_style(rope: Any, factor: float, window: int) -> PositionEncoding:
+    """LongRoPE with a rule in the place of the paper's search (Ding et al. 2024): a frequency for each pair.
+
+        λ_c = factor^(1 − γ_c),   γ_c = ln(r_c)/ln(32) within 0 … 1,   r_c = window·θ_c/2π
+
+    so 1 for pairs that turn 32 times within the window, the factor for those that do not turn once, and between them
+    by the logarithm of the turns. λ counts beyond the window; up to it all are 1. Scores grow by LongRoPE's μ at any
+    length. Nothing is searched for, and the paper's fine-tuning is not done either.
+    """
+    turns = [window * theta / (2 * math.pi) for theta in rope.frequencies(Coordinates.span(1)).tolist()]
+    kept = [min(max(math.log(r) / math.log(MANY_TURNS), 0.0), 1.0) for r in turns]
+    return LongRoPE(
+        short_factor=[1.0] * rope.pairs,
+        long_factor=[factor ** (1 - gamma) for gamma in kept],
+        factor=factor,
+        max_length=window,
+        **_like(rope),
+    )
+
+
+def llama3(rope: Any, factor: float, window: int) -> PositionEncoding:
+    """Llama 3.1's: kept above 4 turns within the window, slowed down below one (Grattafiori et al. 2024)."""
+    return Llama3(factor=factor, max_length=window, **_like(rope))
+
+
+METHODS: dict[str, Method] = {
+    "none": none,
+    "linear": linear,
+    "ntk": ntk,
+    "dynamic": dynamic,
+    "yarn": yarn,
+    "longrope-style": longrope_style,
+    "llama3": llama3,
+}
+"""By name; "none" is what all others are held against."""
+
+
+def _like(rope: Any) -> dict[str, Any]:
+    part = 2 * rope.pairs
+    return {
+        "head_dim": rope.head_dim,
+        "base": rope.base,
+        "layout": rope.layout,
+        "rotary_dim": None if part == rope.head_dim else part,
+    }
+
+
+# ---------------------------------------------------------------- a model that reads further
+
+
+@contextmanager
+def extended(model: Decoder, method: str, factor: float, window: int | None = None) -> Iterator[Decoder]:
+    """The model with every plain RoPE rescaled; no weight is touched, and its own encodings come back at the end.
+
+    method   one of METHODS
+    factor   how many times the window is to be read, above 1
+    window   the tokens that the model was trained for; its config's max_position_embeddings if None
+
+    An encoding stays whose layers all see less than the window, through masks of their own: no angle is new to it.
+    Raises HeadwayError for another method, a factor that is not above 1, a model that does not predict the next token,
+    one without RoPE, and one that is rescaled already.
+    """
+    new = _rescaled(model, method, factor, window)
+    before = {number: model.stack.encodings[number] for number in new}
+    _put(model, new)
+    try:
+        yield model
+    finally:
+        _put(model, before)
+
+
+def extend(model: Decoder, method: str, factor: float, window: int | None = None) -> Decoder:
+    """Rescales the model for good, so that ``headway.save`` writes it with the rope_parameters that transformers reads.
+
+    Takes and raises what ``extended`` does, and raises HeadwayError where the model's config has no words for it.
+    """
+    checkpoint = getattr(model, "checkpoint", None)
+    if not isinstance(checkpoint, Checkpoint):
+        raise HeadwayError(f"the model is a {type(model).__name__} that headway.load did not make: use extended(…)")
+    new = _rescaled(model, method, factor, window)
+    window = trained_window(model, window)
+    if method != "none":
+        config = _said(model, new, round(factor * window), window)
+        model.checkpoint = replace(checkpoint, config=config)  # type: ignore[assignment]
+    _put(model, new)
+    return model
+
+
+def trained_window(model: nn.Module, window: int | None = None) -> int:
+    """The tokens that a model was trained for: those given, or its config's max_position_embeddings."""
+    checkpoint = getattr(model, "checkpoint", None)
+    config = checkpoint.config if isinstance(checkpoint, Checkpoint) else {}
+    found = config.get("max_position_embeddings", config.get("n_positions")) if window is None else window
+    if found is None:
+        raise HeadwayError("the config has no max_position_embeddings: give window, the tokens trained for")
+    if found < PARTS:
+        raise HeadwayError(f"window is {found}: give the tokens that the model was trained for, at least {PARTS}")
+    return int(found)
+
+
+def need_scalable(model: nn.Module, window: int | None = None) -> None:
+    """Raises HeadwayError unless there is a plain RoPE to rescale."""
+    _ropes(model, window)
+
+
+def _rescaled(model: Decoder, method: str, factor: float, window: int | None) -> dict[int, PositionEncoding]:
+    """The new encodings, by their number in the stack."""
+    need_method(method)
+    need_factor(factor)
+    ropes = _ropes(model, window)
+    window = trained_window(model, window)
+    return {number: METHODS[method](rope, factor, window) for number, rope in ropes.items()}
+
+
+def need_method(method: str) -> None:
+    """Raises unless there is such a method."""
+    if method not in METHODS:
+        raise HeadwayError(f"method is {method!r}: give one of {', '.join(METHODS)}")
+
+
+def need_factor(factor: float) -> None:
+    """Raises unless the factor is finite and above 1."""
+    if not 1 < factor < math.inf:
+        raise HeadwayError(f"factor is {factor}: give a number above 1, such as 4 for four times the window")
+
+
+def _ropes(model: nn.Module, window: int | None) -> dict[int, RoPE | PartialRoPE]:
+    """The plain rotary encodings of layers that see as far as the window."""
+    if not isinstance(model, Decoder) or model.head is None:
+        what = getattr(getattr(model, "checkpoint", None), "architecture", type(model).__name__)
+        raise HeadwayError(f"the model is a {what}: give a causal language model, which predicts the next token")
+    held = list(model.stack.encodings)
+    names = ", ".join(encoding_name(one) for one in held if isinstance(one, PositionEncoding)) or "no positions"
+    scaled = [one for one in held if isinstance(one, PositionEncoding) and one.kind == "scaling"]
+    if scaled:
+        raise HeadwayError(f"the model is rescaled already, by {encoding_name(scaled[0])}: give one with plain RoPE")
+    ropes = {number: one for number, one in enumerate(held) if isinstance(one, (RoPE, PartialRoPE))}
+    if not ropes:
+        raise HeadwayError(f"the model has {names}: there is nothing to rescale, give one with RoPE")
+    window = trained_window(model, window)
+    layers = list(zip(model.stack.encoding_of_layer, model.stack.masks, strict=True))
+    far = {
+        number: rope
+        for number, rope in ropes.items()
+        if any(of is rope and not _is_near(mask, window) for of, mask in layers)
+    }
+    if not far:
+        raise HeadwayError(f"every layer sees fewer than {window:,} tokens back: no angle is new, nothing to rescale")
+    return far
+
+
+def _is_near(mask: Mask | None, window: int) -> bool:
+    return isinstance(mask, Window) and mask.left is not None and mask.left < window
+
+
+def _put(model: Decoder, encodings: Mapping[int, nn.Module]) -> None:
+    for number, one in encodings.items():
+        model.stack.encodings[number] = one
+
+
+def _said(model: Decoder, new: dict[int, PositionEncoding], length: int, window: int) -> dict[str, Any]:
+    """The model's config with the new encodings in it."""
+    checkpoint: Any = model.checkpoint
+    kinds = {json.dumps(to_rope_parameters(one)): one for one in new.values()}
+    old = dict(checkpoint.config)
+    given = old.get("rope_parameters", old.get("rope_scaling")) or {}
+    nested = any(isinstance(value, dict) for value in given.values())
+    (text, one), *others = kinds.items()
+    gone = ("rope_scaling", "rope_theta", "partial_rotary_factor")
+    config = {key: value for key, value in old.items() if key not in gone}
+    # there, "dynamic" has no other key for the length trained for
+    config["max_position_embeddings"] = window if isinstance(one, DynamicNTK) else length
+    config["rope_parameters"] = json.loads(text)
+    family = ARCHITECTURES[checkpoint.architecture]()
+    if not nested and not others:
+        with torch.device("meta"):
+            again: Any = family.build(Config(config), head=True)
+        wanted = {**dict(enumerate(model.stack.encodings)), **new}
+        if list(map(repr, again.stack.encodings)) == [repr(wanted[number]) for number in sorted(wanted)]:
+            return config
+    raise HeadwayError(
+        f"the config of a {checkpoint.architecture} has no words for {encoding_name(one)}: use extended(…), or save "
+        "another model"
+    )
+
+
+# ---------------------------------------------------------------- what it does to the losses
+
+
+@torch.inference_mode()
+def losses(
+    model: Decoder,
+    tokens: Tensor,
+    window: int,
+    *,
+    restart: bool = False,
+    tell: Callable[[float], None] = lambda part: None,
+) -> Tensor:
+    """−ln p of each token but the first, given all before it: tokens int64 [n + 1] → float32 [n].
+
+    The tokens are read in pieces of the window, with a cache, so that an encoding that follows the length reads the
+    first piece as the model was trained. restart=True forgets at the end of each piece. Of the logits, a block is held.
+    """
+    given, wanted = tokens[:-1], tokens[1:]
+    cache, found = model.new_cache(), []
+    for start in range(0, len(given), window):
+        if restart:
+            cache = model.new_cache()
+        piece, target = given[start : start + window], wanted[start : start + window]
+        hidden = model.hidden(piece[None], cache=cache)[0]
+        for some, its in zip(hidden.split(ROWS), target.split(ROWS), strict=True):
+            found.append(F.cross_entropy(model.logits(some).float(), its, reduction="none"))
+        tell((start + len(piece)) / len(given))
+    return torch.cat(found)
+
+
+def measure(
+    model: Decoder,
+    tokens: Sequence[int],
+    methods: Sequence[str] = tuple(METHODS),
+    *,
+    factor: float,
+    out: str | Path,
+    window: int | None = None,
+    length: int | None = None,
+    windows: int = 1,
+    first: Sequence[int] = (),
+    names: tuple[str, str] = ("model", "text"),
+    watch: Callable[[str, float], None] = lambda method, part: None,
+) -> Extension:
+    """Perplexity by position on the same tokens for each method, written to a folder as it comes.
+
+    tokens    of the text: its first windows·length are read, in windows that do not overlap
+    methods   of METHODS; "none" and the baseline that restarts are measured in any case
+    window    the tokens that the model was trained for; its config's max_position_embeddings if None
+    length    of the windows; factor·window if None
+    first     what stands in front of each window: the token that begins a text, for models that have one
+    names     of the model and of the text
+    watch     told which method is at work, and the part of all work that is done
+
+    The same call goes on from what is in the folder, and so does one with more windows or methods. On a CPU, weights
+    are packed meanwhile.
+    Raises HeadwayError as ``extended``, for a text that is too short, and for a folder that holds other measurements.
+    """
+    methods = list(dict.fromkeys(("none", *methods)))
+    window = trained_window(model, window)
+    for method in methods:
+        _rescaled(model, method, factor, window)
+    length = round(factor * window) if length is None else length
+    held = _cut(tokens, length, windows, first)
+    settings = {
+        "model": names[0],
+        "weights": _fingerprint(model),
+        "text": names[1],
+        "tokens": hashlib.sha256(json.dumps([*first, *tokens]).encode()).hexdigest(),
+        "window": window,
+        "factor": factor,
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "lengths": [length],
+        "version": VERSION,
+    }
+    order = [methods[0], *((RESTARTED,) if length > window else ()), *methods[1:]]
+    with Store(out) as store, _packed(model):
+        store.agree(settings)
+        jobs = [(method, number) for method in order for number in range(len(held))]
+        left = [job for job in jobs if not store.has(*job)]
+        for done, (method, number) in enumerate(left, len(jobs) - len(left)):
+
+            def tell(part: float, method: str = method, done: int = done) -> None:
+                watch(method, (done + part) / len(jobs))
+
+            tell(0.0)
+            store.add([_measured(model, method, factor, window, held[number], number, tell)])
+        wanted = set(jobs)
+        rows = [row for row in store.rows if (row["encoding"], row["seed"]) in wanted]
+    return Extension(rows, settings, order)
+
+
+def _measured(
+    model: Decoder,
+    method: str,
+    factor: float,
+    window: int,
+    tokens: Tensor,
+    number: int,
+    tell: Callable[[float], None],
+) -> Row:
+    """A line of the results: "encoding" is the method, "seed" the number of the window of text."""
+    began = time.perf_counter()
+    restart = method == RESTARTED
+    with nullcontext() if restart else extended(model, method, factor, window):
+        found = losses(model, tokens.to(next(model.parameters()).device), window, restart=restart, tell=tell)
+        scaled = [] if restart else [encoding_name(one) for one in model.stack.encodings]  # type: ignore[arg-type]
+    edges = _edges(len(found), window)
+    nats = [part.double().mean().item() for part in found.cpu().split([b - a for a, b in _pairs(edges)])]
+    if not all(map(math.isfinite, nats)):
+        raise HeadwayError(f"{method} gives losses that are no numbers: give --dtype float32, or leave it out")
+    return {
+        "encoding": method,
+        "seed": number,
+        "length": len(found),
+        "encodings": scaled,
+        "edges": edges,
+        "nats": nats,
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def _cut(tokens: Sequence[int], length: int, windows: int, first: Sequence[int]) -> list[Tensor]:
+    """Windows of length + 1 tokens, the last of which is only predicted."""
+    for name, value in (("length", length), ("windows", windows)):
+        if value < 1:
+            raise HeadwayError(f"{name} is {value}: give at least 1")
+    own = length + 1 - len(first)
+    if len(tokens) < own:
+        raise HeadwayError(
+            f"the text has {len(tokens):,} tokens but a window takes {own:,}: give a longer text, or a smaller length"
+        )
+    count = min(windows, len(tokens) // own)
+    return [torch.tensor([*first, *tokens[k * own : (k + 1) * own]], dtype=torch.int64) for k in range(count)]
+
+
+def _edges(length: int, window: int) -> list[int]:
+    """Where a part ends and the next begins: eighths of the window, of which some are its own end."""
+    edges = [k * window // PARTS for k in range(PARTS * length // window + 1)]
+    return edges if edges[-1] == length else [*edges, length]
+
+
+def _pairs(edges: Sequence[int]) -> list[tuple[int, int]]:
+    return list(pairwise(edges))
+
+
+def _fingerprint(model: nn.Module) -> str:
+    """Tells a model from another by the first numbers of each parameter."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        digest.update(f"{name} {list(parameter.shape)}".encode())
+        digest.update(parameter.detach().flatten()[:256].double().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+@contextmanager
+def _packed(model: nn.Module) -> Iterator[None]:
+    on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
+    if not on_cpu or is_packed(model) or not torch.backends.mkldnn.is_available():
+        yield
+        return
+    pack(model)
+    try:
+        yield
+    finally:
+        unpack(model)
+
+
+class Extension:
+    """What came out: for each method and window of text, the mean loss of each part of the positions."""
+
+    def __init__(self, rows: Sequence[Row], settings: dict[str, Any], methods: Sequence[str]) -> None:
+        self.rows, self.settings = list(rows), settings
+        self.methods = [name for name in methods if any(row["encoding"] == name for row in rows)]
+        self.window: int = settings["window"]
+        self.length: int = settings["lengths"][0]
+        self.windows = len({row["seed"] for row in rows})
+
+    @property
+    def columns(self) -> list[tuple[int, int]]:
+        """The halves of the window, then what lies between one and the next doubling of it."""
+        edges = [0, self.window // 2, self.window]
+        while edges[-1] < self.length:
+            edges.append(2 * edges[-1])
+        return _pairs([*(edge for edge in edges if edge < self.length), self.length])
+
+    def nats(self, method: str, first: int, last: int) -> list[float]:
+        """The mean loss at the positions first … last − 1, of each window of text."""
+        found = []
+        for row in sorted(self.rows, key=lambda row: row["seed"]):
+            if row["encoding"] == method:
+                parts = zip(_pairs(row["edges"]), row["nats"], strict=True)
+                inside = [(b - a, loss) for (a, b), loss in parts if first <= a and b <= last]
+                found.append(sum(n * loss for n, loss in inside) / sum(n for n, _ in inside))
+        return found
+
+    def perplexity(self, method: str, first: int, last: int) -> tuple[float, float | None]:
+        """exp of the mean loss at these positions, and its standard error over windows where there are several."""
+        found = self.nats(method, first, last)
+        value = math.exp(mean(found))
+        return value, value * stdev(found) / math.sqrt(len(found)) if len(found) > 1 else None
+
+    def against(self, method: str, other: str, first: int, last: int) -> str:
+        """By how many per cent perplexity differs, and the standard error of that over windows of the same text."""
+        apart = [a - b for a, b in zip(self.nats(method, first, last), self.nats(other, first, last), strict=True)]
+        ratio = math.exp(mean(apart))
+        said = f"{100 * (ratio - 1):+.1f}".replace("-", "−")
+        if len(apart) > 1:
+            said += f" ± {100 * ratio * stdev(apart) / math.sqrt(len(apart)):.1f}"
+        return f"{said} %"
+
+    def curve(self, method: str) -> tuple[list[float], list[float]]:
+        """The middle of each part and the mean loss there, in nats."""
+        row = next(row for row in self.rows if row["encoding"] == method)
+        middle = [(a + b) / 2 for a, b in _pairs(row["edges"])]
+        return middle, [mean(self.nats(method, a, b)) for a, b in _pairs(row["edges"])]
+
+    def conclusions(self) -> list[str]:
+        """What may be read off, and nothing more."""
+        if self.length <= self.window:
+            return [f"No position lies beyond the window of {self.window:,}."]
+        beyond = {name: self.perplexity(name, self.window, self.length)[0] for name in self.methods}
+        inside = self.perplexity("none", 0, self.window)[0]
+        found = [
+            f"Beyond the window the model as it is has a perplexity of {_number(beyond['none'])}, and "
+            f"{_number(inside)} within it."
+        ]
+        base = beyond.get(RESTARTED)
+        ours = sorted((value, name) for name, value in beyond.items() if name not in ("none", RESTARTED))
+        if base is not None:
+            apart = [f"{name} {self.against(name, RESTARTED, self.window, self.length)}" for _, name in ours]
+            said = ", ".join(apart)
+            found.append(f"A model that restarts at its window has {_number(base)} there. Against that: {said}.")
+        if ours:
+            cost = [f"{name} {self.against(name, 'none', 0, self.window)}" for _, name in ours]
+            found.append(f"What they cost within the window, against the model as it is: {', '.join(cost)}.")
+        if self.windows == 1:
+            found.append("One window of text: how far these differences hold for other text is not known.")
+        return found
+
+    def protocol(self) -> list[str]:
+        """What was done."""
+        said = self.settings
+        number = self.windows
+        return [
+            f"{said['model']} ({said['dtype']}), trained for {self.window:,} tokens; factor {said['factor']:g}; no "
+            "training.",
+            f"{said['text']}: {number} window{'s' * (number > 1)} of {self.length:,} tokens, the same for all, read in "
+            f"pieces of {self.window:,} with a cache.",
+            "Perplexity is exp of the mean −ln p of the next token, by how many are known.",
+        ]
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """The titles of the columns, and a row of text for each method; the best in each column is in asterisks."""
+        titles = ["method", *(f"{a:,}–{b - 1:,}" for a, b in self.columns), "seconds"]
+        values = {name: [self.perplexity(name, a, b) for a, b in self.columns] for name in self.methods}
+        best = [min(row[column][0] for row in values.values()) for column in range(len(self.columns))]
+        lines = []
+        for name, row in values.items():
+            cells = [
+                ("**{}**" if value == best[column] else "{}").format(_number(value, error))
+                for column, (value, error) in enumerate(row)
+            ]
+            seconds = sum(one["seconds"] for one in self.rows if one["encoding"] == name)
+            lines.append([name, *cells, f"{seconds:,.0f}"])
+        return titles, lines
+
+    def markdown(self) -> str:
+        """The report, with its picture beside it."""
+        titles, lines = self.table()
+        rows = [titles, ["---"] * len(titles), *lines]
+        table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        picture = "![Perplexity by position](extension.png)"
+        parts = ("# Reading further than the window", _list(self.protocol()), table, picture, _list(self.conclusions()))
+        return "\n\n".join(parts) + "\n"
+
+    def write(self, out: str | Path) -> None:
+        """extension.md and extension.png, into a folder."""
+        from ._extension_picture import draw
+        from .charts import png
+
+        Path(out, "extension.md").write_text(self.markdown(), encoding="utf-8")
+        png(draw(self), Path(out, "extension.png"))
+
+
+def _list(sentences: Sequence[str]) -> str:
+    return "\n".join(f"- {one}" for one in sentences)
+
+
+def _number(value: float, error: float | None = None) -> str:
+    """A perplexity and its error, to two decimals below a hundred."""
+    digits = 2 if value < 100 else 0
+    return f"{value:,.{digits}f}" + ("" if error is None else f" ± {error:,.{digits}f}")
