@@ -16,6 +16,7 @@ from torch import Tensor
 import headway
 from headway import HeadwayError, models
 from headway.checkpoints import ARCHITECTURES, unpickle
+from headway.checkpoints.bert import BERT
 from headway.checkpoints.gpt2 import GPT2
 from headway.testing.checkpoints import their_model
 
@@ -92,6 +93,30 @@ def test_a_file_of_the_body_alone_has_no_prefix(whole: Path, folder: Path) -> No
     torch.testing.assert_close(headway.load(folder)(IDS), headway.load(whole)(IDS))
 
 
+def test_names_that_were_tensorflows(tmp_path: Path) -> None:
+    """bert-base-uncased says gamma and beta."""
+    their_model(BERT.examples[0]).save_pretrained(tmp_path)
+    expected = headway.load(tmp_path)(IDS)
+
+    def rename(tensors: dict[str, Tensor]) -> None:
+        for name in list(tensors):
+            older = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+            tensors[older] = tensors.pop(name)
+
+    change_tensors(tmp_path, rename)
+    torch.testing.assert_close(headway.load(tmp_path)(IDS), expected)
+
+
+def test_a_file_without_the_head_that_its_config_names(tmp_path: Path) -> None:
+    """Sentence encoders are published so: all-mpnet-base-v2 says MPNetForMaskedLM."""
+    their_model(BERT.examples[0]).save_pretrained(tmp_path)
+    body = headway.load(tmp_path, architecture="BertModel")
+    change_tensors(tmp_path, lambda t: [t.pop(name) for name in list(t) if name.startswith("cls.")])
+    with pytest.raises(HeadwayError, match=r"the file has no head \(cls.*give architecture='BertModel'"):
+        headway.load(tmp_path)
+    torch.testing.assert_close(headway.load(tmp_path, architecture="BertModel")(IDS), body(IDS))
+
+
 def test_a_file_in_several_parts(whole: Path, folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
@@ -105,6 +130,10 @@ def test_a_file_in_several_parts(whole: Path, folder: Path) -> None:
     (folder / "b.safetensors").unlink()
     with pytest.raises(HeadwayError, match=r"b\.safetensors is missing"):
         headway.load(folder)
+    for wrong in ([], {"a": 3}, {"a": ["b"]}):
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": wrong}))
+        with pytest.raises(HeadwayError, match="has no weight_map from tensors to files"):
+            headway.load(folder)
 
 
 def test_a_pickle_is_refused_with_the_way_out(whole: Path, folder: Path) -> None:
@@ -167,6 +196,10 @@ def one_of_another_shape(folder: Path) -> None:
     change_tensors(folder, lambda t: t.update({"transformer.wte.weight": torch.zeros(39, 32)}))
 
 
+def one_of_whole_numbers(folder: Path) -> None:
+    change_tensors(folder, lambda t: t.update({"transformer.wpe.weight": torch.zeros(64, 32, dtype=torch.int8)}))
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -178,12 +211,25 @@ def one_of_another_shape(folder: Path) -> None:
         (one_missing, r"missing are transformer\.wpe\.weight, transformer\.h\.1\.ln_1\.bias"),
         (one_too_many, r"unexpected are transformer\.h\.7\.new"),
         (one_of_another_shape, r"of another shape are transformer\.wte\.weight \[39, 32\], which should be \[40, 32\]"),
+        (one_of_whole_numbers, r"of whole numbers are transformer\.wpe\.weight"),
         (lambda folder: change_config(folder, architectures=["NewModel"]), "'NewModel': headway knows .*GPT2Model"),
         (lambda folder: change_config(folder, architectures=None), "names no architectures: give architecture="),
         (lambda folder: change_config(folder, n_head=None), "the config has no n_head"),
         (lambda folder: change_config(folder, n_head=5), "embed_dim 32 is not divisible by num_heads 5"),
         (lambda folder: change_config(folder, add_cross_attention=True), "add_cross_attention is True"),
         (lambda folder: change_config(folder, activation_function="mish"), "activation_function is 'mish'"),
+        (
+            lambda folder: change_config(folder, activation_function=["gelu"]),
+            "activation_function is .*: give a text",
+        ),
+        (lambda folder: change_config(folder, resid_pdrop="a"), "resid_pdrop is 'a': give a number"),
+        (lambda folder: change_config(folder, n_layer=10**9), "n_layer is 1000000000: headway builds 10000 at most"),
+        (lambda folder: change_config(folder, n_layer="3"), r"the config makes no model \(TypeError"),
+        (lambda folder: change_config(folder, vocab_size=-1), r"the config makes no model \(RuntimeError"),
+        (lambda folder: change_config(folder, n_positions=[[64]]), "the config makes no model"),
+        (lambda folder: change_config(folder, architectures=[["GPT2Model"]]), "architectures are .*a list of names"),
+        (lambda folder: change_config(folder, architectures=-1), "architectures are -1: they should be a list"),
+        (lambda folder: (folder / "config.json").write_text("[" * 100_000), r"config\.json cannot be read"),
     ],
 )
 def test_a_folder_that_is_not_whole(folder: Path, spoil: Callable[[Path], None], message: str) -> None:
@@ -193,8 +239,15 @@ def test_a_folder_that_is_not_whole(folder: Path, spoil: Callable[[Path], None],
     assert "\n" not in str(raised.value)
 
 
+def test_numbers_have_a_point(folder: Path) -> None:
+    with pytest.raises(HeadwayError, match=r"dtype is torch\.int8: give one of numbers with a point"):
+        headway.load(folder, dtype=torch.int8)
+    change_config(folder, dtype="int8")
+    assert {p.dtype for p in headway.load(folder).parameters()} == {torch.float32}
+
+
 def test_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match="none is not a folder"):
+    with pytest.raises(HeadwayError, match=r"none is not a folder.*headway downloads nothing"):
         headway.load(tmp_path / "none")
 
 

@@ -57,6 +57,13 @@ def test_characters_come_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [piece for piece in shown if piece] == ["a", "é", "注", "b"]
 
 
+def test_a_terminal_without_the_letters(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert main(["generate", str(folder), "To be", "-n", "20", "--temperature", "2", "--seed", "3"]) == 0
+    assert b"?" in written.getvalue()
+
+
 def test_a_conversation(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +88,7 @@ def test_a_conversation(
         (["Why?", "--top-p", "3"], "top_p is 3.0"),
         (["Why?", "--temperature", "-1"], "temperature is -1.0"),
         ([""], "prompt"),
+        (["caf\udce9"], "the prompt is not UTF-8"),
     ],
 )
 def test_what_cannot_be(folder: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 The way of a measurement, which is also the order in which to read: ``cases`` says what is measured; ``verify`` checks
 the kernels first; ``sides`` builds what runs against each other, ``machine`` the roof above them, and ``measure``
 times them in turn (``memory`` in a fresh process); ``rows`` keeps what was found; ``targets`` judges it, ``report``
-and ``picture`` show it; ``run`` goes through it all.
+and ``picture`` show it; ``run`` goes through it all. ``models`` does the same for whole models, against transformers.
 """
 
 from .cases import FULL as FULL

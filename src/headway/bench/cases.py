@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from typing import Any
 
@@ -21,6 +21,7 @@ MASKS = ("none", "causal", "window")
 DIRECTIONS = ("forward", "backward")
 ENCODINGS = ("none", "alibi", "t5", "kerple", "rope", "shaw", "transformer-xl")
 PARTS = ("attention", "window", "decoding", "packed", "left-padded", "memory")
+MODEL_PARTS = ("encode", "prefill", "decode", "train", "memory")
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,25 @@ def pairs(mask: str, n: int) -> int:
     return seen * (seen + 1) // 2 + (n - seen) * seen
 
 
+def _check(plan: Plan | ModelPlan, **known: tuple[str, ...]) -> None:
+    """Raises HeadwayError for a field of a plan that is empty, has a name that is not known, or no size."""
+    for field in fields(plan):
+        values = getattr(plan, field.name)
+        if not isinstance(values, tuple):
+            continue
+        for value in values:
+            if field.name in known and value not in known[field.name]:
+                raise HeadwayError(f"{field.name} has {value!r}: give any of {', '.join(known[field.name])}")
+            if isinstance(value, int) and value < 1:
+                raise HeadwayError(f"{field.name} has {value}: give whole numbers of at least 1")
+        if not values:
+            raise HeadwayError(f"{field.name} is empty: name at least one")
+    if plan.rounds < 1:
+        raise HeadwayError(f"rounds is {plan.rounds}: give at least 1")
+    if not plan.seconds >= 0:
+        raise HeadwayError(f"seconds is {plan.seconds}: give 0 or more")
+
+
 @dataclass(frozen=True)
 class Plan:
     """Which cases, and how long on each.
@@ -113,26 +133,7 @@ class Plan:
     flex_seconds: float = 3600.0
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("dtypes", tuple(DTYPES)),
-            ("masks", MASKS),
-            ("directions", DIRECTIONS),
-            ("parts", PARTS),
-        ):
-            for value in getattr(self, name):
-                if value not in known:
-                    raise HeadwayError(f"{name} has {value!r}: give any of {', '.join(known)}")
-        for name in ("lengths", "dims", "memory_lengths"):
-            for size in getattr(self, name):
-                if size < 1:
-                    raise HeadwayError(f"{name} has {size}: give whole numbers of at least 1")
-        for name in ("lengths", "dims", "dtypes", "masks", "encodings", "directions", "parts"):
-            if not getattr(self, name):
-                raise HeadwayError(f"{name} is empty: name at least one")
-        if self.rounds < 1:
-            raise HeadwayError(f"rounds is {self.rounds}: give at least 1")
-        if not self.seconds >= 0:
-            raise HeadwayError(f"seconds is {self.seconds}: give 0 or more")
+        _check(self, dtypes=tuple(DTYPES), masks=MASKS, directions=DIRECTIONS, parts=PARTS)
 
     def cases(self) -> list[Case]:
         """Every case, those with the fewest tokens first."""
@@ -165,3 +166,78 @@ QUICK = Plan(
     seconds=0.2,
     flex_seconds=150.0,
 )
+
+
+# ---------------------------------------------------------------- whole models
+
+
+@dataclass(frozen=True)
+class ModelCase:
+    """One piece of work of a whole model, by headway and by transformers in turn.
+
+    task    one of ``MODEL_PARTS``: hidden states of texts; the last token's logits of a prompt, with a cache filled;
+            one token after a prompt; a training step; the memory of one
+    model   "MiniLM", "SmolLM2", "T5 encoder" or "T5"
+    n       tokens of a text, a prompt or a source
+    """
+
+    task: str
+    model: str
+    n: int
+    batch: int = 1
+    dtype: str = "float32"
+
+    def __str__(self) -> str:
+        return f"{self.task}: {self.model}, {self.tokens} tokens, {self.dtype}"
+
+    @property
+    def tokens(self) -> str:
+        """As in "8 × 512"."""
+        return f"{self.n:,}" if self.batch == 1 else f"{self.batch} × {self.n:,}"
+
+    def fields(self) -> dict[str, Any]:
+        """The case as it stands in a row of results."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """Which cases of whole models, and how long on each.
+
+    texts     tokens of a text for MiniLM, in ``batches``
+    prefill   tokens of a prompt for SmolLM2; ``prompts``: those before it writes
+    train     tokens of a training step of T5's encoder, and of its memory; ``sources``: those of the whole T5
+
+    Raises HeadwayError for a name or a size that cannot be measured.
+    """
+
+    texts: tuple[int, ...] = (512,)
+    batches: tuple[int, ...] = (1, 8)
+    prefill: tuple[int, ...] = (4096,)
+    prompts: tuple[int, ...] = (4096, 128)
+    train: tuple[int, ...] = (1024, 2048)
+    sources: tuple[int, ...] = (1024,)
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    parts: tuple[str, ...] = MODEL_PARTS
+    seconds: float = 1.0
+    rounds: int = 3
+
+    def __post_init__(self) -> None:
+        _check(self, dtypes=tuple(DTYPES), parts=MODEL_PARTS)
+
+    def cases(self) -> list[ModelCase]:
+        """Every case; those of one model in one dtype stand together, so that it is loaded once."""
+        found = []
+        for dtype in self.dtypes:
+            found += [ModelCase("encode", "MiniLM", n, b, dtype) for n, b in product(self.texts, self.batches)]
+            found += [ModelCase("prefill", "SmolLM2", n, 1, dtype) for n in self.prefill]
+            found += [ModelCase("decode", "SmolLM2", n, 1, dtype) for n in self.prompts]
+        if "float32" in self.dtypes:
+            found += [ModelCase("train", "T5 encoder", n) for n in self.train]
+            found += [ModelCase("train", "T5", n) for n in self.sources]
+            found += [ModelCase("memory", "T5 encoder", n) for n in self.train]
+        return [case for case in found if case.task in self.parts]
+
+
+MODELS = ModelPlan()
+QUICK_MODELS = ModelPlan(prefill=(1024,), prompts=(128,), train=(512, 1024), sources=(512,), seconds=0.2)

@@ -22,15 +22,18 @@ KINDS = {"float32": _library.FLOAT32, "bfloat16": _library.BFLOAT16}
 """What the loop multiplies: float32, or pairs of bfloat16."""
 
 
-def where() -> dict[str, Any]:
-    """What two rows must share to be compared: processor, threads, versions, and the code of the kernels."""
+def where(*parts: str) -> dict[str, Any]:
+    """What two rows must share to be compared: processor, threads, versions, and the code of the kernels.
+
+    parts   folders of headway whose code is measured besides
+    """
     library = _library.load()
     return {
         "processor": processor(),
         "isa": "none" if library.c is None else _library.isa(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "headway": f"{version('headway')}+{fingerprint()}",
+        "headway": f"{version('headway')}+{fingerprint(*parts)}",
     }
 
 
@@ -52,11 +55,12 @@ def processor() -> str:
     return f"{name} ({details})" if details else name
 
 
-def fingerprint() -> str:
+def fingerprint(*parts: str) -> str:
     """Eight digits that change with the code that is measured, compiled parts included."""
     root = Path(__file__).parents[1]
     files = [root / f"{name}.py" for name in ("attention", "coordinates", "masks", "terms")]
-    files += [p for p in sorted((root / "kernels").rglob("*")) if p.suffix in (".py", ".so", ".dylib", ".dll", ".pyd")]
+    for part in ("kernels", *parts):
+        files += [p for p in sorted((root / part).rglob("*")) if p.suffix in (".py", ".so", ".dylib", ".dll", ".pyd")]
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.read_bytes())

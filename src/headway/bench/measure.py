@@ -58,8 +58,13 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
     return row | {"ms": milliseconds, "says": says}
 
 
-def in_turn(runs: Mapping[str, Callable[[], object]], seconds: float, least: int) -> tuple[dict[str, float], int]:
-    """The median milliseconds of each side, and the turns taken: for ``seconds`` a side, but ``least`` turns."""
+def in_turn(
+    runs: Mapping[str, Callable[[], object]], seconds: float, least: int, warm: float | None = None
+) -> tuple[dict[str, float], int]:
+    """The median milliseconds of each side, and the turns taken: for ``seconds`` a side, but ``least`` turns.
+
+    warm   the milliseconds of a turn that was taken as warm-up; one is taken here if None
+    """
 
     def turn() -> dict[str, float]:
         took = {}
@@ -69,8 +74,8 @@ def in_turn(runs: Mapping[str, Callable[[], object]], seconds: float, least: int
             took[name] = 1e3 * (time.perf_counter() - began)
         return took
 
-    warm = 1e-3 * sum(turn().values())
-    rounds = max(least, min(MOST_ROUNDS, int(seconds * len(runs) / warm)))
+    warm = sum(turn().values()) if warm is None else warm
+    rounds = max(least, min(MOST_ROUNDS, int(1e3 * seconds * len(runs) / warm)))
     turns = [turn() for _ in range(rounds)]
     return {name: median(taken[name] for taken in turns) for name in runs}, rounds
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ..study.store import _write
-from .cases import WINDOW, Case, pairs
+from .cases import WINDOW, Case, ModelCase, pairs
 from .rows import Row
 from .sides import CONTIGUOUS, FLEX, FULL_CAUSAL, OURS, PLAIN, SDPA
-from .targets import gflops, judge, over, peer, share_of_copy, share_of_roof, times
+from .targets import MODEL_TARGETS, TARGETS, Target, gflops, judge, over, peer, share_of_copy, share_of_roof, times
 
 
 def markdown(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Sequence[str] = ()) -> str:
@@ -59,11 +59,11 @@ def head(rows: Sequence[Row], where: dict[str, Any], command: str) -> str:
     return f"```sh\n{command}\n```\n\n" + "\n\n".join(words)
 
 
-def targets(rows: Sequence[Row]) -> str:
+def targets(rows: Sequence[Row], wanted: Sequence[Target] = TARGETS) -> str:
     """Each target, what was measured in the worst case, and whether it is met."""
     lines = [
         [judged.target.what, judged.dtype, judged.wanted, judged.measured, judged.verdict, _worst(judged)]
-        for judged in judge(rows)
+        for judged in judge(rows, wanted)
     ]
     return _titled("Targets", _table(["target", "dtype", "wanted", "measured", "verdict", "worst case"], lines))
 
@@ -205,6 +205,85 @@ def memory(rows: Sequence[Row]) -> str:
         + f"kernel {found[0]['kernel']}: the most that was resident, beyond inputs and outputs.\n\n"
         + (_table(names, [sizes, dense]))
     )
+
+
+# ---------------------------------------------------------------- whole models
+
+
+TASKS = {
+    "encode": ("Encoding", "ms for a batch of texts"),
+    "prefill": ("Prefill", "ms to the last token's logits, with a cache filled"),
+    "decode": ("Decoding", "ms per token after so many"),
+    "train": ("A training step", "ms, forward, backward and AdamW"),
+}
+
+
+def models(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Sequence[str] = ()) -> str:
+    """The chapter of BENCHMARKS.md about whole models."""
+    parts = ["## Whole models, against transformers", models_head(rows, where, command), *notes]
+    under = [targets(rows, MODEL_TARGETS)]
+    for task, (title, unit) in TASKS.items():
+        table = model_times([row for row in rows if row["case"]["task"] == task])
+        under.append(_titled(title, table and f"{unit}; × how many times as fast headway is\n\n{table}"))
+    under.append(_titled("How a training step divides", divisions(rows)))
+    under.append(_titled("Memory of a training step", model_memory(rows)))
+    return "\n\n".join([*parts, *(f"#{part}" for part in under if part)]) + "\n"
+
+
+def models_head(rows: Sequence[Row], where: dict[str, Any], command: str) -> str:
+    """Machine, versions, date, command, and what is done on either side."""
+    days = sorted({row["date"] for row in rows})
+    over_days = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "nothing measured"
+    words = [
+        f"{over_days}, {where['processor']}, {where['threads']} thread{'s' * (where['threads'] != 1)}, "
+        f"torch {where['torch']}, transformers {where['transformers']}, headway {where['headway']}, its instruction "
+        f"set {where['isa']}. All sides of a case in turn in one process; medians, and ratios of medians. Before any "
+        "number is taken their outputs agree, of a training step its loss and gradients.",
+        "Published weights: all-MiniLM-L6-v2, and SmolLM2-135M from a GGUF file, which transformers reads as "
+        "`headway.save` writes it. In inference headway's weights are packed (`headway.nn.pack`), unless it says not. "
+        "T5 has random weights in the shape of T5-small, no dropout; the whole T5 writes a quarter of its source.",
+    ]
+    return f"```sh\n{command}\n```\n\n" + "\n\n".join(words)
+
+
+def model_times(rows: Sequence[Row]) -> str:
+    """One line for each case, one column for each side."""
+    others = [
+        side for side in dict.fromkeys(side for row in rows for side in (*row["ms"], *row["says"])) if side != OURS
+    ]
+    lines = []
+    for row in rows:
+        case = ModelCase(**row["case"])
+        cells = [
+            row["says"].get(side, "–") if side not in row["ms"] else f"{_ms(row['ms'][side])} · {times(row, side):.2f}×"
+            for side in others
+        ]
+        lines.append([case.model, case.tokens, case.dtype, _ms(row["ms"][OURS]), *cells])
+    return _table(["model", "tokens", "dtype", OURS, *others], lines)
+
+
+def divisions(rows: Sequence[Row]) -> str:
+    """The shares of attention, of linear maps and of everything else, as torch's profiler counts them."""
+    found = [(ModelCase(**row["case"]), side, parts) for row in rows for side, parts in row.get("parts", {}).items()]
+    lines = [
+        [case.model, case.tokens, side, *(f"{100 * share:.0f} %" for share in parts.values())]
+        for case, side, parts in found
+    ]
+    names = list(found[0][2]) if found else []
+    return _table(["model", "tokens", "side", *names], lines)
+
+
+def model_memory(rows: Sequence[Row]) -> str:
+    """MiB of each side, each in a fresh process."""
+    found = [row for row in rows if row["case"]["task"] == "memory"]
+    sides = list(dict.fromkeys(side for row in found for side in row["bytes"]))
+    lines = []
+    for row in found:
+        case = ModelCase(**row["case"])
+        sizes = (row["bytes"].get(side) for side in sides)
+        lines.append([case.model, case.tokens, *("–" if size is None else f"{size / 2**20:,.0f}" for size in sizes)])
+    said = "MiB, forward and backward: the most that was resident, beyond parameters and their gradients"
+    return f"{said}\n\n{_table(['model', 'tokens', *sides], lines)}" if found else ""
 
 
 # ---------------------------------------------------------------- how a table is written

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from ..errors import HeadwayError
 from ..study.store import _locked, _write
-from .cases import Case
+from .cases import Case, ModelCase
 
 Row = dict[str, Any]
 """What was found for one case, where and when."""
@@ -20,10 +20,18 @@ class Rows:
 
     with Rows(out, where()) as rows:
         rows.add(case, found, date)
+
+    kind   what its cases are; each kind has a file of its own
     """
 
-    def __init__(self, out: str | Path, where: dict[str, Any], fresh: bool = False) -> None:
-        self.out, self.where, self.fresh = Path(out), where, fresh
+    def __init__(
+        self,
+        out: str | Path,
+        where: dict[str, Any],
+        fresh: bool = False,
+        kind: type[Case] | type[ModelCase] = Case,
+    ) -> None:
+        self.out, self.where, self.fresh, self.kind = Path(out), where, fresh, kind
         self.all: list[Row] = []
         self._lock: IO[str] | None = None
 
@@ -37,7 +45,7 @@ class Rows:
             self._lock.close()
             raise HeadwayError(f"out {self.out} is in use by another benchmark: wait for it, or give another --out")
         try:
-            self.all = [row for row in read(self.file) if not (self.fresh and row["where"] == self.where)]
+            self.all = [row for row in read(self.file, self.kind) if not (self.fresh and row["where"] == self.where)]
         except HeadwayError:
             self._lock.close()
             raise
@@ -52,18 +60,18 @@ class Rows:
     @property
     def file(self) -> Path:
         """One JSON object on each line."""
-        return self.out / "rows.jsonl"
+        return self.out / ("rows.jsonl" if self.kind is Case else "models.jsonl")
 
     @property
     def here(self) -> list[Row]:
         """The rows of this processor, with these versions."""
         return [row for row in self.all if row["where"] == self.where]
 
-    def has(self, case: Case, seconds: float) -> bool:
+    def has(self, case: Case | ModelCase, seconds: float) -> bool:
         """Whether the case is there, measured for as long."""
         return any(row["case"] == case.fields() and row.get("seconds", seconds) >= seconds for row in self.here)
 
-    def add(self, case: Case, found: Row, date: str) -> Row:
+    def add(self, case: Case | ModelCase, found: Row, date: str) -> Row:
         """Puts a row in place of an earlier one of the same case, on disk before it returns."""
         row = {"case": case.fields(), "where": self.where, "date": date, **found}
         before = [old for old in self.all if (old["case"], old["where"]) != (row["case"], row["where"])]
@@ -72,7 +80,7 @@ class Rows:
         return row
 
 
-def read(path: Path) -> list[Row]:
+def read(path: Path, kind: type[Case] | type[ModelCase] = Case) -> list[Row]:
     """The rows of a file. Raises HeadwayError for a line that is none."""
     if not path.exists():
         return []
@@ -82,7 +90,7 @@ def read(path: Path) -> list[Row]:
             continue
         try:
             row = json.loads(line)
-            Case(**row["case"])
+            kind(**row["case"])
             rows.append({**row, "where": dict(row["where"]), "date": str(row["date"])})
         except (ValueError, KeyError, TypeError):
             raise HeadwayError(f"{path} line {number} is damaged: delete that line to measure it anew") from None

@@ -30,6 +30,10 @@ DENSE = "SDPA, dense bias"
 DENSE_GRADIENT = "SDPA, dense bias with its gradient"
 FLEX = "FlexAttention, compiled"
 COPY = "copy"
+UNPACKED = "headway, not packed"
+HF_EAGER = "transformers, eager"
+HF_SDPA = "transformers, sdpa"
+HF_TABLE = "transformers, headway's bias table"
 
 Run = Callable[[], list[Tensor]]
 """One side: the output, or the gradients of q, k, v and of what is learned."""

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from .cases import Case, pairs
+from .cases import Case, ModelCase, pairs
 from .rows import Row
-from .sides import CONTIGUOUS, COPY, DENSE, DENSE_GRADIENT, FLEX, FULL_CAUSAL, OURS, PLAIN, SDPA
+from .sides import (
+    CONTIGUOUS,
+    COPY,
+    DENSE,
+    DENSE_GRADIENT,
+    FLEX,
+    FULL_CAUSAL,
+    HF_EAGER,
+    HF_SDPA,
+    OURS,
+    PLAIN,
+    SDPA,
+)
 
 BY_DISTANCE = ("alibi", "t5", "kerple")
 LEARNED = ("t5", "kerple")
@@ -66,10 +78,10 @@ class Judged:
         return "met" if (self.worst <= bound if self.target.at_most else self.worst >= bound) else "missed"
 
 
-def judge(rows: Sequence[Row]) -> list[Judged]:
-    """Every target in every dtype for which it stands."""
+def judge(rows: Sequence[Row], targets: Sequence[Target] | None = None) -> list[Judged]:
+    """Every target in every dtype for which it stands; those of attention if none are given."""
     found = []
-    for target in TARGETS:
+    for target in TARGETS if targets is None else targets:
         for dtype in target.wanted:
             values = target.values([row for row in rows if row["case"]["dtype"] == dtype])
             if not values:
@@ -165,9 +177,11 @@ def _against_area(row: Row) -> float | None:
 
 def _growth(rows: Sequence[Row]) -> list[tuple[float, str]]:
     """The exponent of n by which memory grows from one length to the next: 1 where it is linear, 2 for a square."""
-    found = sorted(
-        (row["case"]["n"], max(row["extra_bytes"], _LITTLE)) for row in rows if row["case"]["kind"] == "memory"
-    )
+    return _exponents((row["case"]["n"], row["extra_bytes"]) for row in rows if row["case"]["kind"] == "memory")
+
+
+def _exponents(sizes: Iterable[tuple[int, int]]) -> list[tuple[float, str]]:
+    found = sorted((n, max(size, _LITTLE)) for n, size in sizes)
     return [
         (math.log(more / less) / math.log(b / a), f"from {a:,} to {b:,} tokens")
         for (a, less), (b, more) in pairwise(found)
@@ -289,6 +303,53 @@ TARGETS = (
     Target(
         "memory grows linearly: exponent of n from one length to the next",
         _growth,
+        {"float32": 1.15},
+        at_most=True,
+        unit="",
+    ),
+)
+
+
+# ---------------------------------------------------------------- whole models
+
+
+def _model(task: str, side: str, least: int = 1, model: str | None = None) -> Values:
+    """How many times as fast as a side headway is, in every case of that task."""
+
+    def values(rows: Sequence[Row]) -> list[tuple[float, str]]:
+        cases = [(ModelCase(**row["case"]), times(row, side)) for row in rows]
+        return [
+            (faster, str(case))
+            for case, faster in cases
+            if faster is not None and case.task == task and case.n >= least and model in (None, case.model)
+        ]
+
+    return values
+
+
+def _model_growth(rows: Sequence[Row]) -> list[tuple[float, str]]:
+    return _exponents((row["case"]["n"], row["bytes"][OURS]) for row in rows if row["case"]["task"] == "memory")
+
+
+MODEL_TARGETS = (
+    Target(
+        "prefill of 4,096 tokens and more, against transformers with sdpa",
+        _model("prefill", HF_SDPA, least=4096),
+        {"float32": 1.5, "bfloat16": 2.0},
+    ),
+    Target(
+        "one token after a prompt, against transformers with sdpa",
+        _model("decode", HF_SDPA),
+        {"float32": 1.0, "bfloat16": 1.0},
+    ),
+    Target(
+        "training step of T5's encoder at 2,048 tokens and more, against transformers with eager",
+        _model("train", HF_EAGER, least=2048, model="T5 encoder"),
+        {"float32": 1.4},
+    ),
+    Target(
+        "memory of that step grows linearly: exponent of n from one length to the next",
+        _model_growth,
         {"float32": 1.15},
         at_most=True,
         unit="",

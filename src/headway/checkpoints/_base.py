@@ -27,6 +27,9 @@ ACTIVATIONS = {
 GATED = {"relu": "reglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "silu": "swiglu"}
 """The same with a gate."""
 
+MOST_LAYERS = 10_000
+"""More of a kind are taken for a damaged config: to build them would end in a full memory."""
+
 
 class Config(Mapping[str, Any]):
     """A config.json whose keys are asked for by name, and which says what is missing or cannot be had."""
@@ -37,7 +40,10 @@ class Config(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         if key not in self.values_:
             raise HeadwayError(f"the config has no {key}: give the config.json that belongs to the weights")
-        return self.values_[key]
+        value = self.values_[key]
+        if ("layer" in key or "group" in key) and isinstance(value, (int, float)) and value > MOST_LAYERS:
+            raise HeadwayError(f"the config's {key} is {value}: headway builds {MOST_LAYERS} at most")
+        return value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.values_)
@@ -49,9 +55,17 @@ class Config(Mapping[str, Any]):
         return key in self.values_
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value, or the default where it is missing or null."""
-        value = self.values_.get(key)
-        return default if value is None else value
+        """The value, or the default where it is missing or null.
+
+        Raises HeadwayError for a text where the default is a number, and for anything else where it is a text.
+        """
+        value = self[key] if key in self.values_ else None
+        if value is None:
+            return default
+        for kind, said in (((int, float), "number"), (str, "text")):
+            if isinstance(default, kind) and not isinstance(default, bool) and not isinstance(value, kind):
+                raise HeadwayError(f"the config's {key} is {value!r}: give a {said}")
+        return value
 
     def only(self, key: str, *allowed: Any) -> None:
         """Raises where a key has another value than those we can say; one that is missing has the first of them."""

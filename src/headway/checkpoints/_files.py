@@ -17,22 +17,32 @@ CONFIG = "config.json"
 TENSORS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
+OLDER = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
+"""Names in files that were made of TensorFlow's, such as those of bert-base-uncased, and what all others have."""
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The folder's config.json."""
-    if not folder.is_dir():
-        raise HeadwayError(f"{folder} is not a folder: give one with {CONFIG} and {TENSORS}, or a .gguf file")
+    check_folder(folder)
     return _json(folder / CONFIG)
 
 
+def check_folder(folder: Path) -> None:
+    """Raises where there is no such folder, as where it is the name of a model on the hub."""
+    if not folder.is_dir():
+        raise HeadwayError(
+            f"{folder} is not a folder: give one with {CONFIG} and {TENSORS}, or a .gguf file; headway downloads "
+            "nothing, 'hf download NAME --local-dir FOLDER' does"
+        )
+
+
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """The tensors of the folder's safetensors files, which stay on disk until they are used.
+    """The tensors of the folder's safetensors files, which stay on disk until they are used, by today's names.
 
     Raises HeadwayError where there are none, where one of several is missing, and where a file is damaged.
     """
     if (folder / INDEX).is_file():
-        files = sorted(set(_json(folder / INDEX).get("weight_map", {}).values()))
+        files = _parts(folder / INDEX)
     elif (folder / TENSORS).is_file():
         files = [TENSORS]
     elif list(folder.glob("pytorch_model*.bin")):
@@ -44,10 +54,25 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         raise HeadwayError(f"{folder} has no {TENSORS}: give a folder with the model's weights")
     tensors: dict[str, Tensor] = {}
     for name in files:
-        if Path(name).name != name:
-            raise HeadwayError(f"{folder / INDEX} names {name}, which lies elsewhere: give a folder that is whole")
         tensors.update(_safetensors(folder / name))
-    return tensors
+    return {_todays(name): tensor for name, tensor in tensors.items()}
+
+
+def _parts(index: Path) -> list[str]:
+    """The files that an index names."""
+    named = _json(index).get("weight_map")
+    if not isinstance(named, dict) or not all(isinstance(file, str) for file in named.values()):
+        raise HeadwayError(f"{index} has no weight_map from tensors to files: give a folder that is whole")
+    for name in (found := sorted(set(named.values()))):
+        if Path(name).name != name:
+            raise HeadwayError(f"{index} names {name}, which lies elsewhere: give a folder that is whole")
+    return found
+
+
+def _todays(name: str) -> str:
+    for old, new in OLDER:
+        name = name.replace(old, new)
+    return name
 
 
 def unpickle(folder: str | Path) -> Path:
@@ -101,7 +126,7 @@ def _json(path: Path) -> dict[str, Any]:
         raise HeadwayError(f"{path.parent} has no {path.name}: give the folder of a model as Hugging Face keeps it")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise HeadwayError(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict):
         raise HeadwayError(f"{path} holds a {type(found).__name__}: it should be an object with the model's sizes")

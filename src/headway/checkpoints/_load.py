@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..errors import HeadwayError
 from ..nn.packed import is_packed
 from ._base import Config, Family
 from ._files import read_config, read_tensors, write
-from ._rules import named_tensors, put, read, written
+from ._rules import Entry, entries, named_tensors, put, read, written
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ def load(
     shape; all are named, and no model is made.
     """
     path = Path(path)
+    if dtype is not None and not dtype.is_floating_point:
+        raise HeadwayError(f"dtype is {dtype}: give one of numbers with a point, such as torch.bfloat16")
     if path.suffix == ".gguf":
         from ._gguf import read_gguf
 
@@ -58,14 +61,16 @@ def load(
         values, tensors = read_config(path), None
     family, name = _family(values, architecture)
     config, head = Config(values), family.architectures[name]
-    with torch.device("meta"), _Unfilled():
-        model = family.build(config, head=head)
+    model = _built(family, config, head)
     tensors = read_tensors(path) if tensors is None else tensors
     prefixed = bool(family.prefix) and any(key.startswith(family.prefix) for key in tensors)
     ignored = list(family.ignored)
     if not head:  # the head that the file may have is left out
         ignored += [f"{rule.theirs}*" for rule in family.head(config)]
-    found, left_out = read(family.rules(config, head=head, prefix=prefixed), model, tensors, ignored)
+    rules = family.rules(config, head=head, prefix=prefixed)
+    if head:
+        _check_head(family, name, config, entries(rules, named_tensors(model)), tensors)
+    found, left_out = read(rules, model, tensors, ignored)
     if head:
         _check_copies(found.get("embedding.weight"), left_out)
     dtype = dtype or _dtype(config, tensors)
@@ -111,10 +116,27 @@ class _Unfilled(TorchFunctionMode):
         return func(*args, **given)
 
 
+def _built(family: Family, config: Config, head: bool) -> nn.Module:
+    """The family's model of a config, without numbers."""
+    try:
+        with torch.device("meta"), _Unfilled():
+            return family.build(config, head=head)
+    except HeadwayError:
+        raise
+    except Exception as error:  # whatever a list in place of a number leads to
+        said = " ".join(str(error).split())
+        raise HeadwayError(
+            f"the config makes no model ({type(error).__name__}: {said}): give the config.json that belongs to the "
+            "weights"
+        ) from error
+
+
 def _family(values: Mapping[str, Any], architecture: str | None) -> tuple[Family, str]:
     from . import ARCHITECTURES
 
     named = values.get("architectures") or []
+    if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
+        raise HeadwayError(f"the config's architectures are {named!r}: they should be a list of names")
     if architecture is None and not named:
         raise HeadwayError("the config names no architectures: give architecture=, one of " + ", ".join(ARCHITECTURES))
     name = architecture or named[0]
@@ -124,6 +146,21 @@ def _family(values: Mapping[str, Any], architecture: str | None) -> tuple[Family
             "with attn_implementation='headway', see headway.integrations.transformers"
         )
     return ARCHITECTURES[name](), name
+
+
+def _check_head(
+    family: Family, name: str, config: Config, wanted: Sequence[Entry], tensors: Mapping[str, Tensor]
+) -> None:
+    """Raises where the config names a head of which the file has nothing, as those of sentence encoders do."""
+    of_head = tuple(rule.theirs for rule in family.head(config))
+    names = [entry.theirs for entry in wanted if entry.theirs.startswith(of_head)]
+    bare = [one for one, head in family.architectures.items() if not head]
+    if names and bare and not any(one in tensors for one in names):
+        (own,) = get_close_matches(name, bare, n=1, cutoff=0)
+        raise HeadwayError(
+            f"the file has no head ({', '.join(names)}), though the config says {name}: give architecture={own!r} for "
+            "hidden states"
+        )
 
 
 def _check_copies(embeddings: Tensor | None, left_out: Mapping[str, Tensor]) -> None:
@@ -139,7 +176,7 @@ def _check_copies(embeddings: Tensor | None, left_out: Mapping[str, Tensor]) -> 
 def _dtype(config: Config, tensors: Mapping[str, Tensor]) -> torch.dtype:
     """The config's dtype, or that of most of the file's numbers."""
     named = getattr(torch, str(config.get("dtype", config.get("torch_dtype", ""))).removeprefix("torch."), None)
-    if isinstance(named, torch.dtype):
+    if isinstance(named, torch.dtype) and named.is_floating_point:
         return named
     counts: dict[torch.dtype, int] = {}
     for tensor in tensors.values():

@@ -137,6 +137,8 @@ class Paired(Change):
 
 AS_IT_IS = AsItIs()
 TRANSPOSED = Transposed()
+QKV = tuple(f"stack.blocks.{{}}.attention.{name}_proj" for name in "qkv")
+"""Our projections of queries, keys and values, which many keep as one matrix."""
 
 
 @dataclass(frozen=True)
@@ -205,13 +207,13 @@ def read(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Our tensors from theirs, and those of theirs that are ignored.
 
-    Raises HeadwayError naming all that are missing, unexpected or of another shape.
+    Raises HeadwayError naming all that are missing, unexpected, of another shape or of whole numbers.
     """
     tensors = named_tensors(model)
     wanted = entries(rules, tensors)
     names = {entry.theirs for entry in wanted}
     found: dict[str, Tensor] = {}
-    wrong: dict[str, list[str]] = {"missing": [], "of another shape": []}
+    wrong: dict[str, list[str]] = {"missing": [], "of another shape": [], "of whole numbers": []}
     for entry in wanted:
         shapes = [tensors[name].shape for name in entry.ours]
         shape = entry.change.shape(shapes)
@@ -220,6 +222,8 @@ def read(
             wrong["missing"].append(entry.theirs)
         elif tuple(given.shape) != shape:
             wrong["of another shape"].append(f"{entry.theirs} {list(given.shape)}, which should be {list(shape)}")
+        elif tensors[entry.ours[0]].is_floating_point() and not given.is_floating_point():  # quantized by others
+            wrong["of whole numbers"].append(entry.theirs)
         else:
             found.update(zip(entry.ours, entry.change.read(given, shapes), strict=True))
     left = {name: tensor for name, tensor in theirs.items() if name not in names}

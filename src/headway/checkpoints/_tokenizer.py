@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HeadwayError
-from ._files import _json
+from ._files import _json, check_folder
 from ._gguf import read_metadata
 
 if TYPE_CHECKING:
@@ -34,9 +34,10 @@ def tokenizer(path: str | Path) -> Tokenizer:
 
         ids = tokenizer("SmolLM2-135M").encode("The capital of France is").ids
 
-    A folder's tokenizer.json is read as it is, but neither pads nor cuts texts; of vocab.txt a WordPiece tokenizer is made, lower-casing unless
-    tokenizer_config.json says otherwise; of a GGUF file one of bytes in pairs (tokenizer.ggml.model "gpt2"). Special
-    tokens are added where the file adds them; ``encode(text, add_special_tokens=False)`` leaves them out.
+    A folder's tokenizer.json is read as it is, but neither pads nor cuts texts; of vocab.txt a WordPiece tokenizer is
+    made, lower-casing unless tokenizer_config.json says otherwise; of a GGUF file one of bytes in pairs
+    (tokenizer.ggml.model "gpt2"). Special tokens are added where the file adds them; ``encode(text,
+    add_special_tokens=False)`` leaves them out.
     Raises HeadwayError where there is none of these, for a damaged file, and for a kind of GGUF that is not known.
     Cite: Sennrich et al. 2016; Radford et al. 2019 (bytes); Wu et al. 2016 (WordPiece).
     """
@@ -47,6 +48,7 @@ def tokenizer(path: str | Path) -> Tokenizer:
     path = Path(path)
     if path.suffix == ".gguf":
         return _of_pairs(path, read_metadata(path))
+    check_folder(path)
     if (path / FILE).is_file():
         try:
             found = tokenizers.Tokenizer.from_file(str(path / FILE))

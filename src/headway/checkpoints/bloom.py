@@ -10,7 +10,7 @@ from ..models import Decoder, Stack
 from ..nn import Block, Embedding, Head
 from ..positions import ALiBi
 from ._base import Config, Family
-from ._rules import Fused, Rule
+from ._rules import QKV, Fused, Rule
 
 
 class BLOOM(Family):
@@ -65,11 +65,7 @@ class BLOOM(Family):
             Rule("word_embeddings.weight", "embedding.weight"),
             Rule("word_embeddings_layernorm", "stack.entry"),
             Rule(layer + "input_layernorm", block + "attention_norm"),
-            Rule(
-                layer + "self_attention.query_key_value",
-                (block + "attention.q_proj", block + "attention.k_proj", block + "attention.v_proj"),
-                Fused(groups=heads),
-            ),
+            Rule(layer + "self_attention.query_key_value", QKV, Fused(groups=heads)),
             Rule(layer + "self_attention.dense", block + "attention.out_proj"),
             Rule(layer + "post_attention_layernorm", block + "feed_forward_norm"),
             Rule(layer + "mlp.dense_h_to_4h", block + "feed_forward.up_proj"),

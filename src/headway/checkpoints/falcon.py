@@ -12,7 +12,7 @@ from ..models import Decoder, Stack
 from ..nn import Block, Embedding, FeedForward, Head, MultiHeadAttention, ParallelBlock
 from ..positions import ALiBi, PositionEncoding
 from ._base import Config, Family
-from ._rules import Fused, Rule
+from ._rules import QKV, Fused, Rule
 
 
 class Falcon(Family):
@@ -93,11 +93,7 @@ class Falcon(Family):
         return (
             Rule("word_embeddings.weight", "embedding.weight"),
             Rule(layer + first, block + "attention_norm"),
-            Rule(
-                layer + "self_attention.query_key_value",
-                (block + "attention.q_proj", block + "attention.k_proj", block + "attention.v_proj"),
-                Fused(groups=_kv_heads(config)),
-            ),
+            Rule(layer + "self_attention.query_key_value", QKV, Fused(groups=_kv_heads(config))),
             Rule(layer + "self_attention.dense", block + "attention.out_proj"),
             Rule(layer + second, block + "feed_forward_norm"),
             Rule(layer + "mlp.dense_h_to_4h", block + "feed_forward.up_proj"),

@@ -10,7 +10,7 @@ from ..models import Decoder, Stack
 from ..nn import Block, Embedding, Head
 from ..positions import Learned
 from ._base import Config, Family
-from ._rules import TRANSPOSED, Fused, Rule
+from ._rules import QKV, TRANSPOSED, Fused, Rule
 
 
 class GPT2(Family):
@@ -70,11 +70,7 @@ class GPT2(Family):
             Rule("wte.weight", "embedding.weight"),
             Rule("wpe.weight", "stack.encodings.0.table"),
             Rule(layer + "ln_1", block + "attention_norm"),
-            Rule(
-                layer + "attn.c_attn",
-                (block + "attention.q_proj", block + "attention.k_proj", block + "attention.v_proj"),
-                Fused(transposed=True),
-            ),
+            Rule(layer + "attn.c_attn", QKV, Fused(transposed=True)),
             Rule(layer + "attn.c_proj", block + "attention.out_proj", TRANSPOSED),
             Rule(layer + "ln_2", block + "feed_forward_norm"),
             Rule(layer + "mlp.c_fc", block + "feed_forward.up_proj", TRANSPOSED),

@@ -9,7 +9,7 @@ from torch import nn
 from ..models import Decoder, Stack
 from ..nn import Block, Embedding, Head, MultiHeadAttention, ParallelBlock
 from ._base import Config, Family
-from ._rules import Fused, Rule
+from ._rules import QKV, Fused, Rule
 
 
 class GPTNeoX(Family):
@@ -79,11 +79,7 @@ class GPTNeoX(Family):
         return (
             Rule("embed_in.weight", "embedding.weight"),
             Rule(layer + "input_layernorm", block + "attention_norm"),
-            Rule(
-                layer + "attention.query_key_value",
-                (block + "attention.q_proj", block + "attention.k_proj", block + "attention.v_proj"),
-                Fused(groups=config["num_attention_heads"]),
-            ),
+            Rule(layer + "attention.query_key_value", QKV, Fused(groups=config["num_attention_heads"])),
             Rule(layer + "attention.dense", block + "attention.out_proj"),
             Rule(layer + "post_attention_layernorm", block + "feed_forward_norm"),
             Rule(layer + "mlp.dense_h_to_4h", block + "feed_forward.up_proj"),

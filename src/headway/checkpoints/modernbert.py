@@ -12,7 +12,7 @@ from ..nn import Block, Embedding, FeedForward, Head, MultiHeadAttention
 from ..nn.feed_forward import Activation
 from ..positions import PositionEncoding
 from ._base import Config, Family
-from ._rules import Fused, Rule
+from ._rules import QKV, Fused, Rule
 
 BASES = {"full_attention": ("global_rope_theta", 160000.0), "sliding_attention": ("local_rope_theta", 10000.0)}
 """Of RoPE in each kind of layer: the key in older configs, and the base without it."""
@@ -126,11 +126,7 @@ class ModernBERT(Family):
             Rule("embeddings.tok_embeddings.weight", "embedding.weight"),
             Rule("embeddings.norm", "stack.entry"),
             Rule(layer + "attn_norm", block + "attention_norm"),
-            Rule(
-                layer + "attn.Wqkv",
-                (block + "attention.q_proj", block + "attention.k_proj", block + "attention.v_proj"),
-                Fused(),
-            ),
+            Rule(layer + "attn.Wqkv", QKV, Fused()),
             Rule(layer + "attn.Wo", block + "attention.out_proj"),
             Rule(layer + "mlp_norm", block + "feed_forward_norm"),
             Rule(layer + "mlp.Wi", (block + "feed_forward.gate_proj", block + "feed_forward.up_proj"), Fused()),

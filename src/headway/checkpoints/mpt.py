@@ -11,7 +11,7 @@ from ..models import Decoder, Stack
 from ..nn import Block, Embedding, Head, MultiHeadAttention
 from ..positions import ALiBi
 from ._base import Config, Family
-from ._rules import Fused, Rule
+from ._rules import QKV, Fused, Rule
 
 
 class MPT(Family):
@@ -83,11 +83,7 @@ class MPT(Family):
         return (
             Rule("wte.weight", "embedding.weight"),
             Rule(layer + "norm_1", block + "attention_norm"),
-            Rule(
-                layer + "attn.Wqkv",
-                (block + "attention.q_proj", block + "attention.k_proj", block + "attention.v_proj"),
-                Fused(),
-            ),
+            Rule(layer + "attn.Wqkv", QKV, Fused()),
             Rule(layer + "attn.out_proj", block + "attention.out_proj"),
             Rule(layer + "norm_2", block + "feed_forward_norm"),
             Rule(layer + "ffn.up_proj", block + "feed_forward.up_proj"),

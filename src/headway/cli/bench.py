@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..bench.cases import FULL, PARTS, QUICK
+from ..bench.cases import FULL, MODEL_PARTS, MODELS, PARTS, QUICK, QUICK_MODELS, ModelCase
+from ..errors import HeadwayError
 from ._console import console
 from .compare import numbers, split_names
 
@@ -23,6 +25,13 @@ if TYPE_CHECKING:
 
 def run(
     context: typer.Context,
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            help="Whole models against transformers instead: a folder with the weights of minilm/ and smollm2/.",
+            metavar="DIR",
+        ),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, shorter: a few minutes.")] = False,
     lengths: Annotated[
         str | None, typer.Option(help=f"Tokens, with commas between. [{','.join(map(str, FULL.lengths))}]")
@@ -34,7 +43,10 @@ def run(
         str | None,
         typer.Option(help=f"Names as in compare, mine.py:Mine among them. [{','.join(FULL.encodings)}]"),
     ] = None,
-    parts: Annotated[str | None, typer.Option(help=f"Of {', '.join(PARTS)}. [all]")] = None,
+    parts: Annotated[
+        str | None,
+        typer.Option(help=f"Of {', '.join(PARTS)}; with --models of {', '.join(MODEL_PARTS)}. [all]"),
+    ] = None,
     only: Annotated[str | None, typer.Option(help="forward or backward.")] = None,
     seconds: Annotated[float | None, typer.Option(help="For each side of a case. [1, quick 0.2]")] = None,
     rounds: Annotated[int | None, typer.Option(help="Turns at least. [5]")] = None,
@@ -47,8 +59,12 @@ def run(
 
     Writes rows.jsonl, bench.md and roof.png to --out. A kernel whose checks are red gets no number. All of it takes an
     hour or two, --quick a few minutes.
+
+    With --models: published models and a training step of T5, in turn with transformers; writes models.jsonl and
+    models.md. Takes eight minutes.
     """
     from ..bench import bench
+    from ..bench.models import bench_models
 
     given: dict[str, Any] = {
         "lengths": None if lengths is None else tuple(numbers(lengths)),
@@ -61,17 +77,31 @@ def run(
         "seconds": seconds,
         "rounds": rounds,
     }
-    plan = replace(QUICK if quick else FULL, **{name: value for name, value in given.items() if value is not None})
+    given = {name: value for name, value in given.items() if value is not None}
     screen = Screen(console())
+    to: Any = {"fresh": fresh, "command": _typed(context), "watch": screen.watch()}
+    results: Results
     try:
         with screen:
-            results = bench(plan, out, fresh=fresh, command=_typed(context), watch=screen.watch())
+            if models is None:
+                results = bench(replace(QUICK if quick else FULL, **given), out, **to)
+            else:
+                _only_of_models(given)
+                results = bench_models(replace(QUICK_MODELS if quick else MODELS, **given), models, out, **to)
     except KeyboardInterrupt:
         print(f"headway: stopped; the same command goes on from what is in {out}", file=sys.stderr)
         raise typer.Exit(130) from None
-    screen.conclude(results, out)
+    written = ("bench.md", "roof.png", "rows.jsonl") if models is None else ("models.md", "models.jsonl")
+    screen.conclude(results, [f"{out}/{name}" for name in written])
     if results.red:
         raise typer.Exit(1)
+
+
+def _only_of_models(given: dict[str, Any]) -> None:
+    options = {"directions": "only"}
+    for name in given:
+        if not hasattr(MODELS, name):
+            raise HeadwayError(f"--{options.get(name, name)} chooses cases of attention: leave it out with --models")
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
@@ -132,7 +162,7 @@ class Screen:
             def noted(self, said: str) -> None:
                 screen.say(said, "yellow")
 
-            def measured(self, case: Case, row: Row | None) -> None:
+            def measured(self, case: Case | ModelCase, row: Row | None) -> None:
                 screen.progress.advance(screen.task)
                 screen.say(f"{case}: {_line(row)}")
 
@@ -142,7 +172,7 @@ class Screen:
         """Prints a line as it is."""
         self.out.print(said, style=style, markup=False, soft_wrap=True)
 
-    def conclude(self, results: Results, out: str) -> None:
+    def conclude(self, results: Results, files: list[str]) -> None:
         """Prints what was wanted and what was reached."""
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
@@ -159,7 +189,7 @@ class Screen:
             )
         self.out.print("\n[bold]Targets[/bold], the worst case of each, for a processor with AVX-512 and BF16")
         self.out.print(table)
-        self.out.print(f"{out}/bench.md, {out}/roof.png, {out}/rows.jsonl", markup=False, soft_wrap=True)
+        self.out.print(", ".join(files), markup=False, soft_wrap=True)
 
 
 def _line(row: Row | None) -> str:
@@ -171,8 +201,10 @@ def _line(row: Row | None) -> str:
         return "no number"
     if "extra_bytes" in row:
         return f"{row['extra_bytes'] / 2**20:,.1f} MiB beyond inputs and outputs, kernel {row['kernel']}"
+    if "bytes" in row:
+        return " · ".join(f"{size / 2**20:,.0f} MiB {side}" for side, size in row["bytes"].items())
     ours = row["ms"][OURS]
-    share = share_of_roof(row)
+    share = share_of_roof(row) if "roof_gflops" in row else None
     words = [f"{ours:.3f} ms", *([] if share is None else [f"{100 * share:.0f} % of the roof"])]
     words += [f"{taken / ours:.2f}× {side}" for side, taken in row["ms"].items() if side != OURS]
-    return f"{' · '.join(words)}, kernel {row['kernel']}"
+    return " · ".join(words) + (f", kernel {row['kernel']}" if "kernel" in row else "")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import HeadwayError
 from ._console import console
 
 if TYPE_CHECKING:
@@ -34,11 +36,12 @@ def run(
     import torch
 
     from .. import checkpoints
-    from ..errors import HeadwayError
     from ..models import Decoder
     from ..nn import pack
 
     say = console()
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a model writes letters that a terminal may not have
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, None: None}
     if dtype not in dtypes:
         raise HeadwayError(f"--dtype is {dtype!r}: give float32 or bfloat16")
@@ -83,6 +86,10 @@ def _asked() -> str:
 
 def _write(model: Any, tokenizer: Tokenizer, text: str, options: dict[str, Any], *, plain: bool) -> str:
     """Prints what the model says, as it comes, and returns it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise HeadwayError("the prompt is not UTF-8: write it in that encoding") from error
     # a form of conversation holds its special tokens already
     ids = tokenizer.encode(text, add_special_tokens=plain).ids
     written = ""

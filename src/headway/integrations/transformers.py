@@ -10,9 +10,10 @@ refused, for so does a model whose attention never comes here.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from importlib import import_module
 from operator import and_, or_
 from typing import Any
@@ -39,6 +40,11 @@ REFUSED = {
     "sinks": "a sink for each token",
 }
 """Arguments of some models' attention that would change the result and that headway does not take."""
+
+ITS_OWN = (
+    "this model masks its scores itself, so its attention does not go through transformers' attention interface: load "
+    "it with attn_implementation='eager'"
+)
 
 
 _LIBRARY: dict[str, Any] = {}
@@ -181,10 +187,7 @@ class _MaskTensor(Tensor):
             if kept is not None:
                 return cls(kept, args[0].shape[0])
         elif _on_scores(op, args, kwargs):
-            raise HeadwayError(
-                "this model masks its scores itself, so its attention does not go through transformers' attention "
-                "interface: load it with attn_implementation='eager'"
-            )
+            raise HeadwayError(ITS_OWN)
         return op(*tree_map_only(cls, cls.dense, args), **tree_map_only(cls, cls.dense, kwargs))
 
 
@@ -232,6 +235,8 @@ def _mask(
         return mask
 
     compiled = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    if not compiled and not _comes_here(type(kwargs.get("config")).__module__):
+        raise HeadwayError(ITS_OWN)
     if compiled or (q_length == 1 and isinstance(q_offset, Tensor)):  # one token with a static cache: compiled next
         return dense()
     shifts: list[Tensor] = []
@@ -257,6 +262,21 @@ def _mask(
     if q_length == kv_length and isinstance(q_offset, int) and q_offset == kv_offset:
         k = q
     return _MaskTensor(_Sight(mask, q, k), batch_size)
+
+
+@cache
+def _comes_here(configuration: str) -> bool:
+    """Whether the models whose config is of this module call the attention interface, as far as transformers can tell.
+
+    Those that do not may read a mask their own way and never put it on scores, as Longformer does. MPNet comes here
+    after ``use_bias_table``, and is refused at its scores before.
+    """
+    name = configuration.replace(".configuration_", ".modeling_")
+    if name not in sys.modules or name.endswith(".modeling_mpnet"):
+        return True
+    models = [one for one in vars(sys.modules[name]).values() if hasattr(one, "_can_set_attn_implementation")]
+    own = [one for one in models if one.__module__ == name]
+    return not own or bool(own[0]._can_set_attn_implementation())
 
 
 def _span(count: int, offset: int | Tensor, device: torch.device | str) -> Coordinates:

@@ -81,7 +81,8 @@ class DeBERTa(PositionEncoding):
             nn.init.normal_(layer.weight, std=0.02)
         if "p2c" in parts:
             nn.init.zeros_(self.query.bias)
-        self._first = [bisect.bisect_left(range(max_distance), b, key=self._bucket) for b in range(1, self.span)]
+        farthest = self.span if buckets == "log" else 1  # without logarithms no bucket is wider than one
+        self._first = [bisect.bisect_left(range(max_distance), b, key=self._bucket) for b in range(1, farthest)]
 
     def _bucket(self, delta: int) -> int:
         """The bucket of a whole distance, before it is cut to the table."""

@@ -1,0 +1,514 @@
+"""Whole models by headway and by transformers in turn: published ones run, one in the shape of T5-small trained."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import checkpoints
+from ..errors import HeadwayError
+from ..integrations.transformers import register, use_bias_table
+from ..nn import pack
+from . import report
+from .cases import DTYPES, ModelCase, ModelPlan
+from .machine import where
+from .measure import TOLERANCE, Red, agree, in_turn
+from .memory import WARM_UP
+from .rows import Row, Rows
+from .run import Results, Watch
+from .sides import HF_EAGER, HF_SDPA, HF_TABLE, OURS, UNPACKED, Run
+from .targets import MODEL_TARGETS, Judged, judge
+
+FOLDERS = {"MiniLM": "minilm", "SmolLM2": "smollm2"}
+"""Where published weights lie, as ``make weights`` puts them."""
+
+WRITTEN = 8
+"""Tokens that are written one by one in a turn."""
+
+LONG = 1000.0
+"""Milliseconds of a turn from which the one that is compared is warm-up enough."""
+
+JUMPS = 1e-2
+"""How far two sides' gradients may be apart, of their norm; one jump of ReLU's derivative at 512 tokens is 6e-4."""
+
+DIVIDED = (OURS, HF_EAGER)
+"""The sides whose training step is taken apart."""
+
+T5_SMALL: dict[str, Any] = {
+    "vocab_size": 32128,
+    "d_model": 512,
+    "d_kv": 64,
+    "d_ff": 2048,
+    "num_layers": 6,
+    "num_heads": 8,
+    "dropout_rate": 0.0,
+    "decoder_start_token_id": 0,
+}
+T5_CLASSES = {"T5 encoder": "T5EncoderModel", "T5": "T5ForConditionalGeneration"}
+
+
+@dataclass
+class ModelResults(Results):
+    """What was found of whole models."""
+
+    @property
+    def targets(self) -> list[Judged]:
+        """Each target, and whether it is met."""
+        return judge(self.rows, MODEL_TARGETS)
+
+
+def bench_models(
+    plan: ModelPlan,
+    weights: str | Path,
+    out: str | Path,
+    *,
+    fresh: bool = False,
+    command: str = "headway bench --models",
+    watch: Watch | None = None,
+) -> ModelResults:
+    """Measures the cases of a plan that are not in ``out`` yet, and writes models.jsonl and models.md there.
+
+    weights   a folder with minilm/ and smollm2/, as ``make weights`` fills it; the cases of what it lacks are left out
+    fresh     measures again what is there
+
+    Without transformers nothing is measured, and a note says so. A case on which two sides disagree gets no number.
+    Raises HeadwayError where ``weights`` is no folder, and for an ``out`` that cannot be written to.
+    """
+    watch, weights = watch or Watch(), Path(weights)
+    if not weights.is_dir():
+        raise HeadwayError(f"{weights} is no folder: give the one that holds {' and '.join(FOLDERS.values())}")
+    try:
+        register()
+        theirs, missing = version("transformers"), None
+    except HeadwayError as error:
+        theirs, missing = "none", f"Nothing is measured: {error}"
+    here = {**where("nn", "models", "positions", "checkpoints", "integrations"), "transformers": theirs}
+    with Rows(out, here, fresh, ModelCase) as rows, tempfile.TemporaryDirectory() as scratch:
+        results = ModelResults(rows.here)
+        loaded = Loaded(weights, Path(scratch))
+        cases = [] if missing else [case for case in plan.cases() if loaded.has(case.model)]
+        todo = [case for case in cases if not rows.has(case, plan.seconds)]
+        watch.planned(rows.where, len(cases) - len(todo), len(cases))
+
+        def note(said: str) -> None:
+            results.notes.append(said)
+            watch.noted(said)
+
+        if missing:
+            note(missing)
+        for model in dict.fromkeys(case.model for case in plan.cases() if not loaded.has(case.model)):
+            note(f"{model} is left out: {weights / FOLDERS[model]} has no weights; make weights fetches them.")
+        try:
+            for case in todo:
+                watch.doing(str(case))
+                found = None
+                try:
+                    found = rows.add(case, measure(case, plan, loaded), datetime.date.today().isoformat())
+                except Red as error:
+                    note(f"No number: {error}")
+                    results.red[str(case)] = str(error)
+                watch.measured(case, found)
+        finally:
+            place = {case: number for number, case in enumerate(plan.cases())}
+            results.rows = sorted(rows.here, key=lambda row: place.get(ModelCase(**row["case"]), len(place)))
+            if results.rows or results.notes:
+                text = report.models(results.rows, rows.where, command, results.notes)
+                report.save(rows.out / "models.md", text)
+    return results
+
+
+def measure(case: ModelCase, plan: ModelPlan, loaded: Loaded) -> Row:
+    """The row of a case. Raises Red where headway fails, or is not what transformers computes."""
+    if case.task == "memory":
+        return {"seconds": plan.seconds} | _memory(case, loaded)
+    runs, says = loaded.sides(case), {}
+    results: dict[str, list[Tensor]] = {}
+    warm = 0.0
+    for name, run in list(runs.items()):
+        began = time.perf_counter()
+        try:
+            results[name] = run()
+        except Exception as error:  # another's failure is its result; ours is a finding
+            says[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+            del runs[name]
+            if name in (OURS, UNPACKED):
+                raise Red(f"headway on {case}: {says[name]}") from error
+        warm += 1e3 * (time.perf_counter() - began)
+    ours = results.pop(OURS)
+    if set(results) <= {UNPACKED}:
+        raise Red(f"{case}: nothing to compare with: {says}")
+    for name, other in results.items():
+        (agree_on_the_whole if case.task == "train" else agree)(
+            f"headway and {name} on {case}", case.dtype, ours, other
+        )
+    results.clear()
+    milliseconds, rounds = in_turn(runs, plan.seconds, plan.rounds, warm if warm > LONG * len(runs) else None)
+    if case.task == "decode":
+        milliseconds = {name: taken / WRITTEN for name, taken in milliseconds.items()}
+    row: Row = {"rounds": rounds, "seconds": plan.seconds, "ms": milliseconds, "says": says}
+    if case.task == "train" and case.model == "T5 encoder":
+        row["parts"] = {name: division(runs[name], case.n) for name in DIVIDED if name in runs}
+    return row
+
+
+def agree_on_the_whole(what: str, dtype: str, found: list[Tensor], expected: list[Tensor]) -> None:
+    """Raises Red unless the tensors are the same but for a small share of their norm.
+
+    Single numbers of a gradient may differ by more: where ReLU's input is 0 but for rounding, its derivative jumps.
+    """
+    share = max(JUMPS, TOLERANCE[dtype])
+    for a, b in zip(found, expected, strict=True):
+        apart, size = (x.detach().float().norm().item() for x in (a - b, b))
+        if not apart <= share * size:  # also where either is NaN
+            raise Red(f"{what} differ by {apart:.3g} in norm where that is {size:.3g}")
+
+
+# ---------------------------------------------------------------- both sides of a case
+
+
+class Loaded:
+    """The models of both sides, loaded when a case asks for them; those of the last one are kept.
+
+    weights   the folder of published models
+    scratch   an empty one, for what is written on the way
+    """
+
+    def __init__(self, weights: Path, scratch: Path) -> None:
+        self.weights, self.scratch = weights, scratch
+        self._last: tuple[Any, Any] = (None, None)
+
+    def has(self, model: str) -> bool:
+        """Whether a model's weights are there; T5's are drawn."""
+        return model in T5_CLASSES or self._source(model) is not None
+
+    def sides(self, case: ModelCase) -> dict[str, Run]:
+        """One pass, prompt, run of tokens or training step of each side, headway's first."""
+        _quiet()
+        kinds = {"encode": self._encode, "prefill": self._prefill, "decode": self._decode, "train": self._train}
+        return kinds[case.task](case)
+
+    def t5(self, model: str) -> Path:
+        """A folder with a T5 of random weights."""
+        folder = self.scratch / T5_CLASSES[model]
+        if not folder.exists():
+            _quiet()
+            transformers = import_module("transformers")
+            torch.manual_seed(0)
+            drawn = getattr(transformers, T5_CLASSES[model])(transformers.T5Config(**T5_SMALL))
+            drawn.save_pretrained(folder)
+        return folder
+
+    def _source(self, model: str) -> Path | None:
+        folder = self.weights / FOLDERS[model]
+        if (folder / "config.json").exists():
+            return folder
+        return next(iter(sorted(folder.glob("*.gguf"))), None)
+
+    def _ours(self, model: str, dtype: str) -> Any:
+        source = self._source(model)
+        assert source is not None
+        return checkpoints.load(source, dtype=DTYPES[dtype])
+
+    def _theirs(self, kind: str, model: str, dtype: str, **more: Any) -> Any:
+        """The same by transformers, which is given a GGUF file's as headway writes it."""
+        source = self._source(model)
+        assert source is not None
+        if source.is_file():
+            written = self.scratch / model
+            if not written.exists():
+                checkpoints.save(self._ours(model, "float32"), written)
+            source = written
+        load = getattr(import_module("transformers"), kind).from_pretrained
+        return load(source, dtype=DTYPES[dtype], attn_implementation="sdpa", **more)
+
+    def _once(self, key: tuple[str, ...], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        if self._last[0] != key:
+            self._last = (None, None)  # the ones before go first
+            self._last = (key, make())
+        models: dict[str, Any] = self._last[1]
+        return models
+
+    def _encode(self, case: ModelCase) -> dict[str, Run]:
+        models = self._once(
+            ("encode", case.model, case.dtype),
+            lambda: {
+                OURS: pack(self._ours(case.model, case.dtype)),
+                UNPACKED: self._ours(case.model, case.dtype),
+                HF_SDPA: self._theirs("AutoModel", case.model, case.dtype, add_pooling_layer=False),
+            },
+        )
+        ids = _ids(case.batch, case.n, models[OURS].checkpoint.config["vocab_size"])
+
+        def run(model: Any) -> Run:
+            def encode() -> list[Tensor]:
+                with torch.inference_mode():
+                    return [_first(model(ids))]
+
+            return encode
+
+        return {name: run(model) for name, model in models.items()}
+
+    def _writers(self, case: ModelCase) -> dict[str, Writer]:
+        return self._once(
+            ("write", case.model, case.dtype),
+            lambda: {
+                OURS: Headway(pack(self._ours(case.model, case.dtype))),
+                HF_SDPA: Transformers(self._theirs("AutoModelForCausalLM", case.model, case.dtype)),
+            },
+        )
+
+    def _prefill(self, case: ModelCase) -> dict[str, Run]:
+        writers = self._writers(case)
+        ids = _ids(case.batch, case.n, writers[OURS].vocab_size)
+
+        def run(writer: Writer) -> Run:
+            def prefill() -> list[Tensor]:
+                with torch.inference_mode():
+                    return [writer.prefill(ids)]
+
+            return prefill
+
+        return {name: run(writer) for name, writer in writers.items()}
+
+    def _decode(self, case: ModelCase) -> dict[str, Run]:
+        writers = self._writers(case)
+        ids = _ids(case.batch, case.n + WRITTEN, writers[OURS].vocab_size)
+
+        def run(writer: Writer) -> Run:
+            def decode() -> list[Tensor]:
+                with torch.inference_mode():
+                    logits = [writer.step(ids[:, case.n + token, None]) for token in range(WRITTEN)]
+                    writer.forget(WRITTEN)
+                    return logits
+
+            return decode
+
+        for writer in writers.values():
+            if writer.length != case.n:
+                with torch.inference_mode():
+                    writer.prefill(ids[:, : case.n])
+        return {name: run(writer) for name, writer in writers.items()}
+
+    def _train(self, case: ModelCase) -> dict[str, Run]:
+        names = (OURS, HF_TABLE, HF_EAGER, HF_SDPA) if case.model == "T5 encoder" else (OURS, HF_EAGER)
+        folder = self.t5(case.model)
+        self._last = (None, None)
+        return {name: Trainer(name, folder).step(case.batch, case.n) for name in names}
+
+
+class Writer(Protocol):
+    """A language model of one side, with the cache of the last prompt: ``length`` tokens."""
+
+    length: int
+
+    @property
+    def vocab_size(self) -> int: ...
+    def prefill(self, ids: Tensor) -> Tensor: ...
+    def step(self, ids: Tensor) -> Tensor: ...
+    def forget(self, count: int) -> None: ...
+
+
+class Headway:
+    """A ``Decoder`` and its cache."""
+
+    length = 0
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.cache = model, None
+
+    @property
+    def vocab_size(self) -> int:
+        size: int = self.model.checkpoint.config["vocab_size"]
+        return size
+
+    def prefill(self, ids: Tensor) -> Tensor:
+        """ids [batch, n] → the logits of the last token [batch, 1, vocab_size]"""
+        self.cache, self.length = self.model.new_cache(), ids.shape[1]
+        logits: Tensor = self.model.logits(self.model.hidden(ids, cache=self.cache)[:, -1:])
+        return logits
+
+    def step(self, ids: Tensor) -> Tensor:
+        """ids [batch, 1] → [batch, 1, vocab_size]"""
+        logits: Tensor = self.model(ids, cache=self.cache)
+        return logits
+
+    def forget(self, count: int) -> None:
+        """Takes the last tokens out of the cache."""
+        self.cache.crop(self.length)  # type: ignore[attr-defined]
+
+
+class Transformers:
+    """The same by transformers."""
+
+    length = 0
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.cache = model, None
+
+    @property
+    def vocab_size(self) -> int:
+        size: int = self.model.config.vocab_size
+        return size
+
+    def prefill(self, ids: Tensor) -> Tensor:
+        """ids [batch, n] → the logits of the last token [batch, 1, vocab_size]"""
+        found = self.model(ids, use_cache=True, logits_to_keep=1)
+        self.cache, self.length = found.past_key_values, ids.shape[1]
+        logits: Tensor = found.logits
+        return logits
+
+    def step(self, ids: Tensor) -> Tensor:
+        """ids [batch, 1] → [batch, 1, vocab_size]"""
+        logits: Tensor = self.model(ids, past_key_values=self.cache, use_cache=True).logits
+        return logits
+
+    def forget(self, count: int) -> None:
+        """Takes the last tokens out of the cache."""
+        self.cache.crop(-count)  # type: ignore[attr-defined]
+
+
+class Trainer:
+    """A T5 of one side in a folder, and its optimizer."""
+
+    def __init__(self, side: str, folder: Path) -> None:
+        name = json.loads((folder / "config.json").read_text())["architectures"][0]
+        self.ours, self.whole = side == OURS, name == T5_CLASSES["T5"]
+        self.model: nn.Module
+        if self.ours:
+            self.model = checkpoints.load(folder)
+            places = ("embedding.weight", "encodings.0.table")
+        else:
+            kind = getattr(import_module("transformers"), name)
+            attention = "sdpa" if side == HF_SDPA else "eager"
+            self.model = kind.from_pretrained(folder, attn_implementation=attention)
+            if side == HF_TABLE:
+                use_bias_table(self.model)
+            places = ("shared.weight", "block.0.layer.0.SelfAttention.relative_attention_bias.weight")
+        self.model.train()
+        # of the whole T5 the encoder's table, which comes first
+        self.watched = [next(p for key, p in self.model.named_parameters() if key.endswith(at)) for at in places]
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+
+    def step(self, batch: int, n: int, *, update: bool = True) -> Run:
+        """A step on random tokens, which gives the loss, and the gradients of the embeddings and of the bias.
+
+        update   whether it ends with the optimizer's
+        """
+        vocab_size = self.watched[0].shape[0]
+        ids, targets = _ids(batch, n, vocab_size), _ids(batch, max(1, n // 4), vocab_size)
+        labels = targets if self.whole else ids
+        inputs: dict[str, Any] = {"ids" if self.ours else "input_ids": ids}
+        if self.whole:
+            inputs |= {"decoder_ids": targets} if self.ours else {"decoder_input_ids": targets, "use_cache": False}
+
+        def step() -> list[Tensor]:
+            self.optimizer.zero_grad()
+            out = _first(self.model(**inputs))
+            loss = F.cross_entropy(out.flatten(0, 1), labels.flatten() % out.shape[-1])
+            loss.backward()
+            if update:
+                self.optimizer.step()
+            embeddings, table = (parameter.grad for parameter in self.watched)
+            assert embeddings is not None
+            assert table is not None
+            return [loss, embeddings, table if self.ours else table.mT]  # there [buckets, heads]
+
+        return step
+
+
+def _quiet() -> None:
+    """No bars and no tables of keys between the lines of a benchmark."""
+    logging = import_module("transformers").utils.logging
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+
+
+def _ids(batch: int, n: int, vocab_size: int) -> Tensor:
+    """Random ids, the same for all sides; the first ones, which mean padding and the like, are left out."""
+    return torch.randint(4, vocab_size, (batch, n), generator=torch.Generator().manual_seed(0))
+
+
+def _first(out: Any) -> Tensor:
+    """The tensor that a model gives, or the first of what one of transformers gives."""
+    first: Tensor = out if isinstance(out, Tensor) else out[0]
+    return first
+
+
+# ---------------------------------------------------------------- where the time goes, and the memory
+
+
+ATTENTION, LINEAR, REST = "attention", "projections and feed-forward", "the rest"
+
+
+def division(run: Callable[[], object], n: int) -> dict[str, float]:
+    """The shares of a run's time in attention over n tokens, in linear maps and in everything else."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as found:
+        run()
+    spent = {ATTENTION: 0.0, LINEAR: 0.0, REST: 0.0}
+    for event in found.key_averages(group_by_input_shape=True):
+        spent[_part(event.key, event.input_shapes, n)] += event.self_cpu_time_total
+    total = sum(spent.values())
+    return {part: taken / total for part, taken in spent.items()}
+
+
+def _part(operation: str, shapes: list[list[int]], n: int) -> str:
+    """What an operation belongs to: eager attention shows by matrices of [n, n] for each head."""
+    if operation in ("aten::mm", "aten::addmm"):
+        return LINEAR
+    fused = operation in ("Attention", "AttentionBackward") or operation.startswith("aten::_scaled_dot_product")
+    square = any(shape[-2:] == [n, n] and len(shape) in (2, 4) for shape in shapes)
+    return ATTENTION if fused or square or operation == "aten::bmm" else REST
+
+
+def _memory(case: ModelCase, loaded: Loaded) -> Row:
+    """The bytes that forward and backward take on each side. Raises Red where headway's fails."""
+    sizes: dict[str, int] = {}
+    says: dict[str, str] = {}
+    folder = loaded.t5(case.model)
+    code = "import sys; from headway.bench.models import main; main(sys.argv[1])"
+    for side in (OURS, HF_TABLE, HF_EAGER, HF_SDPA):
+        task = {"side": side, "folder": str(folder), "case": case.fields(), "threads": torch.get_num_threads()}
+        words = [sys.executable, "-c", code, json.dumps(task)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            says[side] = done.stderr.strip().split("\n")[-1] or f"the process ended with {done.returncode}"
+        else:
+            sizes[side] = json.loads(done.stdout.strip().split("\n")[-1])
+    if OURS not in sizes:
+        raise Red(f"headway on {case}: {says[OURS]}")
+    return {"bytes": sizes, "says": says}
+
+
+def main(task: str) -> None:
+    """Measures one side, in this process, and prints the most bytes beyond those held before."""
+    from ..study.memory import Peak
+
+    given = json.loads(task)
+    case = ModelCase(**given["case"])
+    torch.set_num_threads(given["threads"])
+    if given["side"] != OURS:
+        _quiet()
+        register()
+    trainer = Trainer(given["side"], Path(given["folder"]))
+    for n in (min(WARM_UP, case.n), case.n):
+        step = trainer.step(case.batch, n, update=False)
+        peak = Peak("cpu")
+        before = peak.bytes()
+        step()
+    print(json.dumps(max(0, peak.bytes() - before)))
