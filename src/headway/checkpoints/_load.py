@@ -67,10 +67,11 @@ def load(
     ignored = list(family.ignored)
     if not head:  # the head that the file may have is left out
         ignored += [f"{rule.theirs}*" for rule in family.head(config)]
-    rules = family.rules(config, head=head, prefix=prefixed)
+    own = named_tensors(model)
+    wanted = entries(family.rules(config, head=head, prefix=prefixed), own)
     if head:
-        _check_head(family, name, config, entries(rules, named_tensors(model)), tensors)
-    found, left_out = read(rules, model, tensors, ignored)
+        _check_head(family, name, config, wanted, tensors)
+    found, left_out = read(wanted, own, tensors, ignored)
     if head:
         _check_copies(found.get("embedding.weight"), left_out)
     dtype = dtype or _dtype(config, tensors)

@@ -203,14 +203,12 @@ def _layers(pattern: str, tensors: Mapping[str, Tensor]) -> int:
 
 
 def read(
-    rules: Sequence[Rule], model: nn.Module, theirs: Mapping[str, Tensor], ignored: Sequence[str] = ()
+    wanted: Sequence[Entry], tensors: Mapping[str, Tensor], theirs: Mapping[str, Tensor], ignored: Sequence[str] = ()
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Our tensors from theirs, and those of theirs that are ignored.
+    """Our tensors, of the shapes that the model's own have, from theirs; and those of theirs that are ignored.
 
     Raises HeadwayError naming all that are missing, unexpected, of another shape or of whole numbers.
     """
-    tensors = named_tensors(model)
-    wanted = entries(rules, tensors)
     names = {entry.theirs for entry in wanted}
     found: dict[str, Tensor] = {}
     wrong: dict[str, list[str]] = {"missing": [], "of another shape": [], "of whole numbers": []}

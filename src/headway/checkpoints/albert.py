@@ -7,10 +7,9 @@ from functools import partial
 from torch import nn
 
 from ..models import Encoder, Stack
-from ..nn import Block, Embedding, Head
-from ..nn.feed_forward import Activation
+from ..nn import Block, Embedding
 from ..positions import Learned
-from ._base import Config, Family
+from ._base import SMALL, Config, Family, masked_words
 from ._rules import Rule
 
 
@@ -29,12 +28,8 @@ class ALBERT(Family):
         {
             "architectures": [architecture],
             "model_type": "albert",
-            "vocab_size": 40,
+            **SMALL,
             "embedding_size": 16,
-            "hidden_size": 32,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "intermediate_size": 48,
             "max_position_embeddings": 64,
             **groups,
         }
@@ -78,11 +73,10 @@ class ALBERT(Family):
             entry=nn.Sequential(norm(narrow), nn.Dropout(dropout), nn.Linear(narrow, width)),
         )
         embedding = Embedding(config["vocab_size"], narrow, num_types=config.get("type_vocab_size", 2))
-        turn = nn.Sequential(nn.Linear(width, narrow), Activation(activation), norm(narrow))
         return Encoder.of_parts(
             embedding,
             stack,
-            Head(narrow, config["vocab_size"], tied=True, bias=True, transform=turn) if head else None,
+            masked_words(width, narrow, config["vocab_size"], activation, norm) if head else None,
         )
 
     def body(self, config: Config) -> tuple[Rule, ...]:

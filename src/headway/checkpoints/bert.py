@@ -8,10 +8,9 @@ from typing import ClassVar
 from torch import nn
 
 from ..models import Encoder, Stack
-from ..nn import Block, Embedding, Head
-from ..nn.feed_forward import Activation
-from ..positions import Learned
-from ._base import Config, Family
+from ..nn import Block, Embedding
+from ..positions import Learned, PositionEncoding
+from ._base import SMALL, Config, Family, masked_words
 from ._rules import Rule
 
 
@@ -28,15 +27,13 @@ class BERT(Family):
         {
             "architectures": [architecture],
             "model_type": "bert",
-            "vocab_size": 40,
-            "hidden_size": 32,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "intermediate_size": 48,
+            **SMALL,
             "max_position_embeddings": 64,
         }
         for architecture in ("BertForMaskedLM", "BertModel")
     )
+    head_activation: ClassVar[str | None] = None
+    """What the head turns by, where it is not what the layers have."""
     prefix = "bert."
     ignored: ClassVar[tuple[str, ...]] = (
         "*pooler.*",
@@ -49,33 +46,37 @@ class BERT(Family):
         config.only("position_embedding_type", "absolute")
         config.only("is_decoder", False)
         config.only("tie_word_embeddings", True)
-        width, norm = config["hidden_size"], partial(nn.LayerNorm, eps=config.get("layer_norm_eps", 1e-12))
-        activation = config.activation("hidden_act")
+        width, heads, narrow = config["hidden_size"], config["num_attention_heads"], self.embedding_width(config)
+        norm = partial(nn.LayerNorm, eps=config.get("layer_norm_eps", 1e-12))
+        activation, dropout = config.activation("hidden_act"), config.get("hidden_dropout_prob", 0.1)
         blocks = [
             Block(
                 width,
-                config["num_attention_heads"],
+                heads,
                 feed_forward_dim=config["intermediate_size"],
                 activation=activation,
                 norm=norm,
                 norm_first=False,
-                dropout=config.get("hidden_dropout_prob", 0.1),
+                dropout=dropout,
             )
             for _ in range(config["num_hidden_layers"])
         ]
-        stack = Stack(
-            blocks,
-            Learned(config["max_position_embeddings"], width),
-            entry=norm(width),
-            dropout=config.get("hidden_dropout_prob", 0.1),
-        )
-        embedding = Embedding(config["vocab_size"], width, num_types=config.get("type_vocab_size", 2))
-        turn = nn.Sequential(nn.Linear(width, width), Activation(activation), norm(width))
-        return Encoder.of_parts(
-            embedding,
-            stack,
-            Head(width, config["vocab_size"], tied=True, bias=True, transform=turn) if head else None,
-        )
+        project = nn.Identity() if narrow == width else nn.Linear(narrow, width)
+        entry = nn.Sequential(norm(narrow), nn.Dropout(dropout), project)
+        stack = Stack(blocks, self.encoding(config), entry=entry)
+        embedding = Embedding(config["vocab_size"], narrow, num_types=config.get("type_vocab_size", 2))
+        turned_by = self.head_activation or activation
+        logits = masked_words(width, narrow, config["vocab_size"], turned_by, norm) if head else None
+        return Encoder.of_parts(embedding, stack, logits)
+
+    def embedding_width(self, config: Config) -> int:
+        """The width of the embeddings, which are projected where it is not that of the layers."""
+        width: int = config["hidden_size"]
+        return width
+
+    def encoding(self, config: Config) -> PositionEncoding:
+        """The position encoding of all layers."""
+        return Learned(config["max_position_embeddings"], self.embedding_width(config))
 
     def body(self, config: Config) -> tuple[Rule, ...]:
         layer, block = "encoder.layer.{}.", "stack.blocks.{}."
@@ -83,7 +84,8 @@ class BERT(Family):
             Rule("embeddings.word_embeddings.weight", "embedding.weight"),
             Rule("embeddings.position_embeddings.weight", "stack.encodings.0.table"),
             Rule("embeddings.token_type_embeddings", "embedding.types"),
-            Rule("embeddings.LayerNorm", "stack.entry"),
+            Rule("embeddings.LayerNorm", "stack.entry.0"),
+            Rule("embeddings_project", "stack.entry.2"),
             Rule(layer + "attention.self.query", block + "attention.q_proj"),
             Rule(layer + "attention.self.key", block + "attention.k_proj"),
             Rule(layer + "attention.self.value", block + "attention.v_proj"),

@@ -10,9 +10,8 @@ from torch import nn
 
 from .. import positions
 from ..models import Encoder, Stack
-from ..nn import Block, Embedding, Head, MultiHeadAttention
-from ..nn.feed_forward import Activation
-from ._base import Config, Family
+from ..nn import Block, Embedding, MultiHeadAttention
+from ._base import Config, Family, masked_words
 from ._rules import Rule
 
 SMALL: dict[str, Any] = {
@@ -103,8 +102,7 @@ class DeBERTaV2(Family):
             encodings[0] = positions.Compose(positions.Learned(config["max_position_embeddings"], width), encodings[0])
         stack = Stack(blocks, encodings, entry=norm(width), dropout=dropout)
         embedding = Embedding(config["vocab_size"], width, num_types=config.get("type_vocab_size", 0))
-        turn = nn.Sequential(nn.Linear(width, width), Activation(activation), norm(width))
-        logits = Head(width, config["vocab_size"], tied=True, bias=True, transform=turn) if head else None
+        logits = masked_words(width, width, config["vocab_size"], activation, norm) if head else None
         return Encoder.of_parts(embedding, stack, logits)
 
     def encoding(self, config: Config, attention: MultiHeadAttention) -> positions.DeBERTa:

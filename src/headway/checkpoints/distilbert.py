@@ -7,10 +7,9 @@ from functools import partial
 from torch import nn
 
 from ..models import Encoder, Stack
-from ..nn import Block, Embedding, Head
-from ..nn.feed_forward import Activation
+from ..nn import Block, Embedding
 from ..positions import Learned
-from ._base import Config, Family
+from ._base import Config, Family, masked_words
 from ._rules import Rule
 
 
@@ -61,11 +60,10 @@ class DistilBERT(Family):
         ]
         positions = Learned(config["max_position_embeddings"], width)
         stack = Stack(blocks, positions, entry=norm(width), dropout=dropout)
-        turn = nn.Sequential(nn.Linear(width, width), Activation(activation), norm(width))
         return Encoder.of_parts(
             Embedding(config["vocab_size"], width),
             stack,
-            Head(width, config["vocab_size"], tied=True, bias=True, transform=turn) if head else None,
+            masked_words(width, width, config["vocab_size"], activation, norm) if head else None,
         )
 
     def body(self, config: Config) -> tuple[Rule, ...]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..masks import Window
 from ..models import Decoder, Stack
 from ..nn import Block, Embedding, Head, MultiHeadAttention
-from ._base import Config, Family
+from ._base import SMALL, Config, Family
 from ._rules import Plus, Rule
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -35,11 +35,7 @@ class Gemma3(Family):
         {
             "architectures": [architecture],
             "model_type": kind,
-            "vocab_size": 40,
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
+            **SMALL,
             "num_key_value_heads": 2,
             "head_dim": 12,
             "query_pre_attn_scalar": 10,

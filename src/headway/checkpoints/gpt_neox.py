@@ -8,7 +8,7 @@ from torch import nn
 
 from ..models import Decoder, Stack
 from ..nn import Block, Embedding, Head, MultiHeadAttention, ParallelBlock
-from ._base import Config, Family
+from ._base import SMALL, Config, Family
 from ._rules import QKV, Fused, Rule
 
 
@@ -26,11 +26,7 @@ class GPTNeoX(Family):
         {
             "architectures": [architecture],
             "model_type": "gpt_neox",
-            "vocab_size": 40,
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
+            **SMALL,
             "max_position_embeddings": 64,
             "layer_norm_eps": 1e-3,
             **more,

@@ -12,7 +12,7 @@ from ..masks import Mask, Window
 from ..models import Decoder, Stack
 from ..nn import Block, Embedding, Head, MultiHeadAttention
 from ..positions import PositionEncoding
-from ._base import Config, Family
+from ._base import SMALL, Config, Family
 from ._rules import Rule
 
 ROPES: tuple[dict[str, Any], ...] = (
@@ -89,11 +89,7 @@ class LLaMA(Family):
         {
             "architectures": [architecture],
             "model_type": kind,
-            "vocab_size": 40,
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
+            **SMALL,
             "num_key_value_heads": 2,
             "max_position_embeddings": 64,
             **more,

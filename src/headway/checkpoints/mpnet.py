@@ -7,10 +7,9 @@ from functools import partial
 from torch import nn
 
 from ..models import Encoder, Stack
-from ..nn import Block, Embedding, Head
-from ..nn.feed_forward import Activation
+from ..nn import Block, Embedding
 from ..positions import T5, Compose, Learned
-from ._base import Config, Family
+from ._base import SMALL, Config, Family, masked_words
 from ._rules import TRANSPOSED, After, Rule
 
 PADDING = 1
@@ -32,11 +31,7 @@ class MPNet(Family):
         {
             "architectures": [architecture],
             "model_type": "mpnet",
-            "vocab_size": 40,
-            "hidden_size": 32,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "intermediate_size": 48,
+            **SMALL,
             "max_position_embeddings": 66,
             **more,
         }
@@ -72,11 +67,10 @@ class MPNet(Family):
             entry=norm(width),
             dropout=config.get("hidden_dropout_prob", 0.1),
         )
-        turn = nn.Sequential(nn.Linear(width, width), Activation("gelu"), norm(width))
         return Encoder.of_parts(
             Embedding(config["vocab_size"], width),
             stack,
-            Head(width, config["vocab_size"], tied=True, bias=True, transform=turn) if head else None,
+            masked_words(width, width, config["vocab_size"], "gelu", norm) if head else None,
         )
 
     def body(self, config: Config) -> tuple[Rule, ...]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from ._base import Config
+from ._base import SMALL, Config
 from ._rules import After, Rule
 from .bert import BERT
 
@@ -31,11 +31,7 @@ class RoBERTa(BERT):
         {
             "architectures": [architecture],
             "model_type": kind,
-            "vocab_size": 40,
-            "hidden_size": 32,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "intermediate_size": 48,
+            **SMALL,
             "max_position_embeddings": 66,
             **more,
         }

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from torch import nn
 
-from ..models import Encoder, Stack
-from ..nn import Block, Embedding, Head
-from ..nn.feed_forward import Activation
-from ..positions import RoPE
-from ._base import Config
-from ._rules import Rule
+from ..positions import PositionEncoding, RoPE
+from ._base import SMALL, Config
 from .bert import BERT
 
 
@@ -29,11 +23,7 @@ class RoFormer(BERT):
         {
             "architectures": [architecture],
             "model_type": "roformer",
-            "vocab_size": 40,
-            "hidden_size": 32,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "intermediate_size": 48,
+            **SMALL,
             "max_position_embeddings": 64,
             **more,
         }
@@ -48,41 +38,12 @@ class RoFormer(BERT):
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("rotary_value", False)
-        config.only("is_decoder", False)
-        config.only("tie_word_embeddings", True)
-        width, heads = config["hidden_size"], config["num_attention_heads"]
-        narrow, dropout = config.get("embedding_size", width), config.get("hidden_dropout_prob", 0.1)
-        norm = partial(nn.LayerNorm, eps=config.get("layer_norm_eps", 1e-12))
-        activation = config.activation("hidden_act")
-        blocks = [
-            Block(
-                width,
-                heads,
-                feed_forward_dim=config["intermediate_size"],
-                activation=activation,
-                norm=norm,
-                norm_first=False,
-                dropout=dropout,
-            )
-            for _ in range(config["num_hidden_layers"])
-        ]
-        project = nn.Identity() if narrow == width else nn.Linear(narrow, width)
-        stack = Stack(
-            blocks,
-            RoPE(width // heads, layout="interleaved"),
-            entry=nn.Sequential(norm(narrow), nn.Dropout(dropout), project),
-        )
-        embedding = Embedding(config["vocab_size"], narrow, num_types=config.get("type_vocab_size", 2))
-        turn = nn.Sequential(nn.Linear(width, narrow), Activation(activation), norm(narrow))
-        return Encoder.of_parts(
-            embedding,
-            stack,
-            Head(narrow, config["vocab_size"], tied=True, bias=True, transform=turn) if head else None,
-        )
+        # what BERT's key of that name says is read by nobody here
+        return super().build(Config({**config, "position_embedding_type": "absolute"}), head=head)
 
-    def body(self, config: Config) -> tuple[Rule, ...]:
-        return (
-            *super().body(config),
-            Rule("embeddings.LayerNorm", "stack.entry.0"),
-            Rule("embeddings_project", "stack.entry.2"),
-        )
+    def embedding_width(self, config: Config) -> int:
+        width: int = config.get("embedding_size", config["hidden_size"])
+        return width
+
+    def encoding(self, config: Config) -> PositionEncoding:
+        return RoPE(config["hidden_size"] // config["num_attention_heads"], layout="interleaved")

@@ -164,7 +164,6 @@ class SegmentedEncoder(Encoder):
         mask: Mask | Tensor | None = None,
     ) -> Tensor:
         """The hidden states [batch, n, embed_dim]; types int64 [batch, n], each 0 … 4."""
-        x = self.vectors(ids)
         if types is not None:
             if types.shape != ids.shape or types.is_floating_point():
                 raise HeadwayError(
@@ -174,8 +173,7 @@ class SegmentedEncoder(Encoder):
             if readable(types) and types.numel() and not 0 <= types.min() <= types.max() <= last:
                 raise HeadwayError(f"types go from {types.min()} to {types.max()}: give whole numbers from 0 to {last}")
             n = ids.shape[1]
-            at = Coordinates.span(n, device=x.device) if positions is None else Coordinates.of(positions, n)
+            at = Coordinates.span(n, device=ids.device) if positions is None else Coordinates.of(positions, n)
             both = [at.position.expand(len(types), -1, -1), types[..., None]]
             positions = replace(at, position=torch.cat(both, dim=-1))
-        out: Tensor = self.stack(x, positions=positions, mask=mask)
-        return out
+        return super().hidden(ids, positions=positions, mask=mask)
