@@ -56,7 +56,7 @@ def library_path() -> str:
 def test_only_our_names_are_exported() -> None:
     lines = tool("nm", "-D", "--defined-only", library_path()).splitlines()
     names = {line.split()[-1].split("@")[0] for line in lines}
-    assert names == {"hw_attention", "hw_isa_available", "hw_roof", "hw_use_pool"}
+    assert names == {"hw_attention", "hw_isa_available", "hw_rms_norm", "hw_roof", "hw_turn", "hw_use_pool"}
 
 
 @built
@@ -89,7 +89,8 @@ def test_instruction_sets_share_no_code() -> None:
             next(part for part in path.parts if part.startswith("kernel_")).removeprefix("kernel_").removesuffix(".dir")
         )
         lines = tool("nm", "-g", "--defined-only", str(path)).splitlines()
-        assert {line.split()[-1] for line in lines} == {f"hw_run_{isa}", f"hw_roof_{isa}"}
+        ours = {f"hw_{name}_{isa}" for name in ("run", "rms_norm", "turn", "roof")}
+        assert {line.split()[-1] for line in lines} == ours
 
 
 # Loading -------------------------------------------------------------------------------------------------------------

@@ -61,7 +61,12 @@ class Rotary(PositionEncoding):
         """x [batch, heads, n, head_dim] turned, in float32 or wider."""
         need_width(x, "head_dim", self.head_dim)
         cos, sin = self.place(coordinates).tables
-        return turned(x, cos, sin, self.layout)
+        return self.turn(x, cos, sin, self.layout)
+
+    @staticmethod
+    def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
+        """``turned``; ``nn.pack`` puts one in its place that passes over memory once."""
+        return turned(x, cos, sin, layout)
 
     # ------------------------------------------------------------ for the checks
 

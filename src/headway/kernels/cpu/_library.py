@@ -86,13 +86,28 @@ def using(name: str) -> Iterator[None]:
 
 def run(words: array[int] | bytes) -> None:
     """One call of attention: int64 words in the order in which csrc/call.h reads them."""
+    _call("hw_attention", words)
+
+
+def rms_norm(words: array[int] | bytes) -> None:
+    """One RMS norm: words in the order of csrc/tokens.h's Norm."""
+    _call("hw_rms_norm", words)
+
+
+def turn(words: array[int] | bytes) -> None:
+    """One turn of a rotary encoding: words in the order of csrc/tokens.h's Turn."""
+    _call("hw_turn", words)
+
+
+def _call(name: str, words: array[int] | bytes) -> None:
     library = _there()
     forced = _forced.get()
     number = library.isa if forced is None else forced
+    function = getattr(library.c, name)
     if isinstance(words, bytes):
-        code = library.c.hw_attention(words, len(words) // 8, number)
+        code = function(words, len(words) // 8, number)
     elif words.itemsize == 8:
-        code = library.c.hw_attention(*words.buffer_info(), number)
+        code = function(*words.buffer_info(), number)
     else:
         raise HeadwayError(f"words are of {words.itemsize} bytes, int64 is of 8: make them array('q', …)")
     if code:
@@ -161,6 +176,8 @@ def _declare(c: ctypes.CDLL) -> ctypes.CDLL:
     i64, pointer = ctypes.c_int64, ctypes.c_void_p
     for name, result, arguments in (
         ("hw_attention", i64, [pointer, i64, i64]),
+        ("hw_rms_norm", i64, [pointer, i64, i64]),
+        ("hw_turn", i64, [pointer, i64, i64]),
         ("hw_isa_available", i64, [i64]),
         ("hw_use_pool", None, [pointer]),
         ("hw_roof", i64, [i64, i64, i64, i64, pointer]),

@@ -15,8 +15,10 @@
 enum { PORTABLE, AVX2, AVX512, AVX512BF16, ISAS };
 enum { NO_SUCH_ISA = -2 };
 
-#define HW_DECLARE(isa)                                          \
-    extern "C" int64_t hw_run_##isa(const int64_t*, int64_t);    \
+#define HW_DECLARE(isa)                                            \
+    extern "C" int64_t hw_run_##isa(const int64_t*, int64_t);      \
+    extern "C" int64_t hw_rms_norm_##isa(const int64_t*, int64_t); \
+    extern "C" int64_t hw_turn_##isa(const int64_t*, int64_t);     \
     extern "C" int64_t hw_roof_##isa(int64_t kind, int64_t threads, int64_t rounds, double* flops);
 HW_DECLARE(portable)
 HW_DECLARE(avx2)
@@ -25,28 +27,30 @@ HW_DECLARE(avx512bf16)
 
 namespace {
 
+typedef int64_t (*hw_call)(const int64_t* words, int64_t count);
+
 struct Isa {
-    int64_t (*run)(const int64_t* words, int64_t count);
+    hw_call run, rms_norm, turn;
     int64_t (*roof)(int64_t kind, int64_t threads, int64_t rounds, double* flops);
 };
 
 // what was compiled, by number
 const Isa COMPILED[ISAS] = {
-    {hw_run_portable, hw_roof_portable},
+    {hw_run_portable, hw_rms_norm_portable, hw_turn_portable, hw_roof_portable},
 #if defined(HW_HAVE_AVX2)
-    {hw_run_avx2, hw_roof_avx2},
+    {hw_run_avx2, hw_rms_norm_avx2, hw_turn_avx2, hw_roof_avx2},
 #else
-    {NULL, NULL},
+    {NULL, NULL, NULL, NULL},
 #endif
 #if defined(HW_HAVE_AVX512)
-    {hw_run_avx512, hw_roof_avx512},
+    {hw_run_avx512, hw_rms_norm_avx512, hw_turn_avx512, hw_roof_avx512},
 #else
-    {NULL, NULL},
+    {NULL, NULL, NULL, NULL},
 #endif
 #if defined(HW_HAVE_AVX512BF16)
-    {hw_run_avx512bf16, hw_roof_avx512bf16},
+    {hw_run_avx512bf16, hw_rms_norm_avx512bf16, hw_turn_avx512bf16, hw_roof_avx512bf16},
 #else
-    {NULL, NULL},
+    {NULL, NULL, NULL, NULL},
 #endif
 };
 
@@ -124,11 +128,15 @@ extern "C" void hw_parallel(int64_t items, int64_t workers, hw_task task, void* 
     work(&job, 0);  // everything where there is no pool, or what a pool that failed has left
 }
 
-HW_EXPORT int64_t hw_attention(const int64_t* words, int64_t count, int64_t isa) {
-    if (!there(isa)) return NO_SUCH_ISA;
-    if (!words || count < 1) return 1;
-    return COMPILED[isa].run(words, count);
-}
+// One call as a row of words. > 0: 1 + number of the word that is wrong
+#define HW_CALL(name, member)                                                              \
+    HW_EXPORT int64_t hw_##name(const int64_t* words, int64_t count, int64_t isa) {        \
+        if (!there(isa)) return NO_SUCH_ISA;                                               \
+        return !words || count < 1 ? 1 : COMPILED[isa].member(words, count);               \
+    }
+HW_CALL(attention, run)
+HW_CALL(rms_norm, rms_norm)
+HW_CALL(turn, turn)
 
 HW_EXPORT int64_t hw_isa_available(int64_t isa) { return there(isa); }
 

@@ -1,0 +1,245 @@
+"""What the CPU kernel's library does token by token is what torch does, rounded once, on every instruction set."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from array import array
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headway.errors import HeadwayError
+from headway.kernels.cpu import _library
+from headway.kernels.cpu._tokens import WIDEST, rms_norm, turn
+from headway.positions._rotary import turned
+from headway.testing.tolerances import OUTPUT_FACTOR, Comparison
+
+pytestmark = pytest.mark.skipif(_library._load().c is None, reason="the library is not there")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+WIDTHS = (1, 2, 3, 15, 16, 17, 63, 64, 100, 129, 576)
+LAYOUTS = ("half", "interleaved")
+dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
+
+
+@pytest.fixture(params=_library.ISAS)
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param not in _library.isas():
+        pytest.skip(f"{request.param} is not on this machine")
+    with _library.using(request.param):
+        yield request.param
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def angles(*shape: int) -> tuple[Tensor, Tensor]:
+    phases = 100 * torch.rand(shape, dtype=torch.float64)
+    return phases.cos(), phases.sin()
+
+
+def there(y: Tensor | None) -> Tensor:
+    assert y is not None
+    return y
+
+
+# Right in every form --------------------------------------------------------------------------------------------------
+
+
+@dtypes
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_norm_is_torchs(isa: str, dtype: torch.dtype, weighted: bool) -> None:
+    torch.manual_seed(0)
+    compared = Comparison(f"norm on {isa}", OUTPUT_FACTOR)
+    for width in WIDTHS:
+        x = torch.randn(2, 9, width).to(dtype)
+        weight = torch.randn(width).to(dtype) if weighted else None
+        exact = F.rms_norm(x.double(), (width,), None if weight is None else weight.double(), 1e-3)
+        compared.add(there(rms_norm(x, weight, 1e-3)), F.rms_norm(x, (width,), weight, 1e-3), exact)
+    compared.check()
+
+
+@dtypes
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("rest", [0, 5])
+def test_a_turn_is_torchs(isa: str, dtype: torch.dtype, layout: str, rest: int) -> None:
+    torch.manual_seed(0)
+    compared = Comparison(f"turn on {isa}", OUTPUT_FACTOR)
+    for pairs in (1, 3, 8, 16, 17, 32, 40):
+        for rows, heads in ((1, 1), (2, 1), (1, 3), (2, 3)):
+            x = torch.randn(2, 3, 7, 2 * pairs + rest).to(dtype)
+            cos, sin = angles(rows, heads, 7, pairs)
+            found = there(turn(x, cos, sin, layout))
+            compared.add(found, turned(x, cos, sin, layout), turned(x.double(), cos, sin, layout))
+            assert torch.equal(found[..., 2 * pairs :], x[..., 2 * pairs :])
+    compared.check()
+
+
+LAID_OUT: dict[str, Callable[[Tensor], Tensor]] = {
+    "heads last": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "sliced": lambda x: torch.cat([x, x], dim=-1)[..., : x.shape[-1]],
+    "every second": lambda x: x.repeat_interleave(2, dim=2)[:, :, ::2],
+    "expanded": lambda x: x[:1, :, :1].expand(x.shape),
+    "odd start": lambda x: torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape),
+}
+
+
+@dtypes
+@pytest.mark.parametrize("laid_out", LAID_OUT)
+def test_any_strides_of_rows_will_do(dtype: torch.dtype, laid_out: str) -> None:
+    x = LAID_OUT[laid_out](torch.randn(2, 3, 50, 24).to(dtype))
+    weight, (cos, sin) = torch.randn(24).to(dtype), angles(1, 1, 50, 12)
+    dense = x.contiguous()
+    assert torch.equal(there(rms_norm(x, weight, 1e-5)), there(rms_norm(dense, weight, 1e-5)))
+    assert torch.equal(there(turn(x, cos, sin, "half")), there(turn(dense, cos, sin, "half")))
+    if laid_out == "heads last":
+        assert there(turn(x, cos, sin, "half")).stride() == x.stride()
+    far = cos.transpose(1, 2).contiguous().transpose(1, 2), torch.cat([sin, sin], -1)[..., :12]
+    assert torch.equal(there(turn(x, *far, "half")), there(turn(dense, cos, sin, "half")))
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 3, 8), (2, 0, 3, 8), (2, 2, 0, 8)])
+def test_nothing_gives_nothing(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    assert there(rms_norm(x, None, 1e-5)).shape == shape
+    assert there(turn(x, *angles(1, 1, shape[2], 4), "half")).shape == shape
+
+
+@pytest.mark.parametrize("shape", [(24,), (5, 24), (2, 5, 24)])
+def test_a_norm_takes_fewer_dimensions(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    torch.testing.assert_close(there(rms_norm(x, None, 1e-5)), F.rms_norm(x, (24,), None, 1e-5))
+
+
+@dtypes
+def test_nan_and_infinity_stay_in_their_row(isa: str, dtype: torch.dtype) -> None:
+    x = torch.randn(1, 1, 4, 40).to(dtype)
+    x[0, 0, 1, 3], x[0, 0, 2, 39] = torch.nan, torch.inf
+    cos, sin = angles(1, 1, 4, 20)
+    for found, wanted in (
+        (there(rms_norm(x, None, 1e-5)), F.rms_norm(x, (40,), None, 1e-5)),
+        (there(turn(x, cos, sin, "half")), turned(x, cos, sin, "half")),
+    ):
+        assert torch.equal(found.isnan(), wanted.isnan())
+        torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
+def test_no_epsilon_is_torchs() -> None:
+    x = 1e-4 * torch.randn(3, 24)
+    torch.testing.assert_close(there(rms_norm(x, None, None)), F.rms_norm(x, (24,)))
+
+
+# Threads --------------------------------------------------------------------------------------------------------------
+
+
+@dtypes
+def test_any_number_of_threads_gives_the_same_bits(dtype: torch.dtype, two_threads: None) -> None:
+    x, weight = torch.randn(2, 3, 1001, 64).to(dtype).transpose(1, 2).contiguous().transpose(1, 2), torch.randn(64)
+    cos, sin = angles(1, 1, 1001, 32)
+
+    def both() -> tuple[Tensor, Tensor]:
+        return there(rms_norm(x, weight.to(dtype), 1e-5)), there(turn(x, cos, sin, "half"))
+
+    spread = both()
+    torch.set_num_threads(1)
+    assert all(torch.equal(a, b) for a, b in zip(both(), spread, strict=True))
+
+
+FORK = """
+import os, signal, torch
+from headway.kernels.cpu._tokens import rms_norm, turn
+torch.set_num_threads(2)
+x = torch.randn(600, 600)
+(x @ x).exp().sum()  # torch's threads start
+q, table = torch.randn(2, 4, 900, 16), torch.rand(1, 1, 900, 8, dtype=torch.float64)
+
+def work():
+    return rms_norm(q, None, 1e-5), turn(q, table, table, "half")
+
+before = work()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)  # one that hangs does not stay behind
+    after = work()
+    torch.set_num_threads(1)  # torch itself would hang over the comparison
+    os._exit(7 if all(torch.equal(a, b) for a, b in zip(after, before)) else 8)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_after_a_fork() -> None:
+    setting = {**os.environ, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", FORK], env=setting, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# What does not fit is left to torch -----------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, (cos, sin) = torch.randn(1, 2, 3, 8), torch.ones(8), angles(1, 1, 3, 4)
+    assert rms_norm(x.double(), None, 1e-5) is None
+    assert rms_norm(x.mT, None, 1e-5) is None
+    assert rms_norm(x[None], None, 1e-5) is None
+    assert rms_norm(x.to("meta"), None, 1e-5) is None
+    assert rms_norm(x, weight.bfloat16(), 1e-5) is None
+    assert rms_norm(x, weight[:1], 1e-5) is None
+    assert rms_norm(x, weight.repeat(2)[::2], 1e-5) is None
+    assert rms_norm(x, weight.clone().requires_grad_(), 1e-5) is None
+    assert rms_norm(x.bfloat16(), None, None) is None
+    assert turn(x, cos.float(), sin.float(), "half") is None
+    assert turn(x, cos[..., :2], sin, "half") is None
+    assert turn(x, cos[:, :, :2], sin[:, :, :2], "half") is None
+    assert turn(x, cos.mT.contiguous().mT, sin, "half") is None
+    assert turn(x[..., :6], cos, sin, "half") is None
+    assert turn(x.clone().requires_grad_(), cos, sin, "half") is None
+    wide = angles(1, 1, 1, WIDEST // 2 + 1)
+    assert turn(torch.randn(1, 1, 1, WIDEST + 2), *wide, "half") is None
+    assert torch.func.vmap(lambda row: F.rms_norm(row, (8,)) if rms_norm(row, None, 1e-5) is None else row)(x) is not x
+    with torch.no_grad():
+        assert rms_norm(x, weight.clone().requires_grad_(), 1e-5) is not None
+    monkeypatch.setattr(_library, "why_not", lambda: "it is not there")
+    assert rms_norm(x, None, 1e-5) is None
+    assert turn(x, cos, sin, "half") is None
+
+
+NORM, TURN = 16, 24
+"""Words of a call."""
+
+
+@pytest.mark.parametrize(
+    ("call", "word", "value"),
+    [
+        (_library.rms_norm, 1, 3),
+        (_library.rms_norm, 1, -1),
+        (_library.rms_norm, 2, 0),
+        (_library.rms_norm, 10, -1),
+        (_library.rms_norm, 13, 0),
+        (_library.turn, 14, 0),
+        (_library.turn, 14, 5),
+    ],
+)
+def test_words_that_are_wrong_are_refused(call: Callable[[array[int]], None], word: int, value: int) -> None:
+    x, y, table = torch.randn(8), torch.empty(8), torch.ones(4, dtype=torch.float64)
+    rows = [1, 0, x.data_ptr(), 0, 0, 0, y.data_ptr(), 0, 0, 0, 1, 1, 1, 8]
+    rest = [0, 0] if call is _library.rms_norm else [4, 0, *2 * [table.data_ptr(), 0, 0, 0]]
+    words = array("q", rows + rest)
+    assert len(words) == (NORM if call is _library.rms_norm else TURN)
+    call(words)
+    with pytest.raises(HeadwayError, match="word 0 of a call"):
+        call(words[:-1])
+    words[word] = value
+    with pytest.raises(HeadwayError, match=f"word {word} of a call"):
+        call(words)
