@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from headway.errors import HeadwayError
+from headway.files import read_checkpoint
 from headway.study import corpora, train
 from headway.study.models import Sizes, build_transformer
 from headway.study.protocol import Protocol, Training
@@ -34,7 +35,7 @@ def test_training_that_was_stopped_goes_on_bit_for_bit(
     for stop in (2, 5):
         with pytest.raises(StoppedError):
             trained(text_file, protocol, path, stop)
-        assert train.read_checkpoint(path)["step"] == stop  # type: ignore[index]
+        assert read_checkpoint(path)["step"] == stop  # type: ignore[index]
     gone_on = trained(text_file, protocol, path).state_dict()
     whole = trained(text_file, protocol, None).state_dict()
     assert all(torch.equal(gone_on[name], whole[name]) for name in whole)
@@ -45,7 +46,7 @@ def test_a_finished_training_is_only_read(text_file: Path, protocol: Protocol, t
     first = trained(text_file, protocol, path).state_dict()
     again = trained(text_file, protocol, path, stop=1).state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)
-    assert train.read_checkpoint(path)["optimizer"] is None  # type: ignore[index]
+    assert read_checkpoint(path)["optimizer"] is None  # type: ignore[index]
 
 
 def test_training_lowers_the_loss(text_file: Path, protocol: Protocol) -> None:
@@ -61,7 +62,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(b"not a checkpoint")
     with pytest.raises(HeadwayError, match=r"model\.pt cannot be read .* delete it"):
-        train.read_checkpoint(path)
+        read_checkpoint(path)
 
 
 def test_the_learning_rate_rises_and_falls() -> None:

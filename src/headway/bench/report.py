@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..study.store import _write
+from ..files import whole
 from .cases import WINDOW, Case, ModelCase, pairs
 from .rows import Row
 from .sides import CONTIGUOUS, FLEX, FULL_CAUSAL, OURS, PLAIN, SDPA
@@ -31,7 +31,8 @@ def markdown(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Se
 
 def save(path: Path, text: str) -> None:
     """Writes a file so that either the old or the new one is there."""
-    _write(path, text)
+    with whole(path) as part:
+        part.write_text(text)
 
 
 def head(rows: Sequence[Row], where: dict[str, Any], command: str) -> str:

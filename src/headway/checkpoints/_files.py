@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadwayError
+from ..files import whole
 
 CONFIG = "config.json"
 TENSORS = "model.safetensors"
@@ -97,7 +97,8 @@ def unpickle(folder: str | Path) -> Path:
         # a copy of each: tensors that share memory cannot be written apart
         tensors.update({name: value.clone().contiguous() for name, value in held.items() if isinstance(value, Tensor)})
     out = folder / TENSORS
-    _atomically(out, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
+    with whole(out) as part:
+        save_file(tensors, part, metadata={"format": "pt"})
     return out
 
 
@@ -107,18 +108,10 @@ def write(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 
     folder.mkdir(parents=True, exist_ok=True)
     own = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
-    _atomically(folder / TENSORS, lambda path: save_file(own, path, metadata={"format": "pt"}))
-    text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-    _atomically(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
-
-
-def _atomically(path: Path, write: Any) -> None:
-    part = path.with_name(f".{path.name}.part")
-    try:
-        write(part)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole(folder / TENSORS) as part:
+        save_file(own, part, metadata={"format": "pt"})
+    with whole(folder / CONFIG) as part:
+        part.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from ..errors import HeadwayError
+from ..files import whole
 from .watch import Row
 
 LATER = ("equal_time_steps", "sources")
@@ -103,11 +103,13 @@ class Store:
         """Puts rows in place of those with the same encoding, seed and length, on disk before it returns."""
         new = {_key(row) for row in rows}
         self.rows = [row for row in self.rows if _key(row) not in new] + list(rows)
-        _write(self.results, "".join(json.dumps(row, allow_nan=False) + "\n" for row in self.rows))
+        with whole(self.results) as part:
+            part.write_text("".join(json.dumps(row, allow_nan=False) + "\n" for row in self.rows))
 
     def save_settings(self) -> None:
         """Writes the settings, whole."""
-        _write(self.out / "settings.json", json.dumps(self.settings, indent=2) + "\n")
+        with whole(self.out / "settings.json") as part:
+            part.write_text(json.dumps(self.settings, indent=2) + "\n")
 
     def _read_settings(self) -> dict[str, Any]:
         path = self.out / "settings.json"
@@ -147,16 +149,6 @@ def _key(row: Row) -> tuple[str, int, int]:
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 40 else text[:12] + "…" + text[-4:]
-
-
-def _write(path: Path, text: str) -> None:
-    """Replaces a file so that at any moment either the old or the new one is there."""
-    beside = path.with_name(path.name + ".part")
-    with open(beside, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
 
 
 def _locked(file: IO[str]) -> bool:

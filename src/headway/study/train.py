@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..errors import HeadwayError
+from ..files import read_checkpoint, write_checkpoint
 from .models import parameter_groups
 from .protocol import Training
 from .tasks import Task
@@ -100,27 +98,3 @@ def train(
         if watch is not None:
             watch(done, loss)
     return Trained(training.steps, seconds, loss)
-
-
-def read_checkpoint(path: Path | None) -> dict[str, Any] | None:
-    """What a checkpoint holds, or None where there is none."""
-    if path is None or not path.exists():
-        return None
-    try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise HeadwayError(
-            f"checkpoint {path} cannot be read ({type(error).__name__}): delete it to train anew"
-        ) from error
-    return state
-
-
-def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Writes a checkpoint whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".part")
-    with open(beside, "wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)

@@ -1,0 +1,59 @@
+"""Files that are there whole or not at all, whatever happens while they are written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .errors import HeadwayError
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A file beside ``path`` to write to, which takes its place at the end, and is gone where something failed.
+
+        with whole(path) as part:
+            part.write_text(text)
+
+    Raises HeadwayError, before any work, where the folder is not there or the path is one, and where writing fails.
+    """
+    if not path.parent.is_dir() or path.is_dir():
+        raise HeadwayError(f"{path} cannot be written: give a file in a folder that there is")
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.touch()
+        usual = part.stat().st_mode
+        yield part
+        part.chmod(usual)  # safetensors makes files that only their owner may read
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        raise HeadwayError(f"{path} cannot be written ({error}): give a place where files can be made") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """The state of a training, from which it goes on."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole(path) as part:
+        torch.save(state, part)
+
+
+def read_checkpoint(path: Path | None) -> dict[str, Any] | None:
+    """What a checkpoint holds, or None where there is none; raises HeadwayError for one that is damaged."""
+    if path is None or not path.exists():
+        return None
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise HeadwayError(
+            f"checkpoint {path} cannot be read ({type(error).__name__}): delete it to train anew"
+        ) from error
+    return state
