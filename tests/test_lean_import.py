@@ -14,10 +14,15 @@ HEAVY = {
     "safetensors",
     "tokenizers",
     "gguf",
+    "gensim",
+    "sklearn",
+    "scipy",
+    "jieba",
     "torch._dynamo",
     "torch._inductor",
     "headway.checkpoints",
     "headway.integrations",
+    "headway.vectors",
     "headway.study",
     "headway.bench",
     "headway.cli",
@@ -44,6 +49,11 @@ def test_import_is_lean() -> None:
 
 def test_study_is_there_when_asked_for() -> None:
     assert "headway.study" in modules_after("import headway\nheadway.study")
+
+
+def test_vectors_count_and_learn_lazily() -> None:
+    gained = modules_after("import headway.vectors") - modules_after("import torch")
+    assert gained & {"gensim", "sklearn", "scipy", "jieba", "tokenizers", "safetensors"} == set()
 
 
 def test_study_draws_and_prints_lazily() -> None:

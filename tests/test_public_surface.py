@@ -34,6 +34,7 @@ SURFACE = {
     "study",
     "terms",
     "testing",
+    "vectors",
 }
 MODULES = [
     "checkpoints",
@@ -46,6 +47,7 @@ MODULES = [
     "study",
     "terms",
     "testing",
+    "vectors",
 ]
 
 

@@ -16,6 +16,7 @@ TABLES = {
     "headway.positions": "ENCODINGS",
     "headway.kernels": "KERNELS",
     "headway.checkpoints": "FAMILIES",
+    "headway.vectors": "VECTORS",
     "headway.study.tasks": "TASKS",
     "headway.cli": "COMMANDS",
 }

@@ -16,7 +16,7 @@ from .positions import citation as citation
 from .positions import encoding as encoding
 
 if TYPE_CHECKING:
-    from . import checkpoints, study, testing
+    from . import checkpoints, study, testing, vectors
     from .checkpoints import load, save
 
 __version__ = _version("headway")
@@ -37,6 +37,7 @@ __all__ = [
     "nn",
     "models",
     "checkpoints",
+    "vectors",
     "study",
     "testing",
     "Coordinates",
@@ -44,7 +45,7 @@ __all__ = [
     "__version__",
 ]
 
-_ON_DEMAND = ("checkpoints", "study", "testing")
+_ON_DEMAND = ("checkpoints", "vectors", "study", "testing")
 
 
 def __getattr__(name: str) -> Any:

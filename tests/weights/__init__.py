@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from . import audio, minilm, mpnet, piper, rxnmapper, smollm2, whisper
+from . import audio, google_news, minilm, mpnet, piper, rxnmapper, smollm2, whisper
 from ._base import STAMP, Package, Weights
 
 __all__ = ["STAMP", "WEIGHTS", "Package", "Weights", "facts", "folder", "home", "why_not"]
@@ -21,6 +21,7 @@ WEIGHTS: dict[str, Weights] = {
     "whisper": whisper.WEIGHTS,
     "audio": audio.WEIGHTS,
     "mpnet": mpnet.WEIGHTS,
+    "google-news": google_news.WEIGHTS,
 }
 
 

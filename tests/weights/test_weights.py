@@ -21,8 +21,8 @@ Find = Callable[[str], Path]
 
 
 def test_every_file_is_in_the_table() -> None:
-    files = {path.stem for path in HERE.glob("[a-z]*.py")} - {"golden"}
-    assert {name for name in files if not name.startswith("test_")} == set(weights.WEIGHTS)
+    files = {path.stem.replace("_", "-") for path in HERE.glob("[a-z]*.py")} - {"golden"}
+    assert {name for name in files if not name.startswith("test-")} == set(weights.WEIGHTS)
 
 
 @pytest.mark.parametrize("name", weights.WEIGHTS)

@@ -6,5 +6,15 @@ headway.testing.check_encoding(MyEncoding(...))
 from .encodings import ENCODING_CHECKS, check_encoding
 from .kernels import KERNEL_CHECKS, check_kernel
 from .tolerances import Comparison, assert_close
+from .vectors import VECTOR_CHECKS, check_vectors
 
-__all__ = ["ENCODING_CHECKS", "KERNEL_CHECKS", "Comparison", "assert_close", "check_encoding", "check_kernel"]
+__all__ = [
+    "ENCODING_CHECKS",
+    "KERNEL_CHECKS",
+    "VECTOR_CHECKS",
+    "Comparison",
+    "assert_close",
+    "check_encoding",
+    "check_kernel",
+    "check_vectors",
+]

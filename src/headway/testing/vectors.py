@@ -1,0 +1,418 @@
+"""The checks that every way from words to vectors passes; a user's own way too."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import HeadwayError
+from ..models import Encoder, Stack
+from ..nn import Block
+from ..positions import encoding
+from ..vectors import VECTORS, Vectors, Vocabulary
+from .tolerances import assert_close
+
+Check = Callable[["Trial"], None]
+ROUNDING = 1e-5
+"""What float32 may differ by from float64, vectors and cosines being of the size of one."""
+STRANGE = "ⵥⵣⵥⵣⵥ"
+"""A word that no text has, nor any part of it."""
+SAMPLE = 24
+"""Words that are looked at one by one."""
+
+
+def check_vectors(kind: type[Vectors], texts: Sequence[str], **options: Any) -> list[str]:
+    """Runs every check on a way from words to vectors, ``kind(**options)`` fitted on texts; gives the names of those
+    it passed.
+
+    texts   some hundred words at least, so that ``min_count`` leaves three
+
+    Raises AssertionError, naming the check and what it found, at the first that fails.
+    """
+    trial = Trial(kind, list(texts), options)
+    for name, check in VECTOR_CHECKS.items():
+        try:
+            check(trial)
+        except (AssertionError, HeadwayError) as error:
+            raise AssertionError(f"{kind.__name__} fails {name}: {error}") from error
+    return list(VECTOR_CHECKS)
+
+
+# ---------------------------------------------------------------- set-up
+
+
+@dataclass
+class Trial:
+    """A way, its options, and the texts on which it is tried; fitted once for all checks."""
+
+    kind: type[Vectors]
+    texts: list[str]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def new(self) -> Vectors:
+        return self.kind(**self.options)
+
+    @cached_property
+    def fitted(self) -> Vectors:
+        return self.new().fit(self.texts)
+
+    @cached_property
+    def sample(self) -> list[str]:
+        """Words from all over the vocabulary, the most frequent among them."""
+        words = self.fitted.words
+        return list(words[:: -(-len(words) // SAMPLE)])
+
+    @cached_property
+    def text(self) -> str:
+        """One of the texts: the first with at least four different words of the vocabulary."""
+        for text in self.texts:
+            if len({token for token in self.fitted.tokenizer(text) if token in self.fitted.index}) >= 4:
+                return text
+        raise AssertionError("no text has four different words of the vocabulary: give more texts")
+
+    @property
+    def in_context(self) -> bool:
+        """Whether a word's vector depends on its sentence: the way reads texts by an ``encode`` of its own."""
+        return self.kind.encode is not Vectors.encode
+
+    @cached_property
+    def cosines(self) -> Tensor:
+        """Of every word with every word, float64."""
+        return _cosines(self.fitted.rows(torch.arange(len(self.fitted))).double())
+
+
+def _cosines(rows: Tensor, others: Tensor | None = None) -> Tensor:
+    """⟨x, y⟩/(|x|·|y|), 0 for a zero vector."""
+    others = rows if others is None else others
+    lengths = rows.norm(dim=1)[:, None] * others.norm(dim=1)
+    return torch.where(lengths > 0, rows @ others.T / lengths, 0.0)
+
+
+def _refused(what: str, act: Callable[[], object]) -> None:
+    """Asserts that it raises HeadwayError of one line."""
+    said = ""
+    try:
+        act()
+    except HeadwayError as error:
+        said = str(error)
+    except Exception as error:
+        raise AssertionError(f"{what}: {type(error).__name__}({error}) and no HeadwayError") from error
+    assert said, f"{what} is not refused"
+    assert "\n" not in said, f"{what}: the error is not one line: {said}"
+
+
+def _refuses(act: Callable[[], object]) -> bool:
+    try:
+        act()
+    except HeadwayError:
+        return True
+    return False
+
+
+# ---------------------------------------------------------------- the checks
+
+
+def is_documented(trial: Trial) -> None:
+    """The class says what it is, has a name, and keeps its options as attributes that a file can hold."""
+    assert (vars(trial.kind).get("__doc__") or "").strip(), f"{trial.kind.__name__} has no docstring"
+    assert trial.kind.name, f"{trial.kind.__name__} has no name"
+    vectors = trial.new()
+    try:
+        options = vectors.options
+        again = trial.kind(**json.loads(json.dumps(options))).options
+    except (AttributeError, TypeError) as error:
+        raise AssertionError(f"an option is not kept: {error}") from error
+    assert again == options, f"the options {options} became {again}"
+
+
+def knows_the_words(trial: Trial) -> None:
+    """The vocabulary is that of the texts, the most frequent word first, then by the alphabet, each counted."""
+    vectors = trial.fitted
+    counted = Counter(token for text in trial.texts for token in vectors.tokenizer(text))
+    kept = {word: count for word, count in counted.items() if count >= vectors.min_count}
+    expected = sorted(kept, key=lambda word: (-kept[word], word))[: vectors.max_words]
+    assert len(vectors) == len(expected), f"{len(vectors)} words, and the texts have {len(expected)}"
+    for found, word in zip(vectors.words, expected, strict=True):
+        assert found == word, f"{found!r} stands where {word!r} should: not in the order of counts"
+    assert vectors.counts is not None, "no counts"
+    assert vectors.counts.tolist() == [kept[word] for word in expected], "the counts are wrong"
+
+
+def tells_how_far_it_is(trial: Trial) -> None:
+    """``watch`` is told the part that is done, never less than before, and at the end that it is 1."""
+    told: list[float] = []
+    trial.new().fit(trial.texts, watch=told.append)
+    assert told, "watch is told nothing"
+    assert told[-1] == 1, f"at the end watch is told {told[-1]}"
+    assert told == sorted(told), "watch is told less than before"
+    assert told[0] >= 0, f"watch is told {told[0]}"
+
+
+def gives_each_word_a_vector(trial: Trial) -> None:
+    """``vector`` is float32 [dim], finite and not zero, ``rows`` the same for several, ``in`` says so."""
+    vectors = trial.fitted
+    assert vectors.dim >= 1, f"dim is {vectors.dim}"
+    rows = vectors.rows(torch.tensor([vectors.index[word] for word in trial.sample]))
+    for word, row in zip(trial.sample, rows, strict=True):
+        vector = vectors.vector(word)
+        assert word in vectors, f"{word!r} has a vector and is said to have none"
+        assert vector.dtype == torch.float32, f"the vector of {word!r} is {vector.dtype}"
+        assert tuple(vector.shape) == (vectors.dim,), f"the vector of {word!r} has shape {tuple(vector.shape)}"
+        assert not vector.requires_grad, f"the vector of {word!r} takes part in a graph"
+        assert vector.abs().max() > 0, f"the vector of {word!r} is zero"
+        assert_close(f"rows of {word!r}", row, vector, ROUNDING)
+
+
+def encodes_token_by_token(trial: Trial) -> None:
+    """A text is one vector for each token: its word's, or zeros for a word without one; where words are read in
+    their sentence, another in another sentence."""
+    vectors = trial.fitted
+    for text in (trial.text, f"{STRANGE} {trial.text}"):
+        tokens, found = vectors.tokenizer(text), vectors.encode(text)
+        assert found.dtype == torch.float32, f"encode gives {found.dtype}"
+        assert not found.requires_grad, "encode takes part in a graph"
+        if trial.in_context:
+            assert tuple(found.shape) == (len(found), vectors.dim), f"encode gives {tuple(found.shape)}"
+            assert torch.isfinite(found).all(), "encode is not finite"
+            continue
+        nothing = torch.zeros(vectors.dim)
+        expected = torch.stack([vectors.vector(token) if token in vectors else nothing for token in tokens])
+        assert_close("encode", found, expected, ROUNDING)
+    assert tuple(vectors.encode("").shape) == (0, vectors.dim), f"no text is {tuple(vectors.encode('').shape)}"
+    if trial.in_context:
+        first = vectors.tokenizer(trial.text)[0]
+        apart = vectors.encode(f"{first} {trial.sample[0]}")[0] - vectors.encode(f"{first} {trial.sample[-1]}")[0]
+        assert apart.abs().max() > 0, f"{first!r} has the same vector beside {trial.sample[0]!r} and another word"
+
+
+def sums_up_a_document(trial: Trial) -> None:
+    """A text is one vector, as long for any text, zeros for one of strange words; the mean of its words' vectors, or
+    what the way says it is, and then their order is nothing to it."""
+    vectors = trial.fitted
+    found = vectors.document(trial.text)
+    assert found.dtype == torch.float32, f"document gives {found.dtype}"
+    assert found.ndim == 1, f"document gives {tuple(found.shape)}"
+    assert torch.isfinite(found).all(), "document is not finite"
+    assert found.abs().max() > 0, "document is zero"
+    if trial.in_context:
+        return
+    tokens = vectors.tokenizer(trial.text)
+    straight, back = (vectors.document(" ".join(order)) for order in (tokens, tokens[::-1]))
+    assert_close("document of the same words in another order", back, straight, ROUNDING)
+    if trial.kind.document is Vectors.document:
+        expected = torch.stack([vectors.vector(token) for token in tokens if token in vectors]).double().mean(0)
+        assert_close("document", found, expected, ROUNDING)
+    for text in ("", STRANGE):
+        nothing = vectors.document(text)
+        assert nothing.shape == found.shape, f"document of {text!r} has shape {tuple(nothing.shape)}"
+        assert text in vectors or not nothing.any(), f"document of {text!r} is not zero"
+
+
+def finds_the_nearest(trial: Trial) -> None:
+    """Neighbours by their cosine, computed literally in float64: the nearest first, none left out, the word itself
+    not among them; or a clear error."""
+    vectors, words = trial.fitted, trial.sample[:4]
+    if _refuses(lambda: vectors.most_similar(words[0])):
+        _refused("most_similar", lambda: vectors.most_similar(words[0]))
+        _refused("most_similar of a vector", lambda: vectors.most_similar(vectors.vector(words[0])))
+        return
+    for word in words:
+        own = vectors.index[word]
+        expected = trial.cosines[own].clone()
+        others = torch.cat([expected[:own], expected[own + 1 :]])
+        for count in (1, 5, len(vectors) + 1):
+            _right_order(f"most_similar({word!r}, {count})", vectors.most_similar(word, count), others, count)
+            for found, value in vectors.most_similar(word, count)[:5]:
+                assert found != word, f"{word!r} is near itself"
+                _right_value(f"the cosine of {word!r} and {found!r}", value, expected[vectors.index[found]])
+        by_vector = vectors.most_similar(vectors.vector(word), 3)
+        _right_order(f"most_similar of the vector of {word!r}", by_vector, expected, 3)
+    for a, b in pairwise(words):
+        exact = trial.cosines[vectors.index[a], vectors.index[b]]
+        _right_value(f"similarity({a!r}, {b!r})", vectors.similarity(a, b), exact)
+
+
+def _right_order(what: str, found: list[tuple[str, float]], cosines: Tensor, count: int) -> None:
+    assert len({word for word, _ in found}) == len(found), f"{what} gives a word twice"
+    values = torch.tensor([value for _, value in found], dtype=torch.float64)
+    assert bool((values.diff() <= 0).all()), f"{what} is not sorted"
+    assert_close(what, values, cosines.sort(descending=True).values[:count], ROUNDING)
+
+
+def _right_value(what: str, found: float, exact: Tensor) -> None:
+    assert abs(found - exact.item()) <= ROUNDING, f"{what} is {found:.6f}, in float64 {exact.item():.6f}"
+
+
+def solves_analogies(trial: Trial) -> None:
+    """c + b − a, each of length one, and the nearest to that but for the three, in float64; or a clear error."""
+    vectors = trial.fitted
+    a, b, c = trial.sample[1:4]
+    if _refuses(lambda: vectors.analogy(a, b, c)):
+        _refused("analogy", lambda: vectors.analogy(a, b, c))
+        return
+    rows = vectors.rows(torch.arange(len(vectors))).double()
+    units = {word: vectors.vector(word).double() / vectors.vector(word).double().norm() for word in (a, b, c)}
+    cosines = _cosines((units[b] - units[a] + units[c])[None], rows)[0]
+    rest = torch.tensor([cosine for word, cosine in zip(vectors.words, cosines, strict=True) if word not in (a, b, c)])
+    found = vectors.analogy(a, b, c, 5)
+    for word, value in found:
+        assert word not in (a, b, c), f"analogy answers {word!r}, which was asked with"
+        _right_value(f"analogy's {word!r}", value, cosines[vectors.index[word]])
+    _right_order("analogy", found, rest.double(), 5)
+
+
+def makes_an_embedding(trial: Trial) -> None:
+    """Rows of an ``nn.Embedding`` are the vectors of a vocabulary's words, zeros where there is none, and behind them
+    zeros for any other word; they stay, or take part in training."""
+    vectors = trial.fitted
+    vocabulary = Vocabulary([*trial.sample[::-1], STRANGE], vectors.tokenizer)
+    nothing = torch.zeros(vectors.dim)
+    expected = [vectors.vector(word) if word in vectors else nothing for word in vocabulary.words] + [nothing]
+    for words in (vocabulary, list(vocabulary.words)):
+        made = vectors.embedding(words)
+        assert isinstance(made, nn.Embedding), f"embedding is a {type(made).__name__}"
+        assert_close("rows of the embedding", made.weight, torch.stack(expected), ROUNDING)
+        assert not made.weight.requires_grad, "a frozen embedding asks for gradients"
+    whole = vectors.embedding(trained=True)
+    assert len(whole.weight) == len(vectors) + 1, f"{len(whole.weight)} rows for {len(vectors)} words and any other"
+    assert not whole.weight[-1].any(), "the row of any other word is not zero"
+    assert_close("the whole embedding's rows", whole.weight[: len(vectors)], vectors.rows(_all(vectors)), ROUNDING)
+    assert whole.weight.requires_grad, "a trained embedding asks for no gradient"
+    with torch.no_grad():
+        whole.weight.zero_()
+    assert vectors.vector(trial.sample[0]).any(), "training an embedding changes the vectors"
+
+
+def _all(vectors: Vectors) -> Tensor:
+    return torch.arange(len(vectors))
+
+
+def feeds_a_transformer(trial: Trial) -> None:
+    """An encoder reads the vectors with a position encoding: finite, in order, and gradients reach trained rows."""
+    vectors = trial.fitted
+    vocabulary = Vocabulary(trial.sample, vectors.tokenizer)
+    rows = vectors.embedding(vocabulary).weight[:-1]
+    far = int((rows - rows[0]).norm(dim=1).argmax())
+    assert far, "all words have the same vector"
+    ids = torch.tensor([[0, far, far, 0, far, far]])
+    for trained in (False, True):
+        torch.manual_seed(0)
+        embedding = vectors.embedding(vocabulary, trained=trained)
+        stack = Stack([Block(16, 2)], encoding("rope", head_dim=8), entry=nn.Linear(vectors.dim, 16))
+        model = Encoder.of_parts(embedding, stack)
+        out = model(ids)
+        assert tuple(out.shape) == (1, 6, 16), f"the Transformer gives {tuple(out.shape)}"
+        assert torch.isfinite(out).all(), "the Transformer's output is not finite"
+        assert not torch.allclose(model(ids.flip(1)).flip(1), out, atol=1e-7), "order is nothing to the Transformer"
+        out.square().sum().backward()
+        gradient = embedding.weight.grad
+        if trained:
+            assert gradient is not None, "no gradient reaches the vectors"
+            assert gradient[ids[0]].abs().amax(1).min() > 0, "the gradient of a vector that was read is zero"
+        else:
+            assert gradient is None, "a gradient reaches frozen vectors"
+
+
+def survives_saving(trial: Trial) -> None:
+    """A file gives back the same words, options and vectors; from ``_tensors`` alone where VECTORS has no such way."""
+    vectors, expected = trial.fitted, trial.fitted.options
+    if VECTORS.get(trial.kind.name) is trial.kind:
+        from ..vectors._files import load
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "vectors.safetensors"
+            vectors.save(path)
+            back: Vectors = load(path)
+        # Where it was read from may be an option of its own.
+        expected = {name: value if back.options[name] != str(path) else str(path) for name, value in expected.items()}
+    else:
+        back = trial.kind(**vectors.options, tokenizer=vectors.tokenizer)
+        back._take(vectors.words, vectors.counts)
+        back._restore({name: tensor.clone() for name, tensor in vectors._tensors().items()})
+    assert type(back) is trial.kind, f"a file of {trial.kind.__name__} gives a {type(back).__name__}"
+    assert back.words == vectors.words, "the words changed in a file"
+    assert back.counts is not None, "the counts are lost in a file"
+    assert vectors.counts is not None, "no counts"
+    assert torch.equal(back.counts, vectors.counts), "the counts changed in a file"
+    assert back.options == expected, f"the options {expected} became {back.options}"
+    text = f"{STRANGE} {trial.sample[0]}s {trial.text}"
+    assert torch.equal(back.rows(_all(back)), vectors.rows(_all(vectors))), "the vectors changed in a file"
+    assert torch.equal(back.encode(text), vectors.encode(text)), "encode changed in a file"
+    assert torch.equal(back.document(text), vectors.document(text)), "document changed in a file"
+    if not _refuses(lambda: vectors.most_similar(trial.sample[0])):
+        found = back.most_similar(trial.sample[0])
+        assert found == vectors.most_similar(trial.sample[0]), "most_similar changed in a file"
+
+
+def repeats_itself(trial: Trial) -> None:
+    """The same options, seed among them, give the same vectors; another seed gives others."""
+    rows = trial.fitted.rows(_all(trial.fitted))
+    torch.manual_seed(12345)  # what others draw is nothing to it
+    again = trial.new().fit(trial.texts)
+    assert torch.equal(again.rows(_all(again)), rows), "the same seed gives other vectors"
+    if "seed" in trial.fitted.options:
+        options = trial.options | {"seed": trial.fitted.options["seed"] + 1}
+        other = trial.kind(**options).fit(trial.texts)
+        assert not torch.equal(other.rows(_all(other)), rows), "another seed gives the same vectors"
+
+
+def refuses_what_it_cannot(trial: Trial) -> None:
+    """Before fit, and for texts, words, counts and vectors that do not fit: a HeadwayError of one line."""
+    vectors, word = trial.fitted, trial.sample[0]
+    empty = trial.new()
+    before: dict[str, Callable[[], object]] = {
+        "vector": lambda: empty.vector(word),
+        "encode": lambda: empty.encode(word),
+        "document": lambda: empty.document(word),
+        "similarity": lambda: empty.similarity(word, word),
+        "most_similar": lambda: empty.most_similar(word),
+        "analogy": lambda: empty.analogy(word, word, word),
+        "embedding": lambda: empty.embedding(),
+        "save": lambda: empty.save(Path(tempfile.gettempdir()) / "never.safetensors"),
+    }
+    for name, act in before.items():
+        _refused(f"{name} before fit", act)
+    assert word not in empty, f"{word!r} has a vector before fit"
+    one: Any = 1
+    text: Any = trial.texts[0]
+    _refused("a text in place of texts", lambda: trial.new().fit(text))
+    _refused("no texts", lambda: trial.new().fit([]))
+    _refused("texts without words", lambda: trial.new().fit(["", " ", "!"]))
+    _refused("a text that is a number", lambda: trial.new().fit([one]))
+    if STRANGE not in vectors:
+        _refused("the vector of a word that no text has", lambda: vectors.vector(STRANGE))
+        _refused("neighbours of a word that no text has", lambda: vectors.most_similar(STRANGE))
+        _refused("an analogy of a word that no text has", lambda: vectors.analogy(word, word, STRANGE))
+        _refused("similarity of a word that no text has", lambda: vectors.similarity(word, STRANGE))
+    _refused("no neighbours", lambda: vectors.most_similar(word, 0))
+    _refused("neighbours of a vector of another length", lambda: vectors.most_similar(torch.ones(vectors.dim + 1)))
+
+
+VECTOR_CHECKS: dict[str, Check] = {
+    check.__name__: check
+    for check in (
+        is_documented,
+        knows_the_words,
+        tells_how_far_it_is,
+        gives_each_word_a_vector,
+        encodes_token_by_token,
+        sums_up_a_document,
+        finds_the_nearest,
+        solves_analogies,
+        makes_an_embedding,
+        feeds_a_transformer,
+        survives_saving,
+        repeats_itself,
+        refuses_what_it_cannot,
+    )
+}

@@ -1,0 +1,55 @@
+"""Words into vectors: counted, learned from what stands around them, or read in their sentence."""
+
+from ._base import Table as Table
+from ._base import Vectors as Vectors
+from ._evaluate import word_analogies as word_analogies
+from ._evaluate import word_similarity as word_similarity
+from ._files import load as load
+from ._files import write as write
+from ._pretrained import Pretrained as Pretrained
+from ._text import SubWords as SubWords
+from ._text import Vocabulary as Vocabulary
+from ._text import WordCorpus as WordCorpus
+from ._text import Words as Words
+from ._train_bert import train_bert as train_bert
+from .bag_of_words import BagOfWords as BagOfWords
+from .bert import Bert as Bert
+from .fasttext import FastText as FastText
+from .glove import GloVe as GloVe
+from .one_hot import OneHot as OneHot
+from .tf_idf import TFIDF as TFIDF
+from .word2vec import Word2Vec as Word2Vec
+
+VECTORS: dict[str, type[Vectors]] = {
+    "one-hot": OneHot,
+    "bag-of-words": BagOfWords,
+    "tf-idf": TFIDF,
+    "word2vec": Word2Vec,
+    "glove": GloVe,
+    "fasttext": FastText,
+    "bert": Bert,
+}
+"""By name; each file of this folder is one."""
+
+__all__ = [
+    "VECTORS",
+    "Vectors",
+    "Table",
+    "OneHot",
+    "BagOfWords",
+    "TFIDF",
+    "Word2Vec",
+    "GloVe",
+    "FastText",
+    "Bert",
+    "Pretrained",
+    "load",
+    "write",
+    "train_bert",
+    "word_similarity",
+    "word_analogies",
+    "Words",
+    "SubWords",
+    "Vocabulary",
+    "WordCorpus",
+]

@@ -1,0 +1,266 @@
+"""What every way from words to vectors can do, whether it counts, learns or reads."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from ..errors import HeadwayError
+from ._text import Tokenizer, Vocabulary, Watch, WordCorpus, Words
+
+MOST_BYTES = 2**33
+"""The largest matrix that is made of the vectors of words."""
+
+
+class Vectors(ABC):
+    """Words as vectors: ``fit`` finds them in texts, and then each word of the vocabulary has one.
+
+        vectors = GloVe(dim=100).fit(texts)
+        vectors.vector("cat")                        # float32 [100]
+        vectors.encode("the cat sat")                # float32 [3, 100], what a Transformer takes
+        vectors.most_similar("cat")                  # [("dog", 0.83), …]
+        vectors.analogy("man", "king", "woman")      # [("queen", 0.71), …]
+
+    A way is a file: its class says which ``options`` it takes (the arguments of its constructor, kept as attributes
+    of the same names), how ``_fit`` comes by the vectors, and what a file holds of it (``_tensors``, ``_restore``).
+    """
+
+    name: ClassVar[str]
+    """The name in the table VECTORS."""
+
+    words: tuple[str, ...] = ()
+    """The vocabulary, most frequent first."""
+    counts: Tensor | None = None
+    """How often each word occurred, int64 [words]; None where a file did not say."""
+
+    def __init__(self, *, min_count: int = 1, max_words: int | None = None, tokenizer: Tokenizer | None = None) -> None:
+        self.min_count, self.max_words = min_count, max_words
+        self.tokenizer: Tokenizer = tokenizer or Words()
+
+    # ---------------------------------------------------------------- from texts
+
+    def fit(self, texts: Iterable[str], *, watch: Watch | None = None) -> Self:
+        """Finds the vectors of the words in texts, each a document; ``watch`` is told the part that is done.
+
+        Raises HeadwayError for a corpus without words, for a str in place of a list, and for options out of range.
+        """
+        corpus = WordCorpus.of(texts, self.tokenizer, min_count=self.min_count, max_words=self.max_words)
+        self._take(corpus.words, corpus.counts)
+        try:
+            self._fit(corpus, watch or _nobody)
+        except BaseException:
+            self._take(())  # words without vectors are worse than none
+            raise
+        return self
+
+    @abstractmethod
+    def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
+        """Finds what ``rows`` reads."""
+
+    def _take(self, words: Sequence[str], counts: Tensor | None = None) -> None:
+        self.words, self.counts = tuple(words), counts
+        self.index = {word: number for number, word in enumerate(self.words)}
+
+    # ---------------------------------------------------------------- what is known
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """Numbers in a vector."""
+
+    @abstractmethod
+    def rows(self, ids: Tensor) -> Tensor:
+        """The vectors of words by their ids, int64 [n] → float32 [n, dim]."""
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        """True where ``vector(word)`` gives one."""
+        return word in self.index if self.words else False
+
+    def vector(self, word: str) -> Tensor:
+        """The vector of a word, float32 [dim]; raises HeadwayError for one that there is none for."""
+        return self.rows(torch.tensor([self.id_of(word)]))[0]
+
+    def encode(self, text: str) -> Tensor:
+        """The vector of each token of a text, float32 [n, dim]; zeros where a word has none."""
+        self._need_fitted()
+        return self._vectors(self.tokenizer(text))
+
+    def document(self, text: str) -> Tensor:
+        """One vector for a whole text: the mean over its words that have one; zeros where none has."""
+        self._need_fitted()
+        known = [token for token in self.tokenizer(text) if token in self]
+        return self._vectors(known).mean(0) if known else torch.zeros(self.dim)
+
+    def id_of(self, word: str) -> int:
+        """The number of a word; raises HeadwayError for one that is not in the vocabulary."""
+        self._need_fitted()
+        if word not in self.index:
+            raise HeadwayError(
+                f"the word {word!r} was never seen among the {len(self):,} of the vocabulary: {self._remedy(word)}"
+            )
+        return self.index[word]
+
+    def _remedy(self, word: str) -> str:
+        small = word.lower()
+        if small != word and small in self.index:
+            return f"{small!r} is there"
+        return "fasttext and bert make vectors of words that they have not seen"
+
+    def _vectors(self, tokens: Sequence[str]) -> Tensor:
+        """[n, dim], zeros for words without a vector."""
+        if 4 * len(tokens) * self.dim > MOST_BYTES:
+            raise HeadwayError(
+                f"the vectors of {len(tokens):,} words by {self.dim:,} numbers take more than 8 GiB: "
+                "give fewer words, or vectors with fewer numbers"
+            )
+        out = torch.zeros(len(tokens), self.dim)
+        known = [(place, self.index[token]) for place, token in enumerate(tokens) if token in self.index]
+        if known:
+            places, ids = torch.tensor(known).T
+            out[places] = self.rows(ids)
+        return out
+
+    def _need_fitted(self) -> None:
+        if not self.words:
+            raise HeadwayError(f"{type(self).__name__} has no vectors yet: call fit(texts), or load a file")
+
+    # ---------------------------------------------------------------- how words are related
+
+    @abstractmethod
+    def cosines(self, vectors: Tensor) -> Tensor:
+        """The cosine of each vector with every word of the vocabulary, [n, dim] → [n, words]; 0 for a zero vector."""
+
+    def similarity(self, a: str, b: str) -> float:
+        """The cosine of two words, −1 … 1."""
+        x, y = self.vector(a).double(), self.vector(b).double()
+        size = float(x.norm() * y.norm())
+        return float(x @ y) / size if size else 0.0
+
+    def most_similar(self, word: str | Tensor, count: int = 10) -> list[tuple[str, float]]:
+        """The words nearest to a word, or to a vector [dim], by cosine, the nearest first; the word itself left out."""
+        vector, out = (self.vector(word), (word,)) if isinstance(word, str) else (word, ())
+        return self._nearest(vector, count, out)
+
+    def analogy(self, a: str, b: str, c: str, count: int = 10) -> list[tuple[str, float]]:
+        """Which word is to c as b is to a? The nearest to b − a + c, each of length one, but for these three.
+
+        analogy("man", "king", "woman") → [("queen", 0.71), …]
+
+        Raises HeadwayError for a word without a vector. Cite: Mikolov et al. 2013 (3CosAdd).
+        """
+        units = torch.stack([self.vector(word) for word in (a, b, c)])
+        units = torch.nn.functional.normalize(units, dim=1)
+        return self._nearest(units[1] - units[0] + units[2], count, (a, b, c))
+
+    def _nearest(self, vector: Tensor, count: int, out: Sequence[str]) -> list[tuple[str, float]]:
+        self._need_fitted()
+        if tuple(vector.shape) != (self.dim,):
+            raise HeadwayError(f"the vector has shape {tuple(vector.shape)}: give [{self.dim}], or a word")
+        if count < 1:
+            raise HeadwayError(f"count is {count}: give at least 1")
+        cosines = self.cosines(vector[None])[0]
+        cosines[[self.index[word] for word in out if word in self.index]] = -torch.inf
+        best = cosines.topk(min(count, len(self) - sum(word in self.index for word in set(out))))
+        return [(self.words[i], value) for value, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)]
+
+    # ---------------------------------------------------------------- into a Transformer
+
+    def embedding(self, vocabulary: Vocabulary | Sequence[str] | None = None, *, trained: bool = False) -> nn.Embedding:
+        """A Transformer's input: row i is the vector of the i-th word, and one more row, of zeros, for any other word.
+
+            vocabulary = Vocabulary.of(texts)
+            model = Encoder.of_parts(vectors.embedding(vocabulary), stack)
+            model(vocabulary.ids("the cat sat")[None])
+
+        vocabulary   the words that rows are wanted for, those of the vectors themselves if None; a word without a
+                     vector gets zeros, and fastText's sub-words make one of a word that was never seen
+        trained      the rows take part in training; they stay as they are if false
+
+        Raises HeadwayError where the matrix would be larger than 8 GiB.
+        """
+        self._need_fitted()
+        if isinstance(vocabulary, str):
+            raise HeadwayError(f"vocabulary is the text {vocabulary[:40]!r}: give a Vocabulary, or a list of words")
+        if isinstance(vocabulary, Vocabulary):
+            vocabulary = vocabulary.words
+        words = self.words if vocabulary is None else tuple(vocabulary)
+        matrix = torch.cat([self._vectors(words), torch.zeros(1, self.dim)])
+        return nn.Embedding.from_pretrained(matrix, freeze=not trained)
+
+    # ---------------------------------------------------------------- in a file
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that the constructor was given, by name, but for the tokenizer."""
+        names = [
+            name
+            for kind in type(self).__mro__
+            if "__init__" in vars(kind) and issubclass(kind, Vectors)
+            for name, parameter in inspect.signature(kind.__init__).parameters.items()
+            if parameter.kind is parameter.KEYWORD_ONLY
+        ]
+        return {name: getattr(self, name) for name in dict.fromkeys(names) if name != "tokenizer"}
+
+    def save(self, path: str | Path) -> None:
+        """Writes everything into one safetensors file, which ``headway.vectors.load`` reads; whole or not at all."""
+        from ._files import save
+
+        self._need_fitted()
+        save(self, Path(path))
+
+    @abstractmethod
+    def _tensors(self) -> dict[str, Tensor]:
+        """What a file holds beside words, counts and options."""
+
+    @abstractmethod
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        """Takes what ``_tensors`` gave; ``words`` is there already. Raises HeadwayError for what does not fit."""
+
+
+class Table(Vectors):
+    """Vectors that are the rows of one matrix, ``matrix`` float32 [words, dim]."""
+
+    matrix: Tensor
+
+    @property
+    def dim(self) -> int:
+        return self.matrix.shape[1]
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.matrix[ids]
+
+    def cosines(self, vectors: Tensor) -> Tensor:
+        if self._units is None:
+            self._units = torch.nn.functional.normalize(self.matrix, dim=1)
+        return torch.nn.functional.normalize(vectors, dim=1) @ self._units.T
+
+    _units: Tensor | None = None
+
+    def _set(self, matrix: Tensor) -> None:
+        self.matrix, self._units = matrix, None
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {"vectors": self.matrix}
+
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        matrix = tensors.get("vectors")
+        if matrix is None or matrix.ndim != 2 or matrix.shape[0] != len(self.words):
+            shape = None if matrix is None else tuple(matrix.shape)
+            raise HeadwayError(
+                f"the vectors have shape {shape} and there are {len(self.words)} words: the file is broken"
+            )
+        self._set(matrix.float())
+
+
+def _nobody(part: float) -> None:
+    """Watches nothing."""

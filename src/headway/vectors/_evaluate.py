@@ -1,0 +1,269 @@
+"""How good vectors are: by pairs of words whose likeness people judged, and by analogies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadwayError
+from ._base import Vectors
+
+PAIRS = 256
+"""Pairs whose vectors are held at a time."""
+NUMBERS = 2**24
+"""Cosines that are held at a time."""
+NEAREST = 5
+"""The words nearest to b − a + c, among which the first that is none of the three in other letters is the answer."""
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """How far the cosines of pairs of words agree with people's judgement.
+
+    spearman   the correlation of their ranks, −1 … 1; nan where all cosines, or all judgements, are alike
+    pearson    the correlation of the numbers themselves
+    used       pairs of words that both have a vector
+    total      pairs that were asked
+    """
+
+    spearman: float
+    pearson: float
+    used: int
+    total: int
+
+    @property
+    def coverage(self) -> float:
+        """The share of the pairs that could be used, 0 … 1."""
+        return self.used / self.total
+
+
+@dataclass(frozen=True)
+class Section:
+    """Analogies of one kind: how many were answered rightly, of those used, of all that there are."""
+
+    name: str
+    correct: int
+    used: int
+    total: int
+
+    @property
+    def accuracy(self) -> float:
+        """The share of right answers among those used, 0 … 1; nan where none was used."""
+        return self.correct / self.used if self.used else float("nan")
+
+    @property
+    def coverage(self) -> float:
+        """The share of the questions that could be used, 0 … 1."""
+        return self.used / self.total
+
+
+@dataclass(frozen=True)
+class Analogies(Section):
+    """All analogies together, and kind by kind in ``sections``."""
+
+    sections: tuple[Section, ...] = ()
+
+
+# ---------------------------------------------------------------- pairs
+
+
+def word_similarity(
+    vectors: Vectors, pairs: str | Path | Iterable[tuple[str, str, float]], *, limit: int | None = 300_000
+) -> Similarity:
+    """How far the vectors' cosines agree with the likeness of words that people judged.
+
+        spearman = pearson(rank(cos(v(a), v(b))), rank(score)), ranks of equal numbers averaged
+
+    pairs   a file such as WordSim-353 and SimLex-999, or (a, b, score) in a sequence. A line of a file is two words
+            and a score, the first column behind them that is a number, with tabs, commas or spaces between; lines
+            that start with # and a first line of names are left out
+    limit   only the first so many words of the vocabulary count
+
+    Capitals make no difference; of words that differ in them alone the first counts. Pairs with a word that has no
+    vector are left out and show in ``coverage``; sub-words and sentences make vectors of words outside the vocabulary.
+    That is what gensim's evaluate_word_pairs does, and the numbers are the same.
+
+    Raises HeadwayError for a file that is not there, a line that is no pair, named, and where no pair is known.
+    Cite: Finkelstein et al. 2002 (WordSim-353), Hill et al. 2015 (SimLex-999).
+    """
+    vectors._need_fitted()
+    asked = pairs_of(Path(pairs)) if isinstance(pairs, (str, Path)) else [_pair(*pair) for pair in pairs]
+    index = _index(vectors, limit)
+    found = [(_known(vectors, index, a), _known(vectors, index, b), score) for a, b, score in asked]
+    known = [(a, b, score) for a, b, score in found if a is not None and b is not None]
+    if not known:
+        raise HeadwayError(f"of none of the {len(asked):,} pairs have both words a vector: give others")
+    cosines = torch.cat([_cosines(vectors, known[start : start + PAIRS]) for start in range(0, len(known), PAIRS)])
+    scores = torch.tensor([score for _, _, score in known], dtype=torch.float64)
+    return Similarity(
+        spearman=_correlation(_ranks(cosines), _ranks(scores)),
+        pearson=_correlation(cosines, scores),
+        used=len(known),
+        total=len(asked),
+    )
+
+
+def _cosines(vectors: Vectors, pairs: Sequence[tuple[str, str, float]]) -> Tensor:
+    """float64 [pairs]."""
+    left = vectors._vectors([a for a, _, _ in pairs]).double()
+    right = vectors._vectors([b for _, b, _ in pairs]).double()
+    return torch.nn.functional.cosine_similarity(left, right)
+
+
+def _known(vectors: Vectors, index: dict[str, int], word: str) -> str | None:
+    """The word of the vocabulary that it is in other letters; else itself, where a vector can be made of it."""
+    if (number := index.get(word.upper())) is not None:
+        return vectors.words[number]
+    tokens = vectors.tokenizer(word)
+    made = len(tokens) == 1 and tokens[0] not in vectors.index and tokens[0] in vectors
+    return tokens[0] if made else None
+
+
+def _pair(*pair: Any) -> tuple[str, str, float]:
+    match pair:
+        case str(a), str(b), int(score) | float(score):
+            return a, b, score
+    raise HeadwayError(f"a pair is {pair!r}: give (word, word, score)")
+
+
+def pairs_of(path: Path) -> list[tuple[str, str, float]]:
+    found = []
+    lines = [(number, line) for number, line in _lines(path) if not line.startswith("#")]
+    for number, line in lines:
+        separator = next((mark for mark in "\t," if mark in line), None)
+        fields = [field.strip() for field in line.split(separator) if field.strip()]
+        score = next((value for field in fields[2:] if (value := _number(field)) is not None), None)
+        if score is not None:
+            found.append((fields[0], fields[1], score))
+        elif (number, line) != lines[0]:
+            raise HeadwayError(f"{path}, line {number}: {line[:60]!r} is not two words and a score: correct it")
+    if not found:
+        raise HeadwayError(f"{path} holds no pairs: give a file with lines of two words and a score")
+    return found
+
+
+def _number(field: str) -> float | None:
+    try:
+        return float(field)
+    except ValueError:
+        return None
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """The place of each number in order, 0 …, and of equal ones the mean of their places."""
+    _, group, count = values.unique(return_inverse=True, return_counts=True)
+    return (count.cumsum(0) - (count + 1) / 2).double()[group]
+
+
+def _correlation(x: Tensor, y: Tensor) -> float:
+    x, y = x - x.mean(), y - y.mean()
+    size = float(x.norm() * y.norm())
+    return float(x @ y) / size if size else float("nan")
+
+
+# ---------------------------------------------------------------- analogies
+
+
+def word_analogies(
+    vectors: Vectors, questions: str | Path | Iterable[Sequence[str]], *, limit: int | None = 300_000
+) -> Analogies:
+    """How often the word nearest to v(b) − v(a) + v(c) is the d to which c is as a is to b.
+
+    questions   a file such as Google's questions-words.txt, lines of four words a b c d in sections ": name"; or
+                (a, b, c, d) in a sequence
+    limit       only the first so many words of the vocabulary are asked for and may answer
+
+    Vectors have length one; a, b and c are no answers. Capitals make no difference; of words that differ in them alone
+    the first counts. Questions with a word outside the vocabulary are left out and show in ``used``. That is what
+    gensim's evaluate_word_analogies does, and the numbers are the same.
+
+    Raises HeadwayError for a file that is not there, a line that is no question, named, where none can be asked, and
+    for ways without analogies. Cite: Mikolov et al. 2013.
+    """
+    vectors._need_fitted()
+    sections = _sections_of(Path(questions)) if isinstance(questions, (str, Path)) else {"all": _fours(questions)}
+    index = _index(vectors, limit)
+    asked = [[index.get(word.upper(), -1) for word in four] for fours in sections.values() for four in fours]
+    ids = torch.tensor(asked, dtype=torch.int64).reshape(-1, 4)
+    used = ids.min(1).values >= 0
+    if not used.any():
+        raise HeadwayError(f"of none of the {len(asked):,} questions are all four words known: give others")
+    a, b, c, _ = (vectors.words[number] for number in ids[used][0].tolist())
+    vectors.analogy(a, b, c, 1)  # raises where a way has none
+    same = torch.tensor([index[word.upper()] for word in vectors.words[:limit]])
+    right = torch.zeros_like(used)
+    right[used] = _right(vectors, ids[used], same)
+    sizes = [len(fours) for fours in sections.values()]
+    each = tuple(
+        Section(name, int(good.sum()), int(many.sum()), len(many))
+        for name, good, many in zip(sections, right.split(sizes), used.split(sizes), strict=True)
+    )
+    return Analogies("all", int(right.sum()), int(used.sum()), len(asked), each)
+
+
+def _right(vectors: Vectors, ids: Tensor, same: Tensor) -> Tensor:
+    """Which questions, ids [n, 4], are answered rightly; ``same`` is the first word that a word is in other letters."""
+    right = []
+    for batch in ids.split(max(1, NUMBERS // len(vectors))):
+        three = batch[:, :3]
+        units = torch.nn.functional.normalize(vectors.rows(three.flatten()), dim=1).unflatten(0, (-1, 3))
+        cosines = vectors.cosines(units[:, 1] - units[:, 0] + units[:, 2])[:, : len(same)]
+        cosines = cosines.scatter(1, three, -torch.inf)
+        nearest = same[cosines.topk(min(NEAREST, len(same))).indices]
+        other = (nearest[:, :, None] != three[:, None]).all(2)
+        answer = nearest.gather(1, other.int().argmax(1, keepdim=True))[:, 0]
+        right.append(other.any(1) & (answer == batch[:, 3]))
+    return torch.cat(right)
+
+
+def _sections_of(path: Path) -> dict[str, list[tuple[str, ...]]]:
+    sections: dict[str, list[tuple[str, ...]]] = {}
+    name = ""
+    for number, line in _lines(path):
+        if line.startswith(":"):
+            name = line[1:].strip()
+            continue
+        four = tuple(line.split())
+        if len(four) != 4:
+            raise HeadwayError(f"{path}, line {number}: {line[:60]!r} is not four words: correct it")
+        sections.setdefault(name, []).append(four)
+    if not sections:
+        raise HeadwayError(f"{path} holds no questions: give a file with lines of four words")
+    return sections
+
+
+def _fours(questions: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
+    fours = [tuple(four) for four in questions]
+    for four in fours:
+        if len(four) != 4 or not all(isinstance(word, str) for word in four):
+            raise HeadwayError(f"a question is {four!r}: give four words")
+    return fours
+
+
+# ---------------------------------------------------------------- what they share
+
+
+def _index(vectors: Vectors, limit: int | None) -> dict[str, int]:
+    """The first of the words that differ in capitals alone, by its large letters."""
+    if limit is not None and limit < 1:
+        raise HeadwayError(f"limit is {limit}: give at least 1")
+    index: dict[str, int] = {}
+    for number, word in enumerate(vectors.words[:limit]):
+        index.setdefault(word.upper(), number)
+    return index
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text that are not empty, and their numbers."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise HeadwayError(f"{path} cannot be read ({error}): give a text file in UTF-8") from error
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield number, line.strip()

@@ -1,0 +1,178 @@
+"""The binary files of fastText's own program: the words' rows, and those of the n-grams that any word is made of."""
+
+from __future__ import annotations
+
+import mmap
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadwayError
+from ._base import Vectors
+from ._formats import check_finite, show
+from .fasttext import FastText
+
+MAGIC = struct.pack("<i", 793712314)
+VERSION = 12
+ARGUMENTS = struct.Struct("<12id")
+"""dim, ws, epoch, minCount, neg, wordNgrams, loss, model, bucket, minn, maxn, lrUpdateRate, t."""
+SIZES = struct.Struct("<3i2q")
+"""Entries, words, labels, tokens, and pruned n-grams or −1."""
+ENTRY = struct.Struct("<qb")
+"""Behind a word and a zero byte: its count, and 0 for a word, 1 for a label."""
+SHAPE = struct.Struct("<?2q")
+"""Whether a matrix is quantised, its rows and its columns."""
+ARCHITECTURES = {1: "cbow", 2: "skip-gram"}
+NEGATIVE_SAMPLING = 2
+CLASSIFIER = 3
+_UNFIT = re.compile("[\0\ud800-\udfff]")
+
+
+def read(path: Path, limit: int | None) -> FastText:
+    """Every size that the file states is compared with the file's own before memory is taken for it."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        at = len(MAGIC)
+        (version,), at = _unpack(struct.Struct("<i"), mapped, at)
+        if not 11 <= version <= VERSION:
+            raise HeadwayError(f"its version is {version}: give a file of fastText 0.1 … 0.9, version 11 or {VERSION}")
+        (dim, window, epochs, least, negative, _, _, model, bucket, min_n, max_n, _, subsample), at = _unpack(
+            ARGUMENTS, mapped, at
+        )
+        (entries, count, labels, _, pruned), at = _unpack(SIZES, mapped, at)
+        if labels or model == CLASSIFIER:
+            raise HeadwayError(f"it holds a classifier with {labels:,} labels: give a model of words, cbow or skipgram")
+        if count < 1 or entries != count or dim < 1 or bucket < 0:
+            raise HeadwayError(f"it states {count:,} words of {dim:,} numbers and {bucket:,} n-grams: it is damaged")
+        words, counts, at = _words(mapped, at, count)
+        if pruned > 0:
+            raise HeadwayError(f"its n-grams are pruned to {pruned:,}, as in .ftz: give the .bin it was made from")
+        (quantised, rows, columns), at = _unpack(SHAPE, mapped, at)
+        if quantised:
+            raise HeadwayError("its numbers are quantised, as in .ftz: give the .bin it was made from")
+        if (rows, columns) != (count + bucket, dim):
+            raise HeadwayError(
+                f"its matrix is {rows:,} × {columns:,} for {count:,} words, {bucket:,} n-grams and {dim} numbers: "
+                "it is damaged"
+            )
+        if 4 * rows * columns > len(mapped) - at:
+            whole = max(len(mapped) - at, 0) // (4 * dim)
+            raise HeadwayError(f"it ends within row {whole + 1:,} of {rows:,}: get the whole file")
+    kept = min(count, limit or count)
+    own = _matrix(path, at, kept, dim)
+    ngrams = _matrix(path, at + 4 * dim * count, bucket, dim)
+    check_finite(own.numpy(), lambda row: f"the row of word {row + 1:,}, {show(words[row])},")
+    check_finite(ngrams.numpy(), lambda row: f"the row of n-gram {row:,}")
+    options: dict[str, Any] = {
+        "window": window,
+        "epochs": epochs,
+        "min_count": least,
+        "architecture": ARCHITECTURES.get(model, "skip-gram"),
+        "negative": max(negative, 1),
+        "subsample": subsample,
+    }
+    # fastText hashes the bytes of a word. Those that are no UTF-8, of which published files hold some, come back out of
+    # these letters; but nobody can print them, and so the word is then called otherwise, as gensim calls it.
+    hashed = [word.decode(errors="surrogateescape") for word in words[:kept]]
+    if len(set(hashed)) < kept:
+        raise HeadwayError("a word stands twice in it: it is damaged")
+    made = FastText.of(
+        hashed,
+        own,
+        ngrams,
+        counts=torch.tensor(counts[:kept]),
+        bucket=bucket,
+        min_n=min_n,
+        max_n=max_n,
+        **options,
+    )
+    made._take([word.decode(errors="backslashreplace") for word in words[:kept]], made.counts)
+    return made
+
+
+def _unpack(form: struct.Struct, mapped: mmap.mmap, at: int) -> tuple[tuple[int, ...], int]:
+    if at + form.size > len(mapped):
+        raise HeadwayError(f"it ends at byte {len(mapped):,}, before its numbers: get the whole file")
+    return form.unpack_from(mapped, at), at + form.size
+
+
+def _words(mapped: mmap.mmap, at: int, count: int) -> tuple[list[bytes], list[int], int]:
+    words, counts = [], []
+    for number in range(1, count + 1):
+        end = mapped.find(b"\0", at)
+        if end < 0 or end + 1 + ENTRY.size > len(mapped):
+            raise HeadwayError(f"it ends within word {number:,} of {count:,}: get the whole file")
+        many, kind = ENTRY.unpack_from(mapped, end + 1)
+        if kind:
+            raise HeadwayError(f"its word {number:,}, {show(mapped[at:end])}, is a label: it is damaged")
+        words.append(mapped[at:end])
+        counts.append(many)
+        at = end + 1 + ENTRY.size
+    return words, counts, at
+
+
+def _matrix(path: Path, at: int, rows: int, columns: int) -> Tensor:
+    import numpy as np
+
+    found = np.fromfile(path, dtype="<f4", count=rows * columns, offset=at)
+    return torch.from_numpy(found.astype(np.float32, copy=False).reshape(rows, columns))
+
+
+def write(vectors: Vectors, stream: IO[bytes]) -> None:
+    """The table of the predicted words, which only further training would need, was not kept: zeros stand for it."""
+    if not isinstance(vectors, FastText):
+        raise HeadwayError(f"{vectors.name} has no sub-words, which fastText's .bin holds: write 'word2vec-binary'")
+    for word in vectors.words:
+        if not word or _UNFIT.search(word):
+            raise HeadwayError(
+                f"the word {word!r} is empty or holds a zero, which ends a word in this format, or what is no UTF-8: "
+                "save(path) keeps it"
+            )
+    counts = [1] * len(vectors) if vectors.counts is None else vectors.counts.tolist()
+    model = next(number for number, name in ARCHITECTURES.items() if name == vectors.architecture)
+    bucket = vectors.bucket if vectors.max_n else 0
+    stream.write(MAGIC + struct.pack("<i", VERSION))
+    stream.write(
+        ARGUMENTS.pack(
+            vectors.dim,
+            vectors.window,
+            vectors.epochs,
+            vectors.min_count,
+            vectors.negative,
+            1,
+            NEGATIVE_SAMPLING,
+            model,
+            bucket,
+            vectors.min_n,
+            vectors.max_n,
+            100,
+            vectors.subsample,
+        )
+    )
+    stream.write(SIZES.pack(len(vectors), len(vectors), 0, sum(counts), -1))
+    for word, count in zip(vectors.words, counts, strict=True):
+        stream.write(word.encode() + b"\0" + ENTRY.pack(count, 0))
+    stream.write(SHAPE.pack(False, len(vectors) + bucket, vectors.dim))
+    _floats(stream, vectors.own())
+    for block in _all_buckets(vectors, bucket):
+        _floats(stream, block)
+    stream.write(SHAPE.pack(False, len(vectors), vectors.dim))
+    for _ in range(len(vectors)):
+        stream.write(bytes(4 * vectors.dim))
+
+
+def _all_buckets(vectors: FastText, bucket: int, at_once: int = 1 << 16) -> Iterator[Tensor]:
+    """The rows of all buckets, those not kept being zeros."""
+    for start in range(0, bucket, at_once):
+        block = torch.zeros(min(at_once, bucket - start), vectors.dim)
+        low, high = torch.searchsorted(vectors.buckets, torch.tensor([start, start + len(block)])).tolist()
+        block[vectors.buckets[low:high] - start] = vectors.ngrams[low:high]
+        yield block
+
+
+def _floats(stream: IO[bytes], rows: Tensor) -> None:
+    stream.write(rows.numpy().astype("<f4", copy=False).tobytes())

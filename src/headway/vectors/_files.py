@@ -1,0 +1,274 @@
+"""Vectors in files: headway's own, which hold a way whole, and the formats that people have."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, cast
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadwayError
+from ..files import whole
+from . import _fasttext_bin, _formats
+from ._base import Vectors
+from ._extra import need
+from ._pretrained import Pretrained, tokenizer_of
+from ._text import Tokenizer, described, tokenizer_from
+
+OURS = "headway.vectors"
+GZIP, ZIP = b"\x1f\x8b", b"PK\x03\x04"
+START = 2**16
+"""The bytes by which a format is known."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of others that ``write`` writes; ``ending`` is that of the files which can hold no other."""
+
+    holds: str
+    write: Callable[[Vectors, IO[bytes]], None]
+    ending: str | None = None
+
+
+FORMATS: dict[str, Format] = {
+    "word2vec": Format("text behind a line of sizes", partial(_formats.write_text, header=True), ".vec"),
+    "word2vec-binary": Format("float32 behind a line of sizes", _formats.write_binary),
+    "glove": Format("text without a line of sizes", partial(_formats.write_text, header=False)),
+    "fasttext": Format("fastText's .bin, words and sub-words", _fasttext_bin.write),
+}
+"""By name; .txt may be two of these and .bin two others, so that ``write`` needs to be told."""
+
+
+# ---------------------------------------------------------------- read
+
+
+def load(
+    path: str | Path, *, tokenizer: Tokenizer | None = None, limit: int | None = None, encoding: str = "utf-8"
+) -> Vectors:
+    """The vectors in a file, whatever its format, which is seen from what it holds.
+
+        load("vectors.safetensors")                      # what save() wrote: the way that it was
+        load("GoogleNews-vectors-negative300.bin.gz")    # word2vec binary → Pretrained
+        load("glove.6B.300d.txt", limit=100_000)         # GloVe text, word2vec text, .vec → Pretrained
+        load("cc.en.300.bin")                            # fastText → FastText, with its sub-words
+        load("folder")                                   # a BERT that save() wrote → Bert
+
+    tokenizer   for ``encode``; if None the one that was saved, or for other formats ``Words``, in small letters
+                unless more than one word in ten has a capital
+    limit       only so many words are read, the first; not of headway's own files
+    encoding    how words are written in word2vec's and GloVe's formats
+
+    Text and word2vec's binary may be compressed (.gz). Of a word that stands twice the first is kept, which is the
+    more frequent one; published files hold some. Bytes that are no letters, in at most one word of a hundred, become
+    letters such as \\xe4.
+
+    Raises HeadwayError, which names file and line or word, for a file that is cut short, holds vectors of mixed
+    lengths, numbers that are none or not finite, other sizes than it states, or no vectors at all; for pickles,
+    which run code when they are read; for fastText's classifiers and quantised models (.ftz).
+    """
+    path = Path(path)
+    if limit is not None and limit < 1:
+        raise HeadwayError(f"limit is {limit}: give at least 1")
+    try:
+        "".encode(encoding)
+    except LookupError:
+        raise HeadwayError(f"encoding is {encoding!r}, which Python does not know: give such as 'utf-8'") from None
+    if path.is_dir():
+        from .bert import Bert
+
+        _no_limit(path, limit)
+        return Bert.read(path, tokenizer=tokenizer)
+    if not path.is_file():
+        raise HeadwayError(f"there is no file {path}: give one with vectors")
+    try:
+        return _load(path, tokenizer, limit, encoding)
+    except HeadwayError as error:
+        raise HeadwayError(f"{path}: {error}") from error.__cause__
+    except (OSError, EOFError, zlib.error) as error:
+        raise HeadwayError(f"{path} cannot be read ({error}): get the whole file") from error
+
+
+def _load(path: Path, tokenizer: Tokenizer | None, limit: int | None, encoding: str) -> Vectors:
+    with _opened(path) as (stream, compressed):
+        start = stream.read(START)
+        if not start:
+            raise HeadwayError("it is empty: give a file with vectors")
+        if start[0] == 0x80 and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+            raise HeadwayError(
+                "it is a pickle, such as gensim's .model and .kv, and runs code when it is read: load it with gensim "
+                "and write it with save_word2vec_format(path, binary=True), or save_facebook_model for fastText"
+            )
+        if start.startswith(ZIP):
+            raise HeadwayError("it is a zip archive: unpack it and give the file with the vectors")
+        ours = path.suffix == ".safetensors" or (start[4:9] == bytes(4) + b"{")
+        if compressed and (ours or start.startswith(_fasttext_bin.MAGIC)):
+            raise HeadwayError("it is compressed, which only word2vec's and GloVe's formats may be: unpack it")
+        if ours:
+            _no_limit(path, limit)
+            return _read_safetensors(path, tokenizer)
+        if start.startswith(_fasttext_bin.MAGIC):
+            if encoding != "utf-8":
+                raise HeadwayError("encoding is for other formats: fastText's sub-words are bytes of UTF-8")
+            vectors: Vectors = _fasttext_bin.read(path, limit)
+            vectors.tokenizer = tokenizer or tokenizer_of(vectors.words)
+            return vectors
+        stream.seek(0)
+        words, matrix = _read(stream, start, limit, encoding)
+    return Pretrained.of(words, matrix, tokenizer)
+
+
+def _read(stream: IO[bytes], start: bytes, limit: int | None, encoding: str) -> tuple[list[str], Tensor]:
+    """Word2vec's formats and GloVe's, told apart by how they start."""
+    first, _, behind = start.partition(b"\n")
+    header = _formats.header_of(first)
+    if header and not _formats.is_text(behind, header[1]):
+        return _formats.read_binary(stream, limit, encoding)
+    if not header and b"\0" in start:
+        raise HeadwayError(
+            "it has none of the formats that are read, which are headway's safetensors, word2vec's text and binary, "
+            "GloVe's text and fastText's .bin (since 2017)"
+        )
+    return _formats.read_text(stream, header is not None, limit, encoding)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[IO[bytes], bool]]:
+    """The file's bytes, unpacked, and whether they needed it."""
+    with path.open("rb") as file:
+        compressed = file.read(len(GZIP)) == GZIP
+        file.seek(0)
+        if not compressed:
+            yield file, False
+            return
+        with gzip.open(file) as stream:
+            yield cast("IO[bytes]", stream), True
+
+
+def _no_limit(path: Path, limit: int | None) -> None:
+    if limit is not None:
+        raise HeadwayError(f"{path} holds a whole way: leave limit out, which is for others' formats")
+
+
+# ---------------------------------------------------------------- headway's own
+
+
+def save(vectors: Vectors, path: Path) -> None:
+    """The way with its options, tokenizer, words, counts and tensors as one safetensors file, whole or not at all.
+
+    A tokenizer that is neither Words nor SubWords is left out: ``load`` then has to be given one.
+    Raises HeadwayError for a way that is not in VECTORS, and where the file cannot be written.
+    """
+    safetensors = need("safetensors.torch", "saving vectors", "checkpoints")
+    if _ways().get(vectors.name) is not type(vectors):
+        raise HeadwayError(
+            f"{type(vectors).__name__} is none of headway's ways: save its words and rows by Pretrained.of"
+        )
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in vectors._tensors().items()}
+    # as JSON, since a tokenizer's words may hold spaces and line ends
+    tensors["words"] = torch.frombuffer(bytearray(json.dumps(vectors.words).encode()), dtype=torch.uint8)
+    if vectors.counts is not None:
+        tensors["counts"] = vectors.counts.cpu()
+    about = {"format": OURS, "way": vectors.name, "options": json.dumps(vectors.options)}
+    if (tokenizer := described(vectors.tokenizer)) is not None:
+        about["tokenizer"] = tokenizer
+    with whole(path) as part:
+        safetensors.save_file(tensors, part, metadata=about)
+
+
+def _read_safetensors(path: Path, tokenizer: Tokenizer | None) -> Vectors:
+    library = need("safetensors", "loading vectors", "checkpoints")
+    try:
+        with library.safe_open(path, framework="pt") as file:
+            about: dict[str, str] = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (library.SafetensorError, OSError) as error:
+        raise HeadwayError(f"it is no safetensors file that is whole ({error}): get it again") from error
+    if about.get("format") != OURS or "words" not in tensors:
+        raise HeadwayError(
+            f"it holds the tensors {_some(sorted(tensors))} and not which words they are of: give a file that "
+            "headway's save wrote, or make Pretrained.of(words, matrix)"
+        )
+    kind = _ways().get(about.get("way", ""))
+    if kind is None:
+        raise HeadwayError(f"its way is {about.get('way')!r}, headway has {', '.join(_ways())}: get a later headway")
+    if tokenizer is None and "tokenizer" not in about:
+        raise HeadwayError("it was saved with a tokenizer of your own: give it again, load(path, tokenizer=…)")
+    try:
+        options = json.loads(about["options"])
+        words = json.loads(tensors.pop("words").numpy().tobytes())
+        vectors = kind(**options, tokenizer=tokenizer or tokenizer_from(about["tokenizer"]))
+    except HeadwayError:
+        raise
+    except Exception as error:  # whatever a file that somebody changed can raise
+        raise HeadwayError(f"its words or options cannot be read ({error}): get it again") from error
+    counts = tensors.pop("counts", None)
+    if not _are_words(words) or not (counts is None or (counts.dtype, counts.shape) == (torch.int64, (len(words),))):
+        raise HeadwayError("its words are not each once there, or their counts not: get it again")
+    vectors._take(words, counts)
+    vectors._restore(tensors)
+    return vectors
+
+
+def _are_words(words: Any) -> bool:
+    return (
+        isinstance(words, list) and all(isinstance(word, str) for word in words) and len(words) == len(set(words)) > 0
+    )
+
+
+def _ways() -> dict[str, type[Vectors]]:
+    from . import VECTORS
+
+    return {**VECTORS, Pretrained.name: Pretrained}
+
+
+# ---------------------------------------------------------------- write
+
+
+def write(vectors: Vectors, path: str | Path, format: str | None = None) -> None:
+    """Writes the vectors in a format that others read, whole or not at all; for headway's own there is ``save``.
+
+        write(vectors, "vectors.vec")                            # word2vec's and fastText's text
+        write(vectors, "vectors.bin", format="word2vec-binary")
+        write(vectors, "glove.txt.gz", format="glove")           # compressed
+        write(vectors, "vectors.bin", format="fasttext")         # FastText with its sub-words
+
+    format   "word2vec", "word2vec-binary", "glove" or "fasttext"; if None what the ending says, which only .vec does
+
+    Numbers read back the same. Of fastText's file the table of the predicted words, which only further training would
+    need, is zeros. Raises HeadwayError for another format, for an ending that may be more than one, for words that the
+    format cannot hold (those with spaces), and for sub-words of a way that has none.
+    """
+    path = Path(path)
+    vectors._need_fitted()
+    chosen = FORMATS[_format(path, format)]
+    with whole(path) as part, part.open("wb") as file:
+        if path.suffix == ".gz":
+            with gzip.GzipFile(fileobj=file, mode="wb", mtime=0) as compressed:
+                chosen.write(vectors, cast("IO[bytes]", compressed))
+        else:
+            chosen.write(vectors, file)
+
+
+def _format(path: Path, format: str | None) -> str:
+    if format in FORMATS:
+        return format
+    if format is None:
+        ending = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+        for name, of in FORMATS.items():
+            if of.ending == ending:
+                return name
+    wrong = f"{path.name} does not say which format is meant" if format is None else f"format is {format!r}"
+    names = ", ".join(f"{name!r} ({of.holds})" for name, of in FORMATS.items())
+    raise HeadwayError(f"{wrong}: give format=, one of {names}; safetensors is what vectors.save(path) writes")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,292 @@
+"""The formats that word vectors have in files: word2vec's text and binary, GloVe's text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadwayError
+from ._base import Vectors
+
+if TYPE_CHECKING:
+    import numpy as np
+
+BLOCK = 2**23
+"""Bytes that are read at a time."""
+MOST_NUMBERS = 2**20
+"""Numbers in a vector above which a header is not believed."""
+
+# Every reader gives words and their vectors, and names the place of what is wrong; the caller names the file.
+
+
+def header_of(line: bytes) -> tuple[int, int] | None:
+    """How many words and how many numbers each, where the line says so and nothing else."""
+    fields = line.split()
+    if len(fields) != 2 or not all(field.isdigit() and len(field) < 20 for field in fields):
+        return None
+    return int(fields[0]), int(fields[1])
+
+
+def is_text(start: bytes, dim: int) -> bool:
+    """Whether what starts so, behind a header, was written to be read, and is not floats as they are in memory."""
+    fields = start.partition(b"\n")[0].split()
+    if len(fields) > dim and _number(fields[-1]) is not None:
+        return True
+    try:
+        start[:-4].decode()  # a letter may be cut at the end
+    except UnicodeDecodeError:
+        return False
+    return not _CONTROL.search(start)
+
+
+_UNFIT = re.compile("[ \n\ud800-\udfff]")
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
+
+
+# ---------------------------------------------------------------- text
+
+
+def read_text(stream: IO[bytes], header: bool, limit: int | None, encoding: str) -> tuple[list[str], Tensor]:
+    """Lines of a word and its numbers; behind a line that says how many, if there is a header."""
+    line = 1
+    count, dim = _believed(header_of(stream.readline())) if header else (None, None)
+    line += header
+    found: list[bytes] = []
+    places: list[int] = []
+    rows: _Rows | None = None
+    while (limit is None or len(found) < limit) and (block := stream.readlines(BLOCK)):
+        lines = [(place, text.rstrip()) for place, text in enumerate(block, line) if not text.isspace()]
+        line += len(block)
+        lines = lines[: None if limit is None else limit - len(found)]
+        if count is not None and len(found) + len(lines) > count:
+            place = lines[count - len(found)][0]
+            raise HeadwayError(f"line {place}: the header promises {count:,} words and here is one more: correct it")
+        if not lines:
+            continue
+        if dim is None:
+            dim = _first(*lines[0])
+        rows = rows or _Rows(dim)
+        words, numbers = _parse(lines, dim)
+        rows.add(numbers, _row_of_line(lines, words))
+        found += words
+        places += [place for place, _ in lines]
+    if count is not None and len(found) < min(count, limit or count):
+        raise HeadwayError(f"the header promises {count:,} words and {len(found):,} are there: get the whole file")
+    if rows is None:
+        raise HeadwayError("no words are in it: give a file with vectors")
+    return _together(found, rows, encoding, lambda number: f"line {places[number]}")
+
+
+def _row_of_line(lines: Sequence[tuple[int, bytes]], words: Sequence[bytes]) -> Callable[[int], str]:
+    return lambda row: f"line {lines[row][0]}: the vector of {show(words[row])}"
+
+
+def _row_of_word(words: Sequence[bytes], first: int) -> Callable[[int], str]:
+    return lambda row: f"word {first + row + 1}: the vector of {show(words[first + row])}"
+
+
+def _first(place: int, line: bytes) -> int:
+    """How many numbers the first line has."""
+    dim = len(line.split()) - 1
+    if not dim:
+        raise HeadwayError(f"line {place}: {show(line)} has no numbers: give a file of words and their vectors")
+    return dim
+
+
+def _parse(lines: Sequence[tuple[int, bytes]], dim: int) -> tuple[list[bytes], np.ndarray]:
+    """The words of some lines, and their numbers [lines, dim]."""
+    import numpy as np
+
+    parts = [line.partition(b" ") for _, line in lines]
+    if all(numbers.count(b" ") == dim - 1 for _, _, numbers in parts):
+        try:
+            found = np.fromstring(b" ".join(numbers for _, _, numbers in parts), dtype=np.float32, sep=" ")
+        except (ValueError, DeprecationWarning):  # something in it is no number
+            found = np.empty(0, dtype=np.float32)
+        if found.size == len(lines) * dim:
+            return [word for word, _, _ in parts], found.reshape(-1, dim)
+    slowly = [_fields(place, line, dim) for place, line in lines]
+    return [word for word, _ in slowly], np.array([numbers for _, numbers in slowly], dtype=np.float32)
+
+
+def _fields(place: int, line: bytes, dim: int) -> tuple[bytes, list[float]]:
+    """A line by itself: tabs may stand in it, and spaces in the word, as in some of GloVe's."""
+    fields = line.split()
+    more = len(fields) - 1 - dim
+    if more < 0 or (more > 0 and _number(fields[more]) is not None):
+        raise HeadwayError(
+            f"line {place}: the vector of {show(fields[0])} has length {len(fields) - 1} instead of {dim}: "
+            "give vectors of one length"
+        )
+    numbers = [_number(field) for field in fields[more + 1 :]]
+    if None in numbers:
+        wrong = fields[more + 1 + numbers.index(None)]
+        raise HeadwayError(f"line {place}: {show(wrong)} is not a number: give a file of words and their vectors")
+    return b" ".join(fields[: more + 1]), numbers  # type: ignore[return-value]
+
+
+def _number(field: bytes) -> float | None:
+    try:
+        return None if b"_" in field else float(field)
+    except ValueError:
+        return None
+
+
+def write_text(vectors: Vectors, stream: IO[bytes], header: bool) -> None:
+    """Nine digits a number, which give back the same float32."""
+    if header:
+        stream.write(f"{len(vectors)} {vectors.dim}\n".encode())
+    line = "%s" + " %.9g" * vectors.dim + "\n"
+    for words, rows in _blocks(vectors):
+        stream.write(
+            "".join([line % (word, *row) for word, row in zip(words, rows.tolist(), strict=True)]).encode("utf-8")
+        )
+
+
+# ---------------------------------------------------------------- binary
+
+
+def read_binary(stream: IO[bytes], limit: int | None, encoding: str) -> tuple[list[str], Tensor]:
+    """A header, and then each word, a space and its numbers as float32, the lowest byte first."""
+    import numpy as np
+
+    count, dim = _believed(header_of(stream.readline()))
+    wanted = min(count, limit or count)
+    found: list[bytes] = []
+    rows, held, at = _Rows(dim), b"", 0
+    while len(found) < wanted:
+        block = stream.read(BLOCK)
+        held, at = held[at:] + block, 0
+        first, pieces = len(found), []
+        while len(found) < wanted:
+            space = held.find(b" ", at)
+            end = space + 1 + 4 * dim
+            if space < 0 or end > len(held):
+                break
+            found.append(held[at:space].lstrip(b"\n"))  # the C program ends each vector so
+            pieces.append(held[space + 1 : end])
+            at = end
+        numbers = np.frombuffer(b"".join(pieces), dtype="<f4").reshape(-1, dim)
+        rows.add(numbers, _row_of_word(found, first))
+        if not block and len(found) < wanted:
+            word = held[at:].lstrip(b"\n").partition(b" ")[0]
+            within = f" and ends within that of {show(word)}" if word else ""
+            raise HeadwayError(
+                f"the header promises {count:,} words, the file holds {len(found):,}{within}: get the whole file"
+            )
+    if wanted == count and (held[at:] + stream.read(BLOCK)).strip():
+        raise HeadwayError(f"the header promises {count:,} words of {dim} numbers and more follows them: correct it")
+    return _together(found, rows, encoding, lambda number: f"word {number + 1}")
+
+
+def write_binary(vectors: Vectors, stream: IO[bytes]) -> None:
+    stream.write(f"{len(vectors)} {vectors.dim}\n".encode())
+    for words, rows in _blocks(vectors):
+        numbers = rows.numpy().astype("<f4")
+        stream.write(
+            b"".join(b"%s %s\n" % (word.encode(), row.tobytes()) for word, row in zip(words, numbers, strict=True))
+        )
+
+
+# ---------------------------------------------------------------- what they share
+
+
+class _Rows:
+    """A matrix that grows by what was read, whatever a header promised."""
+
+    def __init__(self, dim: int) -> None:
+        import numpy as np
+
+        self.held, self.count = np.empty((0, dim), dtype=np.float32), 0
+
+    def add(self, block: np.ndarray, whose: Callable[[int], str]) -> None:
+        check_finite(block, whose)
+        after = self.count + len(block)
+        if after > len(self.held):
+            self.held.resize((max(after, len(self.held) * 5 // 4), block.shape[1]), refcheck=False)
+        self.held[self.count : after] = block
+        self.count = after
+
+    def matrix(self) -> Tensor:
+        self.held.resize((self.count, self.held.shape[1]), refcheck=False)
+        return torch.from_numpy(self.held)
+
+
+def check_finite(block: np.ndarray, whose: Callable[[int], str]) -> None:
+    """Raises HeadwayError where a number is not finite; ``whose`` says what the row is."""
+    import numpy as np
+
+    if not np.isfinite(block).all():
+        row = int(np.isfinite(block).all(1).argmin())
+        raise HeadwayError(f"{whose(row)} holds nan or infinity: leave it out")
+
+
+def _believed(header: tuple[int, int] | None) -> tuple[int, int]:
+    """Raises HeadwayError for a header that no file can have."""
+    if header is None:
+        raise HeadwayError(
+            "line 1 does not say how many words there are and how many numbers each: give the whole file"
+        )
+    count, dim = header
+    if count < 1 or not 1 <= dim <= MOST_NUMBERS:
+        raise HeadwayError(f"the header promises {count:,} words of {dim:,} numbers: give at least one of each")
+    return count, dim
+
+
+def _together(found: list[bytes], rows: _Rows, encoding: str, place: Callable[[int], str]) -> tuple[list[str], Tensor]:
+    """Words and vectors; of a word that stands twice the first, which is the more frequent one, as gensim does."""
+    words, matrix = _decoded(found, encoding, place), rows.matrix()
+    if len(set(words)) < len(words):
+        index: dict[str, int] = {}
+        for number, word in enumerate(words):
+            index.setdefault(word, number)
+        words, matrix = list(index), matrix[list(index.values())]
+    return words, matrix
+
+
+def _decoded(found: Sequence[bytes], encoding: str, place: Callable[[int], str]) -> list[str]:
+    r"""The words as text.
+
+    Word2vec's program cuts a long word, also within a letter, and published files hold a few other bytes that are no
+    letters: they become \xe4. Where that is more than one word in a hundred, cut ones not counted, the file is in
+    another encoding, and HeadwayError is raised.
+    """
+    words = []
+    broken: list[int] = []
+    for number, word in enumerate(found):
+        try:
+            words.append(word.decode(encoding))
+        except UnicodeDecodeError as error:
+            words.append(word.decode(encoding, errors="backslashreplace"))
+            if not (error.end == len(word) and error.reason == "unexpected end of data"):
+                broken.append(number)
+    if len(broken) > len(found) // 100:
+        first = broken[0]
+        raise HeadwayError(
+            f"{place(first)}: {show(found[first])} is not {encoding}: give encoding=, such as 'latin-1' or 'gbk'"
+        )
+    return words
+
+
+def _blocks(vectors: Vectors) -> Iterator[tuple[Sequence[str], Tensor]]:
+    """The words and their vectors, some at a time.
+
+    Raises HeadwayError, before any, for a word that these formats cannot hold.
+    """
+    for word in vectors.words:
+        if not word or _UNFIT.search(word):
+            raise HeadwayError(
+                f"the word {word!r} is empty or holds a space or a line's end, which end a word in this format, "
+                "or what is no UTF-8: save(path) keeps it"
+            )
+    for ids in torch.arange(len(vectors)).split(1024):
+        yield [vectors.words[i] for i in ids.tolist()], vectors.rows(ids).float().cpu()
+
+
+def show(word: bytes) -> str:
+    """The start of a word as an error shows it, on one line."""
+    return repr(word[:60].decode("utf-8", errors="backslashreplace")).replace(r"\\x", r"\x")

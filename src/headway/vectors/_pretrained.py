@@ -1,0 +1,61 @@
+"""Vectors that somebody else found: a file's, or your own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from ..errors import HeadwayError
+from ._base import Table
+from ._text import Tokenizer, Watch, WordCorpus, Words
+
+
+class Pretrained(Table):
+    """Words and their vectors, as a file gives them; which way they were found by it does not say.
+
+        vectors = headway.vectors.load("glove.6B.300d.txt")
+        vectors = Pretrained.of(["cat", "dog"], matrix)
+
+    ``counts`` is None. Unless a tokenizer is given, texts are read in small letters, or as they are where
+    more than one word in ten has a capital.
+    """
+
+    name = "pretrained"
+
+    @classmethod
+    def of(cls, words: Sequence[str], matrix: Tensor, tokenizer: Tokenizer | None = None) -> Self:
+        """The words and, row by row, their vectors, [words, dim].
+
+        Raises HeadwayError for a word that stands twice, another number of rows, and rows without numbers.
+        """
+        made = cls(tokenizer=tokenizer or tokenizer_of(words))
+        made._take(words)
+        matrix = torch.as_tensor(matrix)
+        if len(made.index) < len(made.words):
+            twice = next(word for place, word in enumerate(made.words) if made.index[word] != place)
+            raise HeadwayError(f"the word {twice!r} stands twice among the words: give each once")
+        if matrix.ndim != 2 or matrix.shape[0] != len(made.words) or not matrix.numel():
+            raise HeadwayError(
+                f"the matrix has shape {tuple(matrix.shape)} for {len(made.words)} words: give [words, dim]"
+            )
+        made._set(matrix.float())
+        return made
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {}
+
+    def fit(self, texts: Iterable[str], *, watch: Watch | None = None) -> Self:
+        raise HeadwayError("vectors from a file cannot be fitted: fit word2vec, glove or fasttext")
+
+    def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
+        raise NotImplementedError
+
+
+def tokenizer_of(words: Sequence[str]) -> Words:
+    """The tokenizer for these words: in small letters unless more than one in ten has a capital."""
+    return Words(lower=10 * sum(word != word.lower() for word in words) <= len(words))

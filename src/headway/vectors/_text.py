@@ -1,0 +1,236 @@
+"""Text into words: tokenizers of English, Chinese and sub-words, and a corpus as numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadwayError
+from ._extra import need
+
+Watch = Callable[[float], None]
+"""Is told the part of the work that is done, 0 … 1."""
+
+HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_PIECES = re.compile(rf"[{HAN}]+|[^\W_{HAN}]+(?:['’][^\W_{HAN}]+)*")
+
+
+class Tokenizer(Protocol):
+    """Anything that cuts a text into tokens, in order."""
+
+    def __call__(self, text: str) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of a text: runs of letters and digits, apostrophes within kept; Chinese cut into its words.
+
+    lower     in small letters
+    chinese   "words": cut by jieba (the extra ``chinese``); "characters": each for itself
+
+    Raises HeadwayError for another value of ``chinese``, and for Chinese text where jieba is not installed.
+    """
+
+    lower: bool = True
+    chinese: str = "words"
+
+    def __post_init__(self) -> None:
+        if self.chinese not in ("words", "characters"):
+            raise HeadwayError(f"chinese is {self.chinese!r}: give 'words' or 'characters'")
+
+    def __call__(self, text: str) -> list[str]:
+        found: list[str] = []
+        for piece in _PIECES.findall(text.lower() if self.lower else text):
+            if not _is_han(piece):
+                found.append(piece)
+            elif self.chinese == "characters":
+                found.extend(piece)
+            else:
+                found.extend(_jieba(piece))
+        return found
+
+
+class SubWords:
+    """The pieces that a tokenizer of the package ``tokenizers`` cuts a text into.
+
+    tokenizer = SubWords.train(texts, size=8000)
+    tokenizer("unbelievable")                     # ['un', 'belie', 'vable']
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    @classmethod
+    def train(cls, texts: Iterable[str], size: int = 8000) -> SubWords:
+        """Pieces learned from the texts by merging what often stands side by side (BPE; Sennrich et al. 2016)."""
+        library = need("tokenizers", "SubWords")
+        normal, models, trainers = library.normalizers, library.models, library.trainers
+        made = library.Tokenizer(models.BPE(unk_token="[UNK]"))
+        made.normalizer = normal.Sequence([normal.NFKC(), normal.Lowercase()])
+        made.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=["[UNK]"], show_progress=False)
+        made.train_from_iterator(texts, trainer)
+        return cls(made)
+
+    @classmethod
+    def read(cls, path: str | Path) -> SubWords:
+        """The tokenizer in a tokenizer.json; raises HeadwayError where it cannot be read."""
+        try:
+            return cls(need("tokenizers", "SubWords").Tokenizer.from_file(str(path)))
+        except HeadwayError:
+            raise
+        except Exception as error:  # what tokenizers raises
+            raise HeadwayError(f"{path} is no tokenizer ({error}): give a tokenizer.json") from None
+
+    def __call__(self, text: str) -> list[str]:
+        tokens: list[str] = self.tokenizer.encode(text, add_special_tokens=False).tokens
+        return tokens
+
+
+def described(tokenizer: Tokenizer) -> str | None:
+    """A tokenizer in words that ``tokenizer_from`` reads again; None for one that is neither Words nor SubWords."""
+    if isinstance(tokenizer, Words):
+        return json.dumps({"words": asdict(tokenizer)})
+    if isinstance(tokenizer, SubWords):
+        return json.dumps({"sub-words": tokenizer.tokenizer.to_str()})
+    return None
+
+
+def tokenizer_from(description: str) -> Tokenizer:
+    """The tokenizer that ``described`` put in words."""
+    [(kind, what)] = json.loads(description).items()
+    if kind == "words":
+        return Words(**what)
+    return SubWords(need("tokenizers", "SubWords").Tokenizer.from_str(what))
+
+
+class Vocabulary:
+    """Words and their ids: the i-th word has id i, and every other word the id len(vocabulary).
+
+        vocabulary = Vocabulary.of(texts, min_count=2)
+        ids = vocabulary.ids("the cat sat")           # int64 [3]
+
+    Raises HeadwayError for a word that stands twice.
+    """
+
+    def __init__(self, words: Iterable[str], tokenizer: Tokenizer | None = None) -> None:
+        self.words = tuple(words)
+        self.tokenizer = tokenizer or Words()
+        self.index = {word: number for number, word in enumerate(self.words)}
+        if len(self.index) < len(self.words):
+            word, count = Counter(self.words).most_common(1)[0]
+            raise HeadwayError(f"the word {word!r} stands {count} times among the words: give each once")
+
+    @classmethod
+    def of(
+        cls,
+        texts: Iterable[str],
+        tokenizer: Tokenizer | None = None,
+        *,
+        min_count: int = 1,
+        max_words: int | None = None,
+    ) -> Vocabulary:
+        """The words of the texts, the most frequent first."""
+        tokenizer = tokenizer or Words()
+        corpus = WordCorpus.of(texts, tokenizer, min_count=min_count, max_words=max_words)
+        return cls(corpus.words, tokenizer)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self.index
+
+    def ids(self, text: str) -> Tensor:
+        """The id of each token of a text, int64 [n]."""
+        unknown = len(self.words)
+        return torch.tensor([self.index.get(token, unknown) for token in self.tokenizer(text)], dtype=torch.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class WordCorpus:
+    """Texts as numbers: of each document the ids of its words, those outside the vocabulary left out.
+
+    words     the vocabulary, most frequent first, then by the alphabet
+    counts    int64 [words]: how often each occurs
+    ids       int32 [tokens], all documents one behind the other
+    ends      int64 [documents]: where each document ends among the ids
+    """
+
+    words: tuple[str, ...]
+    counts: Tensor
+    ids: Tensor
+    ends: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        texts: Iterable[str],
+        tokenizer: Tokenizer,
+        *,
+        min_count: int = 1,
+        max_words: int | None = None,
+        watch: Watch | None = None,
+    ) -> WordCorpus:
+        """Raises HeadwayError for a text in place of texts, a corpus without words, and sizes below 1."""
+        need_texts(texts)
+        if min_count < 1 or (max_words is not None and max_words < 1):
+            raise HeadwayError(f"min_count is {min_count} and max_words {max_words}: give at least 1")
+        number: dict[str, int] = {}
+        found, ends = array("i"), array("q")
+        total = len(texts) if isinstance(texts, Sequence) else None
+        for done, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise HeadwayError(f"text {done} is a {type(text).__name__}: give texts as str")
+            found.extend(number.setdefault(token, len(number)) for token in tokenizer(text))
+            ends.append(len(found))
+            if watch is not None and total:
+                watch((done + 1) / total)
+        if not found:
+            raise HeadwayError(f"the corpus has no words in its {len(ends)} texts: give texts with words in them")
+        first = torch.frombuffer(found, dtype=torch.int32).long()
+        counts = torch.bincount(first, minlength=len(number))
+        words, frequency = list(number), counts.tolist()
+        order = sorted(range(len(words)), key=lambda i: (-frequency[i], words[i]))
+        kept = [i for i in order if frequency[i] >= min_count][:max_words]
+        if not kept:
+            most = frequency[order[0]]
+            raise HeadwayError(
+                f"no word of the corpus occurs {min_count} times (the most frequent {most}): lower min_count"
+            )
+        renumber = torch.full((len(words),), -1, dtype=torch.int32)
+        renumber[kept] = torch.arange(len(kept), dtype=torch.int32)
+        ids = renumber[first]
+        inside = ids >= 0
+        ends_kept = torch.cat([torch.zeros(1, dtype=torch.int64), inside.cumsum(0)])[torch.tensor(list(ends))]
+        return cls(tuple(words[i] for i in kept), counts[kept], ids[inside], ends_kept)
+
+    def documents(self) -> Iterator[Tensor]:
+        """The ids of one document after the other, int32 [tokens of it]."""
+        yield from torch.tensor_split(self.ids, self.ends[:-1])
+
+
+def need_texts(texts: Iterable[str]) -> None:
+    """Raises HeadwayError for what is one text, or no texts at all."""
+    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+        raise HeadwayError(f"texts is a {type(texts).__name__}: give a list of texts, such as [text]")
+
+
+def _is_han(piece: str) -> bool:
+    return re.match(f"[{HAN}]", piece) is not None
+
+
+def _jieba(text: str) -> list[str]:
+    jieba = need("jieba", "cutting Chinese into words, unless by Words(chinese='characters'),", "chinese")
+    jieba.setLogLevel("WARNING")
+    words: list[str] = jieba.lcut(text)
+    return words

@@ -1,0 +1,439 @@
+"""A small BERT of a user's own texts, which learns by guessing tokens that it cannot see."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..checkpoints import BERT, Checkpoint, Config, load, save
+from ..checkpoints import tokenizer as read_tokenizer
+from ..errors import HeadwayError
+from ..files import read_checkpoint, whole, write_checkpoint
+from ..models import Encoder
+from ._extra import need
+from ._text import Watch, need_texts
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CLS, SEP, MASK = (SPECIAL.index(token) for token in ("[CLS]", "[SEP]", "[MASK]"))
+CHOSEN, MASKED, RANDOM = 0.15, 0.8, 0.1
+"""Of all tokens, those to be guessed; of these, those that are masked, and those in whose place a random one stands."""
+STD, WIDTH = 0.02, 768
+"""The deviation of first values that the paper has, and at which width."""
+WARMUP, WEIGHT_DECAY, CLIP = 0.1, 0.01, 1.0
+WAVES = 2.0
+"""How large positions begin, against words."""
+HELD_OUT = 20
+"""One row of so many is never trained on."""
+MOST_HELD_OUT = 200
+EVALUATIONS = 10
+SECONDS_BETWEEN_CHECKPOINTS = 20.0
+"""Seconds of training that a kill may cost."""
+SETTINGS, STATE, RESULTS = "training.json", "training.pt", "training.jsonl"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides how training goes; raises HeadwayError for what is out of range."""
+
+    vocab_size: int
+    embed_dim: int
+    num_layers: int
+    num_heads: int
+    length: int
+    steps: int
+    batch: int
+    learning_rate: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        least = {"vocab_size": 32, "length": 8, **dict.fromkeys(("embed_dim", "num_layers", "num_heads"), 1)}
+        for name, value in {**least, "steps": 1, "batch": 1}.items():
+            if getattr(self, name) < value:
+                raise HeadwayError(f"{name} is {getattr(self, name)}: give at least {value}")
+        if self.embed_dim % self.num_heads:
+            raise HeadwayError(f"embed_dim is {self.embed_dim}, not a multiple of num_heads {self.num_heads}: give one")
+        if not 0 < self.learning_rate < math.inf:
+            raise HeadwayError(f"learning_rate is {self.learning_rate}: give a number above 0, such as 0.002")
+
+    @property
+    def std(self) -> float:
+        """The deviation of first values, which keeps what a layer puts out as large as at the paper's width."""
+        return STD * (WIDTH / self.embed_dim) ** 0.5
+
+    def config(self, vocab_size: int) -> dict[str, Any]:
+        """The config.json of the model."""
+        return {
+            "architectures": ["BertForMaskedLM"],
+            "model_type": "bert",
+            "vocab_size": vocab_size,
+            "hidden_size": self.embed_dim,
+            "num_hidden_layers": self.num_layers,
+            "num_attention_heads": self.num_heads,
+            "intermediate_size": 4 * self.embed_dim,
+            "hidden_act": "gelu",
+            "max_position_embeddings": self.length,
+            "type_vocab_size": 2,
+            "layer_norm_eps": 1e-12,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+            "initializer_range": self.std,
+            "pad_token_id": 0,
+        }
+
+
+def train_bert(
+    texts: Iterable[str],
+    out: str | Path,
+    *,
+    vocab_size: int = 8000,
+    embed_dim: int = 128,
+    num_layers: int = 2,
+    num_heads: int = 4,
+    length: int = 128,
+    steps: int = 5000,
+    batch: int = 8,
+    learning_rate: float = 2e-3,
+    seed: int = 0,
+    watch: Watch | None = None,
+) -> Encoder:
+    """Trains a BERT on texts, writes it to the folder ``out``, and returns it.
+
+        loss = −mean over the chosen tokens t of ln p(t | the text with the chosen ones hidden)
+
+        model = train_bert(texts, "my-bert")
+        headway.load("my-bert")                      # the same; Hugging Face transformers reads the folder too
+        Bert(path="my-bert").encode("the cat sat")
+
+    Pieces of words are learned from the texts (WordPiece, in small letters without accents, Chinese character by
+    character). The texts stand one behind the other with [SEP] between them; a row is [CLS], length − 2 tokens from
+    anywhere in them, [SEP]. 15 % of its tokens are to be guessed: 80 % of those are [MASK], 10 % another token at
+    random, 10 % what they are. One row of twenty is held out. AdamW with decay 0.01 of matrices alone, the learning
+    rate up in a line for a tenth of the steps and down in a line to 0, gradients clipped at 1.
+
+    Four things differ from the paper, since a model this small is trained for so few steps: matrices begin as
+    N(0, 0.02²·768/embed_dim), which is the paper's at its width of 768; the table of positions as sines and cosines
+    (Vaswani et al. 2017); the head's bias as the logarithm of the tokens' frequencies, which need not be learned then;
+    and there is no dropout (Geiping and Goldstein 2023) and no guess of the next sentence (Liu et al. 2019).
+
+    vocab_size      pieces at most; fewer where the texts have no more
+    embed_dim       width of the hidden states, a multiple of num_heads; the feed-forward is four times as wide
+    length          tokens of a row, at least 8: the longest that the model reads
+    steps, batch    rows of a step; training sees steps·batch·length tokens
+    learning_rate   the highest
+    watch           is told the part that is done
+
+    ``out/training.jsonl`` has a line for each tenth of the way: step, seconds, the loss of training and of the held-out
+    rows in nats, the share of their hidden tokens that is guessed right (``accuracy``), and as ``unigram_loss`` and
+    ``unigram_accuracy`` what always answering with the tokens' frequencies would reach.
+
+    A call that was stopped goes on from the last checkpoint in ``out`` when it is made again, bit for bit on the same
+    CPU; one that is finished loads the model. The same seed gives the same model.
+    Raises HeadwayError for settings out of range, for texts of less than two rows, and for a folder that holds a
+    training with other settings or texts, or anything else.
+    Cite: Devlin et al. 2019; Wu et al. 2016 (WordPiece).
+    """
+    settings = Settings(vocab_size, embed_dim, num_layers, num_heads, length, steps, batch, learning_rate, seed)
+    need_texts(texts)
+    texts, out = _texts(texts), Path(out)
+    _agree(out, {**asdict(settings), "texts": _digest(texts)})
+    if (out / "config.json").is_file():  # written last of all
+        (out / STATE).unlink(missing_ok=True)
+        model = load(out)
+    else:
+        pieces = _pieces(texts, out, vocab_size)
+        train, held_out = _split(_stream(texts, pieces), length)
+        logs = _frequencies(train, pieces.get_vocab_size())
+        model = _drawn(settings.config(len(logs)), logs, seed)
+        _train(model, train, logs, held_out, settings, out, watch or (lambda part: None))
+        save(model, out)
+        (out / STATE).unlink(missing_ok=True)
+    if watch is not None:
+        watch(1.0)
+    return model.eval()
+
+
+def hide(ids: Tensor, vocab_size: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rows of ids with some hidden, int64 [batch, n], and which are to be guessed, bool [batch, n].
+
+    15 % are to be guessed, special tokens never; of those 80 % become [MASK], 10 % any other but special token.
+    Cite: Devlin et al. 2019, section 3.1 and appendix A.1.
+    """
+    chosen = (torch.rand(ids.shape, generator=draws) < CHOSEN) & (ids >= len(SPECIAL))
+    how = torch.rand(ids.shape, generator=draws)
+    random = torch.randint(len(SPECIAL), vocab_size, ids.shape, generator=draws)
+    changed = torch.where(how < MASKED, MASK, torch.where(how < MASKED + RANDOM, random, ids))
+    return torch.where(chosen, changed, ids), chosen
+
+
+# -------------------------------------------------------------------- what is trained on
+
+
+def _texts(texts: Iterable[str]) -> list[str]:
+    found = list(texts)
+    for number, text in enumerate(found):
+        if not isinstance(text, str):
+            raise HeadwayError(f"text {number} is a {type(text).__name__}: give texts as str")
+    return found
+
+
+def _digest(texts: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\xff")
+    return digest.hexdigest()
+
+
+def _pieces(texts: Sequence[str], out: Path, vocab_size: int) -> Any:
+    """The tokenizer: that of the folder, or one that is trained and written to it."""
+    if not (out / "tokenizer.json").is_file():
+        library = need("tokenizers", "train_bert", "checkpoints")
+        made = library.Tokenizer(library.models.WordPiece(_vocabulary(texts, vocab_size, library), unk_token="[UNK]"))
+        _dress(made, library)
+        made.decoder = library.decoders.WordPiece(prefix="##")
+        made.post_processor = library.processors.BertProcessing(("[SEP]", SEP), ("[CLS]", CLS))
+        made.add_special_tokens(list(SPECIAL))
+        settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+        with whole(out / "tokenizer_config.json") as part:
+            part.write_text(json.dumps(settings, indent=2) + "\n")
+        with whole(out / "tokenizer.json") as part:
+            made.save(str(part))
+    return read_tokenizer(out)
+
+
+def _vocabulary(texts: Sequence[str], vocab_size: int, library: Any) -> dict[str, int]:
+    """The pieces and their ids, special tokens first.
+
+    The trainer numbers pieces of one letter within words ("##a") as its hash table has them, another way in each run,
+    and breaks ties by these numbers. Named before as if they were special tokens, they have numbers that are fixed.
+    """
+    made = library.Tokenizer(library.models.WordPiece(unk_token="[UNK]"))
+    _dress(made, library)
+    words = Counter(
+        word for text in texts for word, _ in made.pre_tokenizer.pre_tokenize_str(made.normalizer.normalize_str(text))
+    )
+    anywhere, inside = Counter[str](), Counter[str]()
+    for word, count in words.items():
+        for place, letter in enumerate(word):
+            anywhere[letter] += count
+            inside[letter] += count * (place > 0)
+    letters = _most(anywhere, vocab_size // 2)  # of Chinese, thousands
+    within = [letter for letter in _most(inside, vocab_size // 3) if letter in letters]
+    trainer = library.trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=[*SPECIAL, *(f"##{letter}" for letter in within)],
+        initial_alphabet=letters,
+        limit_alphabet=len(letters),
+        show_progress=False,
+    )
+    made.train_from_iterator(texts, trainer)
+    vocabulary: dict[str, int] = made.get_vocab()
+    return vocabulary
+
+
+def _dress(made: Any, library: Any) -> None:
+    """What text goes through before it is cut into pieces."""
+    made.normalizer = library.normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+
+
+def _most(counts: Counter[str], most: int) -> list[str]:
+    return sorted((letter for letter in counts if counts[letter]), key=lambda letter: (-counts[letter], letter))[:most]
+
+
+def _stream(texts: Sequence[str], pieces: Any) -> Tensor:
+    """The tokens of all texts, [SEP] between them, int64 [tokens]."""
+    parts = []
+    for start in range(0, len(texts), 1000):
+        for found in pieces.encode_batch(texts[start : start + 1000], add_special_tokens=False):
+            if found.ids:
+                parts.append(torch.tensor([*found.ids, SEP]))
+    return torch.cat(parts)[:-1] if parts else torch.zeros(0, dtype=torch.int64)
+
+
+def _split(stream: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """What is trained on, int64 [tokens], and rows that are held out, int64 [rows, length − 2]."""
+    rows = len(stream) // (length - 2)
+    if rows < 2:
+        raise HeadwayError(
+            f"the texts have {len(stream)} tokens, which is less than two rows of {length - 2}: give longer texts, or "
+            "a lower length"
+        )
+    whole_rows, rest = stream[: rows * (length - 2)].view(rows, -1), stream[rows * (length - 2) :]
+    held_out = torch.arange(rows) % HELD_OUT == 1
+    return torch.cat([whole_rows[~held_out].flatten(), rest]), whole_rows[held_out][:MOST_HELD_OUT]
+
+
+def _frequencies(train: Tensor, vocab_size: int) -> Tensor:
+    """The logarithm of the share that each token has of all that may be hidden, [vocab_size]; none has a share of 0."""
+    counts = torch.bincount(train, minlength=vocab_size).float() + 1
+    counts[: len(SPECIAL)] = 1
+    return (counts / counts.sum()).log()
+
+
+def _framed(rows: Tensor) -> Tensor:
+    """[CLS] before and [SEP] behind each row."""
+    return F.pad(F.pad(rows, (1, 0), value=CLS), (0, 1), value=SEP)
+
+
+# -------------------------------------------------------------------- training
+
+
+def _drawn(config: dict[str, Any], logs: Tensor, seed: int) -> Encoder:
+    """The model of a config as it begins: matrices and tables normal, biases 0, norms 1, the head's bias as given."""
+    with torch.random.fork_rng(devices=[]):
+        model: Any = BERT().build(Config(config), head=True)
+    draws = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=config["initializer_range"], generator=draws)
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)
+    table = model.stack.encodings[0].table
+    with torch.no_grad():
+        model.head.bias.copy_(logs)
+        table.copy_(_waves(*table.shape) * (WAVES * config["initializer_range"]))
+    model.checkpoint = Checkpoint("BertForMaskedLM", config)
+    return model
+
+
+def _waves(length: int, dim: int) -> Tensor:
+    """The sines and cosines of Vaswani et al. 2017, scaled to a mean square of 1, [length, dim]."""
+    angles = torch.arange(length)[:, None] * 10000.0 ** (-torch.arange(0, dim, 2) / dim)
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :dim] * 2**0.5
+
+
+def _train(
+    model: Encoder, train: Tensor, logs: Tensor, held_out: Tensor, settings: Settings, out: Path, watch: Watch
+) -> None:
+    """Trains in place, from the checkpoint in ``out`` on where there is one."""
+    groups = ([p for p in model.parameters() if p.ndim > 1], [p for p in model.parameters() if p.ndim == 1])
+    optimizer = torch.optim.AdamW(
+        [{"params": groups[0], "weight_decay": WEIGHT_DECAY}, {"params": groups[1], "weight_decay": 0.0}],
+        lr=settings.learning_rate,
+        betas=(0.9, 0.98),
+        eps=1e-6,
+    )
+    draws = torch.Generator().manual_seed(settings.seed + 1)
+    offsets, room = torch.arange(settings.length - 2), len(train) - (settings.length - 2)
+    exam = _Exam(held_out, logs, len(logs), settings)
+    done, seconds = 0, 0.0
+    lines: list[dict[str, float]] = []
+    losses: list[float] = []
+    if (state := read_checkpoint(out / STATE)) is not None:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        draws.set_state(state["draws"])
+        done, seconds, lines, losses = (state[name] for name in ("step", "seconds", "lines", "losses"))
+    model.train()
+    saved_at, since = seconds, time.perf_counter() - seconds
+    while done < settings.steps:
+        for group in optimizer.param_groups:
+            group["lr"] = settings.learning_rate * rate(done, settings.steps)
+        starts = torch.randint(0, room + 1, (settings.batch, 1), generator=draws)
+        loss, _ = guesses(model, _framed(train[starts + offsets]), len(logs), draws)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        losses.append(float(loss.detach()))
+        if not math.isfinite(losses[-1]):
+            raise HeadwayError(
+                f"the loss is {losses[-1]} after step {done}: lower learning_rate, which is {settings.learning_rate}"
+            )
+        done += 1
+        if done % max(1, settings.steps // EVALUATIONS) == 0 or done == settings.steps:
+            seconds = time.perf_counter() - since
+            mean = math.fsum(losses) / len(losses)
+            lines.append({"step": done, "seconds": round(seconds, 1), "loss": mean, **exam.grade(model)})
+            with whole(out / RESULTS) as part:
+                part.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            losses = []
+        seconds = time.perf_counter() - since
+        if seconds - saved_at >= SECONDS_BETWEEN_CHECKPOINTS and done < settings.steps:
+            state = {"step": done, "seconds": seconds, "lines": lines, "losses": losses, "draws": draws.get_state()}
+            state |= {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            write_checkpoint(out / STATE, state)
+            saved_at = seconds
+        watch(done / settings.steps)
+
+
+def guesses(model: Encoder, ids: Tensor, vocab_size: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Hides tokens of rows and has the model guess them: the mean loss in nats, and which guesses are right."""
+    hidden, chosen = hide(ids, vocab_size, draws)
+    logits = model.logits(model.hidden(hidden)[chosen])  # the others are guessed by nobody
+    right = ids[chosen]
+    return F.cross_entropy(logits, right, reduction="sum") / max(1, len(right)), logits.detach().argmax(-1) == right
+
+
+def rate(step: int, steps: int) -> float:
+    """The share of the learning rate: up in a line for a tenth of the steps, then down in a line."""
+    warmup = max(1, round(WARMUP * steps))
+    return (step + 1) / warmup if step < warmup else (steps - step) / max(1, steps - warmup)
+
+
+class _Exam:
+    """The held-out rows, the same tokens of which are hidden each time, and what frequencies alone would guess."""
+
+    def __init__(self, rows: Tensor, logs: Tensor, vocab_size: int, settings: Settings) -> None:
+        self.rows, self.vocab_size, self.settings = _framed(rows), vocab_size, settings
+        _, chosen = hide(self.rows, vocab_size, self._draws())
+        words = self.rows[chosen]
+        n = max(1, len(words))
+        self.unigram = {
+            "unigram_loss": float(-logs[words].double().sum()) / n,
+            "unigram_accuracy": float((words == logs.argmax()).sum()) / n,
+        }
+
+    def _draws(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.settings.seed + 2)
+
+    @torch.no_grad()
+    def grade(self, model: Encoder) -> dict[str, float]:
+        """The held-out loss in nats and the share of right guesses, beside those of the frequencies."""
+        model.eval()
+        loss, right = guesses(model, self.rows, self.vocab_size, self._draws())
+        model.train()
+        accuracy = float(right.double().mean()) if len(right) else 0.0
+        return {"held_out_loss": float(loss), "accuracy": accuracy, **self.unigram}
+
+
+# -------------------------------------------------------------------- the folder
+
+
+def _agree(out: Path, settings: dict[str, Any]) -> None:
+    """Begins a folder with these settings, or raises where it was begun with others."""
+    path = out / SETTINGS
+    if not path.is_file():
+        taken = [name for name in ("config.json", "model.safetensors", "tokenizer.json") if (out / name).exists()]
+        if out.exists() and not out.is_dir():
+            taken = [out.name]
+        if taken:
+            raise HeadwayError(f"{out} holds {taken[0]} that train_bert did not write: give a new folder as out")
+        out.mkdir(parents=True, exist_ok=True)
+        with whole(path) as part:
+            part.write_text(json.dumps(settings, indent=2) + "\n")
+        return
+    try:
+        before = json.loads(path.read_text())
+        differs = [(name, before.get(name)) for name, value in settings.items() if before.get(name) != value]
+    except (OSError, ValueError, AttributeError) as error:
+        raise HeadwayError(f"{path} cannot be read ({error}): give a new folder as out") from None
+    for name, value in differs:
+        if name == "texts":
+            raise HeadwayError(f"{out} holds a training on other texts: give those, or a new folder as out")
+        raise HeadwayError(
+            f"{out} holds a training with {name} = {value}, now {settings[name]}: give {name}={value}, or a new folder "
+            "as out"
+        )

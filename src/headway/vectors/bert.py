@@ -1,0 +1,558 @@
+"""BERT: a word is what an encoder makes of it in its sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from .. import checkpoints
+from ..errors import HeadwayError
+from ..masks import Padding
+from ..models import Encoder
+from ..positions import Learned
+from ._base import Table
+from ._files import load
+from ._pretrained import Pretrained
+from ._text import SubWords, Tokenizer, Watch, WordCorpus, Words, described, need_texts, tokenizer_from
+from ._train_bert import Settings, train_bert
+
+TABLE, OPTIONS = "vectors.safetensors", "vectors.json"
+"""The files that a saved folder has beside the checkpoint's."""
+LONGEST = 512
+"""Tokens of a window, where the model's positions reach further."""
+OVERLAP = 4
+"""Windows of a long text share one in so many of their tokens with the next."""
+BATCH = 8192
+"""Tokens that are read at a time."""
+CHUNK = 2**20
+"""Characters of which the windows are sorted by length together."""
+TRAINING = 0.8
+"""The part of the work that training is, where there is training."""
+
+
+class Bert(Table):
+    """Hidden states of an encoder: a word has another vector in every sentence.
+
+        v(w, text) = mean over the pieces t of w of hidden[t],   hidden = encoder([CLS] text [SEP])
+        v(w)       = mean over the occurrences of w in the fitted texts of v(w, text)
+
+        vectors = Bert(path="all-MiniLM-L6-v2")
+        vectors.vector_in("bank", "he sat on the bank of the river")   # float32 [dim], this bank's own
+        vectors.encode("the cat sat")                                  # float32 [3, dim], each word in this text
+        vectors.fit(texts).most_similar("bank")                        # by v(w)
+
+    The text goes to the encoder as it is; the tokenizer of words says which words it has, and each takes the mean of
+    the encoder's pieces that stand where it stands. Pieces that are unknown to the encoder's tokenizer do not count,
+    and a word of nothing else has no vector. ``vector`` gives v(w) for words of the vocabulary, and for any other word
+    its vector in a text of itself alone. ``document`` is the mean over all tokens, special ones included, as sentence
+    encoders are trained for. Texts longer than the model reads are cut into windows that overlap by a quarter, and each
+    token is taken from the window in which it stands further from the edge.
+
+    path            the folder of a checkpoint that ``headway.load`` reads as an encoder, with its tokenizer.json or
+                    vocab.txt: BERT, MiniLM, RoBERTa, ALBERT, DistilBERT, MPNet …; ``encode``, ``vector`` and
+                    ``document`` then work before ``fit``. None: ``fit`` trains one on the texts
+    architecture    read the checkpoint as this one of ``headway.checkpoints.ARCHITECTURES``
+    layer           which hidden state: 0 what enters the first layer, i what layer i puts out, −1 the last. The higher
+                    the layer, the more a word's vectors differ from text to text (Ethayarajh 2019); the last is what
+                    sentence encoders were trained to put out
+    occurrences     of a word, as many are read at most, evenly spread over all that there are; many make better static
+                    vectors (Bommasani et al. 2020)
+    min_count       words that occur less often are left out; max_words: as many as this are kept
+    out             the folder that training works in, and goes on in after a stop; a temporary one if None
+    dim, num_layers, num_heads, vocab_size, length, steps, batch, learning_rate, seed
+                    of the encoder that is trained, as for ``train_bert``, where dim is embed_dim; without meaning
+                    where path is given
+
+    The same seed and texts give the same vectors. Raises HeadwayError for options out of range, a folder without a
+    tokenizer, and a model that is not an encoder of ids, such as GPT-2.
+    Cite: Devlin et al. 2019; Bommasani et al. 2020 (static vectors); Reimers and Gurevych 2019 (documents).
+    """
+
+    name = "bert"
+
+    model: Encoder | None = None
+    """The encoder, once there is one."""
+
+    def __init__(
+        self,
+        *,
+        path: str | Path | None = None,
+        architecture: str | None = None,
+        layer: int = -1,
+        occurrences: int = 100,
+        out: str | Path | None = None,
+        dim: int = 128,
+        num_layers: int = 2,
+        num_heads: int = 4,
+        vocab_size: int = 8000,
+        length: int = 128,
+        steps: int = 5000,
+        batch: int = 8,
+        learning_rate: float = 2e-3,
+        seed: int = 0,
+        min_count: int = 1,
+        max_words: int | None = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        super().__init__(min_count=min_count, max_words=max_words, tokenizer=tokenizer)
+        if occurrences < 1:
+            raise HeadwayError(f"occurrences is {occurrences}: give at least 1")
+        self.path = None if path is None else str(path)
+        self.out = None if out is None else str(out)
+        self.architecture, self.layer, self.occurrences = architecture, layer, occurrences
+        self._dim, self.num_layers, self.num_heads, self.vocab_size = dim, num_layers, num_heads, vocab_size
+        self.length, self.steps, self.batch, self.learning_rate, self.seed = length, steps, batch, learning_rate, seed
+        self._take(())
+        if path is not None:
+            self._read_with(checkpoints.load(path, architecture=architecture, dtype=torch.float32), Path(path))
+            return
+        if dim < 1 or dim % max(1, num_heads):
+            raise HeadwayError(f"dim is {dim}: give a multiple of num_heads, which is {num_heads}")
+        Settings(vocab_size, dim, num_layers, num_heads, length, steps, batch, learning_rate, seed)
+        self._check_layer(num_layers)
+
+    def _read_with(self, model: nn.Module, folder: Path) -> None:
+        """Takes a model and the tokenizer of its folder; raises HeadwayError where they cannot be read with."""
+        if not isinstance(model, Encoder):
+            raise HeadwayError(
+                f"{folder} is a {type(model).__name__}, in which words do not see those after them or texts are "
+                "written: give an encoder such as BERT, or architecture= for the encoder of a whole model"
+            )
+        self._check_layer(len(model.stack.layers))
+        self._pieces = checkpoints.tokenizer(folder)
+        self._before, self._behind = _frame(self._pieces)
+        self._unknown = _unknown(self._pieces)
+        tables = [module.table.shape[0] for module in model.modules() if isinstance(module, Learned)]
+        self._longest = min(LONGEST, *tables)
+        self.model = model
+        try:
+            self._dim = self._hidden([[*self._before, 0, *self._behind]]).shape[-1]
+        except (HeadwayError, IndexError, RuntimeError) as error:
+            self.model = None
+            raise HeadwayError(f"{folder} does not read the ids of its tokenizer ({error}): give a BERT") from None
+
+    def _check_layer(self, layers: int) -> None:
+        if not -layers - 1 <= self.layer <= layers:
+            raise HeadwayError(f"layer is {self.layer}: the model has {layers}, give {-layers - 1} … {layers}")
+
+    @property
+    def dim(self) -> int:
+        return self._dim
+
+    # ---------------------------------------------------------------- from texts
+
+    def fit(self, texts: Iterable[str], *, watch: Watch | None = None) -> Self:
+        """Finds the vocabulary of the texts and the mean vector of each word in them; before that, trains an encoder on
+        them where no path was given.
+
+        Raises HeadwayError for a corpus without words, for a str in place of a list, and what ``train_bert`` raises.
+        """
+        need_texts(texts)
+        texts = list(texts)
+        corpus = WordCorpus.of(texts, self.tokenizer, min_count=self.min_count, max_words=self.max_words)
+        tell = watch or (lambda part: None)
+        if self.path is None:
+            self._take(())
+            self._train(texts, _part_of(tell, 0.0, TRAINING))
+            self._average(texts, corpus, _part_of(tell, TRAINING, 1 - TRAINING))
+        else:
+            self._average(texts, corpus, tell)
+        return self
+
+    def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
+        raise NotImplementedError("fit needs the texts themselves")
+
+    def _train(self, texts: Sequence[str], watch: Watch) -> None:
+        with TemporaryDirectory() as temporary:
+            out = Path(self.out or temporary)
+            model = train_bert(
+                texts,
+                out,
+                vocab_size=self.vocab_size,
+                embed_dim=self._dim,
+                num_layers=self.num_layers,
+                num_heads=self.num_heads,
+                length=self.length,
+                steps=self.steps,
+                batch=self.batch,
+                learning_rate=self.learning_rate,
+                seed=self.seed,
+                watch=watch,
+            )
+            self._read_with(model, out)
+
+    def _average(self, texts: Sequence[str], corpus: WordCorpus, watch: Watch) -> None:
+        """The vocabulary, and the mean of each of its words over the occurrences that are read."""
+        index = {word: number for number, word in enumerate(corpus.words)}
+        total, met = corpus.counts.tolist(), [0] * len(index)
+        sums, read = torch.zeros(len(index), self.dim), torch.zeros(len(index))
+        done, characters = 0, sum(map(len, texts)) or 1
+        for chunk in _chunks(texts):
+            asked = []
+            for ids, words, pieces in self._aligned(chunk):
+                links = []
+                for word, its in zip(words, pieces, strict=True):
+                    if (number := index.get(word)) is None:
+                        continue
+                    j, met[number] = met[number], met[number] + 1
+                    if its and _evenly(j, total[number], self.occurrences):
+                        links += [(number, len(self._before) + piece, 1 / len(its)) for piece in its]
+                        read[number] += 1
+                asked.append(_Asked(ids, links))
+            size = sum(map(len, chunk))
+            self._add(sums, asked, _part_of(watch, done / characters, size / characters))
+            done += size
+        kept = read.nonzero()[:, 0]  # the others are of pieces that the encoder does not know
+        if not len(kept):
+            raise HeadwayError(f"the encoder's tokenizer knows none of the {len(index):,} words: give another path")
+        self._take([corpus.words[number] for number in kept.tolist()], corpus.counts[kept])
+        self._set(sums[kept] / read[kept, None])
+        watch(1.0)
+
+    # ---------------------------------------------------------------- what is known
+
+    def __contains__(self, word: object) -> bool:
+        """True where ``vector(word)`` gives one: for words of the vocabulary and of pieces that the encoder knows."""
+        if not isinstance(word, str):
+            return False
+        return word in self.index or (self.model is not None and bool(self._known(word)))
+
+    def vector(self, word: str) -> Tensor:
+        """The mean of a word over the fitted texts, or read alone where it is not in the vocabulary, float32 [dim];
+        raises HeadwayError for a word of unknown pieces.
+        """
+        self._need_model()
+        if word not in self:
+            raise HeadwayError(f"the word {word!r} has no piece that the encoder's tokenizer knows: give another word")
+        return self._vectors([word])[0]
+
+    def vector_in(self, word: str, text: str, occurrence: int = 0) -> Tensor:
+        """The vector that a word has in a text, float32 [dim]; where it stands there several times, that of the
+        occurrence 0, 1, …; several words one behind the other are the mean of their pieces.
+
+        Raises HeadwayError where it does not stand there so often, and for one of unknown pieces.
+        """
+        self._need_model()
+        wanted = self.tokenizer(word)
+        [(ids, words, pieces)] = self._aligned([text])
+        starts = [i for i in range(len(words)) if words[i : i + len(wanted)] == wanted] if wanted else []
+        if not 0 <= occurrence < len(starts):
+            times = f"{len(starts)} times" if starts else "nowhere"
+            raise HeadwayError(
+                f"the word {word!r} stands {times} among the {len(words)} words of the text, and occurrence "
+                f"{occurrence} is wanted: give a word as the text has it"
+            )
+        its = [piece for found in pieces[starts[occurrence] :][: len(wanted)] for piece in found]
+        if not its:
+            raise HeadwayError(f"the word {word!r} has no piece that the encoder's tokenizer knows: give another word")
+        sums = torch.zeros(1, self.dim)
+        self._add(sums, [_Asked(ids, [(0, len(self._before) + piece, 1 / len(its)) for piece in its])])
+        return sums[0]
+
+    def encode(self, text: str) -> Tensor:
+        """The vector that each word of a text has in it, float32 [words, dim]; zeros for words of unknown pieces."""
+        self._need_model()
+        [(ids, words, pieces)] = self._aligned([text])
+        sums = torch.zeros(len(words), self.dim)
+        links = [(n, len(self._before) + piece, 1 / len(its)) for n, its in enumerate(pieces) for piece in its]
+        self._add(sums, [_Asked(ids, links)])
+        return sums
+
+    def document(self, text: str) -> Tensor:
+        """The mean of the hidden states of all tokens of a text, special ones included, float32 [dim]; zeros for a text
+        without tokens.
+        """
+        self._need_model()
+        ids = self._pieces.encode(text, add_special_tokens=False).ids
+        sums = torch.zeros(1, self.dim)
+        if ids:
+            n = len(self._before) + len(ids) + len(self._behind)
+            self._add(sums, [_Asked(ids, [(0, place, 1 / n) for place in range(n)])])
+        return sums[0]
+
+    def _vectors(self, tokens: Sequence[str]) -> Tensor:
+        """[n, dim]: of the table where they are in it, else of each by itself."""
+        out = super()._vectors(tokens)
+        asked = []
+        for n, token in enumerate(tokens):
+            if token not in self.index and (known := self._known(token)):
+                ids, its = self._pieces.encode(token, add_special_tokens=False).ids, known
+                asked.append(_Asked(ids, [(n, len(self._before) + piece, 1 / len(its)) for piece in its]))
+        self._add(out, asked)
+        return out
+
+    def _known(self, word: str) -> list[int]:
+        """The numbers of the pieces of a word by itself that are known."""
+        ids = self._pieces.encode(word, add_special_tokens=False).ids
+        return [number for number, piece in enumerate(ids) if piece != self._unknown]
+
+    def _need_model(self) -> None:
+        if self.model is None:
+            raise HeadwayError("Bert has no encoder yet: call fit(texts) to train one, or give path=, a model's folder")
+
+    # ---------------------------------------------------------------- reading
+
+    def _aligned(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[str], list[list[int]]]]:
+        """Of each text the ids of its pieces, its words, and for each word which pieces are its own."""
+        for text, found in zip(texts, self._pieces.encode_batch(list(texts), add_special_tokens=False), strict=True):
+            words, spans = spans_of(text, self.tokenizer)
+            pieces = [
+                (number, start, stop)
+                for number, (piece, (start, stop)) in enumerate(zip(found.ids, found.offsets, strict=True))
+                if piece != self._unknown and stop > start
+            ]
+            yield found.ids, words, _overlaps(spans, pieces)
+
+    def _add(self, sums: Tensor, asked: Sequence[_Asked], watch: Watch | None = None) -> None:
+        """sums[target] += weight·hidden[place] for all that is asked of texts, windows of about one length together."""
+        room = self._longest - len(self._before) - len(self._behind)
+        windows = []
+        for one in asked:
+            for start, stop, first, end in _windows(len(one.ids), room, len(self._before)):
+                links = [(to, at - start, weight) for to, at, weight in one.links if first <= at < end]
+                if links:
+                    windows.append(([*self._before, *one.ids[start:stop], *self._behind], links))
+        windows.sort(key=lambda window: len(window[0]))
+        done = 0
+        while done < len(windows):
+            count = 1
+            while done + count < len(windows) and (count + 1) * len(windows[done + count][0]) <= BATCH:
+                count += 1
+            batch = windows[done : done + count]
+            hidden = self._hidden([ids for ids, _ in batch])
+            to, row, at, weight = zip(
+                *((to, row, at, weight) for row, (_, links) in enumerate(batch) for to, at, weight in links),
+                strict=True,
+            )
+            picked = hidden[torch.tensor(row), torch.tensor(at)]
+            sums.index_add_(0, torch.tensor(to), picked * torch.tensor(weight)[:, None])
+            done += count
+            if watch is not None:
+                watch(done / len(windows))
+
+    @torch.no_grad()
+    def _hidden(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """The hidden states of rows of ids, padded behind: [rows, longest, dim]."""
+        assert self.model is not None
+        lengths = [len(row) for row in rows]
+        ids = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+        mask = Padding(lengths) if min(lengths) < max(lengths) else None
+        layers = len(self.model.stack.layers)
+        layer = self.layer % (layers + 1)
+        if layer == layers:
+            return self.model.hidden(ids, mask=mask)
+        states: list[Tensor] = []  # what enters each layer, also where layers are one module
+        hooks = [
+            block.register_forward_pre_hook(lambda module, args: states.append(args[0]))
+            for block in self.model.stack.blocks
+        ]
+        try:
+            self.model.hidden(ids, mask=mask)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return states[layer]
+
+    # ---------------------------------------------------------------- in a folder
+
+    def save(self, path: str | Path) -> None:
+        """Writes a folder: the checkpoint with its tokenizer, which transformers reads too, the options, and the table
+        of the vocabulary, which is a file of vectors by itself. ``Bert.read`` and ``headway.vectors.load`` read it.
+
+        A new folder appears when it is whole; in one that is there, the files of the same names are replaced. A
+        tokenizer of words that is neither Words nor SubWords is left out: ``read`` then has to be given one. Raises
+        HeadwayError where there is no encoder yet, and where the folder cannot be written.
+        """
+        self._need_model()
+        path = Path(path)
+        part = path.with_name(f".{path.name}.part")
+        try:
+            if part.exists():
+                shutil.rmtree(part)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._write(part)
+            if path.exists():
+                for name in (OPTIONS, TABLE):
+                    (path / name).unlink(missing_ok=True)  # until all is there, a checkpoint without a table
+                for file in sorted(part.iterdir(), key=lambda file: file.name == OPTIONS):
+                    os.replace(file, path / file.name)
+            else:
+                part.rename(path)
+        except OSError as error:
+            raise HeadwayError(f"{path} cannot be written ({error}): give a folder that can be") from error
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+    def _write(self, folder: Path) -> None:
+        assert self.model is not None
+        checkpoints.save(self.model, folder)
+        self._pieces.save(str(folder / "tokenizer.json"))
+        if self.words:
+            table = Pretrained.of(self.words, self.matrix, self.tokenizer)
+            table.counts = self.counts
+            table.save(folder / TABLE)
+        about = {"options": self.options, "tokenizer": described(self.tokenizer)}
+        (folder / OPTIONS).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> Bert:
+        """The vectors of a folder that ``save`` wrote; of any other checkpoint, those of its encoder before ``fit``.
+
+        Raises HeadwayError for a folder that is no checkpoint of an encoder, and for a damaged table.
+        """
+        folder = Path(folder)
+        if not (folder / OPTIONS).is_file():
+            return cls(path=folder, tokenizer=tokenizer)
+        try:
+            about = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
+            options, described_as = about["options"], about["tokenizer"]
+            if tokenizer is None and described_as is None:
+                raise HeadwayError(f"{folder} was saved with a tokenizer of your own: give it again, tokenizer=")
+            found = cls(**{**options, "path": folder}, tokenizer=tokenizer or tokenizer_from(described_as))
+        except HeadwayError:
+            raise
+        except Exception as error:  # whatever a file that somebody changed can raise
+            raise HeadwayError(f"{folder / OPTIONS} cannot be read ({error}): save the vectors again") from error
+        if (folder / TABLE).is_file():
+            table = load(folder / TABLE, tokenizer=found.tokenizer)
+            if not isinstance(table, Table) or table.dim != found.dim:
+                raise HeadwayError(
+                    f"{folder / TABLE} has vectors of {table.dim} numbers and the encoder beside it makes {found.dim}: "
+                    "save the vectors again"
+                )
+            found._take(table.words, table.counts)
+            found._set(table.matrix)
+        return found
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The pieces of a text, and what is wanted of them: the row of the sums, the token's place behind the special ones
+    that stand before, the weight.
+    """
+
+    ids: list[int]
+    links: list[tuple[int, int, float]]
+
+
+def spans_of(text: str, tokenizer: Tokenizer) -> tuple[list[str], list[tuple[int, int]]]:
+    """The words of a text and where each stands in it, as characters start … stop − 1.
+
+    Raises HeadwayError where a word of a tokenizer of the user's own does not stand in the text.
+    """
+    if isinstance(tokenizer, SubWords):
+        found = tokenizer.tokenizer.encode(text, add_special_tokens=False)
+        return found.tokens, found.offsets
+    words = tokenizer(text)
+    if isinstance(tokenizer, Words):
+        tries = [tokenizer.lower]
+    else:
+        tries = [False, True]
+    for lower in tries:
+        spans = _found(text.lower() if lower else text, words)
+        if spans is not None:
+            return words, _undone(text, spans) if lower else spans
+    raise HeadwayError(f"the tokenizer {tokenizer!r} makes words that do not stand in the text: give Words()")
+
+
+def _found(text: str, words: Sequence[str]) -> list[tuple[int, int]] | None:
+    """Where the words stand, each behind the one before; None where one does not."""
+    spans, at = [], 0
+    for word in words:
+        start = text.find(word, at)
+        if start < 0:
+            return None
+        at = start + len(word)
+        spans.append((start, at))
+    return spans
+
+
+def _undone(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Places in text.lower() as places in the text: a few letters, such as İ, are two when they are small."""
+    sizes = [len(letter.lower()) for letter in text]
+    if sum(sizes) == len(text):
+        return spans
+    origin = [place for place, size in enumerate(sizes) for _ in range(size)]
+    return [(origin[start], origin[stop - 1] + 1) for start, stop in spans]
+
+
+def _overlaps(spans: Sequence[tuple[int, int]], pieces: Sequence[tuple[int, int, int]]) -> list[list[int]]:
+    """For each span the pieces (number, start, stop) that share a character with it; both are in the text's order."""
+    out, first = [], 0
+    for start, stop in spans:
+        while first < len(pieces) and pieces[first][2] <= start:
+            first += 1
+        its, at = [], first
+        while at < len(pieces) and pieces[at][1] < stop:
+            its.append(pieces[at][0])
+            at += 1
+        out.append(its)
+    return out
+
+
+def _windows(count: int, room: int, before: int) -> list[tuple[int, int, int, int]]:
+    """Windows start … stop − 1 of pieces, of room at most, and which places first … end − 1 are taken from each.
+
+    Places count the special tokens ``before`` the pieces; those go with the first window, those behind with the last.
+    """
+    if count <= room:
+        return [(0, count, 0, count + before + room)]
+    step = max(1, room - room // OVERLAP)
+    starts = [*range(0, count - room, step), count - room]
+    middles = [before + (one + other + room) // 2 for one, other in pairwise(starts)]
+    firsts, ends = [0, *middles], [*middles, before + count + room]
+    return [(start, start + room, first, end) for start, first, end in zip(starts, firsts, ends, strict=True)]
+
+
+def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:
+    """The texts, some at a time."""
+    chunk: list[str] = []
+    size = 0
+    for text in texts:
+        chunk.append(text)
+        size += len(text) + 1
+        if size >= CHUNK:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _part_of(watch: Watch, start: float, size: float) -> Watch:
+    """Tells of a part of the work, which is 0 … 1 by itself."""
+    return lambda part: watch(start + size * part)
+
+
+def _evenly(j: int, total: int, most: int) -> bool:
+    """Whether the j-th of a total is among the ``most`` that are chosen, evenly spread."""
+    return total <= most or (j + 1) * most // total > j * most // total
+
+
+def _frame(pieces: Any) -> tuple[list[int], list[int]]:
+    """The special tokens that the tokenizer puts before a text and behind it."""
+    found = pieces.encode("a")
+    own = [number for number, special in enumerate(found.special_tokens_mask) if not special]
+    if not own:
+        return found.ids, []
+    return found.ids[: own[0]], found.ids[own[-1] + 1 :]
+
+
+def _unknown(pieces: Any) -> int | None:
+    """The id of what stands for unknown pieces, if there is one."""
+    model = pieces.model
+    if (token := getattr(model, "unk_token", None)) is not None:
+        number: int | None = pieces.token_to_id(token)
+        return number
+    number = json.loads(pieces.to_str())["model"].get("unk_id") if type(model).__name__ == "Unigram" else None
+    return number

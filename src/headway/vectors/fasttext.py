@@ -1,0 +1,256 @@
+"""FastText: a word is the mean of itself and the pieces it is made of, so that words never seen have vectors too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import HeadwayError
+from ._extra import need
+from ._negative_sampling import NegativeSampling, frequencies
+from ._text import Watch, WordCorpus
+
+AT_ONCE = 1 << 16
+"""The words whose n-grams are found in one go, which takes about 100 MB."""
+END_OF_SENTENCE = "</s>"
+"""fastText's own sign, which has no n-grams."""
+
+
+class FastText(NegativeSampling):
+    """Word2vec whose words are made of their n-grams; learned by gensim.
+
+        v(w) = (own_w + Σ_{g ∈ G(w)} ngram_{hash(g) mod bucket}) / (1 + |G(w)|)      for a word that was seen
+        v(w) =  Σ_{g ∈ G(w)} ngram_{hash(g) mod bucket} / |G(w)|                      for any other
+
+    G(w) are the runs of min_n … max_n letters of "<w>"; the hash is 32-bit FNV-1a over their UTF-8, bytes above 127
+    sign-extended, as fastText has it. So a word has a vector as soon as one of its n-grams was seen in training:
+    ``word in vectors`` is then true, and ``vector``, ``encode``, ``document``, ``embedding`` and ``analogy`` take it.
+
+    min_n, max_n   letters of an n-gram, "<" and ">" counted; max_n = 0: no n-grams at all
+    bucket         n-grams whose hashes agree modulo this share a row. The default is fastText's; only the rows of
+                   n-grams that the vocabulary has are kept and saved, some 10 for each word, and not the 800 MB that
+                   two million rows of 100 numbers take. The others would never be trained: they count as zeros here,
+                   where fastText and gensim leave the small random numbers that they began with
+
+    The other options are Word2Vec's, with the same defaults.
+
+    What it holds, and a file has to: ``words``, ``counts``, and
+
+    matrix     float32 [words, dim]: the vectors v(w) of the words that were seen
+    ngrams     float32 [rows, dim]: the rows of the n-grams
+    buckets    int64 [rows], ascending: the bucket of each of these rows; 0 … bucket − 1 where all are kept
+
+    ``own()`` gives the rows own_w, ``FastText.of`` makes the whole from the parts. A word that is no UTF-8 is to be
+    decoded with errors="surrogateescape". Raises HeadwayError for options out of range and where gensim is not
+    installed, which only ``fit`` needs. Cite: Bojanowski et al. 2017.
+    """
+
+    name = "fasttext"
+
+    ngrams: Tensor
+    buckets: Tensor
+
+    def __init__(self, *, min_n: int = 3, max_n: int = 6, bucket: int = 2_000_000, **shared: Any) -> None:
+        super().__init__(**shared)
+        if min_n < 0 or max_n < 0 or 0 < max_n < min_n:
+            raise HeadwayError(f"min_n is {min_n} and max_n {max_n}: give 0 ≤ min_n ≤ max_n, or max_n = 0 for none")
+        if not 0 <= bucket < 2**31:
+            raise HeadwayError(f"bucket is {bucket}: give 0 … {2**31 - 1}")
+        self.min_n, self.max_n, self.bucket = min_n, max_n, bucket
+
+    @classmethod
+    def of(
+        cls,
+        words: Sequence[str],
+        own: Tensor,
+        ngrams: Tensor,
+        *,
+        counts: Tensor | None = None,
+        buckets: Tensor | None = None,
+        bucket: int | None = None,
+        **options: Any,
+    ) -> FastText:
+        """The vectors made of the words' own rows and those of the n-grams.
+
+        own       float32 [words, dim]
+        ngrams    float32 [rows, dim]
+        counts    int64 [words], where they are known
+        buckets   int64 [rows], ascending; 0 … rows − 1 if None
+        bucket    the number of rows if None
+
+        ``options`` are the constructor's: min_n, max_n, window, … Raises HeadwayError for sizes that do not fit.
+        """
+        if own.ndim != 2 or ngrams.ndim != 2 or len(own) != len(words) or own.shape[1] != ngrams.shape[1]:
+            raise HeadwayError(
+                f"{len(words)} words have rows {tuple(own.shape)} and n-grams {tuple(ngrams.shape)}: "
+                "give [words, dim] and [rows, dim]"
+            )
+        made = cls(dim=own.shape[1], bucket=len(ngrams) if bucket is None else bucket, **options)
+        made._take(words, counts)
+        made._hold(ngrams.float(), torch.arange(len(ngrams)) if buckets is None else buckets)
+        made._set(made._full(own.float()))
+        return made
+
+    # ---------------------------------------------------------------- from texts
+
+    def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
+        library = need("gensim.models.fasttext", "fasttext")
+        numpy = need("numpy", "fasttext")
+        numbers, found = self._found(corpus.words)
+        buckets, rows = found.unique(return_inverse=True)
+        # Made without buckets, and then given the rows in use alone: gensim would hold one for each bucket there is.
+        model = library.FastText(bucket=0, **self._settings())
+        model.build_vocab_from_freq(frequencies(corpus))
+        start = numpy.random.default_rng(self.seed + 1).random((len(buckets), self.dim), dtype=numpy.float32)
+        model.wv.vectors_ngrams = (2 * start - 1) / self.dim
+        ends = numbers.bincount(minlength=len(corpus.words)).cumsum(0)
+        model.wv.buckets_word = numpy.split(rows.numpy().astype(numpy.uint32), ends[:-1].numpy())
+        model.wv.bucket = len(buckets)
+        self._learn(model, corpus, watch)
+        self._hold(torch.from_numpy(model.wv.vectors_ngrams), buckets)
+        self._set(self._full(torch.from_numpy(model.wv.vectors_vocab)))
+
+    # ---------------------------------------------------------------- n-grams
+
+    def own(self) -> Tensor:
+        """The rows of the words themselves, without their n-grams, float32 [words, dim]."""
+        out = torch.empty_like(self.matrix)
+        for start in range(0, len(self), AT_ONCE):
+            part = slice(start, start + AT_ONCE)
+            sums, many = self._sums(self.words[part])
+            out[part] = self.matrix[part] * (many + 1)[:, None] - sums
+        return out
+
+    def _full(self, own: Tensor) -> Tensor:
+        """The vectors of the words that were seen, from their own rows."""
+        out = torch.empty_like(own)
+        for start in range(0, len(self), AT_ONCE):
+            part = slice(start, start + AT_ONCE)
+            sums, many = self._sums(self.words[part])
+            out[part] = (own[part] + sums) / (many + 1)[:, None]
+        return out
+
+    def _sums(self, words: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """The sum of the rows of each word's n-grams, float32 [n, dim], and how many there are, int64 [n]."""
+        numbers, found = self._found(words)
+        many = numbers.bincount(minlength=len(words))
+        places, known = self._places(found)
+        ends = numbers[known].bincount(minlength=len(words)).cumsum(0)
+        starts = torch.cat([ends.new_zeros(1), ends[:-1]])
+        if not known.any():
+            return torch.zeros(len(words), self.ngrams.shape[1]), many
+        return F.embedding_bag(places[known], self.ngrams, starts, mode="sum"), many
+
+    def _found(self, words: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """The bucket of each n-gram, word by word, and before it the number of its word; int64 [k] both."""
+        if not self.bucket:
+            return torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+        numbers, hashes = ngrams_of(words, self.min_n, self.max_n)
+        return numbers, hashes % self.bucket
+
+    def _places(self, found: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of buckets, int64 [k], and whether there is one, bool [k]."""
+        if not len(self.buckets):
+            return torch.zeros_like(found), torch.zeros_like(found, dtype=torch.bool)
+        places = torch.searchsorted(self.buckets, found).clamp(max=len(self.buckets) - 1)
+        return places, self.buckets[places] == found
+
+    def __contains__(self, word: object) -> bool:
+        """True for a word that was seen, and for one that shares an n-gram with those that were."""
+        if super().__contains__(word):
+            return True
+        return bool(self.words) and isinstance(word, str) and bool(self._places(self._found([word])[1])[1].any())
+
+    def vector(self, word: str) -> Tensor:
+        """The vector of a word, seen or not, float32 [dim]; raises HeadwayError where none of its n-grams was seen."""
+        if word not in self:
+            self.id_of(word)  # which says what is wrong
+        return self._vectors([word])[0]
+
+    def document(self, text: str) -> Tensor:
+        """One vector for a whole text: the mean over its words that have one; zeros where none has."""
+        rows = self.encode(text)
+        rows = rows[rows.any(1)]
+        return rows.mean(0) if len(rows) else torch.zeros(self.dim)
+
+    def _vectors(self, tokens: Sequence[str]) -> Tensor:
+        out = super()._vectors(tokens)
+        places = [place for place, token in enumerate(tokens) if token not in self.index]
+        if places:
+            sums, many = self._sums([tokens[place] for place in places])
+            out[places] = sums / many.clamp(min=1)[:, None]
+        return out
+
+    def _remedy(self, word: str) -> str:
+        return f"and none of its n-grams of {self.min_n} … {self.max_n} letters was; bert reads any text"
+
+    # ---------------------------------------------------------------- in a file
+
+    def _hold(self, ngrams: Tensor, buckets: Tensor) -> None:
+        if tuple(buckets.shape) != (len(ngrams),) or buckets.dtype != torch.int64:
+            raise HeadwayError(
+                f"{len(ngrams)} rows of n-grams have buckets {tuple(buckets.shape)} {buckets.dtype}: "
+                "give int64, one for each row"
+            )
+        if len(buckets) and not (buckets[0] >= 0 and buckets[-1] < self.bucket and (buckets.diff() > 0).all()):
+            raise HeadwayError(f"the buckets of the n-grams are not ascending in 0 … {self.bucket - 1}")
+        self.ngrams, self.buckets = ngrams, buckets
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return super()._tensors() | {"ngrams": self.ngrams, "buckets": self.buckets}
+
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        super()._restore(tensors)
+        ngrams, buckets = tensors.get("ngrams"), tensors.get("buckets")
+        if ngrams is None or buckets is None or ngrams.ndim != 2 or ngrams.shape[1] != self.dim:
+            shape = None if ngrams is None else tuple(ngrams.shape)
+            raise HeadwayError(f"the n-grams have shape {shape} beside vectors of {self.dim}: the file is broken")
+        self._hold(ngrams.float(), buckets)
+
+
+# ---------------------------------------------------------------- fastText's hash
+
+
+def ngrams_of(words: Sequence[str], min_n: int, max_n: int) -> tuple[Tensor, Tensor]:
+    """The number of its word and the hash of every n-gram of "<word>", word by word, int64 [k] both.
+
+    All at once: from each letter of each word a hash goes on byte by byte, and is kept where it ends a letter.
+    """
+    octets = [b"" if word == END_OF_SENTENCE else _octets(f"<{word}>") for word in words]
+    joined = b"".join(octets)
+    if not joined or not max_n:
+        return torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+    signed = torch.frombuffer(bytearray(joined), dtype=torch.int8).long()
+    values, inside = signed & 0xFFFFFFFF, (signed & 0xC0) == 0x80
+    lengths = torch.tensor([len(one) for one in octets])
+    ends = lengths.cumsum(0)
+    number = torch.arange(len(words)).repeat_interleave(lengths)
+
+    here = (~inside).nonzero()[:, 0]  # where the next byte is
+    word, first = number[here], here == (ends - lengths)[number[here]]
+    hashed, letters = torch.full_like(here, 2166136261), torch.zeros_like(here)
+    kept = []
+    while len(here):
+        hashed = ((hashed ^ values[here]) * 16777619) & 0xFFFFFFFF
+        here = here + 1
+        at_end = here == ends[word]
+        whole = at_end | ~inside[here.clamp(max=len(joined) - 1)]
+        letters = letters + whole
+        keep = whole & (letters >= min_n) & ~((letters == 1) & (first | at_end))  # "<" or ">" alone is no n-gram
+        kept.append((word[keep], hashed[keep]))
+        on = ~at_end & ~(whole & (letters == max_n))
+        here, word, first, hashed, letters = here[on], word[on], first[on], hashed[on], letters[on]
+    words_of, hashes = (torch.cat(parts) for parts in zip(*kept, strict=True))
+    order = words_of.argsort(stable=True)
+    return words_of[order], hashes[order]
+
+
+def _octets(text: str) -> bytes:
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:  # half of a pair, which no UTF-8 has
+        return text.encode(errors="surrogatepass")
