@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -24,6 +24,16 @@ PARTS = ("attention", "window", "decoding", "packed", "left-padded", "memory")
 MODEL_PARTS = ("encode", "prefill", "decode", "train", "memory")
 
 
+class AnyCase(Protocol):
+    """One thing that is measured; ``file`` is where rows of its kind are kept."""
+
+    file: ClassVar[str]
+
+    def fields(self) -> dict[str, Any]:
+        """The case as it stands in a row of results."""
+        ...
+
+
 @dataclass(frozen=True)
 class Case:
     """One call of attention, of which all sides run in turn.
@@ -34,6 +44,8 @@ class Case:
     n             tokens; under "decoding" those in the cache
     direction     forward, or backward alone
     """
+
+    file: ClassVar[str] = "rows.jsonl"
 
     kind: str = "attention"
     encoding: str = "none"
@@ -180,6 +192,8 @@ class ModelCase:
     model   "MiniLM", "SmolLM2", "T5 encoder" or "T5"
     n       tokens of a text, a prompt or a source
     """
+
+    file: ClassVar[str] = "models.jsonl"
 
     task: str
     model: str

@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import IO, Any
 
 from ..errors import HeadwayError
-from ..study.store import _locked, _write
-from .cases import Case, ModelCase
+from ..files import whole
+from ..study.store import _locked
+from .cases import AnyCase, Case
 
 Row = dict[str, Any]
 """What was found for one case, where and when."""
@@ -29,7 +30,7 @@ class Rows:
         out: str | Path,
         where: dict[str, Any],
         fresh: bool = False,
-        kind: type[Case] | type[ModelCase] = Case,
+        kind: type[AnyCase] = Case,
     ) -> None:
         self.out, self.where, self.fresh, self.kind = Path(out), where, fresh, kind
         self.all: list[Row] = []
@@ -60,27 +61,28 @@ class Rows:
     @property
     def file(self) -> Path:
         """One JSON object on each line."""
-        return self.out / ("rows.jsonl" if self.kind is Case else "models.jsonl")
+        return self.out / self.kind.file
 
     @property
     def here(self) -> list[Row]:
         """The rows of this processor, with these versions."""
         return [row for row in self.all if row["where"] == self.where]
 
-    def has(self, case: Case | ModelCase, seconds: float) -> bool:
+    def has(self, case: AnyCase, seconds: float) -> bool:
         """Whether the case is there, measured for as long."""
         return any(row["case"] == case.fields() and row.get("seconds", seconds) >= seconds for row in self.here)
 
-    def add(self, case: Case | ModelCase, found: Row, date: str) -> Row:
+    def add(self, case: AnyCase, found: Row, date: str) -> Row:
         """Puts a row in place of an earlier one of the same case, on disk before it returns."""
         row = {"case": case.fields(), "where": self.where, "date": date, **found}
         before = [old for old in self.all if (old["case"], old["where"]) != (row["case"], row["where"])]
         self.all = [*before, row]
-        _write(self.file, "".join(json.dumps(row) + "\n" for row in self.all))
+        with whole(self.file) as part:
+            part.write_text("".join(json.dumps(row) + "\n" for row in self.all))
         return row
 
 
-def read(path: Path, kind: type[Case] | type[ModelCase] = Case) -> list[Row]:
+def read(path: Path, kind: type[AnyCase] = Case) -> list[Row]:
     """The rows of a file. Raises HeadwayError for a line that is none."""
     if not path.exists():
         return []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from . import picture, report
-from .cases import Case, ModelCase, Plan
+from .cases import AnyCase, Case, Plan
 from .machine import Roof, where
 from .measure import Red, measure
 from .rows import Row, Rows
@@ -29,7 +29,7 @@ class Watch:
     def noted(self, said: str) -> None:
         """Something that a reader of the figures must know."""
 
-    def measured(self, case: Case | ModelCase, row: Row | None) -> None:
+    def measured(self, case: AnyCase, row: Row | None) -> None:
         """A case is on disk; without a row it has no number, as noted."""
 
 

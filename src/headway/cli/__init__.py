@@ -13,11 +13,15 @@ COMMANDS: dict[str, str] = {
     "encodings": "headway.cli.encodings",
     "extend": "headway.cli.extend",
     "generate": "headway.cli.generate",
+    "vectors": "headway.cli.vectors",
 }
-"""The module of each verb; its function ``run`` is the command, and its docstring the help."""
+"""The module of each verb; its ``run`` is the command, a function whose docstring is the help, or an app of several."""
 
-EXTRA = ("typer", "rich", "matplotlib", "numpy")
-"""What the command line needs beside torch."""
+EXTRA = {
+    **dict.fromkeys(("typer", "rich", "matplotlib", "numpy"), "study"),
+    **dict.fromkeys(("gensim", "sklearn", "scipy", "safetensors", "tokenizers"), "vectors"),
+}
+"""What the command line needs beside torch, and the extra that brings it."""
 
 WRONG_INPUT = 2
 INTERRUPTED = 130
@@ -36,7 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
     app.callback()(_headway)
     for name, module in COMMANDS.items():
-        app.command(name)(import_module(module).run)
+        run = import_module(module).run
+        if isinstance(run, typer.Typer):
+            app.add_typer(run, name=name)
+        else:
+            app.command(name)(run)
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         code = typer.main.get_command(app).main(given, prog_name="headway", standalone_mode=False)
@@ -47,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise
-        return _say(f"headway needs {error.name} for this: pip install 'headway[study]'")
+        return _say(f"headway needs {error.name} for this: pip install 'headway[{EXTRA[error.name]}]'")
     except usage_error as error:
         return _say(f"headway: {error.format_message()}: see headway {given[0]} --help")
     return code if isinstance(code, int) else 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import HeadwayError
-from ._console import console
+from ._console import Progress, console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -106,33 +106,6 @@ def _tokens(tokenizer: Any, text: str) -> tuple[list[int], list[int]]:
     whole = tokenizer.encode("a").ids
     before = whole[: whole.index(plain[0])]
     return tokenizer.encode(text, add_special_tokens=False).ids, before
-
-
-class Progress:
-    """A bar on a terminal; elsewhere a line when a method begins."""
-
-    def __init__(self, out: Console) -> None:
-        self.out, self.method = out, ""
-
-    def __enter__(self) -> Progress:
-        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        columns = (BarColumn(32), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn(), "{task.description}")
-        self.bar = Bar(*columns, console=self.out, transient=True, disable=not self.out.is_terminal)
-        self.task = self.bar.add_task("", total=1.0)
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-
-    def tell(self, method: str, part: float) -> None:
-        """Takes the method at work and the part of all that is done."""
-        if method != self.method and not self.out.is_terminal:
-            self.out.print(f"{100 * part:3.0f} %  {method}")
-        self.method = method
-        self.bar.update(self.task, completed=part, description=method)
 
 
 def _show(out: Console, found: Extension) -> None:

@@ -32,7 +32,7 @@ def load(path: str | Path | None, *, train_length: int, longest: int) -> Corpus:
     Raises HeadwayError for a file that is missing, empty, not text, or too short to train windows of
     ``train_length`` bytes and to hold out one of ``longest`` with half of one before it.
     """
-    name, content = (DEFAULT_NAME, _topics()) if path is None else (str(path), _read(Path(path)))
+    name, content = (DEFAULT_NAME, _topics()) if path is None else (str(path), read(Path(path)))
     held_out = len(content) // HELD_OUT
     needed = max(HELD_OUT * (longest + longest // 2 + 1), 2 * (train_length + 1))
     if len(content) < needed:
@@ -51,7 +51,8 @@ def _topics() -> bytes:
     return "\n\n".join(topics[name] for name in sorted(topics)).encode()
 
 
-def _read(path: Path) -> bytes:
+def read(path: Path) -> bytes:
+    """The bytes of a file of UTF-8 text; raises HeadwayError for one that is missing, empty or not text."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -1,0 +1,330 @@
+"""``headway vectors``: words into vectors, and the ways to them set against each other."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import HeadwayError
+from ..study.word_vectors import Protocol
+from ._console import Progress, console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..study.word_vectors import Comparison
+    from ..vectors import Vectors
+
+File = Annotated[
+    Path,
+    typer.Argument(help="A file of vectors: what `train` wrote, word2vec, GloVe or fastText; a BERT's folder."),
+]
+Count = Annotated[int, typer.Option(help="How many words.")]
+SHOWN = 6
+"""So many numbers of a vector are printed."""
+
+run = typer.Typer(rich_markup_mode="rich")
+
+
+@run.callback(invoke_without_command=True)
+def vectors(context: typer.Context) -> None:
+    """Words into vectors: one-hot, bag of words, TF-IDF, word2vec, GloVe, fastText, BERT."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@run.command()
+def compare(
+    corpus: Annotated[
+        Path | None,
+        typer.Argument(help="UTF-8 text, blank lines between documents. [a sample of Wikipedia]", show_default=False),
+    ] = None,
+    ways: Annotated[str | None, typer.Option(help="Names with commas between them. [all]")] = None,
+    words: Annotated[str | None, typer.Option(help="Words whose neighbours are shown, with commas.")] = None,
+    dim: Annotated[int, typer.Option(help="Numbers in a vector, where a way lets one choose.")] = Protocol.dim,
+    min_count: Annotated[int, typer.Option(help="Words that occur less often are left out.")] = Protocol.min_count,
+    steps: Annotated[int, typer.Option(help="Steps of training of each Transformer.")] = Protocol.steps,
+    encoder: Annotated[
+        Path | None, typer.Option(help="The folder of a published encoder, such as MiniLM: one more row.")
+    ] = None,
+    bert_steps: Annotated[int, typer.Option(help="Steps of training of the BERT.")] = Protocol.bert_steps,
+    seeds: Annotated[int, typer.Option(help="How many seeds; one separates little.")] = 1,
+    out: Annotated[
+        Path, typer.Option(help="The folder for everything; the same command goes on from what is there.")
+    ] = Path("headway-vectors"),
+) -> None:
+    """Fit every way to one text, and see what each knows of words, what it costs, and what a Transformer makes of it.
+
+    Writes results.jsonl, vectors.md, two pictures and the vectors to --out.
+    """
+    from ..study import word_vectors
+
+    protocol = Protocol(
+        dim=dim,
+        min_count=min_count,
+        words=None if words is None else tuple(split(words, "--words")),
+        steps=steps,
+        bert_steps=bert_steps,
+        encoder=None if encoder is None else str(encoder),
+    )
+    names = None if ways is None else split(ways, "--ways")
+    say = console()
+    with Progress(say) as progress:
+        try:
+            found = word_vectors.compare(
+                corpus,
+                names,
+                out=out,
+                protocol=protocol,
+                seeds=seeds,
+                planned=lambda sentences: _points(say, "The protocol, fixed before any result is seen", sentences),
+                watch=progress.tell,
+            )
+        except KeyboardInterrupt:
+            print(f"headway: stopped; the same command goes on from what is in {out}", file=sys.stderr)
+            raise typer.Exit(130) from None
+    found.write(out)
+    _show(say, found)
+    say.print(f"\n{out}/vectors.md, {out}/vectors-scores.png, {out}/vectors-map.png, {out}/vectors/", soft_wrap=True)
+
+
+@run.command()
+def train(
+    way: Annotated[str, typer.Argument(help="one-hot, bag-of-words, tf-idf, word2vec, glove, fasttext, bert.")],
+    corpus: Annotated[Path, typer.Argument(help="UTF-8 text, blank lines between documents.")],
+    out: Annotated[Path, typer.Option(help="The file to write, .safetensors; for bert a folder.")],
+    dim: Annotated[int | None, typer.Option(help="Numbers in a vector, where the way lets one choose.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="Any other option of the way, name=value; may be given several times.")
+    ] = None,
+) -> None:
+    """Find the vectors of the words of a text, by one of the seven ways."""
+    from ..study._word_vectors_text import documents_of
+    from ..vectors import VECTORS
+
+    if way not in VECTORS:
+        raise HeadwayError(f"way {way!r} is not known: there are {', '.join(VECTORS)}")
+    options = dict(_option(VECTORS[way], one) for one in option or ())
+    if dim is not None:
+        options |= [_option(VECTORS[way], f"dim={dim}")]
+    if not out.parent.is_dir():
+        raise HeadwayError(f"--out {out} is in no folder that there is: make {out.parent} first")
+    made = VECTORS[way](**options)
+    texts = documents_of(corpus)
+    say = console()
+    began = time.monotonic()
+    with Progress(say) as progress:
+        made.fit(texts, watch=lambda part: progress.tell(way, part))
+    made.save(out)
+    say.print(
+        f"{out}: {len(made):,} words, {made.dim:,} numbers each, from {len(texts):,} documents in "
+        f"{time.monotonic() - began:.1f} s",
+        soft_wrap=True,
+    )
+
+
+@run.command()
+def similar(file: File, words: Annotated[list[str], typer.Argument(help="Words.")], count: Count = 10) -> None:
+    """Print the words nearest to each word, with their cosines."""
+    found = _load(file)
+    nearest = [(word, found.most_similar(word, count)) for word in words]
+    for word, its in nearest:
+        _ranked(word, its)
+
+
+@run.command()
+def analogy(file: File, a: str, b: str, c: str, count: Count = 5) -> None:
+    """Print which words are to C as B is to A: `man king woman` asks for the queen."""
+    _ranked(f"{a} is to {b} as {c} is to", _load(file).analogy(a, b, c, count))
+
+
+@run.command()
+def encode(
+    file: File,
+    text: Annotated[str, typer.Argument(help="A text.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Write all numbers, [tokens, dim], to this .npy or .safetensors.")
+    ] = None,
+) -> None:
+    """Print the vector of each token of a text: what a Transformer takes."""
+    if out is not None and out.suffix not in (".npy", ".safetensors"):
+        raise HeadwayError(f"--out {out} has no ending that is known: give .npy or .safetensors")
+    found = _load(file)
+    tokens, rows = found.tokenizer(text), found.encode(text)
+    if not tokens:
+        raise HeadwayError(f"the text {text!r} has no words: give some")
+    say = console()
+    for token, row in zip(tokens, rows.tolist(), strict=True):
+        numbers = " ".join(f"{value:8.4f}" for value in row[:SHOWN]) + (" …" if len(row) > SHOWN else "")
+        say.print(f"{token:<16} {numbers}{'' if any(row) else '   (no vector)'}", markup=False, soft_wrap=True)
+    say.print(f"[{len(tokens)}, {rows.shape[1]}]", markup=False)
+    if out is not None:
+        _write(rows, out)
+        say.print(str(out), markup=False, soft_wrap=True)
+
+
+@run.command()
+def evaluate(
+    file: File,
+    pairs: Annotated[
+        list[Path] | None, typer.Option(help="A file of two words and a score in each line. [WordSim-353, SimLex-999]")
+    ] = None,
+    questions: Annotated[
+        Path | None, typer.Option(help="A file of four words in each line. [Google's questions-words.txt]")
+    ] = None,
+) -> None:
+    """Hold the vectors to people's judgement of pairs of words, and to analogies."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from ..study.word_vectors import TESTS, attempt, test_set
+    from ..vectors import word_analogies, word_similarity
+
+    found = _load(file)
+    given = pairs is not None or questions is not None
+    tests = pairs if given else [Path(test_set(name)) for name in TESTS[:2]]
+    asked = questions if given else Path(test_set(TESTS[2]))
+    table = Table("test", "Spearman, or right", "used", "of", box=SIMPLE_HEAD, pad_edge=False)
+    reasons = []
+    jobs: list[tuple[Path, Any]] = [(path, word_similarity) for path in tests or ()]
+    jobs += [] if asked is None else [(asked, word_analogies)]
+    for path, test in jobs:
+        result = test(found, path) if given else attempt(test, found, path)
+        if isinstance(result, dict):
+            reasons.append(f"{path.name}: {result['reason']}")
+            continue
+        if test is word_similarity:
+            table.add_row(path.name, f"{result.spearman:.4f}", f"{result.used:,}", f"{result.total:,}")
+            continue
+        for section in (*result.sections, result):
+            name = section.name if section is not result else f"{path.name}, all"
+            right = f"{100 * section.accuracy:.1f} %" if section.used else "—"
+            table.add_row(name, right, f"{section.used:,}", f"{section.total:,}")
+    say = console()
+    if table.row_count:
+        say.print(table)
+    for reason in reasons:
+        say.print(f"• {reason}", markup=False, soft_wrap=True)
+
+
+@run.command()
+def convert(
+    file: File,
+    out: Annotated[
+        Path, typer.Argument(help="The file to write: .safetensors is headway's own, .vec word2vec's text.")
+    ],
+    format: Annotated[
+        str | None, typer.Option(help="word2vec, word2vec-binary, glove or fasttext. [by the ending]")
+    ] = None,
+) -> None:
+    """Write vectors in another format."""
+    from ..vectors import write
+
+    found = _load(file)
+    if out.suffix == ".safetensors" and format is None:
+        found.save(out)
+    else:
+        write(found, out, format)
+    console().print(f"{out}: {len(found):,} words, {found.dim:,} numbers each", markup=False, soft_wrap=True)
+
+
+# ---------------------------------------------------------------- what they share
+
+
+def split(text: str, name: str) -> list[str]:
+    """Names with commas between them; raises HeadwayError where there is none."""
+    found = [one.strip() for one in text.split(",") if one.strip()]
+    if not found:
+        raise HeadwayError(f"{name} is {text!r}: give names with commas between them")
+    return found
+
+
+def _load(file: Path) -> Vectors:
+    from ..vectors import load
+
+    return load(file)
+
+
+def _option(way: type[Vectors], text: str) -> tuple[str, Any]:
+    """name=value as a name that the way has, and the value as Python reads it, or as it stands."""
+    name, equals, value = text.partition("=")
+    name = name.strip().replace("-", "_")
+    known = way().options
+    if not equals or name not in known:
+        wrong = f"option {text!r} is not name=value" if not equals else f"{way.name} has no option {name!r}"
+        raise HeadwayError(f"{wrong}: it has {', '.join(known)}")
+    try:
+        found = ast.literal_eval(value.strip())
+    except (ValueError, SyntaxError):
+        found = value.strip()
+    kinds = _kinds(way, name)
+    kind = "None" if found is None else type(found).__name__
+    if kind not in (*kinds, *(["int"] if "float" in kinds else [])):
+        raise HeadwayError(f"{name} is {value!r}: give {' or '.join(kinds)}, such as {known[name]!r}")
+    return name, found
+
+
+def _kinds(way: type[Vectors], name: str) -> list[str]:
+    """The types that an option may have, as its signature names them."""
+    for kind in way.__mro__:
+        own = inspect.signature(vars(kind)["__init__"]).parameters if "__init__" in vars(kind) else {}
+        if name in own:
+            return list(dict.fromkeys(str(own[name].annotation).replace("Path", "str").split(" | ")))
+    return []
+
+
+def _ranked(title: str, found: Sequence[tuple[str, float]]) -> None:
+    say = console()
+    say.print(title, style="bold", markup=False)
+    for word, cosine in found:
+        say.print(f"  {cosine:7.4f}  {word}", markup=False, soft_wrap=True)
+
+
+def _write(rows: Any, out: Path) -> None:
+    from ..vectors._extra import need
+
+    try:
+        if out.suffix == ".npy":
+            need("numpy", "writing .npy").save(out, rows.numpy())
+        else:
+            need("safetensors.torch", "writing .safetensors").save_file({"vectors": rows.contiguous()}, out)
+    except OSError as error:
+        raise HeadwayError(f"--out {out} cannot be written ({error}): give another file") from None
+
+
+def _points(out: Console, title: str, sentences: Sequence[str]) -> None:
+    from rich.markup import escape
+
+    out.print(f"[bold]{title}[/bold]")
+    for sentence in sentences:
+        out.print(f"• {escape(sentence)}", style="dim")
+
+
+def _show(out: Console, found: Comparison) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    for title, part in found.parts():
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        titles, *lines = part
+        for number, name in enumerate(titles):
+            table.add_column(name, justify="right" if number else "left", overflow="fold")
+        for line in lines:
+            table.add_row(*(f"[bold green]{escape(c.replace('**', ''))}[/]" if "**" in c else escape(c) for c in line))
+        out.print(f"\n[bold]{title}[/bold]")
+        out.print(table)
+    for note in found.footnotes():
+        out.print(note, style="dim", markup=False)
+    for word, its in found.neighbours().items():
+        out.print(f"\n[bold]Nearest to “{escape(word)}”[/bold]")
+        for way, near in its.items():
+            out.print(f"  {way:<20} {near}", markup=False, soft_wrap=True)
+    _points(out, "\nWhat may be read off", found.conclusions())

@@ -1,0 +1,69 @@
+"""The documents of ``word_vectors``: those of a file, or the sample of Wikipedia that comes with gensim."""
+
+from __future__ import annotations
+
+import bz2
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import HeadwayError
+from ..vectors._extra import need
+from .corpora import read as read_text
+
+DEFAULT_NAME = "enwiki sample in gensim"
+WIKIPEDIA = "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
+FEWEST_WORDS = 10
+"""A paragraph of Wikipedia with fewer is a heading or a remainder of its markup."""
+HELD_OUT = 10
+"""Every so many-th document is held out."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Documents to learn from, ``train``, and those held out: every tenth."""
+
+    name: str
+    sha256: str
+    train: Sequence[str]
+    held_out: Sequence[str]
+
+
+def read(path: str | Path | None) -> Texts:
+    """The documents of a file of UTF-8 text, between blank lines, or those of the default corpus.
+
+    Raises HeadwayError for a file that is missing, empty or not text, and for fewer than ten documents.
+    """
+    documents = wikipedia() if path is None else documents_of(path)
+    name = DEFAULT_NAME if path is None else Path(path).name
+    if len(documents) < HELD_OUT:
+        raise HeadwayError(
+            f"corpus {name} has {len(documents)} documents: give at least {HELD_OUT}, with blank lines between them"
+        )
+    digest = hashlib.sha256("\n\n".join(documents).encode()).hexdigest()
+    train = [text for number, text in enumerate(documents, 1) if number % HELD_OUT]
+    return Texts(name, digest, train, documents[HELD_OUT - 1 :: HELD_OUT])
+
+
+def documents_of(path: str | Path) -> list[str]:
+    """What stands between blank lines in a file of UTF-8 text; raises HeadwayError for one that will not do."""
+    found = _paragraphs(read_text(Path(path)).decode().replace("\r\n", "\n"))
+    if not found:
+        raise HeadwayError(f"corpus {path} holds blanks alone: give a file with text in it")
+    return found
+
+
+def wikipedia() -> list[str]:
+    """The paragraphs of 107 articles from the beginning of the English Wikipedia: 5,400 with 468,000 words."""
+    library, data = (need(f"gensim.{name}", "the default corpus") for name in ("corpora.wikicorpus", "test.utils"))
+    with bz2.open(data.datapath(WIKIPEDIA), "rt", encoding="utf-8") as file:
+        pages = library.extract_pages(file, filter_namespaces=("0",))
+        articles = [library.filter_wiki(text) for _, text, _ in pages]
+    plain = [re.sub("'{2,}", "", text) for text in articles if not text.lstrip().upper().startswith("#REDIRECT")]
+    return [text for article in plain for text in _paragraphs(article) if len(text.split()) >= FEWEST_WORDS]
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]

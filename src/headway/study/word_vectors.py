@@ -1,0 +1,457 @@
+"""The seven ways from words to vectors on one text: what each knows of words, what it costs, what a Transformer makes
+of it.
+
+    found = compare("corpus.txt", out="headway-vectors")
+    print(found.markdown())
+
+The protocol is fixed before any result is seen; each result is on disk as soon as it is there.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import HeadwayError
+from ..vectors import VECTORS, Vectors, Vocabulary, load, word_analogies, word_similarity
+from ..vectors._evaluate import pairs_of
+from ..vectors._extra import need
+from ._word_vectors_report import BASELINE, PUBLISHED, Comparison, protocol_of
+from ._word_vectors_task import NextWord, build, inputs_of
+from ._word_vectors_text import Texts, read
+from .protocol import Training
+from .store import Store
+from .train import train
+from .watch import Row
+
+VERSION = 1
+"""Changes whenever the same settings would no longer give the same numbers."""
+BOTH = {"word2vec": {f"word2vec-{which}": {"architecture": which} for which in ("cbow", "skip-gram")}}
+"""The ways that are shown more than once, and how these differ."""
+SMALL_TEXT: dict[str, dict[str, Any]] = {
+    "word2vec": {"epochs": 20},
+    "fasttext": {"epochs": 20},
+    "glove": {"x_max": 10.0},
+}
+"""What is set against defaults that are meant for texts a thousand times as long."""
+TESTS = ("wordsim353.tsv", "simlex999.txt", "questions-words.txt")
+"""The test sets, which come with gensim."""
+NEIGHBOURS = 5
+SENSES = {
+    "river": (
+        "they sat on the bank of the river and looked at the water",
+        "the town lies on the south bank of the river near the sea",
+        "the water of the river rose over the bank after the rain",
+    ),
+    "money": (
+        "he took his money to the bank to pay the debt",
+        "the bank gave the company money for the trade",
+        "the government and the national bank control the money of the country",
+    ),
+}
+"""Sentences with "bank" in one sense and in the other."""
+GROUPS = {
+    "countries": "france india china canada spain russia germany japan italy",
+    "animals": "fish frogs birds dogs insects mammals pigs sheep horses",
+    "numbers": "two three four five six seven eight nine ten",
+    "months": "january february march april june july august september october",
+    "elements": "carbon hydrogen sodium lithium gold potassium oxygen iron nitrogen",
+    "family": "son mother father wife daughter sister brother husband parents",
+    "body": "head hand skin brain blood legs eyes heart bones",
+    "verbs": "make become take give find read know say write",
+}
+"""The words of the map; those are shown that the text has."""
+LONG = 8
+"""Letters of a long word."""
+FEWEST_OF_GROUP, FEWEST_ON_MAP = 3, 8
+NO_ORDER = "every two words have the same cosine, so that none is nearer than another"
+DEFAULT_WORDS = ("france", "king", "water", "three")
+FIT_WORK = {"bert": 12.0, PUBLISHED: 8.0, "glove": 3.0}
+"""How long a way takes, a Transformer's training being one, so that the bar moves evenly; 0.5 for the others."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The settings of a comparison, alike for all ways.
+
+    dim            numbers in a vector, where a way lets one choose
+    min_count      words that occur less often are left out; of the others the most frequent ``max_words`` are kept
+    words          whose nearest neighbours are shown; some that the text has, if None
+    predicted      the most frequent words, which are the Transformer's vocabulary
+    steps, batch, length, learning_rate, layers, width, heads
+                   of the Transformer and its training
+    bert_steps     of the training of the encoder: about three minutes on two processor cores
+    encoder        the folder of a published encoder such as MiniLM, which becomes a row of its own
+
+    Raises HeadwayError for a size below 1.
+    """
+
+    dim: int = 100
+    min_count: int = 5
+    max_words: int = 20_000
+    words: tuple[str, ...] | None = None
+    predicted: int = 3000
+    steps: int = 600
+    batch: int = 16
+    length: int = 32
+    learning_rate: float = 3e-3
+    layers: int = 2
+    width: int = 128
+    heads: int = 4
+    bert_steps: int = 5000
+    encoder: str | None = None
+
+    def __post_init__(self) -> None:
+        sizes = ("dim", "min_count", "max_words", "predicted", "steps", "batch", "length", "bert_steps")
+        for name in sizes:
+            if getattr(self, name) < 1:
+                raise HeadwayError(f"{name} is {getattr(self, name)}: give at least 1")
+
+    @property
+    def training(self) -> Training:
+        """How the Transformers are trained."""
+        return Training(self.steps, self.batch, self.length, self.learning_rate)
+
+
+def ways(encoder: str | None = None) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The rows of a comparison: of each the name in VECTORS, and what it is given beside its own defaults."""
+    rows = {row: (name, options) for name in VECTORS for row, options in BOTH.get(name, {name: {}}).items()}
+    return rows if encoder is None else {**rows, PUBLISHED: ("bert", {"path": encoder})}
+
+
+def chosen_ways(names: Sequence[str] | None, encoder: str | None = None) -> list[str]:
+    """The rows that are asked for, all if None: "word2vec" is both of its rows, "bert" that of the encoder too.
+
+    Raises HeadwayError for a name that is not known.
+    """
+    known = ways(encoder)
+    if names is None:
+        return list(known)
+    found: list[str] = []
+    for name in names:
+        rows = [row for row, (way, _) in known.items() if name in (row, way)]
+        if not rows:
+            raise HeadwayError(f"way {name!r} is not known: there are {', '.join(known)}")
+        found += rows
+    if not found:
+        raise HeadwayError(f"no way is given: there are {', '.join(known)}")
+    return list(dict.fromkeys(found))
+
+
+def make(row: str, protocol: Protocol, seed: int, folder: Path | None = None) -> Vectors:
+    """The vectors of a row, before they are fitted."""
+    name, own = ways(protocol.encoder)[row]
+    kind = VECTORS[name]
+    given: dict[str, Any] = {
+        "dim": protocol.dim,
+        "min_count": protocol.min_count,
+        "max_words": protocol.max_words,
+        "seed": seed,
+        **own,
+        **SMALL_TEXT.get(name, {}),
+    }
+    if row == "bert":
+        given["steps"] = protocol.bert_steps
+        given["num_heads"] = max(heads for heads in (1, 2, 4) if protocol.dim % heads == 0)
+        given["out"] = folder
+    known = kind().options
+    return kind(**{option: value for option, value in given.items() if option in known})
+
+
+def compare(
+    corpus: str | Path | None = None,
+    names: Sequence[str] | None = None,
+    *,
+    out: str | Path,
+    protocol: Protocol | None = None,
+    seeds: int = 1,
+    planned: Callable[[list[str]], None] = lambda sentences: None,
+    watch: Callable[[str, float], None] = lambda way, part: None,
+) -> Comparison:
+    """Fits every way to the same documents, and measures its vectors and a Transformer that reads them.
+
+    corpus   a file of UTF-8 text, its documents between blank lines; the sample of Wikipedia in gensim if None
+    names    of the ways, all of VECTORS if None
+    out      the folder for vectors and results; the same call goes on from what is there, and so does one with more
+             ways or seeds
+    planned  told the protocol, before any work
+    watch    told which way is at work, and the part of all work that is done
+
+    Raises HeadwayError, before any work, for a corpus that will not do, unknown names, a folder that holds another
+    comparison, and where gensim or scikit-learn are missing.
+    """
+    protocol = protocol or Protocol()
+    rows = chosen_ways(names, protocol.encoder)
+    if seeds < 1:
+        raise HeadwayError(f"seeds is {seeds}: give at least 1")
+    for row in rows:
+        make(row, protocol, 0)
+    for package in ("gensim", "sklearn.manifold"):
+        need(package, "comparing ways from words to vectors")
+    texts = read(corpus)
+    bench = Bench(texts, protocol)
+    settings = {
+        "corpus": texts.name,
+        "sha256": texts.sha256,
+        "documents": [len(texts.train), len(texts.held_out)],
+        **{name: value for name, value in asdict(protocol).items() if name != "encoder"},
+        **({} if protocol.encoder is None else {"encoder": Path(protocol.encoder).name}),
+        "words": list(bench.words),
+        "predicted": len(bench.vocabulary),
+        "small_text": SMALL_TEXT,
+        "unseen": bench.unseen,
+        "misspelt": bench.misspelt and list(bench.misspelt),
+        "lengths": [protocol.length],
+        "version": VERSION,
+    }
+    with Store(out) as store:
+        store.agree(settings)
+        planned(protocol_of(settings, rows))
+        jobs = [(way, seed) for seed in range(seeds) for way in (*rows, BASELINE)]
+        work = {job: 1.0 + (0.0 if job[0] == BASELINE else FIT_WORK.get(job[0], 0.5)) for job in jobs}
+        done = sum(work[job] for job in jobs if store.has(*job))
+        for way, seed in jobs:
+            if store.has(way, seed):
+                continue
+
+            def tell(part: float, way: str = way, seed: int = seed, done: float = done) -> None:
+                watch(way, (done + part * work[way, seed]) / sum(work.values()))
+
+            tell(0.0)
+            store.add([bench.row(way, seed, store, tell)])
+            done += work[way, seed]
+        wanted = set(jobs)
+        found = [row for row in store.rows if (row["encoding"], row["seed"]) in wanted]
+        return Comparison(found, store.settings, [*rows, BASELINE])
+
+
+class Bench:
+    """One text, and everything that is asked of vectors fitted to it."""
+
+    def __init__(self, texts: Texts, protocol: Protocol) -> None:
+        self.texts, self.protocol = texts, protocol
+        self.all = Vocabulary.of(texts.train, min_count=protocol.min_count, max_words=protocol.max_words)
+        self.vocabulary = Vocabulary(self.all.words[: protocol.predicted])
+        self.task = NextWord(self.vocabulary, texts.train, texts.held_out)
+        for what, ids in (("to learn from", self.task.train), ("held out", self.task.held_out)):
+            if len(ids) <= protocol.length + 1:
+                raise HeadwayError(
+                    f"corpus {texts.name} has {len(ids)} words {what}: give more, or fewer than "
+                    f"{protocol.length} words in a window"
+                )
+        self.new_words = Counter(word for text in texts.held_out for word in self.all.tokenizer(text))
+        self.groups = {group: [word for word in words.split() if word in self.all] for group, words in GROUPS.items()}
+        self.groups = {group: words for group, words in self.groups.items() if len(words) >= FEWEST_OF_GROUP}
+        if not self.groups:
+            self.groups = {"frequent words": self._frequent(48, 3)}
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """The words whose neighbours are shown."""
+        if self.protocol.words is not None:
+            return self.protocol.words
+        return tuple(word for word in DEFAULT_WORDS if word in self.all) or tuple(self._frequent(4, 5))
+
+    @cached_property
+    def unseen(self) -> str | None:
+        """The most frequent long word of the documents held out that the others never have."""
+        seen = {word for text in self.texts.train for word in self.all.tokenizer(text)}
+        found = [word for word in self.new_words if word not in seen and word.isalpha() and len(word) >= LONG]
+        return max(found, key=lambda word: (self.new_words[word], word), default=None)
+
+    @cached_property
+    def misspelt(self) -> tuple[str, str] | None:
+        """The most frequent long word without its middle letter, and the word."""
+        for word in self._frequent(50, LONG):
+            wrong = word[: len(word) // 2] + word[len(word) // 2 + 1 :]
+            if wrong not in self.all:
+                return wrong, word
+        return None
+
+    def _frequent(self, count: int, letters: int) -> list[str]:
+        return [word for word in self.all.words if len(word) >= letters][:count]
+
+    # ---------------------------------------------------------------- a row of the results
+
+    def row(self, way: str, seed: int, store: Store, tell: Callable[[float], None]) -> Row:
+        """Fits, measures, and trains the Transformer: a line of the results, whose "encoding" is the way."""
+        facts: Row = {"encoding": way, "seed": seed, "length": self.protocol.length}
+        share, inputs = 0.0, None
+        try:
+            if way != BASELINE:
+                work = FIT_WORK.get(way, 0.5)
+                share = work / (1 + work)
+                vectors = self._fitted(way, seed, store, lambda part: tell(share * part))
+                facts |= self._measured(vectors) | self._size(way, seed, store)
+                inputs = attempt(inputs_of, vectors, self.vocabulary)
+            if not isinstance(inputs, dict):
+                facts |= self._transformer(way, inputs, seed, store, lambda part: tell(share + (1 - share) * part))
+            else:
+                facts["nats_per_word"] = inputs
+        except HeadwayError as error:
+            raise HeadwayError(f"{way}: {error}; or leave it out, by --ways") from error
+        return facts
+
+    def _fitted(self, way: str, seed: int, store: Store, tell: Callable[[float], None]) -> Vectors:
+        path = self._path(way, seed, store)
+        seconds = store.settings.setdefault("fit_seconds", {})
+        name = path.name
+        if path.exists() and name in seconds:
+            return load(path)
+        working = store.out / "checkpoints" / path.stem
+        stopped_before = working.exists()
+        path.parent.mkdir(exist_ok=True)
+        began = time.perf_counter()
+        vectors = make(way, self.protocol, seed, working).fit(self.texts.train, watch=tell)
+        gone = round(time.perf_counter() - began, 1)
+        vectors.save(path)
+        seconds[name] = None if stopped_before else gone
+        store.save_settings()
+        return vectors
+
+    def _path(self, way: str, seed: int, store: Store) -> Path:
+        ending = "" if ways(self.protocol.encoder)[way][0] == "bert" else ".safetensors"
+        return store.out / "vectors" / f"{way}-seed{seed}{ending}"
+
+    def _size(self, way: str, seed: int, store: Store) -> Row:
+        path = self._path(way, seed, store)
+        files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+        seconds = store.settings["fit_seconds"][path.name]
+        return {
+            "bytes": sum(file.stat().st_size for file in files),
+            "fit_seconds": {"reason": "the training was stopped and went on later"} if seconds is None else seconds,
+        }
+
+    def _measured(self, vectors: Vectors) -> Row:
+        known = [word for word in self.new_words if word in vectors]
+        same, other = _both(attempt(context, vectors))
+        points, own = _both(attempt(places, vectors, self.groups))
+        return {
+            "dim": vectors.dim,
+            "vocabulary": len(vectors),
+            "wordsim353": attempt(similarity, vectors, TESTS[0], self.all),
+            "simlex999": attempt(similarity, vectors, TESTS[1], self.all),
+            "analogies": attempt(analogies, vectors, TESTS[2]),
+            "known": len(known) / len(self.new_words),
+            "misspelt": attempt(misspelt, vectors, self.misspelt),
+            "same_sense": same,
+            "other_sense": other,
+            "own_group": own,
+            "map": points,
+            "neighbours": {word: attempt(nearest, vectors, word) for word in self.words},
+            "unseen": {word: attempt(nearest, vectors, word) for word in [self.unseen] if word is not None},
+        }
+
+    def _transformer(
+        self, way: str, inputs: Tensor | None, seed: int, store: Store, tell: Callable[[float], None]
+    ) -> Row:
+        p = self.protocol
+        model = build(inputs, len(self.vocabulary), layers=p.layers, width=p.width, heads=p.heads, seed=seed)
+        path = store.checkpoint(way, seed, self.task.name)
+        trained = train(
+            model, self.task, p.training, seed, checkpoint=path, watch=lambda step, loss: tell(step / p.steps)
+        )
+        return {
+            **self.task.measure(model, p.length),
+            "train_seconds": round(trained.seconds, 1),
+            "parameters": model.num_parameters,
+        }
+
+
+def attempt(what: Callable[..., Any], *given: Any) -> Any:
+    """What comes out, or the reason why nothing does."""
+    try:
+        return what(*given)
+    except HeadwayError as error:
+        return {"reason": str(error)}
+
+
+def test_set(name: str) -> str:
+    """The path of a test set that comes with gensim."""
+    path: str = need("gensim.test.utils", "the test sets").datapath(name)
+    return path
+
+
+def similarity(vectors: Vectors, test: str, vocabulary: Vocabulary) -> Row:
+    """Spearman's correlation with what people say over the pairs of a vocabulary, and how many could be asked of all.
+
+    So ways that have vectors of further words are held to the same pairs as the others. A word with itself, of which
+    there is a pair, says nothing.
+    """
+    pairs = [pair for pair in pairs_of(Path(test_set(test))) if pair[0].lower() != pair[1].lower()]
+    shared = [(a, b, score) for a, b, score in pairs if a.lower() in vocabulary and b.lower() in vocabulary]
+    if not shared:
+        raise HeadwayError(f"none of the {len(pairs)} pairs of {test} has both of its words in the vocabulary")
+    found = word_similarity(vectors, shared)
+    if math.isnan(found.spearman):
+        raise HeadwayError(NO_ORDER)
+    return {"value": found.spearman, "pairs": found.used, "used": word_similarity(vectors, pairs).used}
+
+
+def analogies(vectors: Vectors, test: str) -> Row:
+    """The share of right answers, and how many questions could be asked."""
+    found = word_analogies(vectors, test_set(test))
+    return {"value": found.accuracy, "used": found.used}
+
+
+def nearest(vectors: Vectors, word: str) -> list[tuple[str, float]]:
+    """The neighbours of a word."""
+    return [(near, round(cosine, 4)) for near, cosine in vectors.most_similar(word, NEIGHBOURS)]
+
+
+def misspelt(vectors: Vectors, pair: tuple[str, str] | None) -> float:
+    """The cosine of a misspelt word with the right one."""
+    if pair is None:
+        raise HeadwayError("no word of the text is long enough to be misspelt")
+    return vectors.similarity(*pair)
+
+
+def context(vectors: Vectors, word: str = "bank") -> tuple[float, float]:
+    """The mean cosine of a word's vectors in two sentences of the same sense, and of different senses."""
+    found = []
+    for sentences in SENSES.values():
+        rows = [vectors.encode(text)[vectors.tokenizer(text).index(word)] for text in sentences]
+        found.append(F.normalize(torch.stack(rows), dim=1))
+    if not all(rows.any() for rows in found):
+        raise HeadwayError(f"{word!r}, the word of two senses that is asked for, is not in the vocabulary")
+    river, money = found
+    first, second = torch.triu_indices(len(river), len(river), 1)
+    same = torch.cat([(rows @ rows.T)[first, second] for rows in found])
+    return float(same.mean()), float((river @ money.T).mean())
+
+
+def places(vectors: Vectors, groups: dict[str, list[str]]) -> tuple[list[list[Any]], float | Row]:
+    """Words in two dimensions, by t-SNE, and the share of them whose nearest word is in their own group."""
+    words = [(word, group) for group, its in groups.items() for word in its if word in vectors]
+    if len(words) < FEWEST_ON_MAP:
+        raise HeadwayError(f"{len(words)} words of the map have a vector: there is nothing to draw")
+    units = F.normalize(torch.stack([vectors.vector(word) for word, _ in words]), dim=1)
+    make_map = need("sklearn.manifold", "the map").TSNE(
+        perplexity=min(10.0, (len(words) - 1) / 3), init="pca", random_state=0
+    )
+    spread = make_map.fit_transform(units.numpy()).round(3).tolist()
+    points = [[word, group, *at] for (word, group), at in zip(words, spread, strict=True)]
+    apart = ~torch.eye(len(words), dtype=torch.bool)
+    cosines = units @ units.T
+    if len(groups) < 2:
+        return points, {"reason": "the text has too few of the words that the map has groups of"}
+    if float(cosines[apart].std()) < 1e-6:
+        return points, {"reason": NO_ORDER}
+    best = cosines.masked_fill(~apart, -2).argmax(1).tolist()
+    return points, mean(words[near][1] == group for near, (_, group) in zip(best, words, strict=True))
+
+
+def _both(found: Any) -> tuple[Any, Any]:
+    """Two facts, or the one reason for both."""
+    return (found, found) if isinstance(found, dict) else found

@@ -1,0 +1,221 @@
+"""``headway vectors`` on a small text: each way by its name, and every verb."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from headway.cli import main
+from headway.vectors import VECTORS, FastText, Word2Vec
+
+pytest.importorskip("gensim")
+pytest.importorskip("sklearn")
+
+SMALL = {
+    "word2vec": ["dim=8", "min_count=1"],
+    "fasttext": ["dim=8", "min_count=1", "bucket=100"],
+    "glove": ["dim=8", "min_count=1", "epochs=2"],
+    "bert": ["dim=8", "num_layers=1", "num_heads=2", "vocab_size=80", "length=16", "steps=2"],
+}
+"""What keeps a way quick; the others need nothing."""
+WITHOUT_ANALOGY = ("one-hot", "bag-of-words", "tf-idf")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixty documents in which countries, animals and numbers keep to themselves."""
+    draw = random.Random(0)
+    groups = ["france germany italy spain", "fish birds dogs sheep", "two three four five"]
+    common = ["the", "of", "in", "river", "bank", "money", "water", "lives", "near", "paid"]
+    documents = []
+    for number in range(60):
+        own = groups[number % 3].split()
+        documents.append(" ".join(draw.choice(own if draw.random() < 0.4 else common) for _ in range(25)))
+    path = tmp_path_factory.mktemp("texts") / "text.txt"
+    path.write_text("\n\n".join(documents))
+    return path
+
+
+@pytest.fixture(scope="module")
+def vectors(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("vectors") / "words.safetensors"
+    Word2Vec(dim=8, min_count=1, epochs=60, learning_rate=0.1).fit(text.read_text().split("\n\n")).save(path)
+    return path
+
+
+def ran(capsys: pytest.CaptureFixture[str], *given: object) -> tuple[int, str, str]:
+    code = main(["vectors", *map(str, given)])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def refused(capsys: pytest.CaptureFixture[str], *given: object) -> str:
+    """The one line on stderr."""
+    code, _, error = ran(capsys, *given)
+    assert code == 2
+    assert error.count("\n") == 1
+    return error
+
+
+def test_without_a_verb_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    code, said, _ = ran(capsys)
+    assert code == 0
+    for verb in ("compare", "train", "similar", "analogy", "encode", "evaluate", "convert"):
+        assert verb in said
+
+
+@pytest.mark.parametrize("way", VECTORS)
+def test_each_way_works_from_the_command_line(
+    way: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / ("bert" if way == "bert" else "way.safetensors")
+    options = [part for option in SMALL.get(way, []) for part in ("--option", option)]
+    code, said, error = ran(capsys, "train", way, text, "--out", out, *options)
+    assert (code, error) == (0, "")
+    assert f"{out}: 22 words" in said
+    code, said, error = ran(capsys, "encode", out, "The sheep lives")
+    assert (code, error) == (0, "")
+    tokens, shape = [line.split()[0] for line in said.splitlines()][:-1], said.splitlines()[-1]
+    assert tokens == ["the", "sheep", "lives"]
+    assert shape.startswith("[3, ")
+    if way == "one-hot":
+        assert "right angles" in refused(capsys, "similar", out, "sheep")
+    else:
+        code, said, _ = ran(capsys, "similar", out, "sheep", "two", "--count", 3)
+        assert code == 0
+        assert [len(line.split()) for line in said.splitlines()] == [1, 2, 2, 2, 1, 2, 2, 2]
+    if way in WITHOUT_ANALOGY:
+        assert refused(capsys, "analogy", out, "france", "two", "three")
+    else:
+        code, said, _ = ran(capsys, "analogy", out, "france", "two", "three", "--count", 1)
+        assert code == 0
+        assert said.splitlines()[0] == "france is to two as three is to"
+
+
+def test_groups_are_found_again(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said, _ = ran(capsys, "similar", vectors, "sheep", "--count", 3)
+    assert code == 0
+    assert {line.split()[1] for line in said.splitlines()[1:]} == {"fish", "birds", "dogs"}
+
+
+def test_encode_writes_all_numbers(vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import numpy
+    from safetensors.torch import load_file
+
+    from headway.vectors import load
+
+    wanted = load(vectors).encode("two unheard sheep")
+    for ending in ("npy", "safetensors"):
+        code, said, _ = ran(capsys, "encode", vectors, "two unheard sheep", "--out", tmp_path / f"rows.{ending}")
+        assert code == 0
+        assert "unheard" in next(line for line in said.splitlines() if "no vector" in line)
+    assert torch.equal(torch.from_numpy(numpy.load(tmp_path / "rows.npy")), wanted)
+    assert torch.equal(load_file(tmp_path / "rows.safetensors")["vectors"], wanted)
+    assert ".npy or .safetensors" in refused(capsys, "encode", vectors, "two", "--out", tmp_path / "rows.txt")
+    assert "has no words" in refused(capsys, "encode", vectors, "…")
+
+
+def test_evaluate_by_files_and_by_the_test_sets(
+    vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs, questions = tmp_path / "pairs.tsv", tmp_path / "questions.txt"
+    pairs.write_text("sheep\tdogs\t9\nsheep\tfrance\t2\nsheep\tthree\t1\nsheep\tunheard\t5\n")
+    questions.write_text(": animals\nfish birds dogs sheep\nfish birds dogs unheard\n")
+    code, said, _ = ran(capsys, "evaluate", vectors, "--pairs", pairs, "--questions", questions)
+    assert code == 0
+    lines = {line.split()[0]: line.split() for line in said.splitlines() if line.strip()}
+    assert lines["pairs.tsv"][-2:] == ["3", "4"]
+    assert lines["animals"][-2:] == ["1", "2"]
+    code, said, _ = ran(capsys, "evaluate", vectors)
+    assert code == 0
+    assert "wordsim353.tsv" in said
+    assert "questions-words.txt: " in said
+
+
+def test_convert_to_and_fro(vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from headway.vectors import load
+
+    for name, more in (("a.vec", []), ("a.txt", ["--format", "glove"]), ("a.safetensors", [])):
+        code, said, _ = ran(capsys, "convert", vectors, tmp_path / name, *more)
+        assert code == 0
+        assert "22 words, 8 numbers each" in said
+        torch.testing.assert_close(load(tmp_path / name).vector("sheep"), load(vectors).vector("sheep"))
+    assert isinstance(load(tmp_path / "a.safetensors"), Word2Vec)
+    assert "give format=" in refused(capsys, "convert", vectors, tmp_path / "a.bin")
+
+
+def test_options_are_read_and_checked(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from headway.vectors import load
+
+    out = tmp_path / "way.safetensors"
+    given = ["train", "fasttext", text, "--out", out, "--option", "min_count=1", "--dim", "4"]
+    assert ran(capsys, *given, "--option", "min-n=2", "--option", "bucket=50", "--option", "architecture=cbow")[0] == 0
+    made = load(out)
+    assert isinstance(made, FastText)
+    assert (made.dim, made.min_n, made.architecture) == (4, 2, "cbow")
+    assert "has no option 'widow': it has " in refused(capsys, *given, "--option", "widow=3")
+    assert "is not name=value" in refused(capsys, *given, "--option", "window")
+    assert "window is 'wide': give int, such as 5" in refused(capsys, *given, "--option", "window=wide")
+    assert "give int or None" in refused(capsys, *given, "--option", "max_words=many")
+    assert "give float" in refused(capsys, *given, "--option", "subsample=[1]")
+    assert ran(capsys, *given, "--option", "subsample=0", "--option", "max_words=None")[0] == 0
+    assert "window is 0" in refused(capsys, *given, "--option", "window=0")
+    assert "has no option 'dim'" in refused(capsys, "train", "one-hot", text, "--out", out, "--dim", "3")
+
+
+def test_bad_input_is_one_line(text: Path, vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty, blank = tmp_path / "empty.txt", tmp_path / "blank.txt"
+    empty.touch()
+    blank.write_text("\n \n")
+    out = tmp_path / "way.safetensors"
+    assert "does not exist" in refused(capsys, "train", "one-hot", tmp_path / "nowhere.txt", "--out", out)
+    assert "is empty" in refused(capsys, "train", "one-hot", empty, "--out", out)
+    assert "blanks alone" in refused(capsys, "train", "one-hot", blank, "--out", out)
+    assert "there are one-hot, " in refused(capsys, "train", "two-hot", text, "--out", out)
+    assert "is in no folder" in refused(capsys, "train", "one-hot", text, "--out", tmp_path / "no" / "way.safetensors")
+    assert not out.exists()
+    assert "'unheard' was never seen" in refused(capsys, "similar", vectors, "sheep", "unheard")
+    assert "no file" in refused(capsys, "similar", tmp_path / "nowhere.vec", "sheep")
+    assert "give at least 1" in refused(capsys, "similar", vectors, "sheep", "--count", "0")
+    assert "does not exist" in refused(capsys, "compare", tmp_path / "nowhere.txt", "--out", tmp_path / "out")
+    assert "there are one-hot, " in refused(capsys, "compare", text, "--ways", "two-hot", "--out", tmp_path / "out")
+    assert "--words is ','" in refused(capsys, "compare", text, "--words", ",", "--out", tmp_path / "out")
+    assert "dim is 0" in refused(capsys, "compare", text, "--dim", "0", "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_compare_prints_and_writes_and_goes_on(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    given = ["compare", text, "--min-count", 1, "--dim", 8, "--steps", 2, "--words", "sheep,unheard", "--out", out]
+    code, said, error = ran(capsys, *given, "--ways", "one-hot,tf-idf")
+    assert (code, error) == (0, "")
+    first = (out / "results.jsonl").read_text()
+    assert [json.loads(line)["encoding"] for line in first.splitlines()] == ["one-hot", "tf-idf", "learned"]
+    for part in ("fixed before any result", "every two words have the same cosine", "Nearest to “sheep”", "One seed"):
+        assert part in said
+    assert "  0 %  one-hot" in said
+    code, said, _ = ran(capsys, *given, "--ways", "one-hot,tf-idf,fasttext")
+    assert code == 0
+    again = (out / "results.jsonl").read_text()
+    assert again.startswith(first)
+    assert len(again.splitlines()) == 4
+    report = (out / "vectors.md").read_text()
+    assert "| fasttext |" in report
+    assert (out / "vectors" / "fasttext-seed0.safetensors").exists()
+    for name in ("vectors-map.png", "vectors-scores.png"):
+        assert (out / name).stat().st_size > 10_000
+    assert "--out" in refused(capsys, *[8 if part == 2 else part for part in given], "--ways", "one-hot")
+
+
+def test_a_stopped_comparison_says_how_to_go_on(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_given: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headway.study.word_vectors.train", stopped)
+    code, _, error = ran(capsys, "compare", text, "--ways", "one-hot", "--min-count", 1, "--out", tmp_path / "out")
+    assert code == 130
+    assert "the same command goes on from what is in" in error
