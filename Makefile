@@ -57,7 +57,7 @@ native: $(NATIVE)/CMakeCache.txt  ## build the CPU kernel's library alone, where
 bench: library  ## measure speed and memory against torch and the processor's own roof (ARGS=--quick: a few minutes)
 	$(BIN)/headway bench --out bench-out $(ARGS)
 
-weights: $(READY)  ## fetch published models' weights for the tests that want them: 325 MB (ARGS names some; mpnet only so)
+weights: $(READY)  ## fetch published models' weights for the tests that want them: 353 MB (ARGS names some; mpnet only so)
 	@PYTHONPATH=tests $(BIN)/python -m weights $(ARGS)
 
 clean:  ## remove .venv and everything else that can be made again

@@ -32,6 +32,7 @@ DOCUMENTS = sorted({*MUST_EXIST, *FOUND})
 SHELL = {"sh", "console"}
 SHOWN = {"text", "bibtex", "toml", "diff", "mermaid"}  # languages that are only looked at
 CHEAP = {"encodings"}  # verbs of the command line that are run as they stand
+GROUPS = {"vectors"}  # verbs with verbs of their own
 BASELINES = {"lstm", "rnn"}  # what `compare` trains beside the encodings
 
 
@@ -102,7 +103,7 @@ def check_headway(words: list[str]) -> None:
     if verb.startswith("-") or verb in CHEAP:
         headway(*words)
         return
-    known = headway(verb, "--help")
+    known = headway(verb, *(rest[:1] if verb in GROUPS else ()), "--help")
     for option in [word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)]:
         assert re.search(rf"(?<![\w-]){option}(?![\w-])", known), f"headway {verb} has no {option}"
     for option, value in itertools.pairwise(rest):
