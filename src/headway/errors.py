@@ -3,3 +3,10 @@
 
 class HeadwayError(ValueError):
     """An input headway cannot work with; the message is one line: what, the values, the remedy."""
+
+
+def need_positive(**sizes: float) -> None:
+    """Raises HeadwayError unless each size is at least 1."""
+    for name, value in sizes.items():
+        if value < 1:
+            raise HeadwayError(f"{name} is {value}: give at least 1")

@@ -35,12 +35,17 @@ def save(path: Path, text: str) -> None:
         part.write_text(text)
 
 
-def head(rows: Sequence[Row], where: dict[str, Any], command: str) -> str:
-    """Machine, versions, date, command, and how to read the figures."""
+def measured(rows: Sequence[Row], where: dict[str, Any]) -> str:
+    """The days, the processor and the threads."""
     days = sorted({row["date"] for row in rows})
     over_days = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "nothing measured"
+    return f"{over_days}, {where['processor']}, {where['threads']} thread{'s' * (where['threads'] != 1)}"
+
+
+def head(rows: Sequence[Row], where: dict[str, Any], command: str) -> str:
+    """Machine, versions, date, command, and how to read the figures."""
     words = [
-        f"{over_days}, {where['processor']}, {where['threads']} thread{'s' * (where['threads'] != 1)}, "
+        f"{measured(rows, where)}, "
         f"torch {where['torch']}, headway {where['headway']}, its instruction set {where['isa']}. Batch 1, 8 heads.",
         "All sides of a case in turn in one process after two warm-ups; medians, and ratios of medians. × says how "
         "many times as fast headway is: above 1 it is faster. Backward is timed alone.",
@@ -66,7 +71,7 @@ def targets(rows: Sequence[Row], wanted: Sequence[Target] = TARGETS) -> str:
         [judged.target.what, judged.dtype, judged.wanted, judged.measured, judged.verdict, _worst(judged)]
         for judged in judge(rows, wanted)
     ]
-    return _titled("Targets", _table(["target", "dtype", "wanted", "measured", "verdict", "worst case"], lines))
+    return _titled("Targets", table(["target", "dtype", "wanted", "measured", "verdict", "worst case"], lines))
 
 
 def _worst(judged: Any) -> str:
@@ -80,7 +85,7 @@ def roofs(rows: Sequence[Row]) -> str:
         found = sorted(row["roof_gflops"] for row in rows if row["case"]["dtype"] == dtype and "roof_gflops" in row)
         if found:
             lines.append([dtype, *(f"{found[int(at * (len(found) - 1))]:,.0f}" for at in (0, 0.5, 1))])
-    return _titled("The roof, GFLOP/s", _table(["dtype", "lowest", "median", "highest"], lines))
+    return _titled("The roof, GFLOP/s", table(["dtype", "lowest", "median", "highest"], lines))
 
 
 def against_torch(rows: Sequence[Row]) -> str:
@@ -145,7 +150,7 @@ def window(rows: Sequence[Row]) -> str:
             ]
         )
     names = ["n", "dtype", "direction", "window, ms", "full causal, ms", "area", "time", "kernel"]
-    return _table(names, lines)
+    return table(names, lines)
 
 
 def decoding(rows: Sequence[Row]) -> str:
@@ -167,7 +172,7 @@ def decoding(rows: Sequence[Row]) -> str:
                 row["kernel"],
             ]
         )
-    return _table(["keys", "dtype", "ms", "GB/s", "of a copy", "× SDPA", "kernel"], lines)
+    return table(["keys", "dtype", "ms", "GB/s", "of a copy", "× SDPA", "kernel"], lines)
 
 
 def contiguous(rows: Sequence[Row]) -> str:
@@ -188,7 +193,7 @@ def contiguous(rows: Sequence[Row]) -> str:
                 row["kernel"],
             ]
         )
-    return _table(["row", "tokens", "encoding", "dtype", "direction", "ms", "over contiguous", "kernel"], lines)
+    return table(["row", "tokens", "encoding", "dtype", "direction", "ms", "over contiguous", "kernel"], lines)
 
 
 def memory(rows: Sequence[Row]) -> str:
@@ -204,7 +209,7 @@ def memory(rows: Sequence[Row]) -> str:
     return (
         said
         + f"kernel {found[0]['kernel']}: the most that was resident, beyond inputs and outputs.\n\n"
-        + (_table(names, [sizes, dense]))
+        + (table(names, [sizes, dense]))
     )
 
 
@@ -233,10 +238,8 @@ def models(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Sequ
 
 def models_head(rows: Sequence[Row], where: dict[str, Any], command: str) -> str:
     """Machine, versions, date, command, and what is done on either side."""
-    days = sorted({row["date"] for row in rows})
-    over_days = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "nothing measured"
     words = [
-        f"{over_days}, {where['processor']}, {where['threads']} thread{'s' * (where['threads'] != 1)}, "
+        f"{measured(rows, where)}, "
         f"torch {where['torch']}, transformers {where['transformers']}, headway {where['headway']}, its instruction "
         f"set {where['isa']}. All sides of a case in turn in one process; medians, and ratios of medians. Before any "
         "number is taken their outputs agree, of a training step its loss and gradients.",
@@ -260,7 +263,7 @@ def model_times(rows: Sequence[Row]) -> str:
             for side in others
         ]
         lines.append([case.model, case.tokens, case.dtype, _ms(row["ms"][OURS]), *cells])
-    return _table(["model", "tokens", "dtype", OURS, *others], lines)
+    return table(["model", "tokens", "dtype", OURS, *others], lines)
 
 
 def divisions(rows: Sequence[Row]) -> str:
@@ -271,7 +274,7 @@ def divisions(rows: Sequence[Row]) -> str:
         for case, side, parts in found
     ]
     names = list(found[0][2]) if found else []
-    return _table(["model", "tokens", "side", *names], lines)
+    return table(["model", "tokens", "side", *names], lines)
 
 
 def model_memory(rows: Sequence[Row]) -> str:
@@ -284,7 +287,7 @@ def model_memory(rows: Sequence[Row]) -> str:
         sizes = (row["bytes"].get(side) for side in sides)
         lines.append([case.model, case.tokens, *("–" if size is None else f"{size / 2**20:,.0f}" for size in sizes)])
     said = "MiB, forward and backward: the most that was resident, beyond parameters and their gradients"
-    return f"{said}\n\n{_table(['model', 'tokens', *sides], lines)}" if found else ""
+    return f"{said}\n\n{table(['model', 'tokens', *sides], lines)}" if found else ""
 
 
 # ---------------------------------------------------------------- how a table is written
@@ -310,10 +313,10 @@ def _by_length(
     for key, found in lines.items():
         more = [", ".join(dict.fromkeys(map(tell, found.values()))) for tell in (beside or {}).values()]
         said.append([*key, *more, *(cell(found[n]) if n in found else "–" for n in lengths)])
-    return _table([*fields, *(beside or {}), *(f"{n:,}" for n in lengths)], said)
+    return table([*fields, *(beside or {}), *(f"{n:,}" for n in lengths)], said)
 
 
-def _table(names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def table(names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     if not lines:
         return ""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (names, ["---"] * len(names), *lines))

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import torch
 
 from ..errors import HeadwayError
+from ..extras import need
 from ..vectors import Vectors, Word2Vec, Words
 from ..vectors._evaluate import word_similarity
-from ..vectors._extra import need
 from ..vectors._text import WordCorpus
 from ..vectors.glove import GloVe
 from . import report
@@ -224,10 +224,9 @@ def markdown(rows: list[Row], where: dict[str, Any], command: str) -> str:
 
 
 def _head(rows: list[Row], where: dict[str, Any], text: str) -> str:
-    one, days = rows[0], sorted({row["date"] for row in rows})
+    one = rows[0]
     return (
-        f"{' to '.join(dict.fromkeys((days[0], days[-1])))}, {where['processor']}, {where['threads']} "
-        f"thread{'s' * (where['threads'] != 1)} for either, torch {where['torch']}, gensim {where['gensim']}, headway "
+        f"{report.measured(rows, where)} for either, torch {where['torch']}, gensim {where['gensim']}, headway "
         f"{where['headway']}. The text {text}: {one['documents']:,} documents, {one['tokens']:,} tokens of a "
         f"vocabulary of {one['words']:,} words, the same for either. Spearman's correlation on {where['pairs']}, over "
         "the pairs of which both words are in the vocabulary. Time from tokens to vectors, GloVe's counting and all "
@@ -237,7 +236,7 @@ def _head(rows: list[Row], where: dict[str, Any], text: str) -> str:
 
 def _table(rows: list[Row]) -> str:
     names = ["way", "options", "epochs", "Spearman", "pairs", "time, s", "words a second"]
-    lines = [names, ["---"] * len(names)]
+    lines = []
     for row in rows:
         hidden = ("epochs", "min_count")
         options = ", ".join(f"{name} {value:g}" for name, value in row["case"]["options"] if name not in hidden)
@@ -252,7 +251,7 @@ def _table(rows: list[Row]) -> str:
                 f"{row['words_a_second']:,.0f}",
             ]
         )
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return report.table(names, lines)
 
 
 def _documents(path: Path) -> tuple[list[str], str]:

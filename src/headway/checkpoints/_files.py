@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadwayError
+from ..extras import need
 from ..files import whole
 
 CONFIG = "config.json"
@@ -127,14 +128,11 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ModuleNotFoundError as error:
-        raise HeadwayError("reading checkpoints needs safetensors: pip install 'headway[checkpoints]'") from error
+    library = need("safetensors", "reading checkpoints", "checkpoints")
     if not path.is_file():
         raise HeadwayError(f"{path} is missing: the index names it, give a folder that is whole")
     try:
-        with safe_open(path, framework="pt") as file:
+        with library.safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+    except (library.SafetensorError, OSError) as error:
         raise HeadwayError(f"{path} is damaged ({error}): get it again") from error

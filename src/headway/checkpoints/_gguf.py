@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadwayError
+from ..extras import need
 from ._rules import Paired
 
 MAGIC = b"GGUF"
@@ -83,10 +84,7 @@ def read_gguf(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     Raises HeadwayError for a file that is damaged, cut off or says what cannot be, and for an architecture that is not
     one of KINDS.
     """
-    try:
-        import gguf.quants  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise HeadwayError("reading GGUF needs the package gguf: pip install 'headway[checkpoints]'") from error
+    need("gguf", "reading GGUF", "checkpoints")
     with _opened(path) as cursor:
         metadata, entries = _header(cursor)
         start = -(-cursor.at // cursor.alignment(metadata)) * cursor.alignment(metadata)

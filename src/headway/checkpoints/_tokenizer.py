@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HeadwayError
+from ..extras import need
 from ._files import _json, check_folder
 from ._gguf import read_metadata
 
@@ -41,10 +42,7 @@ def tokenizer(path: str | Path) -> Tokenizer:
     Raises HeadwayError where there is none of these, for a damaged file, and for a kind of GGUF that is not known.
     Cite: Sennrich et al. 2016; Radford et al. 2019 (bytes); Wu et al. 2016 (WordPiece).
     """
-    try:
-        import tokenizers
-    except ModuleNotFoundError as error:
-        raise HeadwayError("reading a tokenizer needs tokenizers: pip install 'headway[checkpoints]'") from error
+    tokenizers = need("tokenizers", "reading a tokenizer", "checkpoints")
     path = Path(path)
     if path.suffix == ".gguf":
         return _of_pairs(path, read_metadata(path))

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 def console() -> Console:
@@ -14,6 +21,39 @@ def console() -> Console:
 
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=120)
+
+
+@contextmanager
+def going_on(out: str | Path) -> Iterator[None]:
+    """Work that leaves in ``out`` what is done: where it is stopped, says so and ends with 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"headway: stopped; the same command goes on from what is in {out}", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def points(out: Console, sentences: Sequence[str], style: str = "") -> None:
+    """Prints sentences, each as it is."""
+    for sentence in sentences:
+        out.print(f"• {sentence}", style=style, markup=False)
+
+
+def table(titles: Sequence[str], lines: Sequence[Sequence[str]], **column: Any) -> Table:
+    """A table of a report: the first column to the left, what the report prints **bold** in green.
+
+    column   options of every column, such as no_wrap
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    made = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for number, title in enumerate(titles):
+        made.add_column(title, justify="right" if number else "left", **column)
+    for line in lines:
+        made.add_row(*(f"[bold green]{escape(c.replace('**', ''))}[/]" if "**" in c else escape(c) for c in line))
+    return made
 
 
 class Progress:

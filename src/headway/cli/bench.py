@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ import typer
 
 from ..bench.cases import FULL, MODEL_PARTS, MODELS, PARTS, QUICK, QUICK_MODELS, AnyCase
 from ..errors import HeadwayError
-from ._console import console
+from ._console import console, going_on
 from .compare import numbers, split_names
 
 if TYPE_CHECKING:
@@ -92,18 +91,14 @@ def run(
     screen = Screen(console())
     to: Any = {"fresh": fresh, "command": _typed(context), "watch": screen.watch()}
     results: Results
-    try:
-        with screen:
-            if vectors is not None:
-                results = bench_vectors(PLAN, vectors, out, **to)
-            elif models is None:
-                results = bench(replace(QUICK if quick else FULL, **given), out, **to)
-            else:
-                _only_of_models(given)
-                results = bench_models(replace(QUICK_MODELS if quick else MODELS, **given), models, out, **to)
-    except KeyboardInterrupt:
-        print(f"headway: stopped; the same command goes on from what is in {out}", file=sys.stderr)
-        raise typer.Exit(130) from None
+    with going_on(out), screen:
+        if vectors is not None:
+            results = bench_vectors(PLAN, vectors, out, **to)
+        elif models is None:
+            results = bench(replace(QUICK if quick else FULL, **given), out, **to)
+        else:
+            _only_of_models(given)
+            results = bench_models(replace(QUICK_MODELS if quick else MODELS, **given), models, out, **to)
     written: tuple[str, ...] = ("bench.md", "roof.png", "rows.jsonl")
     if models is not None:
         written = ("models.md", "models.jsonl")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ import typer
 from ..errors import HeadwayError
 from ..positions._naming import split_outside
 from ..study.protocol import Protocol
-from ._console import console
+from ._console import console, going_on
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -61,30 +60,26 @@ def run(
     from .. import study
 
     screen = Screen(console())
-    try:
-        with screen:
-            results = study.compare(
-                corpus,
-                study.DEFAULT_ENCODINGS if encodings is None else split_names(encodings),
-                baselines=[] if baselines == "none" else split_names(baselines),
-                train_length=train_length,
-                lengths=None if lengths is None else numbers(lengths),
-                seeds=seeds,
-                layers=layers,
-                width=width,
-                heads=heads,
-                steps=steps,
-                minutes=minutes,
-                batch=batch,
-                learning_rate=learning_rate,
-                recall_steps=recall_steps,
-                device=device,
-                out=out,
-                watch=screen.watch(),
-            )
-    except KeyboardInterrupt:
-        print(f"headway: stopped; the same command goes on from what is in {out}", file=sys.stderr)
-        raise typer.Exit(130) from None
+    with going_on(out), screen:
+        results = study.compare(
+            corpus,
+            study.DEFAULT_ENCODINGS if encodings is None else split_names(encodings),
+            baselines=[] if baselines == "none" else split_names(baselines),
+            train_length=train_length,
+            lengths=None if lengths is None else numbers(lengths),
+            seeds=seeds,
+            layers=layers,
+            width=width,
+            heads=heads,
+            steps=steps,
+            minutes=minutes,
+            batch=batch,
+            learning_rate=learning_rate,
+            recall_steps=recall_steps,
+            device=device,
+            out=out,
+            watch=screen.watch(),
+        )
     screen.conclude(results, out)
 
 

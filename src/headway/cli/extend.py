@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import HeadwayError
-from ._console import Progress, console
+from ._console import Progress, console, going_on, points, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,24 +63,20 @@ def run(
     say = console()
     if words is not None and text is not None:
         tokens, first = _tokens(checkpoints.tokenizer(model), words)
-        with Progress(say) as progress:
-            try:
-                found = extension.measure(
-                    loaded,
-                    tokens,
-                    methods,
-                    factor=factor,
-                    out=out_dir,
-                    window=window,
-                    length=length,
-                    windows=windows,
-                    first=first,
-                    names=(model.stem if model.suffix == ".gguf" else model.resolve().name, text.name),
-                    watch=progress.tell,
-                )
-            except KeyboardInterrupt:
-                print(f"headway: stopped; the same command goes on from what is in {out_dir}", file=sys.stderr)
-                raise typer.Exit(130) from None
+        with going_on(out_dir), Progress(say) as progress:
+            found = extension.measure(
+                loaded,
+                tokens,
+                methods,
+                factor=factor,
+                out=out_dir,
+                window=window,
+                length=length,
+                windows=windows,
+                first=first,
+                names=(model.stem if model.suffix == ".gguf" else model.resolve().name, text.name),
+                watch=progress.tell,
+            )
         found.write(out_dir)
         _show(say, found)
         say.print(f"\n{out_dir}/extension.md, {out_dir}/extension.png, {out_dir}/results.jsonl", soft_wrap=True)
@@ -109,19 +104,7 @@ def _tokens(tokenizer: Any, text: str) -> tuple[list[int], list[int]]:
 
 
 def _show(out: Console, found: Extension) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
-    for sentence in found.protocol():
-        out.print(f"• {escape(sentence)}", style="dim")
-    titles, lines = found.table()
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for number, title in enumerate(titles):
-        table.add_column(title, justify="right" if number else "left", no_wrap=True)
-    for line in lines:
-        table.add_row(*(f"[bold green]{c.replace('**', '')}[/]" if c.startswith("**") else c for c in line))
+    points(out, found.protocol(), style="dim")
     out.print("\n[bold]Perplexity by position[/bold]")
-    out.print(table)
-    for sentence in found.conclusions():
-        out.print(f"• {escape(sentence)}")
+    out.print(table(*found.table(), no_wrap=True))
+    points(out, found.conclusions())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import typer
 
 from ..errors import HeadwayError
 from ..study.word_vectors import Protocol
-from ._console import Progress, console
+from ._console import Progress, console, going_on, points, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,20 +75,16 @@ def compare(
     )
     names = None if ways is None else split(ways, "--ways")
     say = console()
-    with Progress(say) as progress:
-        try:
-            found = word_vectors.compare(
-                corpus,
-                names,
-                out=out,
-                protocol=protocol,
-                seeds=seeds,
-                planned=lambda sentences: _points(say, "The protocol, fixed before any result is seen", sentences),
-                watch=progress.tell,
-            )
-        except KeyboardInterrupt:
-            print(f"headway: stopped; the same command goes on from what is in {out}", file=sys.stderr)
-            raise typer.Exit(130) from None
+    with going_on(out), Progress(say) as progress:
+        found = word_vectors.compare(
+            corpus,
+            names,
+            out=out,
+            protocol=protocol,
+            seeds=seeds,
+            planned=lambda sentences: _points(say, "The protocol, fixed before any result is seen", sentences),
+            watch=progress.tell,
+        )
     found.write(out)
     _show(say, found)
     say.print(f"\n{out}/vectors.md, {out}/vectors-scores.png, {out}/vectors-map.png, {out}/vectors/", soft_wrap=True)
@@ -288,7 +283,7 @@ def _ranked(title: str, found: Sequence[tuple[str, float]]) -> None:
 
 
 def _write(rows: Any, out: Path) -> None:
-    from ..vectors._extra import need
+    from ..extras import need
 
     try:
         if out.suffix == ".npy":
@@ -300,27 +295,16 @@ def _write(rows: Any, out: Path) -> None:
 
 
 def _points(out: Console, title: str, sentences: Sequence[str]) -> None:
-    from rich.markup import escape
-
     out.print(f"[bold]{title}[/bold]")
-    for sentence in sentences:
-        out.print(f"• {escape(sentence)}", style="dim")
+    points(out, sentences, style="dim")
 
 
 def _show(out: Console, found: Comparison) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.markup import escape
-    from rich.table import Table
 
-    for title, part in found.parts():
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        titles, *lines = part
-        for number, name in enumerate(titles):
-            table.add_column(name, justify="right" if number else "left", overflow="fold")
-        for line in lines:
-            table.add_row(*(f"[bold green]{escape(c.replace('**', ''))}[/]" if "**" in c else escape(c) for c in line))
+    for title, (titles, *lines) in found.parts():
         out.print(f"\n[bold]{title}[/bold]")
-        out.print(table)
+        out.print(table(titles, lines, overflow="fold"))
     for note in found.footnotes():
         out.print(note, style="dim", markup=False)
     for word, its in found.neighbours().items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,8 @@ class TransformerConfig:
     kernel: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "embed_dim", "num_layers", "num_heads", "feed_forward_dim"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise HeadwayError(f"{name} is {value}: give at least 1")
+        sizes = ("vocab_size", "embed_dim", "num_layers", "num_heads", "feed_forward_dim")
+        given = {name: getattr(self, name) for name in sizes}
+        need_positive(**{name: value for name, value in given.items() if value is not None})
         if not 0 <= self.dropout < 1:
             raise HeadwayError(f"dropout is {self.dropout}: give at least 0 and less than 1")

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 
 CELLS: dict[str, type[nn.LSTM] | type[nn.RNN]] = {"lstm": nn.LSTM, "rnn": nn.RNN}
 GATES = {"lstm": 4, "rnn": 1}
@@ -132,6 +132,4 @@ class RecurrentLM(nn.Module):
 def _check(cell: str, **sizes: int) -> None:
     if cell not in CELLS:
         raise HeadwayError(f"cell is {cell!r}: give {' or '.join(map(repr, CELLS))}")
-    for name, value in sizes.items():
-        if value < 1:
-            raise HeadwayError(f"{name} is {value}: give at least 1")
+    need_positive(**sizes)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..attention import attention
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 from ..masks import Mask
 from ..positions._base import PositionEncoding
 from .cache import KeyValueCache, continued, joined
@@ -311,9 +311,7 @@ def _check_sizes(
     embed_dim: int, num_heads: int, num_kv_heads: int | None, head_dim: int | None, **widths: int | None
 ) -> None:
     sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim}
-    for name, value in (sizes | widths).items():
-        if value is not None and value < 1:
-            raise HeadwayError(f"{name} is {value}: give at least 1")
+    need_positive(**{name: value for name, value in (sizes | widths).items() if value is not None})
     if head_dim is None and embed_dim % num_heads:
         lower = embed_dim // num_heads * num_heads
         choices = " or ".join(str(size) for size in (lower, lower + num_heads) if size)

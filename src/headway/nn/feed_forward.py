@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -65,9 +65,7 @@ class FeedForward(nn.Module):
     ) -> None:
         if activation not in ACTIVATIONS:
             raise HeadwayError(f"activation is {activation!r}: give one of {', '.join(ACTIVATIONS)}")
-        for name, value in (("embed_dim", embed_dim), ("hidden_dim", hidden_dim)):
-            if value < 1:
-                raise HeadwayError(f"{name} is {value}: give at least 1")
+        need_positive(embed_dim=embed_dim, hidden_dim=hidden_dim)
         super().__init__()
         self.activation = activation
         self.up_proj = nn.Linear(embed_dim, hidden_dim, bias=bias)

@@ -250,13 +250,6 @@ IDLE = [(hook, name, getattr(PositionEncoding, name)) for hook, names in HOOKS.i
 # ---------------------------------------------------------------- what several encodings need
 
 
-def need_positive(**sizes: float) -> None:
-    """Raises unless each size is at least 1."""
-    for name, value in sizes.items():
-        if value < 1:
-            raise HeadwayError(f"{name} is {value}: give at least 1")
-
-
 def need_base(base: float) -> None:
     """Raises unless a base of frequencies is above 1."""
     if not 1 < base < math.inf:

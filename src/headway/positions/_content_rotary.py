@@ -7,10 +7,10 @@ from dataclasses import replace
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
-from ._base import Input, need_positive, need_width
+from ..errors import HeadwayError, need_positive
+from ._base import Input, need_width
 from ._content import Contextual, heads_of_keys
-from ._rotary import Rotary, turned
+from ._rotary import Rotary
 
 
 class ContentRotary(Contextual, Rotary):
@@ -63,7 +63,7 @@ class ContentRotary(Contextual, Rotary):
                     f"the heads of the keys as num_kv_heads"
                 )
             cos, sin = (part.repeat_interleave(x.shape[1] // cos.shape[1], dim=1) for part in (cos, sin))
-        return turned(x, cos, sin, self.layout)
+        return self.turn(x, cos, sin, self.layout)
 
     def oracle_head(self, h: int) -> int:
         """The head of the keys that query head h looks at."""

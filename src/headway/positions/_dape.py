@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 from ..terms import Bias, DistanceBias, ScoreMap, Stretched
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive
+from ._base import Input, Pair, PositionEncoding, Terms
 from ._evaluate import distance_bias
 from .alibi import ALiBi
 

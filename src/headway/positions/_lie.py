@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
-from ._base import Pair, PositionEncoding, need_positive, need_width
+from ..errors import HeadwayError, need_positive
+from ._base import Pair, PositionEncoding, need_width
 
 
 class LieRotary(PositionEncoding):

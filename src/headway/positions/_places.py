@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
-from ._base import PositionEncoding, added, at, need_positive, need_width, readable
+from ..errors import HeadwayError, need_positive
+from ._base import PositionEncoding, added, at, need_width, readable
 
 
 class Places(PositionEncoding):

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from torch import nn
 
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 from ..masks import Chunked, Mask, Window
-from ._base import PositionEncoding, need_positive
+from ._base import PositionEncoding
 from ._rotary import Rotary
 from .llama4_temperature import Llama4Temperature
 from .nope import NoPE

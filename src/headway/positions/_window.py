@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 from ..terms import Clip, DistanceBias, Grid, Rows
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive
+from ._base import Input, Pair, PositionEncoding, Terms
 
 
 class Windowed(PositionEncoding):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
-from ._base import Pair, PositionEncoding, need_base, need_positive, rates
+from ..errors import HeadwayError, need_positive
+from ._base import Pair, PositionEncoding, need_base, rates
 from ._rotary import Rotary
 
 

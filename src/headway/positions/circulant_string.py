@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
-from ._base import Pair, PositionEncoding, need_positive, need_width
+from ..errors import HeadwayError, need_positive
+from ._base import Pair, PositionEncoding, need_width
 from ._lie import for_heads, need_divisor
 
 

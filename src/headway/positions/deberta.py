@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 from ..terms import Clip, RelativeKeys, RelativeQueries, Rows, Steps
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive, normal
+from ._base import Input, Pair, PositionEncoding, Terms, normal
 from ._layers import linear, linear_by_hand, normed, normed_by_hand
 
 PARTS = ("c2p", "p2c")

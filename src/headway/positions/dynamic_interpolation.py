@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ._base import PositionEncoding, need_positive, oracle_length, total_length
+from ..errors import need_positive
+from ._base import PositionEncoding, oracle_length, total_length
 from ._rescaled import Rescaled
 
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ._base import PositionEncoding, need_positive, oracle_length, total_length
+from ..errors import need_positive
+from ._base import PositionEncoding, oracle_length, total_length
 from ._rescaled import Rescaled, need_factor
 from .ntk_aware import need_slow_pairs
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import HeadwayError
-from ._base import Pair, PositionEncoding, need_positive
+from ..errors import HeadwayError, need_positive
+from ._base import Pair, PositionEncoding
 from ._layers import linear, linear_by_hand, normed, normed_by_hand
 from ._window import Windowed, two
 

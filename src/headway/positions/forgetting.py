@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..coordinates import Coordinates
+from ..errors import need_positive
 from ..terms import TokenBias
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive, normal
+from ._base import Input, Pair, PositionEncoding, Terms, normal
 from ._content import Contextual, projected, summed
 
 

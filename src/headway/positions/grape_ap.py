@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 from ..terms import DenseBias
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive
+from ._base import Input, Pair, PositionEncoding, Terms
 from ._content import Contextual, projected
 from ._rotary import turned
 from .alibi import ALiBi

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
+from ..errors import need_positive
 from ..terms import DistanceBias, Power, Product
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive
+from ._base import Input, Pair, PositionEncoding, Terms
 
 
 class KERPLEPower(PositionEncoding):

@@ -9,12 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 from ._base import (
     PositionEncoding,
     added,
     at,
-    need_positive,
     need_width,
     normal,
     oracle_length,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from ..coordinates import Coordinates
+from ..errors import need_positive
 from ..terms import Sink
-from ._base import Input, PositionEncoding, Terms, need_positive, normal
+from ._base import Input, PositionEncoding, Terms, normal
 
 
 class LearnedSink(PositionEncoding):

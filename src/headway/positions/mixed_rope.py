@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
-from ._base import Pair, PositionEncoding, need_base, need_positive, need_width
+from ..errors import HeadwayError, need_positive
+from ._base import Pair, PositionEncoding, need_base, need_width
 from ._lie import for_heads, need_divisor
-from ._rotary import Rotary, turned
+from ._rotary import Rotary
 
 
 class MixedRoPE(Rotary):
@@ -62,7 +62,7 @@ class MixedRoPE(Rotary):
         """x [batch, num_heads or num_kv_heads, n, head_dim] turned, in float32 or wider."""
         need_width(x, "head_dim", self.head_dim)
         cos, sin = for_heads(x, self.num_heads, *self.place(coordinates).tables)
-        return turned(x, cos, sin, self.layout)
+        return self.turn(x, cos, sin, self.layout)
 
     def oracle_angle(self, pair: Pair, c: int, token: int) -> float:
         h = pair.h * (self.num_kv_heads or self.num_heads) // self.num_heads

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from ..coordinates import Coordinates
+from ..errors import need_positive
 from ..terms import Clip, RelativeKeys, Rows
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive
+from ._base import Input, Pair, PositionEncoding, Terms
 
 
 class MusicTransformer(PositionEncoding):

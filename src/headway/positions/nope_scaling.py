@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
-from ._base import Pair, PositionEncoding, need_positive
+from ..errors import HeadwayError, need_positive
+from ._base import Pair, PositionEncoding
 from ._temperature import Scaling
 
 

@@ -7,8 +7,8 @@ import math
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
-from ._base import PositionEncoding, need_positive
+from ..errors import HeadwayError, need_positive
+from ._base import PositionEncoding
 from ._rescaled import Rescaled, need_factor
 
 

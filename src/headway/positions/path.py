@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 from ..terms import Product
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive, normal
+from ._base import Input, Pair, PositionEncoding, Terms, normal
 from ._content import Contextual, convolved, heads_of_keys, projected
 
 CHUNK = 64

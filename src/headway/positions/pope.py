@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ._base import Pair, PositionEncoding, angles, need_base, need_positive, need_width, rates
+from ..errors import need_positive
+from ._base import Pair, PositionEncoding, angles, need_base, need_width, rates
 
 
 class PoPE(PositionEncoding):

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
-from ._base import PositionEncoding, at, need_positive, oracle_length, readable, stream_length
+from ..errors import HeadwayError, need_positive
+from ._base import PositionEncoding, at, oracle_length, readable, stream_length
 
 WORD = 0xFFFFFFFF
 

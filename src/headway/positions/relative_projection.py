@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
+from ..errors import need_positive
 from ..terms import DenseBias
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive, normal
+from ._base import Input, Pair, PositionEncoding, Terms, normal
 from ._content import Contextual, projected
 
 

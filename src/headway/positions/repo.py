@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
-from ._base import Input, Pair, PositionEncoding, need_positive, need_width
+from ..errors import HeadwayError, need_positive
+from ._base import Input, Pair, PositionEncoding, need_width
 from ._compose import Compose
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ._base import Input, Pair, PositionEncoding, need_base, need_positive, rates
+from ..errors import need_positive
+from ._base import Input, Pair, PositionEncoding, need_base, rates
 from ._content_rotary import ContentRotary
 from .repo import assigned, drawn, literally
 

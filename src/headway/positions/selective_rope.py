@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
-from ._base import Pair, PositionEncoding, need_base, need_positive, normal, rates
+from ..errors import HeadwayError, need_positive
+from ._base import Pair, PositionEncoding, need_base, normal, rates
 from ._content import convolved, projected, summed
 from ._content_rotary import ContentRotary
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
+from ..errors import need_positive
 from ..terms import Clip, RelativeKeys, RelativeValues, Rows
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive
+from ._base import Input, Pair, PositionEncoding, Terms
 
 
 class Shaw(PositionEncoding):

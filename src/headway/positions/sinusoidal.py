@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
-from ._base import PositionEncoding, added, angles, at, need_base, need_positive, need_width, rates
+from ..errors import HeadwayError, need_positive
+from ._base import PositionEncoding, added, angles, at, need_base, need_width, rates
 
 VARIANTS = ("paper", "tensor2tensor")
 

@@ -7,8 +7,9 @@ import math
 import torch
 
 from ..coordinates import Coordinates
+from ..errors import need_positive
 from ..terms import Sink
-from ._base import Input, PositionEncoding, Terms, need_positive
+from ._base import Input, PositionEncoding, Terms
 
 
 class SoftmaxOne(PositionEncoding):

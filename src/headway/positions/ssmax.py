@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ._base import Pair, PositionEncoding, need_positive
+from ..errors import need_positive
+from ._base import Pair, PositionEncoding
 from ._temperature import Scaling, log_of_seen, number_seen
 
 

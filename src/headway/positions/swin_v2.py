@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 from ..terms import Temperature
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive
+from ._base import Input, Pair, PositionEncoding, Terms
 from ._layers import linear, linear_by_hand
 from ._window import Windowed, two
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 from ..terms import DistanceBias, Rows, Steps
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive, normal
+from ._base import Input, Pair, PositionEncoding, Terms, normal
 
 
 class T5(PositionEncoding):

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 from ..terms import RelativeKeys, Sinusoids
-from ._base import Input, Pair, PositionEncoding, Terms, need_base, need_positive, normal, rates
+from ._base import Input, Pair, PositionEncoding, Terms, need_base, normal, rates
 
 
 class TransformerXL(PositionEncoding):

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 from ..terms import Classes, DistanceBias, Rows
-from ._base import Input, Pair, PositionEncoding, Terms, need_positive, normal, readable
+from ._base import Input, Pair, PositionEncoding, Terms, normal, readable
 from ._layers import normed, normed_by_hand
 
 

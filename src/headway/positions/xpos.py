@@ -10,7 +10,7 @@ from torch import Tensor
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ._base import Pair, PositionEncoding, need_base, need_width, rates
-from ._rotary import Rotary, turned
+from ._rotary import Rotary
 
 REACH = {torch.float16: 8.0}
 """How far the logarithm of the factor may go on either side of 0; 80 in the wider formats."""
@@ -81,7 +81,7 @@ class XPos(Rotary):
         cos, sin, fading = self.place(coordinates).tables
         reach = REACH.get(x.dtype, 80.0)
         factor = (sign * fading).clamp(-reach, reach).exp()
-        return turned(x, factor * cos, factor * sin, self.layout)
+        return self.turn(x, factor * cos, factor * sin, self.layout)
 
     def oracle(self, pair: Pair) -> float:
         total = 0.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import HeadwayError
-from ..vectors._extra import need
+from ..extras import need
 from .corpora import read as read_text
 
 DEFAULT_NAME = "enwiki sample in gensim"

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from ..checkpoints import ARCHITECTURES, Checkpoint, Config
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 from ..masks import Mask, Window
 from ..models import Decoder
 from ..nn import pack, unpack
@@ -400,9 +400,7 @@ def _measured(
 
 def _cut(tokens: Sequence[int], length: int, windows: int, first: Sequence[int]) -> list[Tensor]:
     """Windows of length + 1 tokens, the last of which is only predicted."""
-    for name, value in (("length", length), ("windows", windows)):
-        if value < 1:
-            raise HeadwayError(f"{name} is {value}: give at least 1")
+    need_positive(length=length, windows=windows)
     own = length + 1 - len(first)
     if len(tokens) < own:
         raise HeadwayError(

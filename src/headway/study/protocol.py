@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 
 PROTOCOL_VERSION = 1
 """Changes whenever the same settings would no longer give the same numbers."""
@@ -60,9 +60,8 @@ class Protocol:
     RECALL_LEARNING_RATE = 1e-2
 
     def __post_init__(self) -> None:
-        for name in ("train_length", "layers", "width", "heads", "steps", "batch", "evaluation_bytes"):
-            if getattr(self, name) < 1:
-                raise HeadwayError(f"{name} is {getattr(self, name)}: give at least 1")
+        sizes = ("train_length", "layers", "width", "heads", "steps", "batch", "evaluation_bytes")
+        need_positive(**{name: getattr(self, name) for name in sizes})
         if self.train_length < 2 or not self.lengths or min(self.lengths) < 2:
             raise HeadwayError(
                 f"train_length is {self.train_length} and lengths are {list(self.lengths)}: give at least one "

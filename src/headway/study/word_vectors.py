@@ -23,10 +23,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
+from ..extras import need
 from ..vectors import VECTORS, Vectors, Vocabulary, load, word_analogies, word_similarity
 from ..vectors._evaluate import pairs_of
-from ..vectors._extra import need
+from ..vectors._text import part_of
 from ._word_vectors_report import BASELINE, PUBLISHED, Comparison, protocol_of
 from ._word_vectors_task import NextWord, build, inputs_of
 from ._word_vectors_text import Texts, read
@@ -114,9 +115,7 @@ class Protocol:
 
     def __post_init__(self) -> None:
         sizes = ("dim", "min_count", "max_words", "predicted", "steps", "batch", "length", "bert_steps")
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise HeadwayError(f"{name} is {getattr(self, name)}: give at least 1")
+        need_positive(**{name: getattr(self, name) for name in sizes})
 
     @property
     def training(self) -> Training:
@@ -292,11 +291,11 @@ class Bench:
             if way != BASELINE:
                 work = FIT_WORK.get(way, 0.5)
                 share = work / (1 + work)
-                vectors = self._fitted(way, seed, store, lambda part: tell(share * part))
+                vectors = self._fitted(way, seed, store, part_of(tell, 0.0, share))
                 facts |= self._measured(vectors) | self._size(way, seed, store)
                 inputs = attempt(inputs_of, vectors, self.vocabulary)
             if not isinstance(inputs, dict):
-                facts |= self._transformer(way, inputs, seed, store, lambda part: tell(share + (1 - share) * part))
+                facts |= self._transformer(way, inputs, seed, store, part_of(tell, share, 1 - share))
             else:
                 facts["nats_per_word"] = inputs
         except HeadwayError as error:

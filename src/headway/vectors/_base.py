@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from ..errors import HeadwayError
-from ._text import Tokenizer, Vocabulary, Watch, WordCorpus, Words
+from ._text import Tokenizer, Vocabulary, Watch, WordCorpus, Words, nobody
 
 MOST_BYTES = 2**33
 """The largest matrix that is made of the vectors of words."""
@@ -35,14 +35,15 @@ class Vectors(ABC):
     name: ClassVar[str]
     """The name in the table VECTORS."""
 
-    words: tuple[str, ...] = ()
+    words: tuple[str, ...]
     """The vocabulary, most frequent first."""
-    counts: Tensor | None = None
+    counts: Tensor | None
     """How often each word occurred, int64 [words]; None where a file did not say."""
 
     def __init__(self, *, min_count: int = 1, max_words: int | None = None, tokenizer: Tokenizer | None = None) -> None:
         self.min_count, self.max_words = min_count, max_words
         self.tokenizer: Tokenizer = tokenizer or Words()
+        self._take(())
 
     # ---------------------------------------------------------------- from texts
 
@@ -54,7 +55,7 @@ class Vectors(ABC):
         corpus = WordCorpus.of(texts, self.tokenizer, min_count=self.min_count, max_words=self.max_words)
         self._take(corpus.words, corpus.counts)
         try:
-            self._fit(corpus, watch or _nobody)
+            self._fit(corpus, watch or nobody)
         except BaseException:
             self._take(())  # words without vectors are worse than none
             raise
@@ -84,7 +85,7 @@ class Vectors(ABC):
 
     def __contains__(self, word: object) -> bool:
         """True where ``vector(word)`` gives one."""
-        return word in self.index if self.words else False
+        return word in self.index
 
     def vector(self, word: str) -> Tensor:
         """The vector of a word, float32 [dim]; raises HeadwayError for one that there is none for."""
@@ -231,10 +232,12 @@ class Table(Vectors):
     """Vectors that are the rows of one matrix, ``matrix`` float32 [words, dim]."""
 
     matrix: Tensor
+    _dim: int
+    """What was asked for, until there is a matrix that says."""
 
     @property
     def dim(self) -> int:
-        return self.matrix.shape[1]
+        return self._dim
 
     def rows(self, ids: Tensor) -> Tensor:
         return self.matrix[ids]
@@ -247,7 +250,7 @@ class Table(Vectors):
     _units: Tensor | None = None
 
     def _set(self, matrix: Tensor) -> None:
-        self.matrix, self._units = matrix, None
+        self.matrix, self._units, self._dim = matrix, None, matrix.shape[1]
 
     def _tensors(self) -> dict[str, Tensor]:
         return {"vectors": self.matrix}
@@ -260,7 +263,3 @@ class Table(Vectors):
                 f"the vectors have shape {shape} and there are {len(self.words)} words: the file is broken"
             )
         self._set(matrix.float())
-
-
-def _nobody(part: float) -> None:
-    """Watches nothing."""

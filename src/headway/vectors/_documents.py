@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadwayError
+from ..extras import need
 from ._base import Vectors
-from ._extra import need
 from ._text import Watch, WordCorpus
 
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadwayError
+from ..extras import need
 from ..files import whole
 from . import _fasttext_bin, _formats
 from ._base import Vectors
-from ._extra import need
 from ._pretrained import Pretrained, tokenizer_of
 from ._text import Tokenizer, described, tokenizer_from
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor
-
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 from ._base import Table
 from ._text import Tokenizer, Watch, WordCorpus
 
@@ -41,10 +39,7 @@ class NegativeSampling(Table):
         super().__init__(min_count=min_count, max_words=max_words, tokenizer=tokenizer)
         if architecture not in ARCHITECTURES:
             raise HeadwayError(f"architecture is {architecture!r}: give 'skip-gram' or 'cbow'")
-        sizes = {"dim": dim, "window": window, "negative": negative, "epochs": epochs, "workers": workers}
-        for name, size in sizes.items():
-            if size < 1:
-                raise HeadwayError(f"{name} is {size}: give at least 1")
+        need_positive(dim=dim, window=window, negative=negative, epochs=epochs, workers=workers)
         if not 0 <= subsample < 1:
             raise HeadwayError(f"subsample is {subsample}: give a share of all words such as 0.001, or 0 to keep all")
         if not 0 < learning_rate <= 1:
@@ -54,14 +49,6 @@ class NegativeSampling(Table):
         self._dim, self.window, self.architecture, self.negative = dim, window, architecture, negative
         self.epochs, self.subsample, self.learning_rate = epochs, subsample, learning_rate
         self.seed, self.workers = seed, workers
-
-    @property
-    def dim(self) -> int:
-        return self._dim
-
-    def _set(self, matrix: Tensor) -> None:
-        super()._set(matrix)
-        self._dim = matrix.shape[1]
 
     def _settings(self) -> dict[str, Any]:
         """The options as gensim calls them; the vocabulary is made already, and in its order."""

@@ -15,10 +15,20 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadwayError
-from ._extra import need
+from ..extras import need
 
 Watch = Callable[[float], None]
 """Is told the part of the work that is done, 0 … 1."""
+
+
+def nobody(part: float) -> None:
+    """Watches nothing."""
+
+
+def part_of(watch: Watch, start: float, size: float) -> Watch:
+    """Tells of a part of the work, which is 0 … 1 by itself."""
+    return lambda part: watch(start + size * part)
+
 
 HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _PIECES = re.compile(rf"[{HAN}]+|[^\W_{HAN}]+(?:['’][^\W_{HAN}]+)*")

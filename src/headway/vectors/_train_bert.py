@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from ..checkpoints import BERT, Checkpoint, Config, load, save
 from ..checkpoints import tokenizer as read_tokenizer
 from ..errors import HeadwayError
+from ..extras import need
 from ..files import read_checkpoint, whole, write_checkpoint
 from ..models import Encoder
-from ._extra import need
-from ._text import Watch, need_texts
+from ._text import Watch, need_texts, nobody
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CLS, SEP, MASK = (SPECIAL.index(token) for token in ("[CLS]", "[SEP]", "[MASK]"))
@@ -155,7 +155,7 @@ def train_bert(
         train, held_out = _split(_stream(texts, pieces), length)
         logs = _frequencies(train, pieces.get_vocab_size())
         model = _drawn(settings.config(len(logs)), logs, seed)
-        _train(model, train, logs, held_out, settings, out, watch or (lambda part: None))
+        _train(model, train, logs, held_out, settings, out, watch or nobody)
         save(model, out)
         (out / STATE).unlink(missing_ok=True)
     if watch is not None:

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from .. import checkpoints
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 from ..masks import Padding
 from ..models import Encoder
 from ..positions import Learned
 from ._base import Table
 from ._files import load
 from ._pretrained import Pretrained
-from ._text import SubWords, Tokenizer, Watch, WordCorpus, Words, described, need_texts, tokenizer_from
+from ._text import SubWords, Tokenizer, Watch, WordCorpus, Words, described, need_texts, nobody, part_of, tokenizer_from
 from ._train_bert import Settings, train_bert
 
 TABLE, OPTIONS = "vectors.safetensors", "vectors.json"
@@ -106,14 +106,12 @@ class Bert(Table):
         tokenizer: Tokenizer | None = None,
     ) -> None:
         super().__init__(min_count=min_count, max_words=max_words, tokenizer=tokenizer)
-        if occurrences < 1:
-            raise HeadwayError(f"occurrences is {occurrences}: give at least 1")
+        need_positive(occurrences=occurrences)
         self.path = None if path is None else str(path)
         self.out = None if out is None else str(out)
         self.architecture, self.layer, self.occurrences = architecture, layer, occurrences
         self._dim, self.num_layers, self.num_heads, self.vocab_size = dim, num_layers, num_heads, vocab_size
         self.length, self.steps, self.batch, self.learning_rate, self.seed = length, steps, batch, learning_rate, seed
-        self._take(())
         if path is not None:
             self._read_with(checkpoints.load(path, architecture=architecture, dtype=torch.float32), Path(path))
             return
@@ -146,10 +144,6 @@ class Bert(Table):
         if not -layers - 1 <= self.layer <= layers:
             raise HeadwayError(f"layer is {self.layer}: the model has {layers}, give {-layers - 1} … {layers}")
 
-    @property
-    def dim(self) -> int:
-        return self._dim
-
     # ---------------------------------------------------------------- from texts
 
     def fit(self, texts: Iterable[str], *, watch: Watch | None = None) -> Self:
@@ -161,11 +155,11 @@ class Bert(Table):
         need_texts(texts)
         texts = list(texts)
         corpus = WordCorpus.of(texts, self.tokenizer, min_count=self.min_count, max_words=self.max_words)
-        tell = watch or (lambda part: None)
+        tell = watch or nobody
         if self.path is None:
             self._take(())
-            self._train(texts, _part_of(tell, 0.0, TRAINING))
-            self._average(texts, corpus, _part_of(tell, TRAINING, 1 - TRAINING))
+            self._train(texts, part_of(tell, 0.0, TRAINING))
+            self._average(texts, corpus, part_of(tell, TRAINING, 1 - TRAINING))
         else:
             self._average(texts, corpus, tell)
         return self
@@ -211,7 +205,7 @@ class Bert(Table):
                         read[number] += 1
                 asked.append(_Asked(ids, links))
             size = sum(map(len, chunk))
-            self._add(sums, asked, _part_of(watch, done / characters, size / characters))
+            self._add(sums, asked, part_of(watch, done / characters, size / characters))
             done += size
         kept = read.nonzero()[:, 0]  # the others are of pieces that the encoder does not know
         if not len(kept):
@@ -527,11 +521,6 @@ def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:
             chunk, size = [], 0
     if chunk:
         yield chunk
-
-
-def _part_of(watch: Watch, start: float, size: float) -> Watch:
-    """Tells of a part of the work, which is 0 … 1 by itself."""
-    return lambda part: watch(start + size * part)
 
 
 def _evenly(j: int, total: int, most: int) -> bool:

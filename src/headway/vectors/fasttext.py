@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import HeadwayError
-from ._extra import need
+from ..extras import need
 from ._negative_sampling import NegativeSampling, frequencies
 from ._text import Watch, WordCorpus
 

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive
 from ._base import Table
 from ._cooccurrence import cooccurrences
-from ._text import Tokenizer, Watch, WordCorpus
+from ._text import Tokenizer, Watch, WordCorpus, part_of
 
 COUNTING = 0.1
 """The part of the work that counting is, as ``watch`` is told."""
@@ -72,9 +72,7 @@ class GloVe(Table):
         tokenizer: Tokenizer | None = None,
     ) -> None:
         super().__init__(min_count=min_count, max_words=max_words, tokenizer=tokenizer)
-        for option, whole in {"dim": dim, "window": window, "epochs": epochs, "batch": batch}.items():
-            if whole < 1:
-                raise HeadwayError(f"{option} is {whole}: give at least 1")
+        need_positive(dim=dim, window=window, epochs=epochs, batch=batch)
         for option, size in {"x_max": x_max, "learning_rate": learning_rate}.items():
             if not 0 < size < math.inf:
                 raise HeadwayError(f"{option} is {size}: give a number above 0")
@@ -84,17 +82,9 @@ class GloVe(Table):
         self.epochs, self.learning_rate, self.batch, self.seed = epochs, learning_rate, batch, seed
         self.costs: list[float] = []
 
-    @property
-    def dim(self) -> int:
-        return self._dim
-
-    def _set(self, matrix: Tensor) -> None:
-        super()._set(matrix)
-        self._dim = matrix.shape[1]
-
     def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
         rows, columns, x = cooccurrences(
-            corpus, self.window, symmetric=self.symmetric, watch=lambda part: watch(COUNTING * part)
+            corpus, self.window, symmetric=self.symmetric, watch=part_of(watch, 0.0, COUNTING)
         )
         if not len(x):
             raise HeadwayError(

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadwayError
+from ..extras import need
 from ._documents import Documents
-from ._extra import need
 from ._text import Tokenizer
 
 

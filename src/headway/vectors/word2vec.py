@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ._extra import need
+from ..extras import need
 from ._negative_sampling import NegativeSampling, frequencies
 from ._text import Watch, WordCorpus
 

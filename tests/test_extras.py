@@ -1,11 +1,11 @@
-"""Packages that only some ways need: imported when they are there, named with their extra when not."""
+"""Packages that only some parts need: imported when they are there, named with their extra when not."""
 
 import sys
 
 import pytest
 
 from headway import HeadwayError
-from headway.vectors._extra import need
+from headway.extras import need
 
 
 def test_what_is_there_is_imported() -> None:

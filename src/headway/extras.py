@@ -1,11 +1,11 @@
-"""Packages that only some ways need."""
+"""Packages that only some parts need."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
 
-from ..errors import HeadwayError
+from .errors import HeadwayError
 
 
 def need(module: str, what: str, extra: str = "vectors") -> Any:
