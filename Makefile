@@ -21,7 +21,7 @@ CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup compare test check check-native native library bench weights clean
+.PHONY: help setup compare test check check-native native library bench claims weights clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -56,6 +56,10 @@ native: $(NATIVE)/CMakeCache.txt  ## build the CPU kernel's library alone, where
 
 bench: library  ## measure speed and memory against torch and the processor's own roof (ARGS=--quick: a few minutes)
 	$(BIN)/headway bench --out bench-out $(ARGS)
+
+claims: library  ## run the lessons of examples/, draw their pictures, write docs/claims.md in both languages
+	-@$(MAKE) --no-print-directory weights ARGS="google-news minilm"
+	PYTHONPATH=examples $(BIN)/python -m claims
 
 weights: $(READY)  ## fetch published models' weights for the tests that want them: 353 MB (ARGS names some; mpnet only so)
 	@PYTHONPATH=tests $(BIN)/python -m weights $(ARGS)

@@ -14,7 +14,8 @@ class IntegerIndex(PositionEncoding):
         x'ᵢ = xᵢ + (pᵢ + 1)·𝟏
 
     Shapes: x [batch, n, embed_dim] → the same, for any embed_dim; positions start at 0.
-    A baseline for teaching: the numbers soon drown the embeddings, and grow beyond those seen in training.
+    A baseline for teaching: the numbers soon drown the embeddings, and grow beyond those seen in training. A layer
+    norm right behind takes them out again, since they are the same in every dimension; an RMS norm leaves them.
     """
 
     citation = "% IntegerIndex is a baseline for teaching: there is no paper to cite"

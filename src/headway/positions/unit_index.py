@@ -18,8 +18,9 @@ class UnitIndex(PositionEncoding):
 
     Shapes: x [batch, n, embed_dim] → the same, for any embed_dim. T is the ``length`` of the coordinates; plain
     positions end at the largest one.
-    A baseline for teaching: bounded, but one step is 1/(T − 1), another distance in every length. As ``locate`` does
-    the division, a composition passes the divided positions on to its other parts.
+    A baseline for teaching: bounded, but one step is 1/(T − 1), another distance in every length; and a layer norm
+    right behind takes it out again, since it is the same in every dimension. As ``locate`` does the division, a
+    composition passes the divided positions on to its other parts.
     """
 
     citation = "% UnitIndex is a baseline for teaching: there is no paper to cite"

@@ -1,0 +1,37 @@
+"""`make claims`: runs every lesson, draws its pictures, and writes what the documents' claims are worth."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from claims import SUBJECTS, numbers, page
+from headway.files import whole
+from lesson import DOCS, SPEAK
+
+PAGES = {"en": DOCS / "claims.md", "zh": DOCS / "zh-CN" / "claims.md"}
+
+
+def main() -> None:
+    found = {}
+    needed = list(dict.fromkeys(claim.lesson for _, group in SUBJECTS for claim in group))
+    scripts = sorted(needed, key=lambda name: int(name.split("_")[1]))
+    with tempfile.TemporaryDirectory() as folder:
+        for place, name in enumerate(scripts, start=1):
+            print(f"[{place}/{len(scripts)}] {name}", flush=True)
+            file = Path(folder) / "found.json"
+            script = Path(__file__).parents[1] / f"{name}.py"
+            subprocess.run([sys.executable, str(script), "--found", str(file)], check=True, stdout=subprocess.DEVNULL)
+            found[name] = numbers(json.loads(file.read_text(encoding="utf-8")))
+    texts = {path: page(SUBJECTS, found, SPEAK[language]) for language, path in PAGES.items()}
+    for path, text in texts.items():
+        with whole(path) as draft:
+            draft.write_text(text, encoding="utf-8")
+        print(f"written: {path}")
+
+
+if __name__ == "__main__":
+    main()

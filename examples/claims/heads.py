@@ -1,0 +1,230 @@
+"""Claims about many heads: what they need, cost and learn."""
+
+from typing import Any
+
+from ._base import Claim, Subject, Verdict
+
+LESSON = "lesson_7_many_heads"
+MINILM = ('`make weights ARGS="minilm"`', '`make weights ARGS="minilm"`')
+TREEBANK = (
+    'MiniLM (`make weights ARGS="minilm"`) and `en_pud-ud-test.conllu` of Universal Dependencies in the folder $HEADWAY_DATA',
+    ' MiniLM（`make weights ARGS="minilm"`），以及 $HEADWAY_DATA 文件夹中 Universal Dependencies 的 `en_pud-ud-test.conllu`',
+)
+PRONOUNS = (
+    'MiniLM (`make weights ARGS="minilm"`) and `gap-test.tsv` of Google\'s GAP in the folder $HEADWAY_DATA',
+    ' MiniLM（`make weights ARGS="minilm"`），以及 $HEADWAY_DATA 文件夹中 Google GAP 的 `gap-test.tsv`',
+)
+SYNTAX = ("obj", "det", "case", "nsubj", "amod", "conj")
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def every(rows: list[list[float]]) -> list[float]:
+    """The numbers of all heads of all layers."""
+    return [value for row in rows for value in row]
+
+
+def relation(f: Any, name: str) -> tuple[float, float]:
+    """How often the best head finds it, and the best fixed offset."""
+    found = f.trained["treebank"]["relations"][name]
+    return found["found"], found["baseline"]
+
+
+def relations(f: Any) -> str:
+    return ", ".join(f"{name} {relation(f, name)[0]:.0%} ({relation(f, name)[1]:.0%})" for name in SYNTAX)
+
+
+SUBJECT: Subject = (
+    ("Many heads", "多头"),
+    (
+        Claim(
+            "002",
+            ("A single head can catch one kind of relation only.", "单个注意力头只能捕捉一种关系模式。"),
+            Verdict.CONDITION,
+            LESSON,
+            lambda f: (
+                "True of one softmax with a linear map behind it. To name the tokens one and three places back, in order, one head has no more than "
+                f"{f.bound:.0%} by proof and {mean(f.both['one head']):.0%} after training; two heads of half the width have {mean(f.both['two heads']):.0%}. But one "
+                f"head with a feed-forward behind it has {mean(f.both['one head and a feed-forward']):.1%}, since that tells unequal weights apart.",
+                f"对一个 softmax 加线性读出来说成立。要按次序说出前一个和前三个词，单头可证明不超过 {f.bound:.0%}，训练后为 {mean(f.both['one head']):.0%}；两个半宽的头为 "
+                f"{mean(f.both['two heads']):.0%}。但单头后面接一个前馈层就有 {mean(f.both['one head and a feed-forward']):.1%}，因为前馈层能分辨大小不同的权重。",
+            ),
+            lambda f: (
+                max(f.both["one head"]) <= f.bound
+                and min(f.both["two heads"]) > 0.95
+                and min(f.both["one head and a feed-forward"]) > 0.95
+            ),
+        ),
+        Claim(
+            "002",
+            (
+                "Each head has d_k = d_model / num_heads numbers; joined they are d_model wide again.",
+                "每个头的维度 d_k = d_model / num_heads，拼接后恢复为 d_model。",
+            ),
+            Verdict.HOLDS,
+            LESSON,
+            lambda f: (
+                f"512 over 8 heads is {f.d_k}. Document 002's loop with its `// num_heads` equals `hw.nn.MultiHeadAttention` with the same weights (difference "
+                f"{f.loop_error:g}); as it is printed, without it, the heads joined are {f.printed_width:,} wide.",
+                f"512 分给 8 个头，每头 {f.d_k}。补回 `// num_heads` 后，002 的循环与同权重的 `hw.nn.MultiHeadAttention` 一致（差 {f.loop_error:g}）；照原样没有它，"
+                f"拼接后宽 {f.printed_width:,}。",
+            ),
+            lambda f: f.d_k == 64 and f.loop_error < 1e-5 and f.printed_width == 4096,
+        ),
+        Claim(
+            "000, 003",
+            (
+                "Many heads run in parallel and so raise efficiency.",
+                "多个注意力头并行运行，提高了计算效率。",
+            ),
+            Verdict.FAILS,
+            LESSON,
+            lambda f: (
+                "They save nothing. Parameters and multiplications are the same for any number of heads, and each head has n² weights of its own: at width 256 and 1,024 "
+                f"tokens a training step takes {f.cost_training['1024'][3]:.2f} times that of one head with 8, {f.cost_training['1024'][5]:.2f} times with 32, "
+                f"{f.cost_training['1024'][6]:.2f} times with 64. Many heads cost little while each keeps some width. Batched against a loop over heads: "
+                f"{f.loop_slower['1 × 16']:.1f} times as fast for 16 tokens, equal for 512.",
+                "什么也没省。参数和乘法次数与头数无关，而每个头都有自己的 n² 个权重：宽 256、1,024 个词时，一个训练步的时间，8 个头是单头的 "
+                f"{f.cost_training['1024'][3]:.2f} 倍，32 个头 {f.cost_training['1024'][5]:.2f} 倍，64 个头 {f.cost_training['1024'][6]:.2f} 倍。只要每个头还有一定宽度，"
+                f"多头的代价很小。成批计算与逐头循环相比：16 个词时快 {f.loop_slower['1 × 16']:.1f} 倍，512 个词时一样快。",
+            ),
+            lambda f: (
+                min(f.cost_training["1024"]) > 0.85
+                and len(set(f.cost_parameters)) == 1
+                and f.cost_training["1024"][6] > 1.5
+            ),
+        ),
+        Claim(
+            "000",
+            (
+                "Many heads keep attention from being confined to certain dimensions.",
+                "多头避免了单头注意力局限于特定维度。",
+            ),
+            Verdict.FAILS,
+            LESSON,
+            lambda f: (
+                f"One head reads all {f.inputs_read[0]} numbers of a token already, and so does each of eight, through a map of rank {f.head_rank[0]}. What many heads add is "
+                "several sets of weights, not more dimensions: each has fewer to compare by.",
+                f"单头本来就读取词的全部 {f.inputs_read[0]} 维；八个头中的每一个也一样，只是经过秩为 {f.head_rank[0]} 的映射。多头增加的是权重的份数，不是维度：每个头用来比较的维度反而更少。",
+            ),
+            lambda f: set(f.inputs_read) == {512} and set(f.head_rank) == {64},
+        ),
+        Claim(
+            "000, 001, 002, 003",
+            (
+                "Different heads learn different things: near and far, position, special tokens.",
+                "不同的头学到不同的东西：短程、长程、位置等。",
+            ),
+            Verdict.HOLDS,
+            LESSON,
+            lambda f: (
+                f"Of MiniLM's 72 heads one gives {max(every(f.trained['kinds']['previous'])):.1%} of its weight to the word before, another "
+                f"{max(every(f.trained['kinds']['next'])):.0%} to the word after, {sum(row.count('special') for row in f.trained['roles'])} half or more to [CLS] and [SEP], "
+                f"and {sum(row.count('broad') for row in f.trained['roles'])} look everywhere. Mean distances run from {min(every(f.trained['distance'])):.1f} to "
+                f"{max(every(f.trained['distance'])):.1f} tokens.",
+                f"MiniLM 的 72 个头中，一个把 {max(every(f.trained['kinds']['previous'])):.1%} 的权重给前一个词，另一个把 {max(every(f.trained['kinds']['next'])):.0%} "
+                f"给后一个词，{sum(row.count('special') for row in f.trained['roles'])} 个把一半以上给 [CLS] 和 [SEP]，{sum(row.count('broad') for row in f.trained['roles'])} "
+                f"个什么都看。平均距离从 {min(every(f.trained['distance'])):.1f} 到 {max(every(f.trained['distance'])):.1f} 个词。",
+            ),
+            lambda f: (
+                max(every(f.trained["kinds"]["previous"])) > 0.9
+                and max(every(f.trained["kinds"]["next"])) > 0.5
+                and max(every(f.trained["distance"])) > 3 * min(every(f.trained["distance"]))
+            ),
+            needs=("trained", MINILM),
+        ),
+        Claim(
+            "002",
+            ("Some heads learn grammar: who does what.", "有的头学到语法关系：谁做了什么。"),
+            Verdict.CONDITION,
+            LESSON,
+            lambda f: (
+                "For some relations, with a baseline beside it. Chosen on one half of 400 sentences and asked on the other, the best head finds the other end of a "
+                f"dependency in (the best fixed offset in brackets): {relations(f)}. Objects and prepositions are found well beyond any offset; adjectives and conjuncts "
+                "hardly. What one reads into the picture of one sentence is mostly luck: for “cat → sleeping” in 002's example one can point to "
+                f"{f.trained['ties']['cat → sleeping']['heads']} heads, and by chance it would be 7.",
+                f"有些关系成立，但要与基线比。在 400 句的一半上挑头、另一半上考，最好的头找到依存关系另一端的比例（括号内是最好的固定偏移）：{relations(f)}。"
+                "宾语和介词远超任何偏移，形容词和并列成分则几乎没有。从一句话的图里读出来的多半是运气：002 例子中的 cat → sleeping，可以指出 "
+                f"{f.trained['ties']['cat → sleeping']['heads']} 个头，而随机也该有 7 个。",
+            ),
+            lambda f: (
+                relation(f, "obj")[0] > relation(f, "obj")[1] + 0.1
+                and relation(f, "conj")[0] < relation(f, "conj")[1] + 0.1
+            ),
+            needs=("trained.treebank", TREEBANK),
+        ),
+        Claim(
+            "002",
+            (
+                "Each head attends to one kind of relation, a division of labour.",
+                "每个头专注于一种语言现象，分工合作。",
+            ),
+            Verdict.FAILS,
+            LESSON,
+            lambda f: (
+                f"{len(f.trained['treebank']['follows'])} of 72 heads beat every fixed offset by ten points on some relation, and "
+                f"{sum(len(names) > 1 for names in f.trained['treebank']['follows'].values())} of these on several, one on "
+                f"{max(len(names) for names in f.trained['treebank']['follows'].values())}; most heads cannot be given a role at all "
+                f"({sum(row.count('mixed') for row in f.trained['roles'])} mixed).",
+                f"72 个头中有 {len(f.trained['treebank']['follows'])} 个在某种关系上比所有固定偏移高出十个百分点，其中 "
+                f"{sum(len(names) > 1 for names in f.trained['treebank']['follows'].values())} 个同时管好几种，有一个管 "
+                f"{max(len(names) for names in f.trained['treebank']['follows'].values())} 种；大多数头说不上有什么专长（{sum(row.count('mixed') for row in f.trained['roles'])} 个混合型）。",
+            ),
+            lambda f: sum(len(names) > 1 for names in f.trained["treebank"]["follows"].values()) >= 3,
+            needs=("trained.treebank", TREEBANK),
+        ),
+        Claim(
+            "002",
+            ("A head can find whom a pronoun stands for.", "有的头能弄清代词指的是谁。"),
+            Verdict.CONDITION,
+            LESSON,
+            lambda f: (
+                f"Better than chance, and no more. Of two names for an ambiguous pronoun (GAP, {f.trained['pronouns']['passages']} passages not used to choose the head) the "
+                f"best head prefers the right one in {f.trained['pronouns']['found']:.0%}, all heads together in {f.trained['pronouns']['mean']:.0%}; the nearer name is "
+                f"right in {f.trained['pronouns']['nearer']:.0%}.",
+                f"比随机好，但也仅此而已。代词有歧义时（GAP，未参与挑选的 {f.trained['pronouns']['passages']} 段），最好的头选对的占 {f.trained['pronouns']['found']:.0%}，"
+                f"所有头平均 {f.trained['pronouns']['mean']:.0%}；总选较近的名字，对 {f.trained['pronouns']['nearer']:.0%}。",
+            ),
+            lambda f: 0.55 < f.trained["pronouns"]["found"] < 0.9,
+            needs=("trained.pronouns", PRONOUNS),
+        ),
+        Claim(
+            "002",
+            ("Words that stand near one another are often more closely related.", "挨得近的词往往关系更密切。"),
+            Verdict.HOLDS,
+            LESSON,
+            lambda f: (
+                f"{f.trained['treebank']['lengths']['1']:.0%} of the dependencies in 400 English sentences join neighbours, which are {f.trained['treebank']['neighbours']:.0%} "
+                f"of all pairs. MiniLM's heads give a neighbour {f.trained['by_distance'][1] / f.trained['by_distance_alike']:.1f} times what equal weights would.",
+                f"400 句英文的依存关系中 {f.trained['treebank']['lengths']['1']:.0%} 连接相邻的词，而相邻词对只占全部的 {f.trained['treebank']['neighbours']:.0%}。"
+                f"MiniLM 的头给相邻词的权重是平均分配的 {f.trained['by_distance'][1] / f.trained['by_distance_alike']:.1f} 倍。",
+            ),
+            lambda f: f.trained["treebank"]["lengths"]["1"] > 2 * f.trained["treebank"]["neighbours"],
+            needs=("trained.treebank", TREEBANK),
+        ),
+        Claim(
+            "003",
+            (
+                "Attention singles out what matters instead of averaging over everything.",
+                "注意力突出关键部分，避免对所有输入平均、无重点地处理。",
+            ),
+            Verdict.CONDITION,
+            LESSON,
+            lambda f: (
+                f"Many heads do. A query of MiniLM attends to {min(every(f.trained['keys'])):.1f} keys in its narrowest head, {sorted(every(f.trained['keys']))[36]:.1f} in the "
+                f"median one and {max(every(f.trained['keys'])):.1f} in its broadest, of {f.trained['keys_alike']:.1f} (e to the entropy). And what is singled out is often "
+                f"nothing: [CLS] and [SEP] get {mean(every(f.trained['kinds']['special'])):.0%} of all weight, where equal shares would be "
+                f"{f.trained['kinds_alike']['special']:.0%}.",
+                f"许多头如此。MiniLM 的一个查询，在最集中的头里看 {min(every(f.trained['keys'])):.1f} 个键，中位的头 {sorted(every(f.trained['keys']))[36]:.1f} 个，最分散的头 "
+                f"{max(every(f.trained['keys'])):.1f} 个，总共 {f.trained['keys_alike']:.1f} 个（e 的熵次方）。而且突出的常常并不是什么内容：[CLS] 和 [SEP] 拿走了全部权重的 "
+                f"{mean(every(f.trained['kinds']['special'])):.0%}，平均分只该有 {f.trained['kinds_alike']['special']:.0%}。",
+            ),
+            lambda f: (
+                min(every(f.trained["keys"])) < 2 and max(every(f.trained["keys"])) > 0.7 * f.trained["keys_alike"]
+            ),
+            needs=("trained", MINILM),
+        ),
+    ),
+)

@@ -1,0 +1,100 @@
+"""Claims about the order of words, and what attention sees of it."""
+
+from ._base import Claim, Subject, Verdict
+
+LESSON = "lesson_4_order"
+
+SUBJECT: Subject = (
+    ("Order", "词序"),
+    (
+        Claim(
+            "000, 001, 002, 003",
+            (
+                "Attention by itself does not see order: two sentences of the same words are the same to it.",
+                "注意力本身看不到词序：词相同、次序不同的两句话，对它毫无差别。",
+            ),
+            Verdict.HOLDS,
+            LESSON,
+            lambda f: (
+                f"In “the cat chases the mouse” and “the mouse chases the cat” each word has the same vector after two layers "
+                f"(largest difference {f.word_differences['en'][0]:.0e}), and so in 我吃苹果 and 苹果吃我 ({f.word_differences['zh'][0]:.0e}). With sinusoidal "
+                f"positions they differ by up to {f.word_differences['en'][1]:.1f}.",
+                f"“我吃苹果”与“苹果吃我”，过两层之后每个词的向量都相同（最大差 {f.word_differences['zh'][0]:.0e}）；the cat chases the mouse 与 the mouse "
+                f"chases the cat 也一样（{f.word_differences['en'][0]:.0e}）。加上正弦位置后差别可达 {f.word_differences['en'][1]:.1f}。",
+            ),
+            lambda f: (
+                max(f.word_differences["en"][0], f.word_differences["zh"][0])
+                < 1e-12
+                < 0.1
+                < f.word_differences["en"][1]
+            ),
+        ),
+        Claim(
+            "003",
+            (
+                "Self-attention and the position-wise feed-forward are permutation invariant.",
+                "自注意力模块和位置前馈层是置换不变的。",
+            ),
+            Verdict.CONDITION,
+            LESSON,
+            lambda f: (
+                "Read “equivariant”: when the words change places each takes its vector along. For a stack f(Px) and P·f(x) differ by "
+                f"{f.shuffled['stack'][0]:.0e}, while f(Px) and f(x) differ by {f.shuffled['stack'][1]:.1f}. Invariant is only what is summed over all words afterwards.",
+                f"准确地说是“等变”：词换了位置，各自的向量跟着走。对整个堆叠，f(Px) 与 P·f(x) 相差 {f.shuffled['stack'][0]:.0e}，而 f(Px) 与 f(x) 相差 "
+                f"{f.shuffled['stack'][1]:.1f}。不变的只是之后对所有词的汇总。",
+            ),
+            lambda f: all(same < 1e-12 and moved > 0.1 for same, moved in f.shuffled.values()),
+        ),
+        Claim(
+            "000, 001, 002, 003",
+            (
+                "So a Transformer must be given positions to know order.",
+                "因此 Transformer 必须引入位置编码才能知道词序。",
+            ),
+            Verdict.CONDITION,
+            LESSON,
+            lambda f: (
+                "Strictly so without a mask. A causal mask is order: with one layer the full stop, which sees all words, still notices nothing "
+                f"({f.causal['1']:.0e}), with two it does ({f.causal['2']:.2f}). Trained to say who chases whom, an encoder without positions is right for "
+                f"{f.accuracy['none']:.0%}, with sinusoids for {f.accuracy['sinusoidal']:.0%}, and two causal layers without any for "
+                f"{f.accuracy['causal, 2 layers']:.0%}.",
+                f"没有掩码时确实如此。而因果掩码本身就是次序：一层时，能看到所有词的句号仍察觉不到（{f.causal['1']:.0e}），两层就能（{f.causal['2']:.2f}）。训练模型回答“谁在追”，"
+                f"没有位置的编码器对 {f.accuracy['none']:.0%}，加正弦位置对 {f.accuracy['sinusoidal']:.0%}，没有位置的两层因果模型对 {f.accuracy['causal, 2 layers']:.0%}。",
+            ),
+            lambda f: (
+                f.accuracy["none"] <= 0.55
+                and min(f.accuracy["sinusoidal"], f.accuracy["causal, 2 layers"]) > 0.9
+                and f.causal["1"] < 1e-12 < f.causal["2"]
+            ),
+        ),
+        Claim(
+            "002",
+            (
+                "With a position added, the same word at places 1 and 3 can be told apart.",
+                "加上位置之后，位置 1 和位置 3 上的同一个词可以区分开。",
+            ),
+            Verdict.HOLDS,
+            LESSON,
+            lambda f: (
+                f"Twice the word “cat” in one sentence: their vectors differ by {f.twice[0]:g} without positions and by {f.twice[1]:.2f} with them.",
+                f"同一句中的两个“猫”：没有位置时向量相差 {f.twice[0]:g}，有位置时相差 {f.twice[1]:.2f}。",
+            ),
+            lambda f: f.twice[0] < 1e-12 and f.twice[1] > 0.1,
+        ),
+        Claim(
+            "000, 003",
+            (
+                "Attention takes the sequence as a whole: every output draws on every word.",
+                "注意力把序列作为整体处理，每个输出都综合了整个序列的信息。",
+            ),
+            Verdict.HOLDS,
+            LESSON,
+            lambda f: (
+                f"Replacing one word moves even the word that notices least by {f.smallest_reach:.2f}; computed one query at a time or all at once, outputs agree "
+                f"within {f.one_by_one:.0e}.",
+                f"换掉一个词，连最不敏感的词也会变化 {f.smallest_reach:.2f}；逐个查询计算与一次算完，输出相差 {f.one_by_one:.0e}。",
+            ),
+            lambda f: f.smallest_reach > 0.01 and f.one_by_one < 1e-12,
+        ),
+    ),
+)

@@ -1,0 +1,60 @@
+"""Claims about encoder and decoder, measured on the translation of dates."""
+
+from ._base import Claim, Subject, Verdict
+
+LESSON = "lesson_9_encoder_decoder"
+
+SUBJECT: Subject = (
+    ("Encoder and decoder", "编码器与解码器"),
+    (
+        Claim(
+            "003",
+            (
+                "Absolute positions are added at the bottom of encoder and decoder.",
+                "在编码器和解码器的底部加入绝对位置嵌入。",
+            ),
+            Verdict.CONDITION,
+            LESSON,
+            lambda f: (
+                f"It describes the first Transformer, and works: {f.exact['both']} of {f.asked:,} dates never seen are translated without a mistake. Needed are those of "
+                f"the encoder ({f.exact['encoder alone']} with them alone, {f.exact['decoder alone']} with those of the decoder alone, {f.exact['neither']} with none); the decoder's "
+                f"mask tells it order. And they need not be absolute: with RoPE it is {f.exact['rope']}.",
+                f"这是最早 Transformer 的做法，也管用：{f.asked:,} 个没见过的日期译对 {f.exact['both']} 个。缺不得的是编码器那份（只有编码器 {f.exact['encoder alone']}，只有解码器 "
+                f"{f.exact['decoder alone']}，都没有 {f.exact['neither']}）；解码器的掩码已经给了次序。也不必是绝对位置：用 RoPE 是 {f.exact['rope']}。",
+            ),
+            lambda f: (
+                min(f.exact["both"], f.exact["encoder alone"], f.exact["rope"]) > 0.9 * f.asked
+                and max(f.exact["decoder alone"], f.exact["neither"]) <= f.ceiling * f.asked
+            ),
+        ),
+        Claim(
+            "003",
+            (
+                "Without positions a translation cannot tell sentences whose words differ only in order.",
+                "没有位置，翻译就分不清只有词序不同的句子。",
+            ),
+            Verdict.HOLDS,
+            LESSON,
+            lambda f: (
+                f"“march 12, 2021” and “march 21, 2012” come out the same, {f.twins['decoder alone'][0]}, where the encoder has no positions. No reader of words "
+                f"without their order can have more than {f.ceiling:.0%} of these sentences right.",
+                f"编码器没有位置时，“march 12, 2021”与“march 21, 2012”的译文完全相同，都是 {f.twins['decoder alone'][0]}。不看词序的读者最多只能译对 {f.ceiling:.0%}。",
+            ),
+            lambda f: f.twin_difference["decoder alone"] < 1e-4 < f.twin_difference["both"],
+        ),
+        Claim(
+            "001, 003",
+            (
+                "The input of the first layer is the word's vector plus the code of its place.",
+                "第一层的输入是词向量加位置编码。",
+            ),
+            Verdict.HOLDS,
+            LESSON,
+            lambda f: (
+                f"What reaches the first block on either side differs from that sum by {max(f.bottom_difference.values()):g}.",
+                f"两边第一层实际收到的输入，与这个和相差 {max(f.bottom_difference.values()):g}。",
+            ),
+            lambda f: max(f.bottom_difference.values()) < 1e-5,
+        ),
+    ),
+)

@@ -1,0 +1,147 @@
+"""Claims about the vectors of words, which document 003 goes through."""
+
+from typing import Any
+
+from ._base import Claim, Subject, Verdict
+
+LESSON = "lesson_10_words"
+GOOGLE = ('`make weights ARGS="google-news"`', '`make weights ARGS="google-news"`')
+MINILM = ('`make weights ARGS="minilm"`', '`make weights ARGS="minilm"`')
+
+
+def share(value: float) -> str:
+    return f"{value:.0%}"
+
+
+def near(f: Any, *ways: str) -> str:
+    return ", ".join(f"{way} {share(f.own_kind[way])}" for way in ways)
+
+
+SUBJECT: Subject = (
+    ("Vectors of words", "词向量"),
+    (
+        Claim(
+            "003",
+            (
+                "The vector of a word has far fewer numbers than the vocabulary has words.",
+                "词向量的维度远小于词表的大小。",
+            ),
+            Verdict.CONDITION,
+            LESSON,
+            lambda f: (
+                f"True of learned vectors: {f.dims['word2vec']} numbers for {f.vocabulary:,} words here, 300 for the "
+                f"26,423 of Google's file. One-hot vectors have {f.dims['one-hot']:,}; those of a bag of words have as "
+                f"many as there are documents ({f.dims['bag-of-words']}).",
+                f"对学出来的向量成立：这里 {f.vocabulary:,} 个词用 {f.dims['word2vec']} 维，Google 的 26,423 个词用 300 维。"
+                f"独热向量有 {f.dims['one-hot']:,} 维；词袋的维数等于文档数（{f.dims['bag-of-words']}）。",
+            ),
+            lambda f: f.dims["word2vec"] < f.vocabulary / 10 and f.dims["one-hot"] == f.vocabulary,
+        ),
+        Claim(
+            "003",
+            ("Words of like meaning lie near one another.", "语义相近的词，向量也彼此靠近。"),
+            Verdict.HOLDS,
+            LESSON,
+            lambda f: (
+                "Of 30 words of five kinds from Python's manual, the nearest of the others is of the same kind for "
+                f"{near(f, 'fasttext', 'word2vec', 'glove')}; by chance it would be {share(f.chance)}.",
+                f"取 Python 手册中五类共 30 个词，看最近的词是否同类：{near(f, 'fasttext', 'word2vec', 'glove')}；"
+                f"随机猜测为 {share(f.chance)}。",
+            ),
+            lambda f: min(f.own_kind[way] for way in ("fasttext", "word2vec", "glove")) > 2 * f.chance,
+        ),
+        Claim(
+            "003",
+            ("King − man + woman = queen.", "国王 − 男人 + 女人 = 女王。"),
+            Verdict.CONDITION,
+            LESSON,
+            lambda f: (
+                f"In Google's vectors the nearest to king − man + woman is {f.queen_with_asked[0][0]} itself "
+                f"({f.queen_with_asked[0][1]:.3f}). Only with the three words of the question left out, as everybody "
+                f"does, is it {f.queen[0][0]} ({f.queen[0][1]:.3f}). Nothing is equal, only near.",
+                f"在 Google 的词向量中，离 king − man + woman 最近的其实是 {f.queen_with_asked[0][0]} 自己"
+                f"（{f.queen_with_asked[0][1]:.3f}）。按惯例排除题目中的三个词之后，才是 {f.queen[0][0]}"
+                f"（{f.queen[0][1]:.3f}）。是“最近”，不是“等于”。",
+            ),
+            lambda f: f.queen[0][0] == "queen" and f.queen_with_asked[0][0] == "king",
+            needs=("queen", GOOGLE),
+        ),
+        Claim(
+            "003",
+            (
+                "One-hot encoding says nothing about how words are related.",
+                "独热编码不能表达词与词之间的关系。",
+            ),
+            Verdict.HOLDS,
+            LESSON,
+            lambda f: (
+                f"The largest cosine of two different words is {f.one_hot_largest_cosine:g}: all are equally far apart.",
+                f"任意两个不同的词，余弦最大为 {f.one_hot_largest_cosine:g}：彼此一样远。",
+            ),
+            lambda f: f.one_hot_largest_cosine == 0,
+        ),
+        Claim(
+            "003",
+            (
+                "A bag of words counts the words of a document and forgets their order.",
+                "词袋只统计文档中的词频，忽略词序。",
+            ),
+            Verdict.HOLDS,
+            LESSON,
+            lambda f: (
+                f"A sentence and the same sentence backwards have the same vector: the difference is {f.order_kept:g}.",
+                f"一句话与倒过来的同一句话，向量相同：差为 {f.order_kept:g}。",
+            ),
+            lambda f: f.order_kept == 0,
+        ),
+        Claim(
+            "003",
+            (
+                "Bag of words and TF-IDF make no vectors of words and know nothing of how words are related.",
+                "词袋和 TF-IDF 不形成词向量，也捕捉不到词间关系。",
+            ),
+            Verdict.FAILS,
+            LESSON,
+            lambda f: (
+                "Their matrix has two sides: a row is a document, and a column is a word, described by the documents "
+                f"that have it. By those columns the nearest word is of the same kind for {near(f, 'tf-idf')} "
+                f"and {near(f, 'bag-of-words')} (chance {share(f.chance)}): less than learned vectors, and not nothing.",
+                "这个矩阵有两面：一行是一篇文档，一列是一个词，由它出现在哪些文档来描述。按列来看，最近的词是同类的比例为 "
+                f"{near(f, 'tf-idf')}、{near(f, 'bag-of-words')}（随机 {share(f.chance)}）：不如学出来的向量，但并非没有。",
+            ),
+            lambda f: min(f.own_kind[way] for way in ("tf-idf", "bag-of-words")) > 2 * f.chance,
+        ),
+        Claim(
+            "003",
+            (
+                "FastText, which knows pieces of words, does better on rare words and other spellings.",
+                "FastText 利用子词信息，对罕见词和拼写变体表现更好。",
+            ),
+            Verdict.HOLDS,
+            LESSON,
+            lambda f: (
+                f"With two letters exchanged, {share(f.misspelt_found)} of frequent words are still found as the "
+                f"nearest ({f.example[0]} → {f.example[1]}, {f.example[2]:.2f}); word2vec has a vector for "
+                f"{f.word2vec_knows_misspelt} of the misspelt words.",
+                f"把常用词中的两个字母写反，{share(f.misspelt_found)} 仍以原词为最近（{f.example[0]} → {f.example[1]}，"
+                f"{f.example[2]:.2f}）；写错的词 word2vec 认识 {f.word2vec_knows_misspelt} 个。",
+            ),
+            lambda f: f.misspelt_found > 0.2 and f.word2vec_knows_misspelt == 0,
+        ),
+        Claim(
+            "003",
+            ("BERT gives a word another vector in another context.", "BERT 能生成随上下文变化的词向量。"),
+            Verdict.HOLDS,
+            LESSON,
+            lambda f: (
+                f"“bank” in two sentences about money: cosine {f.bank['same sense']:.2f}; in one about money and one "
+                f"about a river: at most {f.bank['other sense']:.2f} (MiniLM, last layer). The static vectors above "
+                "have 1 for both.",
+                f"两句都讲钱的 bank：余弦 {f.bank['same sense']:.2f}；一句讲钱、一句讲河：至多 "
+                f"{f.bank['other sense']:.2f}（MiniLM 最后一层）。前面那些静态向量两种情形都是 1。",
+            ),
+            lambda f: f.bank["other sense"] < f.bank["same sense"] < 0.99,
+            needs=("bank", MINILM),
+        ),
+    ),
+)

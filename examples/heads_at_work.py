@@ -1,0 +1,511 @@
+"""What the heads of a published encoder look at: the part of lesson 7 that wants weights and annotated text.
+
+`weights_of_heads` gets every weight of every head by watching a model run. Everything else counts: how much of a head's
+weight lies on the word before, how often the word that it looks at most is the one that a treebank ties to it, whether
+a pronoun looks at the right name. Queries are words of real text, never [CLS] and [SEP].
+
+Two rules keep the numbers honest. What could be had without any model stands beside each: equal weights, a fixed
+offset, the nearer name. And where the best of 72 heads is reported, it was chosen on every other sentence and measured
+on the rest, since the best of 72 coins looks clever too.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+import headway as hw
+from lesson import BLUE, FAINT, GOLD, GREEN, PINK, PURPLE, SKY, Text, table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KINDS = ("previous", "next", "itself", "special", "same")
+"""Of a key, seen from a query: the token before, the one after, itself, [CLS] or [SEP], the same token elsewhere."""
+ROLES = (*KINDS, "broad", "mixed")
+HALF = 0.5  # of a head's weight on one kind of key gives the head its role
+SENTENCES, PASSAGES = 400, 300  # how many are read
+FREQUENT = 50  # arcs of a relation in each half of the treebank
+MARGIN = 0.10  # above the best fixed offset: the head follows the relation (Voita et al. 2019)
+OFFSETS = [d for d in range(-5, 6) if d]
+DISTANCES = 16  # 0 … 15, each counted by itself
+EVERY = 8  # of so many queries one is compared between heads
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Words, and for each the place of the one it depends on (−1: none) and the name of that relation."""
+
+    words: list[str]
+    governors: list[int]
+    relations: list[str]
+
+
+@dataclass(frozen=True)
+class Treebank:
+    """Heads against dependency arcs, punctuation left out."""
+
+    sentences: int
+    lengths: dict[int, float]  # share of the arcs between words so far apart
+    neighbours: float  # share of all pairs of words of a sentence that stand side by side
+    relations: dict[str, dict[str, Any]]  # arcs, head, direction, found; baseline and offset: the best fixed one
+    everything: dict[str, Any]  # the same for all relations together
+    follows: dict[str, list[str]]  # by head: relations found MARGIN above the best offset, in both halves
+
+
+@dataclass(frozen=True)
+class Pronouns:
+    """The share of ambiguous pronouns that give the right one of two names more weight than the wrong one."""
+
+    passages: int  # on which it was measured
+    head: str
+    found: float
+    mean: float  # over all heads
+    nearer: float  # taking the nearer name
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Tables are [layer][head]; "3.5" is head 5 of layer 3, counted from 1."""
+
+    sentences: int
+    queries: int
+    kinds: dict[str, list[list[float]]]  # mean weight on each of KINDS, over the queries that have such a key
+    kinds_alike: dict[str, float]  # the same where all weights are equal
+    distance: list[list[float]]  # mean |i − j| under the weight on words
+    distance_alike: float
+    entropy: list[list[float]]  # over ln n: 1 for equal weights, 0 for one key
+    keys: list[list[float]]  # e^entropy: how many keys with equal weights would be as undecided
+    keys_alike: float
+    by_distance: list[float]  # mean weight of a token 0, 1, 2 … tokens away, over all heads
+    by_distance_alike: float
+    apart: list[float]  # by layer: mean Jensen–Shannon distance between two of its heads, 0 … 1
+    roles: list[list[str]]  # of ROLES
+    tokens: list[str]  # of the one sentence that is shown
+    shown: dict[str, list[list[float]]]  # its weights under four heads: "previous 1.3" …
+    ties: dict[str, dict[str, Any]]  # from word to word: the head that ties them most, and how many look there most
+    treebank: Treebank | None
+    pronouns: Pronouns | None
+
+
+# ---------------------------------------------------------------- the weights
+
+
+def weights_of_heads(model: Any, ids: Tensor) -> Tensor:
+    """The weights of an encoder as it runs: ids [batch, n] → [batch, layers, heads, n, n]."""
+    weights = []
+
+    def watch(layer: Any, given: tuple[Tensor]) -> None:
+        def heads(projection: torch.nn.Module) -> Tensor:
+            return projection(given[0]).unflatten(-1, (layer.num_heads, layer.head_dim)).transpose(1, 2)
+
+        q, k = heads(layer.q_proj), heads(layer.k_proj)
+        weights.append(hw.attention_weights(q, k, k, scale=layer.scale))
+
+    hooks = [block.attention.register_forward_pre_hook(watch) for block in model.stack.layers]
+    try:
+        with torch.inference_mode():
+            model(ids)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return torch.stack(weights, dim=1)
+
+
+def in_batches(model: Any, texts: list[Any], size: int = 32) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+    """Texts of one length together, so that none is padded: which they are, their ids [batch, n], their weights."""
+    of_length = defaultdict(list)
+    for i, text in enumerate(texts):
+        of_length[len(text.ids)].append(i)
+    for same in of_length.values():
+        for which in (same[start : start + size] for start in range(0, len(same), size)):
+            ids = torch.tensor([texts[i].ids for i in which])
+            yield which, ids, weights_of_heads(model, ids)
+
+
+# ---------------------------------------------------------------- text
+
+
+def read_treebank(path: Path) -> list[Sentence]:
+    """The sentences of a CoNLL-U file; "nsubj:pass" counts as nsubj."""
+    sentences = []
+    for block in path.read_text(encoding="utf-8").strip().split("\n\n")[:SENTENCES]:
+        rows = [line.split("\t") for line in block.split("\n") if not line.startswith("#")]
+        rows = [row for row in rows if row[0].isdigit()]  # "3-4" is two words written as one, "3.1" a word left out
+        words, governors = [row[1] for row in rows], [int(row[6]) - 1 for row in rows]
+        sentences.append(Sentence(words, governors, [row[7].partition(":")[0] for row in rows]))
+    return sentences
+
+
+def read_pronouns(path: Path, tokenizer: Any) -> tuple[list[Any], list[dict[str, list[int]]], Tensor]:
+    """Of a file of GAP: encoded passages, the tokens of pronoun and names, and whether the nearer name is right."""
+    texts: list[Any] = []
+    places, nearer = [], []
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
+            right, wrong = ("A", "B") if row["A-coref"].upper() == "TRUE" else ("B", "A")
+            if row["A-coref"] == row["B-coref"] or len(texts) == PASSAGES:  # neither is meant, or enough
+                continue
+            text, found, start = tokenizer.encode(row["Text"]), {}, {}
+            for role, column in (("pronoun", "Pronoun"), ("right", right), ("wrong", wrong)):
+                start[role] = int(row[f"{column}-offset"])
+                stop = start[role] + len(row[column])
+                found[role] = [i for i, (a, b) in enumerate(text.offsets) if a < stop and b > start[role]]
+            if len(text.ids) <= 512 and all(found.values()):
+                texts.append(text)
+                places.append(found)
+                far = {role: abs(place - start["pronoun"]) for role, place in start.items()}
+                nearer.append(far["right"] < far["wrong"])
+    return texts, places, torch.tensor(nearer)
+
+
+# ---------------------------------------------------------------- where the weight lies
+
+
+class Means:
+    """Means over batches, by name: what was added up, over how many."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Any] = {}
+        self.counts: dict[str, Any] = {}
+
+    def add(self, name: str, total: Tensor, count: Tensor) -> None:
+        self.sums[name] = self.sums.get(name, 0) + total
+        self.counts[name] = self.counts.get(name, 0) + count
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.sums[name] / self.counts[name].clamp(min=1e-9)
+
+
+def measure_heads(
+    folder: Path,
+    sentence: str,
+    relations: list[str],
+    ties: list[tuple[str, str]],
+    treebank: Path | None,
+    pronouns: Path | None,
+) -> Trained:
+    """Everything about one model. Means are over the treebank, or over the sentence alone where there is none.
+
+    relations   those that the sentence has: the one that a head follows best is shown
+    ties        pairs of its words, from which to which
+    """
+    model, tokenizer = hw.load(folder).eval(), hw.checkpoints.tokenizer(folder)
+    special = torch.tensor([tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")])
+    text = read_treebank(treebank) if treebank else [Sentence(sentence.split(), [], [])]
+    encoded = [tokenizer.encode(one.words, is_pretokenized=True) for one in text]
+
+    means, hits, arcs = Means(), [], []
+    for which, ids, weights in in_batches(model, encoded):
+        add_up(means, ids, torch.isin(ids, special), weights)
+        looked = most_looked_at([encoded[i].word_ids for i in which], weights)
+        for row, i in enumerate(which):
+            for word, (governor, relation) in enumerate(zip(text[i].governors, text[i].relations, strict=True)):
+                if governor >= 0 and relation != "punct":
+                    arcs.append((i % 2, relation, governor - word))
+                    hits.append(torch.stack([looked[row, ..., word] == governor, looked[row, ..., governor] == word]))
+    compared = compare_arcs(text, torch.stack(hits), arcs) if treebank else None
+
+    told = tokenizer.encode(sentence)
+    weights = weights_of_heads(model, torch.tensor([told.ids]))[0]
+    show = {kind: name_of(means[kind], means[kind].argmax()) for kind in ("previous", "next", "special")}
+    followed = {name: row for name, row in compared.relations.items() if name in relations} if compared else {}
+    if followed:
+        best = max(followed, key=lambda name: followed[name]["found"] - followed[name]["baseline"])
+        show[best] = followed[best]["head"]
+    return Trained(
+        sentences=len(text),
+        queries=int(means.counts["entropy"]),
+        kinds={kind: means[kind].tolist() for kind in KINDS},
+        kinds_alike={kind: means[f"{kind} alike"].item() for kind in KINDS},
+        distance=means["distance"].tolist(),
+        distance_alike=means["distance alike"].item(),
+        entropy=means["entropy"].tolist(),
+        keys=means["keys"].tolist(),
+        keys_alike=means["keys alike"].item(),
+        by_distance=means["by distance"].tolist(),
+        by_distance_alike=means["by distance alike"].item(),
+        apart=means["apart"].tolist(),
+        roles=roles(means),
+        tokens=told.tokens,
+        shown={f"{kind} {name}": weights[place_of(name)].tolist() for kind, name in show.items()},
+        ties={f"{a} → {b}": tie(told.tokens, weights, a, b) for a, b in ties},
+        treebank=compared,
+        pronouns=compare_names(model, *read_pronouns(pronouns, tokenizer)) if pronouns else None,
+    )
+
+
+def name_of(table: Tensor, number: Tensor) -> str:
+    """What a place of a table [layers, heads] is called, counted from 1: layer.head"""
+    layer, head = divmod(int(number), table.shape[-1])
+    return f"{layer + 1}.{head + 1}"
+
+
+def place_of(name: str) -> tuple[int, int]:
+    layer, head = name.split(".")
+    return int(layer) - 1, int(head) - 1
+
+
+def add_up(means: Means, ids: Tensor, special: Tensor, weights: Tensor) -> None:
+    """Adds where the weights [batch, layers, heads, n, n] of a batch lie; "alike" is the same for equal weights."""
+    word, n = ~special, ids.shape[1]
+    delta = torch.arange(n)[None, :] - torch.arange(n)[:, None]
+    between = word[:, :, None] & word[:, None, :]
+    keys = {
+        "previous": between & (delta == -1),
+        "next": between & (delta == 1),
+        "itself": between & (delta == 0),
+        "special": word[:, :, None] & special[:, None, :],
+        "same": between & (ids[:, :, None] == ids[:, None, :]) & (delta != 0),
+    }
+
+    def share(pairs: Tensor) -> Tensor:
+        return torch.einsum("blhij,bij->lh", weights, pairs.float())
+
+    for kind, pairs in keys.items():
+        means.add(kind, share(pairs), pairs.any(-1).sum())
+        means.add(f"{kind} alike", pairs.sum() / n, pairs.any(-1).sum())
+    means.add("distance", share(between * delta.abs()), share(between))
+    means.add("distance alike", (between * delta.abs()).sum() / n, between.sum() / n)
+
+    entropy = torch.special.entr(weights).sum(-1)  # [batch, layers, heads, n]
+    means.add("entropy", torch.einsum("blhi,bi->lh", entropy, word / math.log(n)), word.sum())
+    means.add("keys", torch.einsum("blhi,bi->lh", entropy.exp(), word.float()), word.sum())
+    means.add("keys alike", n * word.sum(), word.sum())
+
+    over_heads, so_far = weights.mean((1, 2)), [between & (delta.abs() == d) for d in range(DISTANCES)]
+    counts = torch.stack([pairs.sum() for pairs in so_far])
+    means.add("by distance", torch.stack([over_heads[pairs].sum() for pairs in so_far]), counts)
+    means.add("by distance alike", between.sum() / n, between.sum())
+
+    rows = weights.permute(0, 3, 1, 2, 4)[word][::EVERY]  # [queries, layers, heads, n]
+    means.add("apart", apart(rows).sum(0), torch.tensor(len(rows)))
+
+
+def apart(rows: Tensor) -> Tensor:
+    """The mean Jensen–Shannon distance between two heads, 0 … 1: [..., heads, n] → [...]"""
+    one, other = torch.combinations(torch.arange(rows.shape[-2])).T
+    entropy = torch.special.entr(rows).sum(-1)
+    together = torch.special.entr((rows[..., one, :] + rows[..., other, :]) / 2).sum(-1)
+    divergence = together - (entropy[..., one] + entropy[..., other]) / 2
+    return (divergence.clamp(min=0) / math.log(2)).sqrt().mean(-1)
+
+
+def roles(means: Means) -> list[list[str]]:
+    """By head: the kind of key that gets half of its weight; else "broad" where half of all keys count, or "mixed"."""
+    largest, kind = torch.stack([means[kind] for kind in KINDS]).max(0)
+    broad = means["keys"] >= HALF * means["keys alike"]
+    other = torch.where(broad, ROLES.index("broad"), ROLES.index("mixed"))
+    return [[ROLES[number] for number in row] for row in torch.where(largest >= HALF, kind, other).tolist()]
+
+
+def tie(tokens: list[str], weights: Tensor, one: str, other: str) -> dict[str, Any]:
+    """The head in which one word gives another most weight, and the number of heads in which no word gets more."""
+    words = [token for token in tokens if token[0] != "["]
+    row = weights[:, :, tokens.index(one), 1:-1]  # [layers, heads, words]
+    to = row[..., words.index(other)]
+    top = row.argmax(-1) == words.index(other)
+    return {"head": name_of(to, to.argmax()), "weight": to.max().item(), "heads": int(top.sum()), "words": len(words)}
+
+
+# ---------------------------------------------------------------- what belongs together
+
+
+def most_looked_at(word_ids: list[list[int | None]], weights: Tensor) -> Tensor:
+    """The word, not itself, that gets most of each word's weight: [batch, layers, heads, words].
+
+    Weight on a word is the sum over its pieces, weight from a word the mean over its own (Clark et al. 2019).
+    """
+    count = 1 + max(word for one in word_ids for word in one if word is not None)
+    pieces = torch.zeros(len(word_ids), weights.shape[-1], count)
+    for row, one in enumerate(word_ids):
+        for piece, word in enumerate(one):
+            if word is not None:
+                pieces[row, piece, word] = 1
+    of_words = torch.einsum("biv,blhij,bjw->blhvw", pieces / pieces.sum(1, keepdim=True).clamp(min=1), weights, pieces)
+    of_words.diagonal(dim1=-2, dim2=-1).fill_(-1)
+    return of_words.argmax(-1)
+
+
+def compare_arcs(text: list[Sentence], hits: Tensor, arcs: list[tuple[int, str, int]]) -> Treebank:
+    """hits [arcs, 2, layers, heads]: whether the dependent looks at its governor, and the other way round.
+
+    arcs: half of the sentences, relation, and how far away the governor is. Heads are chosen on half 0, shares are of
+    half 1, and so is the best fixed offset: what it gains by that makes the comparison stricter.
+    """
+    half, offset = torch.tensor([arc[0] for arc in arcs]), torch.tensor([arc[2] for arc in arcs])
+    at_offset = torch.stack([offset == d for d in OFFSETS], dim=1).float()
+    everything = torch.ones(len(arcs), dtype=torch.bool)
+
+    def shares(mine: Tensor) -> list[tuple[Tensor, Tensor]]:
+        return [(hits[mine & (half == h)].float().mean(0), at_offset[mine & (half == h)].mean(0)) for h in (0, 1)]
+
+    def compare(mine: Tensor) -> dict[str, Any]:
+        (heads, _), (heads_then, offsets) = shares(mine)
+        best, fixed = heads.argmax(), offsets.argmax()
+        return {
+            "arcs": int((mine & (half == 1)).sum()),
+            "head": name_of(heads, best % heads[0].numel()),
+            "direction": ("to its governor", "to its dependent")[int(best) // heads[0].numel()],
+            "found": heads_then.flatten()[best].item(),
+            "baseline": offsets[fixed].item(),
+            "offset": OFFSETS[int(fixed)],
+        }
+
+    relations, follows = {}, defaultdict(list)
+    for relation, _ in Counter(arc[1] for arc in arcs).most_common():
+        mine = torch.tensor([arc[1] == relation for arc in arcs])
+        if min((mine & (half == h)).sum() for h in (0, 1)) < FREQUENT:
+            continue
+        relations[relation] = compare(mine)
+        gains = [(heads - offsets.max()).amax(0) for heads, offsets in shares(mine)]
+        for layer, head in (torch.minimum(*gains) >= MARGIN).nonzero().tolist():
+            follows[f"{layer + 1}.{head + 1}"].append(relation)
+    lengths, words = Counter(offset.abs().tolist()), [len(one.words) for one in text]
+    return Treebank(
+        sentences=len(text),
+        lengths={d: lengths[d] / len(arcs) for d in range(1, DISTANCES)},
+        neighbours=sum(n - 1 for n in words) / sum(n * (n - 1) / 2 for n in words),
+        relations=relations,
+        everything=compare(everything),
+        follows=dict(follows),
+    )
+
+
+def compare_names(model: Any, texts: list[Any], places: list[dict[str, list[int]]], nearer: Tensor) -> Pronouns:
+    """Chosen on the passages 0, 2, …, measured on 1, 3, …; weight on a name is the sum over its pieces."""
+    prefers = [torch.empty(0)] * len(texts)
+    for which, _, weights in in_batches(model, texts):
+        for row, i in enumerate(which):
+            from_pronoun = weights[row, :, :, places[i]["pronoun"]].mean(2)  # [layers, heads, n]
+            right, wrong = (from_pronoun[..., places[i][name]].sum(-1) for name in ("right", "wrong"))
+            prefers[i] = (right > wrong).float()
+    chosen_on, found = torch.stack(prefers[0::2]).mean(0), torch.stack(prefers[1::2]).mean(0)
+    best = chosen_on.argmax()
+    return Pronouns(
+        passages=len(prefers[1::2]),
+        head=name_of(found, best),
+        found=found.flatten()[best].item(),
+        mean=found.mean().item(),
+        nearer=nearer[1::2].float().mean().item(),
+    )
+
+
+# ---------------------------------------------------------------- in words and colours
+
+COLOUR_OF = dict(zip(ROLES, (BLUE, GREEN, PINK, GOLD, PURPLE, SKY, FAINT), strict=True))
+TIED = {
+    "det": ("article and noun", "冠词与名词"),
+    "case": ("preposition and noun", "介词与名词"),
+    "nsubj": ("subject and verb", "主语与动词"),
+    "obj": ("object and verb", "宾语与动词"),
+    "aux": ("auxiliary and verb", "助动词与动词"),
+}
+
+
+def role_names(t: Text) -> dict[str, str]:
+    names = (
+        t("the word before", "前一个词"),
+        t("the word after", "后一个词"),
+        t("itself", "自身"),
+        t("[CLS], [SEP]", "[CLS]、[SEP]"),
+        t("the same word", "相同的词"),
+        t("everywhere", "各处均看"),
+        t("mixed", "混合"),
+    )
+    return dict(zip(ROLES, names, strict=True))
+
+
+def tell_heads(trained: Trained, t: Text) -> str:
+    counts = {role: sum(row.count(role) for row in trained.roles) for role in ROLES}
+    listed = "; ".join(f"{role_names(t)[role]} {count}" for role, count in counts.items() if count)
+    entropy = sorted(one for row in trained.entropy for one in row)
+    near = trained.by_distance[1] / trained.by_distance_alike
+    heads, words = len(entropy), next(iter(trained.ties.values()))["words"]
+    ties = "; ".join(f"{pair} {tie['heads']}" for pair, tie in trained.ties.items())
+    parts = [
+        t(
+            f"The {heads} heads of MiniLM, by what gets half of their weight or more ({trained.queries:,} tokens):\n"
+            f"  {listed}\n"
+            f"Entropy, as a share of that of equal weights: {entropy[0]:.2f} to {entropy[-1]:.2f}, median "
+            f"{entropy[heads // 2]:.2f}.\n"
+            f"A neighbour gets {near:.2f} times the weight it would get if all were alike.\n"
+            "Heads in which that word, of all words, gets the most weight in document 002's sentence:\n"
+            f"  {ties}; by luck alone each would be {heads / words:.0f}",
+            f"MiniLM 的 {heads} 个头，在 {trained.queries:,} 个词元上，按至少一半权重的去向分类：\n"
+            f"  {listed}\n"
+            f"熵占均匀分布的比例：{entropy[0]:.2f} 到 {entropy[-1]:.2f}，中位数 {entropy[heads // 2]:.2f}。\n"
+            f"相邻词元得到的权重是平均分配时的 {near:.2f} 倍。\n"
+            "文档 002 的例句中，有多少个头把最多的权重给了那个词：\n"
+            f"  {ties}；全凭运气，每一项也约有 {heads / words:.0f} 个",
+        )
+    ]
+    if trained.treebank:
+        head = [t("relation", "关系"), t("arcs", "弧数"), t("head", "头"), t("looks", "看向"), t("finds", "命中")]
+        to = {"to its governor": t("to its governor", "支配词"), "to its dependent": t("to its dependent", "从属词")}
+        rows = []
+        for name, row in trained.treebank.relations.items():
+            shares = (f"{row['found']:.1%}", f"{row['baseline']:.1%}", f"{row['offset']:+d}")
+            rows.append([name, row["arcs"], row["head"], to[row["direction"]], *shares])
+        many = sum(len(follows) > 1 for follows in trained.treebank.follows.values())
+        parts += [
+            "",
+            table(rows, [*head, t("best fixed offset", "最佳固定偏移"), t("which", "偏移量")]),
+            t(
+                f"{len(trained.treebank.follows)} heads find a relation more often than any offset by "
+                f"{100 * MARGIN:.0f} points or more, {many} of them several relations.",
+                f"有 {len(trained.treebank.follows)} 个头对某种关系的命中率比任何固定偏移都高出至少 "
+                f"{100 * MARGIN:.0f} 个百分点，其中 {many} 个兼顾多种关系。",
+            ),
+        ]
+    if trained.pronouns:
+        one = trained.pronouns
+        parts += [
+            "",
+            t(
+                f"Of {one.passages} ambiguous pronouns head {one.head} prefers the right name in {one.found:.1%}, the "
+                f"mean head in {one.mean:.1%}; the nearer name is right in {one.nearer:.1%}.",
+                f"{one.passages} 个有歧义的代词中，头 {one.head} 有 {one.found:.1%} 偏向正确的名字；全部头平均 "
+                f"{one.mean:.1%}；取较近的名字对 {one.nearer:.1%}。",
+            ),
+        ]
+    return "\n".join(parts)
+
+
+def draw_map(axes: Axes, name: str, weights: list[list[float]], tokens: list[str], t: Text) -> None:
+    kind, _, head = name.partition(" ")
+    layer, number = (one + 1 for one in place_of(head))
+    title = role_names(t).get(kind) or t(*TIED.get(kind, (kind, kind)))
+    axes.imshow(weights, vmin=0, vmax=1)
+    axes.set_title(t(f"{title}\nlayer {layer}, head {number}", f"{title}\n第 {layer} 层第 {number} 头"), fontsize=9.5)
+    axes.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=7.5)
+    axes.set_yticks(range(len(tokens)), tokens, fontsize=7.5)
+    axes.tick_params(length=0)
+
+
+def draw_roles(axes: Axes, trained: Trained, t: Text) -> None:
+    from matplotlib.colors import to_rgb
+
+    layers, heads = len(trained.roles), len(trained.roles[0])
+    axes.imshow([[to_rgb(COLOUR_OF[role]) for role in row] for row in trained.roles], aspect="auto")
+    axes.set_xticks(range(heads), range(1, heads + 1))
+    axes.set_yticks(range(layers), range(1, layers + 1))
+    axes.set_xticks([x - 0.5 for x in range(1, heads)], minor=True)
+    axes.set_yticks([y - 0.5 for y in range(1, layers)], minor=True)
+    axes.grid(which="minor", color="white", linewidth=1.5)
+    axes.tick_params(length=0, which="both")
+    axes.set(
+        xlabel=t("head", "头"), ylabel=t("layer", "层"), title=t("What gets half of the weight", "一半以上权重的去向")
+    )
+    used = [role for role in ROLES if any(role in row for row in trained.roles)]
+    marks = [axes.plot([], [], "s", color=COLOUR_OF[role], label=role_names(t)[role])[0] for role in used]
+    below = {"loc": "upper center", "bbox_to_anchor": (0.45, -0.2), "ncols": 3, "fontsize": 8.5}
+    axes.legend(handles=marks, handletextpad=0.1, columnspacing=0.8, **below)

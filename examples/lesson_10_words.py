@@ -1,0 +1,268 @@
+"""Lesson 10: the vector of a word, before any position is added to it.
+
+A Transformer's input is a vector for each word plus one for its place. The places are lessons 4 to 6; here are the
+words. The ways differ in what they look at:
+
+    one-hot         nothing: every word has an axis of its own, and no two are near
+    bag of words    in which documents a word stands, how often; TF-IDF weighs that by how rare the word is
+    word2vec        which words stand around it
+    GloVe           how often each pair of words stands together, counted over the whole text first
+    fastText        word2vec's, made of the word's pieces, so that a word never seen has a vector too
+    BERT            the whole sentence, so that one word has as many vectors as it has sentences
+
+All but the last are fitted here to the manual that every Python carries, some 65,000 words, and asked the same: of
+30 words of five kinds (containers, numbers, statements, exceptions, arithmetic), for how many is the nearest of the
+others one of its own kind? With the weights that `make weights ARGS="google-news minilm"` fetches, two published
+models answer what so small a text cannot teach.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pydoc_data.topics import topics
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+import headway as hw
+from headway.vectors import Vectors
+from lesson import COLOURS, GREY, INK, Text, panels, run, table, weights
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+KINDS = {
+    ("containers", "容器"): "list tuple dictionary string bytes set",
+    ("numbers", "数字"): "integer integers float floating complex numbers",
+    ("statements", "语句"): "raise return import assert yield await",
+    ("exceptions", "异常"): "typeerror valueerror keyerror indexerror attributeerror nameerror",
+    ("arithmetic", "运算"): "addition subtraction multiplication division modulo power",
+}
+DIM = 48
+SEEN = 3  # a word that stands less often is left out
+MISSPELT = 200
+WAYS: dict[str, Any] = {
+    "one-hot": hw.vectors.OneHot(min_count=SEEN),
+    "bag-of-words": hw.vectors.BagOfWords(min_count=SEEN),
+    "tf-idf": hw.vectors.TFIDF(min_count=SEEN),
+    "word2vec": hw.vectors.Word2Vec(dim=DIM, epochs=20, min_count=SEEN),
+    "glove": hw.vectors.GloVe(dim=DIM, min_count=SEEN),
+    "fasttext": hw.vectors.FastText(dim=DIM, epochs=20, min_count=SEEN),
+}
+SENTENCES = (
+    "He put his money in the bank.",
+    "The bank lent them money for the house.",
+    "They sat on the bank of the river and fished.",
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What each way knows of 30 words, of misspelt ones, of order; and what published vectors know."""
+
+    vocabulary: int
+    dims: dict[str, int]  # numbers in a vector, by way
+    own_kind: dict[str, float]  # share of the 30 words whose nearest is of their kind, by way
+    chance: float  # that share for a nearest word drawn at random
+    one_hot_largest_cosine: float  # of two different words
+    order_kept: float  # the largest change in a document's bag of words when its words are turned round
+    misspelt_found: float  # share of misspelt words whose nearest by fastText is the right one
+    word2vec_knows_misspelt: int  # how many of them word2vec has a vector for
+    example: tuple[str, str, float]  # a misspelt word, its nearest, the cosine
+    map: dict[str, dict[str, list[float]]]  # by kind and word: its place in two dimensions; word2vec
+    queen: list[tuple[str, float]] | None  # nearest to king − man + woman, those three left out; Google's vectors
+    queen_with_asked: list[tuple[str, float]] | None  # and with them
+    bank: dict[str, float] | None  # cosines of "bank" in two sentences; MiniLM
+
+
+def kinds() -> Iterable[tuple[str, list[str]]]:
+    return ((english, words.split()) for (english, _), words in KINDS.items())
+
+
+def of_the_kinds(vectors: Vectors) -> list[tuple[str, str]]:
+    """(word, kind) for each of the words that has a vector."""
+    return [(word, kind) for kind, words in kinds() for word in words if word in vectors]
+
+
+def own_kind(vectors: Vectors) -> float:
+    """Share of the words whose nearest among all of them is of the same kind."""
+    known = of_the_kinds(vectors)
+    rows = F.normalize(torch.stack([vectors.vector(word) for word, _ in known]), dim=1)
+    nearest = (rows @ rows.T).fill_diagonal_(-2).argmax(1).tolist()
+    return sum(known[a][1] == known[b][1] for a, b in enumerate(nearest)) / len(known)
+
+
+def misspell(word: str, chance: random.Random) -> str:
+    """Two neighbouring letters inside the word change places."""
+    place = chance.randrange(1, len(word) - 2)
+    return word[:place] + word[place + 1] + word[place] + word[place + 2 :]
+
+
+def measure() -> Found:
+    texts = list(topics.values())
+    fitted = {name: way.fit(texts) for name, way in WAYS.items()}
+    one_hot, bag, word2vec, fasttext = (fitted[n] for n in ("one-hot", "bag-of-words", "word2vec", "fasttext"))
+
+    rows = one_hot.rows(torch.arange(200))
+    sentence = "raise an exception before the function returns a value"
+    turned = " ".join(reversed(sentence.split()))
+
+    chance = random.Random(0)
+    long = [word for word in fasttext.words if len(word) >= 6 and word.isascii() and word.isalpha()][:MISSPELT]
+    pairs = [(word, wrong) for word in long if (wrong := misspell(word, chance)) not in fasttext.index]
+    answers = {wrong: fasttext.most_similar(fasttext.vector(wrong), 1)[0] for _, wrong in pairs}
+    nearest, cosine = fasttext.most_similar(fasttext.vector("tupel"), 1)[0]
+
+    known = of_the_kinds(word2vec)
+    units = F.normalize(torch.stack([word2vec.vector(word) for word, _ in known]), dim=1)
+    places = units @ torch.linalg.svd(units - units.mean(0), full_matrices=False).Vh[:2].T
+    spread: dict[str, dict[str, list[float]]] = {}
+    for (word, kind), place in zip(known, places.tolist(), strict=True):
+        spread.setdefault(kind, {})[word] = place
+    return Found(
+        vocabulary=len(fasttext),
+        dims={name: vectors.dim for name, vectors in fitted.items()},
+        own_kind={name: own_kind(vectors) for name, vectors in fitted.items() if name != "one-hot"},
+        chance=sum(len(words) * (len(words) - 1) for words in spread.values()) / (len(known) * (len(known) - 1)),
+        one_hot_largest_cosine=(rows @ rows.T).fill_diagonal_(0).abs().max().item(),
+        order_kept=(bag.document(sentence) - bag.document(turned)).abs().max().item(),
+        misspelt_found=sum(answers[wrong][0] == word for word, wrong in pairs) / len(pairs),
+        word2vec_knows_misspelt=sum(wrong in word2vec for _, wrong in pairs),
+        example=("tupel", nearest, cosine),
+        map=spread,
+        **ask_google(),
+        bank=ask_bert(),
+    )
+
+
+def ask_google() -> dict[str, list[tuple[str, float]] | None]:
+    """king − man + woman, in Google's vectors of 26,423 words."""
+    folder = weights("google-news")
+    if folder is None:
+        return {"queen": None, "queen_with_asked": None}
+    vectors = hw.vectors.load(next(folder.glob("*.bin")))
+    units = {word: F.normalize(vectors.vector(word), dim=0) for word in ("king", "man", "woman")}
+    return {
+        "queen": vectors.analogy("man", "king", "woman", 3),
+        "queen_with_asked": vectors.most_similar(units["king"] - units["man"] + units["woman"], 3),
+    }
+
+
+def ask_bert() -> dict[str, float] | None:
+    """One word in three sentences: two of money, one of a river."""
+    folder = weights("minilm")
+    if folder is None:
+        return None
+    bert = hw.vectors.Bert(path=folder)
+    money, loan, river = (bert.vector_in("bank", sentence) for sentence in SENTENCES)
+    return {
+        "same sense": F.cosine_similarity(money, loan, dim=0).item(),
+        "other sense": max(F.cosine_similarity(vector, river, dim=0).item() for vector in (money, loan)),
+    }
+
+
+def tell(found: Found, t: Text) -> str:
+    rows = [
+        [name, str(dim), f"{found.own_kind[name]:.0%}" if name in found.own_kind else "—"]
+        for name, dim in found.dims.items()
+    ]
+    wrong, right, cosine = found.example
+    lines = [
+        t(f"{found.vocabulary:,} words of Python's manual.", f"Python 手册中的 {found.vocabulary:,} 个词。"),
+        table(rows, [t("way", "方法"), t("numbers", "维数"), t("nearest of its own kind", "最近的词是同类")]),
+        t(
+            f"By chance it would be {found.chance:.0%}. One-hot has no answer: the cosine of any two words is "
+            f"{found.one_hot_largest_cosine:g}.\nA bag of words is the same whichever way round the sentence stands "
+            f"(difference {found.order_kept:g}).\nMisspelt by two letters, {found.misspelt_found:.0%} of words are "
+            f"found again by fastText ({wrong} → {right}, {cosine:.2f});\nword2vec has a vector for "
+            f"{found.word2vec_knows_misspelt} of them.",
+            f"随机猜测为 {found.chance:.0%}。独热编码答不了：任意两个词的余弦都是 {found.one_hot_largest_cosine:g}。\n"
+            f"把句子倒过来，词袋完全不变（差 {found.order_kept:g}）。\n"
+            f"把词中相邻两个字母写反，fastText 仍能找回 {found.misspelt_found:.0%}"
+            f"（{wrong} → {right}，{cosine:.2f}）；\n"
+            f"word2vec 认识其中 {found.word2vec_knows_misspelt} 个。",
+        ),
+    ]
+    missing = t(
+        'Published models were not asked: make weights ARGS="google-news minilm" fetches them.',
+        '没有询问公开模型：make weights ARGS="google-news minilm" 可以取来。',
+    )
+    if found.queen and found.queen_with_asked:
+        left_out, kept = found.queen[0], found.queen_with_asked[0]
+        lines.append(
+            t(
+                f"king − man + woman: nearest is {kept[0]} ({kept[1]:.3f}); with the three words left out, as is "
+                f"usual, {left_out[0]} ({left_out[1]:.3f}).",
+                f"国王 − 男人 + 女人：最近的是 {kept[0]}（{kept[1]:.3f}）；按惯例去掉这三个词后是 "
+                f"{left_out[0]}（{left_out[1]:.3f}）。",
+            )
+        )
+    if found.bank:
+        same, other = found.bank["same sense"], found.bank["other sense"]
+        lines.append(
+            t(
+                f"“bank” in BERT: two sentences about money {same:.2f}, money and river at most {other:.2f}.",
+                f"BERT 中的 bank：两句都讲钱时余弦 {same:.2f}，一句讲钱一句讲河时至多 {other:.2f}。",
+            )
+        )
+    return "\n".join([*lines, *([] if found.queen and found.bank else [missing])])
+
+
+def draw(found: Found, t: Text) -> Figure:
+    figure, (left, right) = panels(2, height=3.8, gridspec_kw={"width_ratios": [2, 3]})
+    names, shares = list(found.own_kind), list(found.own_kind.values())
+    left.barh(names, shares, color=GREY, height=0.62)
+    for place, share in enumerate(shares):
+        left.text(share + 0.015, place, f"{share:.0%}", va="center")
+    left.axvline(found.chance, color=INK, linewidth=1, linestyle=(0, (4, 3)))
+    left.text(found.chance + 0.015, -0.4, t("chance", "随机"), fontsize=8.5)
+    left.invert_yaxis()
+    left.set(
+        xlim=(0, 1.12),
+        xticks=[0, 0.5, 1],
+        xticklabels=["0", "50 %", "100 %"],
+        title=t("Nearest word of the same kind", "最近的词属于同类"),
+    )
+
+    points = []
+    for colour, (english, chinese) in zip(COLOURS, KINDS, strict=False):
+        places = found.map[english]
+        right.plot(*zip(*places.values(), strict=True), "o", color=colour, markersize=4, label=t(english, chinese))
+        points += [(word, place, colour) for word, place in places.items()]
+    right.margins(0.1)
+    right.set(xticks=[], yticks=[], title=t("word2vec, in two of its 48 dimensions", "word2vec：48 维投影到 2 维"))
+    right.legend(loc="upper left", bbox_to_anchor=(1, 1), handletextpad=0.1)
+    name_points(right, points)
+    return figure
+
+
+def name_points(axes: Axes, points: list[tuple[str, list[float], str]]) -> None:
+    """Each word beside its point: above, below, right or left, where it covers nothing; else above."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.transforms import Bbox
+
+    FigureCanvasAgg(axes.figure).draw()
+    spots = [axes.transData.transform(place) for _, place, _ in points]
+    taken = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in spots]
+    sides = [(0, 4, "center", "bottom"), (0, -4, "center", "top"), (5, 0, "left", "center"), (-5, 0, "right", "center")]
+    for word, place, colour in points:
+        tried = []
+        for x, y, across, up in [*sides, sides[0]]:
+            name = axes.annotate(
+                word, place, (x, y), textcoords="offset points", fontsize=7.5, color=colour, ha=across, va=up
+            )
+            tried.append(name)
+            box = name.get_window_extent()
+            if not any(box.overlaps(other) for other in taken):
+                break
+        for name in tried[:-1]:
+            name.remove()
+        taken.append(tried[-1].get_window_extent())
+
+
+if __name__ == "__main__":
+    run(__name__)

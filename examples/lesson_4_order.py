@@ -1,0 +1,339 @@
+"""Lesson 4: order is invisible without positions.
+
+"the cat chases the mouse" and "the mouse chases the cat" hold the same words. Attention makes of each word a weighted
+sum over all words, and a sum has no order: without positions every word gets the same vector in both sentences.
+
+Two notions have to be kept apart. Let P put the words in another order:
+
+    invariant      f(Px) = f(x)       nothing moves: the mean of all words is so
+    equivariant    f(Px) = P·f(x)     each word keeps its vector and takes it along: attention, feed-forward, a stack
+
+A position encoding breaks this; a causal mask by itself does too. To see whether an encoding does, one layer reads both
+sentences, and the full stop, which stands last in both and sees all, is asked whether it noticed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import headway as hw
+from headway.masks import Causal, Mask
+from lesson import BLUE, FAINT, INK, ORANGE, Text, english, run, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SENTENCES = {  # each in two orders
+    "en": (["the", "cat", "chases", "the", "mouse", "."], ["the", "mouse", "chases", "the", "cat", "."]),
+    "zh": (["我", "吃", "苹果"], ["苹果", "吃", "我"]),
+}
+TWICE = ["cat", "sees", "cat", "."]
+WORDS = sorted({word for pair in SENTENCES.values() for words in pair for word in words} | set(TWICE))
+
+SIZES = {"num_heads": 4, "head_dim": 16, "embed_dim": 64, "max_length": 16, "bidirectional": True}
+ARGUMENTS = {"log-n": "log-n(train_length=2)", "llama4-temperature": "llama4-temperature(step=2)"}
+"""Those whose defaults do nothing in a sentence as short as this."""
+ROUNDING = 1e-9
+
+WHY_BLIND = {  # what a single layer of them lacks
+    ("adds nothing", "什么也不加"): ["none"],
+    ("scale the scores of a query", "只缩放每个查询的分数"): ["log-n", "ssmax", "llama4-temperature", "nope-scaling"],
+    ("change the softmax", "只改 softmax"): ["sink", "softmax-one"],
+    ("read places off the content", "位置由内容算出"): ["repo", "repo-rope"],
+    ("move tokens for another encoding to read", "只移动位置，供别的编码读取"): [
+        *("interpolated", "randomized", "random-float", "cape", "shape", "streaming-llm")
+    ],
+}
+
+NOUNS, THE, CHASES, STOP = 20, 20, 21, 22  # of the training: word ids
+TRAINED = {"none": (None, False, 1), "sinusoidal": ("sinusoidal", False, 1), "causal, 1 layer": (None, True, 1)}
+TRAINED |= {"causal, 2 layers": (None, True, 2)}
+
+
+@dataclass(frozen=True)
+class Found:
+    """Largest differences in vectors whose numbers are of the size of one, in float64; accuracies."""
+
+    # a sentence in two orders, by language: [without positions, with sinusoidal ones], two layers
+    word_differences: dict[str, list[float]]  # of the same word in both
+    mean_differences: dict[str, list[float]]  # of the mean over all words
+    twice: list[float]  # the word "cat" at places 1 and 3 of one sentence
+    between_words: dict[str, list[list[list[float]]]]  # distance of each word here to each there: [without, with]
+
+    # by part: [|f(Px) − P·f(x)|, |f(Px) − f(x)|]
+    shuffled: dict[str, list[float]]
+
+    # one layer, by name in ENCODINGS: what the other order changes
+    full_stop: dict[str, float]  # in the vector of the full stop
+    own_word: dict[str, float]  # in the vector that a word takes along; of those that may look both ways
+    blind: list[str]  # names whose full stop notices nothing
+    know_own_place: list[str]  # of the blind: a word still differs by where it stands itself
+    with_rope: dict[str, float]  # the full stop of those that only move tokens, joined with RoPE
+    under_layer_norm: dict[str, float]  # the full stop, index and unit-index, where a layer norm stands in front
+
+    # a causal mask and no positions: the full stop, by the number of layers
+    causal: dict[str, float]
+
+    # trained to say who chases, on pairs of nouns never seen, each in both orders
+    accuracy: dict[str, float]
+
+    # as a whole, in parallel
+    one_by_one: float  # outputs computed all at once against one query at a time
+    smallest_reach: float  # what changes in the word that notices least, when one word is replaced by another
+
+
+def vectors(words: list[str]) -> Tensor:
+    """A fixed random vector for each word: [1, words, 64]"""
+    drawn = torch.randn(len(WORDS), 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return drawn[[WORDS.index(word) for word in words]][None]
+
+
+def stack(
+    encoding: hw.positions.PositionEncoding | None, layers: int, mask: Mask | None = None, norm: str = "rms"
+) -> hw.models.Stack:
+    """Blocks with the same random weights each time; with RMS norm, since a layer norm hides index and unit-index."""
+    torch.manual_seed(0)
+    config = hw.models.TransformerConfig(len(WORDS), 64, layers, norm=norm)
+    return hw.models.Stack.of(config, encoding, masks=[mask] * layers).double().eval()
+
+
+def order(here: list[str], there: list[str]) -> list[int]:
+    """Where each word of ``there`` stands ``here``; of a word that stands twice, the first comes first."""
+    left = list(enumerate(here))
+    return [left.pop(next(i for i, (_, word) in enumerate(left) if word == wanted))[0] for wanted in there]
+
+
+def difference(a: Tensor, b: Tensor) -> float:
+    return (a - b).abs().max().item()
+
+
+def noticed(
+    encoding: hw.positions.PositionEncoding | None, layers: int = 1, norm: str = "rms", causal: bool = False
+) -> tuple[float, float]:
+    """What the other order changes in the vector of the full stop, and in that of a word which moves along."""
+    causal = causal or (encoding is not None and encoding.causal_only)
+    model = stack(encoding, layers, Causal() if causal else None, norm)
+    here, there = SENTENCES["en"]
+    at = hw.Coordinates.span(len(here), axes=(encoding and encoding.axes) or 1)
+    for parameter in encoding.parameters() if encoding else ():  # many begin at zero, where they do nothing yet
+        nn.init.normal_(parameter)
+    one, other = (model(vectors(words), positions=at)[0] for words in (here, there))
+    return difference(one[-1], other[-1]), difference(one[order(here, there)], other)
+
+
+def train(name: str | None, causal: bool, layers: int) -> float:
+    """The share of "the A chases the B ." in which the full stop names A, on pairs of nouns never seen."""
+    torch.manual_seed(0)
+    config = hw.models.TransformerConfig(NOUNS + 3, 64, layers, norm="rms")
+    encoding = hw.encoding(name, **SIZES) if name else None
+    model = hw.models.Encoder(config, encoding, masks=[Causal() if causal else None] * layers)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    draw = torch.Generator().manual_seed(0)
+    pairs = torch.combinations(torch.arange(NOUNS))
+    pairs = pairs[torch.randperm(len(pairs), generator=draw)]
+
+    def read(pairs: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits at the full stop of each pair in both orders, and who chases."""
+        nouns = torch.cat([pairs, pairs.flip(1)])
+        words = torch.tensor([THE, 0, CHASES, THE, 0, STOP]).repeat(len(nouns), 1)
+        words[:, [1, 4]] = nouns
+        return model.logits(model(words)[:, -1]), nouns[:, 0]
+
+    for _ in range(300):
+        loss = F.cross_entropy(*read(pairs[:150][torch.randint(150, (32,), generator=draw)]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    logits, chaser = read(pairs[150:])
+    return logits.argmax(-1).eq(chaser).double().mean().item()
+
+
+def measure() -> Found:
+    accuracy = {name: train(*choice) for name, choice in TRAINED.items()}
+    with torch.no_grad():
+        return observe(accuracy)
+
+
+def observe(accuracy: dict[str, float]) -> Found:
+    """Everything but the training."""
+    sinusoidal = hw.encoding("sinusoidal", **SIZES)
+    words, means, between = {}, {}, {}
+    for language, (here, there) in SENTENCES.items():
+        read = [[stack(code, 2)(vectors(s))[0] for s in (here, there)] for code in (None, sinusoidal)]
+        words[language] = [difference(one[order(here, there)], other) for one, other in read]
+        means[language] = [difference(one.mean(0), other.mean(0)) for one, other in read]
+        between[language] = [torch.cdist(one, other).tolist() for one, other in read]
+    cats = [stack(code, 2)(vectors(TWICE))[0] for code in (None, sinusoidal)]
+
+    x = torch.randn(1, 12, 64, dtype=torch.float64)
+    shuffle = torch.randperm(12)
+    attention = hw.nn.MultiHeadAttention(64, 4).double()
+    parts = {"attention": attention, "feed-forward": hw.nn.FeedForward(64, 256).double(), "stack": stack(None, 4)}
+    shuffled = {}
+    for name, part in parts.items():
+        before, after = part(x), part(x[:, shuffle])
+        shuffled[name] = [difference(after, before[:, shuffle]), difference(after, before)]
+
+    full_stop, own_word, with_rope = {}, {}, {}
+    for name, kind in hw.positions.ENCODINGS.items():
+        encoding = hw.encoding(ARGUMENTS.get(name, name), **SIZES)
+        full_stop[name], moved_along = noticed(encoding)
+        if not encoding.causal_only:
+            own_word[name] = moved_along
+        if kind.kind == "coordinates":
+            with_rope[name] = noticed(hw.encoding(f"{name} + rope", **SIZES))[0]
+
+    alone = torch.cat([attention(x[:, [i]], x) for i in range(12)], dim=1)
+    sentence, other = (stack(None, 1)(vectors(f"the cat chases the {whom} .".split()))[0] for whom in ("mouse", "cat"))
+    blind = [name for name, change in full_stop.items() if change < ROUNDING]
+    return Found(
+        word_differences=words,
+        mean_differences=means,
+        twice=[difference(cat[0], cat[2]) for cat in cats],
+        between_words=between,
+        shuffled=shuffled,
+        full_stop=full_stop,
+        own_word=own_word,
+        blind=blind,
+        know_own_place=[name for name in blind if own_word.get(name, 0) > ROUNDING],
+        with_rope=with_rope,
+        under_layer_norm={n: noticed(hw.encoding(n), norm="layer")[0] for n in ("index", "unit-index")},
+        causal={str(layers): noticed(None, layers, causal=True)[0] for layers in (1, 2)},
+        accuracy=accuracy,
+        one_by_one=difference(alone, attention(x)),
+        smallest_reach=(sentence - other).abs().amax(-1).min().item(),
+    )
+
+
+def tell(found: Found, t: Text) -> str:
+    def short(number: float) -> float:
+        return float(f"{number:.2g}")
+
+    without, sinusoidal = t("without positions", "没有位置编码"), t("sinusoidal", "正弦编码")
+    whose = {"en": "the cat chases the mouse / the mouse chases the cat", "zh": "我 吃 苹果 / 苹果 吃 我"}
+    both = [[whose[language], *map(short, found.word_differences[language])] for language in whose]
+    both += [[t("… the mean of all words", "……全句取平均"), *map(short, found.mean_differences["en"])]]
+    both += [[t("cat sees cat: first and third word", "cat sees cat：第 1 个词与第 3 个词"), *map(short, found.twice)]]
+    names = {"attention": t("attention", "注意力"), "feed-forward": t("feed-forward", "前馈层")}
+    names["stack"] = t("stack of 4 blocks", "4 层的整个堆叠")
+    parts = [[names[part], *map(short, numbers)] for part, numbers in found.shuffled.items()]
+    causal = t("causal mask, no positions", "因果掩码，无位置编码")
+    shares = {
+        "none": t("no positions", "无位置编码"),
+        "sinusoidal": sinusoidal,
+        "causal, 1 layer": t(f"{causal}, 1 layer", f"{causal}，1 层"),
+        "causal, 2 layers": t(f"{causal}, 2 layers", f"{causal}，2 层"),
+    }
+    seeing = len(found.full_stop) - len(found.blind)
+    rope = [name for name, change in found.with_rope.items() if change < ROUNDING]
+    return "\n".join(
+        [
+            t("How far a word's vector lies from itself in the other order:", "换了词序，同一个词的向量相差多少："),
+            table(both, ["", without, sinusoidal]),
+            "",
+            t("Twelve vectors, shuffled by P:", "把 12 个向量用置换 P 打乱："),
+            table(parts, ["", "|f(Px) − P·f(x)|", "|f(Px) − f(x)|"]),
+            t(
+                "The first column is rounding: equivariant. The second is not: nothing here is invariant.",
+                "第一列只剩舍入误差：等变。第二列不为零：哪一个都不是不变的。",
+            ),
+            "",
+            t(
+                f"Of {len(found.full_stop)} encodings, alone in one layer, {seeing} let the full stop notice the order "
+                f"and {len(found.blind)} do not:",
+                f"{len(found.full_stop)} 种编码各自单独放进一层：句号能察觉词序的有 {seeing} 种，"
+                f"察觉不到的有 {len(found.blind)} 种：",
+            ),
+            table([[", ".join(names), t(*why)] for why, names in WHY_BLIND.items()]),
+            t(
+                f"Joined with RoPE those that move tokens do, but for {', '.join(rope)}, which reads places off the "
+                "content.\nBehind a layer norm, index and unit-index are as blind as none "
+                f"({max(found.under_layer_norm.values()):.0e}):\nit takes out what is the same in every dimension.",
+                f"只移动位置的那几种与 RoPE 组合后也能察觉，{'、'.join(rope)} 除外：它的位置是从内容里读出来的。\n"
+                "前面若有一层 LayerNorm，index 和 unit-index 就与没有编码一样"
+                f"（{max(found.under_layer_norm.values()):.0e}）：\n它们给每一维加同一个数，归一化正好把它减掉。",
+            ),
+            "",
+            t("Who chases? Right on pairs never seen:", "谁在追？在没见过的名词对上的正确率："),
+            table([[shares[name], f"{share:.0%}"] for name, share in found.accuracy.items()]),
+            t(
+                "Without positions both orders get one answer, so at most half can be right.",
+                "没有位置编码时，两种词序得到同一个答案，最多只能对一半。",
+            ),
+        ]
+    )
+
+
+def draw(found: Found, t: Text) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.6, 5.8))
+    above, below = figure.subfigures(2, 1, height_ratios=[1.05, 1])
+    maps = above.subplots(1, 3, gridspec_kw={"width_ratios": [1, 1, 0.95]})
+    here, there = SENTENCES[t("en", "zh")]
+    titles = [
+        t("Distances without positions", "词向量距离：没有位置编码"),
+        t("With sinusoidal ones", "加上正弦位置编码"),
+    ]
+    for axes, distances, title in zip(maps, found.between_words[t("en", "zh")], titles, strict=False):
+        axes.imshow(distances, cmap="Blues", vmin=0, vmax=11)
+        for row, column in ((r, c) for r, near in enumerate(distances) for c, far in enumerate(near) if far < 4):
+            axes.text(column, row, f"{distances[row][column]:.1f}", ha="center", va="center", fontsize=8.5)
+        axes.set_xticks(range(len(there)), there, rotation=45 if t is english else 0)
+        axes.set_yticks(range(len(here)), here)
+        axes.set_title(title)
+    labels = [
+        t("no positions", "无位置编码"),
+        t("sinusoidal", "正弦编码"),
+        t("causal mask,\n1 layer", "因果掩码\n1 层"),
+        t("causal mask,\n2 layers", "因果掩码\n2 层"),
+    ]
+    shares = list(found.accuracy.values())
+    bars = maps[2].barh(labels, shares, 0.55, color=[ORANGE if share <= 0.5 else BLUE for share in shares])
+    maps[2].bar_label(bars, [f"{share:.0%}" for share in shares], label_type="center", color="white")
+    maps[2].axvline(0.5, color=FAINT, zorder=0)
+    maps[2].invert_yaxis()
+    maps[2].set(xlim=(0, 1.05), xticks=[0, 0.5, 1], xticklabels=["0", "50 %", "100 %"])
+    maps[2].set_title(t("Who chases?", "谁在追？正确率"))
+
+    axes = below.subplots()
+    seeing = len(found.full_stop) - len(found.blind)
+    heights: dict[int, int] = {}
+    for name, change in sorted(found.full_stop.items(), key=lambda item: item[1]):
+        place = -16 if name in found.blind else round(4 * torch.tensor(change).log10().item())
+        heights[place] = heights.get(place, -1) + 1
+        x = 1e-16 if name in found.blind else 10 ** (place / 4)
+        axes.plot(x, heights[place], "s", color=ORANGE if name in found.blind else BLUE, markersize=5)
+        if name not in found.blind and change < 0.01:
+            axes.annotate(name, (x, heights[place]), (0, 7), textcoords="offset points", ha="center", color=BLUE)
+    axes.set_xscale("log")
+    for line, (why, names) in enumerate(WHY_BLIND.items()):
+        y = 20 - 4.3 * line
+        axes.text(4e-16, y, ", ".join(names), color=ORANGE, va="center")
+        axes.text(4e-16, y - 1.9, t(*why), color=INK, va="center", fontsize=8.5)
+    axes.text(0.03, 15, t(f"{seeing} encodings notice", f"{seeing} 种能察觉"), ha="right", color=BLUE)
+    axes.set(
+        ylim=(-1, max(heights.values()) + 1.5),
+        xlim=(3e-17, 30),
+        xticks=[1e-16, 1e-12, 1e-8, 1e-4, 1],
+        yticks=[],
+        xlabel=t("what the other order changes in the full stop's vector", "换词序后，句号向量的变化"),
+    )
+    axes.spines["left"].set_visible(False)
+    axes.set_title(
+        t(
+            f"{len(found.full_stop)} encodings in one layer: which let the full stop notice the order?",
+            f"{len(found.full_stop)} 种编码，各用一层：句号能察觉词序吗？",
+        ),
+        color=INK,
+    )
+    return figure
+
+
+if __name__ == "__main__":
+    run(__name__)

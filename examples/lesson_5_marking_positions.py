@@ -1,0 +1,373 @@
+"""Lesson 5: marking positions.
+
+Attention does not see order (lesson 4), so each token is told where it stands: a code of its position is added to its
+embedding. Four codes, from the simplest on:
+
+    index        p + 1 in every dimension                       grows without bound
+    unit-index   p/(T − 1) in every dimension                   bounded, but a step depends on the length T
+    sinusoidal   sin(p·ω_c), cos(p·ω_c) for d/2 frequencies     ω_c = 10000^(−2c/d), a pair of dimensions each
+    learned      row p of a table that training fills           as many positions as the table has rows
+
+A pair of the sinusoidal code is the hand of a clock: the first goes round in 2π tokens, the last in about 60,000. What
+follows from that is exact. The dot product of two codes is Σ cos((r − p)·ω_c), which knows the distance and not the
+direction; and PE(p + k) is PE(p) with every hand turned on by k·ω_c, a linear map that is the same for all p.
+
+What does not follow is that a model copes with positions it was not trained on. That is measured at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import mean
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import headway as hw
+from headway.testing.checkpoints import cells
+from lesson import BLUE, FAINT, INK, ORANGE, SKY, Text, panels, run, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAMES = ["index", "unit-index", "sinusoidal", "learned"]
+FAR = 100_000  # offsets looked at
+PLACES = 10_000  # codes compared one by one
+DIMS = [2, 8, 64, 512]
+OFFSETS = list(range(-60, 61))
+
+# Training: a causal decoder of one layer names the token before each one.
+LENGTHS = [16, 32, 64, 128]  # trained at the first
+VOCABULARY, WIDTH, HEADS, STEPS, ROWS = 16, 64, 4, 400, 32
+SHORT = "sinusoidal(base=2.5)"  # every period is shorter than 16 tokens
+GIVEN = "learned, from sinusoidal"
+TRAINED = ["none", "index", "unit-index", "sinusoidal", SHORT, "learned", GIVEN, "t5", "rope"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the codes are, in float64; what a model makes of them."""
+
+    # the four demands, by code: distinct, distance, alike, bounded
+    verdicts: dict[str, list[str]]
+    numbers: dict[str, list[float]]
+    unit_steps: list[float]  # one step of unit-index in sequences of 11 and of 101 tokens
+    far_code_length: float  # |PE(1,000,000)| at d = 512: a fixed code has one for every position
+    beyond_table: str  # what a learned table of 16 rows says to a sequence of 17
+    families: dict[str, str]  # the published models that headway reads, and how each marks positions
+
+    # d = 512
+    wavelengths: list[float]
+    periods_within: dict[str, int]  # pairs that complete a period within so many tokens
+    frequency_spread: float  # how far the angle of one step differs between places: the frequency is the pair's alone
+    quarters: list[list[float]]  # of pairs, fastest first: share of |PE(p+1) − PE(p)|²; of |PE(p+1000) − PE(p)|²;
+    #                              first offset at which the distance shrinks again
+
+    # are any two positions the same? by d
+    closest: dict[str, float]  # the smallest distance of two codes up to FAR apart
+    closest_offset: dict[str, int]
+    neighbours: dict[str, float]  # the distance of neighbours
+    distinct_float32: dict[str, int]  # different codes among 10,000
+    distinct_bfloat16: dict[str, int]
+
+    # the dot product of two codes
+    dot_place_error: float  # largest |PE(p)·PE(p+k) − Σ cos(kω)|
+    dot_symmetry_error: float  # largest |PE(p)·PE(p+k) − PE(p)·PE(p−k)|
+    dot_rises_at: dict[str, int]  # by d: the first offset whose dot product is larger than the one before
+    dot_line: dict[str, list[float]]  # by d: Σ cos(kω)/(d/2) over OFFSETS
+    turned_line: list[float]  # d = 512: the same with PE(p) turned by a quarter first, Σ sin(kω)/(d/2)
+    turned_negative_at: int  # the first offset ahead that it takes for one behind, d = 512
+    projected_share: float  # of the variance of (PE·Wq)(PE·Wk)ᵀ that goes with the offset, random W, mean of 20
+    addition_error: float  # largest error of PE(p+k) by the two equations of angle addition
+
+    # word + place
+    sum_by_hand: list[float]
+    probe_words: dict[str, float]  # by d: share of words and places that a linear map reads from their sum
+    probe_places: dict[str, float]
+    sum_gap: dict[str, float]  # by d: smallest distance of two sums of 50 words and 50 places
+
+    # training at 16 tokens
+    accuracy: dict[str, list[float]]  # by code, for each of LENGTHS: of the second half of the places
+    unfinished: int  # of the 32 pairs, those that complete no period within 16 tokens
+    moved: dict[str, float]  # learned tables: mean |change| of the trained rows, as a share of their mean length
+    untouched_rows: dict[str, int]  # rows that are bit for bit as they began, of 128
+
+
+def codes(positions: Tensor | int, dim: int) -> Tensor:
+    """PE [positions, dim] in float64: what headway's encoding adds to zeros."""
+    positions = torch.arange(positions) if isinstance(positions, int) else positions
+    nothing = torch.zeros(1, len(positions), dim, dtype=torch.float64)
+    return hw.encoding("sinusoidal", embed_dim=dim).embed(nothing, positions)[0]
+
+
+def frequencies(dim: int) -> Tensor:
+    return 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+
+
+def waves(offsets: Tensor, omegas: Tensor) -> Tensor:
+    """Σ cos(kω), one wave at a time: the dot product of two codes that lie k apart."""
+    return sum(((offsets * omega).cos() for omega in omegas), torch.zeros_like(offsets))
+
+
+def turned(code: Tensor, by: Tensor) -> Tensor:
+    """Every pair (sin a, cos a) as (sin(a + by), cos(a + by)): angle addition, a linear map of the pair."""
+    sine, cosine = code[..., 0::2], code[..., 1::2]
+    return torch.stack([sine * by.cos() + cosine * by.sin(), cosine * by.cos() - sine * by.sin()], -1).flatten(-2)
+
+
+def first(condition: Tensor) -> int:
+    """The first offset 1, 2, … for which a condition holds."""
+    return int(condition.nonzero()[0]) + 1
+
+
+def share_by_offset(scores: Tensor) -> float:
+    """Of the variance of scores [n, n], the share that the offset j − i explains."""
+    n = len(scores)
+    within = sum(((group - group.mean()) ** 2).sum() for o in range(1 - n, n) for group in [scores.diagonal(o)])
+    return float(1 - within / ((scores - scores.mean()) ** 2).sum())
+
+
+def read_back(dim: int, words: int = 200, places: int = 50) -> tuple[float, float, float]:
+    """How well a linear map reads word and place from word + place, fitted on half of the sums; and their gap."""
+    draw = torch.Generator().manual_seed(0)
+    embeddings = torch.randn(words, dim, generator=draw, dtype=torch.float64)
+    sums = (embeddings[:, None] + codes(places, dim)).flatten(0, 1)
+    inputs = F.pad(sums, (0, 1), value=1.0)
+    fit, held_out = torch.randperm(len(sums), generator=draw).chunk(2)
+    right = []
+    for labels in (torch.arange(words).repeat_interleave(places), torch.arange(places).repeat(words)):
+        probe = torch.linalg.lstsq(inputs[fit], F.one_hot(labels[fit]).double()).solution
+        right.append((inputs[held_out] @ probe).argmax(-1).eq(labels[held_out]).double().mean().item())
+    return right[0], right[1], torch.pdist(sums[: 50 * places]).min().item()
+
+
+def train(name: str) -> tuple[list[float], list[Tensor], list[Tensor]]:
+    """A decoder trained at 16 tokens to name the token before: its accuracy in the second half of each length, and the
+    parameters of its encoding, before and after."""
+    torch.manual_seed(0)
+    if name == GIVEN:
+        encoding = hw.positions.Learned(LENGTHS[-1], WIDTH, initial=codes(LENGTHS[-1], WIDTH).float())
+    else:
+        sizes = {"embed_dim": WIDTH, "num_heads": HEADS, "head_dim": WIDTH // HEADS, "max_length": LENGTHS[-1]}
+        encoding = hw.encoding(name, **sizes, bidirectional=False)
+    began = [parameter.detach().clone() for parameter in encoding.parameters()]
+    # RMS norm: layer norm would take out what index and unit-index add, since it is the same in every dimension
+    config = hw.models.TransformerConfig(VOCABULARY, WIDTH, num_layers=1, num_heads=HEADS, norm="rms")
+    model = hw.models.Decoder(config, encoding)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(STEPS):
+        tokens = torch.randint(VOCABULARY, (ROWS, LENGTHS[0]), generator=draw)
+        loss = F.cross_entropy(model(tokens)[:, 1:].flatten(0, 1), tokens[:, :-1].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    right = []
+    with torch.no_grad():
+        for length in LENGTHS:
+            tokens = torch.randint(VOCABULARY, (64, length), generator=draw)
+            hit = model(tokens)[:, 1:].argmax(-1).eq(tokens[:, :-1])
+            right.append(hit[:, length // 2 - 1 :].double().mean().item())
+    return right, began, [parameter.detach() for parameter in encoding.parameters()]
+
+
+def measure() -> Found:
+    demands = {name: hw.encoding(name, embed_dim=512, max_length=1024).properties() for name in NAMES}
+    unit = hw.encoding("unit-index")
+    unit_steps = [unit.embed(torch.zeros(1, n, 1, dtype=torch.float64))[0, 1].item() for n in (11, 101)]
+    try:
+        hw.encoding("learned", embed_dim=WIDTH, max_length=16).embed(torch.zeros(1, 17, WIDTH))
+        refused = ""
+    except hw.HeadwayError as error:
+        refused = str(error)
+
+    omega = frequencies(512)
+    periods = 2 * math.pi / omega
+    code = codes(6000, 512)
+    hands = torch.atan2(code[:, 0::2], code[:, 1::2])
+    step = (hands[1:] - hands[:-1]) % (2 * math.pi)
+    offsets = torch.arange(1.0, FAR + 1, dtype=torch.float64)
+    quarters = []
+    for part in omega.chunk(4):
+        distance = len(part) - waves(offsets[:20_000], part)  # half of |PE(p + k) − PE(p)|²
+        shares = [float(distance[k - 1] / (256 - waves(offsets[[k - 1]], omega))) for k in (1, 1000)]
+        quarters.append([*shares, first(distance.diff() < 0) + 1])
+
+    closest, closest_offset, neighbours, distinct, rises = {}, {}, {}, {torch.float32: {}, torch.bfloat16: {}}, {}
+    for dim in DIMS:
+        distance = (dim - 2 * waves(offsets, frequencies(dim))).clamp(min=0).sqrt()
+        closest[str(dim)], closest_offset[str(dim)] = distance.min().item(), int(distance.argmin()) + 1
+        neighbours[str(dim)] = distance[0].item()
+        for dtype, counts in distinct.items():
+            counts[str(dim)] = len(codes(PLACES, dim).to(dtype).unique(dim=0))
+    for dim in (32, 64, 128, 512):
+        rises[str(dim)] = first(waves(offsets[:100], frequencies(dim)).diff() > 0) + 1
+
+    places, near = torch.arange(100, 5900, 58), torch.tensor(OFFSETS)
+    products = (code[places, None] * code[places[:, None] + near]).sum(-1)
+    quarter_turn = turned(code[places], torch.full_like(omega, math.pi / 2))
+    sines = (quarter_turn[:, None] * code[places[:, None] + near]).sum(-1)
+    ahead = sum(((offsets[:20_000] * one).sin() for one in omega), torch.zeros(20_000, dtype=torch.float64))
+    shift = torch.tensor([1, 7, 50, 500, 5000])
+    added = turned(code[:1000, None], shift[:, None] * omega)
+    draw, shares = torch.Generator().manual_seed(0), []
+    for _ in range(20):
+        to_query, to_key = torch.randn(2, 512, 64, generator=draw, dtype=torch.float64)
+        shares.append(share_by_offset((code[:64] @ to_query) @ (code[:64] @ to_key).T))
+
+    word, place = torch.tensor([0.1, 0.5, -0.2, 0.8]), torch.tensor([0.0, 0.3, 0.1, -0.1])
+    probes = {str(dim): read_back(dim) for dim in (16, 64, 512)}
+    accuracy, moved, untouched = {}, {}, {}
+    for name in TRAINED:
+        accuracy[name], began, ended = train(name)
+        if name.startswith("learned"):
+            change, trained = ended[0] - began[0], slice(LENGTHS[0])
+            moved[name] = float(change[trained].norm(dim=-1).mean() / began[0][trained].norm(dim=-1).mean())
+            untouched[name] = int((change == 0).all(-1).sum())
+    return Found(
+        verdicts={name: [row.verdict for row in rows] for name, rows in demands.items()},
+        numbers={name: [row.number for row in rows] for name, rows in demands.items()},
+        unit_steps=unit_steps,
+        far_code_length=codes(torch.tensor([1_000_000]), 512).norm().item(),
+        beyond_table=refused,
+        families={name: cells(name)[1] for name in hw.checkpoints.FAMILIES},
+        wavelengths=periods.tolist(),
+        periods_within={str(n): int((periods <= n).sum()) for n in (50, 512, 10_000)},
+        frequency_spread=float((step - omega).abs().max()),
+        quarters=quarters,
+        closest=closest,
+        closest_offset=closest_offset,
+        neighbours=neighbours,
+        distinct_float32=distinct[torch.float32],
+        distinct_bfloat16=distinct[torch.bfloat16],
+        dot_place_error=float((products - waves(near.double(), omega)).abs().max()),
+        dot_symmetry_error=float((products - products.flip(-1)).abs().max()),
+        dot_rises_at=rises,
+        dot_line={str(d): (waves(near.double(), frequencies(d)) / (d / 2)).tolist() for d in (32, 512)},
+        turned_line=(sines.mean(0) / 256).tolist(),
+        turned_negative_at=first(ahead < 0),
+        projected_share=mean(shares),
+        addition_error=float((added - code[torch.arange(1000)[:, None] + shift]).abs().max()),
+        sum_by_hand=(word + place).tolist(),
+        probe_words={dim: probe[0] for dim, probe in probes.items()},
+        probe_places={dim: probe[1] for dim, probe in probes.items()},
+        sum_gap={dim: probe[2] for dim, probe in probes.items()},
+        accuracy=accuracy,
+        unfinished=int((2 * math.pi / frequencies(WIDTH) > LENGTHS[0]).sum()),
+        moved=moved,
+        untouched_rows=untouched,
+    )
+
+
+def tell(found: Found, t: Text) -> str:
+    verdict = {"yes": t("yes", "是"), "no": t("no", "否")}
+    demands = [[name, *(verdict[word] for word in found.verdicts[name])] for name in NAMES]
+    quarters = [
+        [f"{found.wavelengths[64 * i]:,.0f} – {found.wavelengths[64 * i + 63]:,.0f}", f"{near:.2%}", f"{far:.0%}", back]
+        for i, (near, far, back) in enumerate(found.quarters)
+    ]
+    closest = [
+        [int(dim), float(f"{distance:.3g}"), found.closest_offset[dim], found.distinct_bfloat16[dim]]
+        for dim, distance in found.closest.items()
+    ]
+    read = [[int(dim), f"{right:.0%}", f"{found.probe_places[dim]:.0%}"] for dim, right in found.probe_words.items()]
+    lengths = [[name, *(f"{share:.0%}" for share in shares)] for name, shares in found.accuracy.items()]
+    rises = ", ".join(f"{offset} (d = {dim})" for dim, offset in found.dot_rises_at.items())
+    last, unfinished, ahead = found.wavelengths[-1], found.unfinished, found.turned_negative_at - 1
+    place, sign, share = found.dot_place_error, found.dot_symmetry_error, found.projected_share
+    lines = [
+        t("Four demands on a code, measured:", "对位置编码的四条要求，逐条实测："),
+        table(
+            demands,
+            t(",distinct,distance shows,alike everywhere,bounded", ",各不相同,看得出距离,处处一致,有界").split(","),
+        ),
+        "",
+        t(
+            f"Rulers: at d = 512 the wavelengths go from 6.28 to {last:,.0f}. What each quarter of the 256 pairs\n"
+            "contributes to the squared distance of two codes:",
+            f"尺子：d = 512 时波长从 6.28 到 {last:,.0f}。256 对频率按快慢分成四份，各占两个编码平方距离的多少：",
+        ),
+        table(
+            quarters,
+            t("wavelengths,neighbours,1000 apart,shrinks again at", "波长,相邻,相隔 1000,从此偏移起回落").split(","),
+        ),
+        "",
+        t(f"The two most similar codes up to {FAR:,} apart:", f"相隔不超过 {FAR:,} 的位置中最相似的两个编码："),
+        table(
+            closest,
+            t("d,distance,offset,different in bfloat16 of 10000", "d,距离,偏移,10000 个中 bfloat16 下不同的").split(
+                ","
+            ),
+        ),
+        "",
+        t(
+            f"The dot product depends on the offset alone (error {place:.0e}), not on its sign ({sign:.0e}). It falls "
+            f"at first\nand rises again at offset {rises}. Behind random Wq and Wk\nthe offset explains {share:.0%} of "
+            f"its variance. Turned by a quarter first, it tells ahead from behind up to {ahead:,}.\n"
+            f"PE(p + k) = R(k)·PE(p): error {found.addition_error:.0e}.",
+            f"点积只取决于偏移（误差 {place:.0e}），不分正负（{sign:.0e}）。它先下降，到以下偏移又回升：\n{rises}。\n"
+            f"经过随机的 Wq、Wk，偏移只能解释其方差的 {share:.0%}。先转四分之一圈再点积，{ahead:,} 以内能分清前后。\n"
+            f"PE(p + k) = R(k)·PE(p)：误差 {found.addition_error:.0e}。",
+        ),
+        "",
+        t(
+            "Word and place read by a linear map from their sum, 200 words at 50 places:",
+            "200 个词、50 个位置，从“词 + 位置”之和里用线性映射读回两者：",
+        ),
+        table(read, t("d,word,place", "d,词,位置").split(",")),
+        "",
+        t(
+            "The token before, trained at 16 tokens; right in the second half of each length (chance 6 %):",
+            "说出前一个词元，只在长度 16 上训练；各长度后半段的正确率（瞎猜是 6 %）：",
+        ),
+        table(lengths, ["", *map(str, LENGTHS)]),
+        t(
+            f"{unfinished} of the 32 sinusoidal pairs complete no period within 16 tokens; with {SHORT} all do,\n"
+            "and it fares no better. Untrained rows of a learned table are as they began; a table without them says:",
+            f"正弦编码的 32 对频率里有 {unfinished} 对在 16 个词元内没转完一圈；{SHORT} 全都转完了，\n"
+            "却并没有更好。可学习的表里没训练到的行原封不动；没有那些行的表会报错：",
+        ),
+        found.beyond_table.partition(":")[0],
+    ]
+    return "\n".join(lines)
+
+
+def draw(found: Found, t: Text) -> Figure:
+    figure, (prints, product, beyond) = panels(3, height=3.6, gridspec_kw={"width_ratios": [1, 1.15, 0.75]})
+    prints.imshow(codes(40, 64).tolist(), cmap="RdBu", aspect="auto", vmin=-1, vmax=1)
+    prints.set(
+        xlabel=t("dimension: fast clocks to slow ones", "维：由快到慢"),
+        ylabel=t("position", "位置"),
+        title=t("Fingerprints, d = 64", "指纹，d = 64"),
+    )
+
+    product.axhline(0, color=FAINT, linewidth=1)
+    for (dim, line), colour, place in zip(found.dot_line.items(), (SKY, BLUE), ((-49, 0.26), (38, 0.68)), strict=True):
+        product.plot(OFFSETS, line, color=colour, linewidth=1.4)
+        product.text(*place, f"d = {dim}", color=colour, ha="center")
+    product.plot(OFFSETS, found.turned_line, color=ORANGE, linewidth=1.4)
+    said = t("d = 512, PE(p) turned by a quarter", "d = 512，PE(p) 先转四分之一圈")
+    product.text(0, -0.3, said, color=ORANGE, ha="center")
+    product.set(
+        xlabel=t("offset k", "偏移 k"),
+        title=t("PE(p)·PE(p + k): distance, not direction", "PE(p)·PE(p + k)：有距离，没有方向"),
+        ylim=(-0.36, 1.05),
+        xticks=range(-60, 61, 30),
+    )
+
+    beyond.imshow(list(found.accuracy.values()), vmin=0, vmax=1.3, aspect="auto")
+    for row, shares in enumerate(found.accuracy.values()):
+        for column, share in enumerate(shares):
+            colour = "white" if share > 0.7 else INK
+            beyond.text(column, row, f"{share:.0%}", ha="center", va="center", fontsize=8.5, color=colour)
+    beyond.set_xticks(range(len(LENGTHS)), LENGTHS)
+    beyond.set_yticks(range(len(found.accuracy)), [name.replace(", ", ",\n") for name in found.accuracy], fontsize=8.5)
+    beyond.set(xlabel=t("length", "长度"), title=t("Trained at 16 tokens", "只在长度 16 上训练"))
+    return figure
+
+
+if __name__ == "__main__":
+    run(__name__)

@@ -1,0 +1,416 @@
+"""Lesson 6: relative positions, from four-part scores to rotations.
+
+A relative encoding reads how far a key stands from the query, not where the two are. There are three ways to do it:
+
+    a vector for each distance   s·(q·k + q·a[j − i])                   Shaw
+                                 s·((q + u)·k + (q + v)·W R(i − j))     Transformer-XL, Gopher
+    a number for each distance   s·q·k + b_h[j − i]                     T5 (learned, in buckets), ALiBi (straight lines)
+    a turn by the place          s·(R(i)q)·(R(j)k)                      RoPE: of the two turns only R(j − i) is left
+
+i is the query's place, j the key's, h the head. Transformer-XL's score has four parts: (a) content meets content,
+(b) content meets distance, (c) a bias u of all queries meets content, (d) a bias v meets distance. Its R are
+sinusoids, which nobody learns; learned are the map W and the two biases. T5 learns one number for each head and bucket
+of distances; ALiBi and RoPE learn none.
+
+What all share is tried last: move every token by a million places, and the scores stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pydoc_data.topics import topics
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import headway as hw
+from lesson import BLUE, FAINT, INK, ORANGE, Text, run, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+HEADS, HEAD_DIM, WIDTH = 4, 16, 64
+SMALL = {"num_heads": HEADS, "head_dim": HEAD_DIM, "embed_dim": WIDTH, "bidirectional": True, "max_length": 1100}
+BASE = {"num_heads": 12, "head_dim": 64, "embed_dim": 768, "max_length": 512}  # a model as large as BERT
+COMPARED = ["shaw", "transformer-xl", "gopher", "deberta", "t5", "alibi", "kerple-log", "rope", "sinusoidal", "learned"]
+SHIFTS = [1, 1000, 1_000_000]
+TOKENS, STEPS, FAR, NEAR = 16, 300, 128, 64
+PAIRS = [0, 8, 12]  # of RoPE's 32
+TURNED = [(0, 1), (3, 4)]  # places of a query and a key: twice the same distance
+FUNCTIONS = (hw.terms.Product, hw.terms.ScoreMap, hw.terms.Normalizer)  # terms that replace a stage by a function
+
+Encoding = hw.positions.PositionEncoding
+
+
+@dataclass(frozen=True)
+class Found:
+    """Scores by distance; what a shift does to them; how many numbers each encoding learns."""
+
+    xl_parts: list[list[list[float]]]  # (a), (b), (c), (d) of head 0, each [query][key]
+    xl_error: float  # largest difference between their sum and headway's scores, all heads, float64
+    xl_learned: dict[str, int]  # how many numbers W_R, u and v hold; there is no fourth: R is not among them
+    bucket_at: list[int]  # distances key − query, −140 … 140
+    buckets: list[int]  # T5's bucket of each
+    bucket_starts: list[int]  # into the past: the first distance of each bucket
+    t5_learned: list[list[float]]  # the trained bias of each head at 0 … 127 tokens back
+    t5_bits: float  # bits for each byte of held-out text
+    t5_bits_without: float  # the same model with its table at 0
+    alibi_slopes: list[float]
+    alibi_lines: list[list[float]]  # by head, at 0 … 127 tokens back
+    rope_pairs: list[list[float]]  # by distance 0 … 63, for PAIRS: a pair that meets itself
+    rope_frequencies: list[float]  # of PAIRS, in radians for each token
+    rope_whole: list[list[float]]  # by distance 0 … 63: a vector meets itself, and another one; divided by lengths
+    rope_error: float  # largest |⟨R(p)q, R(r)k⟩ − ⟨q, R(r − p)k⟩| over 1000 draws, float64
+    turned_angles: list[list[float]]  # of the query and the key at TURNED, in radians
+    shifts: dict[str, list[float | None]]  # largest change by SHIFTS, as a share of the largest score; None: table ends
+    parameters: dict[str, int]  # learned numbers of one encoding at the sizes BASE
+    gopher_terms: list[str]  # what Gopher's scores are made of besides q·k
+    t5_terms: list[str]
+    gopher_is_xl: float  # largest difference between their scores with the same parameters
+    gopher_by_query: float  # spread over queries of what a distance of 5 adds; a scalar would add the same to all
+    t5_by_query: float
+    relative: list[str]  # encodings of headway whose scores read distances alone, found by trying
+    with_function: list[str]  # those of them that the equation takes in as a function only
+
+
+def scores(encoding: Encoding, q: Tensor, k: Tensor, q_at: Tensor, k_at: Tensor) -> Tensor:
+    """What the softmax gets, [heads, n, m], for q and k [heads, tokens, head_dim] at these places."""
+    call = {"encoding": encoding, "q_positions": q_at, "k_positions": k_at}
+    return hw.attention_steps(q[None], k[None], k[None], **call).scaled[0]
+
+
+def bias(encoding: Encoding, distances: Tensor) -> Tensor:
+    """What is left of the scores where queries and keys are zero, [heads, distances]."""
+    heads = encoding.num_heads
+    q, k = torch.zeros(heads, 1, HEAD_DIM), torch.zeros(heads, len(distances), HEAD_DIM)
+    return scores(encoding, q, k, torch.zeros(1), distances)[:, 0].detach()
+
+
+def drawn(name: str) -> Encoding:
+    """An encoding in float64, its parameters moved off their first values so that no part of it hides."""
+    encoding = hw.encoding(name, **SMALL).double()
+    for parameter in encoding.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return encoding.requires_grad_(False)
+
+
+# ---------------------------------------------------------------- Transformer-XL
+
+
+def four_parts(encoding: hw.positions.TransformerXL, q: Tensor, k: Tensor) -> Tensor:
+    """(a) to (d) of the paper, [4, heads, n, n], for q and k [heads, n, head_dim]."""
+    n, width = q.shape[1], encoding.embed_dim
+    behind = torch.arange(n)[:, None] - torch.arange(n)  # i − j
+    angles = behind[..., None] * 10000.0 ** (-torch.arange(0, width, 2).double() / width)
+    R = torch.cat([angles.sin(), angles.cos()], dim=-1)
+    r = torch.einsum("hdw,ijw->hijd", encoding.W_R, R)  # W_kR·R: the only way in which R is learned from
+    u, v = encoding.u[:, None], encoding.v[:, None]
+    a = q @ k.mT
+    b = torch.einsum("hid,hijd->hij", q, r)
+    c = (u @ k.mT).expand_as(a)
+    d = torch.einsum("hid,hijd->hij", v.expand_as(q), r)
+    return torch.stack([a, b, c, d]) / HEAD_DIM**0.5
+
+
+# ---------------------------------------------------------------- T5
+
+
+def trained_t5() -> tuple[hw.positions.T5, float, float]:
+    """T5's table after a language model of one layer has read English for a moment; bits with it and without."""
+    text = torch.tensor(list("\n\n".join(topics[name] for name in sorted(topics)).encode()))
+    held_out = text[-(64 * FAR + 1) :]
+    encoding = hw.positions.T5(HEADS, num_buckets=16, bidirectional=False)  # the past half of the usual 32
+    config = hw.models.TransformerConfig(256, embed_dim=64, num_layers=1, num_heads=HEADS, attention_scale=0.25)
+    model = hw.models.Decoder(config, encoding)
+    others = [p for p in model.parameters() if p is not encoding.table]
+    # Adam moves each number by about its rate, and a bias has further to go than a weight.
+    optimizer = torch.optim.Adam([{"params": others, "lr": 3e-3}, {"params": [encoding.table], "lr": 3e-2}])
+    random = torch.Generator().manual_seed(0)
+
+    def nats(windows: Tensor) -> Tensor:
+        return F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+
+    for _ in range(STEPS):
+        starts = torch.randint(len(text) - len(held_out) - FAR, (16, 1), generator=random)
+        loss = nats(text[starts + torch.arange(FAR + 1)])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        windows = held_out.unfold(0, FAR + 1, FAR)
+        learned = encoding.table.clone()
+        bits = nats(windows).item() / math.log(2)
+        encoding.table.zero_()
+        without = nats(windows).item() / math.log(2)
+        encoding.table.copy_(learned)
+    return encoding, bits, without
+
+
+# ---------------------------------------------------------------- RoPE
+
+
+def rotated(rope: hw.positions.RoPE, x: Tensor, at: Tensor) -> Tensor:
+    """R(p)·x for each row of x [n, head_dim] and its place p."""
+    return rope.prepare(x[None, None], hw.Coordinates.of(at, len(x)))[0, 0]
+
+
+# ---------------------------------------------------------------- what is common
+
+
+def moved(encoding: Encoding) -> list[float | None]:
+    """How the scores of 12 words change when all places move by SHIFTS, and when all distances double.
+
+    As a share of the largest score; None where the encoding's table ends before.
+    """
+    x = torch.randn(1, 12, WIDTH, dtype=torch.float64)
+    maps = torch.randn(2, HEADS, WIDTH, HEAD_DIM, dtype=torch.float64) / WIDTH**0.5
+
+    def at(places: Tensor) -> Tensor:
+        where = hw.Coordinates.of(places[None, :, None].expand(-1, -1, encoding.axes or 1), 12)
+        in_scores = bool(encoding.acts & {"prepare", "terms"})
+        words = x if in_scores else encoding.embed(x, where)  # an absolute code becomes part of the words
+        q, k = (words[:, None] @ maps[:, None]).unbind()
+        call = {"encoding": encoding, "q_positions": where, "k_positions": where} if in_scores else {}
+        return hw.attention_steps(q, k, k, mask=hw.masks.Causal(), q_input=x, k_input=x, **call).scaled.tril()
+
+    places = torch.arange(12)
+    here = at(places)
+    changes: list[float | None] = []
+    for others in (*(places + shift for shift in SHIFTS), 2 * places):
+        try:
+            changes.append(((at(others) - here).abs().max() / here.abs().max()).item())
+        except hw.HeadwayError:
+            changes.append(None)
+    return changes
+
+
+def needs_function(encoding: Encoding) -> bool:
+    """Whether a term is a function of the user's, and not one of the sums and products of ``headway.terms``."""
+    at = encoding.place(hw.Coordinates.span(12, axes=encoding.axes or 1))
+    x = torch.zeros(1, 12, WIDTH, dtype=torch.float64)
+    return any(isinstance(t, FUNCTIONS) or callable(getattr(t, "values", None)) for t in encoding.terms(at, at, x, x))
+
+
+# ---------------------------------------------------------------- the lesson
+
+
+def measure() -> Found:
+    t5, bits, without = trained_t5()
+    double = torch.float64
+    xl = drawn("transformer-xl")
+    for part, size in ((xl.W_R, 0.15), (xl.u, 1.0), (xl.v, 1.0)):  # four parts of one size, to be seen side by side
+        part.normal_(std=size)
+    q, k = torch.randn(2, HEADS, TOKENS, HEAD_DIM, dtype=double)
+    places = torch.arange(TOKENS)
+    parts = four_parts(xl, q, k)
+
+    numbered = hw.positions.T5(1)
+    numbered.table.data = torch.arange(32.0)[None]  # so that a bias says which bucket it came from
+    bucket_at = torch.arange(-140, 141)
+    buckets = bias(numbered, bucket_at)[0].long()
+    back = buckets[bucket_at <= 0].flip(0).tolist()
+    back_to = -torch.arange(FAR)
+    alibi = hw.positions.ALiBi(HEADS)
+
+    rope = hw.positions.RoPE(64)
+    frequencies = 10000.0 ** (-torch.arange(0, 64, 2).double() / 64)
+    vector, other = torch.randn(2, 64, dtype=double)
+
+    def met(q: Tensor, k: Tensor) -> Tensor:
+        """The score of k at place 0 and q at 0 … 63, divided by both lengths."""
+        return rotated(rope, q.expand(NEAR, -1), torch.arange(NEAR)) @ k / (q.norm() * k.norm())
+
+    one_pair = torch.zeros(len(PAIRS), 64, dtype=double)
+    for row, pair in enumerate(PAIRS):
+        one_pair[row, 2 * pair : 2 * pair + 2] = vector[2 * pair : 2 * pair + 2]
+    p, r = torch.randint(4096, (2, 1000))
+    many_q, many_k = torch.randn(2, 1000, 64, dtype=double)
+    both = (rotated(rope, many_q, p) * rotated(rope, many_k, r)).sum(-1)
+    once = (many_q * rotated(rope, many_k, r - p)).sum(-1)
+    flat = torch.tensor([[0.94, 0.34], [0.64, 0.77]], dtype=double)  # a query at 20°, a key at 50°
+    turned = [rotated(hw.positions.RoPE(2), flat, torch.tensor(pair)) for pair in TURNED]
+
+    gopher = drawn("gopher")
+    gopher.load_state_dict(xl.state_dict())
+    alike = scores(gopher, q, k, places, places) - scores(xl, q, k, places, places)
+    five = torch.full((TOKENS,), 5)
+    nothing = torch.zeros(HEADS, 1, HEAD_DIM, dtype=double)
+
+    def by_query(encoding: Encoding) -> float:
+        return scores(encoding, q, nothing, five, torch.zeros(1)).std(dim=1).max().item()
+
+    changes = {name: moved(drawn(name)) for name in COMPARED}
+    relative = []
+    for name, kind in hw.positions.ENCODINGS.items():
+        if kind.kind == "encoding" and drawn(name).acts & {"prepare", "terms"}:  # not what changes another one
+            _, thousand, _, doubled = changes.get(name) or moved(drawn(name))
+            if thousand is not None and thousand < 1e-8 and doubled > 0:
+                relative.append(name)
+    return Found(
+        xl_parts=parts[:, 0].tolist(),
+        xl_error=(parts.sum(0) - scores(xl, q, k, places, places)).abs().max().item(),
+        xl_learned={name: parameter.numel() for name, parameter in xl.named_parameters()},
+        bucket_at=bucket_at.tolist(),
+        buckets=buckets.tolist(),
+        bucket_starts=[back.index(bucket) for bucket in range(16)],
+        t5_learned=bias(t5, back_to).tolist(),
+        t5_bits=bits,
+        t5_bits_without=without,
+        alibi_slopes=alibi.slopes().tolist(),
+        alibi_lines=bias(alibi, back_to).tolist(),
+        rope_pairs=[met(x, x).tolist() for x in one_pair],
+        rope_frequencies=frequencies[PAIRS].tolist(),
+        rope_whole=[met(vector, vector).tolist(), met(vector, other).tolist()],
+        rope_error=(both - once).abs().max().item(),
+        turned_angles=[torch.atan2(x[:, 1], x[:, 0]).tolist() for x in turned],
+        shifts={name: shares[:-1] for name, shares in changes.items()},
+        parameters={name: sum(p.numel() for p in hw.encoding(name, **BASE).parameters()) for name in COMPARED},
+        gopher_terms=list(hw.explain(q[None], k[None], k[None], encoding=gopher).terms),
+        t5_terms=list(hw.explain(q[None], k[None], k[None], encoding=drawn("t5")).terms),
+        gopher_is_xl=alike.abs().max().item(),
+        gopher_by_query=by_query(gopher),
+        t5_by_query=by_query(drawn("t5")),
+        relative=relative,
+        with_function=[name for name in relative if needs_function(drawn(name))],
+    )
+
+
+def tell(found: Found, t: Text) -> str:
+    back = [0, 1, 2, 4, 8, 32, 127]
+    biases = [
+        [f"{name} {h + 1}", *(round(line[d], 3) for d in back)]
+        for name, lines in (("T5", found.t5_learned), ("ALiBi", found.alibi_lines))
+        for h, line in enumerate(lines)
+    ]
+    ends = t("its table ends", "超出表长")
+    moves = [
+        [name, *(ends if change is None else f"{change:.0e}" for change in changes), f"{found.parameters[name]:,}"]
+        for name, changes in found.shifts.items()
+    ]
+    one, other = (f"{key - query:.3f}" for query, key in found.turned_angles)
+    sizes = ", ".join(f"{name} {size:,}" for name, size in found.xl_learned.items())
+    starts = " ".join(map(str, found.bucket_starts))
+    count, functions = len(found.relative), len(found.with_function)
+    return "\n".join(
+        [
+            t(
+                f"Transformer-XL: the four parts differ from headway's scores by {found.xl_error:.0e} at most.\n"
+                f"Learned are {sizes}; the sinusoids R are not.\n\n"
+                f"T5: a bucket begins at each of these distances: {starts}.\n"
+                f"What T5 learned in {STEPS} steps and what ALiBi has from the start, by head and tokens back:",
+                f"Transformer-XL：四部分之和与 headway 的分数最多相差 {found.xl_error:.0e}。\n"
+                f"可学习的是 {sizes}；正弦向量 R 不学习。\n\n"
+                f"T5：各桶的起始距离是 {starts}。\n"
+                f"T5 训练 {STEPS} 步学到的偏置，与 ALiBi 固定的偏置（按头、按往前的距离）：",
+            ),
+            table(biases, [t("head", "头"), *(str(d) for d in back)]),
+            t(
+                f"Bits for each unseen byte: {found.t5_bits:.2f}; with T5's table at 0 {found.t5_bits_without:.2f}.\n\n"
+                f"RoPE: ⟨R(p)q, R(r)k⟩ and ⟨q, R(r − p)k⟩ differ by {found.rope_error:.0e} at most.\n"
+                f"Moved from 0 and 1 to 3 and 4, a query and a key are {one} and {other} rad apart.\n\n"
+                "Every token moves: the change of a score as a share of the largest one (float64), and what one\n"
+                "encoding learns in a model of 12 heads of 64 and up to 512 tokens:",
+                f"没见过的文本每字节 {found.t5_bits:.2f} 比特；把 T5 的表清零后是 {found.t5_bits_without:.2f}。\n\n"
+                f"RoPE：⟨R(p)q, R(r)k⟩ 与 ⟨q, R(r − p)k⟩ 最多相差 {found.rope_error:.0e}。位置从 0、1 移到 3、4，\n"
+                f"查询与键的夹角分别是 {one} 和 {other} 弧度。\n\n"
+                "所有词元一起平移：分数的变化占最大分数的比例（float64）；\n"
+                "以及在 12 头、每头 64 维、最长 512 个词元的模型里，一个编码的可学习参数：",
+            ),
+            table(
+                moves, [t("encoding", "编码"), *(f"+{shift:,}" for shift in SHIFTS), t("learned numbers", "可学习参数")]
+            ),
+            t(
+                f"\nGopher is made of {found.gopher_terms}, T5 of {found.t5_terms}. With the same parameters Gopher\n"
+                f"and Transformer-XL differ by {found.gopher_is_xl:g}. At a distance of 5 Gopher adds to each query a "
+                f"number of its own\n(standard deviation {found.gopher_by_query:.2f}), T5 one and the same "
+                f"({found.t5_by_query:g}).\n\n"
+                f"{count} of headway's encodings read distances alone. {count - functions} are sums and products of "
+                f"one equation,\n{functions} bring a function: {', '.join(found.with_function)}.",
+                f"\nGopher 由 {found.gopher_terms} 构成，T5 由 {found.t5_terms} 构成。\n"
+                f"参数相同时，Gopher 与 Transformer-XL 相差 {found.gopher_is_xl:g}。距离为 5 时，Gopher 给每个查询\n"
+                f"加的数各不相同（标准差 {found.gopher_by_query:.2f}），"
+                f"T5 给所有查询加同一个数（{found.t5_by_query:g}）。\n\n"
+                f"headway 有 {count} 种编码只看距离，其中 {count - functions} 种是同一个公式里的和与积，\n"
+                f"{functions} 种要另带一个函数：{'、'.join(found.with_function)}。",
+            ),
+        ]
+    )
+
+
+def draw(found: Found, t: Text) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.6, 8.2))
+    top, middle, bottom = figure.subfigures(3, height_ratios=[1.02, 1, 1])
+    top.suptitle(t("Transformer-XL: a score and its four parts", "Transformer-XL：分数与它的四部分"), fontsize=10.5)
+    draw_parts(top.subplots(1, 5, sharey=True), found, t)
+    draw_biases(*middle.subplots(1, 3), found, t)
+    draw_turns(*bottom.subplots(1, 3), found, t)
+    return figure
+
+
+def draw_parts(axes: Any, found: Found, t: Text) -> None:
+    parts = torch.tensor(found.xl_parts)
+    names = [
+        t("(a) content–content", "(a) 内容–内容"),
+        t("(b) content–distance", "(b) 内容–距离"),
+        t("(c) u–content", "(c) u–内容"),
+        t("(d) v–distance", "(d) v–距离"),
+        t("their sum", "四部分之和"),
+    ]
+    for panel, part, name in zip(axes, [*parts, parts.sum(0)], names, strict=True):
+        panel.imshow(part.numpy(), cmap="RdBu_r", vmin=-4, vmax=4, interpolation="nearest")
+        panel.set_title(name, fontsize=9.5)
+        panel.set(xlabel=t("key", "键"), xticks=[0, 5, 10, 15], yticks=[0, 5, 10, 15])
+    axes[0].set_ylabel(t("query", "查询"))
+
+
+def draw_biases(steps: Any, learned: Any, alibi: Any, found: Found, t: Text) -> None:
+    steps.step(found.bucket_at, found.buckets, where="mid", color=BLUE)
+    steps.set(title=t("T5: the bucket of a distance", "T5：距离与桶"), xlabel=t("key − query", "键 − 查询"))
+    steps.set(ylabel=t("bucket", "桶号"), yticks=[0, 8, 15, 24, 31], xticks=[-128, -64, 0, 64, 128])
+    for panel, lines in ((learned, found.t5_learned), (alibi, found.alibi_lines)):
+        for head, line in enumerate(lines):
+            panel.plot(range(FAR), line, label=t(f"head {head + 1}", f"头 {head + 1}"))
+        panel.set(xlabel=t("tokens back", "往前的距离"))
+    learned.set_xscale("symlog", linthresh=8, linscale=1.5)
+    learned.set_xticks([0, 2, 4, 8, 16, 32, 64, 127], ["0", "2", "4", "8", "16", "32", "64", "127"])
+    learned.minorticks_off()
+    learned.set(title=t("T5: what four heads learned", "T5：四个头学到的偏置"), ylabel=t("bias", "偏置"))
+    learned.legend(loc="upper right")
+    alibi.set(title=t("ALiBi: straight, not learned", "ALiBi：直线，不学习"), ylabel=t("bias", "偏置"))
+
+
+def draw_turns(pairs: Any, whole: Any, turns: Any, found: Found, t: Text) -> None:
+    for line, frequency in zip(found.rope_pairs, found.rope_frequencies, strict=True):
+        pairs.plot(range(NEAR), line, linewidth=1.2, label=f"ω = {frequency:.2g}")
+    pairs.set(title=t("RoPE: three of 32 pairs", "RoPE：32 对中的 3 对"), ylim=(-1.1, 1.8), yticks=[-1, 0, 1])
+    pairs.set(xlabel=t("distance", "距离"), ylabel=t("score / lengths", "分数 / 长度之积"))
+    pairs.legend(loc="upper center", ncols=2, columnspacing=1.2, handlelength=1.4)
+    whole.axhline(0, color=FAINT, linewidth=1.2)
+    for line, name in zip(
+        found.rope_whole, [t("a vector with itself", "向量与自身"), t("with another", "与另一向量")], strict=True
+    ):
+        whole.plot(range(NEAR), line, label=name)
+    whole.set(title=t("RoPE: all 32 together", "RoPE：32 对之和"), xlabel=t("distance", "距离"), ylim=(-0.5, 1.35))
+    whole.legend(loc="upper right")
+
+    for query_and_key, places in zip(found.turned_angles, TURNED, strict=True):
+        for angle, place, name, colour in zip(query_and_key, places, "qk", (BLUE, ORANGE), strict=True):
+            x, y = math.cos(angle), math.sin(angle)
+            turns.annotate("", (x, y), (0, 0), arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.8})
+            turns.text(1.35 * x, 1.2 * y, t(f"{name} at {place}", f"{name} 在 {place}"), ha="center", color=colour)
+        query, key = query_and_key
+        arc = torch.linspace(query, key, 40)
+        turns.plot(0.45 * arc.cos(), 0.45 * arc.sin(), color=INK, linewidth=1.2)
+        middle = (query + key) / 2
+        turns.text(0.7 * math.cos(middle), 0.7 * math.sin(middle), f"{math.degrees(key - query):.0f}°", ha="center")
+    turns.set(title=t("RoPE: the angle stays", "RoPE：夹角不变"), xlim=(-1.6, 1.6), ylim=(-1.3, 1.3), aspect="equal")
+    turns.axis("off")
+
+
+if __name__ == "__main__":
+    run(__name__)

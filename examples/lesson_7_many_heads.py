@@ -1,0 +1,348 @@
+"""Lesson 7: many heads.
+
+One head has one softmax: for each query one set of weights that sums to 1. Several heads have several, side by side:
+
+    head_h = attention(X·Wq_h, X·Wk_h, X·Wv_h),   Wq_h: [d_model, d_k],  d_k = d_model / heads
+    output = concat(head_1 … head_H)·Wo
+
+Written as a loop this is H small attentions; libraries lay the small matrices side by side and do all in one product.
+Nothing is cut up on the way in: each head reads all d_model numbers of a token through a matrix of its own, and has d_k
+numbers to compare tokens by. So more heads mean narrower heads, at the same number of parameters and multiplications;
+what grows is the number of weights, n² for each head, and with it the time of the softmax.
+
+What they are for: an output that is to hold two tokens, in order, out of one softmax is a blend α·v_a + (1 − α)·v_b.
+To name a from it by a linear map wants α > ½, to name b wants α < ½. So one head cannot, and two can. What the heads of
+a trained model do look at is then counted, beside what the same could be had for without a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from time import process_time
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import headway as hw
+from heads_at_work import Trained, draw_map, draw_roles, measure_heads, tell_heads
+from lesson import BLUE, INK, ORANGE, SKY, Text, data, run, table, weights
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+D_MODEL, HEADS = 512, 8  # document 000's sizes; the loop of 002 has 8 heads too
+COST_WIDTH, COST_HEADS = 256, [1, 2, 4, 8, 16, 32, 64]
+TOKENS = {128: 8, 1024: 1}  # length: batch, so that all have the same number of tokens
+
+VOCABULARY, LENGTH, WIDTH = 16, 16, 32
+BACK = (1, 3)  # the places to name
+SEEDS, STEPS, BATCH = 3, 400, 32
+SHARES = ("both", "nearer", "farther")
+READERS = {  # heads, feed-forward
+    "one head": (1, False),
+    "two heads": (2, False),
+    "one head and a feed-forward": (1, True),
+}
+
+SENTENCE = "The cat that was sleeping on the mat woke up"  # document 002's
+RELATIONS = ["det", "nsubj", "aux", "case"]  # that tie some of its words
+TIES = [("cat", "sleeping"), ("mat", "sleeping"), ("that", "cat"), ("woke", "cat")]  # the first two are the document's
+
+
+@dataclass(frozen=True)
+class Found:
+    """The loop beside the batched form; the cost by number of heads; two places at once; a trained model."""
+
+    d_k: int  # d_model // heads
+    loop_error: float  # largest difference between loop and module, same weights
+    loop_slower: dict[str, float]  # time of the loop over that of the module, by batch × tokens
+    printed_width: int  # of the joined heads where each is d_model wide, as the loop is printed
+    inputs_read: list[int]  # by head: of the d_model numbers of a token, those that it gives weight to
+    head_rank: list[int]  # by head: of its d_model × d_k query matrix
+    cost_heads: list[int]
+    cost_parameters: list[int]  # by number of heads, as the three below
+    cost_multiplications: dict[int, list[int]]  # by length
+    cost_weights: dict[int, list[int]]
+    cost_forward: dict[int, list[float]]  # time over that of one head
+    cost_training: dict[int, list[float]]  # the same, forward and backward
+    bound: float  # the share of right answers, both places, that no single head exceeds: ½ + 1/vocabulary
+    chance: float  # of the second place where only the first is known: 1/vocabulary
+    both: dict[str, list[float]]  # by reader: share of outputs that name both places right, for each seed
+    nearer: dict[str, list[float]]  # the place one back alone
+    farther: dict[str, list[float]]  # the place three back alone
+    parameters: dict[str, int]
+    trained: Trained | None  # a published model, where its weights are there
+
+
+# ---------------------------------------------------------------- the loop, and what heads cost
+
+
+def one_by_one(X: Tensor, Wq: list[Tensor], Wk: list[Tensor], Wv: list[Tensor]) -> Tensor:
+    """Document 002's loop: each head with matrices of its own; the heads joined, before the last projection."""
+    heads = []
+    for Wq_h, Wk_h, Wv_h in zip(Wq, Wk, Wv, strict=True):
+        Q, K, V = X @ Wq_h, X @ Wk_h, X @ Wv_h
+        heads.append(hw.attention(Q[:, None], K[:, None], V[:, None])[:, 0])
+    return torch.cat(heads, dim=-1)
+
+
+def time_in_turn(calls: dict[int | str, Callable[[], object]], rounds: int) -> list[float]:
+    """The processor time of each call over that of the first, in turn: the least of so many rounds.
+
+    The least, since whatever else the machine does only ever adds.
+    """
+    taken: dict[int | str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start = process_time()
+            call()
+            taken[name].append(process_time() - start)
+    fastest = [min(times) for times in taken.values()]
+    return [one / fastest[0] for one in fastest]
+
+
+def measure_loop() -> dict[str, object]:
+    def matrices(d_k: int) -> list[list[Tensor]]:
+        return [[torch.randn(D_MODEL, d_k) / D_MODEL**0.5 for _ in range(HEADS)] for _ in "qkv"]
+
+    d_k = D_MODEL // HEADS
+    own = matrices(d_k)
+    layer = hw.nn.MultiHeadAttention(D_MODEL, HEADS, bias=False)
+    with torch.no_grad():
+        for projection, W in zip((layer.q_proj, layer.k_proj, layer.v_proj), own, strict=True):
+            projection.weight.copy_(torch.cat(W, dim=1).T)  # side by side; torch keeps matrices transposed
+    x, slower = torch.randn(4, 128, D_MODEL), {}
+    with torch.inference_mode():
+        error = (layer.out_proj(one_by_one(x, *own)) - layer(x)).abs().max().item()
+        for batch, n in ((1, 16), (4, 128)):
+            part = x[:batch, :n]
+            calls = {"all": partial(layer, part), "loop": lambda part=part: layer.out_proj(one_by_one(part, *own))}
+            slower[f"{batch} × {n}"] = time_in_turn(calls, 15)[1]
+        printed_width = one_by_one(x[:1, :2], *matrices(D_MODEL)).shape[-1]
+    of_head = layer.q_proj.weight.unflatten(0, (HEADS, d_k))
+    return {
+        "d_k": d_k,
+        "loop_error": error,
+        "loop_slower": slower,
+        "printed_width": printed_width,
+        "inputs_read": (of_head != 0).any(1).sum(-1).tolist(),
+        "head_rank": torch.linalg.matrix_rank(of_head).tolist(),
+    }
+
+
+def measure_cost() -> dict[str, object]:
+    layers = {heads: hw.nn.MultiHeadAttention(COST_WIDTH, heads) for heads in COST_HEADS}
+    forward, training, multiplications, scores = {}, {}, {}, {}
+    for n, batch in TOKENS.items():
+        x = torch.randn(batch, n, COST_WIDTH)
+
+        def infer(layer: nn.Module, x: Tensor = x) -> None:
+            with torch.inference_mode():
+                layer(x)
+
+        def train(layer: nn.Module, x: Tensor = x) -> None:
+            layer(x).sum().backward()
+
+        forward[n] = time_in_turn({heads: partial(infer, layer) for heads, layer in layers.items()}, 5)
+        training[n] = time_in_turn({heads: partial(train, layer) for heads, layer in layers.items()}, 3)
+        projections = 4 * n * COST_WIDTH**2
+        multiplications[n] = [projections + heads * 2 * n * n * (COST_WIDTH // heads) for heads in COST_HEADS]
+        scores[n] = [heads * n * n for heads in COST_HEADS]
+    return {
+        "cost_heads": COST_HEADS,
+        "cost_parameters": [count(layer) for layer in layers.values()],
+        "cost_multiplications": multiplications,
+        "cost_weights": scores,
+        "cost_forward": forward,
+        "cost_training": training,
+    }
+
+
+def count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+# ---------------------------------------------------------------- two places at once
+#
+# Why one head cannot. Keep all of a text but the two tokens to be named, and let p and r be the weights that their
+# places get. What a token t adds to the logit of the name c is W[c,t] times that: value, projection and linear map in
+# one, and the part of a weight that depends on t itself. To name the farther token of (a,b) against c, and of (a,c)
+# against b, wants r·M > 0, where M = W[b,b] + W[c,c] − W[b,c] − W[c,b]; of (b,c) and of (c,b) it wants (r − p)·M > 0.
+# So r > p. The nearer one wants p > r in the same way. Where p ≥ r, the ordered pairs whose farther token can be right
+# are at most V²/2 + V of V², since no two tokens that are told apart in both orders may follow a common third.
+
+
+class Reader(nn.Module):
+    """Attention that sees distances in its scores alone (T5's table), and a linear map that names two tokens."""
+
+    def __init__(self, heads: int, feed_forward: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        distances = hw.encoding("t5", num_heads=heads, bidirectional=False)
+        self.attention = hw.nn.MultiHeadAttention(WIDTH, heads, encoding=distances, scale=(WIDTH // heads) ** -0.5)
+        self.feed_forward = hw.nn.FeedForward(WIDTH, 4 * WIDTH, "relu") if feed_forward else nn.Identity()
+        self.read = nn.Linear(WIDTH, len(BACK) * VOCABULARY)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids [batch, n] → logits [batch, n, places, vocabulary]"""
+        x = self.embedding(ids)
+        x = x + self.attention(x, mask=hw.masks.Causal())
+        return self.read(self.feed_forward(x)).unflatten(-1, (len(BACK), VOCABULARY))
+
+
+def train_reader(reader: Reader, seed: int) -> list[float]:
+    """The shares of outputs that name both places, the nearer and the farther one, on new texts."""
+    chance = torch.Generator().manual_seed(seed)
+    far = max(BACK)
+
+    def texts(count: int) -> tuple[Tensor, Tensor]:
+        ids = torch.randint(VOCABULARY, (count, LENGTH), generator=chance)
+        return ids, torch.stack([ids[:, far - back : LENGTH - back] for back in BACK], dim=-1)
+
+    optimizer = torch.optim.Adam(reader.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, STEPS)
+    for _ in range(STEPS):
+        ids, wanted = texts(BATCH)
+        loss = F.cross_entropy(reader(ids)[:, far:].flatten(0, 2), wanted.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    ids, wanted = texts(1000)
+    with torch.inference_mode():
+        right = reader(ids)[:, far:].argmax(-1) == wanted
+    return [share.float().mean().item() for share in (right.all(-1), right[..., 0], right[..., 1])]
+
+
+def measure_readers() -> dict[str, object]:
+    shares, parameters = {}, {}
+    for name, shape in READERS.items():
+        shares[name] = []
+        for seed in range(SEEDS):
+            torch.manual_seed(seed)
+            reader = Reader(*shape)
+            shares[name].append(train_reader(reader, seed))
+        parameters[name] = count(reader)
+    of_each = {key: {name: [one[i] for one in rows] for name, rows in shares.items()} for i, key in enumerate(SHARES)}
+    return {"bound": 0.5 + 1 / VOCABULARY, "chance": 1 / VOCABULARY, "parameters": parameters, **of_each}
+
+
+# ---------------------------------------------------------------- the lesson
+
+
+def measure() -> Found:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # small tensors are faster so, and times steadier
+    found = measure_loop() | measure_cost() | measure_readers()
+    torch.set_num_threads(threads)
+    model, treebank, pronouns = weights("minilm"), data("en_pud-ud-test.conllu"), data("gap-test.tsv")
+    trained = measure_heads(model, SENTENCE, RELATIONS, TIES, treebank, pronouns) if model else None
+    return Found(**found, trained=trained)
+
+
+def reader_names(t: Text) -> list[str]:
+    return [t("one head", "一个头"), t("two heads", "两个头"), t("one head and\na feed-forward", "一个头\n加前馈层")]
+
+
+def tell(found: Found, t: Text) -> str:
+    times = [one for kind in (found.cost_forward, found.cost_training) for one in kind.values()]
+    kinds = (t("forward", "前向"), t("training", "训练"))
+    cost = [[str(h), str(COST_WIDTH // h), *(f"{one[i]:.2f}" for one in times)] for i, h in enumerate(COST_HEADS)]
+    names = [name.replace("\n", t(" ", "")) for name in reader_names(t)]
+    readers = []
+    for key, name in zip(READERS, names, strict=True):
+        shares = (found.nearer[key], found.farther[key], found.both[key])
+        readers.append([name, f"{found.parameters[key]:,}", *(f"{sum(one) / SEEDS:.1%}" for one in shares)])
+    slower = "; ".join(f"{size}: {ratio:.2f}" for size, ratio in found.loop_slower.items())
+    parts = [
+        t(
+            f"{HEADS} heads of {found.d_k} numbers, one by one or at once: results differ by {found.loop_error:.1g}.\n"
+            f"Time of the loop over that of headway's layer, by batch × tokens: {slower}\n"
+            f"With d_k = d_model, as document 002 prints it, the joined heads are {found.printed_width} wide, not "
+            f"{D_MODEL}.\n"
+            f"Each head reads all {min(found.inputs_read)} numbers of a token; its matrix has rank "
+            f"{max(found.head_rank)}.",
+            f"{HEADS} 个头，每头 {found.d_k} 维，逐头循环与一次算完的结果相差 {found.loop_error:.1g}。\n"
+            f"循环与 headway 模块的耗时之比（批 × 词元数）：{slower}\n"
+            f"若照文档 002 印出的 d_k = d_model，拼接后的宽度是 {found.printed_width}，而不是 {D_MODEL}。\n"
+            f"每个头都读入词元的全部 {min(found.inputs_read)} 维，投影矩阵的秩是 {max(found.head_rank)}。",
+        ),
+        "",
+        t(
+            f"Time by number of heads, one head = 1; d_model {COST_WIDTH}, the same parameters and multiplications",
+            f"耗时与头数的关系（单头为 1）；d_model 为 {COST_WIDTH}，参数量与乘法次数都不变",
+        ),
+        table(cost, [t("heads", "头数"), "d_k", *(f"{kind} n={n}" for kind in kinds for n in TOKENS)]),
+        "",
+        t("Name the tokens 1 and 3 places back, in order:", "按顺序说出往前第 1 个和第 3 个词元："),
+        table(readers, ["", t("parameters", "参数量"), t("1 back", "前 1"), t("3 back", "前 3"), t("both", "两者")]),
+        t(
+            f"No single head with a linear map behind it has both right in more than ½ + 1/{VOCABULARY} = "
+            f"{found.bound:.1%} of all texts.",
+            f"单头加线性读出，两者都对的比例不可能超过 ½ + 1/{VOCABULARY} = {found.bound:.1%}。",
+        ),
+        "",
+        tell_heads(found.trained, t)
+        if found.trained
+        else t(
+            "What the heads of a published model look at wants its weights: make weights ARGS=minilm",
+            "要看已发布模型的各个头在看什么，需要先取得权重：make weights ARGS=minilm",
+        ),
+    ]
+    return "\n".join(parts)
+
+
+def draw(found: Found, t: Text) -> Figure:
+    from matplotlib.figure import Figure
+
+    if found.trained is None:
+        figure = Figure(figsize=(9.6, 3.3))
+        below = figure.subplots(1, 2)
+    else:
+        figure = Figure(figsize=(9.6, 6.2))
+        top, bottom = figure.subfigures(2, 1, height_ratios=[2.9, 3.3])
+        maps = top.subplots(1, len(found.trained.shown))
+        for axes, (name, weights) in zip(maps, found.trained.shown.items(), strict=True):
+            draw_map(axes, name, weights, found.trained.tokens, t)
+        below = bottom.subplots(1, 3, gridspec_kw={"width_ratios": [1.2, 1, 1]})
+        draw_roles(below[0], found.trained, t)
+    draw_readers(below[-2], found, t)
+    draw_cost(below[-1], found, t)
+    return figure
+
+
+def draw_readers(axes: Axes, found: Found, t: Text) -> None:
+    for row, (name, shares) in enumerate(found.both.items()):
+        axes.barh(row, sum(shares) / len(shares), color=ORANGE if name == "one head" else BLUE, height=0.6)
+        axes.plot(shares, [row] * len(shares), ".", color=INK, markersize=4)
+    axes.axvline(found.bound, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
+    axes.text(found.bound + 0.02, 0, t("one head can\nhave no more", "单头的上界"), va="center", fontsize=8.5)
+    axes.set_yticks(range(len(READERS)), reader_names(t))
+    axes.invert_yaxis()
+    axes.set(
+        xlim=(0, 1.02), xlabel=t("both tokens right", "两个词元都对的比例"), title=t("Two places at once", "同时看两处")
+    )
+
+
+def draw_cost(axes: Axes, found: Found, t: Text) -> None:
+    for (n, times), colour in zip(found.cost_training.items(), (SKY, BLUE), strict=True):
+        axes.plot(found.cost_heads, times, "o-", color=colour, markersize=4, label=t(f"{n} tokens", f"{n} 个词元"))
+    axes.axhline(1, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(found.cost_heads, [f"{heads}" for heads in found.cost_heads])
+    axes.set(
+        ylim=(0, None),
+        xlabel=t(f"heads, {COST_WIDTH} numbers in all", f"头数（总宽度 {COST_WIDTH}）"),
+        ylabel=t("training time, one head = 1", "训练耗时（单头为 1）"),
+        title=t("What heads cost", "头数的代价"),
+    )
+    axes.legend(loc="upper left")
+
+
+if __name__ == "__main__":
+    run(__name__)

@@ -1,0 +1,348 @@
+"""Lesson 8: the RNN that attention is contrasted with.
+
+    h_t = f(U x_t + W h_{t−1}),   y_t = V h_t
+
+A recurrent network reads a sequence one word at a time and keeps what it has read in a state h of a fixed size. Order
+comes for free: the state after 我吃苹果 is not the one after 苹果吃我, where attention without positions sees a bag of
+words. Everything else is a trade:
+
+    distance    a word k places back reaches the present through k steps; in attention through one
+    gradient    on its way it is multiplied k times; attention shares it out among n words, once
+    time        n steps, one behind the other, of d² products; attention has n²·d products, all side by side
+    memory      a state of d numbers; attention keeps a key and a value of every word
+
+So attention has the far past within reach and pays with n², recurrence runs on for ever and forgets. Both sides are
+measured here: gradients at the first values, recall after a short training, time and memory by length.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import mean
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import headway as hw
+from lesson import BLUE, FAINT, GREEN, INK, ORANGE, Text, run, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS = {"rnn": ORANGE, "lstm": GREEN, "attention": BLUE}
+WORDS = ["我", "吃", "苹果"]
+WIDTH, HEADS = 64, 8
+BACK = 128  # how far gradients are followed
+SHARES = [16, 32, 64, 128, 256, 512]  # lengths over which attention shares its gradient out
+SYMBOLS, FILLERS = 8, 8
+DISTANCES = [4, 8, 16, 32, 64]
+SMALL, STEPS, BATCH, RATE, SOLVED, SEEDS = 32, 200, 32, 3e-3, 0.02, 2  # of the recall task
+WIDE = 256
+LENGTHS = [64, 128, 256, 512, 1024, 2048, 4096]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Order, gradients, recall, time and memory; dictionaries are by rnn, lstm and attention."""
+
+    rnn_error: float  # largest difference between the loop written out and torch.nn.RNN, float64
+    rnn_order: float  # how far the last states of 我吃苹果 and 苹果吃我 differ, as a share of their length
+    attention_order: float  # the same for the sum over words of what attention without positions gives
+    gradients: dict[str, list[float]]  # size of ∂out_T/∂x_{T−k} for k = 0 … 127, at the first values
+    gradient_per_step: dict[str, float]  # the factor by which it changes with each step back, fitted over k ≥ 8
+    share_lengths: list[int]
+    shares: list[float]  # attention: size of ∂out_n/∂x_1 over the length n
+    share_exponent: float  # … which goes with n to this power
+    distances: list[int]  # fillers between a word and the question for it
+    recall: dict[str, list[float]]  # accuracy by these, mean over seeds; guessing gives 1/8
+    recall_steps: dict[str, list[float]]  # steps of training that were taken, 200 at most
+    recall_parameters: dict[str, int]
+    lengths: list[int]
+    seconds: dict[str, list[float]]  # one forward pass of one layer on one core, the least of several
+    time_exponent: dict[str, float]  # fitted over the four longest
+    attention_slower_from: dict[str, int | None]  # by rnn and lstm: the first length from which on attention is slower
+    side_by_side: float  # n steps of one sequence take so many times as long as one step of n sequences, n = 1024
+    kept: dict[str, list[int]]  # numbers that one layer holds on to after n tokens, by length
+
+
+# ---------------------------------------------------------------- the recurrence, and what it knows of order
+
+
+def recurrence(x: Tensor, U: Tensor, W: Tensor, V: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """x [n, d] → all states and all outputs; b is torch's, the formula above leaves it out."""
+    h, states = torch.zeros(len(W), dtype=x.dtype), []
+    for x_t in x:
+        h = torch.tanh(U @ x_t + W @ h + b)
+        states.append(h)
+    return torch.stack(states), torch.stack(states) @ V.T
+
+
+def same_as_torch() -> float:
+    rnn, head = nn.RNN(WIDTH, WIDTH).double(), nn.Linear(WIDTH, 10, bias=False).double()
+    x = torch.randn(50, WIDTH, dtype=torch.float64)
+    b = rnn.bias_ih_l0 + rnn.bias_hh_l0
+    states, outputs = recurrence(x, rnn.weight_ih_l0, rnn.weight_hh_l0, head.weight, b)
+    theirs, _ = rnn(x)
+    return max((states - theirs).abs().max().item(), (outputs - head(theirs)).abs().max().item())
+
+
+def layers(width: int, dtype: torch.dtype = torch.float64) -> dict[str, Callable[[Tensor], Tensor]]:
+    """One layer of each kind at its first values: [batch, n, width] → the same."""
+    rnn = nn.RNN(width, width, batch_first=True, dtype=dtype)
+    lstm = nn.LSTM(width, width, batch_first=True, dtype=dtype)
+    attention = hw.nn.MultiHeadAttention(width, HEADS).to(dtype)
+    return {"rnn": lambda x: rnn(x)[0], "lstm": lambda x: lstm(x)[0], "attention": attention}
+
+
+def order() -> dict[str, float]:
+    """How far the sentence and its reverse are apart: in the last state, and in the sum of attention's outputs."""
+    words = torch.randn(1, len(WORDS), WIDTH, dtype=torch.float64)
+    read = {"rnn": lambda out: out[0, -1], "lstm": lambda out: out[0, -1], "attention": lambda out: out[0].sum(0)}
+    found = {}
+    for kind, layer in layers(WIDTH).items():
+        there, back = read[kind](layer(words)), read[kind](layer(words.flip(1)))
+        found[kind] = ((there - back).norm() / there.norm()).item()
+    return found
+
+
+# ---------------------------------------------------------------- gradients
+
+
+def gradient_sizes(kind: str, n: int) -> Tensor:
+    """The size of ∂out_n/∂x_t for each word t, [n]: over 16 sequences, each asked in a direction of its own."""
+    x = torch.randn(16, n, WIDTH, dtype=torch.float64, requires_grad=True)
+    out = layers(WIDTH)[kind](x)[:, -1]
+    (gradient,) = torch.autograd.grad((out * torch.randn_like(out)).sum(), x)
+    return gradient.square().sum(-1).mean(0).sqrt().detach()
+
+
+def slope(x: Tensor, y: Tensor) -> float:
+    """Of the straight line through the points."""
+    x, y = x - x.mean(), y - y.mean()
+    return ((x * y).sum() / x.square().sum()).item()
+
+
+# ---------------------------------------------------------------- recall
+
+
+def questions(distance: int, count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """A symbol, fillers of another alphabet, and the question which symbol it was: ids [count, distance + 2]."""
+    symbol = torch.randint(SYMBOLS, (count, 1), generator=random)
+    fillers = SYMBOLS + torch.randint(FILLERS, (count, distance), generator=random)
+    return torch.cat([symbol, fillers, torch.full((count, 1), SYMBOLS + FILLERS)], dim=1), symbol[:, 0]
+
+
+def reader(kind: str) -> nn.Module:
+    """A language model of one layer; the forget gates of this LSTM begin open, other than torch's."""
+    vocabulary = SYMBOLS + FILLERS + 1
+    if kind != "attention":
+        return hw.models.RecurrentLM(vocabulary, SMALL, SMALL, cell=kind)
+    config = hw.models.TransformerConfig(vocabulary, embed_dim=SMALL, num_layers=1, num_heads=2)
+    return hw.models.Decoder(config, hw.encoding("sinusoidal", embed_dim=SMALL))
+
+
+def recall(kind: str, distance: int, seed: int) -> tuple[float, int]:
+    """The accuracy on new questions after training on this distance, and the steps that training took."""
+    torch.manual_seed(seed)
+    random = torch.Generator().manual_seed(seed)
+    model = reader(kind)
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    steps, loss = 0, torch.tensor(torch.inf)
+    while steps < STEPS and loss > SOLVED:
+        ids, symbol = questions(distance, BATCH, random)
+        loss = F.cross_entropy(model(ids)[:, -1, :SYMBOLS], symbol)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        steps += 1
+    with torch.no_grad():
+        ids, symbol = questions(distance, 1000, random)
+        return (model(ids)[:, -1, :SYMBOLS].argmax(-1) == symbol).double().mean().item(), steps
+
+
+# ---------------------------------------------------------------- time and memory
+
+
+def least_seconds(work: Callable[[Tensor], object], x: Tensor) -> float:
+    """The least of five, which whatever else the machine does disturbs least, after one to warm up."""
+    taken = []
+    for _ in range(6):
+        begun = time.perf_counter()
+        work(x)
+        taken.append(time.perf_counter() - begun)
+    return min(taken[1:])
+
+
+@torch.inference_mode()
+def timed() -> tuple[dict[str, list[float]], float]:
+    """Seconds by kind and length; and n steps one by one against the same n steps side by side."""
+    each = layers(WIDE, torch.float32)
+    tokens = torch.randn(1, max(LENGTHS), WIDE)
+    seconds = {kind: [least_seconds(layer, tokens[:, :n]) for n in LENGTHS] for kind, layer in each.items()}
+    in_turn = least_seconds(each["rnn"], tokens[:, :1024])
+    at_once = least_seconds(each["rnn"], tokens[:, :1024].transpose(0, 1))
+    return seconds, in_turn / at_once
+
+
+def slower_from(attention: list[float], other: list[float]) -> int | None:
+    """The first length from which on attention takes longer."""
+    faster = [n for n, ours, theirs in zip(LENGTHS, attention, other, strict=True) if ours <= theirs]
+    return next((n for n in LENGTHS if n > max(faster, default=0)), None)
+
+
+@torch.inference_mode()
+def kept() -> dict[str, list[int]]:
+    """How many numbers a layer keeps of n tokens, so that it can go on."""
+    rnn, lstm, attention = nn.RNN(WIDE, WIDE), nn.LSTM(WIDE, WIDE), hw.nn.MultiHeadAttention(WIDE, HEADS)
+    found: dict[str, list[int]] = {kind: [] for kind in KINDS}
+    for n in LENGTHS:
+        tokens, cache = torch.randn(n, WIDE), hw.nn.KeyValueCache()
+        attention(tokens[None], mask=hw.masks.Causal(), cache=cache)
+        found["rnn"].append(rnn(tokens)[1].numel())
+        found["lstm"].append(sum(part.numel() for part in lstm(tokens)[1]))
+        found["attention"].append(cache.keys.numel() + cache.values.numel())
+    return found
+
+
+# ---------------------------------------------------------------- the lesson
+
+
+def measure() -> Found:
+    apart = order()
+    gradients = {kind: gradient_sizes(kind, BACK).flip(0) for kind in KINDS}
+    steps_back = torch.arange(8, BACK).double()
+    shares = torch.stack([gradient_sizes("attention", n)[0] for n in SHARES])
+    recalled = {
+        kind: [[recall(kind, distance, seed) for seed in range(SEEDS)] for distance in DISTANCES] for kind in KINDS
+    }
+    seconds, side_by_side = timed()
+    longest = torch.tensor(LENGTHS[-4:]).log()
+    return Found(
+        rnn_error=same_as_torch(),
+        rnn_order=apart["rnn"],
+        attention_order=apart["attention"],
+        gradients={kind: sizes.tolist() for kind, sizes in gradients.items()},
+        gradient_per_step={kind: math.exp(slope(steps_back, sizes[8:].log())) for kind, sizes in gradients.items()},
+        share_lengths=SHARES,
+        shares=shares.tolist(),
+        share_exponent=slope(torch.tensor(SHARES).double().log(), shares.log()),
+        distances=DISTANCES,
+        recall={kind: [mean(right for right, _ in runs) for runs in rows] for kind, rows in recalled.items()},
+        recall_steps={kind: [mean(steps for _, steps in runs) for runs in rows] for kind, rows in recalled.items()},
+        recall_parameters={kind: sum(p.numel() for p in reader(kind).parameters()) for kind in KINDS},
+        lengths=LENGTHS,
+        seconds=seconds,
+        time_exponent={kind: slope(longest, torch.tensor(taken[-4:]).log()) for kind, taken in seconds.items()},
+        attention_slower_from={kind: slower_from(seconds["attention"], seconds[kind]) for kind in ("rnn", "lstm")},
+        side_by_side=side_by_side,
+        kept=kept(),
+    )
+
+
+def names(t: Text) -> dict[str, str]:
+    return {"rnn": "RNN", "lstm": "LSTM", "attention": t("attention", "注意力")}
+
+
+def tell(found: Found, t: Text) -> str:
+    back = [1, 8, 64, 127]
+    called = names(t)
+    gradients = [
+        [name, *(f"{found.gradients[kind][k]:.0e}" for k in back), f"{found.gradient_per_step[kind]:.3f}"]
+        for kind, name in called.items()
+    ]
+    recalled = [
+        [f"{name} ({found.recall_parameters[kind]:,})", *(f"{right:.0%}" for right in found.recall[kind])]
+        for kind, name in called.items()
+    ]
+    times = [
+        [name, *(f"{1000 * taken:.1f}" for taken in found.seconds[kind]), f"n^{found.time_exponent[kind]:.2f}"]
+        for kind, name in called.items()
+    ]
+    keeps = ", ".join(f"{name} {found.kept[kind][-1]:,}" for kind, name in called.items())
+    slower = {kind: n or t("none of these", "这些长度之后") for kind, n in found.attention_slower_from.items()}
+    return "\n".join(
+        [
+            t(
+                f"The loop and torch.nn.RNN differ by {found.rnn_error:.0e} at most.\n"
+                f"我吃苹果 and 苹果吃我: the RNN's last states differ by {found.rnn_order:.0%} of their length, what "
+                f"attention gives\nsums up to the same ({found.attention_order:.0e}).\n\n"
+                "How much the last output feels the word so many steps back, before training:",
+                f"循环写法与 torch.nn.RNN 最多相差 {found.rnn_error:.0e}。\n"
+                f"我吃苹果与苹果吃我：RNN 最后的状态相差 {found.rnn_order:.0%}，"
+                f"注意力输出之和没有差别（{found.attention_order:.0e}）。\n\n"
+                "训练之前，最后一个输出对前面第 k 个词的梯度：",
+            ),
+            table(gradients, ["", *(f"k = {k}" for k in back), t("each step", "每步的倍数")]),
+            t(
+                f"Attention shares its gradient among all: it goes with n^{found.share_exponent:.2f}, and not with "
+                f"k.\n\nWhich symbol was it, so many fillers ago? After at most {STEPS} steps of training, guessing "
+                f"gives {1 / SYMBOLS:.1%};\nin brackets how many numbers are learned:",
+                f"注意力把梯度分给所有词：它按 n^{found.share_exponent:.2f} 变小，与 k 无关。\n\n"
+                f"隔了这么多个填充词，还记得最初的符号吗？最多训练 {STEPS} 步，随机猜测是 {1 / SYMBOLS:.1%}；\n"
+                "括号里是可学习参数的个数：",
+            ),
+            table(recalled, ["", *(str(k) for k in found.distances)]),
+            t(
+                f"\nMilliseconds for one layer {WIDE} wide, one sequence, one core of this machine:",
+                f"\n一层、宽 {WIDE}、一个序列、本机单核，毫秒：",
+            ),
+            table(times, ["", *(f"n = {n}" for n in found.lengths), t("last four", "后四个")]),
+            t(
+                f"Attention is the slower one from n = {slower['rnn']} on beside the RNN, {slower['lstm']} beside the "
+                f"LSTM.\n1024 steps of the RNN one by one take {found.side_by_side:.1f} times as long as 1024 side by "
+                f"side.\nNumbers that a layer keeps to go on after {found.lengths[-1]} tokens: {keeps}.",
+                f"从 n = {slower['rnn']} 起注意力比 RNN 慢，从 {slower['lstm']} 起比 LSTM 慢。\n"
+                f"RNN 的 1024 步逐步计算，用时是并排计算 1024 步的 {found.side_by_side:.1f} 倍。\n"
+                f"读完 {found.lengths[-1]} 个词元后，一层要留着多少个数才能接着读：{keeps}。",
+            ),
+        ]
+    )
+
+
+def draw(found: Found, t: Text) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.6, 6.0))
+    (gradient, remembered), (timing, memory) = figure.subplots(2, 2)
+    for kind, name in names(t).items():
+        colour = KINDS[kind]
+        gradient.semilogy(range(BACK), found.gradients[kind], color=colour, label=name)
+        remembered.plot(found.distances, found.recall[kind], "o-", markersize=4, color=colour)
+        timing.loglog(found.lengths, [1000 * taken for taken in found.seconds[kind]], "o-", markersize=4, color=colour)
+        memory.loglog(found.lengths, found.kept[kind], "o-", markersize=4, color=colour)
+    gradient.set(
+        title=t("Gradient before training", "训练前的梯度"),
+        xlabel=t("steps back", "往前的步数"),
+        ylabel=t("size of ∂output / ∂input", "∂输出 / ∂输入 的大小"),
+    )
+    gradient.legend(loc="lower left")
+    remembered.axhline(1 / SYMBOLS, color=FAINT, linewidth=1.2, zorder=0)
+    remembered.text(DISTANCES[0], 1 / SYMBOLS + 0.02, t("guessing", "随机猜测"), color=INK, va="bottom")
+    remembered.set_xscale("log", base=2)
+    remembered.set_xticks(DISTANCES, [str(k) for k in DISTANCES])
+    remembered.set(
+        title=t(f"Recall after at most {STEPS} steps of training", f"最多训练 {STEPS} 步之后的记忆"),
+        xlabel=t("fillers in between", "中间的填充词数"),
+        ylabel=t("accuracy", "正确率"),
+        ylim=(0, 1.05),
+    )
+    for panel in (timing, memory):
+        panel.set_xscale("log", base=2)
+        panel.set_xticks(LENGTHS, [str(n) for n in LENGTHS])
+        panel.minorticks_off()
+        panel.set_xlabel(t("length n", "长度 n"))
+    timing.set(
+        title=t("Time of one forward pass, one core", "一次前向计算的时间（单核）"), ylabel=t("milliseconds", "毫秒")
+    )
+    memory.set(title=t("What a layer keeps to go on", "接着读下去要留着的数"), ylabel=t("numbers", "个数"))
+    return figure
+
+
+if __name__ == "__main__":
+    run(__name__)

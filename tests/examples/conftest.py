@@ -1,0 +1,48 @@
+"""Lessons run as a reader runs them: a script alone, in a process of its own."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+from claims import SUBJECTS, numbers
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES, DOCS = ROOT / "examples", ROOT / "docs"
+PNG = b"\x89PNG\r\n\x1a\n"
+
+Learn = Callable[..., Any]
+"""learn("lesson_1_weighted_lookup", *options) → the numbers it found, as they stand in its JSON."""
+
+
+@pytest.fixture
+def learn(tmp_path: Path) -> Learn:
+    """Runs a lesson, which must print, draw in both languages and bear its claims' verdicts, and gives its numbers."""
+
+    def learn(name: str, *options: str) -> Any:
+        found = tmp_path / "found.json"
+        command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")]
+        done = subprocess.run(
+            [*command, "--out", str(tmp_path / "docs"), "--found", str(found), *options],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        assert not done.stderr, done.stderr
+        picture = f"{name.removeprefix('lesson_').replace('_', '-')}.png"
+        for folder in ("lessons", "zh-CN/lessons"):
+            assert (tmp_path / "docs" / folder / picture).read_bytes().startswith(PNG)
+            assert f"{folder}/{picture}" in done.stdout
+        figures = json.loads(found.read_text(encoding="utf-8"))
+        for claim in [claim for _, group in SUBJECTS for claim in group if claim.lesson == name]:
+            if not claim.lacks(numbers(figures)):
+                claim.check(numbers(figures))
+        return figures
+
+    return learn

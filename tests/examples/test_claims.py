@@ -1,0 +1,60 @@
+"""The pages of claims show what the table says, in both languages; each lesson's test checks its claims' numbers."""
+
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from .conftest import DOCS, EXAMPLES
+
+sys.path.insert(0, str(EXAMPLES))
+from claims import SUBJECTS, Claim, Verdict, page
+from lesson import SPEAK
+
+CLAIMS = [claim for _, group in SUBJECTS for claim in group]
+DOCUMENTS = ("000", "001", "002", "003", "004")
+PAGES = {"en": DOCS / "claims.md", "zh": DOCS / "zh-CN" / "claims.md"}
+
+
+def test_each_claim_names_its_documents_and_a_lesson() -> None:
+    for claim in CLAIMS:
+        assert re.fullmatch(r"00[0-4](, 00[0-4])*", claim.documents), claim.says
+        assert (EXAMPLES / f"{claim.lesson}.py").is_file(), claim.lesson
+        assert all(text.endswith(end) for text, end in zip(claim.says, ".。", strict=True)), claim.says
+    assert len({claim.says for claim in CLAIMS}) == len(CLAIMS)
+    assert {document for claim in CLAIMS for document in claim.documents.split(", ")} == set(DOCUMENTS)
+
+
+@pytest.mark.parametrize("language", PAGES)
+def test_the_page_shows_the_table(language: str) -> None:
+    text, t = PAGES[language].read_text(encoding="utf-8"), SPEAK[language]
+    shown = re.findall(r"^### (\d+)\. (.+)\n\n\*\*(.+?)\*\* · ", text, re.M)
+    assert shown == [(str(n), t(*claim.says), claim.verdict.text(t)) for n, claim in enumerate(CLAIMS, start=1)]
+
+
+def made_up(stands: bool, value: float | None = 1.0) -> tuple[Claim, dict[str, SimpleNamespace]]:
+    claim = Claim(
+        "000",
+        ("One.", "一。"),
+        Verdict.HOLDS,
+        "lesson_1_x",
+        lambda f: (f"It is {f.value}.", f"是 {f.value}。"),
+        lambda f: stands,
+        needs=("value", ("the file", "文件")),
+    )
+    return claim, {"lesson_1_x": SimpleNamespace(value=value)}
+
+
+def test_a_verdict_that_the_numbers_do_not_bear_is_an_error() -> None:
+    claim, found = made_up(stands=True)
+    assert "**holds** · document 000" in page([(("A", "甲"), [claim])], found, SPEAK["en"])
+    claim, found = made_up(stands=False)
+    with pytest.raises(RuntimeError, match=r"no longer bears the verdict 'holds'.*000: One\.\nmeasured: It is 1\.0"):
+        page([(("A", "甲"), [claim])], found, SPEAK["en"])
+
+
+def test_what_could_not_be_measured_says_what_it_needs() -> None:
+    claim, found = made_up(stands=False, value=None)
+    assert "**not measured here** · document 000" in page([(("A", "甲"), [claim])], found, SPEAK["en"])
+    assert "需要文件。" in page([(("A", "甲"), [claim])], found, SPEAK["zh"])

@@ -1,0 +1,133 @@
+"""docs/coverage.md says truly where each statement of the source documents is covered; links find their headings.
+
+That links lead to files is for every page in test_repository.py.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from itertools import chain
+from pathlib import Path
+
+from .test_repository import ROOT, text_files
+
+PAGE = ROOT / "docs" / "coverage.md"
+DOCUMENTS = ["000", "001", "002", "003", "004"]
+KINDS = {"definition", "formula", "code", "example", "claim", "erratum"}
+LINK = re.compile(r"\[([^\]]*)\]\(<?([^)>\s]+)")
+LESSON = re.compile(r"examples/lesson_(\d+)_")
+
+
+@cache
+def prose(path: Path) -> str:
+    """A page without its blocks of code, in which # begins a comment and no heading."""
+    return re.sub(r"^ *```.*?^ *```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def rows() -> Iterator[list[str]]:
+    """id, statement, kind, where: of each statement, in their order."""
+    for line in prose(PAGE).splitlines():
+        if re.match(r"\| \d{3}\.", line):
+            yield cells(line)
+
+
+# ---------------------------------------------------------------- every page
+
+
+def anchors(path: Path) -> set[str]:
+    """Those that GitHub gives to the headings of a page."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#{1,6} +(.+?)[ #]*$", prose(path), re.MULTILINE):
+        shown = LINK.sub(lambda link: link[1], heading).lower()
+        plain = re.sub(r"[^\w\- ]", "", shown).replace(" ", "-")
+        again = chain([plain], (f"{plain}-{number}" for number in range(1, 1000)))
+        found.add(next(name for name in again if name not in found))
+    return found
+
+
+def test_anchors_are_githubs(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    lines = [
+        "# What *it* is: `hw.load`",
+        "## 1. 注意力，加权查找",
+        "```sh",
+        "# no",
+        "```",
+        "## A - [b](c)",
+        "## A - b ##",
+    ]
+    page.write_text("\n".join(lines), encoding="utf-8")
+    assert anchors(page) == {"what-it-is-hwload", "1-注意力加权查找", "a---b", "a---b-1"}
+
+
+def test_links_find_their_headings() -> None:
+    broken = []
+    for path in [p for p in text_files() if p.suffix == ".md"]:
+        for where, anchor in re.findall(r"\]\(<?([^)>\s#]*)#([^)>\s]+)", prose(path)):
+            page = path.parent / where if where else path
+            if page.suffix == ".md" and page.exists() and anchor not in anchors(page):
+                broken.append(f"{path.relative_to(ROOT)}: {where}#{anchor}")
+    assert not broken
+
+
+# ---------------------------------------------------------------- the page of statements
+
+
+def test_no_number_is_left_out() -> None:
+    found = [row[0] for row in rows()]
+    counts = [sum(name.startswith(document) for name in found) for document in DOCUMENTS]
+    assert min(counts) > 0
+    expected = [f"{d}.{n}" for d, count in zip(DOCUMENTS, counts, strict=True) for n in range(1, count + 1)]
+    assert found == expected
+    for document, count in zip(DOCUMENTS, counts, strict=True):
+        assert f"- **{document}** ({count} statements)" in prose(PAGE)
+
+
+def test_every_row_says_what_and_where() -> None:
+    for row in rows():
+        assert len(row) == 4, row
+        name, statement, kind, where = row
+        assert statement, name
+        assert kind in KINDS, name
+        assert LINK.search(where), name
+
+
+def test_what_is_named_is_there() -> None:
+    """`name` in a link is a function or class of the file that the link leads to."""
+    missing = []
+    for name, _, _, where in rows():
+        for shown, target in LINK.findall(where):
+            if shown.startswith("`") and (path := PAGE.parent / target).exists():
+                wanted = re.escape(shown.strip("`"))
+                if not re.search(rf"^ *(def|class) {wanted}\b", path.read_text(encoding="utf-8"), re.MULTILINE):
+                    missing.append(f"{name}: {shown} in {target}")
+    assert not missing
+
+
+def test_every_lesson_covers_something() -> None:
+    linked = {target for row in rows() for _, target in LINK.findall(row[3])}
+    lessons = sorted((ROOT / "examples").glob("lesson_*.py"))
+    assert lessons
+    assert [lesson.name for lesson in lessons if f"../examples/{lesson.name}" not in linked] == []
+
+
+def test_by_lesson_is_the_same_the_other_way_round() -> None:
+    wanted: dict[str, set[str]] = {}
+    for name, _, _, where in rows():
+        for lesson in LESSON.findall(where):
+            wanted.setdefault(lesson, set()).add(name)
+    found: dict[str, set[str]] = {}
+    for line in prose(PAGE).partition("## By lesson")[2].splitlines():
+        if not (lesson := LESSON.search(line)):
+            continue
+        found[lesson[1]] = {
+            f"{document}.{number}"
+            for document, cell in zip(DOCUMENTS, cells(line)[1:], strict=True)
+            for first, last in re.findall(r"(\d+)(?:–(\d+))?", cell)
+            for number in range(int(first), int(last or first) + 1)
+        }
+    assert found == wanted
