@@ -1,6 +1,6 @@
 """What the heads of a published encoder look at: the part of lesson 7 that wants weights and annotated text.
 
-`weights_of_heads` gets every weight of every head by watching a model run. Everything else counts: how much of a head's
+`weights_of_heads` gets every weight of every head by watching a model run. All else is counting: how much of a head's
 weight lies on the word before, how often the word that it looks at most is the one that a treebank ties to it, whether
 a pronoun looks at the right name. Queries are words of real text, never [CLS] and [SEP].
 
@@ -16,6 +16,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 import headway as hw
-from lesson import BLUE, FAINT, GOLD, GREEN, PINK, PURPLE, SKY, Text, table
+from lesson import BLUE, FAINT, GOLD, GREEN, PINK, PURPLE, SKY, Text, handed, matrix, table, weights_of_heads
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +38,7 @@ FREQUENT = 50  # arcs of a relation in each half of the treebank
 MARGIN = 0.10  # above the best fixed offset: the head follows the relation (Voita et al. 2019)
 OFFSETS = [d for d in range(-5, 6) if d]
 DISTANCES = 16  # 0 … 15, each counted by itself
-EVERY = 8  # of so many queries one is compared between heads
+WEIGHED = 60  # sentences in which weights are held against what their values bring
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,9 @@ class Sentence:
 class Treebank:
     """Heads against dependency arcs, punctuation left out."""
 
-    sentences: int
     lengths: dict[int, float]  # share of the arcs between words so far apart
     neighbours: float  # share of all pairs of words of a sentence that stand side by side
     relations: dict[str, dict[str, Any]]  # arcs, head, direction, found; baseline and offset: the best fixed one
-    everything: dict[str, Any]  # the same for all relations together
     follows: dict[str, list[str]]  # by head: relations found MARGIN above the best offset, in both halves
 
 
@@ -81,13 +80,13 @@ class Trained:
     kinds: dict[str, list[list[float]]]  # mean weight on each of KINDS, over the queries that have such a key
     kinds_alike: dict[str, float]  # the same where all weights are equal
     distance: list[list[float]]  # mean |i − j| under the weight on words
-    distance_alike: float
     entropy: list[list[float]]  # over ln n: 1 for equal weights, 0 for one key
     keys: list[list[float]]  # e^entropy: how many keys with equal weights would be as undecided
     keys_alike: float
     by_distance: list[float]  # mean weight of a token 0, 1, 2 … tokens away, over all heads
-    by_distance_alike: float
-    apart: list[float]  # by layer: mean Jensen–Shannon distance between two of its heads, 0 … 1
+    by_distance_alike: float  # of a neighbour, 1 away, where all weights are equal
+    importance: list[list[float]]  # rank correlation of a key's weight and of how far the output moves without the key
+    special_share: list[list[float]]  # of what is added up, by length, that comes from [CLS] and [SEP]
     roles: list[list[str]]  # of ROLES
     tokens: list[str]  # of the one sentence that is shown
     shown: dict[str, list[list[float]]]  # its weights under four heads: "previous 1.3" …
@@ -99,25 +98,10 @@ class Trained:
 # ---------------------------------------------------------------- the weights
 
 
-def weights_of_heads(model: Any, ids: Tensor) -> Tensor:
-    """The weights of an encoder as it runs: ids [batch, n] → [batch, layers, heads, n, n]."""
-    weights = []
-
-    def watch(layer: Any, given: tuple[Tensor]) -> None:
-        def heads(projection: torch.nn.Module) -> Tensor:
-            return projection(given[0]).unflatten(-1, (layer.num_heads, layer.head_dim)).transpose(1, 2)
-
-        q, k = heads(layer.q_proj), heads(layer.k_proj)
-        weights.append(hw.attention_weights(q, k, k, scale=layer.scale))
-
-    hooks = [block.attention.register_forward_pre_hook(watch) for block in model.stack.layers]
-    try:
-        with torch.inference_mode():
-            model(ids)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return torch.stack(weights, dim=1)
+def every_weight(model: Any, ids: Tensor) -> Tensor:
+    """The weights of an encoder as it reads ids [batch, n]: [batch, layers, heads, n, n]."""
+    layers = [block.attention for block in model.stack.layers]
+    return torch.stack(weights_of_heads(layers, lambda: model(ids)), dim=1)
 
 
 def in_batches(model: Any, texts: list[Any], size: int = 32) -> Iterator[tuple[list[int], Tensor, Tensor]]:
@@ -128,7 +112,7 @@ def in_batches(model: Any, texts: list[Any], size: int = 32) -> Iterator[tuple[l
     for same in of_length.values():
         for which in (same[start : start + size] for start in range(0, len(same), size)):
             ids = torch.tensor([texts[i].ids for i in which])
-            yield which, ids, weights_of_heads(model, ids)
+            yield which, ids, every_weight(model, ids)
 
 
 # ---------------------------------------------------------------- text
@@ -214,8 +198,9 @@ def measure_heads(
                     hits.append(torch.stack([looked[row, ..., word] == governor, looked[row, ..., governor] == word]))
     compared = compare_arcs(text, torch.stack(hits), arcs) if treebank else None
 
+    importance, special_share = weigh_values(model, [one.ids for one in encoded[:WEIGHED]], special)
     told = tokenizer.encode(sentence)
-    weights = weights_of_heads(model, torch.tensor([told.ids]))[0]
+    weights = every_weight(model, torch.tensor([told.ids]))[0]
     show = {kind: name_of(means[kind], means[kind].argmax()) for kind in ("previous", "next", "special")}
     followed = {name: row for name, row in compared.relations.items() if name in relations} if compared else {}
     if followed:
@@ -227,13 +212,13 @@ def measure_heads(
         kinds={kind: means[kind].tolist() for kind in KINDS},
         kinds_alike={kind: means[f"{kind} alike"].item() for kind in KINDS},
         distance=means["distance"].tolist(),
-        distance_alike=means["distance alike"].item(),
         entropy=means["entropy"].tolist(),
         keys=means["keys"].tolist(),
         keys_alike=means["keys alike"].item(),
         by_distance=means["by distance"].tolist(),
-        by_distance_alike=means["by distance alike"].item(),
-        apart=means["apart"].tolist(),
+        by_distance_alike=means["by distance alike"][1].item(),
+        importance=importance.tolist(),
+        special_share=special_share.tolist(),
         roles=roles(means),
         tokens=told.tokens,
         shown={f"{kind} {name}": weights[place_of(name)].tolist() for kind, name in show.items()},
@@ -241,6 +226,32 @@ def measure_heads(
         treebank=compared,
         pronouns=compare_names(model, *read_pronouns(pronouns, tokenizer)) if pronouns else None,
     )
+
+
+@torch.no_grad()
+def weigh_values(model: Any, texts: list[list[int]], special: Tensor) -> tuple[Tensor, Tensor]:
+    """How far the weights tell what the values bring, by layer and head: ``importance`` and ``special_share``.
+
+    A head adds a_j·f(v_j), with f its part of the output map. Without key j the other weights grow to sum to 1 again,
+    and the output moves by a_j/(1 − a_j)·|f(v_j) − output|. Lengths |a_j·f(v_j)|: Kobayashi et al. 2020.
+    """
+    layers = [block.attention for block in model.stack.layers]
+    agreements, shares = [], []
+    for ids in texts:
+        tokens, run = torch.tensor([ids]), partial(model, torch.tensor([ids]))
+        is_special = torch.isin(tokens[0], special)
+        for layer, ((x, *_), _), every in zip(layers, handed(layers, run), weights_of_heads(layers, run), strict=True):
+            weights = every[0, :, ~is_special]  # [heads, queries, keys]
+            values = layer.v_proj(x)[0].unflatten(-1, (layer.num_heads, -1)).transpose(0, 1)
+            brought = values @ layer.out_proj.weight.unflatten(1, (layer.num_heads, -1)).permute(1, 2, 0)
+            away = (brought[:, None] - (weights @ brought)[:, :, None]).norm(dim=-1)
+            moved = weights / (1 - weights).clamp(min=1e-6) * away
+            ranks = [numbers.argsort(-1).argsort(-1).double() for numbers in (weights, moved)]
+            by_weight, by_effect = (rank - rank.mean(-1, keepdim=True) for rank in ranks)
+            agreements.append(torch.cosine_similarity(by_weight, by_effect, dim=-1).mean(-1))
+            sizes = weights * brought.norm(dim=-1)[:, None]
+            shares.append((sizes[..., is_special].sum(-1) / sizes.sum(-1)).mean(-1))
+    return tuple(torch.stack(found).unflatten(0, (len(texts), -1)).mean(0) for found in (agreements, shares))
 
 
 def name_of(table: Tensor, number: Tensor) -> str:
@@ -274,7 +285,6 @@ def add_up(means: Means, ids: Tensor, special: Tensor, weights: Tensor) -> None:
         means.add(kind, share(pairs), pairs.any(-1).sum())
         means.add(f"{kind} alike", pairs.sum() / n, pairs.any(-1).sum())
     means.add("distance", share(between * delta.abs()), share(between))
-    means.add("distance alike", (between * delta.abs()).sum() / n, between.sum() / n)
 
     entropy = torch.special.entr(weights).sum(-1)  # [batch, layers, heads, n]
     means.add("entropy", torch.einsum("blhi,bi->lh", entropy, word / math.log(n)), word.sum())
@@ -284,19 +294,7 @@ def add_up(means: Means, ids: Tensor, special: Tensor, weights: Tensor) -> None:
     over_heads, so_far = weights.mean((1, 2)), [between & (delta.abs() == d) for d in range(DISTANCES)]
     counts = torch.stack([pairs.sum() for pairs in so_far])
     means.add("by distance", torch.stack([over_heads[pairs].sum() for pairs in so_far]), counts)
-    means.add("by distance alike", between.sum() / n, between.sum())
-
-    rows = weights.permute(0, 3, 1, 2, 4)[word][::EVERY]  # [queries, layers, heads, n]
-    means.add("apart", apart(rows).sum(0), torch.tensor(len(rows)))
-
-
-def apart(rows: Tensor) -> Tensor:
-    """The mean Jensen–Shannon distance between two heads, 0 … 1: [..., heads, n] → [...]"""
-    one, other = torch.combinations(torch.arange(rows.shape[-2])).T
-    entropy = torch.special.entr(rows).sum(-1)
-    together = torch.special.entr((rows[..., one, :] + rows[..., other, :]) / 2).sum(-1)
-    divergence = together - (entropy[..., one] + entropy[..., other]) / 2
-    return (divergence.clamp(min=0) / math.log(2)).sqrt().mean(-1)
+    means.add("by distance alike", counts / n, counts)
 
 
 def roles(means: Means) -> list[list[str]]:
@@ -343,7 +341,6 @@ def compare_arcs(text: list[Sentence], hits: Tensor, arcs: list[tuple[int, str, 
     """
     half, offset = torch.tensor([arc[0] for arc in arcs]), torch.tensor([arc[2] for arc in arcs])
     at_offset = torch.stack([offset == d for d in OFFSETS], dim=1).float()
-    everything = torch.ones(len(arcs), dtype=torch.bool)
 
     def shares(mine: Tensor) -> list[tuple[Tensor, Tensor]]:
         return [(hits[mine & (half == h)].float().mean(0), at_offset[mine & (half == h)].mean(0)) for h in (0, 1)]
@@ -366,16 +363,14 @@ def compare_arcs(text: list[Sentence], hits: Tensor, arcs: list[tuple[int, str, 
         if min((mine & (half == h)).sum() for h in (0, 1)) < FREQUENT:
             continue
         relations[relation] = compare(mine)
-        gains = [(heads - offsets.max()).amax(0) for heads, offsets in shares(mine)]
-        for layer, head in (torch.minimum(*gains) >= MARGIN).nonzero().tolist():
+        gains = torch.minimum(*(heads - offsets.max() for heads, offsets in shares(mine)))  # in the worse half
+        for layer, head in (gains.amax(0) >= MARGIN).nonzero().tolist():
             follows[f"{layer + 1}.{head + 1}"].append(relation)
     lengths, words = Counter(offset.abs().tolist()), [len(one.words) for one in text]
     return Treebank(
-        sentences=len(text),
         lengths={d: lengths[d] / len(arcs) for d in range(1, DISTANCES)},
         neighbours=sum(n - 1 for n in words) / sum(n * (n - 1) / 2 for n in words),
         relations=relations,
-        everything=compare(everything),
         follows=dict(follows),
     )
 
@@ -484,11 +479,8 @@ def draw_map(axes: Axes, name: str, weights: list[list[float]], tokens: list[str
     kind, _, head = name.partition(" ")
     layer, number = (one + 1 for one in place_of(head))
     title = role_names(t).get(kind) or t(*TIED.get(kind, (kind, kind)))
-    axes.imshow(weights, vmin=0, vmax=1)
+    matrix(axes, weights, tokens, tokens, size=7.5, rotation=90)
     axes.set_title(t(f"{title}\nlayer {layer}, head {number}", f"{title}\n第 {layer} 层第 {number} 头"), fontsize=9.5)
-    axes.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=7.5)
-    axes.set_yticks(range(len(tokens)), tokens, fontsize=7.5)
-    axes.tick_params(length=0)
 
 
 def draw_roles(axes: Axes, trained: Trained, t: Text) -> None:

@@ -1,4 +1,4 @@
-"""What the lessons share: two languages, tables of numbers, a picture for each language, one command line.
+"""What the lessons share: one command line, two languages, tables, pictures, and a few tools for measuring.
 
 A lesson is a script with three functions, in the order in which to read them:
 
@@ -6,7 +6,7 @@ A lesson is a script with three functions, in the order in which to read them:
     tell(found, t) -> str       what was found, in words and tables; t("English", "中文") chooses the language
     draw(found, t) -> Figure    the picture
 
-`run` does the rest. `claims.py` asks the same `measure` functions what the source documents' claims are worth.
+`run` does the rest. `make claims` runs them all, and reads from their numbers what the documents' claims are worth.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from time import process_time
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 
+import headway as hw
 from headway.files import whole
 from headway.study.charts import BASELINE, COLOURS, FAINT, INK
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -54,17 +58,6 @@ def chinese(en: str, zh: str) -> str:
 SPEAK: dict[str, Text] = {"en": english, "zh": chinese}
 
 
-class Lesson(Protocol):
-    """The module of a lesson."""
-
-    __doc__: str | None
-    __file__: str | None
-
-    def measure(self) -> Any: ...
-    def tell(self, found: Any, t: Text) -> str: ...
-    def draw(self, found: Any, t: Text) -> Figure: ...
-
-
 def run(name: str, words: Sequence[str] | None = None) -> None:
     """What `python examples/<lesson>.py` does: measure, tell, draw in both languages."""
     lesson: Any = sys.modules[name]
@@ -80,7 +73,8 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
     found = lesson.measure()
     print(lesson.tell(found, SPEAK[chosen.language]))
     if chosen.found:
-        chosen.found.write_text(json.dumps(asdict(found), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(asdict(found), indent=1, ensure_ascii=False, allow_nan=False)
+        chosen.found.write_text(text + "\n", encoding="utf-8")
     for language, folder in LANGUAGES.items():
         place = chosen.out / folder / f"{picture_name(stem)}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -118,12 +112,92 @@ def picture_name(stem: str) -> str:
     return stem.removeprefix("lesson_").replace("_", "-")
 
 
+# ---------------------------------------------------------------- measuring
+
+
+def one_head(rows: Sequence[Sequence[float]]) -> Tensor:
+    """A matrix as attention takes it: [batch 1, head 1, rows, columns]."""
+    return torch.tensor(rows, dtype=torch.float32)[None, None]
+
+
+def frequencies(dim: int) -> Tensor:
+    """10000^(−2c/dim) for the pairs c of dim dimensions, of sinusoids as of rotations: radians for each token."""
+    return 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+
+
+def count(module: nn.Module) -> int:
+    """How many numbers a module learns."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def descend(optimizer: torch.optim.Optimizer, loss: Tensor, longest: float | None = None) -> None:
+    """One step of training, its gradient shortened to ``longest`` where it is longer."""
+    optimizer.zero_grad()
+    loss.backward()
+    if longest is not None:
+        nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], longest)
+    optimizer.step()
+
+
+def least_seconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
+    """The processor time of each call, in turn, the least of so many rounds after one to warm up.
+
+    The least, since whatever else the machine does only ever adds.
+    """
+    rows = []
+    for _ in range(rounds + 1):
+        row = []
+        for call in calls:
+            begun = process_time()
+            call()
+            row.append(process_time() - begun)
+        rows.append(row)
+    return [min(taken) for taken in zip(*rows[1:], strict=True)]
+
+
+def handed(modules: Sequence[nn.Module], call: Callable[[], object]) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """What each of some modules is handed, in place and by name, while ``call`` runs."""
+    seen: dict[nn.Module, Any] = {}
+
+    def watch(module: nn.Module, *words: Any) -> None:
+        seen[module] = words
+
+    hooks = [module.register_forward_pre_hook(watch, with_kwargs=True) for module in modules]
+    try:
+        call()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [seen[module] for module in modules]
+
+
+@torch.no_grad()
+def weights_of_heads(layers: Sequence[hw.nn.MultiHeadAttention], call: Callable[[], object]) -> list[Tensor]:
+    """The weights in layers of attention, none with an encoding of its own, while ``call`` runs.
+
+    Of each layer [batch, heads, queries, keys]; layers hand on only what they make of the weights, so these are made
+    again from what the layers are handed.
+    """
+    found = []
+    for layer, ((query, *others), named) in zip(layers, handed(layers, call), strict=True):
+        key = others[0] if others and others[0] is not None else query
+        q, k = (
+            projection(x).unflatten(-1, (layer.num_heads, layer.head_dim)).transpose(1, 2)
+            for projection, x in ((layer.q_proj, query), (layer.k_proj, key))
+        )
+        found.append(hw.attention_weights(q, k, k, mask=named.get("mask"), scale=layer.scale))
+    return found
+
+
 # ---------------------------------------------------------------- tables
 
 
-def table(rows: Sequence[Sequence[object]], head: Sequence[str] = ()) -> str:
-    """Columns in line, numbers to the right; a Chinese character is as wide as two others."""
-    lines = [[cell if isinstance(cell, str) else f"{cell:.6g}" for cell in row] for row in rows]
+def table(rows: Sequence[Sequence[object]], head: Sequence[str] = (), digits: int = 6) -> str:
+    """Columns in line, numbers to the right; a Chinese character is as wide as two others.
+
+    digits: as many of each number that is not whole.
+    """
+    lines = [[_cell(cell, digits) for cell in row] for row in rows]
     right = [all(not isinstance(row[i], str) for row in rows) for i in range(len(lines[0]))]
     everything = [list(head), *lines] if head else lines
     widths = [max(_width(row[i]) for row in everything) for i in range(len(lines[0]))]
@@ -135,6 +209,10 @@ def table(rows: Sequence[Sequence[object]], head: Sequence[str] = ()) -> str:
             cells.append(space + cell if numbers else cell + space)
         made.append("  " + "  ".join(cells).rstrip())
     return "\n".join(made)
+
+
+def _cell(cell: object, digits: int) -> str:
+    return f"{float(f'{cell:.{digits}g}'):g}" if isinstance(cell, float) else str(cell)
 
 
 def _width(cell: str) -> int:
@@ -176,9 +254,45 @@ def paper() -> Iterator[None]:
         yield
 
 
-def panels(count: int, *, height: float = 3.3, width: float = 9.6, **options: Any) -> tuple[Figure, Any]:
-    """A figure with panels in a row, and its axes; ``options`` are those of ``Figure.subplots``."""
+def page(height: float) -> Figure:
+    """An empty figure as wide as all of them, in inches."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height))
+    return Figure(figsize=(9.6, height))
+
+
+def panels(count: int, *, height: float = 3.3, **options: Any) -> tuple[Figure, Any]:
+    """A figure with panels in a row, and its axes; ``options`` are those of ``Figure.subplots``."""
+    figure = page(height)
     return figure, figure.subplots(1, count, squeeze=False, **options)[0]
+
+
+def matrix(
+    axes: Axes,
+    rows: Sequence[Sequence[float]],
+    down: Sequence[str],
+    across: Sequence[str],
+    *,
+    top: float = 1.0,
+    says: Callable[[int, int], str] | None = None,
+    size: float = 8.0,
+    rotation: float = 0.0,
+) -> None:
+    """Numbers from 0, white, to ``top``, dark blue, with the names of rows and columns; in the cells what ``says``."""
+    axes.imshow(rows, vmin=0, vmax=top, aspect="auto")
+    axes.set_yticks(range(len(down)), down, fontsize=size)
+    axes.set_xticks(range(len(across)), across, fontsize=size, rotation=rotation)
+    axes.tick_params(length=0)
+    if says:
+        for i, row in enumerate(rows):
+            for j, number in enumerate(row):
+                colour = "white" if number > 0.55 * top else INK
+                axes.text(j, i, says(i, j), ha="center", va="center", fontsize=size, color=colour)
+
+
+def double(axes: Axes, values: Sequence[int], label: str) -> None:
+    """Along the axis below each step doubles: the values stand as far apart as their logarithms."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(values, [str(value) for value in values])
+    axes.minorticks_off()
+    axes.set_xlabel(label)

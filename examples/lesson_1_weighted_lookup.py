@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import headway as hw
-from lesson import BLUE, FAINT, GREEN, INK, ORANGE, Text, panels, run, table
+from lesson import BLUE, FAINT, GREEN, INK, ORANGE, Text, one_head, panels, run, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,18 +54,13 @@ class Found:
     two_distance_answers: list[list[float]]
 
 
-def heads(rows: list[list[float]]) -> Tensor:
-    """Rows of numbers as attention takes them: [batch 1, head 1, rows, columns]."""
-    return torch.tensor(rows)[None, None]
-
-
 def nearness(keys: Tensor) -> hw.terms.TokenBias:
     """−k²/2 for each key: what turns a dot product into −(q − k)²/2."""
     return hw.terms.TokenBias(keys=-keys.square().sum(-1) / 2)
 
 
 def measure() -> Found:
-    keys, values = heads([[w] for w in WAISTS]), heads([[w] for w in WEIGHTS])
+    keys, values = one_head([[w] for w in WAISTS]), one_head([[w] for w in WEIGHTS])
 
     def look_up(queries: Tensor, by_distance: bool) -> hw.attention.AttentionSteps:
         terms = (nearness(keys),) if by_distance else ()
@@ -73,7 +68,7 @@ def measure() -> Found:
 
     answers, weights, slopes = {}, {}, {}
     for by_distance in (False, True):
-        asked = heads([[ASKED]]).requires_grad_()
+        asked = one_head([[ASKED]]).requires_grad_()
         steps = look_up(asked, by_distance)
         (slope,) = torch.autograd.grad(steps.output.sum(), asked)
         answers[by_distance], slopes[by_distance] = steps.output.item(), slope.item()
@@ -81,7 +76,7 @@ def measure() -> Found:
     line = torch.linspace(45, 64, 381)
     along = {kind: look_up(line[None, None, :, None], kind).output.flatten().tolist() for kind in (False, True)}
 
-    q, k, v = heads(QUERIES).requires_grad_(), heads(KEYS), heads(VALUES)
+    q, k, v = one_head(QUERIES).requires_grad_(), one_head(KEYS), one_head(VALUES)
     product = hw.attention_steps(q, k, v)  # scaled by 1/√2, as the formula says
     slope = torch.autograd.functional.jacobian(lambda q: hw.attention(q, k, v), q.detach())
     distance = hw.attention_steps(q, k, v, terms=(nearness(k),), scale=1.0)

@@ -19,19 +19,20 @@ that the future stays hidden, that rows sum to 1, that the best fit is amplified
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor
 
 import headway as hw
-from lesson import BLUE, FAINT, INK, ORANGE, Text, run, table
+from lesson import BLUE, FAINT, INK, ORANGE, Text, count, matrix, one_head, page, run, table, weights_of_heads
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 WORDS = [("cat", "小猫"), ("so", "很"), ("cute", "可爱"), ("it", "它"), ("sleeps", "睡觉")]
 # The columns: how much of a thing, of a quality, of an action, of a stand-in for something named before.
@@ -85,11 +86,6 @@ class Found:
     lengths: dict[str, list[float]]  # n → parameters of the layer, weights it computes, mean of the largest weight
 
 
-def heads(rows: list[list[float]]) -> Tensor:
-    """A matrix as attention takes it: [batch 1, head 1, rows, columns]."""
-    return torch.tensor(rows, dtype=torch.float32)[None, None]
-
-
 def step_numbers(q: Tensor, k: Tensor, v: Tensor) -> dict[str, object]:
     """The five steps, and the formula in three lines."""
     steps = hw.attention_steps(q, k, v, mask=hw.masks.Causal())
@@ -138,7 +134,7 @@ def mask_numbers(q: Tensor, k: Tensor, v: Tensor) -> dict[str, object]:
 
     def wins(lead: float, number: float | None) -> bool:
         """Whether the second of two keys, which is forbidden and leads by so much, gets more than half the weight."""
-        q, k, v = heads([[1]]), heads([[0], [lead]]), heads([[0], [1]])
+        q, k, v = one_head([[1]]), one_head([[0], [lead]]), one_head([[0], [1]])
         seen = torch.tensor([[True, False]])
         if number is None:
             return hw.attention(q, k, v, mask=seen, scale=1.0).item() > 0.5
@@ -218,16 +214,13 @@ def output_numbers() -> dict[str, object]:
     lengths = {}
     for n in LENGTHS:
         x = torch.randn(1, n, 64)
-        assert layer(x).shape == x.shape
-        q, k, v = (p(x).unflatten(-1, (4, 16)).transpose(1, 2) for p in (layer.q_proj, layer.k_proj, layer.v_proj))
-        weights = hw.attention_weights(q, k, v)
-        parameters = sum(p.numel() for p in layer.parameters())
-        lengths[str(n)] = [parameters, weights.numel(), weights.amax(-1).mean().item()]
+        (weights,) = weights_of_heads([layer], partial(layer, x))
+        lengths[str(n)] = [count(layer), weights.numel(), weights.amax(-1).mean().item()]
     return {"beyond_values": torch.maximum(low - out, out - high).max().item(), "lengths": lengths}
 
 
 def measure() -> Found:
-    q, k, v = (heads(INPUTS) @ heads(w) for w in (W_Q, W_K, W_V))
+    q, k, v = (one_head(INPUTS) @ one_head(w) for w in (W_Q, W_K, W_V))
     with torch.no_grad():
         found = step_numbers(q, k, v) | future_numbers() | softmax_numbers() | output_numbers()
     return Found(**found, **mask_numbers(q, k, v))
@@ -323,47 +316,49 @@ def tell(found: Found, t: Text) -> str:
     )
 
 
-def matrix(
-    axes: Axes, rows: list[list[float | None]], title: str, columns: list[str], form: str = "g", none: str = "−∞"
+def numbers(
+    axes: Axes,
+    rows: list[list[float | None]],
+    down: Sequence[str],
+    across: Sequence[str],
+    *,
+    form: str = "g",
+    none: str = "−∞",
 ) -> None:
-    """A matrix with its numbers in the cells, and a word for None."""
+    """A matrix with its numbers in the cells; grey, and a word for it, where there is none."""
     top = max(x for row in rows for x in row if x is not None)
-    axes.imshow([[0 if x is None else x / top for x in row] for row in rows], vmin=0, vmax=1.7, aspect="auto")
-    for i, row in enumerate(rows):
-        for j, x in enumerate(row):
-            if x is None:
-                axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, color=FAINT, linewidth=0))
-            shown = none if x is None else f"{x:{form}}".replace("-", "−")
-            axes.text(j, i, shown, ha="center", va="center", fontsize=8)
-    axes.set_title(title, fontsize=9.5)
-    axes.set_xticks(range(len(columns)), columns, fontsize=7.5)
-    axes.tick_params(length=0)
+
+    def says(i: int, j: int) -> str:
+        return none if rows[i][j] is None else f"{rows[i][j]:{form}}".replace("-", "−")
+
+    filled = [[math.nan if x is None else x for x in row] for row in rows]
+    matrix(axes, filled, down, across, top=2 * top, says=says)
+    axes.set_facecolor(FAINT)
     axes.spines[:].set_visible(False)
 
 
 def draw(found: Found, t: Text) -> Figure:
-    figure = Figure(figsize=(9.6, 5.2))
+    figure = page(5.2)
     above, below = figure.subfigures(2, 1, height_ratios=[10, 11], hspace=0.06)
     words = [t(*word) for word in WORDS]
     steps = above.subplots(1, 5, gridspec_kw={"width_ratios": [5, 5, 5, 5, 3.5]})
-    matrix(steps[0], found.products, t("1. products QKᵀ", "1. 点积 QKᵀ"), words)
-    matrix(steps[1], found.scaled, t("2. scaled by 1/√4", "2. 缩放 1/√4"), [])
-    matrix(steps[2], found.masked, t("3. masked", "3. 掩码"), [])
-    matrix(steps[3], found.weights, t("4. weights A′", "4. 权重 A′"), words, ".2f")
-    matrix(steps[4], found.output, t("5. output A′V", "5. 输出 A′V"), [t(*kind) for kind in KINDS], ".2f")
-    for axes in steps:
-        axes.set_yticks(range(5), words if axes is steps[0] else [])
+    numbers(steps[0], found.products, words, words)
+    numbers(steps[1], found.scaled, [], [])
+    numbers(steps[2], found.masked, [], [])
+    numbers(steps[3], found.weights, [], words, form=".2f")
+    numbers(steps[4], found.output, [], [t(*kind) for kind in KINDS], form=".2f")
+    titles = t(
+        "1. products QKᵀ,2. scaled by 1/√4,3. masked,4. weights A′,5. output A′V",
+        "1. 点积 QKᵀ,2. 缩放 1/√4,3. 掩码,4. 权重 A′,5. 输出 A′V",
+    )
+    for axes, title in zip(steps, titles.split(","), strict=True):
+        axes.set_title(title, fontsize=9.5)
 
     empty, future = below.subplots(1, 2)
-    matrix(
-        empty,
-        [row or [None] * 5 for row in found.empty_weights.values()],
-        t("A row with nothing in sight: its weights", "什么都看不到的一行"),
-        [t("pad", "填充"), t("pad", "填充"), *words[2:]],
-        ".2f",
-        "NaN",
-    )
-    empty.set_yticks(range(4), ways(t).values())
+    rows = [row or [None] * 5 for row in found.empty_weights.values()]
+    padded = [t("pad", "填充"), t("pad", "填充"), *words[2:]]
+    numbers(empty, rows, list(ways(t).values()), padded, form=".2f", none="NaN")
+    empty.set_title(t("A row with nothing in sight: its weights", "什么都看不到的一行：它的权重"))
 
     places = torch.arange(1, 9)
     future.bar(places - 0.2, found.change_open, 0.4, color=ORANGE, label=t("no mask", "无掩码"))

@@ -19,7 +19,7 @@ and that the largest one belongs to the closest direction.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,13 +28,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import headway as hw
-from lesson import BLUE, GREEN, ORANGE, Text, panels, run, table
+from lesson import BLUE, GREEN, ORANGE, Text, descend, double, panels, run, table
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 WIDTHS = [4, 16, 64, 256, 1024]
+KINDS = {"scaled": BLUE, "unscaled": ORANGE}
 KEYS, DRAWS, AT_ONCE = 64, 512, 64
 SILENT = 0.01  # a query counts as silent whose gradient is below this share of the median with the scale
 
@@ -111,8 +111,8 @@ def product_numbers(d: int) -> dict[str, float]:
 
 
 def softmax_numbers(d: int) -> dict[str, dict[str, Tensor]]:
-    """For each query with and without the scale: scores, largest weight, entropy, norm of J, gradient at the query."""
-    found: dict[str, dict[str, list[Tensor]]] = {}
+    """For each query, by KINDS: scores, largest weight, entropy, norm of J, gradient at the query, silence."""
+    found: dict[str, dict[str, list[Tensor]]] = {kind: {} for kind in KINDS}
     for _ in range(DRAWS // AT_ONCE):
         q = torch.randn(AT_ONCE, 1, 1, d, requires_grad=True)
         k, v = torch.randn(AT_ONCE, 1, KEYS, d), torch.randn(AT_ONCE, 1, KEYS, 1)
@@ -129,8 +129,11 @@ def softmax_numbers(d: int) -> dict[str, dict[str, Tensor]]:
                 "gradient": gradient.flatten(1).norm(dim=-1),
             }
             for name, part in parts.items():
-                found.setdefault(kind, {}).setdefault(name, []).append(part)
-    return {kind: {name: torch.cat(parts) for name, parts in each.items()} for kind, each in found.items()}
+                found[kind].setdefault(name, []).append(part)
+    numbers = {kind: {name: torch.cat(parts) for name, parts in each.items()} for kind, each in found.items()}
+    for each in numbers.values():
+        each["silent"] = each["gradient"] < SILENT * numbers["scaled"]["gradient"].median()
+    return numbers
 
 
 def folded(d: int) -> tuple[float, float]:
@@ -166,17 +169,15 @@ def train(arm: str, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     w_q, *others = [*layer.parameters(), *head.parameters()]
     optimizer = torch.optim.Adam([{"params": [w_q], "lr": q_rate}, {"params": others}], lr=rate)
     losses, hits = [], []
-    for step in range(STEPS):
+    for _ in range(STEPS):
         shown = symbols[torch.rand(BATCH, SYMBOLS).argsort(-1)[:, :PAIRS]]
         label = torch.randint(LABELS, (BATCH, PAIRS))
         asked, answer = shown[:, :1], label[:, 0]  # attention without positions cannot tell that it is the first
         logits = head(layer(asked, shown, labels[label]))[:, 0]
         loss = F.cross_entropy(logits, answer)
-        optimizer.zero_grad()
-        loss.backward()
-        if step == 0:
+        descend(optimizer, loss)
+        if not losses:
             first = w_q.grad.norm()
-        optimizer.step()
         losses.append(loss.detach())
         hits.append((logits.argmax(-1) == answer).float().mean())
     return torch.stack(losses), torch.stack(hits), first
@@ -187,16 +188,8 @@ def measure() -> Found:
     by_width = [softmax_numbers(d) for d in WIDTHS]
 
     def each(number: Callable[[dict[str, Tensor]], Tensor]) -> dict[str, list[float]]:
-        return {kind: [number(found[kind]).item() for found in by_width] for kind in ("scaled", "unscaled")}
+        return {kind: [number(found[kind]).item() for found in by_width] for kind in KINDS}
 
-    usual = [found["scaled"]["gradient"].median() for found in by_width]
-    silent = {
-        kind: [
-            (found[kind]["gradient"] < SILENT * median).float().mean().item()
-            for found, median in zip(by_width, usual, strict=True)
-        ]
-        for kind in ("scaled", "unscaled")
-    }
     runs = {arm: [train(arm, seed) for seed in range(SEEDS)] for arm in ARMS}
     losses, hits, first = (
         {arm: torch.stack([seed[part] for seed in seeds]).mean(0) for arm, seeds in runs.items()} for part in range(3)
@@ -214,7 +207,7 @@ def measure() -> Found:
         gradient_mean=each(lambda x: x["gradient"].mean()),
         gradient_low=each(lambda x: x["gradient"].quantile(0.1)),
         gradient_high=each(lambda x: x["gradient"].quantile(0.9)),
-        silent=silent,
+        silent=each(lambda x: x["silent"].float().mean()),
         folded_difference=folded(256)[1],
         weights=weights,
         **derivatives(weights),
@@ -238,33 +231,18 @@ def arms(t: Text) -> dict[str, str]:
     }
 
 
-def short(numbers: Iterable[float]) -> list[float]:
-    return [float(f"{x:.3g}") for x in numbers]
-
-
 def tell(found: Found, t: Text) -> str:
-    products = [
-        [d, *short(numbers), f"{share:.0%}"]
-        for d, *numbers, share in zip(
-            found.widths,
-            found.unrelated_mean,
-            found.unrelated_std,
-            found.itself,
-            found.unit_unrelated_std,
-            found.not_closest,
-            strict=True,
-        )
-    ]
+    means = (found.widths, found.unrelated_mean, found.unrelated_std, found.itself, found.unit_unrelated_std)
+    shares = [f"{share:.0%}" for share in found.not_closest]
     columns = (found.variance, found.largest, found.entropy, found.jacobian, found.gradient, found.gradient_mean)
     by_width = [
-        [d, arms(t)[kind], *short(column[kind][i] for column in columns), f"{found.silent[kind][i]:.0%}"]
+        [d, arms(t)[kind], *(column[kind][i] for column in columns), f"{found.silent[kind][i]:.0%}"]
         for i, d in enumerate(found.widths)
-        for kind in ("scaled", "unscaled")
+        for kind in KINDS
     ]
-    slopes = [short(row) for row in zip(found.weights, found.derivatives, found.log_derivatives, strict=True)]
     training = [
-        [arms(t)[arm], *short([found.first_gradient[arm], found.final_loss[arm]]), f"{found.final_accuracy[arm]:.0%}"]
-        for arm in ARMS
+        [said, found.first_gradient[arm], found.final_loss[arm], f"{found.final_accuracy[arm]:.0%}"]
+        for arm, said in arms(t).items()
     ]
     return "\n".join(
         [
@@ -274,11 +252,12 @@ def tell(found: Found, t: Text) -> str:
                 f"独立向量的点积、向量与自身的点积；{KEYS} 个键中点积最大者有多少次并非方向最近者：",
             ),
             table(
-                products,
+                [*zip(*means, shares, strict=True)],
                 t(
                     "d,mean,std,itself,std of unit vectors,not closest",
                     "d,均值,标准差,与自身,单位向量的标准差,并非最近",
                 ).split(","),
+                digits=3,
             ),
             "",
             t(
@@ -291,6 +270,7 @@ def tell(found: Found, t: Text) -> str:
                     "d,,variance,largest weight,entropy,‖J‖,gradient,its mean,silent",
                     "d,,方差,最大权重,熵,‖J‖,梯度,梯度均值,近乎无梯度",
                 ).split(","),
+                digits=3,
             ),
             t(
                 f"Silent: less than {SILENT:.0%} of the median with the scale. Without the scale the median first "
@@ -300,41 +280,36 @@ def tell(found: Found, t: Text) -> str:
             ),
             "",
             t("The derivative of a weight a by its own score, and that of ln a:", "权重 a 与 ln a 对自身分数的导数："),
-            table(slopes, ["a", "∂a/∂x", "∂ln a/∂x"]),
+            table(
+                [*zip(found.weights, found.derivatives, found.log_derivatives, strict=True)],
+                ["a", "∂a/∂x", "∂ln a/∂x"],
+                digits=3,
+            ),
             "",
             t(
                 f"Learning to look up by content, d = {WIDTH}: the first gradient of Wq; loss and accuracy of the last "
                 f"{LAST} of {STEPS} steps:",
                 f"学习按内容查找，d = {WIDTH}：第一步 Wq 的梯度；{STEPS} 步中最后 {LAST} 步的损失与准确率：",
             ),
-            table(training, t(",gradient,loss,accuracy", ",梯度,损失,准确率").split(",")),
+            table(training, t(",gradient,loss,accuracy", ",梯度,损失,准确率").split(","), digits=3),
         ]
     )
-
-
-def both(axes: Axes, found: Found, name: str, **options: object) -> None:
-    """A line for each kind of score over the widths."""
-    for kind, colour in (("unscaled", ORANGE), ("scaled", BLUE)):
-        axes.plot(found.widths, getattr(found, name)[kind], color=colour, **options)
 
 
 def draw(found: Found, t: Text) -> Figure:
     figure, (largest, gradient, training) = panels(3, height=3.6)
     d = found.widths
+    for kind, colour in KINDS.items():
+        largest.plot(d, found.largest[kind], "o-", color=colour, markersize=4)
+        gradient.plot(d, found.gradient[kind], "o-", color=colour, markersize=4)
+        gradient.plot(d, found.gradient_mean[kind], "--", color=colour, linewidth=1.2)
+        gradient.fill_between(d, found.gradient_low[kind], found.gradient_high[kind], color=colour, alpha=0.18, lw=0)
     for axes in (largest, gradient):
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(d, [str(width) for width in d])
-        axes.set_xlabel(t("width d", "宽度 d"))
+        double(axes, d, t("width d", "宽度 d"))
 
-    both(largest, found, "largest", marker="o", markersize=4)
     largest.set(ylim=(0, 1.05), title=t(f"Largest of {KEYS} weights (median)", f"{KEYS} 个权重中最大者（中位数）"))
     largest.text(d[-1], 0.86, arms(t)["unscaled"], color=ORANGE, ha="right")
     largest.text(d[-1], 0.15, arms(t)["scaled"], color=BLUE, ha="right")
-
-    for kind, colour in (("unscaled", ORANGE), ("scaled", BLUE)):
-        gradient.fill_between(d, found.gradient_low[kind], found.gradient_high[kind], color=colour, alpha=0.18, lw=0)
-    both(gradient, found, "gradient", marker="o", markersize=4)
-    both(gradient, found, "gradient_mean", linestyle="--", linewidth=1.2)
     gradient.set(yscale="log", ylim=(1e-4, 20), title=t("Gradient that reaches the query", "传到查询的梯度"))
     gradient.text(4, 2e-4, t("— median\n- - mean\nband: middle 80%", "— 中位数\n- - 均值\n色带：中间 80%"))
 

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 
 import headway as hw
 from headway.masks import Causal, Mask
-from lesson import BLUE, FAINT, INK, ORANGE, Text, english, run, table
+from lesson import BLUE, FAINT, INK, ORANGE, Text, descend, matrix, page, run, table
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SENTENCES = {  # each in two orders
@@ -51,8 +52,12 @@ WHY_BLIND = {  # what a single layer of them lacks
 }
 
 NOUNS, THE, CHASES, STOP = 20, 20, 21, 22  # of the training: word ids
-TRAINED = {"none": (None, False, 1), "sinusoidal": ("sinusoidal", False, 1), "causal, 1 layer": (None, True, 1)}
-TRAINED |= {"causal, 2 layers": (None, True, 2)}
+TRAINED = {  # encoding, causal mask, layers
+    "none": (None, False, 1),
+    "sinusoidal": ("sinusoidal", False, 1),
+    "causal, 1 layer": (None, True, 1),
+    "causal, 2 layers": (None, True, 2),
+}
 
 
 @dataclass(frozen=True)
@@ -70,9 +75,8 @@ class Found:
 
     # one layer, by name in ENCODINGS: what the other order changes
     full_stop: dict[str, float]  # in the vector of the full stop
-    own_word: dict[str, float]  # in the vector that a word takes along; of those that may look both ways
     blind: list[str]  # names whose full stop notices nothing
-    know_own_place: list[str]  # of the blind: a word still differs by where it stands itself
+    know_own_place: list[str]  # of the blind: a word that moves still differs by where it stands itself
     with_rope: dict[str, float]  # the full stop of those that only move tokens, joined with RoPE
     under_layer_norm: dict[str, float]  # the full stop, index and unit-index, where a layer norm stands in front
 
@@ -146,9 +150,7 @@ def train(name: str | None, causal: bool, layers: int) -> float:
 
     for _ in range(300):
         loss = F.cross_entropy(*read(pairs[:150][torch.randint(150, (32,), generator=draw)]))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        descend(optimizer, loss)
     logits, chaser = read(pairs[150:])
     return logits.argmax(-1).eq(chaser).double().mean().item()
 
@@ -182,9 +184,7 @@ def observe(accuracy: dict[str, float]) -> Found:
     full_stop, own_word, with_rope = {}, {}, {}
     for name, kind in hw.positions.ENCODINGS.items():
         encoding = hw.encoding(ARGUMENTS.get(name, name), **SIZES)
-        full_stop[name], moved_along = noticed(encoding)
-        if not encoding.causal_only:
-            own_word[name] = moved_along
+        full_stop[name], own_word[name] = noticed(encoding)
         if kind.kind == "coordinates":
             with_rope[name] = noticed(hw.encoding(f"{name} + rope", **SIZES))[0]
 
@@ -198,9 +198,8 @@ def observe(accuracy: dict[str, float]) -> Found:
         between_words=between,
         shuffled=shuffled,
         full_stop=full_stop,
-        own_word=own_word,
         blind=blind,
-        know_own_place=[name for name in blind if own_word.get(name, 0) > ROUNDING],
+        know_own_place=[name for name in blind if own_word[name] > ROUNDING],
         with_rope=with_rope,
         under_layer_norm={n: noticed(hw.encoding(n), norm="layer")[0] for n in ("index", "unit-index")},
         causal={str(layers): noticed(None, layers, causal=True)[0] for layers in (1, 2)},
@@ -211,17 +210,14 @@ def observe(accuracy: dict[str, float]) -> Found:
 
 
 def tell(found: Found, t: Text) -> str:
-    def short(number: float) -> float:
-        return float(f"{number:.2g}")
-
     without, sinusoidal = t("without positions", "没有位置编码"), t("sinusoidal", "正弦编码")
     whose = {"en": "the cat chases the mouse / the mouse chases the cat", "zh": "我 吃 苹果 / 苹果 吃 我"}
-    both = [[whose[language], *map(short, found.word_differences[language])] for language in whose]
-    both += [[t("… the mean of all words", "……全句取平均"), *map(short, found.mean_differences["en"])]]
-    both += [[t("cat sees cat: first and third word", "cat sees cat：第 1 个词与第 3 个词"), *map(short, found.twice)]]
+    both = [[whose[language], *found.word_differences[language]] for language in whose]
+    both += [[t("… the mean of all words", "……全句取平均"), *found.mean_differences["en"]]]
+    both += [[t("cat sees cat: first and third word", "cat sees cat：第 1 个词与第 3 个词"), *found.twice]]
     names = {"attention": t("attention", "注意力"), "feed-forward": t("feed-forward", "前馈层")}
     names["stack"] = t("stack of 4 blocks", "4 层的整个堆叠")
-    parts = [[names[part], *map(short, numbers)] for part, numbers in found.shuffled.items()]
+    parts = [[names[part], *numbers] for part, numbers in found.shuffled.items()]
     causal = t("causal mask, no positions", "因果掩码，无位置编码")
     shares = {
         "none": t("no positions", "无位置编码"),
@@ -234,10 +230,10 @@ def tell(found: Found, t: Text) -> str:
     return "\n".join(
         [
             t("How far a word's vector lies from itself in the other order:", "换了词序，同一个词的向量相差多少："),
-            table(both, ["", without, sinusoidal]),
+            table(both, ["", without, sinusoidal], digits=2),
             "",
             t("Twelve vectors, shuffled by P:", "把 12 个向量用置换 P 打乱："),
-            table(parts, ["", "|f(Px) − P·f(x)|", "|f(Px) − f(x)|"]),
+            table(parts, ["", "|f(Px) − P·f(x)|", "|f(Px) − f(x)|"], digits=2),
             t(
                 "The first column is rounding: equivariant. The second is not: nothing here is invariant.",
                 "第一列只剩舍入误差：等变。第二列不为零：哪一个都不是不变的。",
@@ -270,23 +266,29 @@ def tell(found: Found, t: Text) -> str:
 
 
 def draw(found: Found, t: Text) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.6, 5.8))
+    figure = page(5.8)
     above, below = figure.subfigures(2, 1, height_ratios=[1.05, 1])
-    maps = above.subplots(1, 3, gridspec_kw={"width_ratios": [1, 1, 0.95]})
-    here, there = SENTENCES[t("en", "zh")]
+    *maps, shares = above.subplots(1, 3, gridspec_kw={"width_ratios": [1, 1, 0.95]})
+    draw_distances(maps, found, t)
+    draw_accuracy(shares, found, t)
+    draw_encodings(below.subplots(), found, t)
+    return figure
+
+
+def draw_distances(maps: list[Axes], found: Found, t: Text) -> None:
+    language = t("en", "zh")
+    here, there = SENTENCES[language]
     titles = [
         t("Distances without positions", "词向量距离：没有位置编码"),
         t("With sinusoidal ones", "加上正弦位置编码"),
     ]
-    for axes, distances, title in zip(maps, found.between_words[t("en", "zh")], titles, strict=False):
-        axes.imshow(distances, cmap="Blues", vmin=0, vmax=11)
-        for row, column in ((r, c) for r, near in enumerate(distances) for c, far in enumerate(near) if far < 4):
-            axes.text(column, row, f"{distances[row][column]:.1f}", ha="center", va="center", fontsize=8.5)
-        axes.set_xticks(range(len(there)), there, rotation=45 if t is english else 0)
-        axes.set_yticks(range(len(here)), here)
+    for axes, distances, title in zip(maps, found.between_words[language], titles, strict=True):
+        near = [[f"{distance:.1f}" if distance < 4 else "" for distance in row] for row in distances]
+        matrix(axes, distances, here, there, top=11, says=lambda i, j, near=near: near[i][j])
         axes.set_title(title)
+
+
+def draw_accuracy(axes: Axes, found: Found, t: Text) -> None:
     labels = [
         t("no positions", "无位置编码"),
         t("sinusoidal", "正弦编码"),
@@ -294,14 +296,16 @@ def draw(found: Found, t: Text) -> Figure:
         t("causal mask,\n2 layers", "因果掩码\n2 层"),
     ]
     shares = list(found.accuracy.values())
-    bars = maps[2].barh(labels, shares, 0.55, color=[ORANGE if share <= 0.5 else BLUE for share in shares])
-    maps[2].bar_label(bars, [f"{share:.0%}" for share in shares], label_type="center", color="white")
-    maps[2].axvline(0.5, color=FAINT, zorder=0)
-    maps[2].invert_yaxis()
-    maps[2].set(xlim=(0, 1.05), xticks=[0, 0.5, 1], xticklabels=["0", "50 %", "100 %"])
-    maps[2].set_title(t("Who chases?", "谁在追？正确率"))
+    bars = axes.barh(labels, shares, 0.55, color=[ORANGE if share <= 0.5 else BLUE for share in shares])
+    axes.bar_label(bars, [f"{share:.0%}" for share in shares], label_type="center", color="white")
+    axes.axvline(0.5, color=FAINT, zorder=0)
+    axes.invert_yaxis()
+    axes.set(xlim=(0, 1.05), xticks=[0, 0.5, 1], xticklabels=["0", "50 %", "100 %"])
+    axes.set_title(t("Who chases?", "谁在追？正确率"))
 
-    axes = below.subplots()
+
+def draw_encodings(axes: Axes, found: Found, t: Text) -> None:
+    """A square for each encoding; the names of those that do not notice, and of the few that hardly do."""
     seeing = len(found.full_stop) - len(found.blind)
     heights: dict[int, int] = {}
     for name, change in sorted(found.full_stop.items(), key=lambda item: item[1]):
@@ -332,7 +336,6 @@ def draw(found: Found, t: Text) -> Figure:
         ),
         color=INK,
     )
-    return figure
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from torch import Tensor
 
 import headway as hw
 from headway.testing.checkpoints import cells
-from lesson import BLUE, FAINT, INK, ORANGE, SKY, Text, panels, run, table
+from lesson import BLUE, FAINT, GREEN, ORANGE, SKY, Text, descend, frequencies, matrix, page, run, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,6 +38,7 @@ FAR = 100_000  # offsets looked at
 PLACES = 10_000  # codes compared one by one
 DIMS = [2, 8, 64, 512]
 OFFSETS = list(range(-60, 61))
+RULED = sorted({round(10 ** (step / 40)) for step in range(181)})  # 1 … 31,623, as far apart as their logarithms
 
 # Training: a causal decoder of one layer names the token before each one.
 LENGTHS = [16, 32, 64, 128]  # trained at the first
@@ -63,15 +64,16 @@ class Found:
     wavelengths: list[float]
     periods_within: dict[str, int]  # pairs that complete a period within so many tokens
     frequency_spread: float  # how far the angle of one step differs between places: the frequency is the pair's alone
+    rulers: dict[
+        str, list[float]
+    ]  # by the wavelengths of a quarter of the pairs: |PE(p+k) − PE(p)|² over RULED, mean 1
     quarters: list[list[float]]  # of pairs, fastest first: share of |PE(p+1) − PE(p)|²; of |PE(p+1000) − PE(p)|²;
     #                              first offset at which the distance shrinks again
 
     # are any two positions the same? by d
     closest: dict[str, float]  # the smallest distance of two codes up to FAR apart
     closest_offset: dict[str, int]
-    neighbours: dict[str, float]  # the distance of neighbours
-    distinct_float32: dict[str, int]  # different codes among 10,000
-    distinct_bfloat16: dict[str, int]
+    distinct_bfloat16: dict[str, int]  # different codes among 10,000
 
     # the dot product of two codes
     dot_place_error: float  # largest |PE(p)·PE(p+k) − Σ cos(kω)|
@@ -84,10 +86,8 @@ class Found:
     addition_error: float  # largest error of PE(p+k) by the two equations of angle addition
 
     # word + place
-    sum_by_hand: list[float]
     probe_words: dict[str, float]  # by d: share of words and places that a linear map reads from their sum
     probe_places: dict[str, float]
-    sum_gap: dict[str, float]  # by d: smallest distance of two sums of 50 words and 50 places
 
     # training at 16 tokens
     accuracy: dict[str, list[float]]  # by code, for each of LENGTHS: of the second half of the places
@@ -101,10 +101,6 @@ def codes(positions: Tensor | int, dim: int) -> Tensor:
     positions = torch.arange(positions) if isinstance(positions, int) else positions
     nothing = torch.zeros(1, len(positions), dim, dtype=torch.float64)
     return hw.encoding("sinusoidal", embed_dim=dim).embed(nothing, positions)[0]
-
-
-def frequencies(dim: int) -> Tensor:
-    return 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
 
 
 def waves(offsets: Tensor, omegas: Tensor) -> Tensor:
@@ -130,18 +126,19 @@ def share_by_offset(scores: Tensor) -> float:
     return float(1 - within / ((scores - scores.mean()) ** 2).sum())
 
 
-def read_back(dim: int, words: int = 200, places: int = 50) -> tuple[float, float, float]:
-    """How well a linear map reads word and place from word + place, fitted on half of the sums; and their gap."""
+def read_back(dim: int, words: int = 200, places: int = 50) -> list[float]:
+    """How well a linear map, fitted on half of the sums, reads word and place from the others: word + place."""
     draw = torch.Generator().manual_seed(0)
     embeddings = torch.randn(words, dim, generator=draw, dtype=torch.float64)
     sums = (embeddings[:, None] + codes(places, dim)).flatten(0, 1)
     inputs = F.pad(sums, (0, 1), value=1.0)
     fit, held_out = torch.randperm(len(sums), generator=draw).chunk(2)
+    least_squares = torch.linalg.pinv(inputs[fit], rtol=1e-6)  # at d = 512 the sums span only part of the space
     right = []
     for labels in (torch.arange(words).repeat_interleave(places), torch.arange(places).repeat(words)):
-        probe = torch.linalg.lstsq(inputs[fit], F.one_hot(labels[fit]).double()).solution
+        probe = least_squares @ F.one_hot(labels[fit]).double()
         right.append((inputs[held_out] @ probe).argmax(-1).eq(labels[held_out]).double().mean().item())
-    return right[0], right[1], torch.pdist(sums[: 50 * places]).min().item()
+    return right
 
 
 def train(name: str) -> tuple[list[float], list[Tensor], list[Tensor]]:
@@ -162,9 +159,7 @@ def train(name: str) -> tuple[list[float], list[Tensor], list[Tensor]]:
     for _ in range(STEPS):
         tokens = torch.randint(VOCABULARY, (ROWS, LENGTHS[0]), generator=draw)
         loss = F.cross_entropy(model(tokens)[:, 1:].flatten(0, 1), tokens[:, :-1].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        descend(optimizer, loss)
     right = []
     with torch.no_grad():
         for length in LENGTHS:
@@ -190,19 +185,20 @@ def measure() -> Found:
     hands = torch.atan2(code[:, 0::2], code[:, 1::2])
     step = (hands[1:] - hands[:-1]) % (2 * math.pi)
     offsets = torch.arange(1.0, FAR + 1, dtype=torch.float64)
-    quarters = []
+    quarters, rulers = [], {}
     for part in omega.chunk(4):
+        wavelengths = 2 * math.pi / part
+        ruled = 1 - waves(torch.tensor(RULED, dtype=torch.float64), part) / len(part)
+        rulers[f"{wavelengths[0]:,.0f} – {wavelengths[-1]:,.0f}"] = ruled.tolist()
         distance = len(part) - waves(offsets[:20_000], part)  # half of |PE(p + k) − PE(p)|²
         shares = [float(distance[k - 1] / (256 - waves(offsets[[k - 1]], omega))) for k in (1, 1000)]
         quarters.append([*shares, first(distance.diff() < 0) + 1])
 
-    closest, closest_offset, neighbours, distinct, rises = {}, {}, {}, {torch.float32: {}, torch.bfloat16: {}}, {}
+    closest, closest_offset, distinct, rises = {}, {}, {}, {}
     for dim in DIMS:
         distance = (dim - 2 * waves(offsets, frequencies(dim))).clamp(min=0).sqrt()
         closest[str(dim)], closest_offset[str(dim)] = distance.min().item(), int(distance.argmin()) + 1
-        neighbours[str(dim)] = distance[0].item()
-        for dtype, counts in distinct.items():
-            counts[str(dim)] = len(codes(PLACES, dim).to(dtype).unique(dim=0))
+        distinct[str(dim)] = len(codes(PLACES, dim).bfloat16().unique(dim=0))
     for dim in (32, 64, 128, 512):
         rises[str(dim)] = first(waves(offsets[:100], frequencies(dim)).diff() > 0) + 1
 
@@ -218,7 +214,6 @@ def measure() -> Found:
         to_query, to_key = torch.randn(2, 512, 64, generator=draw, dtype=torch.float64)
         shares.append(share_by_offset((code[:64] @ to_query) @ (code[:64] @ to_key).T))
 
-    word, place = torch.tensor([0.1, 0.5, -0.2, 0.8]), torch.tensor([0.0, 0.3, 0.1, -0.1])
     probes = {str(dim): read_back(dim) for dim in (16, 64, 512)}
     accuracy, moved, untouched = {}, {}, {}
     for name in TRAINED:
@@ -237,12 +232,11 @@ def measure() -> Found:
         wavelengths=periods.tolist(),
         periods_within={str(n): int((periods <= n).sum()) for n in (50, 512, 10_000)},
         frequency_spread=float((step - omega).abs().max()),
+        rulers=rulers,
         quarters=quarters,
         closest=closest,
         closest_offset=closest_offset,
-        neighbours=neighbours,
-        distinct_float32=distinct[torch.float32],
-        distinct_bfloat16=distinct[torch.bfloat16],
+        distinct_bfloat16=distinct,
         dot_place_error=float((products - waves(near.double(), omega)).abs().max()),
         dot_symmetry_error=float((products - products.flip(-1)).abs().max()),
         dot_rises_at=rises,
@@ -251,10 +245,8 @@ def measure() -> Found:
         turned_negative_at=first(ahead < 0),
         projected_share=mean(shares),
         addition_error=float((added - code[torch.arange(1000)[:, None] + shift]).abs().max()),
-        sum_by_hand=(word + place).tolist(),
         probe_words={dim: probe[0] for dim, probe in probes.items()},
         probe_places={dim: probe[1] for dim, probe in probes.items()},
-        sum_gap={dim: probe[2] for dim, probe in probes.items()},
         accuracy=accuracy,
         unfinished=int((2 * math.pi / frequencies(WIDTH) > LENGTHS[0]).sum()),
         moved=moved,
@@ -266,11 +258,11 @@ def tell(found: Found, t: Text) -> str:
     verdict = {"yes": t("yes", "是"), "no": t("no", "否")}
     demands = [[name, *(verdict[word] for word in found.verdicts[name])] for name in NAMES]
     quarters = [
-        [f"{found.wavelengths[64 * i]:,.0f} – {found.wavelengths[64 * i + 63]:,.0f}", f"{near:.2%}", f"{far:.0%}", back]
-        for i, (near, far, back) in enumerate(found.quarters)
+        [wavelengths, f"{near:.2%}", f"{far:.0%}", back]
+        for wavelengths, (near, far, back) in zip(found.rulers, found.quarters, strict=True)
     ]
     closest = [
-        [int(dim), float(f"{distance:.3g}"), found.closest_offset[dim], found.distinct_bfloat16[dim]]
+        [int(dim), distance, found.closest_offset[dim], found.distinct_bfloat16[dim]]
         for dim, distance in found.closest.items()
     ]
     read = [[int(dim), f"{right:.0%}", f"{found.probe_places[dim]:.0%}"] for dim, right in found.probe_words.items()]
@@ -298,9 +290,8 @@ def tell(found: Found, t: Text) -> str:
         t(f"The two most similar codes up to {FAR:,} apart:", f"相隔不超过 {FAR:,} 的位置中最相似的两个编码："),
         table(
             closest,
-            t("d,distance,offset,different in bfloat16 of 10000", "d,距离,偏移,10000 个中 bfloat16 下不同的").split(
-                ","
-            ),
+            t("d,distance,offset,distinct of 10000 in bfloat16", "d,距离,偏移,10000 个中 bfloat16 下不同的").split(","),
+            digits=3,
         ),
         "",
         t(
@@ -336,13 +327,26 @@ def tell(found: Found, t: Text) -> str:
 
 
 def draw(found: Found, t: Text) -> Figure:
-    figure, (prints, product, beyond) = panels(3, height=3.6, gridspec_kw={"width_ratios": [1, 1.15, 0.75]})
+    figure = page(6.8)
+    (prints, rulers), (product, beyond) = figure.subplots(2, 2)
     prints.imshow(codes(40, 64).tolist(), cmap="RdBu", aspect="auto", vmin=-1, vmax=1)
     prints.set(
         xlabel=t("dimension: fast clocks to slow ones", "维：由快到慢"),
         ylabel=t("position", "位置"),
         title=t("Fingerprints, d = 64", "指纹，d = 64"),
     )
+
+    for (start, line), colour in zip(found.rulers.items(), (ORANGE, GREEN, SKY, BLUE), strict=True):
+        rulers.plot(RULED, line, color=colour, linewidth=1.4, label=start)
+    rulers.set(
+        xscale="log",
+        xlim=(1, RULED[-1]),
+        ylim=(0, 1.75),
+        yticks=[0, 0.5, 1],
+        xlabel=t("offset k", "偏移 k"),
+        title=t("Four rulers: distance² of two codes, d = 512", "四把尺：两个编码的平方距离，d = 512"),
+    )
+    rulers.legend(title=t("wavelengths", "波长"), loc="upper left", ncols=2)
 
     product.axhline(0, color=FAINT, linewidth=1)
     for (dim, line), colour, place in zip(found.dot_line.items(), (SKY, BLUE), ((-49, 0.26), (38, 0.68)), strict=True):
@@ -358,13 +362,10 @@ def draw(found: Found, t: Text) -> Figure:
         xticks=range(-60, 61, 30),
     )
 
-    beyond.imshow(list(found.accuracy.values()), vmin=0, vmax=1.3, aspect="auto")
-    for row, shares in enumerate(found.accuracy.values()):
-        for column, share in enumerate(shares):
-            colour = "white" if share > 0.7 else INK
-            beyond.text(column, row, f"{share:.0%}", ha="center", va="center", fontsize=8.5, color=colour)
-    beyond.set_xticks(range(len(LENGTHS)), LENGTHS)
-    beyond.set_yticks(range(len(found.accuracy)), [name.replace(", ", ",\n") for name in found.accuracy], fontsize=8.5)
+    names = [name.replace(", ", ",\n") for name in found.accuracy]
+    shares = list(found.accuracy.values())
+    lengths = [str(length) for length in LENGTHS]
+    matrix(beyond, shares, names, lengths, top=1.3, says=lambda i, j: f"{shares[i][j]:.0%}", size=8.5)
     beyond.set(xlabel=t("length", "长度"), title=t("Trained at 16 tokens", "只在长度 16 上训练"))
     return figure
 

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import headway as hw
-from lesson import BLUE, FAINT, INK, ORANGE, Text, run, table
+from lesson import BLUE, FAINT, INK, ORANGE, Text, count, descend, frequencies, page, run, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,7 +58,6 @@ class Found:
     t5_learned: list[list[float]]  # the trained bias of each head at 0 … 127 tokens back
     t5_bits: float  # bits for each byte of held-out text
     t5_bits_without: float  # the same model with its table at 0
-    alibi_slopes: list[float]
     alibi_lines: list[list[float]]  # by head, at 0 … 127 tokens back
     rope_pairs: list[list[float]]  # by distance 0 … 63, for PAIRS: a pair that meets itself
     rope_frequencies: list[float]  # of PAIRS, in radians for each token
@@ -104,7 +103,7 @@ def four_parts(encoding: hw.positions.TransformerXL, q: Tensor, k: Tensor) -> Te
     """(a) to (d) of the paper, [4, heads, n, n], for q and k [heads, n, head_dim]."""
     n, width = q.shape[1], encoding.embed_dim
     behind = torch.arange(n)[:, None] - torch.arange(n)  # i − j
-    angles = behind[..., None] * 10000.0 ** (-torch.arange(0, width, 2).double() / width)
+    angles = behind[..., None] * frequencies(width)
     R = torch.cat([angles.sin(), angles.cos()], dim=-1)
     r = torch.einsum("hdw,ijw->hijd", encoding.W_R, R)  # W_kR·R: the only way in which R is learned from
     u, v = encoding.u[:, None], encoding.v[:, None]
@@ -113,6 +112,29 @@ def four_parts(encoding: hw.positions.TransformerXL, q: Tensor, k: Tensor) -> Te
     c = (u @ k.mT).expand_as(a)
     d = torch.einsum("hid,hijd->hij", v.expand_as(q), r)
     return torch.stack([a, b, c, d]) / HEAD_DIM**0.5
+
+
+def gopher_numbers(xl: Encoding, t5: Encoding, q: Tensor, k: Tensor) -> dict[str, object]:
+    """Whether Gopher is Transformer-XL or T5: its terms, its scores, what it adds at one distance."""
+    gopher = drawn("gopher")
+    gopher.load_state_dict(xl.state_dict())
+    places, five = torch.arange(TOKENS), torch.full((TOKENS,), 5)
+    nothing = torch.zeros(HEADS, 1, HEAD_DIM, dtype=torch.float64)
+
+    def terms(encoding: Encoding) -> list[str]:
+        return list(hw.explain(q[None], k[None], k[None], encoding=encoding).terms)
+
+    def by_query(encoding: Encoding) -> float:
+        return scores(encoding, q, nothing, five, torch.zeros(1)).std(dim=1).max().item()
+
+    alike = scores(gopher, q, k, places, places) - scores(xl, q, k, places, places)
+    return {
+        "gopher_terms": terms(gopher),
+        "t5_terms": terms(t5),
+        "gopher_is_xl": alike.abs().max().item(),
+        "gopher_by_query": by_query(gopher),
+        "t5_by_query": by_query(t5),
+    }
 
 
 # ---------------------------------------------------------------- T5
@@ -136,9 +158,7 @@ def trained_t5() -> tuple[hw.positions.T5, float, float]:
     for _ in range(STEPS):
         starts = torch.randint(len(text) - len(held_out) - FAR, (16, 1), generator=random)
         loss = nats(text[starts + torch.arange(FAR + 1)])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        descend(optimizer, loss)
     with torch.no_grad():
         windows = held_out.unfold(0, FAR + 1, FAR)
         learned = encoding.table.clone()
@@ -149,12 +169,53 @@ def trained_t5() -> tuple[hw.positions.T5, float, float]:
     return encoding, bits, without
 
 
+def bucket_numbers() -> dict[str, object]:
+    """Into which of 32 buckets T5 puts each distance."""
+    numbered = hw.positions.T5(1)
+    numbered.table.data = torch.arange(32.0)[None]  # so that a bias says which bucket it came from
+    at = torch.arange(-140, 141)
+    buckets = bias(numbered, at)[0].long()
+    back = buckets[at <= 0].flip(0).tolist()
+    return {
+        "bucket_at": at.tolist(),
+        "buckets": buckets.tolist(),
+        "bucket_starts": [back.index(bucket) for bucket in range(16)],
+    }
+
+
 # ---------------------------------------------------------------- RoPE
 
 
 def rotated(rope: hw.positions.RoPE, x: Tensor, at: Tensor) -> Tensor:
     """R(p)·x for each row of x [n, head_dim] and its place p."""
     return rope.prepare(x[None, None], hw.Coordinates.of(at, len(x)))[0, 0]
+
+
+def rope_numbers() -> dict[str, object]:
+    """Scores of pairs and of whole vectors by distance; that the distance alone counts; two angles."""
+    rope, double = hw.positions.RoPE(64), torch.float64
+    vector, other = torch.randn(2, 64, dtype=double)
+
+    def met(q: Tensor, k: Tensor) -> list[float]:
+        """The score of k at place 0 and q at 0 … 63, divided by both lengths."""
+        return (rotated(rope, q.expand(NEAR, -1), torch.arange(NEAR)) @ k / (q.norm() * k.norm())).tolist()
+
+    one_pair = torch.zeros(len(PAIRS), 64, dtype=double)
+    for row, pair in enumerate(PAIRS):
+        one_pair[row, 2 * pair : 2 * pair + 2] = vector[2 * pair : 2 * pair + 2]
+    p, r = torch.randint(4096, (2, 1000))
+    q, k = torch.randn(2, 1000, 64, dtype=double)
+    both = (rotated(rope, q, p) * rotated(rope, k, r)).sum(-1)
+    once = (q * rotated(rope, k, r - p)).sum(-1)
+    flat = torch.tensor([[0.94, 0.34], [0.64, 0.77]], dtype=double)  # a query at 20°, a key at 50°
+    turned = [rotated(hw.positions.RoPE(2), flat, torch.tensor(pair)) for pair in TURNED]
+    return {
+        "rope_pairs": [met(x, x) for x in one_pair],
+        "rope_frequencies": frequencies(64)[PAIRS].tolist(),
+        "rope_whole": [met(vector, vector), met(vector, other)],
+        "rope_error": (both - once).abs().max().item(),
+        "turned_angles": [torch.atan2(x[:, 1], x[:, 0]).tolist() for x in turned],
+    }
 
 
 # ---------------------------------------------------------------- what is common
@@ -194,85 +255,42 @@ def needs_function(encoding: Encoding) -> bool:
     return any(isinstance(t, FUNCTIONS) or callable(getattr(t, "values", None)) for t in encoding.terms(at, at, x, x))
 
 
+def reads_distances_alone(name: str) -> bool:
+    """Whether an encoding's scores change with the distances, and not with a shift of all places."""
+    encoding = drawn(name)
+    if encoding.kind != "encoding" or not encoding.acts & {"prepare", "terms"}:  # it changes another one, or the words
+        return False
+    _, thousand, _, doubled = moved(encoding)
+    return thousand is not None and thousand < 1e-8 and doubled > 0
+
+
 # ---------------------------------------------------------------- the lesson
 
 
 def measure() -> Found:
     t5, bits, without = trained_t5()
-    double = torch.float64
     xl = drawn("transformer-xl")
     for part, size in ((xl.W_R, 0.15), (xl.u, 1.0), (xl.v, 1.0)):  # four parts of one size, to be seen side by side
         part.normal_(std=size)
-    q, k = torch.randn(2, HEADS, TOKENS, HEAD_DIM, dtype=double)
-    places = torch.arange(TOKENS)
+    q, k = torch.randn(2, HEADS, TOKENS, HEAD_DIM, dtype=torch.float64)
+    places, back_to = torch.arange(TOKENS), -torch.arange(FAR)
     parts = four_parts(xl, q, k)
-
-    numbered = hw.positions.T5(1)
-    numbered.table.data = torch.arange(32.0)[None]  # so that a bias says which bucket it came from
-    bucket_at = torch.arange(-140, 141)
-    buckets = bias(numbered, bucket_at)[0].long()
-    back = buckets[bucket_at <= 0].flip(0).tolist()
-    back_to = -torch.arange(FAR)
-    alibi = hw.positions.ALiBi(HEADS)
-
-    rope = hw.positions.RoPE(64)
-    frequencies = 10000.0 ** (-torch.arange(0, 64, 2).double() / 64)
-    vector, other = torch.randn(2, 64, dtype=double)
-
-    def met(q: Tensor, k: Tensor) -> Tensor:
-        """The score of k at place 0 and q at 0 … 63, divided by both lengths."""
-        return rotated(rope, q.expand(NEAR, -1), torch.arange(NEAR)) @ k / (q.norm() * k.norm())
-
-    one_pair = torch.zeros(len(PAIRS), 64, dtype=double)
-    for row, pair in enumerate(PAIRS):
-        one_pair[row, 2 * pair : 2 * pair + 2] = vector[2 * pair : 2 * pair + 2]
-    p, r = torch.randint(4096, (2, 1000))
-    many_q, many_k = torch.randn(2, 1000, 64, dtype=double)
-    both = (rotated(rope, many_q, p) * rotated(rope, many_k, r)).sum(-1)
-    once = (many_q * rotated(rope, many_k, r - p)).sum(-1)
-    flat = torch.tensor([[0.94, 0.34], [0.64, 0.77]], dtype=double)  # a query at 20°, a key at 50°
-    turned = [rotated(hw.positions.RoPE(2), flat, torch.tensor(pair)) for pair in TURNED]
-
-    gopher = drawn("gopher")
-    gopher.load_state_dict(xl.state_dict())
-    alike = scores(gopher, q, k, places, places) - scores(xl, q, k, places, places)
-    five = torch.full((TOKENS,), 5)
-    nothing = torch.zeros(HEADS, 1, HEAD_DIM, dtype=double)
-
-    def by_query(encoding: Encoding) -> float:
-        return scores(encoding, q, nothing, five, torch.zeros(1)).std(dim=1).max().item()
-
+    buckets, rope, gopher = bucket_numbers(), rope_numbers(), gopher_numbers(xl, t5, q, k)
     changes = {name: moved(drawn(name)) for name in COMPARED}
-    relative = []
-    for name, kind in hw.positions.ENCODINGS.items():
-        if kind.kind == "encoding" and drawn(name).acts & {"prepare", "terms"}:  # not what changes another one
-            _, thousand, _, doubled = changes.get(name) or moved(drawn(name))
-            if thousand is not None and thousand < 1e-8 and doubled > 0:
-                relative.append(name)
+    relative = [name for name in hw.positions.ENCODINGS if reads_distances_alone(name)]
     return Found(
         xl_parts=parts[:, 0].tolist(),
         xl_error=(parts.sum(0) - scores(xl, q, k, places, places)).abs().max().item(),
         xl_learned={name: parameter.numel() for name, parameter in xl.named_parameters()},
-        bucket_at=bucket_at.tolist(),
-        buckets=buckets.tolist(),
-        bucket_starts=[back.index(bucket) for bucket in range(16)],
+        **buckets,
         t5_learned=bias(t5, back_to).tolist(),
         t5_bits=bits,
         t5_bits_without=without,
-        alibi_slopes=alibi.slopes().tolist(),
-        alibi_lines=bias(alibi, back_to).tolist(),
-        rope_pairs=[met(x, x).tolist() for x in one_pair],
-        rope_frequencies=frequencies[PAIRS].tolist(),
-        rope_whole=[met(vector, vector).tolist(), met(vector, other).tolist()],
-        rope_error=(both - once).abs().max().item(),
-        turned_angles=[torch.atan2(x[:, 1], x[:, 0]).tolist() for x in turned],
+        alibi_lines=bias(hw.positions.ALiBi(HEADS), back_to).tolist(),
+        **rope,
         shifts={name: shares[:-1] for name, shares in changes.items()},
-        parameters={name: sum(p.numel() for p in hw.encoding(name, **BASE).parameters()) for name in COMPARED},
-        gopher_terms=list(hw.explain(q[None], k[None], k[None], encoding=gopher).terms),
-        t5_terms=list(hw.explain(q[None], k[None], k[None], encoding=drawn("t5")).terms),
-        gopher_is_xl=alike.abs().max().item(),
-        gopher_by_query=by_query(gopher),
-        t5_by_query=by_query(drawn("t5")),
+        parameters={name: count(hw.encoding(name, **BASE)) for name in COMPARED},
+        **gopher,
         relative=relative,
         with_function=[name for name in relative if needs_function(drawn(name))],
     )
@@ -341,9 +359,7 @@ def tell(found: Found, t: Text) -> str:
 
 
 def draw(found: Found, t: Text) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.6, 8.2))
+    figure = page(8.2)
     top, middle, bottom = figure.subfigures(3, height_ratios=[1.02, 1, 1])
     top.suptitle(t("Transformer-XL: a score and its four parts", "Transformer-XL：分数与它的四部分"), fontsize=10.5)
     draw_parts(top.subplots(1, 5, sharey=True), found, t)

@@ -17,10 +17,9 @@ a trained model do look at is then counted, beside what the same could be had fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from time import process_time
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,7 +28,23 @@ from torch import Tensor, nn
 
 import headway as hw
 from heads_at_work import Trained, draw_map, draw_roles, measure_heads, tell_heads
-from lesson import BLUE, INK, ORANGE, SKY, Text, data, run, table, weights
+from lesson import (
+    BLUE,
+    INK,
+    ORANGE,
+    SKY,
+    Text,
+    count,
+    data,
+    descend,
+    double,
+    least_seconds,
+    page,
+    panels,
+    run,
+    table,
+    weights,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -91,19 +106,10 @@ def one_by_one(X: Tensor, Wq: list[Tensor], Wk: list[Tensor], Wv: list[Tensor]) 
     return torch.cat(heads, dim=-1)
 
 
-def time_in_turn(calls: dict[int | str, Callable[[], object]], rounds: int) -> list[float]:
-    """The processor time of each call over that of the first, in turn: the least of so many rounds.
-
-    The least, since whatever else the machine does only ever adds.
-    """
-    taken: dict[int | str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            start = process_time()
-            call()
-            taken[name].append(process_time() - start)
-    fastest = [min(times) for times in taken.values()]
-    return [one / fastest[0] for one in fastest]
+def relative(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
+    """The time of each call over that of the first."""
+    seconds = least_seconds(calls, rounds)
+    return [one / seconds[0] for one in seconds]
 
 
 def measure_loop() -> dict[str, object]:
@@ -121,8 +127,8 @@ def measure_loop() -> dict[str, object]:
         error = (layer.out_proj(one_by_one(x, *own)) - layer(x)).abs().max().item()
         for batch, n in ((1, 16), (4, 128)):
             part = x[:batch, :n]
-            calls = {"all": partial(layer, part), "loop": lambda part=part: layer.out_proj(one_by_one(part, *own))}
-            slower[f"{batch} × {n}"] = time_in_turn(calls, 15)[1]
+            calls = [partial(layer, part), lambda part=part: layer.out_proj(one_by_one(part, *own))]
+            slower[f"{batch} × {n}"] = relative(calls, 15)[1]
         printed_width = one_by_one(x[:1, :2], *matrices(D_MODEL)).shape[-1]
     of_head = layer.q_proj.weight.unflatten(0, (HEADS, d_k))
     return {
@@ -136,35 +142,30 @@ def measure_loop() -> dict[str, object]:
 
 
 def measure_cost() -> dict[str, object]:
-    layers = {heads: hw.nn.MultiHeadAttention(COST_WIDTH, heads) for heads in COST_HEADS}
+    @torch.inference_mode()
+    def infer(layer: nn.Module, x: Tensor) -> None:
+        layer(x)
+
+    def train(layer: nn.Module, x: Tensor) -> None:
+        layer(x).sum().backward()
+
+    layers = [hw.nn.MultiHeadAttention(COST_WIDTH, heads) for heads in COST_HEADS]
     forward, training, multiplications, scores = {}, {}, {}, {}
     for n, batch in TOKENS.items():
         x = torch.randn(batch, n, COST_WIDTH)
-
-        def infer(layer: nn.Module, x: Tensor = x) -> None:
-            with torch.inference_mode():
-                layer(x)
-
-        def train(layer: nn.Module, x: Tensor = x) -> None:
-            layer(x).sum().backward()
-
-        forward[n] = time_in_turn({heads: partial(infer, layer) for heads, layer in layers.items()}, 5)
-        training[n] = time_in_turn({heads: partial(train, layer) for heads, layer in layers.items()}, 3)
+        forward[n] = relative([partial(infer, layer, x) for layer in layers], 5)
+        training[n] = relative([partial(train, layer, x) for layer in layers], 3)
         projections = 4 * n * COST_WIDTH**2
         multiplications[n] = [projections + heads * 2 * n * n * (COST_WIDTH // heads) for heads in COST_HEADS]
         scores[n] = [heads * n * n for heads in COST_HEADS]
     return {
         "cost_heads": COST_HEADS,
-        "cost_parameters": [count(layer) for layer in layers.values()],
+        "cost_parameters": [count(layer) for layer in layers],
         "cost_multiplications": multiplications,
         "cost_weights": scores,
         "cost_forward": forward,
         "cost_training": training,
     }
-
-
-def count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 # ---------------------------------------------------------------- two places at once
@@ -209,9 +210,7 @@ def train_reader(reader: Reader, seed: int) -> list[float]:
     for _ in range(STEPS):
         ids, wanted = texts(BATCH)
         loss = F.cross_entropy(reader(ids)[:, far:].flatten(0, 2), wanted.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        descend(optimizer, loss)
         schedule.step()
     ids, wanted = texts(1000)
     with torch.inference_mode():
@@ -236,10 +235,7 @@ def measure_readers() -> dict[str, object]:
 
 
 def measure() -> Found:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # small tensors are faster so, and times steadier
     found = measure_loop() | measure_cost() | measure_readers()
-    torch.set_num_threads(threads)
     model, treebank, pronouns = weights("minilm"), data("en_pud-ud-test.conllu"), data("gap-test.tsv")
     trained = measure_heads(model, SENTENCE, RELATIONS, TIES, treebank, pronouns) if model else None
     return Found(**found, trained=trained)
@@ -298,13 +294,10 @@ def tell(found: Found, t: Text) -> str:
 
 
 def draw(found: Found, t: Text) -> Figure:
-    from matplotlib.figure import Figure
-
     if found.trained is None:
-        figure = Figure(figsize=(9.6, 3.3))
-        below = figure.subplots(1, 2)
+        figure, below = panels(2)
     else:
-        figure = Figure(figsize=(9.6, 6.2))
+        figure = page(6.2)
         top, bottom = figure.subfigures(2, 1, height_ratios=[2.9, 3.3])
         maps = top.subplots(1, len(found.trained.shown))
         for axes, (name, weights) in zip(maps, found.trained.shown.items(), strict=True):
@@ -333,11 +326,9 @@ def draw_cost(axes: Axes, found: Found, t: Text) -> None:
     for (n, times), colour in zip(found.cost_training.items(), (SKY, BLUE), strict=True):
         axes.plot(found.cost_heads, times, "o-", color=colour, markersize=4, label=t(f"{n} tokens", f"{n} 个词元"))
     axes.axhline(1, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(found.cost_heads, [f"{heads}" for heads in found.cost_heads])
+    double(axes, found.cost_heads, t(f"heads, {COST_WIDTH} numbers in all", f"头数（总宽度 {COST_WIDTH}）"))
     axes.set(
         ylim=(0, None),
-        xlabel=t(f"heads, {COST_WIDTH} numbers in all", f"头数（总宽度 {COST_WIDTH}）"),
         ylabel=t("training time, one head = 1", "训练耗时（单头为 1）"),
         title=t("What heads cost", "头数的代价"),
     )

@@ -18,9 +18,9 @@ measured here: gradients at the first values, recall after a short training, tim
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import mean
 from typing import TYPE_CHECKING
 
@@ -29,12 +29,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import headway as hw
-from lesson import BLUE, FAINT, GREEN, INK, ORANGE, Text, run, table
+from lesson import BLUE, FAINT, GREEN, ORANGE, Text, count, descend, double, least_seconds, page, run, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = {"rnn": ORANGE, "lstm": GREEN, "attention": BLUE}
+PLACES = {  # of the names in the four panels
+    "rnn": [(40, 1e-34), (6, 0.6), (2200, 8), (1500, 140)],
+    "lstm": [(78, 1e-15), (17, 0.63), (70, 2.8), (1500, 660)],
+    "attention": [(66, 1e1), (23, 1.03), (720, 60), (200, 3e5)],
+}
 WORDS = ["我", "吃", "苹果"]
 WIDTH, HEADS = 64, 8
 BACK = 128  # how far gradients are followed
@@ -55,15 +60,12 @@ class Found:
     attention_order: float  # the same for the sum over words of what attention without positions gives
     gradients: dict[str, list[float]]  # size of ∂out_T/∂x_{T−k} for k = 0 … 127, at the first values
     gradient_per_step: dict[str, float]  # the factor by which it changes with each step back, fitted over k ≥ 8
-    share_lengths: list[int]
-    shares: list[float]  # attention: size of ∂out_n/∂x_1 over the length n
-    share_exponent: float  # … which goes with n to this power
+    share_exponent: float  # attention: the size of ∂out_n/∂x_1 goes with n to this power, fitted over SHARES
     distances: list[int]  # fillers between a word and the question for it
     recall: dict[str, list[float]]  # accuracy by these, mean over seeds; guessing gives 1/8
-    recall_steps: dict[str, list[float]]  # steps of training that were taken, 200 at most
     recall_parameters: dict[str, int]
     lengths: list[int]
-    seconds: dict[str, list[float]]  # one forward pass of one layer on one core, the least of several
+    seconds: dict[str, list[float]]  # processor time of one forward pass of one layer, the least of several
     time_exponent: dict[str, float]  # fitted over the four longest
     attention_slower_from: dict[str, int | None]  # by rnn and lstm: the first length from which on attention is slower
     side_by_side: float  # n steps of one sequence take so many times as long as one step of n sequences, n = 1024
@@ -130,11 +132,11 @@ def slope(x: Tensor, y: Tensor) -> float:
 # ---------------------------------------------------------------- recall
 
 
-def questions(distance: int, count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """A symbol, fillers of another alphabet, and the question which symbol it was: ids [count, distance + 2]."""
-    symbol = torch.randint(SYMBOLS, (count, 1), generator=random)
-    fillers = SYMBOLS + torch.randint(FILLERS, (count, distance), generator=random)
-    return torch.cat([symbol, fillers, torch.full((count, 1), SYMBOLS + FILLERS)], dim=1), symbol[:, 0]
+def questions(distance: int, many: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """A symbol, fillers of another alphabet, and the question which symbol it was: ids [many, distance + 2]."""
+    symbol = torch.randint(SYMBOLS, (many, 1), generator=random)
+    fillers = SYMBOLS + torch.randint(FILLERS, (many, distance), generator=random)
+    return torch.cat([symbol, fillers, torch.full((many, 1), SYMBOLS + FILLERS)], dim=1), symbol[:, 0]
 
 
 def reader(kind: str) -> nn.Module:
@@ -146,37 +148,24 @@ def reader(kind: str) -> nn.Module:
     return hw.models.Decoder(config, hw.encoding("sinusoidal", embed_dim=SMALL))
 
 
-def recall(kind: str, distance: int, seed: int) -> tuple[float, int]:
-    """The accuracy on new questions after training on this distance, and the steps that training took."""
+def recall(kind: str, distance: int, seed: int) -> float:
+    """The accuracy on new questions after training on this distance."""
     torch.manual_seed(seed)
     random = torch.Generator().manual_seed(seed)
     model = reader(kind)
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
-    steps, loss = 0, torch.tensor(torch.inf)
-    while steps < STEPS and loss > SOLVED:
+    for _ in range(STEPS):
         ids, symbol = questions(distance, BATCH, random)
         loss = F.cross_entropy(model(ids)[:, -1, :SYMBOLS], symbol)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        steps += 1
+        descend(optimizer, loss, longest=1.0)
+        if loss < SOLVED:
+            break
     with torch.no_grad():
         ids, symbol = questions(distance, 1000, random)
-        return (model(ids)[:, -1, :SYMBOLS].argmax(-1) == symbol).double().mean().item(), steps
+        return (model(ids)[:, -1, :SYMBOLS].argmax(-1) == symbol).double().mean().item()
 
 
 # ---------------------------------------------------------------- time and memory
-
-
-def least_seconds(work: Callable[[Tensor], object], x: Tensor) -> float:
-    """The least of five, which whatever else the machine does disturbs least, after one to warm up."""
-    taken = []
-    for _ in range(6):
-        begun = time.perf_counter()
-        work(x)
-        taken.append(time.perf_counter() - begun)
-    return min(taken[1:])
 
 
 @torch.inference_mode()
@@ -184,9 +173,11 @@ def timed() -> tuple[dict[str, list[float]], float]:
     """Seconds by kind and length; and n steps one by one against the same n steps side by side."""
     each = layers(WIDE, torch.float32)
     tokens = torch.randn(1, max(LENGTHS), WIDE)
-    seconds = {kind: [least_seconds(layer, tokens[:, :n]) for n in LENGTHS] for kind, layer in each.items()}
-    in_turn = least_seconds(each["rnn"], tokens[:, :1024])
-    at_once = least_seconds(each["rnn"], tokens[:, :1024].transpose(0, 1))
+    seconds = {
+        kind: [least_seconds([partial(layer, tokens[:, :n])], 5)[0] for n in LENGTHS] for kind, layer in each.items()
+    }
+    sequence = tokens[:, :1024]
+    in_turn, at_once = least_seconds([partial(each["rnn"], x) for x in (sequence, sequence.transpose(0, 1))], 5)
     return seconds, in_turn / at_once
 
 
@@ -219,7 +210,7 @@ def measure() -> Found:
     steps_back = torch.arange(8, BACK).double()
     shares = torch.stack([gradient_sizes("attention", n)[0] for n in SHARES])
     recalled = {
-        kind: [[recall(kind, distance, seed) for seed in range(SEEDS)] for distance in DISTANCES] for kind in KINDS
+        kind: [mean(recall(kind, distance, seed) for seed in range(SEEDS)) for distance in DISTANCES] for kind in KINDS
     }
     seconds, side_by_side = timed()
     longest = torch.tensor(LENGTHS[-4:]).log()
@@ -229,13 +220,10 @@ def measure() -> Found:
         attention_order=apart["attention"],
         gradients={kind: sizes.tolist() for kind, sizes in gradients.items()},
         gradient_per_step={kind: math.exp(slope(steps_back, sizes[8:].log())) for kind, sizes in gradients.items()},
-        share_lengths=SHARES,
-        shares=shares.tolist(),
         share_exponent=slope(torch.tensor(SHARES).double().log(), shares.log()),
         distances=DISTANCES,
-        recall={kind: [mean(right for right, _ in runs) for runs in rows] for kind, rows in recalled.items()},
-        recall_steps={kind: [mean(steps for _, steps in runs) for runs in rows] for kind, rows in recalled.items()},
-        recall_parameters={kind: sum(p.numel() for p in reader(kind).parameters()) for kind in KINDS},
+        recall=recalled,
+        recall_parameters={kind: count(reader(kind)) for kind in KINDS},
         lengths=LENGTHS,
         seconds=seconds,
         time_exponent={kind: slope(longest, torch.tensor(taken[-4:]).log()) for kind, taken in seconds.items()},
@@ -306,41 +294,43 @@ def tell(found: Found, t: Text) -> str:
 
 
 def draw(found: Found, t: Text) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.6, 6.0))
+    figure = page(6.2)
     (gradient, remembered), (timing, memory) = figure.subplots(2, 2)
     for kind, name in names(t).items():
-        colour = KINDS[kind]
-        gradient.semilogy(range(BACK), found.gradients[kind], color=colour, label=name)
-        remembered.plot(found.distances, found.recall[kind], "o-", markersize=4, color=colour)
-        timing.loglog(found.lengths, [1000 * taken for taken in found.seconds[kind]], "o-", markersize=4, color=colour)
-        memory.loglog(found.lengths, found.kept[kind], "o-", markersize=4, color=colour)
+        colour, points = KINDS[kind], {"marker": "o", "markersize": 4, "color": KINDS[kind]}
+        gradient.semilogy(range(BACK), found.gradients[kind], color=colour)
+        remembered.plot(found.distances, found.recall[kind], **points)
+        timing.loglog(found.lengths, [1000 * taken for taken in found.seconds[kind]], **points)
+        memory.loglog(found.lengths, found.kept[kind], **points)
+        factor = t(
+            f"{name}: ×{found.gradient_per_step[kind]:.2f} each step",
+            f"{name}：每步 ×{found.gradient_per_step[kind]:.2f}",
+        )
+        gradient.text(*PLACES[kind][0], factor, color=colour)
+        for panel, place in zip((remembered, timing, memory), PLACES[kind][1:], strict=True):
+            panel.text(*place, name, color=colour)
     gradient.set(
         title=t("Gradient before training", "训练前的梯度"),
         xlabel=t("steps back", "往前的步数"),
         ylabel=t("size of ∂output / ∂input", "∂输出 / ∂输入 的大小"),
+        ylim=(None, 1e6),
     )
-    gradient.legend(loc="lower left")
     remembered.axhline(1 / SYMBOLS, color=FAINT, linewidth=1.2, zorder=0)
-    remembered.text(DISTANCES[0], 1 / SYMBOLS + 0.02, t("guessing", "随机猜测"), color=INK, va="bottom")
-    remembered.set_xscale("log", base=2)
-    remembered.set_xticks(DISTANCES, [str(k) for k in DISTANCES])
+    remembered.text(4, 1 / SYMBOLS + 0.02, t("guessing", "随机猜测"), va="bottom")
+    double(remembered, DISTANCES, t("fillers in between", "中间的填充词数"))
     remembered.set(
         title=t(f"Recall after at most {STEPS} steps of training", f"最多训练 {STEPS} 步之后的记忆"),
-        xlabel=t("fillers in between", "中间的填充词数"),
         ylabel=t("accuracy", "正确率"),
-        ylim=(0, 1.05),
+        ylim=(0, 1.1),
     )
     for panel in (timing, memory):
-        panel.set_xscale("log", base=2)
-        panel.set_xticks(LENGTHS, [str(n) for n in LENGTHS])
-        panel.minorticks_off()
-        panel.set_xlabel(t("length n", "长度 n"))
+        double(panel, LENGTHS, t("length n", "长度 n"))
     timing.set(
         title=t("Time of one forward pass, one core", "一次前向计算的时间（单核）"), ylabel=t("milliseconds", "毫秒")
     )
-    memory.set(title=t("What a layer keeps to go on", "接着读下去要留着的数"), ylabel=t("numbers", "个数"))
+    memory.set(
+        title=t("What a layer keeps to go on", "接着读下去要留着的数"), ylabel=t("numbers", "个数"), ylim=(100, None)
+    )
     return figure
 
 

@@ -22,18 +22,18 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import headway as hw
-from lesson import BLUE, INK, ORANGE, Text, run, table
+from lesson import BLUE, INK, ORANGE, Text, descend, handed, matrix, page, run, table, weights_of_heads
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -158,10 +158,7 @@ class Translator:
             )
             wanted = padded([[*row, END] for row in target], IGNORED)
             loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=IGNORED)
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            optimizer.step()
+            descend(optimizer, loss, longest=1.0)
             schedule.step()
         self.model.eval()
 
@@ -184,26 +181,6 @@ def padded(rows: list[list[int]], fill: int) -> Tensor:
 # ---------------------------------------------------------------- what happens inside
 
 
-def handed(module: nn.Module, call: Callable[[], object]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What a module is handed while ``call`` runs."""
-    seen: list[Any] = []
-    hook = module.register_forward_pre_hook(lambda _, words, named: seen.append((words, named)), with_kwargs=True)
-    call()
-    hook.remove()
-    return seen[0]
-
-
-def weights_of(layer: nn.Module, call: Callable[[], object]) -> Tensor:
-    """The weights of each head of a layer of attention while ``call`` runs, [heads, queries, keys]."""
-    (query, *others), named = handed(layer, call)
-    key = others[0] if others and others[0] is not None else query
-    q, k = (
-        projection(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-        for projection, x in ((layer.q_proj, query), (layer.k_proj, key))
-    )
-    return hw.attention_weights(q, k, k, mask=named["mask"])[0].detach()
-
-
 @torch.no_grad()
 def spread(translator: Translator, start: list[int], mask: hw.masks.Mask | None) -> float:
     """The largest distance between what becomes of eight equal tokens in the decoder."""
@@ -214,8 +191,6 @@ def spread(translator: Translator, start: list[int], mask: hw.masks.Mask | None)
 
 
 def measure() -> Found:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # products as small as these are not worth sharing out
     days, held_out = calendar()
     pairs = [pair for day in held_out for pair in forms(day)]
     texts, wanted = zip(*pairs, strict=True)
@@ -239,9 +214,9 @@ def measure() -> Found:
         return translator.logits(SHOWN, translation)
 
     (source,), (target,) = translator.read([SHOWN]), translator.read([translation])
-    bottom = {}
-    for side, stack, ids in (("encoder", model.encoder, source), ("decoder", model.decoder, [START, *target])):
-        (entered, *_), _ = handed(stack.layers[0], call)
+    sides, bottom = {"encoder": (model.encoder, source), "decoder": (model.decoder, [START, *target])}, {}
+    for side, (stack, ids) in sides.items():
+        (((entered, *_), _),) = handed([stack.layers[0]], call)
         codes = hw.encoding("sinusoidal", embed_dim=WIDTH).embed(torch.zeros(1, len(ids), WIDTH))
         bottom[side] = (entered - (WIDTH**0.5 * model.embedding.weight[ids] + codes)).abs().max().item()
 
@@ -250,9 +225,9 @@ def measure() -> Found:
 
     top = model.decoder.layers[-1]
     uses = {"encoder": model.encoder.layers[-1].attention, "decoder": top.attention, "cross": top.cross_attention}
-    weights = {use: weights_of(layer, call) for use, layer in uses.items()}
+    weights = {use: one[0] for use, one in zip(uses, weights_of_heads(list(uses.values()), call), strict=True)}
     looks = weights["cross"].mean(0).argmax(-1).tolist()
-    found = Found(
+    return Found(
         asked=len(pairs),
         exact={name: len(pairs) - len(rows) for name, rows in wrong.items()},
         reordered={name: sum(sorted(got) == sorted(best) for _, got, best in rows) for name, rows in wrong.items()},
@@ -275,8 +250,6 @@ def measure() -> Found:
         future=weights["decoder"].triu(1).max().item(),
         crossing=sum(looks[character] == word for character, word in RENDERS.items()),
     )
-    torch.set_num_threads(threads)
-    return found
 
 
 def names(t: Text) -> dict[str, str]:
@@ -323,9 +296,7 @@ def tell(found: Found, t: Text) -> str:
 
 
 def draw(found: Found, t: Text) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.6, 6.6))
+    figure = page(6.6)
     upper, lower = figure.subfigures(2, 1, height_ratios=[5, 2])
     read = ["<s>", *found.target[:-1]]
     maps = {
@@ -334,10 +305,8 @@ def draw(found: Found, t: Text) -> Figure:
         "cross": (found.target, found.source, t("Decoder: cross-attention", "解码器：交叉注意力")),
     }
     for axes, (use, (rows, columns, title)) in zip(upper.subplots(1, 3), maps.items(), strict=True):
-        axes.imshow(torch.tensor(found.weights[use]).mean(0).tolist(), vmin=0, vmax=1, aspect="auto")
-        axes.set_yticks(range(len(rows)), rows, fontsize=8)
-        axes.set_xticks(range(len(columns)), columns, fontsize=8, rotation=0 if use == "decoder" else 90)
-        axes.tick_params(length=0)
+        of_all = torch.tensor(found.weights[use]).mean(0).tolist()
+        matrix(axes, of_all, rows, columns, rotation=0 if use == "decoder" else 90)
         axes.set(title=title, ylabel=t("writes", "写出的字") if use == "cross" else t("query", "查询"))
     upper.supxlabel(t("key; last layers, mean of four heads", "键（最后一层，四个头的平均）"), fontsize=9.5)
     axes = lower.subplots()

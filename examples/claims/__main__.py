@@ -12,19 +12,19 @@ from claims import SUBJECTS, numbers, page
 from headway.files import whole
 from lesson import DOCS, SPEAK
 
+EXAMPLES = Path(__file__).parents[1]
 PAGES = {"en": DOCS / "claims.md", "zh": DOCS / "zh-CN" / "claims.md"}
 
 
 def main() -> None:
+    lessons = {claim.lesson for _, group in SUBJECTS for claim in group}
     found = {}
-    needed = list(dict.fromkeys(claim.lesson for _, group in SUBJECTS for claim in group))
-    scripts = sorted(needed, key=lambda name: int(name.split("_")[1]))
     with tempfile.TemporaryDirectory() as folder:
-        for place, name in enumerate(scripts, start=1):
-            print(f"[{place}/{len(scripts)}] {name}", flush=True)
-            file = Path(folder) / "found.json"
-            script = Path(__file__).parents[1] / f"{name}.py"
-            subprocess.run([sys.executable, str(script), "--found", str(file)], check=True, stdout=subprocess.DEVNULL)
+        file = Path(folder) / "found.json"
+        for name in sorted(lessons, key=lambda name: int(name.split("_")[1])):
+            print(name, flush=True)
+            script = EXAMPLES / f"{name}.py"
+            subprocess.run([sys.executable, script, "--found", file], check=True, stdout=subprocess.DEVNULL)
             found[name] = numbers(json.loads(file.read_text(encoding="utf-8")))
     texts = {path: page(SUBJECTS, found, SPEAK[language]) for language, path in PAGES.items()}
     for path, text in texts.items():

@@ -20,7 +20,7 @@ SUBJECT: Subject = (
                 f"(largest difference {f.word_differences['en'][0]:.0e}), and so in 我吃苹果 and 苹果吃我 ({f.word_differences['zh'][0]:.0e}). With sinusoidal "
                 f"positions they differ by up to {f.word_differences['en'][1]:.1f}.",
                 f"“我吃苹果”与“苹果吃我”，过两层之后每个词的向量都相同（最大差 {f.word_differences['zh'][0]:.0e}）；the cat chases the mouse 与 the mouse "
-                f"chases the cat 也一样（{f.word_differences['en'][0]:.0e}）。加上正弦位置后差别可达 {f.word_differences['en'][1]:.1f}。",
+                f"chases the cat 也一样（{f.word_differences['en'][0]:.0e}）。加上正弦位置编码，差别可达 {f.word_differences['en'][1]:.1f}。",
             ),
             lambda f: (
                 max(f.word_differences["en"][0], f.word_differences["zh"][0])
@@ -38,10 +38,10 @@ SUBJECT: Subject = (
             Verdict.CONDITION,
             LESSON,
             lambda f: (
-                "Read “equivariant”: when the words change places each takes its vector along. For a stack f(Px) and P·f(x) differ by "
+                "Read “equivariant”: when the words change places each takes its vector along. For a stack of four blocks f(Px) and P·f(x) differ by "
                 f"{f.shuffled['stack'][0]:.0e}, while f(Px) and f(x) differ by {f.shuffled['stack'][1]:.1f}. Invariant is only what is summed over all words afterwards.",
-                f"准确地说是“等变”：词换了位置，各自的向量跟着走。对整个堆叠，f(Px) 与 P·f(x) 相差 {f.shuffled['stack'][0]:.0e}，而 f(Px) 与 f(x) 相差 "
-                f"{f.shuffled['stack'][1]:.1f}。不变的只是之后对所有词的汇总。",
+                f"准确地说是“等变”：词换了位置，各自的向量跟着走。对四层的整个堆叠，f(Px) 与 P·f(x) 相差 {f.shuffled['stack'][0]:.0e}，而 f(Px) 与 f(x) 相差 "
+                f"{f.shuffled['stack'][1]:.1f}。不变的只有之后对所有词的汇总。",
             ),
             lambda f: all(same < 1e-12 and moved > 0.1 for same, moved in f.shuffled.values()),
         ),
@@ -54,12 +54,12 @@ SUBJECT: Subject = (
             Verdict.CONDITION,
             LESSON,
             lambda f: (
-                "Strictly so without a mask. A causal mask is order: with one layer the full stop, which sees all words, still notices nothing "
-                f"({f.causal['1']:.0e}), with two it does ({f.causal['2']:.2f}). Trained to say who chases whom, an encoder without positions is right for "
+                "Strictly so without a mask. A causal mask brings order by itself: with one layer the full stop, which sees all words, still notices nothing "
+                f"({f.causal['1']:.0e}), with two it does ({f.causal['2']:.2f}). In one small task, to say who chases whom, an encoder without positions is right for "
                 f"{f.accuracy['none']:.0%}, with sinusoids for {f.accuracy['sinusoidal']:.0%}, and two causal layers without any for "
                 f"{f.accuracy['causal, 2 layers']:.0%}.",
-                f"没有掩码时确实如此。而因果掩码本身就是次序：一层时，能看到所有词的句号仍察觉不到（{f.causal['1']:.0e}），两层就能（{f.causal['2']:.2f}）。训练模型回答“谁在追”，"
-                f"没有位置的编码器对 {f.accuracy['none']:.0%}，加正弦位置对 {f.accuracy['sinusoidal']:.0%}，没有位置的两层因果模型对 {f.accuracy['causal, 2 layers']:.0%}。",
+                f"没有掩码时确实如此。而因果掩码本身就带来词序：一层时，看得到所有词的句号仍察觉不到（{f.causal['1']:.0e}），两层就能（{f.causal['2']:.2f}）。在回答“谁在追”这个小任务上，"
+                f"没有位置编码的编码器对 {f.accuracy['none']:.0%}，加正弦位置编码对 {f.accuracy['sinusoidal']:.0%}，没有位置编码的两层因果模型对 {f.accuracy['causal, 2 layers']:.0%}。",
             ),
             lambda f: (
                 f.accuracy["none"] <= 0.55
@@ -71,13 +71,13 @@ SUBJECT: Subject = (
             "002",
             (
                 "With a position added, the same word at places 1 and 3 can be told apart.",
-                "加上位置之后，位置 1 和位置 3 上的同一个词可以区分开。",
+                "加上位置编码之后，位置 1 和位置 3 上的同一个词可以区分开。",
             ),
             Verdict.HOLDS,
             LESSON,
             lambda f: (
                 f"Twice the word “cat” in one sentence: their vectors differ by {f.twice[0]:g} without positions and by {f.twice[1]:.2f} with them.",
-                f"同一句中的两个“猫”：没有位置时向量相差 {f.twice[0]:g}，有位置时相差 {f.twice[1]:.2f}。",
+                f"同一句中的两个“猫”：没有位置编码时向量相差 {f.twice[0]:g}，加上后相差 {f.twice[1]:.2f}。",
             ),
             lambda f: f.twice[0] < 1e-12 and f.twice[1] > 0.1,
         ),

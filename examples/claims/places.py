@@ -31,7 +31,7 @@ SUBJECT: Subject = (
                 f"At a million tokens the number is {f.numbers['index'][3]:,.0f}. A small decoder that learned at 16 tokens to name the token before is right for "
                 f"{f.accuracy['index'][0]:.0%} there and {beyond(f, 'index')} at 32. Behind a layer norm the index does nothing at all: the same number in every "
                 "dimension is what such a norm takes out.",
-                f"到一百万个词时，编码就是 {f.numbers['index'][3]:,.0f}。小解码器在长度 16 上学着说出前一个词：在 16 时对 {f.accuracy['index'][0]:.0%}，到 32 只有 "
+                f"到一百万个词元时，编码就是 {f.numbers['index'][3]:,.0f}。一个小解码器在长度 16 上学着说出前一个词元：在 16 时对 {f.accuracy['index'][0]:.0%}，到 32 只有 "
                 f"{beyond(f, 'index')}。若后面紧接 LayerNorm，整数下标完全不起作用：每一维都加同一个数，正好被减掉。",
             ),
             lambda f: f.verdicts["index"][3] == "no" and f.accuracy["index"][1] < f.accuracy["index"][0] - 0.1,
@@ -40,14 +40,14 @@ SUBJECT: Subject = (
             "004",
             (
                 "Places in [0, 1] give the same distance another value in every length.",
-                "用 [0,1] 标记位置：序列长度不同，词间的相对距离就不同。",
+                "用 [0, 1] 标记位置：序列长度不同，词元间的相对距离就不同。",
             ),
             Verdict.HOLDS,
             LESSON,
             lambda f: (
-                f"One step is {f.unit_steps[0]:g} among 11 tokens and {f.unit_steps[1]:g} among 101. It costs less than one would think: trained at 16, it still has "
+                f"One step is {f.unit_steps[0]:g} among 11 tokens and {f.unit_steps[1]:g} among 101. In that task it costs less than one would think: trained at 16, it still has "
                 f"{beyond(f, 'unit-index')} at 32 and {beyond(f, 'unit-index', 3)} at 128, more than any other code here.",
-                f"11 个词时一步是 {f.unit_steps[0]:g}，101 个词时是 {f.unit_steps[1]:g}。但代价没有想象的大：在 16 上训练，到 32 仍对 {beyond(f, 'unit-index')}，到 128 对 "
+                f"11 个词元时一步是 {f.unit_steps[0]:g}，101 个词元时是 {f.unit_steps[1]:g}。但在上面那个任务里，代价没有想象的大：在 16 上训练，到 32 仍对 {beyond(f, 'unit-index')}，到 128 对 "
                 f"{beyond(f, 'unit-index', 3)}，高于这里其他任何编码。",
             ),
             lambda f: f.verdicts["unit-index"][2] == "no" and f.unit_steps[0] > 5 * f.unit_steps[1],
@@ -61,10 +61,8 @@ SUBJECT: Subject = (
             Verdict.HOLDS,
             LESSON,
             lambda f: (
-                "Measured over 1,024 positions: sinusoids meet all four ("
-                + ", ".join(f.verdicts["sinusoidal"])
-                + "); the index fails the last, [0, 1] the third, and a learned table, as it begins, the second and third.",
-                "在 1,024 个位置上测量：正弦编码四条都满足；整数下标不满足第四条，[0,1] 不满足第三条，刚初始化的可学习表不满足第二、三条。",
+                "Measured over 1,024 positions: sinusoids meet all four; the index fails the last, [0, 1] the third, and a learned table, as it begins, the second and third.",
+                "在 1,024 个位置上测量：正弦编码四条都满足；整数下标不满足第四条，[0, 1] 不满足第三条，刚初始化的可学习表不满足第二、三条。",
             ),
             lambda f: f.verdicts["sinusoidal"] == ["yes"] * 4 and f.verdicts["learned"] == ["yes", "no", "no", "yes"],
         ),
@@ -74,10 +72,10 @@ SUBJECT: Subject = (
             Verdict.CONDITION,
             LESSON,
             lambda f: (
-                f"With d = 64 or 512 no two of 100,000 positions are closer than neighbours ({f.closest['512']:.2f} at 512). With d = 2 they differ in theory, since π is "
+                f"With d = 64 or 512 no two positions up to 100,000 apart are closer than neighbours ({f.closest['512']:.2f} at 512). With d = 2 they differ in theory, since π is "
                 f"irrational, and come within {f.closest['2']:.0e} ({f.closest_offset['2']} apart); in bfloat16 only {f.distinct_bfloat16['2']:,} of 10,000 remain "
                 "different then.",
-                f"d = 64、512 时，十万个位置中没有比相邻位置更接近的两个（512 时相距 {f.closest['512']:.2f}）。d = 2 时理论上也不同（π 是无理数），但最近只差 "
+                f"d = 64、512 时，相隔十万以内，没有哪两个位置比相邻的更接近（512 时相邻的相距 {f.closest['512']:.2f}）。d = 2 时理论上也不同（π 是无理数），但最近只差 "
                 f"{f.closest['2']:.0e}（相隔 {f.closest_offset['2']}）；换成 bfloat16，10,000 个编码只剩 {f.distinct_bfloat16['2']:,} 个不同。",
             ),
             lambda f: (
@@ -98,9 +96,9 @@ SUBJECT: Subject = (
                 f"At d = 512 wavelengths run from {f.wavelengths[0]:.2f} to {f.wavelengths[-1]:,.0f} tokens. The fastest quarter of the pairs has "
                 f"{f.quarters[0][0]:.0%} of what separates neighbours, and reads without ambiguity up to {f.quarters[0][2] - 1:.0f} tokens; the slowest does up to "
                 f"{f.quarters[3][2] - 1:,.0f}. At a distance of 1,000 the slow ones add little ({f.quarters[3][1]:.0%}): they are not large there, they are unambiguous.",
-                f"d = 512 时，波长从 {f.wavelengths[0]:.2f} 到 {f.wavelengths[-1]:,.0f} 个词。最快的四分之一贡献了相邻位置差异的 {f.quarters[0][0]:.0%}，读数在 "
-                f"{f.quarters[0][2] - 1:.0f} 个词以内不含糊；最慢的四分之一到 {f.quarters[3][2] - 1:,.0f}。相隔 1,000 时慢的贡献并不大（{f.quarters[3][1]:.0%}）："
-                "它的长处不是大，而是不含糊。",
+                f"d = 512 时，波长从 {f.wavelengths[0]:.2f} 到 {f.wavelengths[-1]:,.0f} 个词元。最快的四分之一贡献了相邻位置差异的 {f.quarters[0][0]:.0%}，读出的距离在 "
+                f"{f.quarters[0][2] - 1:.0f} 个词元以内没有歧义；最慢的四分之一到 {f.quarters[3][2] - 1:,.0f}。相隔 1,000 时，慢的那些贡献并不大（{f.quarters[3][1]:.0%}）："
+                "它们的长处不在大，而在没有歧义。",
             ),
             lambda f: f.quarters[0][0] > 0.9 and f.quarters[0][2] < 10 and f.quarters[3][2] > 1000,
         ),
@@ -113,9 +111,9 @@ SUBJECT: Subject = (
             Verdict.CONDITION,
             LESSON,
             lambda f: (
-                "The frequency belongs to the pair of dimensions alone. Over 6,000 places the angle of one step differs by at most "
+                "Dimensions do, pair by pair; positions do not. Over 6,000 places the angle of one step differs by at most "
                 f"{f.frequency_spread:.0e} within a pair; what differs between places is how far the hand has turned.",
-                f"频率只由维度对决定：6,000 个位置上，同一对维度每一步转过的角度最多相差 {f.frequency_spread:.0e}。随位置而变的是转到了哪里，不是转得多快。",
+                f"不同维度对的频率不同，不同位置的频率却相同：6,000 个位置上，同一对维度每一步转过的角度最多相差 {f.frequency_spread:.0e}。随位置而变的是转到了哪里，不是转得多快。",
             ),
             lambda f: f.frequency_spread < 1e-6,
         ),
@@ -123,31 +121,32 @@ SUBJECT: Subject = (
             "001, 004",
             (
                 "The code of position p + k follows from that of p by the theorems of angle addition, which helps to learn relative positions.",
-                "由两角和公式，位置 p + k 的编码可由 p 的编码推出，有助于捕捉相对位置。",
+                "由两角和公式，位置 p + k 的编码可由 p 的编码推出，有助于学到相对位置。",
             ),
             Verdict.HOLDS,
             LESSON,
             lambda f: (
-                f"Both equations hold within {f.addition_error:.0e} for all p and k tried: one linear map for each k, the same for all p. Document 004 calls them the law "
-                "of cosines, which is another theorem.",
-                f"对所有试过的 p 和 k，两个等式的误差不超过 {f.addition_error:.0e}：每个 k 对应一个线性映射，对所有 p 都一样。004 称之为“余弦定理”，其实是两角和公式。",
+                f"Both equations hold within {f.addition_error:.1e} for all p and k tried: one linear map for each k, the same for all p. Document 004 calls them the law "
+                f"of cosines, which is another theorem. A small decoder does learn from sinusoids to name the token before ({f.accuracy['sinusoidal'][0]:.0%}; without positions "
+                f"{f.accuracy['none'][0]:.0%}); that the map is how it does so was not measured.",
+                f"对所有试过的 p 和 k，两个等式的误差不超过 {f.addition_error:.1e}：每个 k 对应一个线性映射，对所有 p 都一样。004 称之为“余弦定理”，其实是两角和公式。小解码器确实能借助正弦编码学会说出前一个词元（{f.accuracy['sinusoidal'][0]:.0%}；没有位置时 {f.accuracy['none'][0]:.0%}），但它是否用的就是这个映射，这里没有测。",
             ),
-            lambda f: f.addition_error < 1e-6,
+            lambda f: f.addition_error < 1e-6 and f.accuracy["sinusoidal"][0] > f.accuracy["none"][0] + 0.5,
         ),
         Claim(
             "004",
             (
                 "So the dot product of two codes tells the relative position, and with it the distance.",
-                "因此位置编码的点积可以表示相对位置信息，从而表示词间的相对距离。",
+                "因此位置编码的点积可以表示相对位置信息，从而表示词元间的相对距离。",
             ),
             Verdict.CONDITION,
             LESSON,
             lambda f: (
                 f"PE(p)·PE(p + k) = Σ cos(kω) depends on k alone (within {f.dot_place_error:.0e}) and is the same for −k ({f.dot_symmetry_error:.0e}): distance, not "
                 f"direction. It falls for a few tokens only, and rises again from {f.dot_rises_at['32']} on at d = 32, from {f.dot_rises_at['512']} at 512. Behind random "
-                f"maps W_q and W_k, as attention has them, the offset explains {f.projected_share:.0%} of it.",
+                f"maps W_q and W_k, as in an untrained layer, the offset explains {f.projected_share:.0%} of its variance.",
                 f"PE(p)·PE(p + k) = Σ cos(kω) 只与 k 有关（误差 {f.dot_place_error:.0e}），而且 k 与 −k 相同（{f.dot_symmetry_error:.0e}）：有距离，没有方向。它只在很近的范围内"
-                f"下降，d = 32 时到 {f.dot_rises_at['32']} 就回升，512 时到 {f.dot_rises_at['512']}。经过注意力里那样的随机 W_q、W_k 之后，偏移只能解释其中的 {f.projected_share:.0%}。",
+                f"下降，d = 32 时到 {f.dot_rises_at['32']} 就回升，512 时到 {f.dot_rises_at['512']}。经过随机的 W_q、W_k（好比还没训练的一层），偏移只能解释其方差的 {f.projected_share:.0%}。",
             ),
             lambda f: (
                 f.dot_place_error < 1e-6
@@ -165,13 +164,13 @@ SUBJECT: Subject = (
             Verdict.FAILS,
             LESSON,
             lambda f: (
-                f"The code exists for every position; the model has not met it. Trained at 16 tokens, {f.accuracy['sinusoidal'][0]:.0%} is right there and "
-                f"{beyond(f, 'sinusoidal')} at 32 (chance: 6 %). {f.unfinished} of 32 pairs never finish a period in training. Periods are not the matter: with a base of "
+                f"The code exists for every position; the model has not met it. In a small task, trained at 16 tokens, {f.accuracy['sinusoidal'][0]:.0%} is right there and "
+                f"{beyond(f, 'sinusoidal')} at 32 (chance: 6%). {f.unfinished} of 32 pairs never finish a period in training. Periods are not the matter: with a base of "
                 f"2.5 all do, and it is {beyond(f, 'sinusoidal(base=2.5)')}. Relative codes fall more slowly: T5 {beyond(f, 't5')}, RoPE {beyond(f, 'rope')}. "
-                "On text it is the same: [comparison.md](comparison.md).",
-                f"编码在任何位置都有，模型却没有见过。只在长度 16 上训练：16 时对 {f.accuracy['sinusoidal'][0]:.0%}，32 时对 {beyond(f, 'sinusoidal')}（随机 6 %）。32 对频率中有 "
-                f"{f.unfinished} 对在训练中没转完一圈；但问题不在周期：底数取 2.5，每一对都转完了，仍只有 {beyond(f, 'sinusoidal(base=2.5)')}。相对位置下降得慢些：T5 "
-                f"{beyond(f, 't5')}，RoPE {beyond(f, 'rope')}。在真实文本上也是如此，见 [comparison.md](../comparison.md)（英文）。",
+                "On text sinusoids fail as well; RoPE there still serves at twice the trained length, and at eight times no longer: [comparison.md](comparison.md).",
+                f"编码在任何位置都有，模型却没有见过。在一个小任务上，只用长度 16 训练：16 时对 {f.accuracy['sinusoidal'][0]:.0%}，32 时对 {beyond(f, 'sinusoidal')}（随机猜测 6%）。32 对频率中有 "
+                f"{f.unfinished} 对在训练中没转完一圈；但问题不在周期：底数取 2.5，每一对都转完了，仍只有 {beyond(f, 'sinusoidal(base=2.5)')}。相对位置编码下降得慢些：T5 "
+                f"{beyond(f, 't5')}，RoPE {beyond(f, 'rope')}。在真实文本上，正弦编码同样失效；RoPE 在两倍长度上尚可，到八倍长度也不行了，见 [comparison.md](../comparison.md)（英文）。",
             ),
             lambda f: (
                 f.accuracy["sinusoidal"][0] > 0.9
@@ -187,8 +186,8 @@ SUBJECT: Subject = (
             Verdict.HOLDS,
             LESSON,
             lambda f: (
-                f"At position 1,000,000 its length is {f.far_code_length:g} as everywhere (√(d/2) at d = 512). A learned table ends: “{f.beyond_table}”",
-                f"在位置 1,000,000，它的长度仍与各处一样是 {f.far_code_length:g}（d = 512 时为 √(d/2)）。可学习的表则有尽头，超出时报错：“{f.beyond_table}”",
+                f"At position 1,000,000 its length is {f.far_code_length:g} as everywhere (√(d/2) at d = 512); whether a model can use it is another matter, see the claim above. A learned table ends: “{f.beyond_table}”",
+                f"在位置 1,000,000，它的长度仍与各处一样是 {f.far_code_length:g}（√(d/2)，d = 512）；模型用不用得上是另一回事，见上一条。可学习的表则有尽头，超出时报错：“{f.beyond_table}”",
             ),
             lambda f: abs(f.far_code_length - 16) < 1e-6 and f.beyond_table != "",
         ),
@@ -196,16 +195,16 @@ SUBJECT: Subject = (
             "003",
             (
                 "Learned positions can begin with given values and be trained from there.",
-                "学习位置嵌入也可以先给定初始值，再在训练中调整。",
+                "可学习的位置编码也可以先给定初始值，再在训练中调整。",
             ),
             Verdict.HOLDS,
             LESSON,
             lambda f: (
                 f"Begun with sinusoids, the trained rows moved by {f.moved['learned, from sinusoidal']:.0%} of their length; "
                 f"{f.untouched_rows['learned, from sinusoidal']} rows beyond the trained length stayed bit for bit as they were, so that a longer sequence meets rows "
-                "that know nothing.",
+                "that training never touched.",
                 f"从正弦编码的值开始训练，用到的行移动了自身长度的 {f.moved['learned, from sinusoidal']:.0%}；训练长度之外的 "
-                f"{f.untouched_rows['learned, from sinusoidal']} 行逐位未变，更长的序列用到的正是这些什么也没学过的行。",
+                f"{f.untouched_rows['learned, from sinusoidal']} 行逐位未变，更长的序列用到的正是这些从未训练过的行。",
             ),
             lambda f: (
                 0 < f.moved["learned, from sinusoidal"] < f.moved["learned"]
@@ -216,14 +215,14 @@ SUBJECT: Subject = (
             "003",
             (
                 "Pretrained language models usually have learned positions.",
-                "现有的预训练语言模型通常使用学习位置嵌入。",
+                "现有的预训练语言模型通常使用可学习的位置编码。",
             ),
             Verdict.CONDITION,
             LESSON,
             lambda f: (
                 f"Of the {len(f.families)} families of published models that headway reads, {having(f, 'learned')} have a learned table: BERT, GPT-2, BART and those that "
-                f"followed them. {having(f, 'rope')} turn queries and keys, among them the newest (LLaMA, Gemma 3, ModernBERT); T5, BLOOM and MPT add a bias.",
-                f"headway 能读取的 {len(f.families)} 个公开模型家族中，{having(f, 'learned')} 个用可学习的表：BERT、GPT-2、BART 及其后继；{having(f, 'rope')} 个旋转查询和键，"
+                f"followed them, and two that are no language models (ViT, Whisper). {having(f, 'rope')} turn queries and keys, among them the newest (LLaMA, Gemma 3, ModernBERT); T5, BLOOM and MPT add a bias.",
+                f"headway 能读取的 {len(f.families)} 个公开模型家族中，{having(f, 'learned')} 个用可学习的表：BERT、GPT-2、BART 及其后继，还有并非语言模型的 ViT 和 Whisper；{having(f, 'rope')} 个旋转查询和键，"
                 "包括最新的 LLaMA、Gemma 3、ModernBERT；T5、BLOOM、MPT 则加偏置。",
             ),
             lambda f: len(f.families) / 4 < having(f, "learned") < len(f.families) / 2,
@@ -240,7 +239,7 @@ SUBJECT: Subject = (
                 f"Given enough width. With 200 words at 50 places a linear map reads the word from the sum in {f.probe_words['16']:.0%} and the place in "
                 f"{f.probe_places['16']:.0%} of cases at d = 16, {f.probe_words['64']:.0%} and {f.probe_places['64']:.0%} at 64, {f.probe_words['512']:.0%} and "
                 f"{f.probe_places['512']:.0%} at 512.",
-                f"前提是维数够大。200 个词、50 个位置，用线性映射从和中读回：d = 16 时词对 {f.probe_words['16']:.0%}、位置对 {f.probe_places['16']:.0%}；64 时 "
+                f"前提是维数够大。200 个词、50 个位置，用线性映射从二者之和里读回：d = 16 时词对 {f.probe_words['16']:.0%}、位置对 {f.probe_places['16']:.0%}；64 时 "
                 f"{f.probe_words['64']:.0%} 和 {f.probe_places['64']:.0%}；512 时 {f.probe_words['512']:.0%} 和 {f.probe_places['512']:.0%}。",
             ),
             lambda f: min(f.probe_words["512"], f.probe_places["512"]) > 0.95 > f.probe_places["16"],

@@ -16,10 +16,10 @@ SUBJECT: Subject = (
             Verdict.HOLDS,
             LESSON,
             lambda f: (
-                f"h_t = tanh(U·x_t + W·h_(t−1)), y_t = V·h_t written out equals torch.nn.RNN within {f.rnn_error:.0e}. With the words turned round its last state differs "
-                f"by {f.rnn_order:.2f} of its length; attention's mean, without positions, by {f.attention_order:.0e}.",
-                f"把 h_t = tanh(U·x_t + W·h_(t−1))、y_t = V·h_t 写出来，与 torch.nn.RNN 相差 {f.rnn_error:.0e}。词序颠倒后，最后的状态变化达到自身长度的 "
-                f"{f.rnn_order:.2f} 倍；没有位置的注意力，均值只变 {f.attention_order:.0e}。",
+                f"h_t = tanh(U·x_t + W·h_(t−1)), y_t = V·h_t written out equals torch.nn.RNN within {f.rnn_error:.1e}. With the words turned round its last state differs "
+                f"by {f.rnn_order:.2f} of its length; the sum of attention's outputs, without positions, by {f.attention_order:.0e}.",
+                f"把 h_t = tanh(U·x_t + W·h_(t−1))、y_t = V·h_t 写出来，与 torch.nn.RNN 相差 {f.rnn_error:.1e}。词序颠倒后，最后的状态变化达到自身长度的 "
+                f"{f.rnn_order:.2f} 倍；没有位置编码的注意力，输出之和只变 {f.attention_order:.0e}。",
             ),
             lambda f: f.rnn_error < 1e-6 and f.rnn_order > 0.1 and f.attention_order < 1e-9,
         ),
@@ -33,8 +33,8 @@ SUBJECT: Subject = (
             LESSON,
             lambda f: (
                 f"1,024 steps of an RNN take {f.side_by_side:.1f} times as long one after another as side by side, on one core; they must go one after another, and "
-                "attention's rows need not. Where there are cores to fill, as on a GPU, the factor is larger; that was not measured.",
-                f"单核上，RNN 的 1,024 步逐步做比并排做慢 {f.side_by_side:.1f} 倍；RNN 只能逐步做，注意力的各行则不必。核越多（如 GPU）差距越大，这里没有测。",
+                "attention's rows need not. Where there are cores to fill, as on a GPU, the factor should be larger; that was not measured.",
+                f"单核上，RNN 的 1,024 步逐步计算的用时是并排计算的 {f.side_by_side:.1f} 倍；RNN 只能逐步算，注意力的各行则不必。核更多时（如 GPU）差距应当更大，这里没有测。",
             ),
             lambda f: f.side_by_side > 1.2,
         ),
@@ -44,13 +44,13 @@ SUBJECT: Subject = (
             Verdict.CONDITION,
             LESSON,
             lambda f: (
-                f"Its work grows with n². From 64 to 4,096 tokens its time goes as n^{f.time_exponent['attention']:.2f}, the RNN's as n^{f.time_exponent['rnn']:.2f}; on one "
+                f"Its work grows with n². From {f.lengths[-4]:,} to {f.lengths[-1]:,} tokens its time goes as n^{f.time_exponent['attention']:.2f}, the RNN's as n^{f.time_exponent['rnn']:.2f}; on one "
                 f"core it is slower than an RNN of the same width from {f.attention_slower_from['rnn']:,} tokens on and than an LSTM from "
                 f"{f.attention_slower_from['lstm']:,}. A decoder also keeps keys and values of all tokens, {f.kept['attention'][-1]:,} numbers at 4,096, and the RNN "
                 f"{f.kept['rnn'][-1]}.",
-                f"它的计算量随 n² 增长。从 64 到 4,096 个词，时间按 n^{f.time_exponent['attention']:.2f} 增长，RNN 按 n^{f.time_exponent['rnn']:.2f}；单核上，从 "
-                f"{f.attention_slower_from['rnn']:,} 个词起比同宽的 RNN 慢，从 {f.attention_slower_from['lstm']:,} 个词起比 LSTM 慢。解码时还要留着所有词的键和值："
-                f"4,096 个词时 {f.kept['attention'][-1]:,} 个数，RNN 只留 {f.kept['rnn'][-1]} 个。",
+                f"它的计算量随 n² 增长。从 {f.lengths[-4]:,} 到 {f.lengths[-1]:,} 个词元，时间按 n^{f.time_exponent['attention']:.2f} 增长，RNN 按 n^{f.time_exponent['rnn']:.2f}；单核上，从 "
+                f"{f.attention_slower_from['rnn']:,} 个词元起比同宽的 RNN 慢，从 {f.attention_slower_from['lstm']:,} 个词元起比 LSTM 慢。解码时还要留着所有词元的键和值："
+                f"4,096 个词元时 {f.kept['attention'][-1]:,} 个数，RNN 只留 {f.kept['rnn'][-1]} 个。",
             ),
             lambda f: (
                 f.time_exponent["attention"] > f.time_exponent["rnn"] + 0.3
@@ -69,10 +69,10 @@ SUBJECT: Subject = (
                 f"Before training, the gradient from an output to an input falls by {1 - f.gradient_per_step['rnn']:.0%} with every step back in an RNN, by "
                 f"{1 - f.gradient_per_step['lstm']:.0%} in an LSTM, and by {1 - f.gradient_per_step['attention']:.1%} in attention, where every token is one step away. "
                 f"After at most 200 steps of training to recall a token behind 32 others, attention is right for {f.recall['attention'][3]:.0%}, the LSTM for "
-                f"{f.recall['lstm'][3]:.0%} and the RNN for {f.recall['rnn'][3]:.0%} (chance: 12 %). What it pays is n² work, and a share of each token that falls with n.",
+                f"{f.recall['lstm'][3]:.0%} and the RNN for {f.recall['rnn'][3]:.0%} (chance: 12.5%); with more training an LSTM can reach further. What it pays is n² work, and a share of each token that falls with n.",
                 f"训练之前，输出对输入的梯度每往前一步，RNN 衰减 {1 - f.gradient_per_step['rnn']:.0%}，LSTM 衰减 {1 - f.gradient_per_step['lstm']:.0%}，注意力衰减 "
-                f"{1 - f.gradient_per_step['attention']:.1%}：对它来说每个词都只隔一步。训练至多 200 步，回忆隔着 32 个词的那个词，注意力对 {f.recall['attention'][3]:.0%}，"
-                f"LSTM 对 {f.recall['lstm'][3]:.0%}，RNN 对 {f.recall['rnn'][3]:.0%}（随机 12 %）。代价是 n² 的计算量，以及每个词分到的份额随 n 变小。",
+                f"{1 - f.gradient_per_step['attention']:.1%}：对它来说每个词元都只隔一步。训练至多 200 步，回忆隔着 32 个填充词的那个符号，注意力对 {f.recall['attention'][3]:.0%}，"
+                f"LSTM 对 {f.recall['lstm'][3]:.0%}，RNN 对 {f.recall['rnn'][3]:.0%}（随机猜测 12.5%）；多训练一些，LSTM 可以记得更远。代价是 n² 的计算量，以及每个词元分到的份额随 n 变小。",
             ),
             lambda f: (
                 f.gradient_per_step["attention"] > 0.99 > 0.8 > f.gradient_per_step["rnn"]

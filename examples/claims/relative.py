@@ -11,7 +11,7 @@ SUBJECT: Subject = (
             "003",
             (
                 "Relative encodings come from the offset of key and query alone.",
-                "相对位置嵌入只取决于键与查询之间的偏移量。",
+                "相对位置编码只取决于键与查询之间的偏移量。",
             ),
             Verdict.HOLDS,
             LESSON,
@@ -35,17 +35,17 @@ SUBJECT: Subject = (
         Claim(
             "003",
             (
-                "There is no general formula for relative encodings.",
-                "相对位置嵌入没有通用且广泛接受的标准公式。",
+                "There is no general and widely accepted formula for relative encodings.",
+                "相对位置编码没有通用且广泛接受的标准公式。",
             ),
             Verdict.CONDITION,
             LESSON,
             lambda f: (
-                "Every paper writes its own, but one sum holds most of them: products with rows of a table or with sinusoids, a number for the distance, a turn of query "
+                "None is accepted by all, and every paper writes its own; but one sum holds most of them: products with rows of a table or with sinusoids, a number for the distance, a turn of query "
                 f"and key ([DESIGN.md](../DESIGN.md)). Of the {len(f.relative)} encodings here that read distances alone, {len(f.relative) - len(f.with_function)} are "
                 f"parts of it; {len(f.with_function)} need a function of their own ({', '.join(f.with_function)}).",
-                "每篇论文都有自己的写法，但一个求和式能容纳其中的大多数：与表中的行或正弦波的点积、由距离决定的一个数、对查询和键的旋转"
-                f"（见 [DESIGN.md](../../DESIGN.md)）。这里只看距离的 {len(f.relative)} 种编码中，{len(f.relative) - len(f.with_function)} 种是它的组成部分，"
+                "公认的公式确实没有，每篇论文都有自己的写法；但一个求和式能容纳其中的大多数：与表中的行或正弦波的点积、由距离决定的一个数、对查询和键的旋转"
+                f"（见 [DESIGN.md](../../DESIGN.md)）。这里只看距离的 {len(f.relative)} 种编码中，{len(f.relative) - len(f.with_function)} 种可以写成其中的项，"
                 f"{len(f.with_function)} 种需要自己的函数（{'、'.join(f.with_function)}）。",
             ),
             lambda f: len(f.with_function) < len(f.relative) / 4,
@@ -61,9 +61,9 @@ SUBJECT: Subject = (
             lambda f: (
                 "The embeddings of the distances are sinusoids and fixed. Learned are the map W_R that they go through "
                 f"({f.xl_learned['W_R']:,} numbers in the example) and the vectors u and v that stand in for a query ({f.xl_learned['u']} and {f.xl_learned['v']}). "
-                f"The four parts of the paper, computed apart, add up to headway's score within {f.xl_error:.0e}.",
+                f"The four parts of the paper, computed apart, add up to headway's score within {f.xl_error:.1e}.",
                 f"距离本身的嵌入是固定的正弦波；学习的是它们要经过的映射 W_R（例中 {f.xl_learned['W_R']:,} 个数），以及代替查询的向量 u、v"
-                f"（各 {f.xl_learned['u']}、{f.xl_learned['v']} 个数）。把论文中的四项分别算出再相加，与 headway 的分数相差 {f.xl_error:.0e}。",
+                f"（各 {f.xl_learned['u']}、{f.xl_learned['v']} 个数）。把论文中的四项分别算出再相加，与 headway 的分数相差 {f.xl_error:.1e}。",
             ),
             lambda f: f.xl_error < 1e-10 and set(f.xl_learned) == {"W_R", "u", "v"},
         ),
@@ -77,9 +77,9 @@ SUBJECT: Subject = (
             LESSON,
             lambda f: (
                 f"32 numbers for each head, {f.parameters['t5']} in a model of 12 heads, shared by all layers; distances up to 7 have one each, longer ones share them up "
-                f"to 128. They matter: a small model that learned its table needs {f.t5_bits:.2f} bits for a byte, and {f.t5_bits_without:.2f} with the table set to 0.",
-                f"每个头 32 个数，12 个头的模型共 {f.parameters['t5']} 个，各层共用；距离 0 到 7 各有一个，更远的分段共用，直到 128。它们很有用：一个学好的小模型每字节 "
-                f"{f.t5_bits:.2f} 比特，把表清零后是 {f.t5_bits_without:.2f}。",
+                f"to 128. They matter: a small model that learned its table needs {f.t5_bits:.2f} bits for a byte, and the same model {f.t5_bits_without:.2f} with the table set to 0.",
+                f"每个头 32 个数，12 个头的模型共 {f.parameters['t5']} 个，各层共用；距离 0 到 7 各有一个，更远的分桶共用，直到 128。它们很有用：一个训练好的小模型每字节 "
+                f"{f.t5_bits:.2f} 比特，同一个模型把表清零后是 {f.t5_bits_without:.2f}。",
             ),
             lambda f: (
                 f.parameters["t5"] == 384 and f.t5_bits < f.t5_bits_without - 0.2 and f.t5_terms == ["DistanceBias"]
@@ -95,7 +95,7 @@ SUBJECT: Subject = (
                 f"{f.gopher_terms[0]}, as Transformer-XL is (difference {f.gopher_is_xl:g}), and what it adds at one distance differs from query to query "
                 f"(standard deviation {f.gopher_by_query:.2f}); T5's is {f.t5_terms[0]}, the same for every query.",
                 "Gopher 的作者（Rae et al. 2021）写明用的是 Transformer-XL（Dai et al. 2019）的相对编码。headway 中的 `gopher` 由 "
-                f"{f.gopher_terms[0]} 构成，与 Transformer-XL 相同（差 {f.gopher_is_xl:g}），同一距离上加的数因查询而异（标准差 {f.gopher_by_query:.2f}）；"
+                f"{f.gopher_terms[0]} 构成，与 Transformer-XL 相同（差 {f.gopher_is_xl:g}），同一距离上加的数随查询而变（标准差 {f.gopher_by_query:.2f}）；"
                 f"T5 的则是 {f.t5_terms[0]}，对每个查询都一样。",
             ),
             lambda f: f.gopher_terms == ["RelativeKeys"] and f.gopher_is_xl == 0 and f.gopher_by_query > 0.1,

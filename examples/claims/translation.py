@@ -11,16 +11,16 @@ SUBJECT: Subject = (
             "003",
             (
                 "Absolute positions are added at the bottom of encoder and decoder.",
-                "在编码器和解码器的底部加入绝对位置嵌入。",
+                "在编码器和解码器的底部加入绝对位置编码。",
             ),
             Verdict.CONDITION,
             LESSON,
             lambda f: (
-                f"It describes the first Transformer, and works: {f.exact['both']} of {f.asked:,} dates never seen are translated without a mistake. Needed are those of "
+                f"It describes the first Transformer, and works: {f.exact['both']} of {f.asked:,} sentences about dates never seen are translated without a mistake. Needed, in this task, are those of "
                 f"the encoder ({f.exact['encoder alone']} with them alone, {f.exact['decoder alone']} with those of the decoder alone, {f.exact['neither']} with none); the decoder's "
                 f"mask tells it order. And they need not be absolute: with RoPE it is {f.exact['rope']}.",
-                f"这是最早 Transformer 的做法，也管用：{f.asked:,} 个没见过的日期译对 {f.exact['both']} 个。缺不得的是编码器那份（只有编码器 {f.exact['encoder alone']}，只有解码器 "
-                f"{f.exact['decoder alone']}，都没有 {f.exact['neither']}）；解码器的掩码已经给了次序。也不必是绝对位置：用 RoPE 是 {f.exact['rope']}。",
+                f"这是最早 Transformer 的做法，也管用：{f.asked:,} 个句子（日期都没见过）译对 {f.exact['both']} 个。就这个任务而言，缺不得的是编码器那份（只有编码器 {f.exact['encoder alone']}，只有解码器 "
+                f"{f.exact['decoder alone']}，都没有 {f.exact['neither']}）；解码器的掩码已经给出了次序。也不必是绝对位置编码：用 RoPE 是 {f.exact['rope']}。",
             ),
             lambda f: (
                 min(f.exact["both"], f.exact["encoder alone"], f.exact["rope"]) > 0.9 * f.asked
@@ -31,19 +31,19 @@ SUBJECT: Subject = (
             "003",
             (
                 "Without positions a translation cannot tell sentences whose words differ only in order.",
-                "没有位置，翻译就分不清只有词序不同的句子。",
+                "没有位置编码，翻译就分不清只有词序不同的句子。",
             ),
             Verdict.HOLDS,
             LESSON,
             lambda f: (
-                f"“march 12, 2021” and “march 21, 2012” come out the same, {f.twins['decoder alone'][0]}, where the encoder has no positions. No reader of words "
-                f"without their order can have more than {f.ceiling:.0%} of these sentences right.",
-                f"编码器没有位置时，“march 12, 2021”与“march 21, 2012”的译文完全相同，都是 {f.twins['decoder alone'][0]}。不看词序的读者最多只能译对 {f.ceiling:.0%}。",
+                f"Where the encoder has no positions, “march 12, 2021” and “march 21, 2012” come out the same: {f.twins['decoder alone'][0]}. Without the order of the words "
+                f"no translator can have more than {f.ceiling:.0%} of such sentences right.",
+                f"编码器没有位置编码时，“march 12, 2021”与“march 21, 2012”的译文完全相同，都是{f.twins['decoder alone'][0]}。看不到词序，这类句子最多只能译对 {f.ceiling:.0%}。",
             ),
             lambda f: f.twin_difference["decoder alone"] < 1e-4 < f.twin_difference["both"],
         ),
         Claim(
-            "001, 003",
+            "000, 001, 002, 003, 004",
             (
                 "The input of the first layer is the word's vector plus the code of its place.",
                 "第一层的输入是词向量加位置编码。",

@@ -13,8 +13,8 @@ def share(value: float) -> str:
     return f"{value:.0%}"
 
 
-def near(f: Any, *ways: str) -> str:
-    return ", ".join(f"{way} {share(f.own_kind[way])}" for way in ways)
+def near(f: Any, *ways: str, between: str = ", ") -> str:
+    return between.join(f"{way} {share(f.own_kind[way])}" for way in ways)
 
 
 SUBJECT: Subject = (
@@ -30,9 +30,9 @@ SUBJECT: Subject = (
             LESSON,
             lambda f: (
                 f"True of learned vectors: {f.dims['word2vec']} numbers for {f.vocabulary:,} words here, 300 for the "
-                f"26,423 of Google's file. One-hot vectors have {f.dims['one-hot']:,}; those of a bag of words have as "
+                f"26,423 that are read of Google's. One-hot vectors have {f.dims['one-hot']:,}; those of a bag of words have as "
                 f"many as there are documents ({f.dims['bag-of-words']}).",
-                f"对学出来的向量成立：这里 {f.vocabulary:,} 个词用 {f.dims['word2vec']} 维，Google 的 26,423 个词用 300 维。"
+                f"对学出来的向量成立：这里 {f.vocabulary:,} 个词用 {f.dims['word2vec']} 维，Google 的词向量（这里读入 26,423 个词）用 300 维。"
                 f"独热向量有 {f.dims['one-hot']:,} 维；词袋的维数等于文档数（{f.dims['bag-of-words']}）。",
             ),
             lambda f: f.dims["word2vec"] < f.vocabulary / 10 and f.dims["one-hot"] == f.vocabulary,
@@ -43,9 +43,9 @@ SUBJECT: Subject = (
             Verdict.HOLDS,
             LESSON,
             lambda f: (
-                "Of 30 words of five kinds from Python's manual, the nearest of the others is of the same kind for "
+                "Of 29 words of five kinds from Python's manual, the nearest of the others is of the same kind for "
                 f"{near(f, 'fasttext', 'word2vec', 'glove')}; by chance it would be {share(f.chance)}.",
-                f"取 Python 手册中五类共 30 个词，看最近的词是否同类：{near(f, 'fasttext', 'word2vec', 'glove')}；"
+                f"取 Python 手册中五类共 29 个词，看最近的词是否同类：{near(f, 'fasttext', 'word2vec', 'glove', between='，')}；"
                 f"随机猜测为 {share(f.chance)}。",
             ),
             lambda f: min(f.own_kind[way] for way in ("fasttext", "word2vec", "glove")) > 2 * f.chance,
@@ -105,7 +105,7 @@ SUBJECT: Subject = (
             lambda f: (
                 "Their matrix has two sides: a row is a document, and a column is a word, described by the documents "
                 f"that have it. By those columns the nearest word is of the same kind for {near(f, 'tf-idf')} "
-                f"and {near(f, 'bag-of-words')} (chance {share(f.chance)}): less than learned vectors, and not nothing.",
+                f"and {near(f, 'bag-of-words')} (chance {share(f.chance)}): less than learned vectors, but not nothing.",
                 "这个矩阵有两面：一行是一篇文档，一列是一个词，由它出现在哪些文档来描述。按列来看，最近的词是同类的比例为 "
                 f"{near(f, 'tf-idf')}、{near(f, 'bag-of-words')}（随机 {share(f.chance)}）：不如学出来的向量，但并非没有。",
             ),
@@ -122,9 +122,9 @@ SUBJECT: Subject = (
             lambda f: (
                 f"With two letters exchanged, {share(f.misspelt_found)} of frequent words are still found as the "
                 f"nearest ({f.example[0]} → {f.example[1]}, {f.example[2]:.2f}); word2vec has a vector for "
-                f"{f.word2vec_knows_misspelt} of the misspelt words.",
-                f"把常用词中的两个字母写反，{share(f.misspelt_found)} 仍以原词为最近（{f.example[0]} → {f.example[1]}，"
-                f"{f.example[2]:.2f}）；写错的词 word2vec 认识 {f.word2vec_knows_misspelt} 个。",
+                f"{f.word2vec_knows_misspelt} of the misspelt words. Rare words were not asked for apart.",
+                f"把常用词中相邻的两个字母对调，{share(f.misspelt_found)} 的词仍以原词为最近（{f.example[0]} → {f.example[1]}，"
+                f"{f.example[2]:.2f}）；写错的词，word2vec 认识的有 {f.word2vec_knows_misspelt} 个。罕见词没有单独测。",
             ),
             lambda f: f.misspelt_found > 0.2 and f.word2vec_knows_misspelt == 0,
         ),
@@ -135,10 +135,10 @@ SUBJECT: Subject = (
             LESSON,
             lambda f: (
                 f"“bank” in two sentences about money: cosine {f.bank['same sense']:.2f}; in one about money and one "
-                f"about a river: at most {f.bank['other sense']:.2f} (MiniLM, last layer). The static vectors above "
+                f"about a river: at most {f.bank['other sense']:.2f} (MiniLM, a small BERT, last layer; three sentences). The static vectors above "
                 "have 1 for both.",
                 f"两句都讲钱的 bank：余弦 {f.bank['same sense']:.2f}；一句讲钱、一句讲河：至多 "
-                f"{f.bank['other sense']:.2f}（MiniLM 最后一层）。前面那些静态向量两种情形都是 1。",
+                f"{f.bank['other sense']:.2f}（MiniLM，一个小型 BERT，取最后一层；共三句话）。前面那些静态向量两种情形都是 1。",
             ),
             lambda f: f.bank["other sense"] < f.bank["same sense"] < 0.99,
             needs=("bank", MINILM),

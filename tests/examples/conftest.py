@@ -11,9 +11,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from claims import SUBJECTS, numbers
+from lesson import LANGUAGES, picture_name
 
-ROOT = Path(__file__).parents[2]
-EXAMPLES, DOCS = ROOT / "examples", ROOT / "docs"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 PNG = b"\x89PNG\r\n\x1a\n"
 
 Learn = Callable[..., Any]
@@ -35,10 +35,10 @@ def learn(tmp_path: Path) -> Learn:
         )
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         assert not done.stderr, done.stderr
-        picture = f"{name.removeprefix('lesson_').replace('_', '-')}.png"
-        for folder in ("lessons", "zh-CN/lessons"):
-            assert (tmp_path / "docs" / folder / picture).read_bytes().startswith(PNG)
-            assert f"{folder}/{picture}" in done.stdout
+        for folder in LANGUAGES.values():
+            picture = f"{folder}/{picture_name(name)}.png"
+            assert (tmp_path / "docs" / picture).read_bytes().startswith(PNG)
+            assert picture in done.stdout
         figures = json.loads(found.read_text(encoding="utf-8"))
         for claim in [claim for _, group in SUBJECTS for claim in group if claim.lesson == name]:
             if not claim.lacks(numbers(figures)):

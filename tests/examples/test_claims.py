@@ -1,20 +1,18 @@
 """The pages of claims show what the table says, in both languages; each lesson's test checks its claims' numbers."""
 
 import re
-import sys
 from types import SimpleNamespace
 
 import pytest
 
-from .conftest import DOCS, EXAMPLES
-
-sys.path.insert(0, str(EXAMPLES))
 from claims import SUBJECTS, Claim, Verdict, page
+from claims.__main__ import PAGES
 from lesson import SPEAK
+
+from .conftest import EXAMPLES
 
 CLAIMS = [claim for _, group in SUBJECTS for claim in group]
 DOCUMENTS = ("000", "001", "002", "003", "004")
-PAGES = {"en": DOCS / "claims.md", "zh": DOCS / "zh-CN" / "claims.md"}
 
 
 def test_each_claim_names_its_documents_and_a_lesson() -> None:

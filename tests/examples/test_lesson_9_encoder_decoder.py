@@ -1,22 +1,16 @@
 """What lesson 9 finds: dates are translated where the encoder knows their order; the weights it draws are in use."""
 
-import importlib
 from collections import Counter
 from datetime import date
-from typing import Any
 
 import pytest
 import torch
 
 import headway as hw
+from lesson import weights_of_heads
+from lesson_9_encoder_decoder import Translator, calendar, forms, tokens
 
-from .conftest import EXAMPLES, Learn
-
-
-@pytest.fixture
-def lesson(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    return importlib.import_module("lesson_9_encoder_decoder")
+from .conftest import Learn
 
 
 @pytest.mark.slow
@@ -50,39 +44,39 @@ def test_figures(learn: Learn) -> None:
         assert weights.sum(-1).allclose(torch.ones(4, shape[0]), atol=1e-5)
 
 
-def test_dates(lesson: Any) -> None:
-    assert lesson.forms(date(2021, 3, 3)) == [
+def test_dates() -> None:
+    assert forms(date(2021, 3, 3)) == [
         ("wednesday the third of march 2021", "二〇二一年三月三日星期三"),
         ("the third of march 2021", "二〇二一年三月三日"),
         ("wednesday, march 3, 2021", "二〇二一年三月三日星期三"),
         ("march 3, 2021", "二〇二一年三月三日"),
         ("3rd march 2021", "二〇二一年三月三日"),
     ]
-    assert lesson.forms(date(1999, 12, 31))[0] == (
+    assert forms(date(1999, 12, 31))[0] == (
         "friday the thirty first of december 1999",
         "一九九九年十二月三十一日星期五",
     )
-    assert [lesson.forms(date(2000, 10, d))[4][0].split()[0] for d in (1, 2, 11, 12, 13, 20, 22, 30)] == (
+    assert [forms(date(2000, 10, d))[4][0].split()[0] for d in (1, 2, 11, 12, 13, 20, 22, 30)] == (
         "1st 2nd 11th 12th 13th 20th 22nd 30th".split()  # noqa: SIM905
     )
-    assert lesson.forms(date(2000, 10, 30))[1] == ("the thirtieth of october 2000", "二〇〇〇年十月三十日")
-    days, held_out = lesson.calendar()
+    assert forms(date(2000, 10, 30))[1] == ("the thirtieth of october 2000", "二〇〇〇年十月三十日")
+    days, held_out = calendar()
     assert len(days) + len(held_out) == (date(2100, 1, 1) - date(1900, 1, 1)).days
     assert not set(days) & set(held_out)
     assert len(set(held_out)) == 200
 
 
-def test_sentences_of_the_same_tokens_mean_different_dates(lesson: Any) -> None:
+def test_sentences_of_the_same_tokens_mean_different_dates() -> None:
     """The ceiling: of each bag of tokens a reader without order translates one sentence."""
-    days, _ = lesson.calendar()
-    pairs = {pair for day in days if 2010 <= day.year < 2030 for pair in lesson.forms(day)}
-    bags = Counter((tuple(sorted(lesson.tokens(text))), translation) for text, translation in pairs)
+    days, _ = calendar()
+    pairs = {pair for day in days if 2010 <= day.year < 2030 for pair in forms(day)}
+    bags = Counter((tuple(sorted(tokens(text))), translation) for text, translation in pairs)
     assert max(bags.values()) == 1
 
 
 @pytest.mark.parametrize("use", ["encoder", "decoder", "cross"])
-def test_weights_are_those_that_the_layer_uses(lesson: Any, use: str) -> None:
-    translator = lesson.Translator({*"ab一二"}, "sinusoidal", "sinusoidal")
+def test_weights_are_those_that_the_layer_uses(use: str) -> None:
+    translator = Translator({*"ab一二"}, "sinusoidal", "sinusoidal")
     model = translator.model.eval()
     layer = {
         "encoder": model.encoder.layers[-1].attention,
@@ -95,7 +89,7 @@ def test_weights_are_those_that_the_layer_uses(lesson: Any, use: str) -> None:
     def call() -> None:
         translator.logits("a b a", "一二")
 
-    weights = lesson.weights_of(layer, call)
+    (weights,) = weights_of_heads([layer], call)
     (query, *others), out = made[0]
     values = others[0] if use == "cross" else query
     v = layer.v_proj(values).unflatten(-1, (4, 16)).transpose(1, 2)
