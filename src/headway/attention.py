@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import index
 from typing import NamedTuple, TypedDict
 
@@ -14,10 +15,15 @@ from .coordinates import Coordinates
 from .errors import HeadwayError
 from .kernels import KERNELS, Call, Kernel, Problem
 from .kernels import reference as spec
+from .kernels.cpu import _tokens
 from .masks import Boolean, Mask, looks_ahead
 from .positions import PositionEncoding
+from .positions._rotary import Rotary, turned
 from .terms import Normalizer, RelativeKeys, RelativeQueries, Sink, Sizes, SoftCap, Term
 from .terms import check as check_terms
+
+# Encodings and kernels do not know of one another: here, where they meet, rotations get the one that a kernel has.
+Rotary.turn = staticmethod(partial(_tokens.turn, otherwise=turned))  # type: ignore[method-assign]
 
 DTYPES = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 WEIGHTS_LIMIT = 1 << 28

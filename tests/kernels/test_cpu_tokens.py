@@ -13,10 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import headway
+from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.kernels.cpu import _library
-from headway.kernels.cpu._tokens import WIDEST, rms_norm, turn
-from headway.positions._rotary import turned
+from headway.kernels.cpu import _library, _tokens
+from headway.kernels.cpu._tokens import WIDEST, rms_norm
+from headway.positions import ENCODINGS
+from headway.positions._rotary import Rotary, turned
 from headway.testing.tolerances import OUTPUT_FACTOR, Comparison
 
 pytestmark = pytest.mark.skipif(_library._load().c is None, reason="the library is not there")
@@ -45,6 +48,11 @@ def two_threads() -> Iterator[None]:
 def angles(*shape: int) -> tuple[Tensor, Tensor]:
     phases = 100 * torch.rand(shape, dtype=torch.float64)
     return phases.cos(), phases.sin()
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor | None:
+    """The library's, or None where it is left to torch."""
+    return _tokens.turn(x, cos, sin, layout, lambda *arguments: None)  # type: ignore[arg-type, return-value]
 
 
 def there(y: Tensor | None) -> Tensor:
@@ -138,6 +146,75 @@ def test_no_epsilon_is_torchs() -> None:
     torch.testing.assert_close(there(rms_norm(x, None, None)), F.rms_norm(x, (24,)))
 
 
+# Differentiated -------------------------------------------------------------------------------------------------------
+
+
+@dtypes
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+def test_the_gradient_of_a_turn_is_torchs(dtype: torch.dtype, layout: str) -> None:
+    cos, sin = angles(2, 3, 7, 5)
+    x, weight = torch.randn(2, 3, 7, 12).to(dtype), torch.randn(2, 3, 7, 12).to(dtype)
+    row, column = weight[:, :, :1].expand_as(weight), weight[..., :1].expand_as(weight)
+    for grad in (weight, row, column, weight.mT.contiguous().mT):
+        ours, torchs = (x.clone().requires_grad_() for _ in "12")
+        there(turn(ours, cos, sin, layout)).backward(grad)
+        turned(torchs, cos, sin, layout).backward(grad)
+        assert ours.grad is not None
+        torch.testing.assert_close(ours.grad, torchs.grad)
+
+
+def test_a_turn_is_differentiated_twice() -> None:
+    cos, sin = angles(1, 1, 4, 3)
+    found = []
+    for way in (turn, turned):
+        torch.manual_seed(0)
+        x = torch.randn(1, 2, 4, 6, requires_grad=True)
+        (first,) = torch.autograd.grad(there(way(x, cos, sin, "half")).pow(3).sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), x)
+        found.append(second)
+    torch.testing.assert_close(*found)
+
+
+def test_a_turn_keeps_no_more_than_its_angles() -> None:
+    kept = []
+    cos, sin = angles(1, 1, 4, 3)
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: kept.append(saved.data_ptr()), lambda saved: saved):
+        there(turn(torch.randn(1, 2, 4, 6, requires_grad=True), cos, sin, "half"))
+    assert kept == [cos.data_ptr(), sin.data_ptr()]
+
+
+@pytest.mark.parametrize("name", [name for name, kind in ENCODINGS.items() if issubclass(kind, Rotary)])
+def test_every_rotary_encoding_is_itself(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for encoding in ENCODINGS[name].examples():
+        assert isinstance(encoding, Rotary)
+        if encoding.reads_input:
+            continue
+        heads, axes = encoding.held("num_heads") or 3, encoding.axes or 1
+        x, at = torch.randn(2, heads, 6, encoding.head_dim), Coordinates.of(torch.randint(0, 9, (1, 6, axes)), 6)
+        found = []
+        for way in (Rotary.turn, turned):
+            monkeypatch.setattr(Rotary, "turn", staticmethod(way))
+            wants = x.clone().requires_grad_()
+            y = encoding.prepare_query(wants, encoding.place(at))
+            found.append((y, *torch.autograd.grad(y.square().sum(), [wants, *encoding.parameters()])))
+            monkeypatch.undo()
+        for ours, torchs in zip(*found, strict=True):
+            torch.testing.assert_close(ours, torchs)
+
+
+def test_attention_turns_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    real = _library.turn
+    monkeypatch.setattr(_library, "turn", lambda words: (taken.append("turn"), real(words)))
+    q, k, v = (torch.randn(1, 2, 5, 8, requires_grad=True) for _ in "qkv")
+    headway.attention(q, k, v, encoding=headway.encoding("rope", head_dim=8)).sum().backward()
+    assert len(taken) == 4  # q and k, there and back
+    at = torch.randint(0, 9, (5, 2))[None]
+    mixed = headway.encoding("mixed-rope", num_heads=2, head_dim=8)
+    headway.attention(q, k, v, encoding=mixed, q_positions=at, k_positions=at)
+    assert len(taken) == 4  # learned angles are torch's
+
+
 # Threads --------------------------------------------------------------------------------------------------------------
 
 
@@ -163,7 +240,7 @@ x = torch.randn(600, 600)
 q, table = torch.randn(2, 4, 900, 16), torch.rand(1, 1, 900, 8, dtype=torch.float64)
 
 def work():
-    return rms_norm(q, None, 1e-5), turn(q, table, table, "half")
+    return rms_norm(q, None, 1e-5), turn(q, table, table, "half", None)
 
 before = work()
 child = os.fork()
@@ -204,7 +281,8 @@ def test_what_does_not_fit_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     assert turn(x, cos[:, :, :2], sin[:, :, :2], "half") is None
     assert turn(x, cos.mT.contiguous().mT, sin, "half") is None
     assert turn(x[..., :6], cos, sin, "half") is None
-    assert turn(x.clone().requires_grad_(), cos, sin, "half") is None
+    assert turn(x, cos.clone().requires_grad_(), sin, "half") is None
+    assert torch.func.vmap(lambda row: 0 * row if turn(row, cos, sin, "half") is None else row)(x[None]).sum() == 0
     wide = angles(1, 1, 1, WIDEST // 2 + 1)
     assert turn(torch.randn(1, 1, 1, WIDEST + 2), *wide, "half") is None
     assert torch.func.vmap(lambda row: F.rms_norm(row, (8,)) if rms_norm(row, None, 1e-5) is None else row)(x) is not x

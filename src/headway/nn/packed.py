@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from ..errors import HeadwayError
 from ..kernels.cpu import _tokens
 from ..positions._base import PositionEncoding
-from ..positions._rotary import Rotary, turned
 from .embedding import Head
 
 M = TypeVar("M", bound=nn.Module)
@@ -71,19 +70,12 @@ class PackedRMSNorm(nn.RMSNorm):
         return super().forward(x) if normed is None else normed
 
 
-def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
-    """``Rotary.turn`` in one pass where the CPU kernel's library can take it."""
-    found = _tokens.turn(x, cos, sin, layout)
-    return turned(x, cos, sin, layout) if found is None else found
-
-
 def pack(model: M) -> M:
     """Packs the weights of every linear layer of a model for inference on a CPU, in place, and returns it.
 
         model = headway.nn.pack(headway.load(path))
 
-    RMS norms and the turns of rotary encodings take one pass over memory each, in the CPU kernel's library where it is
-    there, and are rounded once.
+    RMS norms take one pass over memory in the CPU kernel's library, where it is there, and are rounded once.
     On an AMD EPYC (Zen 4) a map is 1.1 times as fast for many tokens in float32, 1.4 to 2 times for one to eight. A
     ``Head`` that is tied to the embeddings gets a packed copy of its own. The model has no gradients any more and its
     state_dict lacks what is packed, until ``unpack``. Weights of other dtypes than float32 and bfloat16, and those of
@@ -110,8 +102,6 @@ def pack(model: M) -> M:
     for one in model.modules():
         if type(one) is nn.RMSNorm:
             one.__class__ = PackedRMSNorm
-        elif isinstance(one, Rotary):
-            one.turn = turn  # type: ignore[method-assign]
     return model
 
 
@@ -122,8 +112,6 @@ def unpack(model: M) -> M:
             one.packed = None
         elif isinstance(one, PackedRMSNorm):
             one.__class__ = nn.RMSNorm  # type: ignore[assignment]
-        elif isinstance(one, Rotary):
-            vars(one).pop("turn", None)
     _replace(model, lambda one: isinstance(one, PackedLinear), _dense)
     return model
 

@@ -65,7 +65,7 @@ class Rotary(PositionEncoding):
 
     @staticmethod
     def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
-        """``turned``; ``nn.pack`` puts one in its place that passes over memory once."""
+        """``turned``; ``headway.attention`` puts one in its place that passes over memory once, where a kernel can."""
         return turned(x, cos, sin, layout)
 
     # ------------------------------------------------------------ for the checks

@@ -1,19 +1,24 @@
 """What the library does to each token by itself, in one pass over memory: RMS norm, and the turn of rotary encodings.
 
-Both are for inference alone, and give None where they do not fit the call: then torch has to do it. They do not fit
-without the library, where autograd or a compiler takes part, and for other tensors than ordinary ones on a processor.
+They do not fit without the library, where a compiler or a transform takes part, and for other tensors than ordinary
+ones on a processor: then torch has to do it. The norm is for inference alone; a turn can be differentiated.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...errors import HeadwayError
+from .._autograd import eager_apply
 from . import _library, as_operator, transformed
 from ._words import DTYPES, real
+
+Turn = Callable[[Tensor, Tensor, Tensor, str], Tensor]
 
 FLOATS = frozenset({torch.float32, torch.bfloat16, torch.float16})
 WIDEST = 4096
@@ -25,12 +30,13 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float | None) -> Tensor | No
     """y = w·x / √(mean(x²) + eps), in float32 and rounded once.
 
     Shapes: x [..., width] of one to four dimensions, weight [width] in x's dtype; y is laid out as x where x is dense.
-    eps: torch's for float32 if None.
+    eps: torch's for float32 if None. None where it does not fit.
     """
     if weight is None:
-        fits = _fits(x)
+        fits = _fits(x) and not _recorded(x)
     else:
-        fits = _fits(x, weight) and weight.dtype == x.dtype and weight.shape == x.shape[-1:] and weight.is_contiguous()
+        fits = _fits(x, weight) and not _recorded(x, weight)
+        fits = fits and weight.dtype == x.dtype and weight.shape == x.shape[-1:] and weight.is_contiguous()
     if not fits or (eps is None and x.dtype != torch.float32):  # torch's versions differ in what they take there
         return None
     y = torch.empty_like(x)
@@ -40,20 +46,42 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float | None) -> Tensor | No
     return y
 
 
-def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor | None:
-    """x with its first 2·pairs dimensions turned, in float32 and rounded once.
+def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str, otherwise: Turn) -> Tensor:
+    """x with its first 2·pairs dimensions turned, in float32 and rounded once; where it does not fit, ``otherwise``'s.
 
     Shapes: x [batch, heads, n, head_dim]; cos, sin [1 or batch, 1 or heads, n, pairs] in float64; the result is laid
     out as x where x is dense. layout: which dimensions are the pair c, (2c, 2c+1) "interleaved" or (c, c+pairs) "half".
+    The gradient of x is its own turned back; where cos and sin want one it is left to ``otherwise``.
     """
-    fits = _fits(x, cos, sin) and x.ndim == cos.ndim == 4 and cos.dtype == sin.dtype == torch.float64
-    if not fits or cos.shape != sin.shape or cos.stride(3) != 1 or sin.stride(3) != 1:
-        return None
+    if not _turns(x, cos, sin) or _recorded(cos, sin):
+        return otherwise(x, cos, sin, layout)
+    if _recorded(x):
+        turned: Tensor = eager_apply(Turned)(x, cos, sin, layout, otherwise)  # type: ignore[assignment]
+        return turned
+    return _turn(x, cos, sin, layout)
+
+
+class Turned(torch.autograd.Function):
+    """``turn`` where x wants a gradient: of a turn by φ that is the turn by −φ."""
+
+    @staticmethod
+    def forward(x: Tensor, cos: Tensor, sin: Tensor, layout: str, otherwise: Turn) -> Tensor:
+        return _turn(x, cos, sin, layout)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, cos, sin, ctx.layout, ctx.otherwise = inputs
+        ctx.save_for_backward(cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        cos, sin = ctx.saved_tensors
+        grad = grad if grad.stride(-1) == 1 else grad.contiguous()
+        return turn(grad, cos, -sin, ctx.layout, ctx.otherwise), None, None, None, None
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
     *among, pairs = cos.shape
-    if not 2 <= 2 * pairs <= min(x.shape[3], WIDEST) or any(
-        a not in (1, b) for a, b in zip(among, x.shape[:3], strict=True)
-    ):
-        return None
     y = torch.empty_like(x)
     row = _rows(x, y)
     row += (pairs, int(layout == "interleaved"))
@@ -64,6 +92,16 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor | None:
     return y
 
 
+def _turns(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
+    fits = _fits(x, cos, sin) and x.ndim == cos.ndim == 4 and cos.dtype == sin.dtype == torch.float64
+    if not fits or cos.shape != sin.shape or cos.stride(3) != 1 or sin.stride(3) != 1:
+        return False
+    *among, pairs = cos.shape
+    if not 2 <= 2 * pairs <= min(x.shape[3], WIDEST):
+        return False
+    return all(a in (1, b) for a, b in zip(among, x.shape[:3], strict=True))
+
+
 def _fits(x: Tensor, *others: Tensor) -> bool:
     """Whether the library can read x and the others here and now."""
     if x.dtype not in FLOATS or x.device.type != "cpu" or not 1 <= x.ndim <= 4 or not x.shape[-1] or x.stride(-1) != 1:
@@ -71,9 +109,11 @@ def _fits(x: Tensor, *others: Tensor) -> bool:
     every = (x, *others)
     if as_operator(every) or transformed() or any(other.device.type != "cpu" for other in others):
         return False
-    if torch.is_grad_enabled() and any(one.requires_grad for one in every):
-        return False
     return _library.why_not() is None
+
+
+def _recorded(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
 
 
 def _rows(x: Tensor, y: Tensor) -> list[int]:
