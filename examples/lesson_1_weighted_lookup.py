@@ -164,6 +164,7 @@ def draw(found: Found, t: Text) -> Figure:
     places = torch.arange(len(WAISTS), dtype=torch.float32)
     right.bar(places - 0.19, found.product_weights, 0.36, color=ORANGE)
     right.bar(places + 0.19, found.distance_weights, 0.36, color=BLUE)
+    right.text(0.19, 0.015, "10⁻⁸", ha="center", color=BLUE)
     right.set_xticks(places, [f"{waist:g}" for waist in WAISTS])
     right.set(
         xlabel=t("key (waist)", "键（腰围）"),

@@ -38,6 +38,7 @@ class Claim:
     stands      whether the numbers still bear the verdict
     needs       the number that is None where something that the lesson reads is not on this machine, by its path
                 ("trained.treebank"), and what to get
+    timed       times are among its numbers: the page wants them to bear the verdict, the tests do not
     """
 
     documents: str
@@ -47,6 +48,7 @@ class Claim:
     measured: Callable[[Any], Pair]
     stands: Callable[[Any], bool]
     needs: tuple[str, Pair] | None = None
+    timed: bool = False
 
     def lacks(self, found: Any) -> Pair | None:
         """What would have to be there for these numbers."""

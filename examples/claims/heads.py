@@ -105,6 +105,7 @@ SUBJECT: Subject = (
                 and len(set(f.cost_parameters)) == 1
                 and f.cost_training["1024"][6] > 1.5
             ),
+            timed=True,
         ),
         Claim(
             "000",

@@ -41,7 +41,7 @@ def learn(tmp_path: Path) -> Learn:
             assert picture in done.stdout
         figures = json.loads(found.read_text(encoding="utf-8"))
         for claim in [claim for _, group in SUBJECTS for claim in group if claim.lesson == name]:
-            if not claim.lacks(numbers(figures)):
+            if not claim.timed and not claim.lacks(numbers(figures)):
                 claim.check(numbers(figures))
         return figures
 

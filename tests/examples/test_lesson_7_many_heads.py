@@ -33,7 +33,6 @@ def test_figures(learn: Learn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         assert found["cost_weights"][n] == [heads * int(n) ** 2 for heads in found["cost_heads"]]
         for times in (found["cost_forward"][n], found["cost_training"][n]):
             assert times[0] == 1
-            assert times[-1] > 1.2  # 64 times the softmax for as many multiplications
 
     assert found["bound"] == 0.5 + 1 / 16
     assert max(found["both"]["one head"]) < found["bound"]
