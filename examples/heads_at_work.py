@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -129,6 +131,14 @@ def read_treebank(path: Path) -> list[Sentence]:
     return sentences
 
 
+def read_manual() -> list[Sentence]:
+    """Sentences of the manual that every Python carries: of plain words, and with nothing said about relations."""
+    text = " ".join(" ".join(topics.values()).split())
+    sentences = (one.strip(".:;").replace(",", "").split() for one in re.split(r"(?<=[.:;]) ", text))
+    plain = [words for words in sentences if 8 <= len(words) <= 30 and all(word.isalpha() for word in words)]
+    return [Sentence(words, [-1] * len(words), [""] * len(words)) for words in plain[:SENTENCES]]
+
+
 def read_pronouns(path: Path, tokenizer: Any) -> tuple[list[Any], list[dict[str, list[int]]], Tensor]:
     """Of a file of GAP: encoded passages, the tokens of pronoun and names, and whether the nearer name is right."""
     texts: list[Any] = []
@@ -177,14 +187,14 @@ def measure_heads(
     treebank: Path | None,
     pronouns: Path | None,
 ) -> Trained:
-    """Everything about one model. Means are over the treebank, or over the sentence alone where there is none.
+    """Everything about one model. Means are over the treebank, or over Python's manual where there is none.
 
     relations   those that the sentence has: the one that a head follows best is shown
     ties        pairs of its words, from which to which
     """
     model, tokenizer = hw.load(folder).eval(), hw.checkpoints.tokenizer(folder)
     special = torch.tensor([tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")])
-    text = read_treebank(treebank) if treebank else [Sentence(sentence.split(), [], [])]
+    text = read_treebank(treebank) if treebank else read_manual()
     encoded = [tokenizer.encode(one.words, is_pretokenized=True) for one in text]
 
     means, hits, arcs = Means(), [], []

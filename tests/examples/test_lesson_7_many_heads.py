@@ -99,8 +99,9 @@ def test_roles_of_a_published_model(weights: Callable[[str], Path], tmp_path: Pa
     assert found.roles[0][2] == "previous"
     assert found.kinds["previous"][0][2] > 0.99
     assert found.keys[0][2] == pytest.approx(1, abs=0.05)
-    assert found.kinds_alike["previous"] == pytest.approx(1 / 12)
-    assert found.keys_alike == 12
+    assert found.kinds_alike["previous"] == pytest.approx(1 / found.keys_alike, rel=0.2)  # sentences of many lengths
+    assert 10 <= found.keys_alike <= 42  # 8 to 30 words in pieces, [CLS] and [SEP]
+    assert found.sentences == 400
     assert found.ties["that → cat"]["head"] == "1.3"
     assert found.treebank is None
     assert found.pronouns is None
