@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 import headway as hw
+from headway.extras import need
 from headway.files import whole
 from headway.study.charts import BASELINE, COLOURS, FAINT, INK
 
@@ -67,6 +68,13 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=DOCS, metavar="FOLDER", help="for the pictures (default: docs)")
     parser.add_argument("--found", type=Path, metavar="FILE", help="write the numbers here too, as JSON")
     chosen = parser.parse_args(words)
+    if chosen.found and not chosen.found.absolute().parent.is_dir():
+        parser.error(f"--found {chosen.found}: give a file in a folder that there is")
+    try:
+        for module in ("matplotlib", "zhplot"):  # before any work, and not when it comes to drawing
+            need(module, "a lesson", "lessons")
+    except hw.HeadwayError as error:
+        raise SystemExit(str(error)) from None
 
     torch.set_num_threads(1)  # tensors are small here, and threads would wait for one another
     torch.manual_seed(0)
