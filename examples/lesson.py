@@ -180,21 +180,24 @@ def handed(modules: Sequence[nn.Module], call: Callable[[], object]) -> list[tup
 
 
 @torch.no_grad()
-def weights_of_heads(layers: Sequence[hw.nn.MultiHeadAttention], call: Callable[[], object]) -> list[Tensor]:
-    """The weights in layers of attention, none with an encoding of its own, while ``call`` runs.
+def weights_of(layer: hw.nn.MultiHeadAttention, taken: tuple[tuple[Any, ...], dict[str, Any]]) -> Tensor:
+    """The weights [batch, heads, queries, keys] of a layer without an encoding, for what it is ``handed``.
 
-    Of each layer [batch, heads, queries, keys]; layers hand on only what they make of the weights, so these are made
-    again from what the layers are handed.
+    A layer hands on only what it makes of its weights, so they are made again.
     """
-    found = []
-    for layer, ((query, *others), named) in zip(layers, handed(layers, call), strict=True):
-        key = others[0] if others and others[0] is not None else query
-        q, k = (
-            projection(x).unflatten(-1, (layer.num_heads, layer.head_dim)).transpose(1, 2)
-            for projection, x in ((layer.q_proj, query), (layer.k_proj, key))
-        )
-        found.append(hw.attention_weights(q, k, k, mask=named.get("mask"), scale=layer.scale))
-    return found
+    (query, *others), named = taken
+    key = others[0] if others and others[0] is not None else query
+    q, k = (
+        projection(x).unflatten(-1, (layer.num_heads, layer.head_dim)).transpose(1, 2)
+        for projection, x in ((layer.q_proj, query), (layer.k_proj, key))
+    )
+    return hw.attention_weights(q, k, k, mask=named.get("mask"), scale=layer.scale)
+
+
+@torch.no_grad()
+def weights_of_heads(layers: Sequence[hw.nn.MultiHeadAttention], call: Callable[[], object]) -> list[Tensor]:
+    """The weights of each of some layers while ``call`` runs."""
+    return [weights_of(layer, taken) for layer, taken in zip(layers, handed(layers, call), strict=True)]
 
 
 # ---------------------------------------------------------------- tables
