@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -18,6 +21,7 @@ from headway.attention import _call
 from headway.coordinates import Coordinates
 from headway.kernels import KERNELS, Call, Problem
 from headway.kernels import reference as spec
+from headway.kernels.cpu import _library
 
 LENGTHS = (0, 1, 2, 3, 4, 5, 7, 17, 47, 48, 49, 63, 97, 111, 145, 191, 192, 193, 241, 400)
 WIDTHS = (1, 2, 8, 16, 24, 33, 40, 64, 65, 72, 80, 129)
@@ -446,6 +450,40 @@ def _steps(r: random.Random, axis: int) -> T.Steps:
 
 def reasons(case: Case, dtype: torch.dtype) -> list[str]:
     return KERNELS["cpu"].why_not(Problem.of(case.make(dtype, torch.float32).call))
+
+
+Piece = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+ParallelFor = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
+)
+"""torch_parallel_for: begin, end, grain, a function for a piece, its context."""
+
+
+@contextmanager
+def pool_of(parallel_for: Any) -> Iterator[None]:
+    """Inside, the library spreads its work by a function of the test's own."""
+    c, held = _library.load().c, ParallelFor(parallel_for)
+    c.hw_use_pool(ctypes.cast(held, ctypes.c_void_p))
+    try:
+        yield
+    finally:
+        c.hw_use_pool(_library._torch_pool()[0])
+
+
+@contextmanager
+def heads_shared_out() -> Iterator[None]:
+    """Inside, small heads are shared out among workers, as large ones are, though one thread does all of it."""
+
+    def parallel_for(begin: int, end: int, grain: int, piece: int, context: int) -> int:
+        Piece(piece)(begin, end, context)
+        return 0
+
+    with pool_of(parallel_for), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "get_num_threads", lambda: 19)  # which comes out even for no number of heads drawn here
+        yield
+
+
+SHARING = [pytest.param(nullcontext, id="whole heads"), pytest.param(heads_shared_out, id="heads shared out")]
 
 
 def errors(case: Case, dtype: torch.dtype, factor: float = 5.0, units: float = 32.0) -> dict[str, str]:

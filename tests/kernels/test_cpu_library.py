@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import subprocess
@@ -10,12 +9,14 @@ import sys
 import threading
 from array import array
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from cpu_calls import Piece, pool_of
 
 import headway as hw
 from headway import terms as T
@@ -234,11 +235,6 @@ def test_a_roof_of_nothing_is_refused(threads: int, rounds: int) -> None:
 
 # The pool ------------------------------------------------------------------------------------------------------------
 
-Piece = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
-ParallelFor = ctypes.CFUNCTYPE(
-    ctypes.c_int32, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
-)
-
 
 def pieces_last_first(end: int, piece: Any, context: int) -> None:
     for worker in reversed(range(end)):
@@ -267,23 +263,21 @@ POOLS = [pieces_last_first, one_piece, no_piece, pieces_at_once]
 @pytest.fixture
 def give_pool() -> Iterator[Callable[[Any], list[int]]]:
     """Hands the library a pool of the test's own; the list gets the number of workers of each use."""
-    kept: list[Any] = []
+    with ExitStack() as kept:
 
-    def give(pool: Any) -> list[int]:
-        uses: list[int] = []
+        def give(pool: Any) -> list[int]:
+            uses: list[int] = []
 
-        def parallel_for(begin: int, end: int, grain: int, piece: int, context: int) -> int:
-            assert (begin, grain) == (0, 1)
-            uses.append(end)
-            pool(end, Piece(piece), context)
-            return 0
+            def parallel_for(begin: int, end: int, grain: int, piece: int, context: int) -> int:
+                assert (begin, grain) == (0, 1)
+                uses.append(end)
+                pool(end, Piece(piece), context)
+                return 0
 
-        kept.append(ParallelFor(parallel_for))
-        _library.load().c.hw_use_pool(ctypes.cast(kept[-1], ctypes.c_void_p))
-        return uses
+            kept.enter_context(pool_of(parallel_for))
+            return uses
 
-    yield give
-    _library.load().c.hw_use_pool(_library._torch_pool()[0])
+        yield give
 
 
 @built
@@ -300,8 +294,9 @@ def test_the_pool_is_used_and_every_item_is_done_without_it(give_pool: Callable[
 
 @built
 @with_kernel
+@pytest.mark.parametrize("workers", [3, 4])  # 3 do whole heads, 4 share them out
 @pytest.mark.parametrize("pool", POOLS)
-def test_results_do_not_depend_on_the_pool(give_pool: Callable[[Any], list[int]], pool: Any) -> None:
+def test_results_do_not_depend_on_the_pool(give_pool: Callable[[Any], list[int]], pool: Any, workers: int) -> None:
     q, k, v = (torch.randn(2, 3, 200, 16).requires_grad_() for _ in range(3))
     weight, slope, rate, stretch = (torch.rand(size).requires_grad_() for size in ((3, 64), (3, 4), (1,), (1, 200)))
     edges, rates = torch.tensor([0.1, 0.5, 2.0]), torch.linspace(0.001, 1, 64)
@@ -320,13 +315,13 @@ def test_results_do_not_depend_on_the_pool(give_pool: Callable[[Any], list[int]]
     torch.set_num_threads(1)
     try:
         alone = results()
-        torch.set_num_threads(3)
+        torch.set_num_threads(workers)
         uses = give_pool(pool)
         spread = results()
     finally:
         torch.set_num_threads(threads)
     assert uses
-    assert max(uses) <= 3
+    assert max(uses) <= workers
     assert all(torch.equal(a, b) for a, b in zip(alone, spread, strict=True))
 
 

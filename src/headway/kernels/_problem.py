@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,8 +67,7 @@ def _bare(side: Coordinates, start: int | None) -> Coordinates:
     )
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """The facts of one call, without the values of its tensors."""
 
     batch: int

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -112,6 +114,7 @@ class PositionEncoding(nn.Module):
     """Whether a key may be cached after ``prepare``: not where that depends on the total length or on later tokens."""
     reads_input: bool = False
     """Whether ``relocate`` or ``terms`` read q_input and k_input."""
+    _acts: ClassVar[frozenset[str]] = frozenset()
     learning_rate_multiplier: ClassVar[float] = 1.0
     """For the encoding's own parameters, where its paper gives one."""
 
@@ -192,8 +195,11 @@ class PositionEncoding(nn.Module):
     @property
     def acts(self) -> frozenset[str]:
         """The hooks this encoding acts through, of locate, embed, prepare, terms."""
-        kind = type(self)
-        return frozenset([hook for hook, name, idle in IDLE if getattr(kind, name) is not idle])
+        return self._acts
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        cls._acts = frozenset([hook for hook, name, idle in IDLE if getattr(cls, name) is not idle])
 
     def coordinates_for(self, x: Tensor, coordinates: Coordinates | Tensor | None) -> Coordinates:
         """The placed coordinates of x [batch, n, …]: 0 … n − 1 where none are given."""
@@ -265,8 +271,31 @@ def need_width(x: Tensor, name: str, width: int) -> None:
         )
 
 
-def rates(count: int, width: int, base: float, device: torch.device) -> Tensor:
+def constant(make: Callable[..., Tensor], *arguments: Hashable) -> Tensor:
+    """make(*arguments), for tensors that depend on nothing else: made once, so nobody may write to one."""
+    watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+    return make(*arguments) if watched or torch._C._are_functorch_transforms_active() else _made(make, *arguments)
+
+
+@lru_cache(maxsize=64)
+def _made(make: Callable[..., Tensor], *arguments: Hashable) -> Tensor:
+    with torch.inference_mode(False):  # what is made in it could not be saved for a backward pass later
+        return make(*arguments)
+
+
+def numbers(values: tuple[float, ...], device: torch.device | str | None) -> Tensor:
+    """The values in float64; for ``constant``."""
+    return torch.tensor(values, dtype=torch.float64, device=device)
+
+
+def rates(count: int, width: int, base: float | Tensor, device: torch.device) -> Tensor:
     """ω_c = base^(−2c/width), c = 0 … count − 1, in float64."""
+    if isinstance(base, Tensor):
+        return _rates(count, width, base, device)
+    return constant(_rates, count, width, base, device)
+
+
+def _rates(count: int, width: int, base: float | Tensor, device: torch.device) -> Tensor:
     return base ** (-2.0 / width * torch.arange(count, dtype=torch.float64, device=device))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..coordinates import Coordinates
 from ..errors import need_positive
 from ..terms import DistanceBias, Linear
-from ._base import Input, Pair, PositionEncoding, Terms
+from ._base import Input, Pair, PositionEncoding, Terms, constant, numbers
 
 
 class ALiBi(PositionEncoding):
@@ -35,14 +35,13 @@ class ALiBi(PositionEncoding):
         super().__init__()
         need_positive(num_heads=num_heads)
         self.num_heads = num_heads
+        power = 2 ** (num_heads.bit_length() - 1)
+        exponents = [8 * (h + 1) / power if h < power else 4 * (2 * (h - power) + 1) / power for h in range(num_heads)]
+        self._slopes = tuple(2**-exponent for exponent in exponents)
 
     def slopes(self, device: torch.device | str | None = None) -> Tensor:
         """m [num_heads], in float64."""
-        power = 2 ** (self.num_heads.bit_length() - 1)
-        exponents = [
-            8 * (h + 1) / power if h < power else 4 * (2 * (h - power) + 1) / power for h in range(self.num_heads)
-        ]
-        return torch.tensor([2**-exponent for exponent in exponents], dtype=torch.float64, device=device)
+        return constant(numbers, self._slopes, device).clone()
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """The linear bias."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
 from ..terms import DistanceBias, Rows, Steps
-from ._base import Input, Pair, PositionEncoding, Terms, normal
+from ._base import Input, Pair, PositionEncoding, Terms, constant, normal, numbers
 
 
 class T5(PositionEncoding):
@@ -55,7 +55,7 @@ class T5(PositionEncoding):
         far = [bisect.bisect_left(range(max_distance), b, key=self._f) for b in range(1, self.per_side)]
         # Rising in δ: a past distance n keeps its bucket up to and with −n, a future one has it from n on.
         past = [math.nextafter(-n, math.inf) for n in reversed(far)]
-        self._boundaries = past + [float(n) for n in far] if bidirectional else past
+        self._boundaries = (*past, *map(float, far)) if bidirectional else tuple(past)
 
     def _f(self, n: int) -> int:
         B, e = self.per_side, self.per_side // 2
@@ -69,14 +69,12 @@ class T5(PositionEncoding):
 
     def tables(self, coordinates: Coordinates) -> Tensor:
         """The distances at which the next bucket begins, rising."""
-        return torch.tensor(self._boundaries, dtype=torch.float64, device=coordinates.position.device)
+        return constant(numbers, self._boundaries, coordinates.position.device)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """The bias, its buckets put in the order of the distance: far past … 0 … far future."""
-        rows = self.table[:, : self.per_side].flip(1)
-        if self.bidirectional:
-            rows = torch.cat([rows, self.table[:, self.per_side + 1 :]], dim=1)
-        return (DistanceBias(Rows(rows, Steps(self.place(q_at).tables))),)
+        order = constant(_order, self.per_side, self.num_buckets, self.table.device)
+        return (DistanceBias(Rows(self.table.index_select(1, order), Steps(self.place(q_at).tables))),)
 
     def oracle(self, pair: Pair) -> float:
         delta = math.trunc(pair.distance)
@@ -86,3 +84,8 @@ class T5(PositionEncoding):
     @classmethod
     def examples(cls) -> list[PositionEncoding]:
         return [cls(4), cls(6, num_buckets=8, max_distance=20, bidirectional=False)]
+
+
+def _order(per_side: int, buckets: int, device: torch.device) -> Tensor:
+    """The buckets from the far past to the far future."""
+    return torch.tensor([*reversed(range(per_side)), *range(per_side + 1, buckets)], device=device)

@@ -186,8 +186,8 @@ def _requires_grad(part: Any) -> bool:
     return False
 
 
-FEW, SMALL = 4, 1 << 15
-"""Plain float32 attention of more queries than FEW and up to SMALL pairs of tokens is faster in torch's SDPA."""
+FEW, SMALL = 4, 1 << 20
+"""Plain float32 attention of more than FEW queries is left to SDPA below SMALL multiplications in a product."""
 
 
 def _has_amx() -> bool:
@@ -213,9 +213,10 @@ class CpuKernel(Kernel):
             return None
         if p.dtype == torch.bfloat16 and _has_amx():
             return "left to torch's SDPA, which uses this processor's AMX: not measured against it yet"
-        # a compiler would have to tell lengths apart
-        few = p.dtype == torch.float32 and not torch.compiler.is_compiling() and p.n > FEW and p.n * p.m <= SMALL
-        return "left to torch's SDPA, which takes less to start" if few else None
+        if p.dtype != torch.float32 or torch.compiler.is_compiling():  # which would have to tell lengths apart
+            return None
+        small = p.n > FEW and p.batch * p.heads * p.n * p.m * p.head_dim < SMALL
+        return "left to torch's SDPA, which takes less to start" if small else None
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
         opaque = as_operator((call.q, call.k, call.v))

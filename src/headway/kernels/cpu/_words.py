@@ -106,6 +106,15 @@ class Words:
             strides = tuple([0 if size == 1 else step for size, step in zip(x.shape, strides, strict=True)])
         self._tensor(x, ABSENT[:missing] + strides if missing else strides)
 
+    def pair(self, x: Tensor, y: Tensor) -> None:
+        """Both of them by ``broadcast``; in self-attention they are one."""
+        at = len(self.row)
+        self.broadcast(x)
+        if y is x:
+            self.row += self.row[at:]
+        else:
+            self.broadcast(y)
+
     def _tensor(self, x: Tensor, strides: Any) -> None:
         if not x.is_cpu:
             raise HeadwayError(f"q is on the CPU but another tensor of the call on {x.device}: move it there")
@@ -156,10 +165,8 @@ class Words:
             wide = torch.promote_types(q_position.dtype, k_position.dtype)
             q_position, k_position = q_position.to(wide), k_position.to(wide)
         self.row.append(min(q_position.shape[2], k_position.shape[2], MOST_AXES))
-        self.broadcast(q_position)
-        self.broadcast(k_position)
-        self.broadcast(_whole(q.index))
-        self.broadcast(_whole(k.index))
+        self.pair(q_position, k_position)
+        self.pair(_whole(q.index), _whole(k.index))
 
     def mask(self, intervals: tuple[Slots, ...], rest: Mask | None) -> None:
         self.row.append(len(intervals))
@@ -288,8 +295,12 @@ class Words:
             self.parameter(values.stretch[:, None], batch, heads, n)
         elif isinstance(values, Linear):
             self.row += (LINEAR, values.axis)
+            at = len(self.row)
             self.parameter(values.past, heads)
-            self.parameter(values.future, heads)
+            if values.future is values.past and not values.past.requires_grad:
+                self.row += self.row[at:]
+            else:
+                self.parameter(values.future, heads)
         elif isinstance(values, (Log, Power)):
             self.row += (LOG if isinstance(values, Log) else POWER, values.axis)
             self.parameter(values.weight, heads)

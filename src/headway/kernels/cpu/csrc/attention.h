@@ -1,10 +1,19 @@
 // Scores, mask, softmax, forward, backward: attention over blocks of queries and blocks of keys.
 #pragma once
+#include <type_traits>
+
 #include "spans.h"
 #include "tasks.h"
 #include "terms.h"
 
 namespace {
+
+// Calls visit(count, first) for a row of so many vectors, a piece after the other; count is known to the compiler.
+template <int COUNT = 8, class Visit>
+inline void in_pieces(i64 vectors, Visit visit, i64 first = 0) {
+    for (; vectors - first / W >= COUNT; first += COUNT * W) visit(std::integral_constant<int, COUNT>(), first);
+    if constexpr (COUNT > 1) in_pieces<COUNT - 1>(vectors, visit, first);
+}
 
 // 32 bits of good avalanche, as in reference.py
 template <class X>
@@ -55,7 +64,7 @@ struct Attention {
         bool power = frexp(c.scale, &exponent) == 0.5 && !terms.temperature;
         early = Words::PER_WORD == 1 || power;  // in bf16 a rate that is no power of two would be rounded with q
         values = terms.has_values();
-        if (!c.backward) share_out();
+        share_out();
     }
 
     i64 run() {
@@ -67,38 +76,68 @@ struct Attention {
         on_huge_pages(c.dq, item, c.batch, c.heads, c.n, c.d);
         on_huge_pages(c.dk, item, c.batch, c.kv_heads, c.m, c.d);
         on_huge_pages(c.dv_, item, c.batch, c.kv_heads, c.m, c.dv);
-        if (!few) plan.pack();
-        terms.prepare();
-        const i64 heads = c.batch * c.heads;
-        if (few) {
-            hw_parallel(heads * parts, plan.workers, part_item, this);
-            hw_parallel(heads, hw_workers(plan.workers, heads), join_item, this);
-            return 0;
+        terms.set_up();
+        if (!few) plan.look();
+        run_stages();
+        if (plan.spoiled()) {
+            plan.hide_unseen();
+            run_stages();
         }
-        if (!c.backward) {
-            hw_parallel(heads * plan.blocks, plan.workers, forward_item, this);
-            return 0;
-        }
-        const i64 items = tasks.together ? tasks.chunks : tasks.count;
-        hw_parallel(items, hw_workers(plan.workers, items), backward_item, this);
-        tasks.reduce();
-        terms.reduce(tasks.chunks);
+        tasks.finish();
         return 0;
     }
 
   private:
-    // The keys of few queries, in parts whose number depends on sizes alone.
+    void run_stages() {
+        const i64 heads = c.batch * c.heads;
+        hw_stage stages[5];
+        i64 count = 0;
+        auto add = [&](i64 items, hw_task task, void* context) {
+            if (items) stages[count++] = {items, task, context, 0, 0};
+        };
+        if (!few && !plan.own) add(plan.packs(), plan.pack_item, &plan);
+        add(terms.preparations(), terms.prepare_item, &terms);
+        if (few) {
+            add(heads * parts, task<&Attention::attend_part>, this);
+            add(heads, task<&Attention::join>, this);
+        } else if (plan.own) {
+            add(c.batch * c.kv_heads, c.backward ? task<&Attention::backward_own> : task<&Attention::attend_own>, this);
+        } else if (!c.backward) {
+            add(heads * plan.blocks, task<&Attention::attend>, this);
+        } else {
+            add(tasks.together ? tasks.chunks : tasks.count, task<&Attention::backward_item>, this);
+            add(plan.packs(), task<&Attention::reduce_keys>, this);
+        }
+        if (c.backward) {
+            add(terms.reductions(), task<&Attention::reduce_terms>, this);
+        }
+        hw_run(stages, count, plan.workers);
+    }
+
+    template <void (Attention::*DO)(i64 item, Worker& w)>
+    static void task(void* self, i64 item, i64 worker) {
+        Attention& a = *(Attention*)self;
+        if (!a.plan.spoiled()) (a.*DO)(item, a.workers[worker]);
+    }
+
+    void reduce_keys(i64 item, Worker&) { tasks.reduce(item); }
+    void reduce_terms(i64 item, Worker&) { terms.reduce(item, tasks.chunks); }
+
+    // The keys of few queries come in parts whose number depends on sizes alone.
     void share_out() {
-        few = c.n > 0 && c.n <= FEW;
+        few = !c.backward && c.n > 0 && c.n <= FEW;
         const i64 heads = most(1, c.batch * c.heads);
-        straight = Words::PER_WORD > 1 && !few && !values && !c.drop_below;
+        straight = !c.backward && Words::PER_WORD > 1 && !few && !values && !c.drop_below;
         part_blocks = most(2, (plan.key_blocks * heads + 63) / 64);
         parts = most(1, (plan.key_blocks + part_blocks - 1) / part_blocks);
-        if (few) plan.workers = hw_workers(c.threads, heads * parts);
+        if (few)
+            plan.workers = hw_workers(c.threads, heads * parts);
+        else
+            plan.share_out(!tasks.together);
     }
 
     void lay_out() {
-        plan.lay_out(memory, few);
+        if (!few) plan.lay_out(memory);
         if (few) part_sums = memory.take<float>(c.batch * c.heads * parts * c.n * (plan.dvp + 2));
         terms.lay_out(memory, tasks.count);
         if (c.backward) tasks.lay_out(memory);
@@ -175,7 +214,7 @@ struct Attention {
         if (few)
             multiply_few(w, t);
         else
-            multiply<Words>(s, t, plan.kw, w.q, plan.dp, plan.k.panel(plan.head_of(t.b, t.h), 0), w.score);
+            multiply<Words>(s, t, plan.kw, w.q, plan.dp, t.packed->k_panels, w.score);
         if (!early)
             for (i64 r = 0; r < t.rows; r++)
                 for (i64 x = s.from[r]; x < s.to[r]; x += W) store(w.score + r * LD + x, load(w.score + r * LD + x) * w.rate[r]);
@@ -214,18 +253,23 @@ struct Attention {
 
     // ------------------------------------------------------------ forward
 
-    static void forward_item(void* self, i64 item, i64 worker) {
-        Attention& a = *(Attention*)self;
-        Tile t = a.block(item / a.plan.blocks, a.plan.blocks - 1 - item % a.plan.blocks);
-        Worker& w = a.workers[worker];
-        a.start(w, t);
-        a.sweep(w, t, 0, a.c.m);
-        a.finish(w, t);
+    // all the heads that share those keys
+    void attend_own(i64 item, Worker& w) {
+        plan.pack_own(item, &w - workers);
+        for (i64 x = 0; x < plan.group * plan.blocks; x++) attend(item * plan.group * plan.blocks + x, w);
     }
 
-    Tile block(i64 head, i64 number) const {
+    void attend(i64 item, Worker& w) {
+        const Tile t = block(w, item / plan.blocks, plan.blocks - 1 - item % plan.blocks);
+        start(w, t);
+        sweep(w, t, 0, c.m);
+        finish(w, t);
+    }
+
+    Tile block(const Worker& w, i64 head, i64 number) const {
         Tile t = {};
         t.b = head / c.heads, t.h = head % c.heads, t.i0 = number * MB, t.rows = least(MB, c.n - t.i0);
+        if (!few) t.packed = plan.packed + (plan.own ? &w - workers : plan.head_of(t.b, t.h));
         return t;
     }
 
@@ -248,7 +292,7 @@ struct Attention {
 
     // the keys low … high − 1 (of few queries whole blocks): w.out, w.highest and w.total of the rows of a block
     void sweep(Worker& w, Tile t, i64 low, i64 high) const {
-        const i64 dvp = plan.dvp, head = plan.head_of(t.b, t.h), step = few ? NB : NR;
+        const i64 dvp = plan.dvp, step = few ? NB : NR;
         low = most(low, w.ranges.low / step * step), high = least(high, w.ranges.high);
         for (i64 j0 = low; j0 < high; j0 += NB) {
             Cover seen;
@@ -263,7 +307,7 @@ struct Attention {
             }
             i64 keys = words_of(t.c1 - t.c0, Words::PER_WORD), first = (t.j0 + t.c0) / Words::PER_WORD;
             const float* weights = straight ? w.words : as_rows<Words>(w.score + t.c0, LD, t.rows, keys, w.words);
-            const float* v = plan.v.natural + (head * (plan.mp / Words::PER_WORD) + first) * dvp;
+            const float* v = t.packed->v_rows + first * dvp;
             w.spans.template over_keys<Words>(t.rows, dvp / W, keys, weights, v, dvp, w.out);
         }
         if (values) terms.finish_values(w.terms, t, w.out, dvp);
@@ -360,19 +404,17 @@ struct Attention {
 
     // ------------------------------------------------------------ few queries: nothing is packed, keys are shared out
 
-    static void part_item(void* self, i64 item, i64 worker) {
-        Attention& a = *(Attention*)self;
-        Worker& w = a.workers[worker];
+    void attend_part(i64 item, Worker& w) {
         // heads that share keys follow one another, while those are near
-        const i64 shared = item / a.plan.group, number = shared % a.parts;
-        const i64 head = shared / a.parts * a.plan.group + item % a.plan.group, first = number * a.part_blocks * NB;
-        const Tile t = a.block(head, 0);
-        a.start(w, t);
-        a.sweep(w, t, first, least(a.c.m, first + a.part_blocks * NB));
+        const i64 shared = item / plan.group, number = shared % parts;
+        const i64 head = shared / parts * plan.group + item % plan.group, first = number * part_blocks * NB;
+        const Tile t = block(w, head, 0);
+        start(w, t);
+        sweep(w, t, first, least(c.m, first + part_blocks * NB));
         for (i64 r = 0; r < t.rows; r++) {
-            float* to = a.part(head, number, r);
+            float* to = part(head, number, r);
             to[0] = w.highest[r], to[1] = w.total[r];
-            memcpy(to + 2, w.out + r * a.plan.dvp, (size_t)(a.plan.dvp * 4));
+            memcpy(to + 2, w.out + r * plan.dvp, (size_t)(plan.dvp * 4));
         }
     }
 
@@ -381,27 +423,25 @@ struct Attention {
     }
 
     // the parts of a head's keys in their order
-    static void join_item(void* self, i64 item, i64 worker) {
-        Attention& a = *(Attention*)self;
-        Worker& w = a.workers[worker];
-        const Tile t = a.block(item, 0);
+    void join(i64 item, Worker& w) {
+        const Tile t = block(w, item, 0);
         for (i64 r = 0; r < t.rows; r++) {
-            float highest = -INFINITY, total = 0, *out = w.out + r * a.plan.dvp;
-            for (i64 p = 0; p < a.parts; p++) {
-                const float found = a.part(item, p, r)[0];
+            float highest = -INFINITY, total = 0, *out = w.out + r * plan.dvp;
+            for (i64 p = 0; p < parts; p++) {
+                const float found = part(item, p, r)[0];
                 highest = found > highest ? found : highest;
             }
-            memset(out, 0, (size_t)(a.plan.dvp * 4));
-            for (i64 p = 0; p < a.parts; p++) {
-                const float* from = a.part(item, p, r);
+            memset(out, 0, (size_t)(plan.dvp * 4));
+            for (i64 p = 0; p < parts; p++) {
+                const float* from = part(item, p, r);
                 if (from[1] == 0) continue;
                 const float factor = from[0] == highest ? 1 : expf(from[0] - highest);
                 total += from[1] * factor;
-                add_scaled(out, from + 2, factor, a.plan.dvp);
+                add_scaled(out, from + 2, factor, plan.dvp);
             }
             w.highest[r] = highest, w.total[r] = total;
         }
-        a.finish(w, t);
+        finish(w, t);
     }
 
     // q·kᵀ of a tile, each key read once where it lies
@@ -429,8 +469,8 @@ struct Attention {
     void gather_few(Worker& w, const Tile& t) const {
         typedef typename T::type type;
         const i64 h = t.h / plan.group, dvp = plan.dvp;
+        const i64 far = c.v.stride[2];
         const bool in_place = c.v.stride[3] == 1 && c.dv % W == 0;
-        constexpr int HELD = 4;
         for (i64 r = 0; r < t.rows; r++) {
             const float* weight = w.score + r * LD;
             float* out = w.out + r * dvp;
@@ -442,44 +482,43 @@ struct Attention {
                 }
                 continue;
             }
-            for (i64 i = 0; i < dvp; i += HELD * W) {
-                const i64 vectors = least(HELD, (dvp - i) / W);
-                vf sums[HELD];
-                for (i64 v = 0; v < HELD; v++) sums[v] = v < vectors ? load(out + i + v * W) : vf{};
-                for (i64 x = t.c0; x < t.c1; x++) {
+            in_pieces(dvp / W, [&](auto count, i64 i) {
+                vf sums[count] = {};
+                const type* value = c.v.template at<type>(t.b, h, t.j0 + t.c0, i);
+                for (i64 x = t.c0; x < t.c1; x++, value += far) {
                     if (weight[x] == 0) continue;
-                    const type* value = c.v.template at<type>(t.b, h, t.j0 + x, i);
-                    if (vectors == HELD) {
-                        for (i64 v = 0; v < HELD; v++) sums[v] += load_as_floats<T>(value + v * W) * weight[x];
-                    } else {
-                        for (i64 v = 0; v < vectors; v++) sums[v] += load_as_floats<T>(value + v * W) * weight[x];
-                    }
+                    const vf factor = all(weight[x]);
+                    for (i64 v = 0; v < count; v++) sums[v] += load_as_floats<T>(value + v * W) * factor;
                 }
-                for (i64 v = 0; v < vectors; v++) store(out + i + v * W, sums[v]);
-            }
+                for (i64 v = 0; v < count; v++) add_to(out + i + v * W, (const float*)&sums[v], W);
+            });
         }
     }
 
     // ------------------------------------------------------------ backward
 
-    static void backward_item(void* self, i64 item, i64 worker) {
-        Attention& a = *(Attention*)self;
-        const i64 heads = a.c.heads;
-        const i64 chunks = a.tasks.chunks;
-        if (!a.tasks.together) return a.backward_task(a.workers[worker], item / chunks / heads, item / chunks % heads, item % chunks);
-        for (i64 b = 0; b < a.c.batch; b++)
-            for (i64 h = 0; h < heads; h++) a.backward_task(a.workers[worker], b, h, item);
+    void backward_own(i64 item, Worker& w) {
+        plan.pack_own(item, &w - workers);
+        for (i64 x = 0; x < plan.group * tasks.chunks; x++) backward_item(item * plan.group * tasks.chunks + x, w);
+        for (i64 block = 0; block < plan.key_blocks; block++) tasks.reduce(item * plan.key_blocks + block);
+    }
+
+    void backward_item(i64 item, Worker& w) {
+        const i64 heads = c.heads, chunks = tasks.chunks;
+        if (!tasks.together) return backward_task(w, item / chunks / heads, item / chunks % heads, item % chunks);
+        for (i64 b = 0; b < c.batch; b++)
+            for (i64 h = 0; h < heads; h++) backward_task(w, b, h, item);
     }
 
     void backward_task(Worker& w, i64 b, i64 h, i64 chunk) const {
         const i64 task = tasks.number(b, h, chunk);
         tasks.begin(task);
         terms.begin_task(task);
-        tasks.blocks(chunk, [&](i64 number) { backward(w, block(b * c.heads + h, number), task); });
+        tasks.blocks(chunk, [&](i64 number) { backward(w, block(w, b * c.heads + h, number), task); });
     }
 
     void backward(Worker& w, Tile t, i64 task) const {
-        const i64 dp = plan.dp, dvp = plan.dvp, head = plan.head_of(t.b, t.h), pairs = words_of(t.rows, Words::PER_WORD);
+        const i64 dp = plan.dp, dvp = plan.dvp, pairs = words_of(t.rows, Words::PER_WORD);
         row_ranges(c, t.b, t.i0, t.rows, w.ranges);
         load_rates(w, t);
         load_gradients(w, t, task);
@@ -503,7 +542,7 @@ struct Attention {
             if (!reaches(w, t, j0, seen)) continue;
             const i64 end = up(t.c1, NR), keys = end - t.c0, key_words = words_of(keys, Words::PER_WORD);
             scores(w, t, seen, task);
-            multiply<Words>(w.spans, t, plan.vw, g, dvp, plan.v.panel(head, 0), w.d_score);
+            multiply<Words>(w.spans, t, plan.vw, g, dvp, t.packed->v_panels, w.d_score);
             if (values) terms.add_value_products(w.terms, t, w.d_score, task);
             weigh(w, t, end);
             tasks.touch(task, j0 + t.c0, j0 + end);
@@ -515,7 +554,7 @@ struct Attention {
             terms.take(w.terms, t, w.d_score, w.rate, w.heat, dk, task);
             if (wants_dq) {
                 const float* grads = as_rows<Words>(w.d_score + t.c0, LD, t.rows, key_words, w.words);
-                const float* k = plan.k.natural + (head * plan.mp + j0 + t.c0) / Words::PER_WORD * dp;
+                const float* k = t.packed->k_rows + (j0 + t.c0) / Words::PER_WORD * dp;
                 w.spans.template over_keys<Words>(t.rows, dp / W, key_words, grads, k, dp, w.out);
             }
             if (dk) {

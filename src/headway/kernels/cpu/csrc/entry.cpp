@@ -2,6 +2,7 @@
 //
 // Compiled once, for any processor of the target. hw_* below are the only names that the library exports.
 #include <pthread.h>
+#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -96,21 +97,35 @@ parallel_for usable_pool() {
 }
 
 struct Job {
-    hw_task task;
-    void* context;
-    int64_t items, next;
+    hw_stage* stages;
+    int64_t count;
 };
 
-void work(Job* job, int64_t worker) {
-    for (;;) {
-        int64_t item = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED);
-        if (item >= job->items) return;
-        job->task(job->context, item, worker);
+// Items are taken by workers that run, so that one who waits for them waits for a thread at work.
+void wait_for(const hw_stage& stage) {
+    for (int64_t turn = 0; __atomic_load_n(&stage.done, __ATOMIC_ACQUIRE) < stage.items; turn++) {
+        if (turn > 2000) sched_yield();
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    }
+}
+
+void work(const Job* job, int64_t worker) {
+    for (int64_t i = 0; i < job->count; i++) {
+        hw_stage& stage = job->stages[i];
+        for (;;) {
+            const int64_t item = __atomic_fetch_add(&stage.next, 1, __ATOMIC_RELAXED);
+            if (item >= stage.items) break;
+            stage.task(stage.context, item, worker);
+            __atomic_fetch_add(&stage.done, 1, __ATOMIC_RELEASE);
+        }
+        if (i + 1 < job->count) wait_for(stage);
     }
 }
 
 // A thread given several pieces works as the first of them and leaves nothing to the others.
-void piece(int64_t begin, int64_t, void* job) { work((Job*)job, begin); }
+void piece(int64_t begin, int64_t, void* job) { work((const Job*)job, begin); }
 
 bool there(int64_t isa) { return isa >= 0 && isa <= best && COMPILED[isa].run; }
 
@@ -121,10 +136,12 @@ extern "C" int64_t hw_workers(int64_t threads, int64_t items) {
     return workers < 1 || !usable_pool() ? 1 : workers;
 }
 
-extern "C" void hw_parallel(int64_t items, int64_t workers, hw_task task, void* context) {
-    Job job = {task, context, items, 0};
-    parallel_for spread = workers > 1 && items > 1 ? usable_pool() : NULL;
-    if (spread) spread(0, workers, 1, piece, &job);
+extern "C" void hw_run(hw_stage* stages, int64_t count, int64_t workers) {
+    const Job job = {stages, count};
+    int64_t most = 0;
+    for (int64_t i = 0; i < count; i++) most = stages[i].items > most ? stages[i].items : most;
+    parallel_for spread = workers > 1 && most > 1 ? usable_pool() : NULL;
+    if (spread) spread(0, workers, 1, piece, (void*)&job);
     work(&job, 0);  // everything where there is no pool, or what a pool that failed has left
 }
 

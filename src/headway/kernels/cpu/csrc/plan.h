@@ -96,22 +96,21 @@ class Memory {
 
 Memory::Piece* Memory::spare_ = nullptr;
 
-// Keys or values of all rows of the batch and heads, packed for products.
+// Keys and values of one head, packed for products
 struct Packed {
-    i64 words, width, rows;
-    float* panels;   // [batch·kv_heads][rows / NR][words][NR]: Kᵀ as the B of q·kᵀ
-    float* natural;  // [batch·kv_heads][rows / PER_WORD][width]: the B of a product over keys
-    float* panel(i64 head, i64 row) const { return panels + (head * (rows / NR) + row / NR) * words * NR; }
+    float *k_panels, *v_panels;  // [mp / NR][words][NR]: Kᵀ as the B of q·kᵀ
+    float *k_rows, *v_rows;      // [mp / PER_WORD][width]: the B of a product over keys
+    uint8_t* seen;               // [mp], filled where something is not finite: which keys some query may see
+    bool hidden;                 // the others are zeros, for 0·NaN is NaN
 };
 
 template <class T, class Words>
 struct Plan {
     const Call& c;
     const i64 group, blocks, key_blocks, mp, dp, dvp, kw, vw;
-    i64 workers;
-    Packed k, v;
-    uint8_t* seen;         // [batch·kv_heads][m], filled where k or v holds something not finite
-    uint8_t* odd;          // [batch·kv_heads]: whether they do
+    i64 workers = 1;
+    bool own = false;          // a worker packs a head for itself alone and does all of it, while that is near
+    Packed* packed = nullptr;  // of all heads; or of those that workers have at hand
 
     explicit Plan(const Call& call)
         : c(call),
@@ -122,53 +121,71 @@ struct Plan {
           dp(up(call.d, W)),
           dvp(up(call.dv, W)),
           kw(words_of(call.d, Words::PER_WORD)),
-          vw(words_of(call.dv, Words::PER_WORD)),
-          workers(hw_workers(call.threads, most(1, call.batch * call.heads * blocks))) {}
+          vw(words_of(call.dv, Words::PER_WORD)) {}
 
-    void lay_out(Memory& memory, bool few) {
-        if (few) return;
-        i64 heads = c.batch * c.kv_heads;
-        k = Packed{kw, dp, mp, memory.take<float>(heads * mp * kw), nullptr};
-        v = Packed{vw, dvp, mp, nullptr, nullptr};
-        if (c.backward) {
-            k.natural = memory.take<float>(heads * (mp / Words::PER_WORD) * dp);
-            v.panels = memory.take<float>(heads * mp * vw);
-        } else {
-            v.natural = memory.take<float>(heads * (mp / Words::PER_WORD) * dvp);
-        }
-        seen = memory.take<uint8_t>(heads * mp);
-        odd = memory.take<uint8_t>(heads * key_blocks);
-        packers = hw_workers(c.threads, heads * key_blocks);
-        scratch = memory.take<float>(packers * scratch_floats());
+    // Heads are given out whole where they are small and come out even.
+    void share_out(bool whole) {
+        const i64 threads = hw_workers(c.threads, c.threads), heads = c.batch * c.kv_heads;
+        const i64 bytes = 4 * mp * (kw + dvp + (c.backward ? dp + vw : 0));
+        own = whole && bytes <= ((i64)512 << 10) && 10 * heads >= 9 * up(heads, threads);
+        workers = hw_workers(c.threads, own ? heads : most(c.batch * c.heads * blocks, packs()));
     }
+
+    void lay_out(Memory& memory) {
+        const i64 slots = own ? workers : c.batch * c.kv_heads;
+        Packed spare, *found = memory.take<Packed>(slots);
+        for (i64 i = 0; i < slots; i++) {
+            Packed& p = found ? found[i] : spare;
+            p = {memory.take<float>(mp * kw), nullptr, nullptr, nullptr, memory.take<uint8_t>(mp), false};
+            if (c.backward) {
+                p.k_rows = memory.take<float>(mp / Words::PER_WORD * dp);
+                p.v_panels = memory.take<float>(mp * vw);
+            } else {
+                p.v_rows = memory.take<float>(mp / Words::PER_WORD * dvp);
+            }
+        }
+        packed = found;
+        scratch = memory.take<float>(workers * scratch_floats());
+    }
+
+    i64 packs() const { return c.batch * c.kv_heads * key_blocks; }
 
     i64 head_of(i64 b, i64 h) const { return b * c.kv_heads + h / group; }
 
-    bool sees(i64 b, i64 h, i64 j) const { return !zeroing || seen[head_of(b, h) * mp + j]; }
+    // Whether keys or values hold what is not finite, and what is not seen has to be hidden: then what follows packing
+    // does nothing, and after `hide_unseen` all has to be done again.
+    bool spoiled() const { return !own && !hidden && __atomic_load_n(&odd, __ATOMIC_RELAXED); }
 
-    void pack() {
-        i64 items = c.batch * c.kv_heads * key_blocks;
-        hw_parallel(items, packers, pack_item, this);
-        bool any = false;
-        for (i64 i = 0; i < items; i++) any |= odd[i];
+    // before packing: keys that are not packed
+    void look() {
         for (i64 i = 0; i < c.terms; i++)
-            if (c.term[i].kind == RELATIVE_QUERIES && c.term[i].other.there()) any |= !finite(c.term[i].other, c.term[i].width);
-        if (!any) return;
-        // what no query may see is zeroed, for 0·NaN is NaN
-        for (i64 b = 0; b < c.batch; b++)
-            for (i64 h = 0; h < c.kv_heads; h++) {
-                uint8_t* keys = seen + (b * c.kv_heads + h) * mp;
-                memset(keys, 0, (size_t)mp);
-                for (i64 g = 0; g < group; g++) visible(c, b, h * group + g, keys);
-            }
-        zeroing = true;
-        hw_parallel(items, packers, pack_item, this);
+            if (c.term[i].kind == RELATIVE_QUERIES && c.term[i].other.there()) odd |= !finite(c.term[i].other, c.term[i].width);
+    }
+
+    void hide_unseen() {
+        for (i64 head = 0; head < c.batch * c.kv_heads; head++) hide_unseen(packed[head], head);
+        hidden = true;
+    }
+
+    static void pack_item(void* plan, i64 item, i64 worker) {
+        Plan& self = *(Plan*)plan;
+        const i64 head = item / self.key_blocks;
+        if (!self.pack_block(self.packed[head], head, item % self.key_blocks, worker)) __atomic_store_n(&self.odd, true, __ATOMIC_RELAXED);
+    }
+
+    void pack_own(i64 head, i64 worker) {
+        Packed& p = packed[worker];
+        p.hidden = false;
+        bool finite = !odd;
+        for (i64 block = 0; block < key_blocks; block++) finite &= pack_block(p, head, block, worker);
+        if (finite) return;
+        hide_unseen(p, head);
+        for (i64 block = 0; block < key_blocks; block++) pack_block(p, head, block, worker);
     }
 
   private:
     float* scratch;
-    i64 packers = 1;
-    bool zeroing = false;
+    bool odd = false, hidden = false;
     i64 scratch_floats() const { return (NR + 2) * (most(dp, dvp) + W) * 2 + 256; }
 
     bool finite(const Tensor& keys, i64 width) const {
@@ -180,39 +197,44 @@ struct Plan {
         return odd == 0;
     }
 
-    static void pack_item(void* plan, i64 item, i64 worker) { ((Plan*)plan)->pack_block(item, worker); }
-
-    void pack_block(i64 item, i64 worker) {
-        i64 head = item / key_blocks, block = item % key_blocks;
-        bool finite = true;
-        float* x = scratch + worker * scratch_floats();
-        for (i64 row = block * NB; row < (block + 1) * NB; row += NR) {
-            finite &= pack_panel(c.k, head, row, c.d, kw, k, x);
-            finite &= pack_panel(c.v, head, row, c.dv, vw, v, x);
-        }
-        odd[item] = !finite;
+    void hide_unseen(Packed& p, i64 head) const {
+        memset(p.seen, 0, (size_t)mp);
+        for (i64 g = 0; g < group; g++) visible(c, head / c.kv_heads, head % c.kv_heads * group + g, p.seen);
+        p.hidden = true;
     }
 
-    bool pack_panel(const Tensor& t, i64 head, i64 row, i64 d, i64 words, Packed& to, float* x) {
-        i64 ld = to.width, rows = most(0, least(NR, c.m - row));
+    // whether all of it is finite
+    bool pack_block(const Packed& p, i64 head, i64 block, i64 worker) const {
+        bool finite = true;
+        float* x = scratch + worker * scratch_floats();
+        for (i64 row = block * NB; row < least((block + 1) * NB, up(c.m, NR)); row += NR) {
+            finite &= pack_panel(p, c.k, head, row, c.d, kw, p.k_panels, p.k_rows, dp, x);
+            finite &= pack_panel(p, c.v, head, row, c.dv, vw, p.v_panels, p.v_rows, dvp, x);
+        }
+        return finite;
+    }
+
+    bool pack_panel(const Packed& p, const Tensor& t, i64 head, i64 row, i64 d, i64 words, float* panels, float* natural, i64 ld, float* x) const {
+        const i64 rows = most(0, least(NR, c.m - row));
         float* bits = x + NR * (ld + W);
-        float* natural = to.natural ? to.natural + (head * mp + row) / Words::PER_WORD * ld : nullptr;
+        if (panels) panels += row * words;
+        if (natural) natural += row / Words::PER_WORD * ld;
         if (natural && Words::PER_WORD == 1) x = natural;
 #if defined(__AVX512BF16__)
-        if (Words::PER_WORD > 1 && t.stride[3] == 1 && t.stride[2] % 2 == 0 && d == ld && rows == NR && !zeroing) {
+        if (Words::PER_WORD > 1 && t.stride[3] == 1 && t.stride[2] % 2 == 0 && d == ld && rows == NR && !p.hidden) {
             const uint16_t* from = t.at<uint16_t>(head / c.kv_heads, head % c.kv_heads, row);  // words as they lie there
             const bool finite = pair_rows(from, t.stride[2], NR, d, natural);
-            if (to.panels) transpose((const float*)from, t.stride[2] / 2, words, to.panel(head, row));
+            if (panels) transpose((const float*)from, t.stride[2] / 2, words, panels);
             return finite;
         }
 #endif
         bool finite = load_rows<T>(t, head / c.kv_heads, head % c.kv_heads, row, rows, d, x, ld, ld);
         if (rows < NR) memset(x + rows * ld, 0, (size_t)((NR - rows) * ld * 4));
-        if (zeroing)
+        if (p.hidden)
             for (i64 r = 0; r < rows; r++)
-                if (!seen[head * mp + row + r]) memset(x + r * ld, 0, (size_t)(ld * 4));
+                if (!p.seen[row + r]) memset(x + r * ld, 0, (size_t)(ld * 4));
         if (natural) as_pairs<Words>(x, ld, NR, ld, natural, ld);
-        if (to.panels) transpose(as_rows<Words>(x, ld, NR, words, bits), ld, words, to.panel(head, row));
+        if (panels) transpose(as_rows<Words>(x, ld, NR, words, bits), ld, words, panels);
         return finite;
     }
 };

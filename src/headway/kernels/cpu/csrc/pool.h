@@ -5,11 +5,25 @@
 // worker is 0 … workers − 1 and belongs to one thread at a time: scratch memory can be kept by it
 typedef void (*hw_task)(void* context, int64_t item, int64_t worker);
 
+// Items that may be done in any order and at once
+struct hw_stage {
+    int64_t items;
+    hw_task task;
+    void* context;
+    int64_t next, done;  // 0 at first
+};
+
 extern "C" {
 
-// How many workers hw_parallel will have at most; 1 after a fork or without a pool.
+// How many workers hw_run will have at most; 1 after a fork or without a pool.
 int64_t hw_workers(int64_t threads, int64_t items);
 
-// Runs every item once; each worker takes the next from one counter, so no result may depend on who takes which.
-void hw_parallel(int64_t items, int64_t workers, hw_task task, void* context);
+// Runs the stages in their order, every item once: no item begins before all of the stages before have ended. Each
+// worker takes the next item from one counter, so no result may depend on who takes which.
+void hw_run(hw_stage* stages, int64_t count, int64_t workers);
+}
+
+inline void hw_parallel(int64_t items, int64_t workers, hw_task task, void* context) {
+    hw_stage stage = {items, task, context, 0, 0};
+    hw_run(&stage, 1, workers);
 }

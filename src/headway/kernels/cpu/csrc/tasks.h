@@ -66,11 +66,25 @@ struct Tasks {
         }
     }
 
-    // the gradients of keys and values from the sums of all tasks
-    void reduce() {
-        const i64 items = c.batch * c.kv_heads * plan.key_blocks;
-        hw_parallel(items, hw_workers(plan.workers, items), reduce_item, this);
-        reduce_sink();
+    // the gradients of a block of keys and values from the sums of all tasks
+    void reduce(i64 item) const {
+        const i64 head = item / plan.key_blocks, block = item % plan.key_blocks;
+        if (dk) reduce(c.dk, dk, head, block, plan.dp, c.d);
+        if (dv) reduce(c.dv_, dv, head, block, plan.dvp, c.dv);
+    }
+
+    // those of sinks
+    void finish() const {
+        for (i64 i = 0; i < c.terms; i++) {
+            const Tensor& grad = c.term[i].values_grad;
+            if (c.term[i].kind != SINK || !grad.there()) continue;
+            for (i64 h = 0; h < c.heads; h++) {
+                double total = 0;  // of a sink that takes no part, too
+                for (i64 b = 0; b < c.batch && !c.partial; b++)
+                    for (i64 x = 0; x < chunks; x++) total += d_sink[number(b, h, x)];
+                *grad.template at<float>(h) = (float)total;
+            }
+        }
     }
 
   private:
@@ -98,13 +112,6 @@ struct Tasks {
         return true;
     }
 
-    static void reduce_item(void* self, i64 item, i64) {
-        Tasks& t = *(Tasks*)self;
-        const i64 head = item / t.plan.key_blocks, block = item % t.plan.key_blocks;
-        if (t.dk) t.reduce(t.c.dk, t.dk, head, block, t.plan.dp, t.c.d);
-        if (t.dv) t.reduce(t.c.dv_, t.dv, head, block, t.plan.dvp, t.c.dv);
-    }
-
     void reduce(const Tensor& to, float* sums, i64 head, i64 block, i64 width, i64 d) const {
         const i64 b = head / c.kv_heads, h = head % c.kv_heads, first = number(b, h * plan.group, 0);
         const i64 rows = least(NB, c.m - block * NB);
@@ -119,19 +126,6 @@ struct Tasks {
         }
         if (!total) memset(total = sums + (first * plan.mp + block * NB) * width, 0, (size_t)(rows * width * 4));
         for (i64 r = 0; r < rows; r++) store_row<T>(to, b, h, block * NB + r, d, total + r * width);
-    }
-
-    void reduce_sink() const {
-        for (i64 i = 0; i < c.terms; i++) {
-            const Tensor& grad = c.term[i].values_grad;
-            if (c.term[i].kind != SINK || !grad.there()) continue;
-            for (i64 h = 0; h < c.heads; h++) {
-                double total = 0;  // of a sink that takes no part, too
-                for (i64 b = 0; b < c.batch && !c.partial; b++)
-                    for (i64 x = 0; x < chunks; x++) total += d_sink[number(b, h, x)];
-                *grad.template at<float>(h) = (float)total;
-            }
-        }
     }
 };
 

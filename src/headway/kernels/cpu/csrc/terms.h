@@ -71,7 +71,8 @@ struct Terms {
         scratch = memory.take<float>(plan.workers * scratch_floats());
     }
 
-    void prepare() {
+    // before all stages
+    void set_up() {
         for (i64 i = 0; i < axes; i++) {
             Axis& a = axis[i];
             for (i64 b = 0; b < (a.q_batch ? c.batch : 1); b++)
@@ -81,12 +82,18 @@ struct Terms {
                 runs_of(c, c.k_position, b, a.number, c.m, a.run + b * a.k_batch);
             }
         }
-        i64 items = 0;
-        for (i64 i = 0; i < count; i++) items += items_of(spoken[i]);
         for (i64 i = 0; i < count; i++)
             if (is_waves(spoken[i])) spoken[i].waves.begin(*spoken[i].t);
-        hw_parallel(items, hw_workers(plan.workers, items), prepare_item, this);
     }
+
+    // items of `prepare_item`
+    i64 preparations() const {
+        i64 items = 0;
+        for (i64 i = 0; i < count; i++) items += items_of(spoken[i]);
+        return items;
+    }
+
+    static void prepare_item(void* terms, i64 item, i64 worker) { ((Terms*)terms)->prepare_one(item, worker); }
 
     // ------------------------------------------------------------ memory of a worker
 
@@ -226,7 +233,7 @@ struct Terms {
             } else if (term.kind == TOKEN_KEYS) {
                 for (i64 x = t.c0; x < t.c1; x++) {
                     float value = *term.values.template at<float>(t.b, t.h, t.j0 + x);
-                    w.row[x] = plan.sees(t.b, t.h, t.j0 + x) ? value : 0;
+                    w.row[x] = t.sees(t.j0 + x) ? value : 0;
                 }
                 for (i64 r = 0; r < t.rows; r++) add_to(score + r * LD + t.c0, w.row + t.c0, t.c1 - t.c0);
             } else if (term.kind == DENSE) {
@@ -398,14 +405,12 @@ struct Terms {
     // ------------------------------------------------------------ after all tiles
 
     // the sums of all tasks of a head, in their order: task = (b·heads + h)·chunks + chunk
-    void reduce(i64 chunks) {
-        chunks_ = chunks;
-        hw_parallel(count * c.heads, hw_workers(plan.workers, count * c.heads), reduce_item, this);
-    }
+    void reduce(i64 item, i64 chunks) { write_gradients(spoken[item / c.heads], item % c.heads, chunks, plan.mp); }
+
+    i64 reductions() const { return count * c.heads; }
 
   private:
     float* scratch = nullptr;
-    i64 chunks_ = 1;
 
     i64 scratch_floats() const {
         i64 widest = 0;
@@ -463,8 +468,6 @@ struct Terms {
         if (s.t->kind == DISTANCE && s.dense) return s.strip_head ? c.heads : 1;
         return is_relative(*s.t) ? s.heads * (s.padded / NR) : 0;
     }
-
-    static void prepare_item(void* terms, i64 item, i64 worker) { ((Terms*)terms)->prepare_one(item, worker); }
 
     void prepare_one(i64 item, i64 worker) {
         i64 i = 0;
@@ -624,7 +627,7 @@ struct Terms {
         else
             load_rows<T>(c.k, t.b, t.h / plan.group, first, real, term.width, ring.own, s.width, s.width);
         for (i64 x = 0; x < keys; x++)
-            if (x >= real || !plan.sees(t.b, t.h, first + x)) memset(ring.own + x * s.width, 0, (size_t)(s.width * 4));
+            if (x >= real || !t.sees(first + x)) memset(ring.own + x * s.width, 0, (size_t)(s.width * 4));
         ring.first = ring.last = 0;
         edges<Words>(s, t.h, keys, ring);
     }
@@ -660,14 +663,6 @@ struct Terms {
         float* to = (term.other.there() ? s.key_sums + task * plan.mp * s.width : dk) + (t.j0 + t.c0) * s.width;
         for (i64 x = 0; x < keys; x++) add_to(to + x * s.width, ring.own_grad + x * s.width, s.width);
     }
-
-    // ------------------------------------------------------------ sums
-
-    static void reduce_item(void* terms, i64 item, i64) {
-        Terms& self = *(Terms*)terms;
-        write_gradients(self.spoken[item / self.c.heads], item % self.c.heads, self.chunks_, self.plan.mp);
-    }
-
 };
 
 }  // namespace

@@ -10,6 +10,8 @@ constexpr i64 PAD = NB + MB + W;  // the distances of a tile fit into it
 
 struct Tile {
     i64 b, h, i0, rows, j0, c0, c1;
+    const Packed* packed;  // its keys and values, or null
+    bool sees(i64 j) const { return !packed || !packed->hidden || packed->seen[j]; }  // whether some query does
 };
 
 // whole positions on one axis
