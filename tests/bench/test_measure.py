@@ -36,7 +36,9 @@ def test_sides_run_in_turn_and_medians_are_given(monkeypatch: pytest.MonkeyPatch
     runs = {"slow": lambda: (order.append("slow"), slow()), "quick": lambda: (order.append("quick"), quick())}
     found, rounds = in_turn(runs, seconds=0.0, least=3)
     assert rounds == 3
-    assert order == ["slow", "quick"] * 4  # the first turn is a warm-up
+    turns = [set(order[i : i + 2]) for i in range(0, 8, 2)]  # the first is a warm-up
+    assert turns == [{"slow", "quick"}] * 4
+    assert order[::2] != ["slow"] * 4, "nobody always comes first"
     assert found == pytest.approx({"slow": 200.0, "quick": 10.0})
 
 
@@ -91,7 +93,6 @@ def test_the_roof_is_measured_in_turn(tiny: Plan, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(_library, "why_not", lambda: None)
     monkeypatch.setattr(_library, "roof", loop)
-    monkeypatch.setattr(machine, "BURST", 0.0)
     row = measure.measure(Case(n=16, head_dim=8), replace(tiny, rounds=4), Roof(), None)
     assert row["roof_gflops"] > 0
     assert ROOF not in row["ms"]
@@ -99,10 +100,19 @@ def test_the_roof_is_measured_in_turn(tiny: Plan, monkeypatch: pytest.MonkeyPatc
     assert {kind for kind, _, _ in asked} == {_library.FLOAT32}
 
 
+def test_the_roof_does_what_the_case_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_library, "why_not", lambda: None)
+    monkeypatch.setattr(_library, "roof", lambda kind, threads, rounds: 1000.0 * rounds)
+    roof = Roof()
+    for flop, wanted in ((1.0, 5e7), (2e8, 2e8), (1e12, 1e9)):
+        run, done = roof.burst("float32", flop)
+        assert run() == done == wanted
+
+
 def test_without_the_library_there_is_no_roof_and_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_library, "why_not", lambda: "no compiler was there")
     roof = Roof()
-    assert roof.burst("float32") is None
+    assert roof.burst("float32", 1e8) is None
     assert "no compiler was there" in roof.why_not
 
 

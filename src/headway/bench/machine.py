@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -15,8 +14,8 @@ import torch
 from ..errors import HeadwayError
 from ..kernels.cpu import _library
 
-BURST = 5e-3
-"""Seconds that one run of the register-only loop takes, about."""
+BURST = 5e7, 1e9
+"""Floating-point operations of one run of the register-only loop, at least and at most."""
 
 KINDS = {"float32": _library.FLOAT32, "bfloat16": _library.BFLOAT16}
 """What the loop multiplies: float32, or pairs of bfloat16."""
@@ -76,25 +75,24 @@ class Roof:
     def __init__(self) -> None:
         missing = _library.why_not()
         self.why_not = f"No share of the roof, which the cpu kernel measures: {missing}" if missing else ""
-        self._rounds: dict[str, int] = {}
+        self._flop: dict[str, float] = {}
 
-    def burst(self, dtype: str) -> tuple[Callable[[], float], float] | None:
-        """One run of the loop on all of torch's threads, and the operations it does; None where there is no loop."""
+    def burst(self, dtype: str, flop: float) -> tuple[Callable[[], float], float] | None:
+        """One run of the loop on all of torch's threads, and the operations it does; None where there is no loop.
+
+        They are as many as the case has, within BURST: after a long burst caches are cold for whoever comes next.
+        """
         if self.why_not or dtype not in KINDS:
             return None
 
-        def run() -> float:
-            return _library.roof(KINDS[dtype], torch.get_num_threads(), self._rounds.get(dtype, 1))
+        def run(rounds: int) -> float:
+            return _library.roof(KINDS[dtype], torch.get_num_threads(), rounds)
 
         try:
-            while dtype not in self._rounds or self._seconds(run) < BURST:
-                self._rounds[dtype] = 2 * self._rounds.get(dtype, 1)
-            return run, run()
+            if dtype not in self._flop:
+                self._flop[dtype] = run(1024) / 1024
+            least, most = BURST
+            rounds = max(1, round(min(max(flop, least), most) / self._flop[dtype]))
+            return lambda: run(rounds), run(rounds)
         except HeadwayError:  # an instruction set without this dtype
             return None
-
-    @staticmethod
-    def _seconds(run: Callable[[], float]) -> float:
-        began = time.perf_counter()
-        run()
-        return time.perf_counter() - began

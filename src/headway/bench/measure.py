@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping
 from statistics import median
@@ -48,7 +49,7 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
         if name in results:
             agree(f"{found.kernel} and {name} on {case}", case.dtype, map(shaped, results[OURS][:3]), results[name][:3])
     results.clear()
-    burst = None if case.kind == "decoding" else roof.burst(case.dtype)  # there, memory is the bound
+    burst = None if case.kind == "decoding" else roof.burst(case.dtype, case.flop)  # there, memory is the bound
     if burst is not None:
         runs[ROOF] = burst[0]
     milliseconds, rounds = in_turn(runs, plan.seconds, plan.rounds)
@@ -63,14 +64,18 @@ def in_turn(
 ) -> tuple[dict[str, float], int]:
     """The median milliseconds of each side, and the turns taken: for ``seconds`` a side, but ``least`` turns.
 
+    Each turn draws its own order: some sides, such as the roof's burst, slow down whoever comes next.
+
     warm   the milliseconds of a turn that was taken as warm-up; one is taken here if None
     """
 
+    draw = random.Random(0)
+
     def turn() -> dict[str, float]:
         took = {}
-        for name, run in runs.items():
+        for name in draw.sample([*runs], len(runs)):
             began = time.perf_counter()
-            run()
+            runs[name]()
             took[name] = 1e3 * (time.perf_counter() - began)
         return took
 
