@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
+from .constants import constant
 from .coordinates import Coordinates
 from .errors import HeadwayError
 from .kernels import KERNELS, Call, Kernel, Problem
@@ -28,6 +29,9 @@ Rotary.turn = staticmethod(partial(_tokens.turn, otherwise=turned))  # type: ign
 DTYPES = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 WEIGHTS_LIMIT = 1 << 28
 """Scores that ``attention_weights`` and ``attention_steps`` agree to hold: 1 GiB in float32."""
+
+KEPT = 1 << 13
+"""Tokens of a stream whose coordinates are kept from call to call: 4 MiB at most for all."""
 
 
 class Arguments(TypedDict, total=False):
@@ -400,7 +404,9 @@ def _side(
 ) -> Coordinates:
     """The coordinates of queries or keys, which fit q's batch and device."""
     if positions is None:
-        return Coordinates.span(count, start=start, length=total, device=q.device)
+        if torch.compiler.is_compiling() or total > KEPT:  # in this order: a compiler carries lengths as symbols
+            return _span(count, start, total, q.device)
+        return constant(_span, count, start, total, q.device)
     side = Coordinates.of(positions, count, name=name, start=start)
     rows = side.position.shape[0]
     if rows not in (1, q.shape[0]):
@@ -410,6 +416,10 @@ def _side(
     if side.position.device != q.device:
         raise HeadwayError(f"{name} are on {side.position.device} but q is on {q.device}: move them there")
     return side
+
+
+def _span(count: int, start: int, total: int, device: torch.device) -> Coordinates:
+    return Coordinates.span(count, start=start, length=total, device=device)
 
 
 def _aligned(q: Coordinates, k: Coordinates) -> bool:

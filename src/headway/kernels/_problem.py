@@ -93,24 +93,12 @@ class Problem(NamedTuple):
         batch, heads, n, head_dim = call.q.shape
         _, kv_heads, m, v_head_dim = call.v.shape
         q, k = call.q_coordinates, call.k_coordinates
-        return Problem(
-            batch=batch,
-            heads=heads,
-            kv_heads=kv_heads,
-            n=n,
-            m=m,
-            head_dim=head_dim,
-            v_head_dim=v_head_dim,
-            dtype=call.q.dtype,
-            device=call.q.device.type,
-            terms=call.terms,
-            mask=call.mask,
-            dropout=call.dropout,
-            wants_lse=call.wants_lse,
-            aligned=call.aligned,
-            coordinate_rows=max(q.position.shape[0], k.position.shape[0], q.index.shape[0], k.index.shape[0]),
-            positions_want_gradient=(q.position.requires_grad or k.position.requires_grad) and torch.is_grad_enabled(),
-        )
+        rows = max(q.position.shape[0], k.position.shape[0], q.index.shape[0], k.index.shape[0])
+        moving = (q.position.requires_grad or k.position.requires_grad) and torch.is_grad_enabled()
+        return Problem(  # by position: by name it takes twice as long
+            batch, heads, kv_heads, n, m, head_dim, v_head_dim, call.q.dtype, call.q.device.type,
+            call.terms, call.mask, call.dropout, call.wants_lse, call.aligned, rows, moving,
+        )  # fmt: skip
 
 
 def tensors_in(part: Any) -> Iterator[Tensor]:

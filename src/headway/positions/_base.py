@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ..constants import constant
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..terms import Term
@@ -269,18 +268,6 @@ def need_width(x: Tensor, name: str, width: int) -> None:
             f"x has a last dimension of {x.shape[-1]} but the encoding {name} {width}: build it with "
             f"{name}={x.shape[-1]}"
         )
-
-
-def constant(make: Callable[..., Tensor], *arguments: Hashable) -> Tensor:
-    """make(*arguments), for tensors that depend on nothing else: made once, so nobody may write to one."""
-    watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
-    return make(*arguments) if watched or torch._C._are_functorch_transforms_active() else _made(make, *arguments)
-
-
-@lru_cache(maxsize=64)
-def _made(make: Callable[..., Tensor], *arguments: Hashable) -> Tensor:
-    with torch.inference_mode(False):  # what is made in it could not be saved for a backward pass later
-        return make(*arguments)
 
 
 def numbers(values: tuple[float, ...], device: torch.device | str | None) -> Tensor:

@@ -7,10 +7,11 @@ import math
 import torch
 from torch import Tensor
 
+from ..constants import constant
 from ..coordinates import Coordinates
 from ..errors import need_positive
 from ..terms import DistanceBias, Linear
-from ._base import Input, Pair, PositionEncoding, Terms, constant, numbers
+from ._base import Input, Pair, PositionEncoding, Terms, numbers
 
 
 class ALiBi(PositionEncoding):

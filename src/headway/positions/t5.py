@@ -8,10 +8,11 @@ import math
 import torch
 from torch import Tensor
 
+from ..constants import constant
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
 from ..terms import DistanceBias, Rows, Steps
-from ._base import Input, Pair, PositionEncoding, Terms, constant, normal, numbers
+from ._base import Input, Pair, PositionEncoding, Terms, normal, numbers
 
 
 class T5(PositionEncoding):

@@ -6,7 +6,6 @@ reads, ``_library`` finds the compiled library and calls it.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,7 +50,7 @@ def _finish(words: Words, call: Call, lowered: Lowered) -> None:
     words.coordinates(bool(lowered.terms) or lowered.rest is not None or call.dropout > 0)
     words.mask(lowered.intervals, lowered.rest)
     words.terms(lowered.terms, batch, heads, kv_heads, n, m)
-    _library.run(array("q", words.row))
+    _library.run(words.row)
 
 
 def _new_out(q: Tensor, v: Tensor) -> Tensor:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import sys
 import threading
-from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -84,32 +84,26 @@ def using(name: str) -> Iterator[None]:
         _forced.reset(token)
 
 
-def run(words: array[int] | bytes) -> None:
+def run(words: list[int]) -> None:
     """One call of attention: int64 words in the order in which csrc/call.h reads them."""
     _call("hw_attention", words)
 
 
-def rms_norm(words: array[int] | bytes) -> None:
+def rms_norm(words: list[int]) -> None:
     """One RMS norm: words in the order of csrc/tokens.h's Norm."""
     _call("hw_rms_norm", words)
 
 
-def turn(words: array[int] | bytes) -> None:
+def turn(words: list[int]) -> None:
     """One turn of a rotary encoding: words in the order of csrc/tokens.h's Turn."""
     _call("hw_turn", words)
 
 
-def _call(name: str, words: array[int] | bytes) -> None:
+def _call(name: str, words: list[int]) -> None:
     library = _there()
     forced = _forced.get()
     number = library.isa if forced is None else forced
-    function = getattr(library.c, name)
-    if isinstance(words, bytes):
-        code = function(words, len(words) // 8, number)
-    elif words.itemsize == 8:
-        code = function(*words.buffer_info(), number)
-    else:
-        raise HeadwayError(f"words are of {words.itemsize} bytes, int64 is of 8: make them array('q', …)")
+    code = getattr(library.c, name)(struct.pack(f"{len(words)}q", *words), len(words), number)
     if code:
         _fail(code)
 

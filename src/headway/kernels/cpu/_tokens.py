@@ -6,7 +6,6 @@ ones on a processor: then torch has to do it. The norm is for inference alone; a
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +41,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float | None) -> Tensor | No
     y = torch.empty_like(x)
     row = _rows(x, y)
     row += (0 if weight is None else weight.data_ptr(), real(FLOAT32_EPS if eps is None else eps))
-    _library.rms_norm(array("q", row))
+    _library.rms_norm(row)
     return y
 
 
@@ -88,7 +87,7 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
     for table in (cos, sin):
         row.append(table.data_ptr())
         row += (0 if size == 1 else step for size, step in zip(among, table.stride()[:3], strict=True))
-    _library.turn(array("q", row))
+    _library.turn(row)
     return y
 
 

@@ -1,0 +1,59 @@
+"""What is made once: it serves a later call of any kind, and nothing that looks on is handed to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+import headway as hw
+from headway import constants
+from headway.constants import constant
+from headway.positions._base import numbers
+
+
+@pytest.fixture(autouse=True)
+def nothing_made() -> Iterator[None]:
+    constants._made.cache_clear()
+    yield
+    constants._made.cache_clear()
+
+
+def test_it_is_made_once() -> None:
+    made = constant(numbers, (1.0, 2.0), None)
+    assert made.tolist() == [1.0, 2.0]
+    assert constant(numbers, (1.0, 2.0), None) is made
+    assert constant(numbers, (1.0, 3.0), None) is not made
+
+
+def test_a_mode_sees_tensors_of_its_own() -> None:
+    with FakeTensorMode():
+        assert isinstance(constant(numbers, (4.0,), None), FakeTensor)
+    made = constant(numbers, (4.0,), None)
+    assert not isinstance(made, FakeTensor)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert isinstance(constant(numbers, (4.0,), None), FakeTensor)
+
+
+@pytest.mark.parametrize("name", ["none", "alibi", "t5", "rope", "transformer-xl"])
+@pytest.mark.parametrize("kernel", ["auto", "reference"])
+def test_what_inference_makes_serves_training(name: str, kernel: str) -> None:
+    encoding = None if name == "none" else hw.encoding(name, num_heads=4, head_dim=8, embed_dim=32)
+    q, k, v = (torch.randn(1, 4, 10, 8) for _ in range(3))
+    arguments = {"encoding": encoding, "mask": hw.masks.Causal(), "kernel": kernel}
+    with torch.inference_mode():
+        expected = hw.attention(q, k, v, **arguments)
+    q.requires_grad_()
+    out = hw.attention(q, k, v, **arguments)
+    torch.testing.assert_close(out, expected)
+    out.sum().backward()
+    assert q.grad is not None
+    assert torch.isfinite(q.grad).all()
+
+
+def test_slopes_that_are_given_out_are_nobody_elses() -> None:
+    encoding = hw.encoding("alibi", num_heads=4)
+    encoding.slopes().zero_()
+    assert encoding.slopes().tolist() == [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]
