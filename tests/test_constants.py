@@ -13,6 +13,8 @@ from headway import constants
 from headway.constants import constant
 from headway.positions._base import numbers
 
+CPU = torch.device("cpu")
+
 
 @pytest.fixture(autouse=True)
 def nothing_made() -> Iterator[None]:
@@ -22,19 +24,35 @@ def nothing_made() -> Iterator[None]:
 
 
 def test_it_is_made_once() -> None:
-    made = constant(numbers, (1.0, 2.0), None)
+    made = constant(numbers, (1.0, 2.0), device=CPU)
     assert made.tolist() == [1.0, 2.0]
-    assert constant(numbers, (1.0, 2.0), None) is made
-    assert constant(numbers, (1.0, 3.0), None) is not made
+    assert constant(numbers, (1.0, 2.0), device=CPU) is made
+    assert constant(numbers, (1.0, 3.0), device=CPU) is not made
+
+
+def test_what_is_made_on_the_default_device_is_nobody_elses() -> None:
+    encoding = hw.encoding("alibi", num_heads=4)
+    with torch.device("meta"):
+        assert encoding.slopes().is_meta
+        assert not encoding.slopes(CPU).is_meta
+    assert not encoding.slopes().is_meta
+
+
+def test_nothing_is_kept_on_another_device() -> None:
+    meta = torch.device("meta")
+    assert constant(numbers, (1.0,), device=meta) is not constant(numbers, (1.0,), device=meta)
+    q = torch.empty(1, 2, 4, 8, device=meta)
+    hw.attention(q, q, q, encoding=hw.encoding("rope", head_dim=8), kernel="reference")
+    assert not constants._made.cache_info().currsize
 
 
 def test_a_mode_sees_tensors_of_its_own() -> None:
     with FakeTensorMode():
-        assert isinstance(constant(numbers, (4.0,), None), FakeTensor)
-    made = constant(numbers, (4.0,), None)
+        assert isinstance(constant(numbers, (4.0,), device=CPU), FakeTensor)
+    made = constant(numbers, (4.0,), device=CPU)
     assert not isinstance(made, FakeTensor)
     with FakeTensorMode(allow_non_fake_inputs=True):
-        assert isinstance(constant(numbers, (4.0,), None), FakeTensor)
+        assert isinstance(constant(numbers, (4.0,), device=CPU), FakeTensor)
 
 
 @pytest.mark.parametrize("name", ["none", "alibi", "t5", "rope", "transformer-xl"])
@@ -53,7 +71,14 @@ def test_what_inference_makes_serves_training(name: str, kernel: str) -> None:
     assert torch.isfinite(q.grad).all()
 
 
+def test_frequencies_that_are_given_out_are_nobody_elses() -> None:
+    encoding = hw.encoding("rope", head_dim=4)
+    at = hw.Coordinates.span(3, device=CPU)
+    encoding.frequencies(at).zero_()
+    assert encoding.frequencies(at).tolist() == [1.0, 0.01]
+
+
 def test_slopes_that_are_given_out_are_nobody_elses() -> None:
     encoding = hw.encoding("alibi", num_heads=4)
-    encoding.slopes().zero_()
-    assert encoding.slopes().tolist() == [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]
+    encoding.slopes(CPU).zero_()
+    assert encoding.slopes(CPU).tolist() == [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]

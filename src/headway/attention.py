@@ -406,7 +406,7 @@ def _side(
     if positions is None:
         if torch.compiler.is_compiling() or total > KEPT:  # in this order: a compiler carries lengths as symbols
             return _span(count, start, total, q.device)
-        return constant(_span, count, start, total, q.device)
+        return constant(_span, count, start, total, device=q.device)
     side = Coordinates.of(positions, count, name=name, start=start)
     rows = side.position.shape[0]
     if rows not in (1, q.shape[0]):

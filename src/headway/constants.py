@@ -11,15 +11,18 @@ import torch
 Made = TypeVar("Made")
 
 
-def constant(make: Callable[..., Made], *arguments: Hashable) -> Made:
-    """make(*arguments), for tensors that depend on nothing else; nobody may write to one.
+def constant(make: Callable[..., Made], *arguments: Hashable, device: torch.device | str | None) -> Made:
+    """make(*arguments, device), for tensors that depend on nothing else; nobody may write to one.
 
-    Where a compiler, a mode or a transform looks on, they are made anew: what it sees is no tensor for anybody else.
+    They are kept on a processor that is named. Elsewhere they are made anew: another device has streams, and graphs
+    that own what is made while they are captured; None is whatever device is the default then. So they are where a
+    compiler, a mode or a transform looks on, which may take no tensor of somebody else's.
     """
-    looked_on = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
-    if looked_on or torch._C._are_functorch_transforms_active():
-        return make(*arguments)
-    made: Made = _made(make, *arguments)
+    if torch.compiler.is_compiling() or not isinstance(device, torch.device) or device.type != "cpu":
+        return make(*arguments, device)
+    if torch._C._len_torch_dispatch_stack() > 0 or torch._C._are_functorch_transforms_active():
+        return make(*arguments, device)
+    made: Made = _made(make, *arguments, device)
     return made
 
 

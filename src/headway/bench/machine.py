@@ -75,7 +75,7 @@ class Roof:
     def __init__(self) -> None:
         missing = _library.why_not()
         self.why_not = f"No share of the roof, which the cpu kernel measures: {missing}" if missing else ""
-        self._flop: dict[str, float] = {}
+        self._flop_of_round: dict[str, float] = {}
 
     def burst(self, dtype: str, flop: float) -> tuple[Callable[[], float], float] | None:
         """One run of the loop on all of torch's threads, and the operations it does; None where there is no loop.
@@ -89,10 +89,10 @@ class Roof:
             return _library.roof(KINDS[dtype], torch.get_num_threads(), rounds)
 
         try:
-            if dtype not in self._flop:
-                self._flop[dtype] = run(1024) / 1024
+            if dtype not in self._flop_of_round:
+                self._flop_of_round[dtype] = run(1024) / 1024
             least, most = BURST
-            rounds = max(1, round(min(max(flop, least), most) / self._flop[dtype]))
+            rounds = max(1, round(min(max(flop, least), most) / self._flop_of_round[dtype]))
             return lambda: run(rounds), run(rounds)
         except HeadwayError:  # an instruction set without this dtype
             return None

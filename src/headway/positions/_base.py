@@ -279,7 +279,7 @@ def rates(count: int, width: int, base: float | Tensor, device: torch.device) ->
     """ω_c = base^(−2c/width), c = 0 … count − 1, in float64."""
     if isinstance(base, Tensor):
         return _rates(count, width, base, device)
-    return constant(_rates, count, width, base, device)
+    return constant(_rates, count, width, base, device=device).clone()  # encodings give it out
 
 
 def _rates(count: int, width: int, base: float | Tensor, device: torch.device) -> Tensor:

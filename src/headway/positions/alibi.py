@@ -42,7 +42,7 @@ class ALiBi(PositionEncoding):
 
     def slopes(self, device: torch.device | str | None = None) -> Tensor:
         """m [num_heads], in float64."""
-        return constant(numbers, self._slopes, device).clone()
+        return constant(numbers, self._slopes, device=device).clone()
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """The linear bias."""

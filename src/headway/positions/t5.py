@@ -70,11 +70,11 @@ class T5(PositionEncoding):
 
     def tables(self, coordinates: Coordinates) -> Tensor:
         """The distances at which the next bucket begins, rising."""
-        return constant(numbers, self._boundaries, coordinates.position.device)
+        return constant(numbers, self._boundaries, device=coordinates.position.device)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """The bias, its buckets put in the order of the distance: far past … 0 … far future."""
-        order = constant(_order, self.per_side, self.num_buckets, self.table.device)
+        order = constant(_order, self.per_side, self.num_buckets, device=self.table.device)
         return (DistanceBias(Rows(self.table.index_select(1, order), Steps(self.place(q_at).tables))),)
 
     def oracle(self, pair: Pair) -> float:

@@ -108,9 +108,7 @@ struct Attention {
             add(tasks.together ? tasks.chunks : tasks.count, task<&Attention::backward_item>, this);
             add(plan.packs(), task<&Attention::reduce_keys>, this);
         }
-        if (c.backward) {
-            add(terms.reductions(), task<&Attention::reduce_terms>, this);
-        }
+        if (c.backward) add(terms.reductions(), task<&Attention::reduce_terms>, this);
         hw_run(stages, count, plan.workers);
     }
 
@@ -119,6 +117,8 @@ struct Attention {
         Attention& a = *(Attention*)self;
         if (!a.plan.spoiled()) (a.*DO)(item, a.workers[worker]);
     }
+
+    i64 number_of(const Worker& w) const { return &w - workers; }
 
     void reduce_keys(i64 item, Worker&) { tasks.reduce(item); }
     void reduce_terms(i64 item, Worker&) { terms.reduce(item, tasks.chunks); }
@@ -255,7 +255,7 @@ struct Attention {
 
     // all the heads that share those keys
     void attend_own(i64 item, Worker& w) {
-        plan.pack_own(item, &w - workers);
+        plan.pack_own(item, number_of(w));
         for (i64 x = 0; x < plan.group * plan.blocks; x++) attend(item * plan.group * plan.blocks + x, w);
     }
 
@@ -269,7 +269,7 @@ struct Attention {
     Tile block(const Worker& w, i64 head, i64 number) const {
         Tile t = {};
         t.b = head / c.heads, t.h = head % c.heads, t.i0 = number * MB, t.rows = least(MB, c.n - t.i0);
-        if (!few) t.packed = plan.packed + (plan.own ? &w - workers : plan.head_of(t.b, t.h));
+        if (!few) t.packed = plan.packed + (plan.own ? number_of(w) : plan.head_of(t.b, t.h));
         return t;
     }
 
@@ -498,7 +498,7 @@ struct Attention {
     // ------------------------------------------------------------ backward
 
     void backward_own(i64 item, Worker& w) {
-        plan.pack_own(item, &w - workers);
+        plan.pack_own(item, number_of(w));
         for (i64 x = 0; x < plan.group * tasks.chunks; x++) backward_item(item * plan.group * tasks.chunks + x, w);
         for (i64 block = 0; block < plan.key_blocks; block++) tasks.reduce(item * plan.key_blocks + block);
     }
