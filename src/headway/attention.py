@@ -30,6 +30,8 @@ DTYPES = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16}
 WEIGHTS_LIMIT = 1 << 28
 """Scores that ``attention_weights`` and ``attention_steps`` agree to hold: 1 GiB in float32."""
 
+LARGEST_SCALE = torch.finfo(torch.float32).max
+
 KEPT = 1 << 13
 """Tokens of a stream whose coordinates are kept from call to call: 4 MiB at most for all."""
 
@@ -88,8 +90,9 @@ def attention(
     k_input
     kernel        "auto", or the name of a kernel, which then never falls back
 
-    Queries that may see nothing give zeros, with finite gradients. Raises HeadwayError for shapes that do not fit, an
-    encoding that acts on embeddings alone, an unknown kernel, or a kernel that cannot run the call.
+    Queries that may see nothing give zeros, with finite gradients. NaN in a key that no query of the call may see never
+    reaches the output; NaN in a key that some query sees may reach any row. Raises HeadwayError for shapes that do not
+    fit, an encoding that acts on embeddings alone, an unknown kernel, or a kernel that cannot run the call.
     """
     _check_kernel(kernel)
     call = _call(
@@ -123,9 +126,10 @@ def attention_weights(
 ) -> Tensor:
     """The weights A[h,i,j] that attention gives to each key, dense: [batch, heads, n, m], before any dropout.
 
-    Takes the arguments of ``attention``; ``kernel`` plays no part. Raises HeadwayError above 2²⁸ weights.
+    Takes the arguments of ``attention``; ``kernel`` is checked and plays no other part.
+    Raises HeadwayError above 2²⁸ weights.
     """
-    call = _dense_call(q, k, v, arguments)
+    call = _dense_call(q, k, v, kernel, arguments)
     return spec.weights(call).to(q.dtype)
 
 
@@ -151,7 +155,7 @@ def attention_steps(
 
     Raises HeadwayError above 2²⁸ weights.
     """
-    call = _dense_call(q, k, v, arguments)
+    call = _dense_call(q, k, v, kernel, arguments)
     return AttentionSteps(*(step.to(q.dtype) for step in spec.steps(call)))
 
 
@@ -231,6 +235,7 @@ def _call(
     if scale is None:
         head_dim = index(q.shape[3])  # a plain number, where the compiler takes every size for a symbol
         scale = float(head_dim) ** -0.5 if encoding is None else encoding.default_scale(head_dim)
+    _check_scale(scale)
     if encoding is not None:
         same = q_coordinates is k_coordinates
         q_coordinates = encoding.place(q_coordinates)
@@ -299,12 +304,14 @@ def _check(
     batch, heads, _, head_dim = q.shape
     k_batch, kv_heads, m, k_dim = k.shape
     v_batch, v_heads, v_tokens, _ = v.shape
-    fits = batch == k_batch == v_batch and kv_heads == v_heads and m == v_tokens
-    if not fits or (head_dim != k_dim and not prepared):
+    if batch != k_batch:
+        raise HeadwayError(f"k has shape {tuple(k.shape)} but q has a batch of {batch}: give k the batch of q")
+    if k_batch != v_batch or kv_heads != v_heads or m != v_tokens:
         raise HeadwayError(
-            f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not fit: give the same batch, q and k "
-            "the same head_dim, k and v the same heads and tokens"
+            f"v has shape {tuple(v.shape)} but k {tuple(k.shape)}: give v the batch, heads and tokens of k"
         )
+    if head_dim != k_dim and not prepared:
+        raise HeadwayError(f"k has shape {tuple(k.shape)} but q a head_dim of {head_dim}: give k the head_dim of q")
     if kv_heads == 0 or heads % kv_heads:
         raise HeadwayError(f"q has {heads} heads and k has {kv_heads}: the heads of k and v must divide those of q")
     if not (q.device == k.device == v.device):
@@ -341,6 +348,15 @@ def _check(
             f"{name} changes where tokens are and nothing here reads it: compose it with an encoding that does, such "
             f"as headway.positions.Compose({name}(…), RoPE({q.shape[3]}))"
         )
+
+
+def _check_scale(scale: float) -> None:
+    try:
+        representable = abs(scale) <= LARGEST_SCALE
+    except TypeError:
+        representable = False
+    if not representable:
+        raise HeadwayError(f"scale is {scale!r}: give a finite number that float32 can hold, or None for head_dim^−½")
 
 
 def _check_inputs(
@@ -460,7 +476,8 @@ def _mask(mask: Mask | Tensor | None, q: Tensor, k: Tensor) -> Mask | None:
     return mask
 
 
-def _dense_call(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> Call:
+def _dense_call(q: Tensor, k: Tensor, v: Tensor, kernel: str, arguments: Arguments) -> Call:
+    _check_kernel(kernel)
     call = spec.computed(_call(q, k, v, **arguments))
     count = call.q.shape[0] * call.q.shape[1] * call.q.shape[2] * call.k.shape[2]
     if count > WEIGHTS_LIMIT:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from .errors import HeadwayError
+from .records import Record
 
 
-@dataclass(frozen=True)
-class Coordinates:
+@dataclass(frozen=True, eq=False)
+class Coordinates(Record):
     """Where the tokens of one side (queries or keys) are.
 
     Shapes, with b either 1 or the batch:

@@ -16,12 +16,13 @@ from typing_extensions import Self
 
 from .coordinates import Coordinates
 from .errors import HeadwayError
+from .records import Record
 
 Interval = tuple[Tensor, Tensor]
 """Key slots start … stop − 1 for each query; two int64 tensors [b, n]."""
 
 
-class Mask:
+class Mask(Record):
     """The base of every mask."""
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
@@ -81,7 +82,7 @@ def _at_least(name: str, value: int, least: int) -> None:
         raise HeadwayError(f"{name} is {value!r}: give a whole number of at least {least}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Causal(Mask):
     """A query sees the keys up to its own index."""
 
@@ -95,7 +96,7 @@ class Causal(Mask):
         return 0, stop + m - n
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Window(Mask):
     """A query sees ``left`` keys before its own index, its own, and ``right`` after it; None means all of that side."""
 
@@ -126,7 +127,7 @@ class Window(Mask):
         return low, m if self.right is None else min(m, stop + m - n + self.right)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Chunked(Mask):
     """A query sees the keys of its own chunk of ``size`` tokens, and of ``previous`` chunks before it.
 
@@ -150,7 +151,7 @@ class Chunked(Mask):
         return _slots(q, k, stop - (1 + self.previous) * self.size, stop)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prefix(Mask):
     """The first ``length`` tokens are seen by all; ``Causal() | Prefix(length)`` is the prefix language model.
 
@@ -180,7 +181,7 @@ class Prefix(Mask):
         return _slots(q, k, 0, self._stop())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KeepFirst(Mask):
     """The first ``count`` tokens stay in sight: ``Causal() & (Window(left=255) | KeepFirst(4))`` (attention sinks)."""
 
@@ -196,7 +197,7 @@ class KeepFirst(Mask):
         return _slots(q, k, 0, self.count)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Documents(Mask):
     """A query sees the keys of its own document (packed sequences).
 
@@ -250,7 +251,7 @@ class Documents(Mask):
         return _equal(*self._ids(q, k))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Padding(Mask):
     """Keys that are padding are seen by nobody.
 
@@ -311,7 +312,7 @@ def _by_row(mask: str, name: str, values: Tensor, batch: int) -> None:
         raise HeadwayError(f"{mask} has {name} of shape {tuple(values.shape)}: give one for each row, [{batch}]")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dilated(Mask):
     """A query sees every ``step``-th key, counted from its own index."""
 
@@ -324,7 +325,7 @@ class Dilated(Mask):
         return _difference(q, k) % self.step == 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Boolean(Mask):
     """Any boolean tensor [n, m], or one of four dimensions that broadcasts to [batch, heads, n, m]."""
 
@@ -364,7 +365,7 @@ def _equal(a: Tensor, b: Tensor) -> Tensor:
     return (a[:, :, None] == b[:, None, :])[:, None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Joined(Mask):
     """Several masks in one."""
 
@@ -381,7 +382,7 @@ class _Joined(Mask):
         return max(mask.rows() for mask in self.masks)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class And(_Joined):
     """What all of the masks allow."""
 
@@ -393,7 +394,7 @@ class And(_Joined):
         return max(lows), max(max(lows), min(highs))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Or(_Joined):
     """What any of the masks allows."""
 

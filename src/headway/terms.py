@@ -11,7 +11,6 @@ position, on one axis of the positions.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, get_args
@@ -22,11 +21,12 @@ from typing_extensions import Self
 
 from .coordinates import Coordinates
 from .errors import HeadwayError
+from .records import Record
 
 # ---------------------------------------------------------------- from a pair of tokens to a row of a table
 
 
-class Part:
+class Part(Record):
     """A part of the scores; ``block`` is the same part for the queries start … stop − 1 alone."""
 
     exact: ClassVar[tuple[str, ...]] = ()
@@ -36,7 +36,7 @@ class Part:
         return self
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Clip(Part):
     """row = clamp(⌊δ⌋, low, high) − low: one row for each whole distance, the last ones for all beyond."""
 
@@ -60,7 +60,7 @@ class Clip(Part):
         return delta.clamp(self.low, self.high).long() - self.low
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Steps(Part):
     """row = the number of boundaries that δ has reached (boundary ≤ δ): any monotone map from distance to row.
 
@@ -85,7 +85,7 @@ class Steps(Part):
         return torch.searchsorted(self.boundaries, delta.contiguous(), right=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Classes(Part):
     """row = class of the query · classes + class of the key: a table over pairs of token classes ([CLS], segments)."""
 
@@ -105,7 +105,7 @@ class Classes(Part):
         return replace(self, q_class=self.q_class[:, start:stop])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Grid(Part):
     """row = (row of the first map)·count of the second + row of the second …: a table over several axes, or classes."""
 
@@ -140,7 +140,7 @@ def distance(q: Coordinates, k: Coordinates, axis: int = 0) -> Tensor:
 # ---------------------------------------------------------------- what stands in a row, or the closed form of it
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rows(Part):
     """A learned or given table, one row for each value of ``map``; its size grows neither with n nor with positions.
 
@@ -166,7 +166,7 @@ class Rows(Part):
         return replace(self, map=self.map.block(start, stop))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Linear(Part):
     """b_h(δ) = −past_h·|δ| for δ ≤ 0, −future_h·|δ| for δ > 0 (ALiBi)."""
 
@@ -175,7 +175,7 @@ class Linear(Part):
     axis: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Log(Part):
     """b_h(δ) = −weight_h·ln(1 + rate_h·|δ|) (KERPLE, logarithmic)."""
 
@@ -184,7 +184,7 @@ class Log(Part):
     axis: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Power(Part):
     """b_h(δ) = −weight_h·|δ|^exponent_h (KERPLE, power)."""
 
@@ -193,7 +193,7 @@ class Power(Part):
     axis: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Piecewise(Part):
     """b_h(δ) = values_h interpolated linearly between rising knots, and constant beyond the first and the last."""
 
@@ -212,7 +212,7 @@ class Piecewise(Part):
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sinusoids(Part):
     """a_h(δ) = weight_h·[sin(−δω), cos(−δω)]: relative keys as a linear map of sinusoids (Transformer-XL).
 
@@ -226,7 +226,7 @@ class Sinusoids(Part):
     axis: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cosines(Part):
     """b_h(δ) = Σ_c weight[h,c]·cos(δ·ω_c): a bias that is a sum of waves (Sandwich)."""
 
@@ -237,7 +237,7 @@ class Cosines(Part):
     axis: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Stretched(Part):
     """b_h(i,δ) = intercept[h,s] + slope[h,s]·t,  t = ln(1 + rate·|δ|)·stretch_i,  s = how many edges are ≤ t (FIRE).
 
@@ -263,7 +263,7 @@ Bias = Rows | Linear | Log | Power | Piecewise | Cosines | Stretched
 # ---------------------------------------------------------------- the terms
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Temperature(Part):
     """τ[h,i], which multiplies the content and relative parts of the scores; factor: [b, heads or 1, n or 1]."""
 
@@ -273,7 +273,7 @@ class Temperature(Part):
         return self if self.factor.shape[-1] == 1 else replace(self, factor=self.factor[..., start:stop])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DistanceBias(Part):
     """b_h[ρ(i,j)] added to the scores, by a table or in closed form."""
 
@@ -283,7 +283,7 @@ class DistanceBias(Part):
         return replace(self, values=self.values.block(start, stop))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RelativeKeys(Part):
     """⟨q'ᵢ + u_h, a_h[ρ(i,j)]⟩, scaled like the scores.
 
@@ -299,7 +299,7 @@ class RelativeKeys(Part):
         return replace(self, rows=self.rows.block(start, stop), query=query)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RelativeQueries(Part):
     """⟨k'ⱼ, c_h[ρ(i,j)]⟩, scaled like the scores; k' is the key before ``prepare``."""
 
@@ -310,7 +310,7 @@ class RelativeQueries(Part):
         return replace(self, rows=self.rows.block(start, stop))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RelativeValues(Part):
     """r_h[ρ(i,j)] added to the value that query i takes from key j."""
 
@@ -320,7 +320,7 @@ class RelativeValues(Part):
         return replace(self, rows=self.rows.block(start, stop))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenBias(Part):
     """e[h,i] for queries and g[h,j] for keys, added to the scores; each [b, heads or 1, tokens] or None."""
 
@@ -331,7 +331,7 @@ class TokenBias(Part):
         return self if self.queries is None else replace(self, queries=self.queries[..., start:stop])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DenseBias(Part):
     """D[h,i,j]: a tensor that broadcasts to [batch, heads, n, m], or a function of a block of rows.
 
@@ -348,25 +348,25 @@ class DenseBias(Part):
         return self
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sink(Part):
     """z_h: a logit that takes part in the softmax and carries no value; logits: [heads]."""
 
     logits: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SoftCap(Part):
     """score ← cap·tanh(score / cap)."""
 
     cap: float
 
     def __post_init__(self) -> None:
-        if not isinstance(self.cap, (int, float)) or not 0 < self.cap < math.inf:
+        if not isinstance(self.cap, (int, float)) or not 0 < self.cap <= torch.finfo(torch.float32).max:
             raise HeadwayError(f"soft_cap is {self.cap!r}: give a number above 0, or None")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Product(Part):
     """Replaces ⟨qᵢ, kⱼ⟩: ``function(q, k, rows, *tensors)`` gives [batch, heads, len(rows), m], not yet scaled.
 
@@ -377,7 +377,7 @@ class Product(Part):
     tensors: tuple[Tensor, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ScoreMap(Part):
     """Replaces the finished scores: ``function(scores, allowed, q, rows, *tensors)`` gives scores of the same shape."""
 
@@ -385,7 +385,7 @@ class ScoreMap(Part):
     tensors: tuple[Tensor, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Normalizer(Part):
     """Replaces the softmax: ``function(scores, allowed, *tensors)`` gives the weights; there is no log-sum-exp then."""
 

@@ -229,10 +229,11 @@ def swap_attention(model: Model, encoding: Choice | None = None) -> Model:
 
     Everything is as in torch: layouts, arguments, results; True in a mask forbids, floats are added and may want a
     gradient; is_causal counts both sides from 0, wants attn_mask too, and stands in for it where neither padding nor
-    weights are given. Better than torch: rows that may see nothing give zeros and finite gradients, masked NaN never
-    leaks, and is_causal does not hide the keys of add_bias_kv and add_zero_attn. torch's fast paths for inference,
-    which go past a layer's attention, are off; code that hands a layer's weights to F.multi_head_attention_forward
-    goes past it still.
+    weights are given. Better than torch: rows that may see nothing give zeros and finite gradients; NaN in a key
+    that no query of the call may see never reaches the output (in a key that some query sees it may reach any row);
+    and is_causal does not hide the keys of add_bias_kv and add_zero_attn. torch's fast paths for inference, which go
+    past a layer's attention, are off; code that hands a layer's weights to F.multi_head_attention_forward goes past it
+    still.
 
     Raises HeadwayError, and changes nothing, where there is nothing to swap, a subclass of nn.MultiheadAttention, a
     layer that is swapped already, or an encoding that a layer cannot apply.

@@ -79,7 +79,7 @@ class Block:
         self.k = call.k[:, :, low:high].repeat_interleave(group, dim=1)
         self.v = call.v[:, :, low:high].repeat_interleave(group, dim=1)
         self.group = group
-        # what nobody sees, and who sees nothing, is zeroed on load: NaN there never leaks
+        # what nobody sees, and who sees nothing, is zeroed on load: NaN there never reaches the output
         self.q, self.k, self.v = self.seeing(self.q), self.seen(self.k), self.seen(self.v)
 
     def seen(self, keys: Tensor) -> Tensor:
