@@ -1,5 +1,7 @@
 """One voice for everything that can be wrong: what, the values, the remedy."""
 
+import math
+
 
 class HeadwayError(ValueError):
     """An input headway cannot work with; the message is one line: what, the values, the remedy."""
@@ -10,3 +12,10 @@ def need_positive(**sizes: float) -> None:
     for name, value in sizes.items():
         if value < 1:
             raise HeadwayError(f"{name} is {value}: give at least 1")
+
+
+def need_finite(**values: float | None) -> None:
+    """Raises HeadwayError for a number that is NaN or infinite; None passes."""
+    for name, value in values.items():
+        if value is not None and not math.isfinite(value):
+            raise HeadwayError(f"{name} is {value}: give a finite number")

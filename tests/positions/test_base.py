@@ -1,6 +1,8 @@
 """What holds for every encoding of the table, through its hooks alone."""
 
 import copy
+import inspect
+import math
 import pickle
 from typing import Any
 
@@ -103,6 +105,23 @@ def test_autocast_changes_nothing(example: PositionEncoding) -> None:
         cast = outputs(example, x, q, k, at)
     for a, b in zip(plain, cast, strict=True):
         assert torch.equal(a, b)
+
+
+FLOATS = [
+    (name, argument.name)
+    for name, kind in ENCODINGS.items()
+    for argument in inspect.signature(kind).parameters.values()
+    if str(argument.annotation).split(" | ")[0] == "float"
+]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(("name", "argument"), FLOATS)
+def test_a_number_that_is_not_finite_is_refused(name: str, argument: str, number: float) -> None:
+    """It would spoil angles or scores, or be lost in them without a word."""
+    kind = ENCODINGS[name]
+    with pytest.raises(HeadwayError, match=f"{argument}.*{number}"):
+        kind(**kind.examples()[0].arguments() | {argument: number})
 
 
 def test_works_without_data(example: PositionEncoding) -> None:

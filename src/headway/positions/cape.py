@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_finite
 from ._base import PositionEncoding, oracle_length, total_length
 from ._chance import for_each_sequence, uniform
 
@@ -34,7 +34,7 @@ class CAPE(PositionEncoding):
     frequency_scale  multiplies p' at the end, as the paper does the sinusoid's frequencies for seconds
 
     The defaults are for text; for frames of sound, in seconds, there is ``CAPE.audio()``. Some ports halve εmax.
-    Raises HeadwayError for negative shifts and a scale below 1.
+    Raises HeadwayError for negative shifts, a scale below 1, and numbers that are not finite.
     Cite: Likhomanenko et al. 2021, section 3.
     """
 
@@ -59,6 +59,9 @@ class CAPE(PositionEncoding):
                 raise HeadwayError(f"{name} is {value}: give at least 0")
         if scale < 1:
             raise HeadwayError(f"scale is {scale}: give at least 1, by which positions are stretched or shrunk at most")
+        need_finite(
+            global_shift=global_shift, local_shift=local_shift, scale=scale, step=step, frequency_scale=frequency_scale
+        )
         self.global_shift, self.local_shift, self.scale = global_shift, local_shift, scale
         self.centred, self.step, self.frequency_scale = centred, step, frequency_scale
         self.cache_prepared = not centred

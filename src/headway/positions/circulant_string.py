@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError, need_positive
+from ..errors import HeadwayError, need_finite, need_positive
 from ._base import Pair, PositionEncoding, need_width
 from ._lie import for_heads, need_divisor
 
@@ -21,7 +21,8 @@ class CirculantSTRING(PositionEncoding):
     of each layer, N(0, initial²) at first: the paper gives no value. Queries that share a key head share them.
     Circulant matrices commute, so scores know differences of positions alone. Of c, the differences c[m] − c[−m] alone
     count, and c[0] not at all. The transform is done in float64.
-    Raises HeadwayError for a head_dim below 3, which leaves nothing to turn, and heads that do not fit.
+    Raises HeadwayError for a head_dim below 3, which leaves nothing to turn, heads that do not fit, and an initial
+    that is not finite.
     Cite: Schenck et al. 2025, section 3.2, equation 11 and theorem 3.5.
     """
 
@@ -38,6 +39,7 @@ class CirculantSTRING(PositionEncoding):
         if head_dim < 3:
             raise HeadwayError(f"head_dim is {head_dim}: a circulant matrix turns nothing there, give at least 3")
         self.num_heads, self.head_dim, self.axes, self.num_kv_heads = num_heads, head_dim, axes, num_kv_heads
+        need_finite(initial=initial)
         self.initial = initial
         self.c = nn.Parameter(initial * torch.randn(axes, num_kv_heads or num_heads, head_dim))
 

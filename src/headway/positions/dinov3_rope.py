@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_finite
 from ._base import Input, Pair, PositionEncoding, need_base
 from ._rotary import Rotary
 
@@ -29,7 +29,7 @@ class DINOv3RoPE(Rotary):
     each axis, then x·e^U(−ln jitter, ln jitter) on each axis, then the same with rescale, one for both axes.
     A class token that is not to be turned stands at x = 0, the centre: row (rows − 1)/2, column (columns − 1)/2.
     Raises HeadwayError for a head_dim that is no multiple of 4, sizes and periods not above 0, jitter and rescale below
-    1, an unknown normalise.
+    1, a shift, jitter or rescale that is not finite, an unknown normalise.
     Cite: Siméoni et al. 2025; the formula is that of the released code.
     """
 
@@ -63,6 +63,7 @@ class DINOv3RoPE(Rotary):
         if normalise not in NORMALISE:
             raise HeadwayError(f"normalise is {normalise!r}: give {', '.join(map(repr, NORMALISE))}")
         self.grid, self.base, self.periods, self.normalise = grid, base, periods, normalise
+        need_finite(shift=shift, jitter=jitter, rescale=rescale)
         self.shift, self.jitter, self.rescale = shift, jitter, rescale
         self.cache_prepared = shift is jitter is rescale is None
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_finite
 from ._base import Pair, PositionEncoding, need_base, rates
 from ._rotary import Rotary
 
@@ -23,7 +23,8 @@ class GRAPEM(Rotary):
     parameter alone. The pairs are (c, c + head_dim/2), and the turn is by −p·ω, the other way round than RoPE's: with
     the same weights its scores are those of RoPE at the positions −p. What is cast to half precision are the
     logarithms; the authors' code keeps them in float32. Per head, keys need as many heads as queries.
-    Raises HeadwayError for an odd head_dim, a base of 1 or less, log_scale of 0 or less, per_head without num_heads.
+    Raises HeadwayError for an odd head_dim, a base of 1 or less, log_scale of 0 or less or infinite, per_head
+    without num_heads.
     Cite: Zhang et al. 2026, section 3.
     """
 
@@ -45,6 +46,7 @@ class GRAPEM(Rotary):
             raise HeadwayError(f"num_heads is {num_heads} with per_head=True: give at least 1")
         if log_scale <= 0:
             raise HeadwayError(f"log_scale is {log_scale}: give a number above 0, such as 16.0")
+        need_finite(log_scale=log_scale)
         self.num_heads, self.base, self.log_scale, self.per_head = num_heads, base, log_scale, per_head
         start = (log_scale * rates(self.pairs, head_dim, base, torch.device("cpu")).log()).float()
         self.log_frequencies = nn.Parameter(start.repeat(num_heads, 1) if per_head and num_heads else start)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_finite
 from ._base import Pair, PositionEncoding, need_base, rates
 from ._content import projected, summed
 from ._content_rotary import ContentRotary
@@ -28,7 +28,8 @@ class GRAPEMContextual(ContentRotary):
     itself out. "sigmoid" with gate_scale 16 is what the authors' code runs, and starts with steps of 0.39; its comments
     and its start of b mean "softplus", which starts with steps of 0.001. Their model as a whole then draws w anew, from
     N(0, 1/(4·embed_dim)), as all its matrices. Pairs and direction as in ``GRAPEM``.
-    Raises HeadwayError for sizes below 1, an odd head_dim, a base of 1 or less, an unknown gate, gate_scale below 0.
+    Raises HeadwayError for sizes below 1, an odd head_dim, a base of 1 or less, an unknown gate, gate_scale below 0 or
+    infinite.
     Cite: Zhang et al. 2026, section 3, and the authors' code.
     """
 
@@ -53,6 +54,7 @@ class GRAPEMContextual(ContentRotary):
             raise HeadwayError(f"gate is {gate!r}: give {' or '.join(map(repr, GATES))}")
         if gate_scale <= 0:
             raise HeadwayError(f"gate_scale is {gate_scale}: give a number above 0, such as 16.0")
+        need_finite(gate_scale=gate_scale)
         self.base, self.gate, self.gate_scale, self.per_head = base, gate, gate_scale, per_head
         steps = self.num_kv_heads if per_head else 1
         self.weight = nn.Parameter(torch.zeros(steps, embed_dim))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_finite
 from ._base import Pair, PositionEncoding
 from ._temperature import Scaling
 
@@ -21,7 +21,7 @@ class Llama4Temperature(Scaling):
     step is the released configuration's floor_scale, amount its attn_scale; up to position step − 2 nothing changes.
     Mistral's models use ⌊pᵢ/step⌋, so that each of their steps comes one token later.
     It tells no positions apart: compose it with an encoding that does, or use it alone where other layers have one.
-    Raises HeadwayError for a step that is not above 0.
+    Raises HeadwayError for a step that is not above 0 and an amount that is not finite.
     Cite: Meta AI 2025; the formula is that of the released code.
     """
 
@@ -33,6 +33,7 @@ class Llama4Temperature(Scaling):
         super().__init__()
         if not 0 < step < math.inf:
             raise HeadwayError(f"step is {step}: give a number of tokens above 0, such as 8192")
+        need_finite(amount=amount)
         self.amount, self.step = amount, step
 
     def temperature(self, q_at: Coordinates) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError, need_positive
+from ..errors import HeadwayError, need_finite, need_positive
 from ._base import PositionEncoding, at, oracle_length, stream_length
 from ._chance import ordered
 
@@ -28,7 +28,7 @@ class RandomFloat(PositionEncoding):
 
     As positions change with T beyond train_length, keys are never cached prepared.
     Only the paper's abstract and others' accounts of its equations could be read, so take this as experimental.
-    Raises HeadwayError for a train_length below 1 and a span that is not positive.
+    Raises HeadwayError for a train_length below 1 and a span that is not positive or not finite.
     Cite: Shimizu et al. 2026.
     """
 
@@ -42,6 +42,7 @@ class RandomFloat(PositionEncoding):
         need_positive(train_length=train_length)
         if not span > 0:
             raise HeadwayError(f"span is {span}: give the upper end of the range, such as 1.0")
+        need_finite(span=span)
         self.train_length, self.span = train_length, span
 
     def locate(self, coordinates: Coordinates) -> Coordinates:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError, need_positive
+from ..errors import HeadwayError, need_finite, need_positive
 from ._base import PositionEncoding, added, need_width, readable
 
 
@@ -31,8 +31,8 @@ class SeqPE(PositionEncoding):
 
     This is the variant "input_add" of the authors' code, whose results are for those that join the scores; their two
     regularisers, losses on the encoder's vectors, belong to training and are not here.
-    Raises HeadwayError for sizes below 1 or that do not divide, a dropout not in [0, 1), a temperature of 0 or less, x
-    of another embed_dim and, in eager mode, positions below 0 or of more digits.
+    Raises HeadwayError for sizes below 1 or that do not divide, a dropout not in [0, 1), a temperature of 0 or less or
+    infinite, x of another embed_dim and, in eager mode, positions below 0 or of more digits.
     Cite: Li et al. 2025, section 3.
     """
 
@@ -54,6 +54,7 @@ class SeqPE(PositionEncoding):
         need_positive(embed_dim=embed_dim, num_heads=num_heads, max_digits=max_digits, num_layers=num_layers, axes=axes)
         if embed_dim % num_heads:
             raise HeadwayError(f"embed_dim {embed_dim} is not divisible by num_heads {num_heads}: choose a multiple")
+        need_finite(temperature=temperature)
         if not temperature > 0:
             raise HeadwayError(f"temperature is {temperature}: give a number above 0")
         if not 0 <= dropout < 1:

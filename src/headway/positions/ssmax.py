@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ..errors import need_positive
+from ..errors import need_finite, need_positive
 from ._base import Pair, PositionEncoding
 from ._temperature import Scaling, log_of_seen, number_seen
 
@@ -23,7 +23,7 @@ class SSMax(Scaling):
     first, which the paper finds to train as well and to reach less far. Each layer has an encoding of its own.
     It tells no positions apart: compose it with an encoding that does. On several axes take bidirectional. Without a
     bias a query that sees one key alone has τ = 0, which changes no weight.
-    Raises HeadwayError for num_heads below 1.
+    Raises HeadwayError for num_heads below 1 and an initial that is not finite.
     Cite: Nakanishi 2025, with s alone or with s and b.
     """
 
@@ -34,6 +34,7 @@ class SSMax(Scaling):
     def __init__(self, num_heads: int, initial: float = 0.168, bias: bool = False, bidirectional: bool = False) -> None:
         super().__init__()
         need_positive(num_heads=num_heads)
+        need_finite(initial=initial)
         self.num_heads, self.initial, self.bias, self.bidirectional = num_heads, initial, bias, bidirectional
         self.s = nn.Parameter(torch.full((num_heads,), initial))
         self.b = nn.Parameter(torch.zeros(num_heads)) if bias else None

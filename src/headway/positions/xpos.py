@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_finite
 from ._base import Pair, PositionEncoding, need_base, need_width, rates
 from ._rotary import Rotary
 
@@ -32,7 +32,8 @@ class XPos(Rotary):
     on either side of the centre, in float16 up to 3,270. Beyond, a token's factor stays where it is: two tokens that
     are both beyond no longer fade. For long float16 streams set centre to the middle of the longest.
     The paper reads beyond the trained length L with the mask Causal() & Chunked(L // 2, previous=1).
-    Raises HeadwayError for an odd head_dim, a base of 1 or less, gamma or scale_base not above 0.
+    Raises HeadwayError for an odd head_dim, a base of 1 or less, gamma or scale_base not above 0, a centre
+    that is not finite.
     Cite: Sun et al. 2023, "xPos"; defaults are those of the released code (torchscale).
     """
 
@@ -55,6 +56,7 @@ class XPos(Rotary):
         for name, value in (("scale_base", scale_base), ("gamma", gamma)):
             if not 0 < value < math.inf:
                 raise HeadwayError(f"{name} is {value}: give a number above 0")
+        need_finite(centre=centre)
         self.base, self.scale_base, self.gamma, self.centre = base, scale_base, gamma, centre
 
     def frequencies(self, coordinates: Coordinates) -> Tensor:
