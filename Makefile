@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 TORCH := $(VENV)/.torch
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal
 
 # the CPU kernel's C++ library, and where it is built: in place, and with sanitizers
 PACKAGE := src/headway/kernels/cpu
@@ -21,25 +22,28 @@ CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup compare test check check-native native library bench claims weights clean
+.PHONY: help setup compare test test-all check check-native native library bench claims weights clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
-	@echo "  ARGS='…' goes to the command behind compare, test, bench and weights; PYTHON=python3.12 chooses the interpreter."
+	@echo "  ARGS='…' goes to the command behind compare, test, test-all, bench and weights; PYTHON=python3.12 chooses the interpreter."
 
 setup: library  ## make .venv: done by every other target when needed
 
 compare: library  ## train one small model per position encoding and compare them (at most 5 minutes on 2 cores)
 	$(BIN)/headway compare --seeds 1 --out compare-out $(ARGS)
 
-test: library  ## run the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal $(ARGS)
+test: library  ## run a cross-section of the tests, in about four minutes on 2 cores
+	$(PYTEST) --cross-section $(ARGS)
 
-check: library  ## lint, format, types, then the tests: what CI runs
+test-all: library  ## run all tests
+	$(PYTEST) $(ARGS)
+
+check: library  ## lint, format, types, then all tests: what CI runs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory test-all
 
 check-native: library  ## run the CPU kernel's tests with AddressSanitizer and UndefinedBehaviorSanitizer (Linux)
 	@$(MAKE) --no-print-directory $(SANITIZED)/CMakeCache.txt CONFIGURE=-DHW_SANITIZE=address,undefined

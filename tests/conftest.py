@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,14 @@ sys.path.append(str(Path(__file__).parent))  # for `import weights`
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cross-section",
+        action="store_true",
+        help="leave out tests marked slow, and of a test marked one_in(k) run every k-th case alone",
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -42,14 +51,33 @@ def weights() -> Callable[[str], Path]:
     return found
 
 
+def _cross_section(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The tests that are not slow; of a test marked one_in(k), or of the cases that carry the mark, every k-th."""
+    seen: Counter[tuple[str, int]] = Counter()
+
+    def kept(item: pytest.Item) -> bool:
+        turns = []
+        for mark in item.iter_markers("one_in"):
+            case = (item.nodeid.partition("[")[0], id(mark))  # the same mark on several cases is one object
+            turns.append(seen[case] % mark.args[0] == 0)
+            seen[case] += 1
+        return all(turns) and item.get_closest_marker("slow") is None
+
+    return [item for item in items if kept(item)]
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses by marker
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` are skipped where there is none, those on the CPU kernel where it was not compiled.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --cross-section, fewer tests; those on what is not here, a GPU or the CPU kernel's library, are skipped.
 
     Those that ask for weights are marked so.
     """
     from headway.kernels.cpu import _library
 
+    if config.getoption("cross_section"):
+        chosen = _cross_section(items)
+        config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
+        items[:] = chosen
     missing = _library.why_not()
     for item in items:
         if "weights" in getattr(item, "fixturenames", ()):

@@ -78,6 +78,7 @@ def compiled_and_eager(kernel: str, name: str, **options: Any) -> tuple[Callable
     return torch.compile(run, fullgraph=True, **options), run
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("kernel", "name"), TAKEN)
 def test_one_graph_with_the_numbers_of_eager(kernel: str, name: str) -> None:
     compiled, eager = compiled_and_eager(kernel, name, backend="aot_eager")
@@ -127,6 +128,7 @@ def test_two_compilations_for_any_query_and_key_lengths(kernel: str) -> None:
     assert counters["stats"]["unique_graphs"] <= 2
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kernel", ["cpu", "reference"])
 @pytest.mark.parametrize("name", ["learned bias, sink and cap", "relative keys"])
 def test_learned_terms_compile_twice_at_most(name: str, kernel: str) -> None:
@@ -137,6 +139,7 @@ def test_learned_terms_compile_twice_at_most(name: str, kernel: str) -> None:
     assert counters["stats"]["unique_graphs"] <= 2
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_all_sizes_dynamic(kernel: str) -> None:
     """Where the compiler takes every size and number for a symbol, scale and widths are settled on their values."""

@@ -12,16 +12,17 @@ import itertools
 import os
 import re
 import shlex
-import subprocess
 import sys
 import textwrap
 import types
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from headway.cli import main
 from headway.positions import ENCODINGS
 
 ROOT = Path(__file__).parents[1]
@@ -82,15 +83,12 @@ def commands(document: str) -> list[tuple[int, list[str]]]:
 @cache
 def headway(*arguments: str) -> str:
     """What the command line prints for these arguments."""
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; from headway.cli import main; sys.exit(main())", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
-    )
-    assert done.returncode == 0, f"headway {shlex.join(arguments)}\n{done.stdout}{done.stderr}"
-    return done.stdout
+    printed = io.StringIO()
+    plain = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    with mock.patch.dict(os.environ, plain), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        code = main(arguments)
+    assert code == 0, f"headway {shlex.join(arguments)}\n{printed.getvalue()}"
+    return printed.getvalue()
 
 
 def names_in(encodings: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import cache
 
 HEAVY = {
     "triton",
@@ -29,6 +30,7 @@ HEAVY = {
 }
 
 
+@cache
 def modules_after(code: str) -> set[str]:
     """The names of all modules loaded in a fresh interpreter once `code` has run."""
     done = subprocess.run(

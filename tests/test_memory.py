@@ -65,6 +65,7 @@ def test_the_meter_sees_what_is_held() -> None:
     assert peak_bytes(lambda: [torch.empty(MIB) for _ in range(3)]) == 12 * MIB
 
 
+@pytest.mark.slow
 def test_a_learned_bias_trains_in_memory_that_grows_with_n(monkeypatch: pytest.MonkeyPatch) -> None:
     """n = 1k … 8k with the gradient of a T5-like bias: no more than linear, and far below one n×m of scores."""
     monkeypatch.setattr(reference, "BLOCK", 1 << 19)
@@ -88,6 +89,7 @@ TERMS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", TERMS)
 def test_training_stays_far_below_the_scores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     n, heads = 2048, 2

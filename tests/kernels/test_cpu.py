@@ -150,6 +150,7 @@ PROMISED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", PROMISED)
 def test_the_promise_is_kept(name: str, dtype: torch.dtype) -> None:
@@ -433,6 +434,7 @@ def test_one_odd_number_where_nobody_looks_changes_nothing(hidden: int, dtype: t
         assert torch.equal(clean, poisoned)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("sharing", SHARING)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -632,6 +634,7 @@ for n in (1024, 2048, 4096, 8192):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_grows_with_n_alone() -> None:
     """The largest memory of a process that trains a learned bias, in KiB: n² scores would be 256 MiB at the end."""
@@ -660,6 +663,7 @@ print(bool(k.grad.isfinite().all()))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.skipif("asan" in str(_library.load().why_not or _library.load().c._name), reason="needs all addresses")
 def test_memory_that_is_not_there_is_an_error() -> None:

@@ -737,6 +737,7 @@ def test_what_was_changed_in_place_is_noticed(calls: list[int]) -> None:
 # ---------------------------------------------------------------- under the compiler
 
 
+@pytest.mark.slow
 def test_one_operator_for_all_lengths(calls: list[int]) -> None:
     leaves, loss = learned()
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")

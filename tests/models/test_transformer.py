@@ -343,6 +343,7 @@ def test_attention_scale_and_embedding_scale() -> None:
 # ---------------------------------------------------------------- at home in torch
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["rope", "t5", "transformer-xl", "learned"])
 def test_compiles_as_one_graph(name: str) -> None:
     model, ids = decoder_of(name, num_layers=1), some_ids(2, 9)
@@ -358,6 +359,7 @@ def test_compiles_as_one_graph(name: str) -> None:
     torch.testing.assert_close(compiled(ids[:, :5]), model(ids[:, :5]), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_encoder_decoder_compiles_and_compiles_seldom() -> None:
     config = replace(SMALL, num_layers=1)
     model = EncoderDecoder(config, encoding_of("t5", bidirectional=True), encoding_of("t5"))

@@ -159,6 +159,7 @@ def test_texts_stand_one_behind_the_other(tmp_path: Path) -> None:
     assert _train_bert._stream(texts, words).tolist() == expected[:-1]
 
 
+@pytest.mark.slow
 def test_learns_a_language(tmp_path: Path) -> None:
     """Whoever sees the text around knows the animal, so that far less is left to guess than frequencies leave."""
     told: list[float] = []

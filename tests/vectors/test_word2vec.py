@@ -60,6 +60,7 @@ def test_the_architectures_differ() -> None:
     assert not torch.allclose(first, second, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_same_seed_in_another_process() -> None:
     code = (
         "import hashlib, sys; sys.path.insert(0, sys.argv[1])\n"
