@@ -163,11 +163,11 @@ def test_select() -> None:
 
 
 def test_tables_stay_with_their_tokens() -> None:
-    where = Coordinates.span(4).placed_with("tables")
+    where = Coordinates.span(4).placed_by(self := object(), "tables")
     assert (where.placed, where.tables) == (True, "tables")
     assert where.rows(0, 2).tables is None
     assert where.select(torch.tensor([0])).tables is None
-    assert where.append(Coordinates.span(1, start=4).placed_with("others")).tables is None
+    assert where.append(Coordinates.span(1, start=4).placed_by(self, "others")).tables is None
 
 
 @pytest.mark.parametrize("name", MAKERS)

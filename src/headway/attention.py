@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import index
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from .constants import constant
+from .constants import constant, writes
 from .coordinates import Coordinates
 from .errors import HeadwayError
 from .kernels import KERNELS, Call, Kernel, Problem
@@ -241,6 +241,8 @@ def _call(
         q_coordinates = encoding.place(q_coordinates)
         if not k_coordinates.prepared:
             k_coordinates = q_coordinates if same else encoding.place(k_coordinates)
+        elif k_coordinates.placed and not k_coordinates.belongs_to(encoding):
+            k_coordinates.as_given()  # raises: these keys are another encoding's
         if encoding.causal_only and looks_ahead(mask) and not (aligned and q.shape[2] == 1):
             raise HeadwayError(
                 f"{type(encoding).__name__} is defined for queries that see no later keys, and the mask lets them: "
@@ -248,10 +250,17 @@ def _call(
             )
         if encoding.reads_input:
             _check_inputs(encoding, q, k, q_input, k_input)
+        given = _given(q, k, q_input, k_input, q_coordinates, k_coordinates) if encoding.watched else ()
+        before = writes(given) if given else 0
         q_coordinates, k_coordinates = encoding.relocate(q_coordinates, k_coordinates, q_input, k_input)
         own = encoding.terms(q_coordinates, k_coordinates, q_input, k_input)
         prepared_q = encoding.prepare_query(q, q_coordinates)
         prepared_k = k if k_coordinates.prepared else encoding.prepare_key(k, k_coordinates)
+        if given and writes(given) != before:
+            raise HeadwayError(
+                f"{encoding.known_as} writes in relocate, terms or prepare into what it is given (q, k, the layer's "
+                "input, coordinates, tables), which now holds other numbers: write into a clone there"
+            )
         cached = k_coordinates.prepared and "prepare" in encoding.acts
         own = tuple(_unprepared(term, q, k, prepared_q, prepared_k, cached) for term in own)
         q, k = prepared_q, prepared_k
@@ -275,6 +284,31 @@ def _call(
         dropout,
         aligned=aligned,
     )
+
+
+def _given(
+    q: Tensor, k: Tensor, q_input: Tensor | None, k_input: Tensor | None, q_at: Coordinates, k_at: Coordinates
+) -> list[Tensor]:
+    """What the hooks of an encoding are given, and may not write into."""
+    found = [q, k, q_at.position, q_at.index]
+    if k_at is not q_at:
+        found += (k_at.position, k_at.index)
+        _add_tensors(k_at.tables, found)
+    if q_input is not None:
+        found.append(q_input)
+    if k_input is not None and k_input is not q_input:
+        found.append(k_input)
+    _add_tensors(q_at.tables, found)
+    return found
+
+
+def _add_tensors(part: Any, found: list[Tensor]) -> None:
+    """The tensors of tables, which may be nested."""
+    if isinstance(part, Tensor):
+        found.append(part)
+    elif isinstance(part, tuple):
+        for item in part:
+            _add_tensors(item, found)
 
 
 def _sizes(q: Tensor, k: Tensor, v: Tensor) -> Sizes:

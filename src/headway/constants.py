@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from functools import lru_cache
-from typing import Any, TypeVar
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar, cast
 
 import torch
+from torch import Tensor
 
 Made = TypeVar("Made")
+
+MOST = 64
+"""Things kept for each thread; what was made first goes first."""
+
+
+class _Kept(threading.local):
+    """For each thread its own: what one thread writes into, no other reads."""
+
+    def __init__(self) -> None:
+        self.made: dict[Any, tuple[Any, Tensor, int]] = {}
+
+
+_kept = _Kept()
 
 
 def constant(make: Callable[..., Made], *arguments: Hashable, device: torch.device | str | None) -> Made:
     """make(*arguments, device), for tensors that depend on nothing else; nobody may write to one.
+
+    What somebody has written to all the same is made anew. Writes through ``.data`` and numpy are not seen.
 
     They are kept on a processor that is named. Elsewhere they are made anew: another device has streams, and graphs
     that own what is made while they are captured; None is whatever device is the default then. So they are where a
@@ -22,11 +38,28 @@ def constant(make: Callable[..., Made], *arguments: Hashable, device: torch.devi
         return make(*arguments, device)
     if torch._C._len_torch_dispatch_stack() > 0 or torch._C._are_functorch_transforms_active():
         return make(*arguments, device)
-    made: Made = _made(make, *arguments, device)
+    key = (make, arguments, device)
+    kept = _kept.made.get(key)
+    if kept is not None and kept[1]._version == kept[2]:
+        return cast(Made, kept[0])
+    with torch.inference_mode(False):  # what is made in it could not be saved for a backward pass later
+        made = make(*arguments, device)
+    watched: Tensor = made if isinstance(made, Tensor) else made.index  # type: ignore[attr-defined]
+    if len(_kept.made) >= MOST:
+        del _kept.made[next(iter(_kept.made))]
+    _kept.made[key] = made, watched, watched._version
     return made
 
 
-@lru_cache(maxsize=64)
-def _made(make: Callable[..., Any], *arguments: Hashable) -> Any:
-    with torch.inference_mode(False):  # what is made in it could not be saved for a backward pass later
-        return make(*arguments)
+def writes(tensors: Sequence[Tensor]) -> int:
+    """How often all the tensors together have been written into in place, through themselves or views of them.
+
+    Tensors made in inference mode do not count, nor do writes through ``.data`` and numpy, nor any while a compiler
+    looks on.
+    """
+    if torch.compiler.is_compiling():
+        return 0
+    try:
+        return sum([x._version for x in tensors])
+    except RuntimeError:
+        return sum(x._version for x in tensors if not x.is_inference())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,35 @@ from torch import Tensor
 
 from .errors import HeadwayError
 from .records import Record
+
+
+class Placing:
+    """By which encoding coordinates were placed, and from which positions.
+
+    A copy of the coordinates alone keeps the encoding; one that the encoding is copied with takes its copy.
+    """
+
+    __slots__ = ("by", "given", "located", "version")
+
+    def __init__(self, by: Any, given: Tensor, located: Tensor) -> None:
+        self.by = by
+        self.given = given
+        """The positions before the encoding's ``locate``."""
+        self.located = located
+        """The positions that the tables are of."""
+        self.version = -1 if torch.compiler.is_compiling() or given.is_inference() else given._version
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nobody has written into the positions since, as far as their version counter tells."""
+        return torch.compiler.is_compiling() or self.version < 0 or self.given._version == self.version
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Placing:
+        by = memo.get(id(self.by), self.by)
+        return Placing(by, copy.deepcopy(self.given, memo), copy.deepcopy(self.located, memo))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Placing, (self.by, self.given, self.located)
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,10 +52,10 @@ class Coordinates(Record):
         index     [b, n] int64  the order of the token in its stream: what masks and dropout read
         document  [b, n] or None
         length    tokens in the stream: an int, or a tensor [b, 1] or [b, n]; read by encodings of total length
-        tables    what the encoding computed from the coordinates alone, filled by ``PositionEncoding.place``
+        tables    what the encoding that placed them computed from the coordinates alone
         ordered   a static fact: along the slots, index rises by one; masks then become intervals of slots
         start     a static fact: the index of the first slot in every row, where that is known without looking
-        placed    whether the encoding's ``locate`` has been applied
+        placing   by which encoding they were placed, and from where; None before ``PositionEncoding.place``
         prepared  whether the keys at these coordinates come prepared, from a cache
     """
 
@@ -36,8 +66,13 @@ class Coordinates(Record):
     tables: Any = None
     ordered: bool = False
     start: int | None = None
-    placed: bool = False
+    placing: Placing | None = None
     prepared: bool = False
+
+    @property
+    def placed(self) -> bool:
+        """Whether an encoding's ``locate`` has been applied."""
+        return self.placing is not None
 
     @staticmethod
     def span(
@@ -148,22 +183,65 @@ class Coordinates(Record):
             )
         return self.position[..., number]
 
-    def placed_with(self, tables: Any) -> Coordinates:
-        """These coordinates, marked as located, with what the encoding computed from them."""
+    def placed_by(self, encoding: Any, tables: Any = None, *, position: Tensor | None = None) -> Coordinates:
+        """These coordinates as the encoding places them: with its tables, at ``position`` where that is another."""
+        position = self.position if position is None else position
+        given = self.position if self.placing is None else self.placing.given
         return Coordinates(
-            self.position,
+            position,
             self.index,
             self.document,
             self.length,
             tables,
             self.ordered,
             self.start,
-            True,
+            Placing(encoding, given, position),
             self.prepared,
         )
 
+    def belongs_to(self, encoding: Any) -> bool:
+        """Whether the encoding has placed these coordinates, and nobody has written into the positions since."""
+        placing = self.placing
+        return placing is not None and placing.by is encoding and placing.fresh
+
+    def as_given(self) -> Coordinates:
+        """These coordinates as they were before an encoding placed them.
+
+        Raises HeadwayError where that is not known: for keys that come prepared, and where positions were replaced.
+        """
+        placing = self.placing
+        if placing is None:
+            return self
+        name = type(placing.by).__name__
+        if self.prepared:
+            raise HeadwayError(
+                f"the keys at these coordinates were prepared by a {name}, another object than the encoding of this "
+                "call: hand over that object, or prepare the keys anew"
+            )
+        if self.position is not placing.located:
+            raise HeadwayError(
+                f"the positions were replaced after a {name} had placed the coordinates: replace them before, or hand "
+                "over Coordinates that no encoding has placed"
+            )
+        return replace(self, position=placing.given, tables=None, placing=None)
+
+    def placing_of(self, change: Callable[[Tensor], Tensor], position: Tensor) -> Placing | None:
+        """Who placed the tokens that ``change`` takes of these; ``position`` is theirs."""
+        placing = self.placing
+        if placing is None:
+            return None
+        if self.position is placing.located:
+            return Placing(placing.by, change(placing.given), position)
+        return Placing(placing.by, change(placing.given), placing.located)  # replaced, as is ``position``
+
+    def _current(self) -> Coordinates:
+        """These coordinates; without their placing where the positions have been written into since."""
+        return self if self.placing is None or self.belongs_to(self.placing.by) else self.as_given()
+
     def append(self, other: Coordinates) -> Coordinates:
-        """The coordinates of these tokens and then of the others."""
+        """The coordinates of these tokens and then of the others, as given: a longer stream is placed anew."""
+        if self.placing is not None or other.placing is not None:
+            return self.as_given().append(other.as_given())
 
         def join(a: Tensor, b: Tensor) -> Tensor:
             batch = max(a.shape[0], b.shape[0])
@@ -190,7 +268,6 @@ class Coordinates(Record):
             length=length,
             ordered=self.ordered and other.ordered and (follows or unknown),
             start=self.start if follows else None,
-            placed=self.placed and other.placed,
         )
 
     def select(self, rows: Tensor) -> Coordinates:
@@ -199,27 +276,31 @@ class Coordinates(Record):
         def pick(part: Tensor) -> Tensor:
             return part if part.shape[0] == 1 else part[rows]
 
-        length = self.length
+        at = self._current()
+        length, position = at.length, pick(at.position)
         return replace(
-            self,
-            position=pick(self.position),
-            index=pick(self.index),
-            document=None if self.document is None else pick(self.document),
+            at,
+            position=position,
+            index=pick(at.index),
+            document=None if at.document is None else pick(at.document),
             length=pick(length) if isinstance(length, Tensor) else length,
             tables=None,
+            placing=at.placing_of(pick, position),
         )
 
     def rows(self, start: int, stop: int) -> Coordinates:
         """The coordinates of the tokens start … stop − 1."""
-        length = self.length
+        at = self._current()
+        length, position = at.length, at.position[:, start:stop]
         if isinstance(length, Tensor) and length.shape[-1] > 1:
             length = length[:, start:stop]
         return replace(
-            self,
-            position=self.position[:, start:stop],
-            index=self.index[:, start:stop],
-            document=None if self.document is None else self.document[:, start:stop],
+            at,
+            position=position,
+            index=at.index[:, start:stop],
+            document=None if at.document is None else at.document[:, start:stop],
             length=length,
-            start=None if self.start is None else self.start + start,
+            start=None if at.start is None else at.start + start,
             tables=None,
+            placing=at.placing_of(lambda given: given[:, start:stop], position),
         )

@@ -4,6 +4,10 @@
                      + Σᵣ bᵣ_h[ρᵣ(i,j)] + e[h,i] + g[h,j] + D[h,i,j] )
     out[h,i]     = Σⱼ A[h,i,j]·(vⱼ + Σᵣ rᵣ_h[ρᵣ(i,j)]),   A = softmax over the allowed j, and an optional sink logit
 
+A function in a term is pure: what it gives depends on its arguments alone, it draws no random numbers, keeps no count
+and writes into nothing that it is given. Kernels call it for blocks of rows, and again in the backward pass. Random
+numbers are drawn outside and handed over in ``tensors``.
+
 An encoding speaks a list of terms, in which one kind may occur more than once; a kernel implements terms and never
 hears of an encoding. ``attention`` has prepared q and k by then. The distance of a pair is δ = key position − query
 position, on one axis of the positions.
@@ -336,7 +340,7 @@ class DenseBias(Part):
     """D[h,i,j]: a tensor that broadcasts to [batch, heads, n, m], or a function of a block of rows.
 
     A function is called as ``values(rows, *tensors)`` with rows an int64 tensor of query slots, and gives
-    [b, heads or 1, len(rows), m]. Every tensor that wants a gradient stands in ``tensors``.
+    [b, heads or 1, len(rows), m]. It is pure, and every tensor that wants a gradient stands in ``tensors``.
     """
 
     values: Tensor | Callable[..., Tensor]
@@ -370,7 +374,8 @@ class SoftCap(Part):
 class Product(Part):
     """Replaces ⟨qᵢ, kⱼ⟩: ``function(q, k, rows, *tensors)`` gives [batch, heads, len(rows), m], not yet scaled.
 
-    q holds the queries of the block, k all keys with as many heads as q; rows: int64 slots of the block's queries.
+    q holds the queries of the block, k all keys with as many heads as q; rows: int64 slots of the block's queries. The
+    function is pure, and every tensor that wants a gradient stands in ``tensors``.
     """
 
     function: Callable[..., Tensor]
@@ -379,7 +384,10 @@ class Product(Part):
 
 @dataclass(frozen=True, eq=False)
 class ScoreMap(Part):
-    """Replaces the finished scores: ``function(scores, allowed, q, rows, *tensors)`` gives scores of the same shape."""
+    """Replaces the finished scores: ``function(scores, allowed, q, rows, *tensors)`` gives scores of the same shape.
+
+    The function is pure, and every tensor that wants a gradient stands in ``tensors``.
+    """
 
     function: Callable[..., Tensor]
     tensors: tuple[Tensor, ...] = ()
@@ -387,7 +395,10 @@ class ScoreMap(Part):
 
 @dataclass(frozen=True, eq=False)
 class Normalizer(Part):
-    """Replaces the softmax: ``function(scores, allowed, *tensors)`` gives the weights; there is no log-sum-exp then."""
+    """Replaces the softmax: ``function(scores, allowed, *tensors)`` gives the weights; there is no log-sum-exp then.
+
+    The function is pure, and every tensor that wants a gradient stands in ``tensors``.
+    """
 
     function: Callable[..., Tensor]
     tensors: tuple[Tensor, ...] = ()

@@ -47,7 +47,7 @@ class AnglesInTheDtypeOfX(RoPE):
 
     def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
         rounded = coordinates.position.to(x.dtype).double()
-        return super().prepare(x, self.place(replace(coordinates, position=rounded, tables=None, placed=False)))
+        return super().prepare(x, self.place(replace(coordinates, position=rounded, tables=None, placing=None)))
 
 
 class EmbedsInHalf(Sinusoidal):
@@ -55,7 +55,7 @@ class EmbedsInHalf(Sinusoidal):
 
     def embed(self, x: Tensor, coordinates: Any = None) -> Tensor:
         where = self.coordinates_for(x, coordinates)
-        rounded = replace(where, position=where.position.to(x.dtype).double(), placed=False)
+        rounded = replace(where, position=where.position.to(x.dtype).double(), tables=None, placing=None)
         return super().embed(x, rounded)
 
 
@@ -83,7 +83,7 @@ class ReadsTheIndex(RoPE):
     """Turns by the order in the stream and not by the position."""
 
     def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
-        moved = replace(coordinates, position=3 * coordinates.index[..., None] ** 2, placed=False, tables=None)
+        moved = replace(coordinates, position=3 * coordinates.index[..., None] ** 2, tables=None, placing=None)
         return super().prepare(x, self.place(moved))
 
 

@@ -46,7 +46,7 @@ def test_the_basis_is_torchs_cayley_transform() -> None:
     encoding = CayleySTRING(1, 8).double()
     row, column = torch.triu_indices(8, 8, 1)
     encoding.upper.data = ((lower.mT - lower) / 2)[row, column][None]
-    basis = encoding.place(Coordinates.of(PLACES, 6)).tables[2][0, 0].detach().mT
+    basis = encoding.waves(Coordinates.of(PLACES, 6))[2][0, 0].detach().mT
     torch.testing.assert_close(basis, layer.weight.detach())
     torch.testing.assert_close(basis @ basis.mT, torch.eye(8, dtype=torch.float64))
     assert not torch.allclose(basis, torch.eye(8, dtype=torch.float64), atol=0.1)

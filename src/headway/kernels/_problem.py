@@ -63,7 +63,7 @@ def without_tables(call: Call) -> Call:
 def _bare(side: Coordinates, start: int | None) -> Coordinates:
     length = side.length if isinstance(side.length, Tensor) else None
     return Coordinates(
-        side.position, side.index, side.document, length, None, side.ordered, start, side.placed, side.prepared
+        side.position, side.index, side.document, length, None, side.ordered, start, prepared=side.prepared
     )
 
 

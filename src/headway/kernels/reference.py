@@ -8,13 +8,16 @@ float32, or in float64 for float64 input.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..constants import writes
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..terms import (
@@ -384,19 +387,97 @@ Reference = differentiable("reference", _forward, backward, _shapes, twice=True)
 """Ties forward and backward together without keeping the scores."""
 
 
-def _refuse_captured(call: Call) -> None:
-    """A function term that captures a tensor wanting a gradient would lose that gradient: say so."""
-    functions = [term for term in call.terms if callable(getattr(term, "function", getattr(term, "values", None)))]
-    if not functions or not call.q.shape[2] or not call.k.shape[2]:
-        return
+FUNCTIONS = (DenseBias, Product, ScoreMap, Normalizer)
+"""The terms that may hold a function."""
+
+_pure: dict[int, weakref.ref[Any]] = {}
+"""The functions that have been found pure, by their ids: for as long as they live."""
+
+
+def _function_of(term: Term) -> Callable[..., Tensor] | None:
+    held = getattr(term, "function", getattr(term, "values", None)) if isinstance(term, FUNCTIONS) else None
+    return held if callable(held) else None
+
+
+def _has_functions(call: Call) -> bool:
+    return any(_function_of(term) is not None for term in call.terms) and bool(call.q.shape[2] and call.k.shape[2])
+
+
+def _try_functions(call: Call) -> None:
+    """Runs the functions for one row, on detached tensors, and raises for what would go wrong in silence.
+
+    A function that captures a tensor wanting a gradient would lose that gradient. One that draws, counts or writes into
+    its arguments would give something else in the backward pass, where it is run again.
+    """
+    names = ", ".join(type(term).__name__ for term in call.terms if _function_of(term) is not None)
+    n, real = call.q.shape[2], _is_real(call.q)
+    drawn = _random_state(call) if real else []
     with torch.enable_grad():
         bare = _ops.unpack(*_detached(call))
-        out, _ = run_block(bare, 0, 1)
+        bare = replace(bare, terms=tuple(map(_tried, bare.terms))) if real else bare
+        out, _ = run_block(bare, n - 1, n)
     if out.requires_grad:
         raise HeadwayError(
-            f"a function of {', '.join(type(term).__name__ for term in functions)} captures a tensor that wants a "
-            "gradient: pass the tensor in the term's tensors=(…) and take it as an argument"
+            f"a function of {names} captures a tensor that wants a gradient: pass the tensor in the term's "
+            "tensors=(…) and take it as an argument"
         )
+    if not real:
+        return
+    if not all(map(torch.equal, drawn, _random_state(call))):
+        raise HeadwayError(
+            f"a function of {names} draws random numbers, and it is run again in the backward pass: draw outside and "
+            "hand the numbers over in the term's tensors=(…)"
+        )
+    for term in call.terms:
+        _note_pure(_function_of(term))
+
+
+def _is_real(x: Tensor) -> bool:
+    """Whether values may be looked at: of no meta or fake tensor, and while no mode looks on."""
+    return type(x) is Tensor and x.device.type != "meta" and not torch._C._len_torch_dispatch_stack()
+
+
+def _random_state(call: Call) -> list[Tensor]:
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(call.q.device)] if call.q.is_cuda else states
+
+
+def _note_pure(function: Callable[..., Tensor] | None) -> None:
+    key = id(function)
+    if function is not None and key not in _pure:
+        with suppress(TypeError):  # one that no weak reference takes is tried in every call
+            _pure[key] = weakref.ref(function, lambda _: _pure.pop(key, None))
+
+
+def _tried(term: Term) -> Term:
+    """The term with its function run twice, on clones, and compared; as it is where that has been done."""
+    function = _function_of(term)
+    known = _pure.get(id(function))
+    if function is None or (known is not None and known() is function):
+        return term
+    name = type(term).__name__
+
+    def twice(*arguments: Tensor) -> Tensor:
+        first, second = ([x.clone() for x in arguments] for _ in range(2))
+        found, again = function(*first), function(*second)
+        if not _alike(found, again):
+            raise HeadwayError(
+                f"the function of {name} gives something else when it is run again, as in the backward pass: draw "
+                "and count outside, and hand the numbers over in the term's tensors=(…)"
+            )
+        kept = 1 if isinstance(term, (ScoreMap, Normalizer)) else 0  # scores are the function's own to write into
+        if not all(map(_alike, first[kept:], arguments[kept:])):
+            raise HeadwayError(f"the function of {name} writes into its arguments: write into a clone")
+        return found
+
+    return replace(term, **{"values" if isinstance(term, DenseBias) else "function": twice})  # type: ignore[arg-type]
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    """Whether two results are one, up to what another layout in memory or atomic sums round."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return torch.equal(a, b) or (a.is_floating_point() and torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True))
 
 
 def _detached(call: Call) -> tuple[Any, list[Tensor]]:
@@ -451,9 +532,16 @@ class ReferenceKernel(Kernel):
             elif torch.compiler.is_compiling() and not wants_gradient(tensors):
                 out, lse = torch.ops.headway.reference_forward(tensors, _ops.write(structure))
             else:
-                if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-                    _refuse_captured(call)
+                functions = not torch.compiler.is_compiling() and _has_functions(call)
+                if functions and torch.is_grad_enabled():
+                    _try_functions(call)
+                before = writes(tensors) if functions else 0
                 out, lse = Reference.apply(structure, *tensors)
+                if functions and writes(tensors) != before:
+                    raise HeadwayError(
+                        "a function in terms writes into q, k or its tensors, which now hold other numbers: write into "
+                        "a clone there"
+                    )
         return out.to(dtype), lse if call.wants_lse else None
 
 

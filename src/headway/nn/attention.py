@@ -27,10 +27,10 @@ def caches_prepared(encoding: PositionEncoding | None) -> bool:
 
 def key_coordinates(encoding: PositionEncoding | None, keys: Coordinates) -> Coordinates:
     """All keys of a cache as attention needs them: placed, unless nothing but masks will read them."""
-    if encoding is None or (caches_prepared(encoding) and "terms" not in encoding.acts):
+    if encoding is None:
         return keys
-    if keys.placed and keys.tables is None:  # tokens placed one call at a time and joined
-        return keys.placed_with(encoding.tables(keys))
+    if caches_prepared(encoding) and "terms" not in encoding.acts:
+        return keys.as_given()
     return encoding.place(keys)
 
 
@@ -222,6 +222,7 @@ class MultiHeadAttention(nn.Module):
 
     def _context(self, key: Tensor, value: Tensor, cache: KeyValueCache) -> tuple[Tensor, Tensor]:
         """Keys and values of a context, computed once."""
+        cache.need_prepared_by(None)
         if len(cache) == 0:
             return cache.append(self._keys(key), self._heads(self.v_proj(value)))
         if len(cache) != key.shape[1]:
@@ -244,6 +245,7 @@ class MultiHeadAttention(nn.Module):
         encoding: PositionEncoding | None,
     ) -> Tensor:
         """Attention of new tokens to all of a cache, which they join."""
+        cache.need_prepared_by(encoding if caches_prepared(encoding) else None)
         if key_positions is None:
             cache.coordinates = joined(cache.coordinates, new)
             everything = cache.coordinates

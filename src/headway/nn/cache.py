@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ def continued(
         return Coordinates.of(positions, n)
     if past is None:
         return Coordinates.span(n, device=device) if positions is None else Coordinates.of(positions, n)
+    past = past.as_given()  # another token follows in the stream, not where an encoding sees it
     step = torch.arange(1, n + 1, device=device)[None]
     index = past.index[:, -1:] + step
     start = None if past.start is None else past.start + past.index.shape[1]
@@ -162,9 +164,32 @@ class KeyValueCache:
         self._keys, self._values, self._inputs = _Tokens(), _Tokens(), _Tokens()
         self.coordinates: Coordinates | None = None
         """Where the keys are; None where the stack keeps that for all of its layers."""
+        self.prepared_by: PositionEncoding | None = None
+        """The encoding whose ``prepare_key`` the keys have been through; None for keys as projected."""
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KeyValueCache:
+        """A copy, whose keys are of the same encoding; of its copy, where that has been made along with this one."""
+        other = memo[id(self)] = KeyValueCache()
+        for name, value in vars(self).items():
+            setattr(other, name, memo.get(id(value), value) if name == "prepared_by" else copy.deepcopy(value, memo))
+        return other
+
+    def need_prepared_by(self, encoding: PositionEncoding | None) -> None:
+        """Raises unless the keys held, and those to come, have been through the same ``prepare_key``."""
+        if len(self) and self.prepared_by is not encoding:
+            held, asked = (
+                "as projected" if each is None else f"prepared by a {type(each).__name__}"
+                for each in (self.prepared_by, encoding)
+            )
+            another = " that is another object" if type(encoding) is type(self.prepared_by) else ""
+            raise HeadwayError(
+                f"the cache holds keys {held} and this call needs them {asked}{another}: start a new cache, or read it "
+                "with the encoding that filled it (cache.prepared_by)"
+            )
+        self.prepared_by = encoding
 
     @property
     def keys(self) -> Tensor:
@@ -311,15 +336,17 @@ def remaining(coordinates: Coordinates, slots: Slots) -> Coordinates:
         return coordinates.rows(slots.latest, coordinates.index.shape[1])
     length, document = coordinates.length, coordinates.document
     per_token = isinstance(length, Tensor) and length.shape[1] > 1
+    position = slots.of(coordinates.position, 1)
     return replace(
         coordinates,
-        position=slots.of(coordinates.position, 1),
+        position=position,
         index=slots.of(coordinates.index, 1),
         document=None if document is None else slots.of(document, 1),
         length=slots.of(length, 1) if isinstance(length, Tensor) and per_token else length,
         tables=None,
         ordered=False,
         start=None,
+        placing=coordinates.placing_of(lambda given: slots.of(given, 1), position),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..constants import constant
+from ..constants import constant, writes
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..terms import Term
@@ -87,7 +87,8 @@ class PositionEncoding(nn.Module):
     prepare(q or k)        a transform of each query and each key
     terms(…)               what the scores gain
 
-    A subclass overrides the hooks it acts through and writes its paper's formula, literally, in an ``oracle``.
+    A subclass overrides the hooks it acts through and writes its paper's formula, literally, in an ``oracle``. No hook
+    writes into the tensors that it is given.
     """
 
     citation: ClassVar[str] = ""
@@ -113,6 +114,8 @@ class PositionEncoding(nn.Module):
     """Whether a key may be cached after ``prepare``: not where that depends on the total length or on later tokens."""
     reads_input: bool = False
     """Whether ``relocate`` or ``terms`` read q_input and k_input."""
+    watched: bool = False
+    """Whether calls look for hooks that break their promises: those of headway's own are held by its checks alone."""
     _acts: ClassVar[frozenset[str]] = frozenset()
     learning_rate_multiplier: ClassVar[float] = 1.0
     """For the encoding's own parameters, where its paper gives one."""
@@ -120,7 +123,7 @@ class PositionEncoding(nn.Module):
     # ------------------------------------------------------------ the hooks
 
     def locate(self, coordinates: Coordinates) -> Coordinates:
-        """Where the tokens are, as this encoding sees it."""
+        """Where the tokens are, as this encoding sees it: other positions, the rest of the coordinates as it is."""
         return coordinates
 
     def relocate(
@@ -134,7 +137,11 @@ class PositionEncoding(nn.Module):
         return q_at, k_at
 
     def tables(self, coordinates: Coordinates) -> Any:
-        """What located coordinates alone decide (cosines, sines): computed once per forward for all layers."""
+        """What located coordinates alone decide (cosines, sines): computed once per forward for all layers.
+
+        They read no parameter and no buffer, and nothing that changes after construction: coordinates may be held while
+        those change. What reads one belongs in ``prepare`` or ``terms``.
+        """
         return None
 
     def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:
@@ -164,12 +171,50 @@ class PositionEncoding(nn.Module):
     # ------------------------------------------------------------ what follows from the hooks
 
     def place(self, coordinates: Coordinates) -> Coordinates:
-        """The coordinates located and with their tables: what is there already is not done again."""
-        located = coordinates
-        if not coordinates.placed:
-            self.need_axes(coordinates)
-            located = self.locate(coordinates)
-        return located if located.tables is not None else located.placed_with(self.tables(located))
+        """The coordinates located and with their tables. What this encoding has placed is not located again.
+
+        Coordinates that another one has placed are placed anew, from where they were before. Raises HeadwayError where
+        that is not known, for positions on other axes, and where ``locate`` or ``tables`` break what they promise.
+        """
+        placing = coordinates.placing
+        if placing is not None and placing.by is self and placing.fresh:
+            if coordinates.tables is not None and coordinates.position is placing.located:
+                return coordinates
+            return coordinates.placed_by(self, self.tables_of(coordinates))
+        given = coordinates if placing is None else coordinates.as_given()
+        self.need_axes(given)
+        before = writes((given.position, given.index)) if self.watched else 0
+        located = self.locate(given)
+        tables = self.tables_of(located)
+        if self.watched:
+            if writes((given.position, given.index)) != before:
+                raise HeadwayError(
+                    f"{self.known_as} writes into the coordinates in locate or tables: write into a clone there"
+                )
+            if located is not given and not torch.compiler.is_compiling() and _beside(located) != _beside(given):
+                raise HeadwayError(
+                    f"{self.known_as} changes more than positions in locate, or rebuilds the coordinates: return "
+                    "dataclasses.replace(coordinates, position=…)"
+                )
+        return given.placed_by(self, tables, position=located.position)
+
+    def tables_of(self, located: Coordinates) -> Any:
+        """``tables``; raises where one wants a gradient that does not come of the coordinates."""
+        found = self.tables(located)
+        if not self.watched or found is None or not torch.is_grad_enabled():
+            return found
+        if _wants_gradient(found) and not _wants_gradient((located.position, located.length)):
+            raise HeadwayError(
+                f"a table of {self.known_as} wants a gradient, and tables outlive an update: compute what reads "
+                "parameters in prepare or terms"
+            )
+        return found
+
+    @property
+    def known_as(self) -> str:
+        """The class, and those of its parts: for messages."""
+        parts = [type(part).__name__ for part in self.modules() if isinstance(part, PositionEncoding)]
+        return parts[0] if len(parts) == 1 else f"{parts[0]} ({', '.join(parts[1:])})"
 
     def need_axes(self, coordinates: Coordinates) -> None:
         """Raises unless the positions have as many axes as the encoding reads."""
@@ -198,6 +243,7 @@ class PositionEncoding(nn.Module):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
+        cls.watched = cls.__module__.partition(".")[0] != __name__.partition(".")[0]
         cls._acts = frozenset([hook for hook, name, idle in IDLE if getattr(cls, name) is not idle])
 
     def coordinates_for(self, x: Tensor, coordinates: Coordinates | Tensor | None) -> Coordinates:
@@ -253,6 +299,20 @@ IDLE = [(hook, name, getattr(PositionEncoding, name)) for hook, names in HOOKS.i
 """The hooks as they do nothing."""
 
 # ---------------------------------------------------------------- what several encodings need
+
+
+def _beside(coordinates: Coordinates) -> tuple[int, ...]:
+    """Which objects the facts beside the positions are."""
+    return id(coordinates.index), id(coordinates.document), id(coordinates.length)
+
+
+def _wants_gradient(part: Any) -> bool:
+    """Whether a tensor of tables wants a gradient, however they are nested."""
+    if isinstance(part, Tensor):
+        return part.requires_grad
+    if isinstance(part, dict):
+        part = tuple(part.values())
+    return isinstance(part, (tuple, list)) and any(map(_wants_gradient, part))
 
 
 def need_base(base: float) -> None:

@@ -41,6 +41,7 @@ class Compose(PositionEncoding):
         self.parts = nn.ModuleList(parts)
         self.cache_prepared = all(part.cache_prepared for part in parts)
         self.reads_input = any(part.reads_input for part in parts)
+        self.watched = self.watched or any(part.watched for part in parts)
         self.causal_only = any(part.causal_only for part in parts)
         moving = [type(part).__name__ for part in parts if type(part).relocate is not PositionEncoding.relocate]
         if moving and not self.acts & {"prepare", "terms"}:
@@ -70,7 +71,8 @@ class Compose(PositionEncoding):
     def _placed(self, coordinates: Coordinates) -> list[Coordinates]:
         """The coordinates as each part reads them: placed, with the tables that are its own."""
         placed = self.place(coordinates)
-        return [replace(placed, tables=tables) for tables in placed.tables]
+        parts = zip(self.each, placed.tables, strict=True)
+        return [placed.placed_by(part, tables) for part, tables in parts]
 
     # ------------------------------------------------------------ the hooks
 
@@ -87,21 +89,21 @@ class Compose(PositionEncoding):
         moving = [type(part).relocate is not PositionEncoding.relocate for part in self.each]
         if not any(moving):
             return q_at, k_at
-        sides = (replace(q_at, tables=None), replace(k_at, tables=None))
         found = []
         for part, moves in zip(self.each, moving, strict=True):
-            own = part.relocate(*sides, q_input, k_input) if moves else sides
-            found.append(tuple(side.tables for side in own))
-            q_at, k_at = sides = (replace(own[0], tables=None), replace(own[1], tables=None))
+            q_at, k_at = q_at.placed_by(part), k_at.placed_by(part)
+            if moves:
+                q_at, k_at = part.relocate(q_at, k_at, q_input, k_input)
+            found.append((q_at.tables, k_at.tables))
         q_tables, k_tables = (
-            tuple(part.tables(side) if own is None else own for part, own in zip(self.each, tables, strict=True))
-            for side, tables in zip(sides, zip(*found, strict=True), strict=True)
+            tuple(part.tables_of(side) if own is None else own for part, own in zip(self.each, tables, strict=True))
+            for side, tables in zip((q_at, k_at), zip(*found, strict=True), strict=True)
         )
-        return q_at.placed_with(q_tables), k_at.placed_with(k_tables)
+        return q_at.placed_by(self, q_tables), k_at.placed_by(self, k_tables)
 
     def tables(self, coordinates: Coordinates) -> Any:
         """The tables of each part."""
-        return tuple(part.tables(coordinates) for part in self.each)
+        return tuple(part.tables_of(coordinates) for part in self.each)
 
     def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:
         """x [batch, n, embed_dim] with the codes of all parts added."""

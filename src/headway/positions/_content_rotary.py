@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from torch import Tensor
 
 from ..coordinates import Coordinates
@@ -43,15 +41,15 @@ class ContentRotary(Contextual, Rotary):
         cos, sin = phases.cos(), phases.sin()
         queries = slice(phases.shape[2] - q_at.index.shape[1], None)
         q_tables = (cos[:, :, queries], sin[:, :, queries])
-        return replace(q_at, tables=q_tables, placed=True), replace(k_at, tables=(cos, sin), placed=True)
+        return q_at.placed_by(self, q_tables), k_at.placed_by(self, (cos, sin))
 
-    def tables(self, coordinates: Coordinates) -> None:  # type: ignore[override]
+    def tables(self, coordinates: Coordinates) -> None:
         """Nothing: coordinates alone decide no phase."""
 
     def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
         """x [batch, heads, n, head_dim] turned, in float32 or wider."""
         need_width(x, "head_dim", self.head_dim)
-        if coordinates.tables is None:
+        if coordinates.tables is None or not coordinates.belongs_to(self):
             raise HeadwayError(
                 f"the phases of {type(self).__name__} come of the layer's input: call relocate first, as attention does"
             )

@@ -43,6 +43,7 @@ class DataAdaptive(PositionEncoding):
             )
         self.num_heads, self.hidden, self.width, self.bias = num_heads, hidden, width, bias
         self.axes, self.reads_input = bias.axes, bias.reads_input
+        self.watched = self.watched or bias.watched
         self.into = _uniform(hidden, 2 * num_heads, width, fan_in=2 * num_heads * width)
         self.into_bias = _uniform(hidden, fan_in=2 * num_heads * width)
         self.out = _uniform(num_heads, hidden, width, fan_in=hidden * width)
@@ -52,7 +53,13 @@ class DataAdaptive(PositionEncoding):
         self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None
     ) -> tuple[Coordinates, Coordinates]:
         """Where the bias has them once the layer's input is known."""
-        return self.bias.relocate(q_at, k_at, q_input, k_input)
+        q_at, k_at = self.bias.relocate(self._for_bias(q_at), self._for_bias(k_at), q_input, k_input)
+        return q_at.placed_by(self, q_at.tables), k_at.placed_by(self, k_at.tables)
+
+    def _for_bias(self, coordinates: Coordinates) -> Coordinates:
+        """The coordinates as the bias has placed them."""
+        placed = self.place(coordinates)
+        return placed.placed_by(self.bias, placed.tables)
 
     def locate(self, coordinates: Coordinates) -> Coordinates:
         """Where the bias has the tokens."""
@@ -60,11 +67,11 @@ class DataAdaptive(PositionEncoding):
 
     def tables(self, coordinates: Coordinates) -> Any:
         """The tables of the bias."""
-        return self.bias.tables(coordinates)
+        return self.bias.tables_of(coordinates)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """One map of the scores that knows the bias."""
-        found = self.bias.terms(q_at, k_at, q_input, k_input)
+        found = self.bias.terms(self._for_bias(q_at), self._for_bias(k_at), q_input, k_input)
         if not all(isinstance(term, DistanceBias) for term in found):
             said = ", ".join(type(term).__name__ for term in found)
             raise HeadwayError(f"the bias speaks {said}: give one that speaks DistanceBias alone, such as ALiBi")

@@ -50,7 +50,11 @@ class Rotary(PositionEncoding):
         """φ in float64: [b, n, pairs], or [b, heads, n, pairs] where heads differ."""
         return coordinates.axis().double()[..., None] * self.frequencies(coordinates)
 
-    def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...]:
+    def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...] | None:
+        """``waves``, where coordinates alone decide them."""
+        return self.waves(coordinates)
+
+    def waves(self, coordinates: Coordinates) -> tuple[Tensor, ...]:
         """μ·cos φ and μ·sin φ, [b, heads or 1, n, pairs] in float64."""
         phases = self.phases(coordinates)
         phases = phases if phases.ndim == 4 else phases[:, None]
@@ -92,6 +96,19 @@ class Rotary(PositionEncoding):
         """The two dimensions of each pair."""
         for c in range(self.pairs):
             yield (2 * c, 2 * c + 1) if self.layout == "interleaved" else (c, c + self.pairs)
+
+
+class LearnedRotary(Rotary):
+    """A rotary encoding whose phases read parameters: its cosines and sines are never held, but computed where used."""
+
+    def tables(self, coordinates: Coordinates) -> None:
+        """None: they would be those of the parameters at another time."""
+
+    def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        """x [batch, heads, n, head_dim] turned, in float32 or wider."""
+        need_width(x, "head_dim", self.head_dim)
+        cos, sin = self.waves(self.place(coordinates))
+        return self.turn(x, cos, sin, self.layout)
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:

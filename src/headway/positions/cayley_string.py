@@ -11,10 +11,10 @@ from ..coordinates import Coordinates
 from ..errors import need_positive
 from ._base import Pair, PositionEncoding, need_base, need_width
 from ._lie import for_heads, need_divisor, skew
-from ._rotary import Rotary
+from ._rotary import LearnedRotary
 
 
-class CayleySTRING(Rotary):
+class CayleySTRING(LearnedRotary):
     """Queries and keys are brought into a learned orthogonal basis, in which positions turn pairs.
 
         score[h,i,j] = s·⟨R_h(pᵢ)·P_h·qᵢ, R_h(pⱼ)·P_h·kⱼ⟩,   P = (I − S)·(I + S)⁻¹,   S = −Sᵀ
@@ -58,17 +58,17 @@ class CayleySTRING(Rotary):
         """φ [b, num_kv_heads, n, pairs]"""
         return torch.einsum("bna,ahc->bhnc", coordinates.position.double(), self.f.double())
 
-    def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...]:
+    def waves(self, coordinates: Coordinates) -> tuple[Tensor, ...]:
         """cos φ, sin φ [b, num_kv_heads, n, pairs] and Pᵀ [1, num_kv_heads, head_dim, head_dim], in float64."""
         S = skew(self.upper.double(), self.head_dim)[None]
         identity = torch.eye(self.head_dim, dtype=S.dtype, device=S.device)
         # Pᵀ = (I + Sᵀ)⁻¹·(I − Sᵀ), and both factors commute
-        return *super().tables(coordinates), torch.linalg.solve(identity - S, identity + S)
+        return *super().waves(coordinates), torch.linalg.solve(identity - S, identity + S)
 
     def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
         """x [batch, num_heads or num_kv_heads, n, head_dim] in the new basis, in float64, and turned."""
         need_width(x, "head_dim", self.head_dim)
-        cos, sin, basis = for_heads(x, self.num_heads, *self.place(coordinates).tables)
+        cos, sin, basis = for_heads(x, self.num_heads, *self.waves(self.place(coordinates)))
         return self.turn(x.double() @ basis, cos, sin, self.layout).to(x.dtype)
 
     def oracle_angle(self, pair: Pair, c: int, token: int) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -102,7 +101,7 @@ class DINOv3RoPE(Rotary):
         def changed(at: Coordinates) -> Coordinates:
             x = (self._normalised(at) + drawn[:2] * (self.shift or 0.0)) * factor
             phases = self._phases(x, at)[:, None]
-            return replace(at, tables=(phases.cos(), phases.sin()))
+            return at.placed_by(self, (phases.cos(), phases.sin()))
 
         return changed(q_at), changed(k_at)
 

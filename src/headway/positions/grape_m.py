@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_finite
 from ._base import Pair, PositionEncoding, need_base, rates
-from ._rotary import Rotary
+from ._rotary import LearnedRotary
 
 
-class GRAPEM(Rotary):
+class GRAPEM(LearnedRotary):
     """RoPE whose frequencies are learned, which keeps that a product knows only the distance (MS-GRAPE).
 
         score[i,j] = s·⟨R(−pᵢ·ω)·qᵢ, R(−pⱼ·ω)·kⱼ⟩,   ω_c = exp(log_frequencies_c / log_scale)

@@ -11,10 +11,10 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
 from ._base import Pair, PositionEncoding, need_base, need_width
 from ._lie import for_heads, need_divisor
-from ._rotary import Rotary
+from ._rotary import LearnedRotary
 
 
-class MixedRoPE(Rotary):
+class MixedRoPE(LearnedRotary):
     """Each pair of dimensions turns with both axes at once, at learned frequencies of its head.
 
         score[h,i,j] = s·⟨R_h(pᵢ)·qᵢ, R_h(pⱼ)·kⱼ⟩,   φ_{h,c}(p) = p₀·f[0,h,c] + p₁·f[1,h,c]
@@ -61,7 +61,7 @@ class MixedRoPE(Rotary):
     def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
         """x [batch, num_heads or num_kv_heads, n, head_dim] turned, in float32 or wider."""
         need_width(x, "head_dim", self.head_dim)
-        cos, sin = for_heads(x, self.num_heads, *self.place(coordinates).tables)
+        cos, sin = for_heads(x, self.num_heads, *self.waves(self.place(coordinates)))
         return self.turn(x, cos, sin, self.layout)
 
     def oracle_angle(self, pair: Pair, c: int, token: int) -> float:

@@ -56,7 +56,7 @@ class RePo(PositionEncoding):
         if x is None:
             raise HeadwayError(f"{name} is None but RePo reads it: give {name} [batch, tokens, {self.embed_dim}]")
         need_width(x, "embed_dim", self.embed_dim)
-        return replace(side, position=assigned(x, self.gate, self.content, self.assign), tables=None, placed=True)
+        return side.placed_by(self, position=assigned(x, self.gate, self.content, self.assign))
 
     def oracle_positions(self, x: Tensor) -> Coordinates:
         """The coordinates of one sequence x [n, embed_dim], as the paper writes it."""

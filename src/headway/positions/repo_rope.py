@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from torch import Tensor
 
 from ..coordinates import Coordinates
@@ -59,7 +57,7 @@ class RePoRoPE(ContentRotary):
         """Both sides with the cosines and sines of their own inputs, which no order ties to each other."""
         _, keys = super().relocate(k_at, k_at, k_input, k_input)
         queries = keys if q_input is k_input else super().relocate(q_at, q_at, q_input, q_input)[0]
-        return replace(q_at, tables=queries.tables, placed=True), keys
+        return q_at.placed_by(self, queries.tables), keys
 
     def turns(self, x: Tensor, k_at: Coordinates) -> Tensor:
         """z·ω in float64, [batch, kv_heads, m, pairs]"""

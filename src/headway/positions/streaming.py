@@ -39,7 +39,16 @@ class StreamingLLM(PositionEncoding):
         if k_at.ordered and k_at.start == 0:
             return q_at, k_at
         there = k_at.index.sort(dim=1).values
-        return _counted(q_at, there), (_counted(k_at, there))
+        return self._counted(q_at, there), self._counted(k_at, there)
+
+    def _counted(self, side: Coordinates, there: Tensor) -> Coordinates:
+        """A side less what was evicted before each of its tokens; there: the indices of the keys, rising."""
+        rows = max(side.index.shape[0], there.shape[0])
+        there = there.expand(rows, -1).contiguous()
+        index = side.index.expand(rows, -1).contiguous()
+        rank = torch.searchsorted(there, index) - torch.searchsorted(there, torch.zeros_like(index[:, :1]))
+        evicted = torch.where(index < 0, 0, index - rank)
+        return side.placed_by(self, position=side.position - evicted[..., None])
 
     def oracle_locate(self, coordinates: Coordinates) -> Coordinates:
         index, found = coordinates.index[0].tolist(), coordinates.position.clone()
@@ -54,13 +63,3 @@ class StreamingLLM(PositionEncoding):
         from .rope import RoPE
 
         return [Compose(cls(), RoPE(8)), Compose(cls(), ALiBi(6))]
-
-
-def _counted(side: Coordinates, there: Tensor) -> Coordinates:
-    """A side less what was evicted before each of its tokens; there: the indices of the keys, rising."""
-    rows = max(side.index.shape[0], there.shape[0])
-    there = there.expand(rows, -1).contiguous()
-    index = side.index.expand(rows, -1).contiguous()
-    rank = torch.searchsorted(there, index) - torch.searchsorted(there, torch.zeros_like(index[:, :1]))
-    evicted = torch.where(index < 0, 0, index - rank)
-    return replace(side, position=side.position - evicted[..., None])

@@ -68,7 +68,7 @@ class XPos(Rotary):
         zeta = [(2 * c / self.head_dim + self.gamma) / (1 + self.gamma) for c in range(self.pairs)]
         fading = torch.tensor([math.log(z) for z in zeta], dtype=torch.float64, device=coordinates.position.device)
         steps = (coordinates.axis().double() - self.centre) / self.scale_base
-        return *super().tables(coordinates), steps[:, None, :, None] * fading
+        return *self.waves(coordinates), steps[:, None, :, None] * fading
 
     def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
         """q [batch, heads, n, head_dim] turned, and shrunk with its position."""

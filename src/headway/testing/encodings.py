@@ -19,7 +19,7 @@ from ..errors import HeadwayError
 from ..kernels import KERNELS
 from ..kernels import reference as spec
 from ..masks import Boolean, Causal, Documents, Mask, Padding
-from ..positions import Pair, PositionEncoding
+from ..positions import Interpolated, Pair, PositionEncoding
 from .inputs import Layer, Sizes, gaps, on_axes, randomized
 from .tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison, assert_close
 
@@ -420,6 +420,84 @@ def instances_share_nothing(encoding: PositionEncoding) -> None:
     assert torch.equal(layer(x, _span(layer, 6)), first), "the output changed after other calls"
 
 
+def places_anew_what_another_placed(encoding: PositionEncoding) -> None:
+    """Coordinates that another encoding has placed give what those that nobody has placed give."""
+    layer = _layer(encoding)
+    x, coordinates = _x(layer, 1, 6), _span(layer, 6)
+    expected = layer(x, coordinates)
+    for other in (_layer(encoding, seed=2).encoding, Interpolated(4.0)):
+        found = layer(x, other.place(coordinates))
+        assert torch.equal(found, expected), f"it takes the places or tables of another {type(other).__name__}"
+
+
+def tables_are_of_coordinates_alone(encoding: PositionEncoding) -> None:
+    """Other parameters and buffers change the output and no table: placed coordinates may outlive an update."""
+    layer = _layer(encoding)
+    x, coordinates = _x(layer, 1, 6), _span(layer, 6)
+    first = layer(x, coordinates)
+    held = layer.encoding.place(coordinates)
+    tables = [table.clone() for table in _tensors(held.tables)]
+    assert not any(table.requires_grad for table in tables), "a table wants a gradient"
+    randomized(layer.encoding, torch.Generator().manual_seed(5), torch.float64)
+    with torch.no_grad():
+        for buffer in layer.encoding.buffers():
+            buffer.mul_(2)
+    for before, after in zip(tables, _tensors(layer.encoding.place(coordinates).tables), strict=True):
+        assert torch.equal(before, after), "a table changes with the parameters"
+    second = layer(x, coordinates)
+    assert torch.equal(layer(x, held), second), "coordinates placed before an update give another output"
+    assert not list(layer.encoding.parameters()) or not torch.equal(first, second), "the parameters change nothing"
+
+
+def writes_into_nothing_it_is_given(encoding: PositionEncoding) -> None:
+    """No hook writes into coordinates, their tables, queries, keys or inputs, by whatever means."""
+    layer = _layer(encoding).requires_grad_(False)
+    own, x, coordinates = layer.encoding, _x(layer, 2, 6), _span(layer, 6)
+    coordinates = replace(coordinates, position=coordinates.position.clone(), index=coordinates.index.clone())
+    q, k, _ = (part.contiguous() for part in layer.project(x))
+    given = {"x": x, "q": q, "k": k, "the positions": coordinates.position, "the index": coordinates.index}
+
+    def unchanged(hook: str, result: Any) -> Any:
+        for name, tensor in given.items():
+            assert torch.equal(tensor, copies[name]), f"{hook} writes into {name}"
+        return result
+
+    copies = {name: tensor.clone() for name, tensor in given.items()}
+    at = unchanged("locate or tables", own.place(coordinates))
+    given |= {f"table {number}": table for number, table in enumerate(_tensors(at.tables))}
+    copies = {name: tensor.clone() for name, tensor in given.items()}
+    unchanged("embed", own.embed(x, at))
+    q_at, k_at = unchanged("relocate", own.relocate(at, at, x, x))
+    unchanged("prepare_query", own.prepare_query(q, q_at))
+    unchanged("prepare_key", own.prepare_key(k, k_at))
+    unchanged("terms", own.terms(q_at, k_at, x, x))
+
+
+def computes_the_same_twice(encoding: PositionEncoding) -> None:
+    """In evaluation two calls are equal to the last bit; in training two passes over the terms of one call are.
+
+    Functions in terms are run again in the backward pass, so that one that draws or counts has a wrong gradient.
+    """
+    layer = _layer(encoding).requires_grad_(False)
+    x, coordinates = _x(layer, 1, 6), _span(layer, 6)
+    assert torch.equal(layer(x, coordinates), layer(x, coordinates)), "in evaluation a second call gives another output"
+    if layer.in_attention is None:
+        return
+    layer.train()
+    q, k, v = layer.project(x)
+    where: dict[str, Any] = {"q_positions": coordinates, "k_positions": coordinates, "q_input": x, "k_input": x}
+    call = _call(q, k, v, layer.in_attention, mask=Causal(), **where)
+    first, second = spec.forward(spec.computed(call))[0], spec.forward(spec.computed(call))[0]
+    assert torch.equal(first, second), "a function in its terms gives something else when it is run again"
+
+
+def _tensors(part: Any) -> list[Tensor]:
+    """The tensors of an encoding's tables."""
+    if isinstance(part, Tensor):
+        return [part]
+    return [tensor for item in part for tensor in _tensors(item)] if isinstance(part, (tuple, list)) else []
+
+
 def compiles_as_one_graph(encoding: PositionEncoding) -> None:
     """torch.compile(fullgraph=True) gives the same numbers and gradients, in at most two graphs for all lengths.
 
@@ -512,6 +590,10 @@ ENCODING_CHECKS: dict[str, Check] = {
         rows_without_keys_are_zero,
         survives_saving,
         instances_share_nothing,
+        places_anew_what_another_placed,
+        tables_are_of_coordinates_alone,
+        writes_into_nothing_it_is_given,
+        computes_the_same_twice,
         compiles_as_one_graph,
         trains_with_dropout,
         says_where_it_acts,

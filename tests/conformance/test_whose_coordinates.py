@@ -1,0 +1,140 @@
+"""Two objects of each row of ENCODINGS: what one has placed or prepared never serves the other."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import Tensor
+
+from headway import Coordinates, HeadwayError
+from headway.masks import Causal
+from headway.models import Stack
+from headway.nn import Block, KeyValueCache, MultiHeadAttention
+from headway.nn.attention import caches_prepared
+from headway.positions import ENCODINGS, Compose, Interpolated, PositionEncoding
+from headway.testing.inputs import Sizes, on_axes, randomized
+
+EXAMPLES = [
+    pytest.param(example, id=f"{name}-{number}")
+    for name, kind in ENCODINGS.items()
+    for number, example in enumerate(kind.examples())
+    if example.acts & {"prepare", "terms"}
+]
+N = 5
+
+
+def twins(encoding: PositionEncoding) -> tuple[PositionEncoding, PositionEncoding]:
+    """Two of a kind, with other parameters."""
+    one, other = (
+        randomized(copy.deepcopy(encoding), torch.Generator().manual_seed(seed), torch.float32).eval()
+        for seed in (1, 2)
+    )
+    return one, other
+
+
+def layer_of(encoding: PositionEncoding) -> MultiHeadAttention:
+    sizes = Sizes.of(encoding)
+    kv_heads = encoding.held("num_kv_heads")
+    torch.manual_seed(0)
+    return MultiHeadAttention(
+        sizes.embed_dim, sizes.heads, num_kv_heads=kv_heads, head_dim=sizes.head_dim, encoding=encoding
+    )
+
+
+def span(encoding: PositionEncoding, n: int, **given: int) -> Coordinates:
+    return on_axes(Coordinates.span(n, **given), encoding.axes)
+
+
+def tokens(encoding: PositionEncoding, n: int) -> Tensor:
+    return torch.randn(1, n, Sizes.of(encoding).embed_dim)
+
+
+@pytest.mark.parametrize("encoding", EXAMPLES)
+def test_cross_attention_in_a_stack_places_for_itself(encoding: PositionEncoding) -> None:
+    if encoding.causal_only:
+        pytest.skip("queries of a cross-attention look at all keys")
+    one, other = twins(encoding)
+    cross = layer_of(one)
+    block = Block(cross.embed_dim, cross.num_heads, head_dim=cross.head_dim, cross_attention=cross)
+    stack = Stack([block], Compose(Interpolated(4.0), other)).eval()
+    seen: list[Tensor] = []
+    cross.register_forward_hook(lambda _, inputs, out: seen.extend([inputs[0], out]))
+    context = tokens(encoding, N)
+    with torch.no_grad():
+        stack(tokens(encoding, N), positions=span(encoding, N), context=context, context_positions=span(encoding, N))
+        x, out = seen
+        expected = cross(x, context, positions=span(encoding, N), key_positions=span(encoding, N))
+    torch.testing.assert_close(out, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("encoding", EXAMPLES)
+def test_decoding_places_what_another_placed(encoding: PositionEncoding) -> None:
+    one, other = twins(encoding)
+    layer, x = layer_of(one).eval(), tokens(encoding, N)
+    stranger = Compose(Interpolated(4.0), other)
+    found = []
+    with torch.no_grad():
+        for place in (lambda at: at, one.place, stranger.place):
+            cache, steps = KeyValueCache(), []
+            for i, step in enumerate(x.split(1, dim=1)):
+                at = place(span(encoding, 1, start=i, length=i + 1))
+                steps.append(layer(step, mask=Causal(), positions=at, cache=cache))
+            found.append(torch.cat(steps, dim=1))
+    for steps in found[1:]:
+        torch.testing.assert_close(steps, found[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("encoding", EXAMPLES)
+def test_a_cache_of_prepared_keys_is_read_by_their_encoding_alone(encoding: PositionEncoding) -> None:
+    one, other = twins(encoding)
+    filling, reading, x = layer_of(one).eval(), layer_of(other).eval(), tokens(encoding, N + 1)
+
+    def step(layer: MultiHeadAttention, cache: KeyValueCache, start: int, stop: int) -> Tensor:
+        at = span(encoding, stop - start, start=start, length=N + 1)
+        return layer(x[:, start:stop], mask=Causal(), positions=at, cache=cache)
+
+    with torch.no_grad():
+        cache, own = KeyValueCache(), KeyValueCache()
+        step(filling, cache, 0, N)
+        step(reading, own, 0, N)
+        together = copy.deepcopy((filling, cache)), pickle.loads(pickle.dumps((filling, cache)))
+        branch = copy.deepcopy(cache)
+        if caches_prepared(one):
+            for stranger in (reading, copy.deepcopy(filling)):
+                with pytest.raises(HeadwayError, match="the cache holds keys prepared by a"):
+                    step(stranger, cache, N, N + 1)
+            bare = layer_of(one)
+            bare.encoding = None
+            with pytest.raises(HeadwayError, match="and this call needs them as projected: start a new cache"):
+                step(bare, cache, N, N + 1)
+            assert len(cache) == N
+        else:
+            torch.testing.assert_close(step(reading, copy.deepcopy(cache), N, N + 1), step(reading, own, N, N + 1))
+        expected = step(filling, cache, N, N + 1)
+        assert torch.equal(step(filling, branch, N, N + 1), expected)
+        for layer, kept in together:
+            assert torch.equal(step(layer, kept, N, N + 1), expected)
+
+
+@pytest.mark.parametrize("encoding", EXAMPLES)
+def test_placed_coordinates_survive_an_update(encoding: PositionEncoding) -> None:
+    """Held over two steps of training, they give each step the gradient that fresh ones give."""
+    if not list(encoding.parameters()):
+        pytest.skip("nothing to update")
+    one, _ = twins(encoding)
+    layer, x = layer_of(one), tokens(encoding, N)
+    held = one.place(span(encoding, N))
+    for _ in range(2):
+        grads = []
+        for at in (held, span(encoding, N)):
+            layer.zero_grad()
+            layer(x, mask=Causal(), positions=at).square().sum().backward()
+            grads.append([p.grad.clone() for p in one.parameters() if p.grad is not None])
+        assert len(grads[0]) == len(grads[1])
+        assert all(map(torch.equal, *grads))
+        with torch.no_grad():
+            for p in one.parameters():
+                p.mul_(0.5)
