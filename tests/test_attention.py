@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 import headway as hw
+from headway import Coordinates
 from headway import masks as M
 from headway import terms as T
 from headway.kernels import KERNELS
+from headway.positions import ALiBi, Compose, RoPE
 from headway.testing.kernels import widest
 from headway.testing.tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison
 
@@ -611,3 +613,109 @@ def test_auto_leaves_plain_attention_of_few_tokens_to_torch() -> None:
     assert "takes less to start" in str(hw.explain(few, few, few))
     assert hw.explain(one, many, many).kernel == hw.explain(many, many, many).kernel == "cpu"
     assert hw.explain(few, few, few, soft_cap=2.0).kernel == "cpu"
+
+
+# ---------------------------------------------------------------- hooks that write into what they are given
+
+
+class WritesInLocate(RoPE):
+    def locate(self, coordinates: Coordinates) -> Coordinates:
+        coordinates.position.mul_(3)
+        return coordinates
+
+
+class WritesTheIndex(RoPE):
+    def locate(self, coordinates: Coordinates) -> Coordinates:
+        coordinates.index.add_(1)
+        return coordinates
+
+
+class WritesInTables(RoPE):
+    def tables(self, coordinates: Coordinates) -> Any:
+        coordinates.position[..., 0] += 1
+        return super().tables(coordinates)
+
+
+class WritesInRelocate(RoPE):
+    def relocate(self, q_at: Coordinates, k_at: Coordinates, *inputs: Any) -> tuple[Coordinates, Coordinates]:
+        k_at.position.zero_()
+        return q_at, k_at
+
+
+class WritesInTerms(ALiBi):
+    def terms(self, q_at: Coordinates, k_at: Coordinates, *inputs: Any) -> Any:
+        inputs[0].zero_()
+        return super().terms(q_at, k_at)
+
+
+class WritesInPrepare(RoPE):
+    def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        return super().prepare(x.mul_(2), coordinates)
+
+
+class WritesIntoATable(RoPE):
+    def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        self.place(coordinates).tables[0].neg_()
+        return super().prepare(x, coordinates)
+
+
+WRITERS = [
+    WritesInLocate, WritesTheIndex, WritesInTables, WritesInRelocate, WritesInTerms, WritesInPrepare, WritesIntoATable,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("composed", [False, True])
+@pytest.mark.parametrize("writer", WRITERS)
+def test_hooks_that_write_are_told_and_harm_no_other_call(writer: Any, composed: bool) -> None:
+    """What is kept from call to call is made anew, and the user's own tensors are not changed without a word."""
+    x = torch.randn(1, 5, 16)
+    q = torch.randn(1, 2, 5, 8)
+    arguments: dict[str, Any] = {"mask": hw.masks.Causal(), "q_input": x, "k_input": x}
+    encoding = writer(2) if issubclass(writer, ALiBi) else writer(8)
+    encoding = Compose(encoding, hw.encoding("log-n")) if composed else encoding
+    fine = [hw.encoding(name, num_heads=2, head_dim=8) for name in ("rope", "alibi")]
+    expected = [hw.attention(q, q, q, encoding=each, **arguments) for each in fine]
+    positions = torch.arange(5.0)
+    for given in (None, positions):
+        with pytest.raises(hw.HeadwayError, match=f"{writer.__name__}.* writes .*write into a clone"):
+            hw.attention(q.clone(), q, q.clone(), encoding=encoding, q_positions=given, **arguments)
+        if writer is not WritesInPrepare:
+            for each, right in zip(fine, expected, strict=True):
+                assert torch.equal(hw.attention(q, q, q, encoding=each, **arguments), right)
+
+
+def test_a_kept_span_is_seen_to_be_written_in_inference_mode() -> None:
+    q = torch.randn(1, 2, 5, 8)
+    expected = hw.attention(q, q, q, encoding=RoPE(8))
+    with torch.inference_mode():
+        with pytest.raises(hw.HeadwayError, match="WritesInLocate writes into the coordinates"):
+            hw.attention(q.clone(), q.clone(), q.clone(), encoding=WritesInLocate(8))
+        assert torch.equal(hw.attention(q, q, q, encoding=RoPE(8)), expected)
+
+
+def test_a_table_that_wants_a_gradient_is_refused() -> None:
+    class Learned(RoPE):
+        def __init__(self) -> None:
+            super().__init__(8)
+            self.speed = torch.nn.Parameter(torch.ones(()))
+
+        def frequencies(self, coordinates: Coordinates) -> Tensor:
+            return super().frequencies(coordinates) * self.speed.double()
+
+    q = torch.randn(1, 2, 5, 8)
+    for encoding in (Learned(), Compose(Learned(), hw.encoding("alibi", num_heads=2))):
+        with pytest.raises(hw.HeadwayError, match="a table of Learned wants a gradient"):
+            hw.attention(q, q, q, encoding=encoding)
+    positions = torch.arange(5.0, requires_grad=True)  # that is no parameter's
+    out = hw.attention(q, q, q, encoding=type("Own", (RoPE,), {})(8), q_positions=positions)
+    assert torch.autograd.grad(out.sum(), positions)[0].any()
+
+
+def test_locate_that_changes_more_than_positions_is_refused() -> None:
+    class Rebuilds(RoPE):
+        def locate(self, coordinates: Coordinates) -> Coordinates:
+            return Coordinates.of(coordinates.axis() * 2, coordinates.index.shape[1])
+
+    q = torch.randn(1, 2, 5, 8)
+    with pytest.raises(hw.HeadwayError, match="Rebuilds changes more than positions in locate, or rebuilds"):
+        hw.attention(q, q, q, encoding=Rebuilds(8))

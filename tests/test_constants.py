@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -82,3 +83,31 @@ def test_slopes_that_are_given_out_are_nobody_elses() -> None:
     encoding = hw.encoding("alibi", num_heads=4)
     encoding.slopes(CPU).zero_()
     assert encoding.slopes(CPU).tolist() == [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]
+
+
+@pytest.mark.parametrize("name", ["none", "t5", "rope"])
+def test_what_somebody_writes_into_is_made_anew(name: str) -> None:
+    """Of whatever is kept: the next call is right."""
+    encoding = None if name == "none" else hw.encoding(name, num_heads=2, head_dim=8, embed_dim=16)
+    q = torch.randn(1, 2, 5, 8)
+    arguments = {"encoding": encoding, "mask": hw.masks.Causal()}
+    expected = hw.attention(q, q, q, **arguments)
+    for made, watched, _ in list(constants._kept.made.values()):
+        with torch.inference_mode():
+            (made if made is watched else made.position).add_(7)
+    assert torch.equal(hw.attention(q, q, q, **arguments), expected)
+
+
+def test_each_thread_has_its_own() -> None:
+    made = constant(numbers, (1.0, 2.0), device=CPU)
+    with ThreadPoolExecutor(1) as pool:
+        theirs = pool.submit(constant, numbers, (1.0, 2.0), device=CPU).result()
+    assert theirs is not made
+    theirs.data.zero_()
+    assert constant(numbers, (1.0, 2.0), device=CPU).tolist() == [1.0, 2.0]
+
+
+def test_only_so_much_is_kept() -> None:
+    for number in range(constants.MOST + 5):
+        constant(numbers, (float(number),), device=CPU)
+    assert len(constants._kept.made) == constants.MOST

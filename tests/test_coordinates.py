@@ -163,11 +163,81 @@ def test_select() -> None:
 
 
 def test_tables_stay_with_their_tokens() -> None:
-    where = Coordinates.span(4).placed_by(self := object(), "tables")
+    where = Coordinates.span(4).placed_by(owner := object(), "tables")
     assert (where.placed, where.tables) == (True, "tables")
     assert where.rows(0, 2).tables is None
     assert where.select(torch.tensor([0])).tables is None
-    assert where.append(Coordinates.span(1, start=4).placed_by(self, "others")).tables is None
+    assert where.append(Coordinates.span(1, start=4).placed_by(owner, "others")).tables is None
+
+
+def placed(at: Coordinates) -> tuple[hw.positions.PositionEncoding, Coordinates]:
+    """Coordinates at a quarter of their positions, and who placed them."""
+    encoding = hw.positions.Compose(hw.positions.Interpolated(4.0), hw.positions.RoPE(8))
+    return encoding, encoding.place(at)
+
+
+def test_another_encoding_takes_the_places_given() -> None:
+    encoding, at = placed(Coordinates.span(4))
+    assert at.axis().tolist() == [[0, 0.25, 0.5, 0.75]]
+    assert hw.positions.RoPE(8).place(at).axis().tolist() == [[0, 1, 2, 3]]
+    assert at.as_given().axis().tolist() == [[0, 1, 2, 3]]
+    assert encoding.place(at) is at
+
+
+@pytest.mark.parametrize(
+    ("cut", "left"),
+    [
+        (lambda at: at.rows(1, 3), [1, 2]),
+        (lambda at: at.select(torch.tensor([0])), [0, 1, 2, 3]),
+        (lambda at: at.append(Coordinates.span(1, start=4)), [0, 1, 2, 3, 4]),
+        (lambda at: Coordinates.span(4).append(at.rows(0, 1)), [0, 1, 2, 3, 0]),
+    ],
+    ids=["rows", "select", "append", "appended"],
+)
+def test_what_is_cut_and_joined_keeps_the_places_given(
+    cut: Callable[[Coordinates], Coordinates], left: list[int]
+) -> None:
+    encoding, at = placed(Coordinates.span(4))
+    assert cut(at).as_given().axis().tolist() == [left]
+    assert encoding.place(cut(at)).axis().tolist() == [[p / 4 for p in left]]
+
+
+def test_replaced_positions_are_no_other_encodings() -> None:
+    encoding, at = placed(Coordinates.span(4))
+    moved = replace(at, position=at.position * 2)
+    assert encoding.place(moved).axis().tolist() == [[0, 0.5, 1, 1.5]]  # its own: located as it is
+    cos = encoding.place(moved).tables[1][0]
+    assert torch.equal(cos, hw.positions.RoPE(8).place(replace(Coordinates.span(4), position=moved.position)).tables[0])
+    for given in (moved, moved.rows(0, 2)):
+        with pytest.raises(hw.HeadwayError, match="positions were replaced after a Compose had placed"):
+            hw.positions.RoPE(8).place(given)
+
+
+def test_positions_written_into_after_placing_are_placed_anew() -> None:
+    positions = torch.arange(4)
+    encoding, at = placed(Coordinates.of(positions, 4))
+    positions.add_(4)
+    assert encoding.place(at).axis().tolist() == [[1, 1.25, 1.5, 1.75]]
+    assert encoding.place(at.rows(0, 2)).axis().tolist() == [[1, 1.25]]
+
+
+def test_prepared_keys_are_no_other_encodings() -> None:
+    q = torch.randn(1, 2, 4, 8)
+    one, other = hw.positions.RoPE(8), hw.positions.RoPE(8, base=100.0)
+    at = replace(one.place(Coordinates.span(4)), prepared=True)
+    with pytest.raises(hw.HeadwayError, match="keys at these coordinates were prepared by a RoPE, another object"):
+        hw.attention(q, q, q, encoding=other, q_positions=Coordinates.span(4), k_positions=at)
+
+
+def test_copies_know_who_placed_them() -> None:
+    encoding, at = placed(Coordinates.span(4))
+    alone = copy.deepcopy(at)
+    assert encoding.place(alone) is alone
+    for twin, theirs in (copy.deepcopy((encoding, at)), pickle.loads(pickle.dumps((encoding, at)))):
+        assert twin.place(theirs) is theirs
+        assert encoding.place(theirs).axis().tolist() == at.axis().tolist()
+    stranger = copy.deepcopy(encoding)
+    assert stranger.place(at).axis().tolist() == at.axis().tolist()
 
 
 @pytest.mark.parametrize("name", MAKERS)

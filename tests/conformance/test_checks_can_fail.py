@@ -132,6 +132,48 @@ class LooksAtValues(RoPE):
         return super().prepare(x, coordinates) if coordinates.position.max().item() >= 0 else x
 
 
+class TakesAnothersPlaces(RoPE):
+    """Takes what another has located for its own."""
+
+    def place(self, coordinates: Coordinates) -> Coordinates:
+        own = coordinates.placed_by(self) if coordinates.placed and coordinates.tables is None else coordinates
+        return super().place(own)
+
+
+class KeepsWhatIsLearned(RoPE):
+    """Its tables hold a learned number, without its gradient, which nobody would notice."""
+
+    def __init__(self, head_dim: int) -> None:
+        super().__init__(head_dim)
+        self.speed = nn.Parameter(torch.ones(()))
+
+    def frequencies(self, coordinates: Coordinates) -> Tensor:
+        return super().frequencies(coordinates) * self.speed.detach().double()
+
+
+class WritesPastTheCounter(ALiBi):
+    """Moves the positions it is given in place, where no version counter sees it."""
+
+    def locate(self, coordinates: Coordinates) -> Coordinates:
+        coordinates.position.data.add_(3)
+        return coordinates
+
+
+class Counts(PositionEncoding):
+    """A function that gives more each time it is run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs = 0
+
+    def terms(self, *arguments: Any) -> tuple[Term, ...]:
+        return (ScoreMap(self.grown),)
+
+    def grown(self, scores: Tensor, allowed: Tensor, q: Tensor, rows: Tensor) -> Tensor:
+        self.runs += 1
+        return scores * self.runs
+
+
 class ThreeDemands(NoPE):
     """Measures one demand too few."""
 
@@ -153,6 +195,10 @@ BROKEN_ENCODINGS: dict[str, PositionEncoding] = {
     "rows_without_keys_are_zero": DividesByNothing(),
     "survives_saving": KeepsItToItself(4),
     "instances_share_nothing": CachesByLength(4),
+    "places_anew_what_another_placed": TakesAnothersPlaces(8),
+    "tables_are_of_coordinates_alone": KeepsWhatIsLearned(8),
+    "writes_into_nothing_it_is_given": WritesPastTheCounter(4),
+    "computes_the_same_twice": Counts(),
     "compiles_as_one_graph": LooksAtValues(8),
     "measures_its_properties": ThreeDemands(),
 }

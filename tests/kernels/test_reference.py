@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -532,3 +534,95 @@ def test_dropout_under_activation_checkpointing(reentrant: bool) -> None:
     assert len(results[0]) == len(results[1]) == 4
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+# ---------------------------------------------------------------- functions are pure
+
+
+def _with_function(term: type, function: Callable[..., Tensor], q: Tensor) -> Tensor:
+    return hw.attention(q, q, q, terms=(term(function),), mask=hw.masks.Causal())
+
+
+def _dropout(training: bool) -> Callable[..., Tensor]:
+    return lambda scores, allowed, *rest: torch.nn.functional.dropout(scores, 0.5, training)
+
+
+def _by_generator() -> Callable[..., Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return lambda scores, *rest: scores + torch.randn(scores.shape, generator=generator)
+
+
+def _by_counter() -> Callable[..., Tensor]:
+    runs = itertools.count(1)
+    return lambda scores, *rest: scores * next(runs)
+
+
+IMPURE = {
+    "dropout in a score map": (T.ScoreMap, _dropout(True)),
+    "a generator of its own": (T.ScoreMap, _by_generator()),
+    "a counter": (T.ScoreMap, _by_counter()),
+    "noise in a dense bias": (T.DenseBias, lambda rows: torch.rand(1, 1, len(rows), 5)),
+    "noise in a product": (T.Product, lambda q, k, rows: q @ k.mT + torch.rand(())),
+    "noise in a normalizer": (T.Normalizer, lambda scores, allowed: torch.rand(scores.shape) * allowed),
+    "written into q": (T.Product, lambda q, k, rows: q.mul_(2) @ k.mT),
+}
+
+
+@pytest.mark.parametrize("name", IMPURE)
+def test_functions_that_are_not_pure_are_refused(name: str) -> None:
+    term, function = IMPURE[name]
+    q = torch.randn(1, 2, 5, 8, requires_grad=True)
+    before = q.detach().clone()
+    for _ in range(2):  # and again the second time
+        with pytest.raises(hw.HeadwayError, match=r"hand the numbers over in the term's tensors=|write into a clone"):
+            _with_function(term, function, q)
+    assert torch.equal(q.detach(), before)
+
+
+def test_dropout_that_begins_later_is_refused() -> None:
+    """The function was pure in evaluation, where it was met first."""
+    dropout = torch.nn.Dropout(0.5).eval()
+    q = torch.randn(1, 2, 5, 8, requires_grad=True)
+
+    def function(scores: Tensor, *rest: Tensor) -> Tensor:
+        return dropout(scores)
+
+    _with_function(T.ScoreMap, function, q)
+    dropout.train()
+    with pytest.raises(hw.HeadwayError, match="a function of ScoreMap draws random numbers, and it is run again"):
+        _with_function(T.ScoreMap, function, q)
+
+
+def test_writing_into_q_without_gradients_is_told() -> None:
+    q = torch.randn(1, 2, 5, 8)
+    with torch.no_grad(), pytest.raises(hw.HeadwayError, match="a function in terms writes into q, k or its tensors"):
+        hw.attention(q, q.clone(), q.clone(), terms=(T.Product(lambda q, k, rows: q.mul_(2) @ k.mT),))
+
+
+def test_a_pure_function_is_tried_once_and_forgotten_with_it() -> None:
+    runs = []
+
+    def function(scores: Tensor, allowed: Tensor, q: Tensor, rows: Tensor) -> Tensor:
+        runs.append(len(rows))
+        return scores.tanh_()  # the scores are the function's own, and NaN equals NaN
+
+    q = torch.randn(1, 2, 5, 8, requires_grad=True)
+    _with_function(T.ScoreMap, function, q)
+    assert runs == [1, 1, 5]
+    _with_function(T.ScoreMap, function, q)
+    assert runs == [1, 1, 5, 1, 5]
+    known = len(reference._pure)
+    del function
+    gc.collect()
+    assert len(reference._pure) == known - 1
+
+
+def test_random_numbers_handed_over_have_the_right_gradient() -> None:
+    noise = torch.rand(1, 1, 5, 5, dtype=torch.float64)
+    q = torch.randn(1, 2, 5, 8, dtype=torch.float64, requires_grad=True)
+
+    def run(q: Tensor) -> Tensor:
+        term = T.ScoreMap(lambda scores, allowed, q, rows, noise: scores * (noise[:, :, rows] > 0.3), (noise,))
+        return hw.attention(q, q, q, terms=(term,))
+
+    assert torch.autograd.gradcheck(run, (q,))

@@ -514,3 +514,13 @@ def test_a_source_that_is_no_ids() -> None:
     features, ids = torch.randn(2, 9, 7), some_ids(2, 4)
     wanted = decoder(model.embedding(ids), mask=masks.Causal(), context=encoder(source(features)))
     torch.testing.assert_close(model(features, ids), wanted)
+
+
+def test_an_encoding_that_writes_into_the_embeddings_is_told() -> None:
+    class Writes(type(encoding_of("sinusoidal"))):  # type: ignore[misc]
+        def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:
+            return x.add_(1)
+
+    stack = Stack.of(SMALL, Writes(32))
+    with pytest.raises(HeadwayError, match="Writes writes in embed into the embeddings"):
+        stack(torch.randn(1, 3, 32))

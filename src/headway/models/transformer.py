@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from ..constants import writes
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..masks import Boolean, Causal, Mask
@@ -209,7 +210,7 @@ class _Seat:
     def __init__(self, encoding: PositionEncoding | None, tokens: Coordinates, with_memory: bool) -> None:
         acts = frozenset() if encoding is None else encoding.acts
         self.tokens = tokens if encoding is None else encoding.place(tokens)
-        self._embed = encoding.embed if encoding is not None and "embed" in acts else None
+        self._embed = encoding if "embed" in acts else None
         # What only embeds has done its work at the bottom.
         self.encoding = encoding if acts & LAYER_HOOKS else None
         self._with_memory = with_memory
@@ -228,7 +229,15 @@ class _Seat:
         return found
 
     def embed(self, x: Tensor) -> Tensor:
-        return x if self._embed is None else self._embed(x, self.tokens)
+        if self._embed is None:
+            return x
+        before = writes((x,))
+        found = self._embed.embed(x, self.tokens)
+        if writes((x,)) != before:
+            raise HeadwayError(
+                f"{self._embed.known_as} writes in embed into the embeddings it is given: write into a clone there"
+            )
+        return found
 
 
 def _assign(encoding: Encodings, num_layers: int) -> tuple[list[PositionEncoding], list[int | None]]:
