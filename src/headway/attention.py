@@ -253,6 +253,10 @@ def _call(
         given = _given(q, k, q_input, k_input, q_coordinates, k_coordinates) if encoding.watched else ()
         before = writes(given) if given else 0
         q_coordinates, k_coordinates = encoding.relocate(q_coordinates, k_coordinates, q_input, k_input)
+        same = q_coordinates is k_coordinates
+        q_coordinates = encoding.for_one_forward(q_coordinates)
+        if not k_coordinates.prepared:
+            k_coordinates = q_coordinates if same else encoding.for_one_forward(k_coordinates)
         own = encoding.terms(q_coordinates, k_coordinates, q_input, k_input)
         prepared_q = encoding.prepare_query(q, q_coordinates)
         prepared_k = k if k_coordinates.prepared else encoding.prepare_key(k, k_coordinates)

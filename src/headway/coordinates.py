@@ -57,6 +57,7 @@ class Coordinates(Record):
         start     a static fact: the index of the first slot in every row, where that is known without looking
         placing   by which encoding they were placed, and from where; None before ``PositionEncoding.place``
         prepared  whether the keys at these coordinates come prepared, from a cache
+        learned   what the encoding that placed them computed with its parameters, for one forward pass alone
     """
 
     position: Tensor
@@ -68,6 +69,7 @@ class Coordinates(Record):
     start: int | None = None
     placing: Placing | None = None
     prepared: bool = False
+    learned: Any = None
 
     @property
     def placed(self) -> bool:
@@ -183,7 +185,9 @@ class Coordinates(Record):
             )
         return self.position[..., number]
 
-    def placed_by(self, encoding: Any, tables: Any = None, *, position: Tensor | None = None) -> Coordinates:
+    def placed_by(
+        self, encoding: Any, tables: Any = None, *, position: Tensor | None = None, learned: Any = None
+    ) -> Coordinates:
         """These coordinates as the encoding places them: with its tables, at ``position`` where that is another."""
         position = self.position if position is None else position
         given = self.position if self.placing is None else self.placing.given
@@ -197,6 +201,7 @@ class Coordinates(Record):
             self.start,
             Placing(encoding, given, position),
             self.prepared,
+            learned,
         )
 
     def belongs_to(self, encoding: Any) -> bool:
@@ -223,7 +228,7 @@ class Coordinates(Record):
                 f"the positions were replaced after a {name} had placed the coordinates: replace them before, or hand "
                 "over Coordinates that no encoding has placed"
             )
-        return replace(self, position=placing.given, tables=None, placing=None)
+        return replace(self, position=placing.given, tables=None, placing=None, learned=None)
 
     def placing_of(self, change: Callable[[Tensor], Tensor], position: Tensor) -> Placing | None:
         """Who placed the tokens that ``change`` takes of these; ``position`` is theirs."""
@@ -285,6 +290,7 @@ class Coordinates(Record):
             document=None if at.document is None else pick(at.document),
             length=pick(length) if isinstance(length, Tensor) else length,
             tables=None,
+            learned=None,
             placing=at.placing_of(pick, position),
         )
 
@@ -302,5 +308,6 @@ class Coordinates(Record):
             length=length,
             start=None if at.start is None else at.start + start,
             tables=None,
+            learned=None,
             placing=at.placing_of(lambda given: given[:, start:stop], position),
         )

@@ -138,3 +138,42 @@ def test_placed_coordinates_survive_an_update(encoding: PositionEncoding) -> Non
         with torch.no_grad():
             for p in one.parameters():
                 p.mul_(0.5)
+
+
+LEARNED = [
+    pytest.param(example.values[0], id=example.id)
+    for example in EXAMPLES
+    if example.values[0].for_one_forward(span(example.values[0], 2)).learned is not None
+]
+
+
+@pytest.mark.parametrize("composed", [False, True])
+@pytest.mark.parametrize("encoding", LEARNED)
+def test_learned_tables_are_made_once_for_a_forward_pass(
+    encoding: PositionEncoding, composed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By all layers of a stack, and by both sides of one call; a next pass makes them of what parameters then are."""
+    one, _ = twins(encoding)
+    blocks = [Block(layer.embed_dim, layer.num_heads, attention=layer) for layer in map(layer_of, [one] * 3)]
+    for block in blocks:
+        block.attention.encoding = None
+    stack = Stack(blocks, Compose(one, Interpolated(2.0)) if composed else one).eval()
+    made: list[Tensor] = []
+    learned_tables = type(one).learned_tables
+    monkeypatch.setattr(type(one), "learned_tables", lambda self, at: made.append(at) or learned_tables(self, at))
+
+    def run() -> Tensor:
+        return stack(tokens(encoding, N), positions=span(encoding, N), mask=Causal())
+
+    for passes in (1, 2):
+        stack.zero_grad()
+        torch.manual_seed(0)
+        run().square().sum().backward()
+        assert len(made) == passes
+        grads = [p.grad.clone() for p in one.parameters() if p.grad is not None]
+        assert grads
+        assert all(grad.abs().max() > 0 for grad in grads)
+    made.clear()
+    layer = layer_of(one)
+    layer(tokens(encoding, N), positions=span(encoding, N))
+    assert len(made) == 1

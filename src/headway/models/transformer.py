@@ -209,7 +209,7 @@ class _Seat:
 
     def __init__(self, encoding: PositionEncoding | None, tokens: Coordinates, with_memory: bool) -> None:
         acts = frozenset() if encoding is None else encoding.acts
-        self.tokens = tokens if encoding is None else encoding.place(tokens)
+        self.tokens = tokens if encoding is None else encoding.for_one_forward(tokens)
         self._embed = encoding if "embed" in acts else None
         # What only embeds has done its work at the bottom.
         self.encoding = encoding if acts & LAYER_HOOKS else None
@@ -222,7 +222,7 @@ class _Seat:
             if known is everything:
                 return placed
         if self._with_memory and self.encoding is not None:
-            found = self.encoding.place(everything)
+            found = self.encoding.for_one_forward(everything)
         else:
             found = key_coordinates(self.encoding, everything)
         self._keys.append((everything, found))

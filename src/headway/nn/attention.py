@@ -254,7 +254,7 @@ class MultiHeadAttention(nn.Module):
         inputs = x if encoding is not None and encoding.reads_input else None
         if encoding is not None and caches_prepared(encoding):
             first = everything is new
-            new = encoding.place(new)
+            new = encoding.for_one_forward(new)
             k = encoding.prepare_key(k, new)
             everything = replace(new if first else key_coordinates(encoding, everything), prepared=True)
         keys, values = cache.append(k, v, inputs=inputs)

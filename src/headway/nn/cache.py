@@ -344,6 +344,7 @@ def remaining(coordinates: Coordinates, slots: Slots) -> Coordinates:
         document=None if document is None else slots.of(document, 1),
         length=slots.of(length, 1) if isinstance(length, Tensor) and per_token else length,
         tables=None,
+        learned=None,
         ordered=False,
         start=None,
         placing=coordinates.placing_of(lambda given: slots.of(given, 1), position),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -140,7 +140,14 @@ class PositionEncoding(nn.Module):
         """What located coordinates alone decide (cosines, sines): computed once per forward for all layers.
 
         They read no parameter and no buffer, and nothing that changes after construction: coordinates may be held while
-        those change. What reads one belongs in ``prepare`` or ``terms``.
+        those change. What reads one belongs in ``learned_tables``, ``prepare`` or ``terms``.
+        """
+        return None
+
+    def learned_tables(self, coordinates: Coordinates) -> Any:
+        """What placed coordinates and parameters decide: computed once for the layers of one forward pass.
+
+        ``for_one_forward(coordinates).learned`` has them in ``prepare``. Nothing holds them beyond the pass.
         """
         return None
 
@@ -178,7 +185,8 @@ class PositionEncoding(nn.Module):
         """
         placing = coordinates.placing
         if placing is not None and placing.by is self and placing.fresh:
-            if coordinates.tables is not None and coordinates.position is placing.located:
+            made = coordinates.tables is not None or coordinates.learned is not None
+            if made and coordinates.position is placing.located:
                 return coordinates
             return coordinates.placed_by(self, self.tables_of(coordinates))
         given = coordinates if placing is None else coordinates.as_given()
@@ -198,6 +206,12 @@ class PositionEncoding(nn.Module):
                 )
         return given.placed_by(self, tables, position=located.position)
 
+    def for_one_forward(self, coordinates: Coordinates) -> Coordinates:
+        """The coordinates placed and with ``learned_tables``, which are not to be held beyond a forward pass."""
+        placed = self.place(coordinates)
+        learned = self.learned_tables(placed) if placed.learned is None else None
+        return placed if learned is None else replace(placed, learned=learned)
+
     def tables_of(self, located: Coordinates) -> Any:
         """``tables``; raises where one wants a gradient that does not come of the coordinates."""
         found = self.tables(located)
@@ -206,7 +220,7 @@ class PositionEncoding(nn.Module):
         if _wants_gradient(found) and not _wants_gradient((located.position, located.length)):
             raise HeadwayError(
                 f"a table of {self.known_as} wants a gradient, and tables outlive an update: compute what reads "
-                "parameters in prepare or terms"
+                "parameters in learned_tables, prepare or terms"
             )
         return found
 

@@ -71,8 +71,9 @@ class Compose(PositionEncoding):
     def _placed(self, coordinates: Coordinates) -> list[Coordinates]:
         """The coordinates as each part reads them: placed, with the tables that are its own."""
         placed = self.place(coordinates)
-        parts = zip(self.each, placed.tables, strict=True)
-        return [placed.placed_by(part, tables) for part, tables in parts]
+        learned = placed.learned or (None,) * len(self.each)
+        parts = zip(self.each, placed.tables, learned, strict=True)
+        return [placed.placed_by(part, tables, learned=own) for part, tables, own in parts]
 
     # ------------------------------------------------------------ the hooks
 
@@ -104,6 +105,12 @@ class Compose(PositionEncoding):
     def tables(self, coordinates: Coordinates) -> Any:
         """The tables of each part."""
         return tuple(part.tables_of(coordinates) for part in self.each)
+
+    def learned_tables(self, coordinates: Coordinates) -> Any:
+        """The learned tables of each part; None where no part has any."""
+        sides = zip(self.each, self._placed(coordinates), strict=True)
+        found = tuple(part.learned_tables(side) for part, side in sides)
+        return None if all(own is None for own in found) else found
 
     def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:
         """x [batch, n, embed_dim] with the codes of all parts added."""

@@ -37,7 +37,7 @@ class LieRotary(PositionEncoding):
         """The entries above the diagonal of A, row by row, in float64: [axes, num_kv_heads or 1, blocks, entries]."""
         raise NotImplementedError
 
-    def rotations(self, coordinates: Coordinates) -> Tensor:
+    def learned_tables(self, coordinates: Coordinates) -> Tensor:
         """R(p) [b, num_kv_heads or 1, n, blocks, block_size, block_size] in float64."""
         upper = torch.einsum("bna,ahke->bhnke", coordinates.position.double(), self.generators())
         return torch.linalg.matrix_exp(skew(upper, self.block_size).contiguous())
@@ -45,7 +45,7 @@ class LieRotary(PositionEncoding):
     def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
         """x [batch, num_heads or num_kv_heads, n, head_dim] turned, in float32 or wider."""
         need_width(x, "head_dim", self.head_dim)
-        turn = self.rotations(self.place(coordinates))
+        turn = self.for_one_forward(coordinates).learned
         if turn.shape[1] > 1:
             (turn,) = for_heads(x, self.num_heads, turn)
         wide = torch.promote_types(x.dtype, torch.float32)

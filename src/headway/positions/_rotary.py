@@ -99,15 +99,19 @@ class Rotary(PositionEncoding):
 
 
 class LearnedRotary(Rotary):
-    """A rotary encoding whose phases read parameters: its cosines and sines are never held, but computed where used."""
+    """A rotary encoding whose phases read parameters, so that its cosines and sines are those of one forward pass."""
 
     def tables(self, coordinates: Coordinates) -> None:
-        """None: they would be those of the parameters at another time."""
+        """None: coordinates alone decide nothing."""
+
+    def learned_tables(self, coordinates: Coordinates) -> tuple[Tensor, ...]:
+        """``waves``"""
+        return self.waves(coordinates)
 
     def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
         """x [batch, heads, n, head_dim] turned, in float32 or wider."""
         need_width(x, "head_dim", self.head_dim)
-        cos, sin = self.waves(self.place(coordinates))
+        cos, sin = self.for_one_forward(coordinates).learned
         return self.turn(x, cos, sin, self.layout)
 
 

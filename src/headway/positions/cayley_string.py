@@ -68,7 +68,7 @@ class CayleySTRING(LearnedRotary):
     def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
         """x [batch, num_heads or num_kv_heads, n, head_dim] in the new basis, in float64, and turned."""
         need_width(x, "head_dim", self.head_dim)
-        cos, sin, basis = for_heads(x, self.num_heads, *self.waves(self.place(coordinates)))
+        cos, sin, basis = for_heads(x, self.num_heads, *self.for_one_forward(coordinates).learned)
         return self.turn(x.double() @ basis, cos, sin, self.layout).to(x.dtype)
 
     def oracle_angle(self, pair: Pair, c: int, token: int) -> float:

@@ -43,7 +43,7 @@ class CirculantSTRING(PositionEncoding):
         self.initial = initial
         self.c = nn.Parameter(initial * torch.randn(axes, num_kv_heads or num_heads, head_dim))
 
-    def waves(self, coordinates: Coordinates) -> Tensor:
+    def learned_tables(self, coordinates: Coordinates) -> Tensor:
         """e^{iφ} [b, num_kv_heads, n, head_dim//2 + 1] in complex128: the turn of each wave of the transform."""
         angles = 2 * torch.fft.rfft(self.c.double()).imag
         phases = torch.einsum("bna,ahm->bhnm", coordinates.position.double(), angles)
@@ -52,7 +52,7 @@ class CirculantSTRING(PositionEncoding):
     def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
         """x [batch, num_heads or num_kv_heads, n, head_dim] turned, in float64."""
         need_width(x, "head_dim", self.head_dim)
-        (turn,) = for_heads(x, self.num_heads, self.waves(self.place(coordinates)))
+        (turn,) = for_heads(x, self.num_heads, self.for_one_forward(coordinates).learned)
         if not x.numel():
             return x  # of no token, some of torch's libraries know no transform
         return torch.fft.irfft(torch.fft.rfft(x.double()) * turn, n=self.head_dim).to(x.dtype)

@@ -61,7 +61,7 @@ class MixedRoPE(LearnedRotary):
     def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
         """x [batch, num_heads or num_kv_heads, n, head_dim] turned, in float32 or wider."""
         need_width(x, "head_dim", self.head_dim)
-        cos, sin = for_heads(x, self.num_heads, *self.waves(self.place(coordinates)))
+        cos, sin = for_heads(x, self.num_heads, *self.for_one_forward(coordinates).learned)
         return self.turn(x, cos, sin, self.layout)
 
     def oracle_angle(self, pair: Pair, c: int, token: int) -> float:

@@ -74,25 +74,27 @@ class TUPE(PositionEncoding):
                 )
         return position.long(), (position != 0) | (not self.untie_cls)
 
-    def _joined(self, x: Tensor, coordinates: Coordinates, weight: Tensor) -> Tensor:
-        """[x | p·weight], the code in float64 until it is joined."""
-        heads = weight.shape[0]
-        if x.shape[1] != heads or x.shape[-1] != self.head_dim:
+    def learned_tables(self, coordinates: Coordinates) -> tuple[Tensor, Tensor]:
+        """p·U_Q and p·U_K, [b, heads, n, head_dim] in float64: once for all layers, as in the paper."""
+        rows, counts = coordinates.tables
+        p = (normed(self.norm, F.embedding(rows, self.table)) * counts[..., None])[:, None]
+        return p @ self.U_Q.double(), p @ self.U_K.double()
+
+    def _joined(self, x: Tensor, code: Tensor) -> Tensor:
+        if x.shape[1] != code.shape[1] or x.shape[-1] != self.head_dim:
             raise HeadwayError(
-                f"x has {x.shape[1]} heads of {x.shape[-1]} but the encoding {heads} of {self.head_dim}: build "
+                f"x has {x.shape[1]} heads of {x.shape[-1]} but the encoding {code.shape[1]} of {self.head_dim}: build "
                 "it with the layer's num_heads, num_kv_heads and head_dim"
             )
-        rows, counts = self.place(coordinates).tables
-        code = (normed(self.norm, F.embedding(rows, self.table)) * counts[..., None])[:, None] @ weight.double()
         return torch.cat([x, code.to(x.dtype).expand(x.shape[0], -1, -1, -1)], dim=-1)
 
     def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
         """[q | p·U_Q], [batch, num_heads, n, 2·head_dim]"""
-        return self._joined(q, coordinates, self.U_Q)
+        return self._joined(q, self.for_one_forward(coordinates).learned[0])
 
     def prepare_key(self, k: Tensor, coordinates: Coordinates) -> Tensor:
         """[k | p·U_K], [batch, kv_heads, m, 2·head_dim]"""
-        return self._joined(k, coordinates, self.U_K)
+        return self._joined(k, self.for_one_forward(coordinates).learned[1])
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """What stands in for positions where [CLS] is one of the pair."""
