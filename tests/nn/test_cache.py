@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +12,8 @@ from torch import Tensor
 import headway
 from headway import Coordinates, HeadwayError
 from headway.masks import Causal, Chunked, Dilated, KeepFirst, Mask, Padding, Prefix, Window
-from headway.nn import KeyValueCache, MultiHeadAttention, SegmentMemory, StackCache
-from headway.nn.cache import Held, continued, reads_others
+from headway.nn import Block, KeyValueCache, MultiHeadAttention, SegmentMemory, StackCache
+from headway.nn.cache import Held, Slots, _Tokens, continued, reads_others, undone_on_error
 from headway.positions import ENCODINGS, PositionEncoding
 
 
@@ -122,6 +124,7 @@ def test_keep_takes_documents_and_their_lengths_along() -> None:
     assert at.length.tolist() == [[2, 3, 3]]  # type: ignore[union-attr]
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("first", [0, 2])
 def test_what_is_kept_after_each_step_stays_in_rooms_of_one_size(first: int) -> None:
     """The tokens move once in a room's length, and are those that were kept."""
@@ -247,6 +250,10 @@ class Layers:
         self.layers = [MultiHeadAttention(embed_dim, num_heads, **sizes).double().eval() for _ in masks]
 
     def __call__(self, x: Tensor, at: Coordinates, cache: StackCache | None = None) -> Tensor:
+        with undone_on_error(cache):
+            return self._run(x, at, cache)
+
+    def _run(self, x: Tensor, at: Coordinates, cache: StackCache | None) -> Tensor:
         keys = None if cache is None else cache.enter(at)
         for number, (layer, own) in enumerate(zip(self.layers, self.masks, strict=True)):
             mask = Causal() & Padding() if own is None else Causal() & Padding() & own
@@ -303,11 +310,16 @@ def test_layers_with_a_window_hold_it_alone_and_decode_the_same(name: str, masks
 
 def test_a_long_prompt_leaves_each_layer_as_soon_as_it_has_attended() -> None:
     cache = StackCache(2, [Window(3), None])
-    keys = cache.enter(Coordinates.span(500))
-    assert keys[0].index.shape == (1, 500)
-    cache.layers[0].append(torch.randn(1, 1, 500, 4), torch.randn(1, 1, 500, 4))
-    cache.settle(0)
-    assert cache.layers[0].keys.untyped_storage().nbytes() <= 2 * 3 * 4 * 4
+    for prompt in range(2):  # a second one that meets tokens, which a rollback would want back
+        with undone_on_error(cache):
+            keys = cache.enter(continued(cache.coordinates, None, 500, torch.device("cpu")))
+            assert keys[0].index.shape == (1, 503 if prompt else 500)
+            cache.layers[0].append(torch.randn(1, 1, 500, 4), torch.randn(1, 1, 500, 4))
+            cache.settle(0)
+            rooms = [cache.layers[0].keys, *(tokens.before[0] for tokens in cache.layers[0]._parts if prompt)]
+            assert all(room.untyped_storage().nbytes() <= 2 * 3 * 4 * 4 for room in rooms if room is not None)
+            cache.layers[1].append(torch.randn(1, 1, 500, 4), torch.randn(1, 1, 500, 4))
+            cache.settle(1)
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
@@ -344,10 +356,11 @@ def test_a_window_that_has_forgotten_cannot_be_cropped() -> None:
     cache = StackCache(2, [Window(3), None])
 
     def enter(n: int) -> None:
-        cache.enter(continued(cache.coordinates, None, n, torch.device("cpu")))
-        for number in range(2):
-            cache.layers[number].append(torch.randn(1, 1, n, 4), torch.randn(1, 1, n, 4))
-            cache.settle(number)
+        with undone_on_error(cache):
+            cache.enter(continued(cache.coordinates, None, n, torch.device("cpu")))
+            for number in range(2):
+                cache.layers[number].append(torch.randn(1, 1, n, 4), torch.randn(1, 1, n, 4))
+                cache.settle(number)
 
     enter(3)
     cache.crop(2)
@@ -365,10 +378,11 @@ def test_a_window_that_has_forgotten_cannot_be_cropped() -> None:
 
 def test_keep_and_reorder_reach_layers_with_and_without_a_window() -> None:
     cache, at = StackCache(2, [Window(4), None]), Coordinates.padded([9, 7], 9)
-    cache.enter(at)
-    for number in range(2):
-        cache.layers[number].append(torch.arange(18.0).reshape(2, 1, 9, 1), torch.zeros(2, 1, 9, 1))
-        cache.settle(number)
+    with undone_on_error(cache):
+        cache.enter(at)
+        for number in range(2):
+            cache.layers[number].append(torch.arange(18.0).reshape(2, 1, 9, 1), torch.zeros(2, 1, 9, 1))
+            cache.settle(number)
     cache.keep(1, 2)
     cache.reorder(torch.tensor([1]))
     assert [layer.keys.flatten().tolist() for layer in cache.layers] == [[14, 16, 17], [11, 16, 17]]
@@ -378,9 +392,321 @@ def test_keep_and_reorder_reach_layers_with_and_without_a_window() -> None:
 
 def test_an_error_before_the_first_layer_leaves_the_cache_as_it_was() -> None:
     cache = StackCache(1, [Window(2)])
-    cache.enter(Coordinates.span(5))
+
+    def interrupted() -> None:
+        with undone_on_error(cache):
+            cache.enter(Coordinates.span(5))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert cache.coordinates is None
-    assert cache.enter(Coordinates.span(2))[0].index.tolist() == [[0, 1]]
+    with undone_on_error(cache):
+        assert cache.enter(Coordinates.span(2))[0].index.tolist() == [[0, 1]]
+
+
+# ---------------------------------------------------------------- a call that raises
+
+
+def state(cache: KeyValueCache) -> list[Tensor]:
+    """All that a cache holds, copied."""
+    at = cache.coordinates
+    if not len(cache):
+        assert at is None
+        return []
+    held = [cache.keys, cache.values] + ([] if cache.inputs is None else [cache.inputs])
+    assert {one.shape[-2] for one in held} == {len(cache)}
+    return [one.detach().clone() for one in (*held, *(() if at is None else (at.index, at.position)))]
+
+
+def same(found: list[Tensor], wanted: list[Tensor]) -> bool:
+    return len(found) == len(wanted) and all(map(torch.equal, found, wanted))
+
+
+class Stop(BaseException):
+    """As Ctrl-C is no Exception."""
+
+
+class Fails(Mask):
+    """A mask of a user's that raises once it is looked at."""
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        raise Stop
+
+
+def stop(*_: object) -> None:
+    raise Stop
+
+
+def after(part: torch.nn.Module, call: Callable[[], object]) -> None:
+    """A call that is stopped behind a part of the layer."""
+    hook = part.register_forward_hook(stop)
+    try:
+        call()
+    finally:
+        hook.remove()
+
+
+WAYS: dict[str, Callable[[MultiHeadAttention, Tensor, KeyValueCache], object]] = {
+    "mask": lambda layer, x, cache: layer(x, mask=torch.ones(7, 9, dtype=torch.bool), cache=cache),
+    "mask raises": lambda layer, x, cache: layer(x, mask=Causal() & Fails(), cache=cache),
+    "positions": lambda layer, x, cache: layer(x, positions=torch.arange(99), cache=cache),
+    "rows": lambda layer, x, cache: layer(x, positions=torch.zeros(5, x.shape[1]), cache=cache),
+    "key_positions": lambda layer, x, cache: layer(x, mask=Causal(), key_positions=torch.arange(99), cache=cache),
+    "dtype": lambda layer, x, cache: layer(x.half(), cache=cache),
+    "kernel": lambda layer, x, cache: layer.to(torch.float64)(x.double(), cache=cache),
+    "v_proj": lambda layer, x, cache: after(layer.v_proj, lambda: layer(x, cache=cache)),
+    "out_proj": lambda layer, x, cache: after(layer.out_proj, lambda: layer(x, mask=Causal(), cache=cache)),
+}
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_a_layer_that_raises_leaves_its_cache_as_it_was(name: str) -> None:
+    encoding = ENCODINGS[name].examples()[0]
+    if not encoding.acts & {"prepare", "terms"}:
+        return  # it only embeds
+    heads, head_dim = encoding.held("num_heads") or 4, encoding.held("head_dim") or 8
+    width, axes = encoding.held("embed_dim") or heads * head_dim, encoding.axes or 1
+    layer = MultiHeadAttention(width, heads, head_dim=head_dim, encoding=encoding).eval()
+    caches, x = [KeyValueCache(), KeyValueCache()], torch.randn(2, 8, width)
+    at = Coordinates.span(8, axes=axes)
+    with torch.no_grad():
+        for start, stop in ((0, 3), (3, 4), (4, 6), (6, 8)):
+            part, places = x[:, start:stop], at.rows(start, stop)
+            before = state(caches[0])
+            for way in ("mask", "mask raises", "rows", "out_proj"):
+                with pytest.raises((HeadwayError, Stop)):
+                    WAYS[way](layer, torch.randn_like(part), caches[0])
+                assert same(state(caches[0]), before), way
+            found, wanted = (layer(part, mask=Causal(), positions=places, cache=cache) for cache in caches)
+            assert torch.equal(found, wanted)
+    assert same(*map(state, caches))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_a_layer_raises_its_cache_is_as_it_was(way: str, grad: bool) -> None:
+    """From the first token on, with room for more and without, with gradients and without."""
+    layer, caches = MultiHeadAttention(16, 2).eval(), [KeyValueCache(), KeyValueCache()]
+    found, wanted = [], []
+    with torch.set_grad_enabled(grad):
+        for number, part in enumerate(torch.randn(2, 14, 16).split([2, 1, 1, 3, 1, 1, 5], dim=1)):
+            before, other = state(caches[0]), copy.deepcopy(layer)
+            if way == "kernel":
+                other.kernel = "cpu"
+            with pytest.raises((HeadwayError, Stop, RuntimeError)):
+                WAYS[way](other, torch.randn_like(part), caches[0])
+            assert same(state(caches[0]), before)
+            for cache, out in zip(caches, (found, wanted), strict=True):
+                if number == 4:
+                    cache.crop(5)
+                    cache.keep(1, 3)
+                    cache.reorder(torch.tensor([1, 1, 0]))
+                out.append(layer(part if number < 4 else part[[0, 1, 1]], mask=Causal(), cache=cache))
+            assert same(*map(state, caches))
+    assert all(map(torch.equal, found, wanted))
+    if grad:
+        parameters = list(layer.parameters())
+        both = [torch.autograd.grad(sum(one.square().sum() for one in out), parameters) for out in (found, wanted)]
+        assert same(*both)
+
+
+def test_what_failed_leaves_no_graph_behind() -> None:
+    """Else a backward pass would go through a call that failed, whose numbers may be NaN."""
+    layer, cache = MultiHeadAttention(16, 2), KeyValueCache()
+    layer(torch.randn(1, 2, 16), cache=cache)
+    wrong = torch.full((1, 1, 16), torch.nan, requires_grad=True)
+    with pytest.raises(Stop):
+        after(layer.out_proj, lambda: layer(wrong, cache=cache))
+    layer(torch.randn(1, 1, 16), cache=cache).sum().backward()
+    assert wrong.grad is None
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize("part", ["attention", "cross_attention", "feed_forward", "feed_forward.down_proj"])
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_a_block_that_raises_leaves_both_caches_as_they_were(part: str, norm_first: bool) -> None:
+    """A context that a failed call has read is forgotten: another one may come in its place."""
+    block = Block(16, 2, cross_attention=True, norm_first=norm_first).eval()
+    x, contexts = torch.randn(2, 5, 16), torch.randn(2, 2, 4, 16)
+    caches = [[KeyValueCache(), KeyValueCache()] for _ in range(2)]
+
+    def step(x: Tensor, context: Tensor, own: KeyValueCache, crossed: KeyValueCache) -> Tensor:
+        return block(x, mask=Causal(), cache=own, context=context, context_cache=crossed)
+
+    with torch.no_grad():
+        for number, one in enumerate(x.split([3, 1, 1], dim=1)):
+            before = [state(cache) for cache in caches[0]]
+            failed = contexts[1] if number == 0 else contexts[0]
+            with pytest.raises(Stop):
+                after(block.get_submodule(part), lambda one=one, failed=failed: step(one, failed, *caches[0]))
+            assert all(map(same, map(state, caches[0]), before))
+            assert torch.equal(*(step(one, contexts[0], *pair) for pair in caches))
+
+
+def test_an_append_that_raises_adds_nothing() -> None:
+    cache, keys, _ = filled([2, 1])
+    before = state(cache)
+    with pytest.raises(RuntimeError):
+        cache.append(torch.randn(2, 3, 1, 4), torch.randn(2, 3, 1, 7), coordinates=Coordinates.span(1, start=3))
+    assert same(state(cache), before)
+    torch.testing.assert_close(cache.keys, keys, rtol=0, atol=0)
+
+
+def test_an_emptied_cache_takes_another_batch() -> None:
+    cache, _, _ = filled([2])
+    cache.crop(0)
+    cache.append(torch.randn(5, 3, 1, 4), torch.randn(5, 3, 1, 5))
+    assert cache.keys.shape == (5, 3, 1, 4)
+
+
+# ---------------------------------------------------------------- gradients
+
+
+class Plain(_Tokens):
+    """Tokens that are only ever copied, never written over."""
+
+    def append(self, new: Tensor) -> Tensor:
+        self.hold(new if self.room is None else torch.cat([self.view(), new], dim=-2))
+        return self.view()
+
+    def keep(self, slots: Slots) -> None:
+        if self.room is not None:
+            self.hold(slots.of(self._held(), -2))
+
+    def crop(self, length: int) -> None:
+        self.hold(self._held()[..., :length, :] if self.room is not None and length else None)
+
+
+FROZEN = {
+    "nothing": (),
+    "keys and values": ("k_proj", "v_proj", "k_norm"),
+    "keys": ("k_proj", "k_norm"),
+    "values": ("v_proj",),
+    "all but the encoding": ("q_proj", "k_proj", "v_proj", "out_proj", "q_norm", "k_norm"),
+    "all but the last": ("q_proj", "k_proj", "v_proj", "encoding", "q_norm", "k_norm"),
+}
+
+
+def partly_frozen(name: str, frozen: str) -> MultiHeadAttention:
+    encoding = headway.encoding(name, num_heads=2, head_dim=8, embed_dim=16)
+    layer = MultiHeadAttention(16, 2, encoding=encoding, qk_norm="rms").double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(torch.randn_like(parameter) / 4)
+    for part in FROZEN[frozen]:
+        layer.get_submodule(part).requires_grad_(False)
+    return layer
+
+
+def gradients(layer: MultiHeadAttention, out: list[Tensor], *inputs: Tensor) -> list[Tensor | None]:
+    wanted = [one for one in (*layer.parameters(), *inputs) if one.requires_grad]
+    return list(torch.autograd.grad(torch.cat(out, dim=1).square().sum(), wanted, allow_unused=True))
+
+
+@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize("frozen", FROZEN)
+@pytest.mark.parametrize("name", ["none", "rope", "t5", "shaw", "forgetting", "dynamic-ntk"])
+def test_gradients_through_a_cache_are_those_of_one_pass(name: str, frozen: str, reads: bool) -> None:
+    """Whatever is frozen, and whether or not the input wants a gradient."""
+    layer, cache = partly_frozen(name, frozen), KeyValueCache()
+    x = torch.randn(2, 9, 16, dtype=torch.float64, requires_grad=reads)
+    if not any(one.requires_grad for one in (x, *layer.parameters())):
+        return
+    steps = [layer(part, mask=Causal(), cache=cache) for part in x.split([2, 1, 1, 1, 3, 1], dim=1)]
+    whole = [layer(x, mask=Causal())]
+    if not torch.cat(steps, dim=1).requires_grad:
+        return  # what is left to learn does nothing here
+    if layer.encoding is not None and layer.encoding.cache_prepared:  # else the length is another in each step
+        for found, wanted in zip(gradients(layer, steps, x), gradients(layer, whole, x), strict=True):
+            assert (found is None) == (wanted is None)
+            torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+    else:
+        gradients(layer, steps, x)
+
+
+@pytest.mark.parametrize("filled_in", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("frozen", ["keys and values", "nothing"])
+@pytest.mark.parametrize("name", ["rope", "t5", "forgetting"])
+def test_a_prompt_without_gradients_and_answers_with_them(name: str, frozen: str, filled_in: Callable[[], Any]) -> None:
+    """The prompt's keys are constants: as in one pass whose first tokens are read without gradients."""
+    layer, cache = partly_frozen(name, frozen), KeyValueCache()
+    x = torch.randn(2, 9, 16, dtype=torch.float64)
+    with filled_in():
+        for part in x[:, :5].split([2, 1, 1, 1], dim=1):
+            layer(part, mask=Causal(), cache=cache)
+    steps = [layer(part, mask=Causal(), cache=cache) for part in x[:, 5:].split(1, dim=1)]
+    found = gradients(layer, steps)
+    other = KeyValueCache()
+    with torch.no_grad():
+        layer(x[:, :5], mask=Causal(), cache=other)
+    wanted = gradients(layer, [layer(x[:, 5:], mask=Causal(), cache=other)])
+    for one, two in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
+    with torch.no_grad():  # and on without, while a graph holds what was seen
+        steps = [layer(part, mask=Causal(), cache=cache) for part in torch.randn_like(x).split(1, dim=1)]
+
+
+@pytest.mark.parametrize("filled_in", [torch.no_grad, torch.inference_mode])
+def test_a_context_without_gradients_and_queries_with_them(filled_in: Callable[[], Any]) -> None:
+    layer, cache = partly_frozen("none", "keys and values"), KeyValueCache()
+    layer.encoding = None
+    x, context = torch.randn(2, 3, 16).double(), torch.randn(2, 6, 16).double()
+    with filled_in():
+        layer(x[:, :1], context, cache=cache)
+    steps = [layer(x[:, i : i + 1], context, cache=cache) for i in range(3)]
+    for found, wanted in zip(gradients(layer, steps), gradients(layer, [layer(x, context)]), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("frozen", ["keys and values", "keys", "nothing"])
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_is_done_to_a_cache_gradients_are_those_of_copies(
+    seed: int, frozen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any order of calls, failed calls, crop, keep and reorder: outputs and gradients of a cache that only copies."""
+
+    def told() -> tuple[list[Tensor], list[Tensor | None]]:
+        torch.manual_seed(seed)
+        layer, cache = partly_frozen("forgetting", frozen), KeyValueCache()
+        out: list[Tensor] = []
+        for _ in range(25):
+            rows = cache.keys.shape[0] if len(cache) else 2
+            what, x = int(torch.randint(0, 8, ())), torch.randn(rows, 1 + seed % 3, 16, dtype=torch.float64)
+            mode = int(torch.randint(0, 4, ()))
+            if what == 0:
+                cache.crop(int(torch.randint(0, len(cache) + 1, ())))
+            elif what == 1:
+                cache.keep(int(torch.randint(0, 3, ())), int(torch.randint(2, 5, ())))
+            elif what == 2 and len(cache):
+                cache.reorder(torch.randint(0, rows, (2,)))
+            elif what == 3:
+                with pytest.raises(Stop):
+                    after(layer.out_proj, lambda x=x, layer=layer, cache=cache: layer(-x, mask=Causal(), cache=cache))
+            else:
+                with (torch.inference_mode, torch.no_grad, torch.enable_grad, torch.enable_grad)[mode]():
+                    one = layer(x, mask=Causal(), cache=cache)
+                out += [one[:2].reshape(1, -1, 16)] if one.requires_grad else []
+        return out, gradients(layer, out)
+
+    found = told()
+    monkeypatch.setattr(headway.nn.cache, "_Tokens", Plain)
+    wanted = told()
+    assert same(found[0], wanted[0])
+    for one, two in zip(found[1], wanted[1], strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
+
+
+def test_without_gradients_a_cache_writes_in_place() -> None:
+    """Crop and append again, as in speculative decoding: no token moves."""
+    cache, places = KeyValueCache(), set()
+    with torch.no_grad():
+        cache.append(torch.randn(1, 1, 8, 4), torch.randn(1, 1, 8, 4))
+        cache.append(torch.randn(1, 1, 1, 4), torch.randn(1, 1, 1, 4))
+        for _ in range(20):
+            places.add(cache.append(torch.randn(1, 1, 4, 4), torch.randn(1, 1, 4, 4))[0].data_ptr())
+            cache.crop(10)
+    assert len(places) == 1
 
 
 # ---------------------------------------------------------------- where what follows is

@@ -19,7 +19,7 @@ from ..errors import HeadwayError
 from ..masks import Boolean, Causal, Mask
 from ..nn.attention import MultiHeadAttention, key_coordinates
 from ..nn.block import Block
-from ..nn.cache import SegmentMemory, StackCache, continued, joined
+from ..nn.cache import SegmentMemory, StackCache, continued, joined, need_places, undone_on_error
 from ..nn.embedding import Embedding, Head
 from ..nn.norm import make_norm
 from ..positions._base import PositionEncoding
@@ -169,25 +169,44 @@ class Stack(nn.Module):
             )
         past = None if before is None else before.coordinates
         coordinates = continued(past, positions, x.shape[1], x.device)
+        need_places(coordinates, x)
+        with undone_on_error(cache, memory):
+            return self._run(x, mask, past, coordinates, cache, memory, context, context_mask, context_positions)
+
+    def _run(
+        self,
+        x: Tensor,
+        mask: Mask | Tensor | None,
+        past: Coordinates | None,
+        coordinates: Coordinates,
+        cache: StackCache | None,
+        memory: SegmentMemory | None,
+        context: Tensor | None,
+        context_mask: Mask | Tensor | None,
+        context_positions: Tensor | Coordinates | None,
+    ) -> Tensor:
+        """The layers, one after another."""
         if cache is not None:
             everything = cache.enter(coordinates)
         else:
             everything = [coordinates if memory is None else joined(past, coordinates)] * len(self.layers)
+        masks = [mask if own is None else also(own, mask) for own in self.masks]
+        self._check_masks(x, masks, everything, context, context_mask)
         seats = [_Seat(encoding, coordinates, memory is not None) for encoding in self._encodings]
         nowhere = _Seat(None, coordinates, memory is not None)
         for seat in seats:
             x = seat.embed(x)
         x = self.dropout(self.entry(x))
         states = []
-        layers = zip(self.layers, self._encoding_of_layer, self.masks, strict=True)
-        for layer, (block, number, own) in enumerate(layers):
+        layers = zip(self.layers, self._encoding_of_layer, masks, strict=True)
+        for layer, (block, number, shown) in enumerate(layers):
             states.append(x)
             seat = nowhere if number is None else seats[number]
             x = block(
                 x,
-                mask=mask if own is None else also(own, mask),
+                mask=shown,
                 positions=seat.tokens,
-                key_positions=None if before is None else seat.keys(everything[layer]),
+                key_positions=None if cache is None and memory is None else seat.keys(everything[layer]),
                 encoding=seat.encoding,
                 cache=None if cache is None else cache.layers[layer],
                 memory=None if memory is None or not len(memory) else memory.states[layer],
@@ -198,10 +217,35 @@ class Stack(nn.Module):
             )
             if cache is not None:
                 cache.settle(layer)
+        out: Tensor = self.norm(x)
         if memory is not None:
             memory.store(states, everything[0])
-        out: Tensor = self.norm(x)
         return out
+
+    def _check_masks(
+        self,
+        x: Tensor,
+        masks: Sequence[Mask | Tensor | None],
+        keys: Sequence[Coordinates],
+        context: Tensor | None,
+        context_mask: Mask | Tensor | None,
+    ) -> None:
+        """Raises before the first layer where a mask does not fit, which attention would raise in a later one."""
+        batch, n = x.shape[:2]
+        different = {(id(own), id(at)): layer for layer, (own, at) in enumerate(zip(self.masks, keys, strict=True))}
+        for layer in different.values():
+            mask, block = masks[layer], self.blocks[self._block_of_layer[layer]]
+            if mask is not None:
+                _check_mask(mask, block, "attention", batch, n, keys[layer].index.shape[1])
+        if context is not None and context_mask is not None:
+            _check_mask(context_mask, self.blocks[0], "cross_attention", batch, n, context.shape[1])
+
+
+def _check_mask(mask: Mask | Tensor, block: nn.Module, part: str, batch: int, n: int, m: int) -> None:
+    """Raises where a mask does not fit a block's attention; a block made otherwise than Block is left to itself."""
+    heads = getattr(getattr(block, part, None), "num_heads", None)
+    if heads is not None:
+        (Boolean(mask) if isinstance(mask, Tensor) else mask).check(batch, heads, n, m)
 
 
 class _Seat:
@@ -402,7 +446,8 @@ class Decoder(_OneStack):
         memory: SegmentMemory | None = None,
     ) -> Tensor:
         """ids int64 [batch, n] → logits [batch, n, vocab_size]."""
-        return self._out(self.hidden(ids, positions=positions, mask=mask, cache=cache, memory=memory))
+        with undone_on_error(cache, memory):
+            return self._out(self.hidden(ids, positions=positions, mask=mask, cache=cache, memory=memory))
 
     def hidden(
         self,
@@ -527,16 +572,17 @@ class EncoderDecoder(Transformer):
         cache: StackCache | None = None,
     ) -> Tensor:
         """decoder_ids [batch, n] and the hidden states of the source [batch, m, embed_dim] → logits."""
-        hidden = self.decoder(
-            self.vectors(decoder_ids),
-            positions=positions,
-            mask=also(Causal(), mask),
-            cache=cache,
-            context=context,
-            context_mask=context_mask,
-            context_positions=None if context_positions is None else _places(context_positions, context),
-        )
-        return self._out(hidden)
+        with undone_on_error(cache):
+            hidden = self.decoder(
+                self.vectors(decoder_ids),
+                positions=positions,
+                mask=also(Causal(), mask),
+                cache=cache,
+                context=context,
+                context_mask=context_mask,
+                context_positions=None if context_positions is None else _places(context_positions, context),
+            )
+            return self._out(hidden)
 
 
 def _embedding(config: TransformerConfig) -> Embedding:

@@ -13,7 +13,7 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
 from ..masks import Mask
 from ..positions._base import PositionEncoding
-from .cache import KeyValueCache, continued, joined
+from .cache import KeyValueCache, continued, joined, need_places, undone_on_error
 from .norm import make_norm
 
 PROJECTIONS = "qkvo"
@@ -156,6 +156,22 @@ class MultiHeadAttention(nn.Module):
         ``key_positions``, if given, are those of all keys. In cross-attention the first call fills it and
         later calls read it.
         """
+        if cache is None:
+            return self._attend(query, key, value, mask, positions, key_positions, None, encoding)
+        with undone_on_error(cache):
+            return self._attend(query, key, value, mask, positions, key_positions, cache, encoding)
+
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        mask: Mask | Tensor | None,
+        positions: Tensor | Coordinates | None,
+        key_positions: Tensor | Coordinates | None,
+        cache: KeyValueCache | None,
+        encoding: PositionEncoding | None,
+    ) -> Tensor:
         encoding = self.encoding if encoding is None else encoding
         to_itself = key is None or key is query
         key = query if key is None else key
@@ -166,6 +182,7 @@ class MultiHeadAttention(nn.Module):
 
         if cache is not None and to_itself:
             new = continued(cache.coordinates, positions, n, device)
+            need_places(new, query)
             k, v = self._keys(key), self._heads(self.v_proj(value))
             out = self._step(q, k, v, query, new, key_positions, mask, cache, encoding)
         else:

@@ -13,7 +13,7 @@ from ..errors import HeadwayError
 from ..masks import Mask
 from ..positions._base import PositionEncoding
 from .attention import MultiHeadAttention
-from .cache import KeyValueCache
+from .cache import KeyValueCache, undone_on_error
 from .feed_forward import FeedForward
 from .norm import make_norm
 
@@ -155,7 +155,8 @@ class Block(nn.Module):
             out: Tensor = self.feed_forward(x)
             return out if self.feed_forward_norm_after is None else self.feed_forward_norm_after(out)
 
-        return self._join(x, memory, attend, attend_context, feed)
+        with undone_on_error(cache, context_cache):
+            return self._join(x, memory, attend, attend_context, feed)
 
     def _join(self, x: Tensor, memory: Tensor | None, attend: Part, attend_context: Part, feed: Part) -> Tensor:
         """How the parts follow one another."""

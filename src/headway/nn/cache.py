@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -52,6 +53,15 @@ def continued(
     )
 
 
+def need_places(at: Coordinates, x: Tensor) -> None:
+    """Raises where tokens x [batch, n, …] are said to be in another batch, or on another device."""
+    rows, batch = at.position.shape[0], x.shape[0]
+    if rows not in (1, batch):
+        raise HeadwayError(f"positions are for a batch of {rows} but there is a batch of {batch}: give 1 or {batch}")
+    if at.position.device != x.device:
+        raise HeadwayError(f"positions are on {at.position.device} but the tokens on {x.device}: move them there")
+
+
 def joined(past: Coordinates | None, new: Coordinates) -> Coordinates:
     """The coordinates of the tokens before and of the new ones."""
     return new if past is None else past.append(new)
@@ -86,6 +96,66 @@ class Slots(NamedTuple):
         return rows.take_along_dim(self.first.reshape(shape), dim)
 
 
+class _Undo:
+    """A call of several caches: what it adds stays where it succeeds, and is taken back where it raises."""
+
+    def __init__(self, caches: Sequence[_Cache]) -> None:
+        self.caches = caches
+
+    def __enter__(self) -> None:
+        for cache in self.caches:
+            cache._need_whole()
+        for cache in self.caches:
+            cache._begin()
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        for cache in self.caches:
+            if kind is None:
+                cache._commit()
+            else:
+                cache._rollback()
+
+
+_WITHIN = nullcontext()
+
+
+def undone_on_error(*caches: _Cache | None) -> AbstractContextManager[None]:
+    """A call that adds tokens to these caches: all or, where anything is raised on the way, none.
+
+    Within another such call of a cache it does nothing: the outermost call decides.
+    """
+    own = [cache for cache in caches if cache is not None and not cache._in_call]
+    return _Undo(own) if own else _WITHIN
+
+
+class _Cache:
+    """What a call can add to, and take back."""
+
+    _in_call = False
+    """Whether a call is under way that can still be taken back."""
+    _damaged = False
+    """Whether an error came in the midst of a change that could not be taken back."""
+
+    def _need_whole(self) -> None:
+        if self._damaged:
+            raise HeadwayError(
+                f"the {type(self).__name__} was left half changed by an error in reorder or keep, or while a call was "
+                "taken back: start a new one"
+            )
+
+    def _begin(self) -> None:
+        """From here on all can be taken back."""
+        raise NotImplementedError
+
+    def _commit(self) -> None:
+        """The call has succeeded."""
+        raise NotImplementedError
+
+    def _rollback(self) -> None:
+        """All is as it was at ``_begin``."""
+        raise NotImplementedError
+
+
 class _Tokens:
     """A tensor [batch, …, tokens, width] that grows in place and can forget what lies before its latest tokens.
 
@@ -97,6 +167,12 @@ class _Tokens:
         self.room: Tensor | None = None
         self.start = 0
         self.length = 0
+        self.written = 0
+        """From this slot of the room on nothing was ever held, nor seen in a view."""
+        self.saved = False
+        """Whether a backward pass may have saved a view of the room, so that what was seen must not be changed."""
+        self.before: tuple[Tensor | None, int, int, int, bool] | None = None
+        """Where a rollback goes back to; None outside of a call."""
 
     def __len__(self) -> int:
         return self.length
@@ -104,53 +180,112 @@ class _Tokens:
     def view(self) -> Tensor:
         if self.room is None:
             raise HeadwayError("the cache is empty: append keys and values before reading it")
-        return self.room[..., self.start : self.start + self.length, :]
+        if torch.is_grad_enabled():
+            if _of_inference_mode(self.room):
+                self.room = self.room.clone()  # which a backward pass could not save
+            self.saved = True
+        return self._held()
 
     def append(self, new: Tensor) -> Tensor:
         """All tokens so far, the new ones last."""
-        length = self.length + new.shape[-2]
         if self.room is None:
             self.room = new.new_empty(*new.shape[:-2], 0, new.shape[-1])
         if torch.is_grad_enabled() and (new.requires_grad or self.room.requires_grad):
             # What is written in place cannot be differentiated through.
-            self.room, self.start = torch.cat([self.view(), new], dim=-2), 0
-        else:
-            if self.start + length > self.room.shape[-2]:
-                capacity = max(length, 2 * self.length)
-                room = new.new_empty(*new.shape[:-2], capacity, new.shape[-1], dtype=self.room.dtype)
-                room[..., : self.length, :] = self.view()
-                self.room, self.start = room, 0
-            self.room[..., self.start + self.length : self.start + length, :] = new
+            self.hold(torch.cat([self.view(), new], dim=-2))
+            return self.view()
+        length = self.length + new.shape[-2]
+        if self.start + length > self.room.shape[-2] or not self._may_write(self.start + self.length):
+            self._grow(new, max(length, 2 * self.length))
+        at = self.start + self.length
+        # Past what was ever seen, a write changes nothing that a backward pass reads: .data does not count it as one.
+        room = self.room.data if self.saved else self.room
+        room[..., at : self.start + length, :] = new
         self.length = length
+        self.written = max(self.written, self.start + length)
         return self.view()
 
-    def select(self, rows: Tensor) -> None:
-        if self.room is not None:
-            self.room, self.start = self.view()[rows], 0
+    def select(self, rows: Tensor) -> Tensor | None:
+        return None if self.room is None else self._held()[rows]
 
     def keep(self, slots: Slots) -> None:
         if not self.length or self.room is None:
             return
-        held, count = self.view(), slots.first.shape[1]
+        held, count = self._held(), slots.first.shape[1]
         length = count + self.length - slots.latest
-        tracked = torch.is_grad_enabled() and self.room.requires_grad
-        if self.room.shape[-2] > 2 * length or (tracked and count):
-            # A copy, so that a room too large is freed.
-            self.room, self.start = slots.of(held, -2).clone(), 0
+        at = self.start + slots.latest - count
+        if self.before is not None or self.room.shape[-2] > 2 * length or (count and not self._may_write(at)):
+            room = self.room
+            # A copy, so that a room too large is freed, and what a rollback or a backward pass reads stays.
+            self.hold(slots.of(held, -2).clone())
+            if self.before is not None and self.before[0] is room:
+                _, start, before, _, _ = self.before
+                own = room[..., start : start + before, :].clone()
+                self.before = (own, 0, before, before, own.requires_grad)
         else:
             if count:  # they move up to the latest
                 held[..., slots.latest - count : slots.latest, :] = slots.first_of(held, -2)
-            self.start += slots.latest - count
-        self.length = length
+            self.start, self.length = at, length
+
+    def crop(self, length: int) -> None:
+        self.length = min(self.length, length)
+        if not self.length:
+            self.hold(None)
+
+    def begin(self) -> None:
+        self.before = (self.room, self.start, self.length, self.written, self.saved)
+
+    def rollback(self) -> None:
+        assert self.before is not None
+        room = self.room
+        self.room, self.start, self.length, written, saved = self.before
+        if self.room is not room:
+            self.written, self.saved = written, saved
+        self.before = None
+
+    def _held(self) -> Tensor:
+        assert self.room is not None
+        return self.room[..., self.start : self.start + self.length, :]
+
+    def hold(self, room: Tensor | None) -> None:
+        """These tokens, in a room that has no other."""
+        self.room, self.start = room, 0
+        self.length = self.written = 0 if room is None else room.shape[-2]
+        self.saved = room is not None and room.requires_grad
+
+    def _may_write(self, at: int) -> bool:
+        """Whether the room may be written to from this slot on."""
+        assert self.room is not None
+        return (not self.saved or at >= self.written) and not _of_inference_mode(self.room)
+
+    def _grow(self, new: Tensor, capacity: int) -> None:
+        """The same tokens in a room of their own, for ``capacity`` of them."""
+        assert self.room is not None
+        old, start, length = self.room, self.start, self.length
+        room = new.new_empty(*new.shape[:-2], capacity, new.shape[-1], dtype=old.dtype)
+        room[..., :length, :] = self._held()
+        self.hold(room)
+        self.length = self.written = length
+        if self.before is not None and self.before[0] is old and self.before[1] == start:
+            self.before = (room, 0, self.before[2], length, False)  # so that the old room is freed
 
 
-class KeyValueCache:
+def _of_inference_mode(room: Tensor) -> bool:
+    """Whether a tensor was made in inference mode and is met outside of it."""
+    # a compiler cannot ask, and compiles for the one or the other
+    return not torch.compiler.is_compiling() and room.is_inference() and not torch.is_inference_mode_enabled()
+
+
+class KeyValueCache(_Cache):
     """Keys and values that one attention layer has computed, so that a next token costs one row of scores.
 
     Keys are stored as the encoding prepared them, or as projected where the encoding says that they must not
     be (``cache_prepared = False``). Room doubles when it is full, so that n tokens cost O(n) copies in all; where
-    ``keep`` bounds the tokens, it bounds the room too. With gradients the tokens are concatenated instead, which is
-    right and slower.
+    ``keep`` bounds the tokens, it bounds the room too. Keys or values that want a gradient are concatenated instead,
+    which is right and slower; tokens appended without gradients, under ``torch.no_grad``, cut off those before them.
+
+    A layer, block or model that raises, for whatever reason, leaves the cache as it was before the call, so that the
+    call can be made again. A cache belongs to one call at a time: nothing locks it for threads.
 
         cache = KeyValueCache()
         for token in tokens:  # [batch, 1, embed_dim]
@@ -161,11 +296,12 @@ class KeyValueCache:
     """
 
     def __init__(self) -> None:
-        self._keys, self._values, self._inputs = _Tokens(), _Tokens(), _Tokens()
+        self._keys, self._values, self._inputs = self._parts = _Tokens(), _Tokens(), _Tokens()
         self.coordinates: Coordinates | None = None
         """Where the keys are; None where the stack keeps that for all of its layers."""
         self.prepared_by: PositionEncoding | None = None
         """The encoding whose ``prepare_key`` the keys have been through; None for keys as projected."""
+        self._coordinates_before: Coordinates | None = None
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -220,19 +356,20 @@ class KeyValueCache:
                 f"the batch is {keys.shape[0]} but the cache holds {self.keys.shape[0]} rows: start a new "
                 "cache, or reorder this one"
             )
-        if coordinates is not None:
-            self.coordinates = joined(self.coordinates, coordinates)
-        if inputs is not None:
-            self._inputs.append(inputs)
-        return self._keys.append(keys), self._values.append(values)
+        with undone_on_error(self):
+            if coordinates is not None:
+                self.coordinates = joined(self.coordinates, coordinates)
+            if inputs is not None:
+                self._inputs.append(inputs)
+            return self._keys.append(keys), self._values.append(values)
 
     def crop(self, length: int) -> None:
         """Forgets all but the first ``length`` tokens (speculative decoding)."""
         _need_within(length, len(self))
         if self.coordinates is not None:
             self.coordinates = cropped(self.coordinates, length)
-        for tokens in (self._keys, self._values, self._inputs):
-            tokens.length = min(tokens.length, length)
+        for tokens in self._parts:
+            tokens.crop(length)
 
     def keep(self, first: int, last: int) -> None:
         """Forgets all but the first and the last tokens of each row (attention sinks and a window).
@@ -252,15 +389,38 @@ class KeyValueCache:
 
     def take(self, slots: Slots) -> None:
         """Forgets all but these slots; the coordinates, if any are held, stay as they are."""
-        for tokens in (self._keys, self._values, self._inputs):
+        self._need_whole()
+        self._damaged = True
+        for tokens in self._parts:
             tokens.keep(slots)
+        self._damaged = False
 
     def reorder(self, rows: Tensor) -> None:
         """Rows of the batch in another order, repeated or left out: int64 [new batch] (beams)."""
-        for tokens in (self._keys, self._values, self._inputs):
-            tokens.select(rows)
-        if self.coordinates is not None:
-            self.coordinates = self.coordinates.select(rows)
+        self._need_whole()
+        chosen = [tokens.select(rows) for tokens in self._parts]
+        coordinates = None if self.coordinates is None else self.coordinates.select(rows)
+        self._damaged = True
+        for tokens, room in zip(self._parts, chosen, strict=True):
+            tokens.hold(room)
+        self.coordinates, self._damaged = coordinates, False
+
+    def _begin(self) -> None:
+        self._in_call, self._coordinates_before = True, self.coordinates
+        for tokens in self._parts:
+            tokens.begin()
+
+    def _commit(self) -> None:
+        self._in_call, self._coordinates_before = False, None
+        for tokens in self._parts:
+            tokens.before = None
+
+    def _rollback(self) -> None:
+        self._in_call, self._damaged = False, True
+        for tokens in self._parts:
+            tokens.rollback()
+        self._damaged = False
+        self.coordinates, self._coordinates_before = self._coordinates_before, None
 
 
 def _need_within(length: int, held: int) -> None:
@@ -351,7 +511,7 @@ def remaining(coordinates: Coordinates, slots: Slots) -> Coordinates:
     )
 
 
-class StackCache:
+class StackCache(_Cache):
     """The caches of a stack's layers, and where their tokens are.
 
         cache = decoder.new_cache()
@@ -365,6 +525,9 @@ class StackCache:
     all but the last tokens, as Window and Chunked do, or the first and the last ones, as ``Window(255) | KeepFirst(4)``
     does, holds those alone: what is decoded is the same, and its room stays below twice these tokens. It holds all
     where its encoding makes of two tokens what others beside them decide.
+
+    A model that raises leaves the cache as it was before the call. A cache belongs to one call at a time: a second one
+    that comes while the first is in its layers is refused, and nothing else guards it between threads.
     """
 
     def __init__(
@@ -381,6 +544,8 @@ class StackCache:
         """What each layer holds; None for one that holds all tokens."""
         self._places: dict[Held | None, Coordinates] = {}
         self._entered: dict[Held | None, tuple[Slots | None, Coordinates]] = {}
+        self._settled: set[int] = set()
+        self._unfilled: list[KeyValueCache] = []
         self._forgot = False
 
     def __len__(self) -> int:
@@ -398,8 +563,10 @@ class StackCache:
     def enter(self, new: Coordinates) -> list[Coordinates]:
         """New tokens come: where the keys of each layer are, theirs among them; one object for layers that hold alike.
 
-        A layer that has attended is to be settled.
+        To be called within ``undone_on_error``. A layer that has attended may be settled.
         """
+        if self._entered:
+            raise HeadwayError("the StackCache is in use by another call: give each call, in whatever thread, its own")
         keys = {held: joined(self._places.get(held), new) for held in dict.fromkeys(self.held)}
         slots = {held: None if held is None else kept(at, *held) for held, at in keys.items()}
         self._entered = {
@@ -409,12 +576,47 @@ class StackCache:
         return [keys[held] for held in self.held]
 
     def settle(self, layer: int) -> None:
-        """The layer has the tokens that entered, and forgets what its mask hides from all tokens to come."""
-        held = self.held[layer]
-        slots, self._places[held] = self._entered[held]
-        if slots is not None:
+        """The layer has the tokens that entered, and forgets what its mask hides from all tokens to come.
+
+        At once where that frees most of its room, as after a long prompt; else when the call has succeeded, in place.
+        """
+        slots, left = self._entered[self.held[layer]]
+        if slots is not None and len(self.layers[layer]) > 2 * left.index.shape[1]:
             self.layers[layer].take(slots)
-            self._forgot = True
+            self._settled.add(layer)
+
+    def _begin(self) -> None:
+        self._in_call = True
+        self._unfilled = [context for context in self.context if not len(context)]
+        for layer in self.layers:
+            layer._begin()
+
+    def _commit(self) -> None:
+        self._in_call, self._damaged = False, True
+        entered = self._entered
+        for number, (layer, held) in enumerate(zip(self.layers, self.held, strict=True)):
+            layer._commit()
+            slots = entered[held][0] if entered and held is not None else None
+            if slots is not None:
+                self._forgot = True
+                if number not in self._settled:
+                    layer.take(slots)
+        if entered:
+            self._places = {held: at for held, (_, at) in entered.items()}
+        self._leave()
+
+    def _rollback(self) -> None:
+        self._in_call, self._damaged = False, True
+        for layer in self.layers:
+            layer._rollback()
+        for context in self._unfilled:
+            context.crop(0)
+        self._leave()
+
+    def _leave(self) -> None:
+        """The call is over, one way or the other."""
+        self._entered, self._settled, self._unfilled = {}, set(), []
+        self._damaged = False
 
     def crop(self, length: int) -> None:
         """Forgets all but the first ``length`` tokens; the context stays.
@@ -435,7 +637,9 @@ class StackCache:
 
     def keep(self, first: int, last: int) -> None:
         """Forgets all but the first and the last tokens of each row in every layer; the context stays."""
+        self._need_whole()
         slots = {held: kept(at, first, last) for held, at in self._places.items()}
+        self._damaged = True
         for held, layer in zip(self.held, self.layers, strict=True):
             taken = slots.get(held)
             if taken is not None:
@@ -443,15 +647,19 @@ class StackCache:
         for held, taken in slots.items():
             if taken is not None:
                 self._places[held] = remaining(self._places[held], taken)
+        self._damaged = False
 
     def reorder(self, rows: Tensor) -> None:
         """Rows of the batch in another order, repeated or left out: int64 [new batch] (beams)."""
+        self._need_whole()
+        places = {held: at.select(rows) for held, at in self._places.items()}
         for layer in (*self.layers, *self.context):
             layer.reorder(rows)
-        self._places = {held: at.select(rows) for held, at in self._places.items()}
+            self._damaged = True  # until all are
+        self._places, self._damaged = places, False
 
 
-class SegmentMemory:
+class SegmentMemory(_Cache):
     """Hidden states of the last ``length`` tokens before this segment, without gradients, for every layer.
 
         h̃ = [stop-gradient(memory) ∘ h],  q from h, k and v from h̃
@@ -470,6 +678,7 @@ class SegmentMemory:
         self.states: list[Tensor] = []
         """One [batch, tokens, embed_dim] for each layer: what went into it."""
         self.coordinates: Coordinates | None = None
+        self._before: tuple[list[Tensor], Coordinates | None] | None = None
 
     def __len__(self) -> int:
         return self.states[0].shape[1] if self.states else 0
@@ -479,12 +688,22 @@ class SegmentMemory:
         if self.states:
             states = [torch.cat(pair, dim=1) for pair in zip(self.states, states, strict=True)]
         # A copy, so that the states that fall out are freed.
-        self.states = [state[:, -self.length :].detach().clone() for state in states]
+        states = [state[:, -self.length :].detach().clone() for state in states]
         total = coordinates.index.shape[1]
-        self.coordinates = coordinates.rows(max(0, total - self.length), total)
+        self.states, self.coordinates = states, coordinates.rows(max(0, total - self.length), total)
 
     def reorder(self, rows: Tensor) -> None:
         """Rows of the batch in another order, repeated or left out: int64 [new batch]."""
-        self.states = [state[rows] for state in self.states]
-        if self.coordinates is not None:
-            self.coordinates = self.coordinates.select(rows)
+        coordinates = None if self.coordinates is None else self.coordinates.select(rows)
+        self.states, self.coordinates = [state[rows] for state in self.states], coordinates
+
+    def _begin(self) -> None:
+        self._in_call, self._before = True, (self.states, self.coordinates)
+
+    def _commit(self) -> None:
+        self._in_call, self._before = False, None
+
+    def _rollback(self) -> None:
+        assert self._before is not None
+        self.states, self.coordinates = self._before
+        self._commit()
