@@ -759,3 +759,15 @@ def test_memory_keeps_the_last_without_gradients() -> None:
     torch.testing.assert_close(memory.states[0], second[1:, 1:].detach())
     with pytest.raises(HeadwayError, match="memory length is 0: give at least 1"):
         SegmentMemory(0)
+
+
+def test_a_layer_with_a_cache_compiles_as_one_graph() -> None:
+    """What a failed call would take back is Python that the compiler can follow."""
+    layer = MultiHeadAttention(16, 2)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    caches, x = [KeyValueCache(), KeyValueCache()], torch.randn(1, 3, 16)
+    with torch.no_grad():
+        for part in x.split([2, 1], dim=1):
+            found, wanted = (one(part, cache=cache) for one, cache in zip((compiled, layer), caches, strict=True))
+            torch.testing.assert_close(found, wanted)
+    assert [len(cache) for cache in caches] == [3, 3]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -24,6 +26,7 @@ class RecurrentLM(nn.Module):
     Shapes: ids int64 [batch, n] → logits [batch, n, vocab_size]. Dropout acts on the embeddings, between
     layers and before the head, in training alone. With ``tied_head`` the logits are made with the token
     embeddings, behind a linear map to their width where hidden_dim differs from embed_dim.
+    device, dtype: of the parameters.
     Raises HeadwayError for an unknown cell, sizes below 1, and ids that are no integers.
     Cite: Hochreiter and Schmidhuber 1997 (lstm, its forget gate: Gers et al. 2000); Elman 1990 (rnn).
     """
@@ -38,20 +41,23 @@ class RecurrentLM(nn.Module):
         *,
         dropout: float = 0.0,
         tied_head: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         _check(cell, vocab_size=vocab_size, embed_dim=embed_dim, hidden_dim=hidden_dim, num_layers=num_layers)
         if not 0 <= dropout < 1:
             raise HeadwayError(f"dropout is {dropout}: give at least 0 and less than 1")
         super().__init__()
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.cell = cell
         self.embed_dim = embed_dim
-        self.embedding = nn.Embedding(vocab_size, embed_dim)
+        self.embedding = nn.Embedding(vocab_size, embed_dim, **made)
         self.recurrence = CELLS[cell](
-            embed_dim, hidden_dim, num_layers, batch_first=True, dropout=dropout if num_layers > 1 else 0.0
+            embed_dim, hidden_dim, num_layers, batch_first=True, dropout=dropout if num_layers > 1 else 0.0, **made
         )
         narrow = tied_head and hidden_dim != embed_dim
-        self.project = nn.Linear(hidden_dim, embed_dim) if narrow else None
-        self.head = None if tied_head else nn.Linear(hidden_dim, vocab_size, bias=False)
+        self.project = nn.Linear(hidden_dim, embed_dim, **made) if narrow else None
+        self.head = None if tied_head else nn.Linear(hidden_dim, vocab_size, bias=False, **made)
         self.dropout = nn.Dropout(dropout)
         self.initialise()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar, cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Self
@@ -88,8 +89,10 @@ class Stack(nn.Module):
         masks: Masks = None,
         *,
         cross_attention: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Stack:
-        """The stack of a config; raises what the constructor raises."""
+        """The stack of a config, its blocks there and in that dtype; raises what the constructor raises."""
         blocks = [
             Block(
                 config.embed_dim,
@@ -107,10 +110,12 @@ class Stack(nn.Module):
                 sink=config.sink,
                 kernel=config.kernel,
                 cross_attention=cross_attention,
+                device=device,
+                dtype=dtype,
             )
             for _ in range(config.num_layers)
         ]
-        norm = make_norm(config.norm, config.embed_dim) if config.norm_first else None
+        norm = make_norm(config.norm, config.embed_dim, device, dtype) if config.norm_first else None
         return cls(blocks, encoding, masks, norm=norm, dropout=config.dropout)
 
     @property
@@ -316,7 +321,10 @@ class Transformer(nn.Module):
     E begins as N(0, 1/embed_dim), so that with the scale √embed_dim embeddings have the size of one and a
     code of positions added to them does not drown them (Vaswani et al. 2017, section 3.4). Everything else
     begins as in GPT-2 (Radford et al. 2019): N(0, 0.02²), what adds to the residual smaller by the root of
-    the number of such parts.
+    the number of such parts. In float64 torch draws other numbers from a seed than in float32.
+
+    Each takes ``device`` and ``dtype`` for the parameters that it makes. Encodings are handed over and stay as they
+    are: ``encoding.to(device)`` before, or ``model.to(device)`` afterwards, moves them too.
     """
 
     config: TransformerConfig | None = None
@@ -359,9 +367,19 @@ class Transformer(nn.Module):
 class _OneStack(Transformer):
     """A Transformer of one stack."""
 
-    def __init__(self, config: TransformerConfig, encoding: Encodings, masks: Masks, head: Head | None) -> None:
-        super().__init__(_embedding(config), head)
-        self.stack = Stack.of(config, encoding, masks)
+    def __init__(
+        self,
+        config: TransformerConfig,
+        encoding: Encodings,
+        masks: Masks,
+        *,
+        with_head: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        head = _head(config, device, dtype) if with_head else None
+        super().__init__(_embedding(config, device, dtype), head)
+        self.stack = Stack.of(config, encoding, masks, device=device, dtype=dtype)
         self.config = config
         self.initialise()
 
@@ -393,8 +411,16 @@ class Encoder(_OneStack):
     Cite: Devlin et al. 2019.
     """
 
-    def __init__(self, config: TransformerConfig, encoding: Encodings = None, masks: Masks = None) -> None:
-        super().__init__(config, encoding, masks, head=None)
+    def __init__(
+        self,
+        config: TransformerConfig,
+        encoding: Encodings = None,
+        masks: Masks = None,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(config, encoding, masks, with_head=False, device=device, dtype=dtype)
 
     def forward(
         self,
@@ -433,8 +459,16 @@ class Decoder(_OneStack):
     Cite: Radford et al. 2019; Dai et al. 2019 (memory).
     """
 
-    def __init__(self, config: TransformerConfig, encoding: Encodings = None, masks: Masks = None) -> None:
-        super().__init__(config, encoding, masks, head=_head(config))
+    def __init__(
+        self,
+        config: TransformerConfig,
+        encoding: Encodings = None,
+        masks: Masks = None,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(config, encoding, masks, with_head=True, device=device, dtype=dtype)
 
     def forward(
         self,
@@ -483,9 +517,19 @@ class EncoderDecoder(Transformer):
     Cite: Vaswani et al. 2017; Raffel et al. 2020.
     """
 
-    def __init__(self, config: TransformerConfig, encoding: Encodings, decoder_encoding: Encodings) -> None:
-        super().__init__(_embedding(config), _head(config))
-        self._join(Stack.of(config, encoding), Stack.of(config, decoder_encoding, cross_attention=True), None)
+    def __init__(
+        self,
+        config: TransformerConfig,
+        encoding: Encodings,
+        decoder_encoding: Encodings,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(_embedding(config, device, dtype), _head(config, device, dtype))
+        encoder = Stack.of(config, encoding, device=device, dtype=dtype)
+        decoder = Stack.of(config, decoder_encoding, cross_attention=True, device=device, dtype=dtype)
+        self._join(encoder, decoder, None)
         self.config = config
         self.initialise()
 
@@ -585,13 +629,13 @@ class EncoderDecoder(Transformer):
             return self._out(hidden)
 
 
-def _embedding(config: TransformerConfig) -> Embedding:
+def _embedding(config: TransformerConfig, device: torch.device | str | None, dtype: torch.dtype | None) -> Embedding:
     scale = config.embed_dim**0.5 if config.embedding_scale is None else config.embedding_scale
-    return Embedding(config.vocab_size, config.embed_dim, scale=scale)
+    return Embedding(config.vocab_size, config.embed_dim, scale=scale, device=device, dtype=dtype)
 
 
-def _head(config: TransformerConfig) -> Head:
-    return Head(config.embed_dim, config.vocab_size, tied=config.tied_head)
+def _head(config: TransformerConfig, device: torch.device | str | None, dtype: torch.dtype | None) -> Head:
+    return Head(config.embed_dim, config.vocab_size, tied=config.tied_head, device=device, dtype=dtype)
 
 
 def also(own: Mask, mask: Mask | Tensor | None) -> Mask:

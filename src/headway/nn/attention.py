@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +62,8 @@ class MultiHeadAttention(nn.Module):
     qk_norm        a norm of each head's query and key over head_dim, before the encoding: "rms", "layer" or a
                    function of the width; none if None
     kernel         the name of a kernel, or "auto"
+    device, dtype  of the parameters made here, as in every module of torch; an encoding or a sink that is handed over
+                   as an object stays as it is
 
     Raises HeadwayError for sizes that do not divide or fit, and for an encoding that only embeds.
     Cite: Vaswani et al. 2017; Ainslie et al. 2023 (shared keys and values).
@@ -83,6 +86,8 @@ class MultiHeadAttention(nn.Module):
         sink: Tensor | float | None = None,
         qk_norm: str | Callable[[int], nn.Module] | None = None,
         kernel: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         _check_sizes(embed_dim, num_heads, num_kv_heads, head_dim, key_dim=key_dim, value_dim=value_dim)
         if not 0 <= dropout < 1:
@@ -93,6 +98,7 @@ class MultiHeadAttention(nn.Module):
         if not set(with_bias) <= set(PROJECTIONS):
             raise HeadwayError(f"bias is {bias!r}: give True, False or letters of {PROJECTIONS!r}")
         super().__init__()
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads or num_heads
@@ -104,18 +110,18 @@ class MultiHeadAttention(nn.Module):
         self.soft_cap = soft_cap
         self.kernel = kernel
         self.encoding = encoding
-        self.q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, bias="q" in with_bias)
-        self.k_proj = nn.Linear(self.key_dim, self.num_kv_heads * self.head_dim, bias="k" in with_bias)
-        self.v_proj = nn.Linear(self.value_dim, self.num_kv_heads * self.head_dim, bias="v" in with_bias)
-        self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, bias="o" in with_bias)
-        self.q_norm = None if qk_norm is None else make_norm(qk_norm, self.head_dim)
-        self.k_norm = None if qk_norm is None else make_norm(qk_norm, self.head_dim)
+        self.q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, bias="q" in with_bias, **made)
+        self.k_proj = nn.Linear(self.key_dim, self.num_kv_heads * self.head_dim, bias="k" in with_bias, **made)
+        self.v_proj = nn.Linear(self.value_dim, self.num_kv_heads * self.head_dim, bias="v" in with_bias, **made)
+        self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, bias="o" in with_bias, **made)
+        self.q_norm = None if qk_norm is None else make_norm(qk_norm, self.head_dim, **made)
+        self.k_norm = None if qk_norm is None else make_norm(qk_norm, self.head_dim, **made)
         self.sink: Tensor | None
         if isinstance(sink, Tensor) and sink.shape != (num_heads,):
             raise HeadwayError(f"sink has shape {tuple(sink.shape)}: give one logit for each of {num_heads} heads")
         self._first_sink = float(sink) if isinstance(sink, (int, float)) else None
         if isinstance(sink, (int, float)):
-            sink = nn.Parameter(torch.empty(num_heads))
+            sink = nn.Parameter(torch.empty(num_heads, **made))
         if isinstance(sink, nn.Parameter) or sink is None:
             self.register_parameter("sink", sink)
         else:

@@ -34,7 +34,7 @@ class Block(nn.Module):
     Shapes: x [batch, n, embed_dim] → [batch, n, embed_dim]; context [batch, m, embed_dim].
     feed_forward_dim: 4·embed_dim without another choice. ``norm_after``, like ``norm`` and only with norm_first, norms
     what each part adds as well. Dropout acts on the attention weights, in the feed-forward and on what each part adds
-    to the residual; in training alone.
+    to the residual; in training alone. device, dtype: of the parameters made here; parts handed in stay as they are.
     Raises HeadwayError for sizes that do not fit, and for a context without cross-attention or the other way
     round.
     Cite: Vaswani et al. 2017 (norm behind), Xiong et al. 2020 (norm first), Ding et al. 2021 (on both sides).
@@ -61,10 +61,13 @@ class Block(nn.Module):
         attention: nn.Module | None = None,
         cross_attention: nn.Module | bool = False,
         feed_forward: nn.Module | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         if norm_after is not None and not norm_first:
             raise HeadwayError("norm_after is given but norm_first is False: what a part adds is normed already")
         super().__init__()
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
 
         def build(sink: Tensor | float | None) -> MultiHeadAttention:
             return MultiHeadAttention(
@@ -78,24 +81,26 @@ class Block(nn.Module):
                 soft_cap=soft_cap,
                 sink=sink,
                 kernel=kernel,
+                **made,
             )
 
         self.norm_first = norm_first
-        self.attention_norm = make_norm(norm, embed_dim)
+        self.attention_norm = make_norm(norm, embed_dim, **made)
         self.attention = build(sink) if attention is None else attention
         cross = cross_attention if isinstance(cross_attention, nn.Module) else None
         self.cross_attention = build(None) if cross is None and cross_attention else cross
-        self.cross_attention_norm = None if self.cross_attention is None else make_norm(norm, embed_dim)
-        self.feed_forward_norm: nn.Module | None = make_norm(norm, embed_dim)
+        self.cross_attention_norm = None if self.cross_attention is None else make_norm(norm, embed_dim, **made)
+        self.feed_forward_norm: nn.Module | None = make_norm(norm, embed_dim, **made)
         self.feed_forward = feed_forward or FeedForward(
             embed_dim,
             4 * embed_dim if feed_forward_dim is None else feed_forward_dim,
             activation,
             bias=bias,
             dropout=dropout,
+            **made,
         )
-        self.attention_norm_after = None if norm_after is None else make_norm(norm_after, embed_dim)
-        self.feed_forward_norm_after = None if norm_after is None else make_norm(norm_after, embed_dim)
+        self.attention_norm_after = None if norm_after is None else make_norm(norm_after, embed_dim, **made)
+        self.feed_forward_norm_after = None if norm_after is None else make_norm(norm_after, embed_dim, **made)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -189,11 +194,20 @@ class ParallelBlock(Block):
     Cite: Wang and Komatsuzaki 2021 (GPT-J); Black et al. 2022 (GPT-NeoX).
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, *, shared_norm: bool = False, **parts: Any) -> None:
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        shared_norm: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **parts: Any,
+    ) -> None:
         for name, idle in (("cross_attention", False), ("norm_first", True)):
             if parts.get(name, idle) is not idle:
                 raise HeadwayError(f"{name} is {parts[name]!r}: parallel parts have none of it, leave it out")
-        super().__init__(embed_dim, num_heads, **parts)
+        super().__init__(embed_dim, num_heads, device=device, dtype=dtype, **parts)
         if shared_norm:
             self.feed_forward_norm = None
 

@@ -119,13 +119,14 @@ class _Undo:
 _WITHIN = nullcontext()
 
 
-def undone_on_error(*caches: _Cache | None) -> AbstractContextManager[None]:
+def undone_on_error(cache: _Cache | None, other: _Cache | None = None) -> AbstractContextManager[None]:
     """A call that adds tokens to these caches: all or, where anything is raised on the way, none.
 
     Within another such call of a cache it does nothing: the outermost call decides.
     """
-    own = [cache for cache in caches if cache is not None and not cache._in_call]
-    return _Undo(own) if own else _WITHIN
+    if (cache is None or cache._in_call) and (other is None or other._in_call):
+        return _WITHIN
+    return _Undo([one for one in (cache, other) if one is not None and not one._in_call])
 
 
 class _Cache:

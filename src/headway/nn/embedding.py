@@ -17,14 +17,23 @@ class Embedding(nn.Embedding):
         x = scale·E[id] + S[type]
 
     Shapes: ids int64 [batch, n], each 0 … vocab_size − 1; types the same, 0 … num_types − 1, or None: 0 for all;
-    → [batch, n, embed_dim]. E begins as N(0, 1/embed_dim).
+    → [batch, n, embed_dim]. E begins as N(0, 1/embed_dim). device, dtype: of the parameters.
     Raises HeadwayError for ids that are no integers [batch, n], and for types where there are none.
     Cite: Vaswani et al. 2017, section 3.4 (scale); Devlin et al. 2019 (types).
     """
 
     def __init__(
-        self, vocab_size: int, embed_dim: int, *, scale: float = 1.0, num_types: int = 0, **options: Any
+        self,
+        vocab_size: int,
+        embed_dim: int,
+        *,
+        scale: float = 1.0,
+        num_types: int = 0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
     ) -> None:
+        options |= {"device": device, "dtype": dtype}
         super().__init__(vocab_size, embed_dim, **options)
         self.scale = scale
         self.types = nn.Embedding(num_types, embed_dim, **options) if num_types else None
@@ -57,7 +66,7 @@ class Head(nn.Module):
 
     Shapes: x [..., embed_dim] → [..., vocab_size]. W [vocab_size, width] is the layer's own, or without one
     (``tied``) that of the token embeddings, handed over in each call; width is embed_dim unless ``transform``, any
-    module, changes it.
+    module, changes it. device, dtype: of W and b; ``transform`` stays as it is.
     """
 
     weight: Tensor | None
@@ -73,14 +82,17 @@ class Head(nn.Module):
         transform: nn.Module | None = None,
         scale: float = 1.0,
         soft_cap: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.scale, self.soft_cap = scale, soft_cap
         self.transform = transform
         self.packed: nn.Module | None = None
         """The matrix and the bias as ``pack`` lays them out."""
-        self.register_parameter("weight", None if tied else nn.Parameter(torch.empty(vocab_size, width)))
-        self.register_parameter("bias", nn.Parameter(torch.zeros(vocab_size)) if bias else None)
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.register_parameter("weight", None if tied else nn.Parameter(torch.empty(vocab_size, width, **made)))
+        self.register_parameter("bias", nn.Parameter(torch.empty(vocab_size, **made)) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -49,8 +50,8 @@ class FeedForward(nn.Module):
         reglu, geglu, geglu_tanh, swiglu:         y = down(activation(gate(x)) · up(x)), by relu, gelu, gelu, silu
 
     Shapes: x [..., embed_dim] → [..., embed_dim]; inside, hidden_dim features. Dropout acts on the hidden
-    features, in training alone. Raises HeadwayError for an activation that is not in ACTIVATIONS and for
-    sizes below 1.
+    features, in training alone. device, dtype: of the parameters.
+    Raises HeadwayError for an activation that is not in ACTIVATIONS and for sizes below 1.
     Cite: Vaswani et al. 2017 (relu), Hendrycks and Gimpel 2016 (gelu), Shazeer 2020 (gates).
     """
 
@@ -62,15 +63,18 @@ class FeedForward(nn.Module):
         *,
         bias: bool = True,
         dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         if activation not in ACTIVATIONS:
             raise HeadwayError(f"activation is {activation!r}: give one of {', '.join(ACTIVATIONS)}")
         need_positive(embed_dim=embed_dim, hidden_dim=hidden_dim)
         super().__init__()
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.activation = activation
-        self.up_proj = nn.Linear(embed_dim, hidden_dim, bias=bias)
-        self.gate_proj = nn.Linear(embed_dim, hidden_dim, bias=bias) if activation in GATED else None
-        self.down_proj = nn.Linear(hidden_dim, embed_dim, bias=bias)
+        self.up_proj = nn.Linear(embed_dim, hidden_dim, bias=bias, **made)
+        self.gate_proj = nn.Linear(embed_dim, hidden_dim, bias=bias, **made) if activation in GATED else None
+        self.down_proj = nn.Linear(hidden_dim, embed_dim, bias=bias, **made)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
