@@ -451,3 +451,27 @@ def test_models_that_do_not_generate() -> None:
         plain.embedding.weight.fill_(float("nan"))
     with pytest.raises(HeadwayError, match="logits hold NaN"):
         generate(plain, [[1]])
+
+
+def test_a_stream_that_is_stopped_leaves_nothing_behind() -> None:
+    """The caller's own error between two steps, and one in the model: the next stream is whole, and so is the model."""
+    model = decoder_of().train()
+    wanted = list(stream(model, PROMPTS, max_new_tokens=6))
+    steps, seen = stream(model, PROMPTS, max_new_tokens=6), []
+    while len(seen) < 6:
+        try:
+            seen.append(next(steps))
+            raise ValueError("the caller's own")
+        except ValueError:
+            assert torch.is_grad_enabled()
+    assert seen == wanted
+    steps = stream(model, PROMPTS, max_new_tokens=6)
+    next(steps)
+    hook = model.stack.blocks[1].register_forward_hook(lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        next(steps)
+    hook.remove()
+    assert next(steps, None) is None  # a generator that raised is over
+    assert torch.is_grad_enabled()
+    assert all(module.training for module in model.modules())
+    assert list(stream(model, PROMPTS, max_new_tokens=6)) == wanted

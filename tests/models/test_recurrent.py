@@ -108,3 +108,17 @@ def test_refuses() -> None:
         RecurrentLM(20, 8, 12)(torch.zeros(1, 4))
     with pytest.raises(HeadwayError, match="100 parameters are too few"):
         RecurrentLM.hidden_dim_for(100, vocab_size=30, embed_dim=16)
+
+
+def test_a_step_that_raises_changes_no_state() -> None:
+    """The state is handed in and out: what was handed in is never written to."""
+    model = RecurrentLM(20, 8, 8).eval()
+    ids = torch.randint(0, 20, (2, 5))
+    _, state = model.step(ids)
+    before = [one.clone() for one in state]
+    hook = model.recurrence.register_forward_hook(lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        model.step(ids, state)
+    hook.remove()
+    model.step(ids, state)
+    assert all(map(torch.equal, state, before))

@@ -259,6 +259,33 @@ def test_gradients_after_a_call_that_raises(kind: str, where: str, monkeypatch: 
         assert all(a is b is None or torch.equal(a, b) for a, b in zip(again, gradients, strict=True))
 
 
+@pytest.mark.parametrize("learned", ["", "q_proj", "blocks.2.attention.q_proj", "encodings", "head"])
+@pytest.mark.parametrize("kind", TELLERS)
+def test_gradients_through_a_cache_are_those_of_one_pass(kind: str, learned: str) -> None:
+    """Whatever is learned; layers under a window write over what they forget."""
+    model = TELLERS[kind]().double()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(learned in name)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    ids, context, cache = some_ids(2, 12), torch.randn(2, 5, 32).double(), model.new_cache()
+
+    def read(part: Tensor, cache: StackCache | None = None) -> Tensor:
+        if isinstance(model, Decoder):
+            return model(part, cache=cache)
+        return model.decode(part, context, cache=cache)
+
+    steps = torch.cat([read(part, cache) for part in ids.split([4, 1, 1, 1, 2, 1, 1, 1], dim=1)], dim=1)
+    whole = read(ids)
+    torch.testing.assert_close(steps, whole)
+    if parameters and whole.requires_grad:
+        found, wanted = (
+            torch.autograd.grad(out.square().sum(), parameters, allow_unused=True) for out in (steps, whole)
+        )
+        for one, two in zip(found, wanted, strict=True):
+            assert (one is None) == (two is None)
+            torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
