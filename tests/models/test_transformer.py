@@ -311,6 +311,12 @@ def test_masks_and_positions_are_checked_before_the_first_layer(options: dict[st
         assert cache is None or [len(layer) for layer in cache.layers] == [3, 4, 4]
 
 
+@pytest.mark.parametrize("layers", [2, 4])
+def test_the_cache_of_another_model_is_refused(layers: int) -> None:
+    with pytest.raises(HeadwayError, match=f"the cache has {layers} layers but the model 3: give its own new_cache"):
+        decoder_of("rope")(some_ids(1, 2), cache=StackCache(layers))
+
+
 def test_a_context_mask_is_checked_before_the_first_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     model = both_of("rope")
     monkeypatch.setattr(Block, "forward", lambda *_, **__: pytest.fail("a layer ran"))

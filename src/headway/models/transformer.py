@@ -167,6 +167,10 @@ class Stack(nn.Module):
         """x [batch, n, width] → [batch, n, embed_dim]; a cache or a memory gains the tokens of x."""
         if cache is not None and memory is not None:
             raise HeadwayError("cache and memory are both given: keep keys and values, or segments, and leave one out")
+        if cache is not None and len(cache.layers) != len(self.masks):
+            raise HeadwayError(
+                f"the cache has {len(cache.layers)} layers but the model {len(self.masks)}: give its own new_cache()"
+            )
         before = cache if cache is not None else memory
         if memory is not None and len(memory) and memory.states[0].shape[0] != x.shape[0]:
             raise HeadwayError(
