@@ -1,5 +1,6 @@
-"""RoFormer: pairs of neighbours at any length, and the table that files have and nobody reads."""
+"""RoFormer: pairs of neighbours at any length, and the table that files have, which has to be that of the sines."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -23,17 +24,21 @@ def test_all_positions_of_their_table_turn_alike(tmp_path: Path) -> None:
     assert model(ids.repeat(1, 2)).shape == (1, 600, 40)  # and there is no end
 
 
-def test_their_table_of_sines_is_left_unread(tmp_path: Path) -> None:
+@pytest.mark.parametrize("table", ["theirs", "zeros"])
+def test_another_table_of_sines_is_refused(table: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     from safetensors.torch import load_file, save_file
 
     their_model(CONFIG).save_pretrained(tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    save_file(
-        {**tensors, "roformer.encoder.embed_positions.weight": torch.zeros(64, 8)}, tmp_path / "model.safetensors"
-    )
-    ids = torch.randint(5, 40, (1, 20))
-    assert not torch.allclose(load(tmp_path)(ids), load(tmp_path)(ids.flip(1)).flip(1))
+    tensors, name = load_file(tmp_path / "model.safetensors"), "roformer.encoder.embed_positions.weight"
+    angles = [[p / 10000 ** (c / 8) for c in range(0, 8, 2)] for p in range(64)]
+    sines = torch.tensor([[*map(math.sin, row), *map(math.cos, row)] for row in angles])
+    save_file({**tensors, name: sines * (table == "theirs")}, tmp_path / "model.safetensors")
+    if table == "theirs":
+        load(tmp_path)
+    else:
+        with pytest.raises(HeadwayError, match=f"{name} is not the sines and cosines that headway computes.*: run"):
+            load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def folder(known: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     tensors = drawn(known["shapes"])
     prefix = "transformer." if "crit.out_projs.0" in tensors else ""
-    tensors[prefix + "pos_emb.inv_freq"] = torch.ones(16)
+    tensors[prefix + "pos_emb.inv_freq"] = 10000.0 ** -(torch.arange(0, 32, 2) / 32)
     if prefix:
         for number in range(4):
             weight = tensors[f"transformer.word_emb.emb_layers.{number}.weight"]

@@ -11,6 +11,7 @@ from ..errors import HeadwayError
 from ..nn import Head
 from ..nn.feed_forward import Activation
 from ..positions import PositionEncoding, from_rope_parameters
+from ._left_out import LeftOut
 from ._rules import Rule
 
 ACTIVATIONS = {
@@ -133,8 +134,8 @@ class Family:
     """Where numbers come from that the tests hold, where the transformers of today has no such model."""
     prefix: ClassVar[str] = ""
     """What stands before the names of the body's tensors in a model with a head, such as "bert."."""
-    ignored: ClassVar[tuple[str, ...]] = ()
-    """Patterns of tensors that are read by nobody here: tables that are computed, poolers, tied copies."""
+    ignored: ClassVar[dict[str, LeftOut]] = {}
+    """Patterns of tensors that are not read (computed tables, tied copies, poolers), and what each has to be."""
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         """The model of a config, its parameters as they come; with its head or without."""

@@ -16,6 +16,7 @@ from ..errors import HeadwayError
 from ..nn.packed import is_packed
 from ._base import Config, Family
 from ._files import read_config, read_tensors, write
+from ._left_out import HEADS, Loaded, check
 from ._rules import Entry, entries, named_tensors, put, read, written
 
 
@@ -64,16 +65,15 @@ def load(
     model = _built(family, config, head)
     tensors = read_tensors(path) if tensors is None else tensors
     prefixed = bool(family.prefix) and any(key.startswith(family.prefix) for key in tensors)
-    ignored = list(family.ignored)
+    ignored = dict(family.ignored)
     if not head:  # the head that the file may have is left out
-        ignored += [f"{rule.theirs}*" for rule in family.head(config)]
+        ignored |= {f"{rule.theirs}*": HEADS for rule in family.head(config)}
     own = named_tensors(model)
     wanted = entries(family.rules(config, head=head, prefix=prefixed), own)
     if head:
         _check_head(family, name, config, wanted, tensors)
-    found, left_out = read(wanted, own, tensors, ignored)
-    if head:
-        _check_copies(found.get("embedding.weight"), left_out)
+    found, left_out = read(wanted, own, tensors, tuple(ignored))
+    check(ignored, left_out, Loaded(model, head, found))
     dtype = dtype or _dtype(config, tensors)
     put(model, {key: _ready(value, dtype, device) for key, value in found.items()})
     left = [key for key, value in named_tensors(model).items() if value.is_meta]
@@ -162,16 +162,6 @@ def _check_head(
             f"the file has no head ({', '.join(names)}), though the config says {name}: give architecture={own!r} for "
             "hidden states"
         )
-
-
-def _check_copies(embeddings: Tensor | None, left_out: Mapping[str, Tensor]) -> None:
-    """Raises where what counts as a copy of the token embeddings, and is left out, is none."""
-    for name, tensor in left_out.items():
-        if embeddings is not None and tensor.shape == embeddings.shape and not torch.equal(tensor, embeddings):
-            raise HeadwayError(
-                f"{name} differs from the token embeddings, to which the config ties it: set tie_word_embeddings to "
-                "false in the config, or give the files of one model"
-            )
 
 
 def _dtype(config: Config, tensors: Mapping[str, Tensor]) -> torch.dtype:

@@ -10,6 +10,7 @@ from ..models import Encoder, Stack
 from ..nn import Block, Embedding
 from ..positions import Learned
 from ._base import SMALL, Config, Family, masked_words
+from ._left_out import POOLER, Copy, Counted, Unused
 from ._rules import Rule
 
 
@@ -42,7 +43,13 @@ class ALBERT(Family):
         )
     )
     prefix = "albert."
-    ignored = ("*pooler.*", "*position_ids", "predictions.decoder.*", "sop_classifier.*")
+    ignored = {
+        "*pooler.*": POOLER,
+        "*position_ids": Counted(),
+        "predictions.decoder.weight": Copy(),
+        "predictions.decoder.bias": Copy("head.bias"),
+        "sop_classifier.*": Unused("the order of sentences"),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("position_embedding_type", "absolute")

@@ -10,6 +10,7 @@ from ..models import EncoderDecoder, Stack
 from ..nn import Block, Embedding, FeedForward, Head, MultiHeadAttention
 from ..positions import Learned, PositionEncoding
 from ._base import Config, Family
+from ._left_out import Copy, Unused
 from ._rules import After, AsItIs, Rule
 
 OFFSET = 2
@@ -47,7 +48,12 @@ class BART(Family):
         )
     )
     prefix = "model."
-    ignored = ("*encoder.embed_tokens.weight", "*decoder.embed_tokens.weight", "lm_head.weight", "*coder.version")
+    ignored = {
+        "*encoder.embed_tokens.weight": Copy(head=False),
+        "*decoder.embed_tokens.weight": Copy(head=False),
+        "lm_head.weight": Copy(),
+        "*coder.version": Unused("the number of a version"),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("tie_word_embeddings", True)

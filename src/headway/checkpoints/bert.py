@@ -11,6 +11,7 @@ from ..models import Encoder, Stack
 from ..nn import Block, Embedding
 from ..positions import Learned, PositionEncoding
 from ._base import SMALL, Config, Family, masked_words
+from ._left_out import POOLER, Copy, Counted, LeftOut, Unused
 from ._rules import Rule
 
 
@@ -35,12 +36,13 @@ class BERT(Family):
     head_activation: ClassVar[str | None] = None
     """What the head turns by, where it is not what the layers have."""
     prefix = "bert."
-    ignored: ClassVar[tuple[str, ...]] = (
-        "*pooler.*",
-        "*position_ids",
-        "cls.predictions.decoder.*",
-        "cls.seq_relationship.*",
-    )
+    ignored: ClassVar[dict[str, LeftOut]] = {
+        "*pooler.*": POOLER,
+        "*position_ids": Counted(),
+        "cls.predictions.decoder.weight": Copy(),
+        "cls.predictions.decoder.bias": Copy("head.bias"),
+        "cls.seq_relationship.*": Unused("whether a sentence is the next"),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("position_embedding_type", "absolute")

@@ -10,6 +10,7 @@ from ..models import Decoder, Stack
 from ..nn import Block, Embedding, Head
 from ..positions import ALiBi
 from ._base import Config, Family
+from ._left_out import Copy
 from ._rules import QKV, Fused, Rule
 
 
@@ -44,7 +45,9 @@ class BLOOM(Family):
         )
     )
     prefix = "transformer."
-    ignored = ("lm_head.weight",)
+    ignored = {
+        "lm_head.weight": Copy(),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("apply_residual_connection_post_layernorm", False)

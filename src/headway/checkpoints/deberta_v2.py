@@ -12,6 +12,7 @@ from .. import positions
 from ..models import Encoder, Stack
 from ..nn import Block, Embedding, MultiHeadAttention
 from ._base import Config, Family, masked_words
+from ._left_out import HEADS, POOLER, Counted, Unused
 from ._rules import Rule
 
 SMALL: dict[str, Any] = {
@@ -60,7 +61,14 @@ class DeBERTaV2(Family):
         | {"pos_att_type": "p2c"},
     )
     prefix = "deberta."
-    ignored = ("cls.*", "lm_predictions.*", "mask_predictions.*", "*pooler.*", "*position_ids", "*position_embeddings*")
+    ignored = {
+        "cls.*": HEADS,
+        "lm_predictions.*": HEADS,
+        "mask_predictions.*": HEADS,
+        "*pooler.*": POOLER,
+        "*position_ids": Counted(),
+        "*position_embeddings*": Unused("of a decoder for masked words"),
+    }
 
     biases: bool | str = True
     """Which projections of a layer have one."""

@@ -10,6 +10,7 @@ from ..models import Encoder, Stack
 from ..nn import Block, Embedding
 from ..positions import Learned
 from ._base import Config, Family, masked_words
+from ._left_out import Copy, Counted
 from ._rules import Rule
 
 
@@ -40,7 +41,10 @@ class DistilBERT(Family):
         )
     )
     prefix = "distilbert."
-    ignored = ("*position_ids", "vocab_projector.weight")
+    ignored = {
+        "*position_ids": Counted(),
+        "vocab_projector.weight": Copy(),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("tie_word_embeddings", True)

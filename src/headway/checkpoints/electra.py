@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ._base import SMALL, Config
+from ._left_out import Copy, Counted, Unused
 from ._rules import Rule
 from .bert import BERT
 
@@ -32,7 +33,11 @@ class ELECTRA(BERT):
     )
     head_activation = "gelu"
     prefix = "electra."
-    ignored = ("*position_ids", "generator_lm_head.weight", "discriminator_predictions.*")
+    ignored = {
+        "*position_ids": Counted(),
+        "generator_lm_head.weight": Copy(),
+        "discriminator_predictions.*": Unused("which words were replaced"),
+    }
 
     def embedding_width(self, config: Config) -> int:
         width: int = config.get("embedding_size", 128)

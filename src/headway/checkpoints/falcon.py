@@ -12,6 +12,7 @@ from ..models import Decoder, Stack
 from ..nn import Block, Embedding, FeedForward, Head, MultiHeadAttention, ParallelBlock
 from ..positions import ALiBi, PositionEncoding
 from ._base import Config, Family
+from ._left_out import Copy, Frequencies
 from ._rules import QKV, Fused, Rule
 
 
@@ -51,7 +52,10 @@ class Falcon(Family):
         )
     )
     prefix = "transformer."
-    ignored = ("*rotary_emb.inv_freq", "lm_head.weight")
+    ignored = {
+        "*rotary_emb.inv_freq": Frequencies(),
+        "lm_head.weight": Copy(),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         if config.get("new_decoder_architecture", False):

@@ -11,6 +11,7 @@ from ..masks import Window
 from ..models import Decoder, Stack
 from ..nn import Block, Embedding, Head, MultiHeadAttention
 from ._base import SMALL, Config, Family
+from ._left_out import Copy, Frequencies
 from ._rules import Plus, Rule
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -65,7 +66,10 @@ class Gemma3(Family):
         )
     )
     prefix = "model."
-    ignored = ("lm_head.weight", "*rotary_emb*inv_freq")
+    ignored = {
+        "lm_head.weight": Copy(),
+        "*rotary_emb*inv_freq": Frequencies(),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         second = config["model_type"] == "gemma2"

@@ -10,6 +10,7 @@ from ..models import Decoder, Stack
 from ..nn import Block, Embedding, Head
 from ..positions import Learned
 from ._base import Config, Family
+from ._left_out import Copy, Lowest, Triangle
 from ._rules import QKV, TRANSPOSED, Fused, Rule
 
 
@@ -36,7 +37,11 @@ class GPT2(Family):
         for architecture in ("GPT2LMHeadModel", "GPT2Model")
     )
     prefix = "transformer."
-    ignored = ("*.attn.bias", "*.attn.masked_bias", "lm_head.weight")
+    ignored = {
+        "*.attn.bias": Triangle(),
+        "*.attn.masked_bias": Lowest(),
+        "lm_head.weight": Copy(),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("scale_attn_weights", True)

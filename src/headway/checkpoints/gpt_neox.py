@@ -9,6 +9,7 @@ from torch import nn
 from ..models import Decoder, Stack
 from ..nn import Block, Embedding, Head, MultiHeadAttention, ParallelBlock
 from ._base import SMALL, Config, Family
+from ._left_out import Copy, Frequencies, Lowest, Triangle
 from ._rules import QKV, Fused, Rule
 
 
@@ -38,7 +39,12 @@ class GPTNeoX(Family):
         )
     )
     prefix = "gpt_neox."
-    ignored = ("*.attention.bias", "*.attention.masked_bias", "*rotary_emb.inv_freq", "embed_out.weight")
+    ignored = {
+        "*.attention.bias": Triangle(),
+        "*.attention.masked_bias": Lowest(),
+        "*rotary_emb.inv_freq": Frequencies(),
+        "embed_out.weight": Copy(),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         width, heads = config["hidden_size"], config["num_attention_heads"]

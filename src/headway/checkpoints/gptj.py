@@ -10,6 +10,7 @@ from ..models import Decoder, Stack
 from ..nn import Embedding, Head, MultiHeadAttention, ParallelBlock
 from ..positions import PartialRoPE
 from ._base import Config, Family
+from ._left_out import Copy, Lowest, Triangle, Turns
 from ._rules import Rule
 
 
@@ -43,7 +44,12 @@ class GPTJ(Family):
         )
     )
     prefix = "transformer."
-    ignored = ("*.attn.bias", "*.attn.masked_bias", "*.attn.embed_positions", "lm_head.weight")
+    ignored = {
+        "*.attn.bias": Triangle(),
+        "*.attn.masked_bias": Lowest(),
+        "*.attn.embed_positions": Turns(),
+        "lm_head.weight": Copy(),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         width, heads = config["n_embd"], config["n_head"]

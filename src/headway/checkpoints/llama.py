@@ -13,6 +13,7 @@ from ..models import Decoder, Stack
 from ..nn import Block, Embedding, Head, MultiHeadAttention
 from ..positions import PositionEncoding
 from ._base import SMALL, Config, Family
+from ._left_out import Copy, Frequencies
 from ._rules import Rule
 
 ROPES: tuple[dict[str, Any], ...] = (
@@ -97,7 +98,10 @@ class LLaMA(Family):
         for architecture, kind, more in SHOWN
     )
     prefix = "model."
-    ignored = ("*rotary_emb.inv_freq", "lm_head.weight")
+    ignored = {
+        "*rotary_emb.inv_freq": Frequencies(),
+        "lm_head.weight": Copy(),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("mlp_bias", False)

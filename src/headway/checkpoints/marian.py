@@ -8,6 +8,7 @@ from ..models import EncoderDecoder
 from ..nn import Embedding, Head
 from ..positions import Sinusoidal
 from ._base import Config, Family
+from ._left_out import Copy, Sines
 from ._rules import AsItIs, Rule
 from .bart import embedding_scale, rules, stack
 
@@ -48,12 +49,12 @@ class Marian(Family):
         )
     )
     prefix = "model."
-    ignored = (
-        "*.embed_positions.weight",
-        "*encoder.embed_tokens.weight",
-        "*decoder.embed_tokens.weight",
-        "lm_head.weight",
-    )
+    ignored = {
+        "*.embed_positions.weight": Sines(),
+        "*encoder.embed_tokens.weight": Copy(head=False),
+        "*decoder.embed_tokens.weight": Copy(head=False),
+        "lm_head.weight": Copy(),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("tie_word_embeddings", True)

@@ -12,6 +12,7 @@ from ..nn import Block, Embedding, FeedForward, Head, MultiHeadAttention
 from ..nn.feed_forward import Activation
 from ..positions import PositionEncoding
 from ._base import Config, Family
+from ._left_out import Copy
 from ._rules import QKV, Fused, Rule
 
 BASES = {"full_attention": ("global_rope_theta", 160000.0), "sliding_attention": ("local_rope_theta", 10000.0)}
@@ -75,7 +76,9 @@ class ModernBERT(Family):
         )
     )
     prefix = "model."
-    ignored = ("decoder.weight",)
+    ignored = {
+        "decoder.weight": Copy(),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("tie_word_embeddings", True)

@@ -10,6 +10,7 @@ from ..models import Encoder, Stack
 from ..nn import Block, Embedding
 from ..positions import T5, Compose, Learned
 from ._base import SMALL, Config, Family, masked_words
+from ._left_out import POOLER, Copy, Counted
 from ._rules import TRANSPOSED, After, Rule
 
 PADDING = 1
@@ -41,7 +42,12 @@ class MPNet(Family):
         )
     )
     prefix = "mpnet."
-    ignored = ("*pooler.*", "*position_ids", "lm_head.decoder.*")
+    ignored = {
+        "*pooler.*": POOLER,
+        "*position_ids": Counted(),
+        "lm_head.decoder.weight": Copy(),
+        "lm_head.decoder.bias": Copy("head.bias"),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("relative_attention_num_buckets", 32)  # transformers counts 32 for any other

@@ -11,6 +11,7 @@ from ..models import Decoder, Stack
 from ..nn import Block, Embedding, Head, MultiHeadAttention
 from ..positions import ALiBi
 from ._base import Config, Family
+from ._left_out import Copy
 from ._rules import QKV, Fused, Rule
 
 
@@ -47,7 +48,9 @@ class MPT(Family):
         )
     )
     prefix = "transformer."
-    ignored = ("lm_head.weight",)
+    ignored = {
+        "lm_head.weight": Copy(),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("no_bias", True)

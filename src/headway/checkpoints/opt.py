@@ -8,6 +8,7 @@ from ..models import Decoder, Stack
 from ..nn import Block, Embedding, Head, MultiHeadAttention
 from ..positions import Learned
 from ._base import Config, Family
+from ._left_out import Copy
 from ._rules import After, Rule
 
 
@@ -41,7 +42,9 @@ class OPT(Family):
         )
     )
     prefix = "model."
-    ignored = ("lm_head.weight",)
+    ignored = {
+        "lm_head.weight": Copy(),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("layer_norm_elementwise_affine", True)

@@ -9,6 +9,7 @@ from torch import nn
 from ..models import Decoder, Stack
 from ..nn import Embedding, Head, MultiHeadAttention, ParallelBlock
 from ._base import SMALL, Config, Family
+from ._left_out import Copy, Frequencies
 from ._rules import Rule
 
 
@@ -37,7 +38,10 @@ class Phi(Family):
         )
     )
     prefix = "model."
-    ignored = ("*rotary_emb.inv_freq", "lm_head.weight")
+    ignored = {
+        "*rotary_emb.inv_freq": Frequencies(),
+        "lm_head.weight": Copy(),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         width, heads = config["hidden_size"], config["num_attention_heads"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from torch import nn
 
 from ._base import SMALL, Config
+from ._left_out import POOLER, Copy, Counted
 from ._rules import After, Rule
 from .bert import BERT
 
@@ -43,7 +44,12 @@ class RoBERTa(BERT):
         )
     )
     prefix = "roberta."
-    ignored = ("*pooler.*", "*position_ids", "lm_head.decoder.*")
+    ignored = {
+        "*pooler.*": POOLER,
+        "*position_ids": Counted(),
+        "lm_head.decoder.weight": Copy(),
+        "lm_head.decoder.bias": Copy("head.bias"),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("tie_word_embeddings", True)

@@ -6,6 +6,7 @@ from torch import nn
 
 from ..positions import PositionEncoding, RoPE
 from ._base import SMALL, Config
+from ._left_out import Turns
 from .bert import BERT
 
 
@@ -34,7 +35,10 @@ class RoFormer(BERT):
         )
     )
     prefix = "roformer."
-    ignored = (*BERT.ignored, "*encoder.embed_positions.weight")
+    ignored = {
+        **BERT.ignored,
+        "*encoder.embed_positions.weight": Turns(),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("rotary_value", False)

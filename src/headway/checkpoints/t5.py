@@ -12,6 +12,7 @@ from ..models import Encoder, EncoderDecoder, Stack
 from ..nn import Block, Embedding, Head
 from ..nn.feed_forward import GATED
 from ._base import Config, Family
+from ._left_out import HEADS, Copy, LeftOut, Unused
 from ._rules import TRANSPOSED, Rule
 
 
@@ -60,12 +61,12 @@ class T5(Family):
             ("UMT5ForConditionalGeneration", "umt5", {"num_decoder_layers": 2}),
         )
     )
-    ignored: ClassVar[tuple[str, ...]] = (
-        "encoder.embed_tokens.weight",
-        "decoder.embed_tokens.weight",
-        "*EncDecAttention.relative_attention_bias.weight",
-        "lm_head.weight",
-    )
+    ignored: ClassVar[dict[str, LeftOut]] = {
+        "encoder.embed_tokens.weight": Copy(head=False),
+        "decoder.embed_tokens.weight": Copy(head=False),
+        "*EncDecAttention.relative_attention_bias.weight": Unused("read by no code"),
+        "lm_head.weight": Copy(),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         embedding, encoder, decoder = _embedding(config), _stack(config), _stack(config, decoder=True)
@@ -93,7 +94,11 @@ class T5Encoder(T5):
         {**T5.examples[0], "architectures": [f"{kind.upper()}EncoderModel"], "model_type": kind}
         for kind in ("t5", "umt5")
     )
-    ignored = ("encoder.embed_tokens.weight", "decoder.*", "lm_head.weight")
+    ignored = {
+        "encoder.embed_tokens.weight": Copy(head=False),
+        "decoder.*": Unused("of the decoder"),
+        "lm_head.weight": HEADS,
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         return Encoder.of_parts(_embedding(config), _stack(config))

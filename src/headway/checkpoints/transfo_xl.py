@@ -20,6 +20,7 @@ from ..positions import TransformerXL
 from ..positions._base import Input, Pair, Terms, normal, rates, readable
 from ..terms import Clip, RelativeKeys, Rows
 from ._base import Config, Family
+from ._left_out import Copy, Frequencies
 from ._rules import AsItIs, Fused, Rule
 
 SMALL: dict[str, Any] = {
@@ -57,7 +58,11 @@ class TransfoXL(Family):
     )
     oracle = "golden numbers of transformers 4.57.6"
     prefix = "transformer."
-    ignored = ("*pos_emb.inv_freq", "crit.*")
+    ignored = {
+        "*pos_emb.inv_freq": Frequencies(sinusoids=True),
+        "crit.out_layers.*.weight": Copy("embedding.tables.*"),
+        "crit.out_projs.*": Copy("embedding.projections.*"),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("untie_r", True)

@@ -13,6 +13,7 @@ from ..models import Encoder, Stack
 from ..nn import Block, MultiHeadAttention
 from ..positions import Learned
 from ._base import Config, Family
+from ._left_out import HEADS, POOLER, Unused
 from ._rules import AsItIs, Rule
 
 
@@ -45,7 +46,12 @@ class ViT(Family):
         )
     )
     prefix = "vit."
-    ignored = ("*pooler.*", "*embeddings.mask_token", "classifier.*", "decoder.*")
+    ignored = {
+        "*pooler.*": POOLER,
+        "*embeddings.mask_token": Unused("of patches that are hidden in training"),
+        "classifier.*": HEADS,
+        "decoder.*": Unused("of training on hidden patches"),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         width, heads = config["hidden_size"], config["num_attention_heads"]

@@ -17,6 +17,7 @@ from ..positions import Shaw
 from ..positions._base import Input, Pair, Terms
 from ..terms import Clip, RelativeKeys, RelativeValues, Rows
 from ._base import Config, Family
+from ._left_out import Unused
 from ._rules import AsItIs, Rule
 
 SMALL: dict[str, Any] = {
@@ -56,7 +57,13 @@ class VITS(Family):
 
     architectures = {"VitsModel": True}
     examples = (SMALL, {**SMALL, "window_size": 2, "ffn_kernel_size": 4, "use_bias": False, "hidden_act": "gelu"})
-    ignored = ("duration_predictor.*", "flow.*", "decoder.*", "posterior_encoder.*", "embed_speaker.*")
+    ignored = {
+        "duration_predictor.*": Unused("of a part that follows the text encoder"),
+        "flow.*": Unused("of a part that follows the text encoder"),
+        "decoder.*": Unused("of a part that follows the text encoder"),
+        "posterior_encoder.*": Unused("of training"),
+        "embed_speaker.*": Unused("of a part that follows the text encoder"),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         width, heads = config["hidden_size"], config["num_attention_heads"]

@@ -11,6 +11,7 @@ from ..models import EncoderDecoder
 from ..nn import Embedding, Head
 from ..positions import Learned
 from ._base import Config, Family
+from ._left_out import Copy
 from ._rules import Rule
 from .bart import rules, stack
 
@@ -58,7 +59,9 @@ class Whisper(Family):
         for architecture in ("WhisperForConditionalGeneration", "WhisperModel")
     )
     prefix = "model."
-    ignored = ("proj_out.weight",)
+    ignored = {
+        "proj_out.weight": Copy(),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("scale_embedding", False)

@@ -19,6 +19,7 @@ from ..positions import TransformerXL
 from ..positions._base import Input, Pair, Terms, normal, readable
 from ..terms import Classes, RelativeKeys, Rows
 from ._base import Config, Family
+from ._left_out import Copy, Unused
 from ._rules import AsItIs, Change, Rule, Shape
 
 SMALL = {
@@ -48,7 +49,10 @@ class XLNet(Family):
         {**SMALL, "architectures": ["XLNetModel"]},
     )
     prefix = "transformer."
-    ignored = ("*mask_emb", "lm_loss.weight")
+    ignored = {
+        "*mask_emb": Unused("of words that are hidden in training"),
+        "lm_loss.weight": Copy(),
+    }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("attn_type", "bi")
