@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 import types
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -583,6 +585,7 @@ def test_a_mask_is_not_put_on_scores(change: str) -> None:
         ]()
 
 
+LONGER = {**TEXT, "max_position_embeddings": 128}
 BY_THEMSELVES = {
     "BloomForCausalLM": {"vocab_size": 61, "hidden_size": 32, "n_layer": 2, "n_head": 4},
     "MptForCausalLM": {"vocab_size": 61, "d_model": 32, "n_layers": 2, "n_heads": 4},
@@ -590,16 +593,192 @@ BY_THEMSELVES = {
     "RoFormerForMaskedLM": TEXT,
     "LongformerModel": {**TEXT, "attention_window": 8},
     "CanineModel": {**TEXT, "local_transformer_stride": 8},
+    "MegatronBertModel": TEXT,
+    "CodeGenModel": {**GPT2, "rotary_dim": 4, "n_ctx": 64},
+    "XGLMModel": {**SPECIAL, "d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 48},
+    "ConvBertModel": {**TEXT, "embedding_size": 32},
+    "IBertModel": TEXT,
+    "NystromformerModel": {**LONGER, "num_landmarks": 4, "segment_means_seq_len": 12},
+    "RemBertModel": {**TEXT, "input_embedding_size": 16, "output_embedding_size": 16},
+    "LukeModel": {**TEXT, "entity_vocab_size": 7, "entity_emb_size": 16},
+    "VisualBertModel": {**TEXT, "visual_embedding_dim": 16},
 }
 """Models with an attention of their own; Longformer's never puts the mask on scores as it is."""
+PEGASUS = {**BART, "attention_type": "original_full", "encoder_layers": 1, "decoder_layers": 1}
+DEEPSEEK = {
+    **SPECIAL,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "q_lora_rank": 16,
+    "o_lora_rank": 16,
+    "o_groups": 2,
+    "qk_rope_head_dim": 8,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 16,
+    "sliding_window": 5,
+    "index_n_heads": 2,
+    "index_head_dim": 16,
+    "index_topk": 4,
+    "max_position_embeddings": 64,
+    "layer_types": ["compressed_sparse_attention"],
+}
+NUMBERS = {
+    "BigBirdPegasusModel": PEGASUS,
+    "DeepseekV4Model": DEEPSEEK,
+}
+"""Models that compute with the numbers which eager adds to scores."""
+BY_NAME = {
+    "GPTNeoModel": {
+        "vocab_size": 61,
+        "hidden_size": 32,
+        "num_layers": 2,
+        "num_heads": 4,
+        "attention_types": [[["global", "local"], 1]],
+    },
+    "GPTJModel": {**GPT2, "rotary_dim": 4},
+    "FalconModel": TEXT,
+    "GitModel": TEXT,
+    "SamVisionModel": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 32},
+    "Data2VecVisionModel": {**IMAGE, "image_size": 16, "patch_size": 8},
+}
+"""Models that look their attention's class up in a dictionary, by the implementation's name."""
+
+
+def made(name: str, config: dict[str, Any], implementation: str = "headway") -> Any:
+    torch.manual_seed(0)
+    kind = getattr(T, name)
+    model = kind._from_config(kind.config_class(**config), attn_implementation=implementation).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.2)
+    return model
+
+
+def as_it_is(model: Any, **inputs: Any) -> Any:
+    return model(**inputs)
+
+
+def compiled(model: Any, **inputs: Any) -> Any:
+    torch.compiler.reset()
+    return torch.compile(model, backend="eager")(**inputs)
+
+
+def exported(model: Any, **inputs: Any) -> Any:
+    return torch.export.export(model, (), inputs, strict=False).module()(**inputs)
+
+
+def traced(model: Any, **inputs: Any) -> Any:
+    with warnings.catch_warnings():  # that it is deprecated, and what it takes for constant
+        warnings.simplefilter("ignore")
+        return torch.jit.trace(_Called(model, tuple(inputs)), tuple(inputs.values()), check_trace=False)
+
+
+class _Called(nn.Module):
+    """A model called with arguments by position, as a trace calls it."""
+
+    def __init__(self, model: Any, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *values: Tensor) -> Tensor:
+        return next(iter(states(self.model(**dict(zip(self.names, values, strict=True)), return_dict=True)).values()))
 
 
 @pytest.mark.parametrize("name", BY_THEMSELVES)
-def test_a_model_that_does_not_go_through_the_interface_says_so(name: str) -> None:
-    kind = getattr(T, name)
-    model = kind._from_config(kind.config_class(**BY_THEMSELVES[name]), attn_implementation="headway")
+@pytest.mark.parametrize("way", [as_it_is, compiled, exported, traced], ids=lambda way: way.__name__)
+@torch.no_grad()
+def test_a_model_that_does_not_go_through_the_interface_says_so(name: str, way: Callable[..., Any]) -> None:
+    model = made(name, BY_THEMSELVES[name])
     with pytest.raises(HeadwayError, match="does not go through transformers' attention interface"):
-        model(ids())
+        way(model, input_ids=ids(), attention_mask=padding("left"))
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_model_that_looks_its_attention_up_by_name_says_so(name: str) -> None:
+    with pytest.raises(HeadwayError, match="does not go through transformers' attention interface"):
+        made(name, BY_NAME[name])
+    made(name, BY_NAME[name], "eager")
+
+
+RIGHT = {
+    **{FAMILIES[one][0]: FAMILIES[one][1] for one in ("llama", "bert", "t5", "gpt2", "gemma2", "mistral", "bart")},
+    **NUMBERS,
+}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("way", [as_it_is, compiled], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("name", RIGHT)
+@torch.no_grad()
+def test_what_is_padded_is_eagers_compiled_or_not(name: str, way: Callable[..., Any], side: str) -> None:
+    inputs = {"input_ids": ids(), "attention_mask": padding(side), "use_cache": False}
+    if "Conditional" in name or "Pegasus" in name:
+        inputs["decoder_input_ids"] = ids(n=9).flip(0)
+    eager, ours = (made(name, RIGHT[name], implementation) for implementation in ("eager", "headway"))
+    assert_same(eager(**inputs), way(ours, **inputs), inputs["attention_mask"])
+
+
+def test_a_mask_under_a_trace_is_no_constant() -> None:
+    """Numbers to add that are zero while they are traced may be others later."""
+    model = made("BigBirdPegasusModel", PEGASUS)
+    inputs = {"input_ids": ids(), "attention_mask": padding("none"), "decoder_input_ids": ids(n=9)}
+    call = traced(model, **inputs)
+    inputs["attention_mask"] = padding("left")
+    assert torch.allclose(call(*inputs.values()), model(**inputs).last_hidden_state, atol=1e-5)
+
+
+ENCODER_HEADS = ["BertLMHeadModel", "RobertaForCausalLM", "XLMRobertaForCausalLM", "ElectraForCausalLM"]
+
+
+@pytest.mark.parametrize("setting", [{}, {"num_beams": 3}, {"do_sample": True}, {"cache_implementation": "static"}])
+@pytest.mark.parametrize("kind", ENCODER_HEADS)
+def test_an_encoder_generates_as_eager(kind: str, setting: dict[str, Any]) -> None:
+    """Where is_decoder is False, no mask knows of the tokens that the cache holds."""
+    model = made(kind, {**TEXT, **STILL}, "eager")
+    for side in ("none", "left", "right"):
+        found = []
+        for implementation in ("eager", "headway"):
+            model.set_attn_implementation(implementation)
+            torch.manual_seed(3)
+            more = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, **setting}
+            found.append(model.generate(input_ids=ids(), attention_mask=padding(side), **more))
+        assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "MegatronBertModel"])
+def test_tensors_without_numbers_pass_or_are_refused_alike(name: str) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    config = BY_THEMSELVES.get(name) or RIGHT[name]
+    with FakeTensorMode():
+        kind = getattr(T, name)
+        model = kind._from_config(kind.config_class(**config), attn_implementation="headway").eval()
+        inputs = {"input_ids": torch.ones(3, 12).long(), "attention_mask": torch.ones(3, 12).long()}
+        if name in RIGHT:
+            assert model(**inputs).logits.shape == (3, 12, VOCABULARY)
+        else:
+            with pytest.raises(HeadwayError, match="does not go through"):
+                model(**inputs)
+
+
+def test_a_part_may_have_another_implementation() -> None:
+    """Git's text attention is its own, its vision is not."""
+    vision = {**IMAGE, "image_size": 16, "patch_size": 8}
+    config = T.GitConfig(**TEXT, vision_config=vision)
+    model = T.GitModel._from_config(config, attn_implementation={"": "eager", "vision_config": "headway"})
+    assert model.image_encoder.config._attn_implementation == "headway"
+
+
+def test_a_mask_of_fewer_keys_than_the_cache_holds_is_refused() -> None:
+    _, ours = masks_of(model_of("llama"), "left")
+    q, k = torch.randn(3, 4, 12, 8), torch.randn(3, 4, 15, 8)
+    with pytest.raises(HeadwayError, match="a mask for 12 keys, but its cache holds 15: give use_cache=False"):
+        T.AttentionInterface()["headway"](Layer(), q, k, k, ours)
 
 
 def test_what_headway_does_not_take_is_refused() -> None:

@@ -4,7 +4,8 @@
 goes through ``ALL_ATTENTION_FUNCTIONS``. A mask travels from the one to the other as a tensor of [batch, 1, n, m]
 that holds no numbers but a mask of ``headway.masks`` and where the tokens are. It is a tensor because models slice,
 move and test their masks, and whatever they do beyond that gives the plain boolean mask; only to be put on scores is
-refused, for so does a model whose attention never comes here.
+refused. A model none of whose attention comes here is refused when it asks for a mask, or when it is made; one that
+supports no implementation but eager gets the numbers that eager adds to scores.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, partial, reduce
+from functools import partial, reduce, wraps
 from importlib import import_module
 from operator import and_, or_
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -31,6 +33,8 @@ from ..terms import Clip, DenseBias, DistanceBias, Rows, Term
 __all__ = ["register", "use_bias_table"]
 
 NAME = "headway"
+TABLE = "headway_table"
+"""What MPNet's implementation is called after ``use_bias_table``: before, its attention is none of ours."""
 OLDEST = "5.23"
 """The version of transformers that is tested; older ones serve as long as their mask interface takes offsets."""
 
@@ -46,6 +50,8 @@ ITS_OWN = (
     "it with attn_implementation='eager'"
 )
 
+NOTHING, NUMBERS, BOOLEANS = "nothing", "numbers", "booleans"
+"""The masks that a model takes: none of the interface's, those that eager adds to scores, True where one may look."""
 
 _LIBRARY: dict[str, Any] = {}
 """The modules of transformers that the functions below call: found once, since a compiler follows no import."""
@@ -58,12 +64,45 @@ def register() -> None:
     take it, in training and in ``generate`` alike. Queries that see no key, which are padding, give zeros, where eager
     gives the mean of all values; weights asked for by ``output_attentions`` are those before dropout.
 
+    A model whose attention does not go through the interface raises HeadwayError: at its first mask, or when it is made
+    where it looks its attention's class up by name, for which ``PreTrainedModel.get_correct_attn_implementation`` is
+    wrapped.
+
     Raises HeadwayError where transformers is missing or too old.
     """
     transformers = _transformers()
     # without the second, transformers would build no mask for an implementation whose name it does not know
     transformers.AttentionInterface.register(NAME, _attend)
     transformers.AttentionMaskInterface.register(NAME, _mask)
+    transformers.AttentionMaskInterface.register(TABLE, _mask)
+    _answer_dictionaries(transformers.PreTrainedModel)
+
+
+def _answer_dictionaries(base: Any) -> None:
+    """Gives models that look up their attention's class by the implementation's name, as GPT-J's do, an answer.
+
+    Their dictionaries are known when such a model is made, which asks ``base`` whether there is such an implementation.
+    """
+    inner = base.get_correct_attn_implementation
+    if hasattr(inner, NAME):  # register() was called before
+        return
+
+    @wraps(inner)
+    def get_correct_attn_implementation(model: Any, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
+        if requested_attention == NAME:
+            for module in {kind.__module__ for kind in type(model).__mro__}:
+                for name, held in vars(sys.modules[module]).items():
+                    if name.endswith("ATTENTION_CLASSES") and isinstance(held, dict):
+                        held.setdefault(NAME, _no_class)
+        found: str = inner(model, requested_attention, *args, **kwargs)
+        return found
+
+    vars(get_correct_attn_implementation)[NAME] = True
+    base.get_correct_attn_implementation = get_correct_attn_implementation
+
+
+def _no_class(*args: Any, **kwargs: Any) -> nn.Module:
+    raise HeadwayError(ITS_OWN)
 
 
 def use_bias_table(model: nn.Module) -> nn.Module:
@@ -83,7 +122,7 @@ def use_bias_table(model: nn.Module) -> nn.Module:
     kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
     modules: list[Any] = list(model.modules())
     if kind == "mpnet":
-        modules[0].config._attn_implementation = NAME
+        modules[0].config._attn_implementation = TABLE
         for module in modules:
             if hasattr(module, "compute_position_bias"):
                 module.compute_position_bias = partial(_mpnet_bias, module, module.compute_position_bias)
@@ -228,22 +267,25 @@ def _mask(
     masking = _LIBRARY["masking_utils"]
     function = masking.causal_mask_function if mask_function is None else mask_function
 
-    def dense() -> Tensor:
+    def as_theirs(make: Callable[..., Tensor]) -> Tensor:
         skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
         sizes = (batch_size, q_length, kv_length, q_offset, kv_offset, function, attention_mask)
-        mask: Tensor = masking.sdpa_mask(*sizes, device=device, **{**kwargs, **skips})
-        return mask
+        return make(*sizes, device=device, **{**kwargs, **skips})
 
-    compiled = torch.compiler.is_compiling() or torch.jit.is_tracing()
-    if not compiled and not _comes_here(type(kwargs.get("config")).__module__):
+    config = kwargs.get("config")
+    taken = BOOLEANS if getattr(config, "_attn_implementation", NAME) == TABLE else _takes(type(config))
+    if taken == NOTHING:
         raise HeadwayError(ITS_OWN)
-    if compiled or (q_length == 1 and isinstance(q_offset, Tensor)):  # one token with a static cache: compiled next
-        return dense()
+    if taken == NUMBERS:
+        return as_theirs(masking.eager_mask)
+    decoding = q_length == 1 and isinstance(q_offset, Tensor)  # one token with a static cache: compiled next
+    if decoding or masking.is_tracing(attention_mask):
+        return as_theirs(masking.sdpa_mask)
     shifts: list[Tensor] = []
     try:
         mask = _read(function, shifts, kv_offset + kv_length)
     except _UnknownError:
-        return dense()
+        return as_theirs(masking.sdpa_mask)
     q, k = _span(q_length, q_offset, device), _span(kv_length, kv_offset, device)
     first, length = shifts[0][:, None] if shifts else None, None
     if attention_mask is not None:
@@ -264,19 +306,33 @@ def _mask(
     return _MaskTensor(_Sight(mask, q, k), batch_size)
 
 
-@cache
-def _comes_here(configuration: str) -> bool:
-    """Whether the models whose config is of this module call the attention interface, as far as transformers can tell.
+def _takes(config: type) -> str:
+    """Which masks the models with such a config take, as far as transformers can tell.
 
-    Those that do not may read a mask their own way and never put it on scores, as Longformer does. MPNet comes here
-    after ``use_bias_table``, and is refused at its scores before.
+    NOTHING where no attention of theirs calls the interface: some, such as Longformer, read a mask their own way and
+    never put it on scores. NUMBERS where they support no implementation but eager: they may compute with what eager
+    adds to the scores, as DeepSeek-V4 does, or mask some of the scores themselves, as BigBird-Pegasus does.
     """
-    name = configuration.replace(".configuration_", ".modeling_")
-    if name not in sys.modules or name.endswith(".modeling_mpnet"):
-        return True
-    models = [one for one in vars(sys.modules[name]).values() if hasattr(one, "_can_set_attn_implementation")]
-    own = [one for one in models if one.__module__ == name]
-    return not own or bool(own[0]._can_set_attn_implementation())
+    if config not in _TAKEN:
+        module = sys.modules.get(config.__module__.replace(".configuration_", ".modeling_"))
+        models: list[Any] = [one for one in vars(module).values() if _is_model_of(one, module)] if module else []
+        models = [one for one in models if one.config_class is config] or models
+        if not models:
+            _TAKEN[config] = BOOLEANS
+        elif not models[0]._can_set_attn_implementation():
+            _TAKEN[config] = NOTHING
+        else:
+            others = any(one._supports_sdpa or one._supports_flash_attn for one in models)
+            _TAKEN[config] = BOOLEANS if others else NUMBERS
+    return _TAKEN[config]
+
+
+def _is_model_of(one: object, module: ModuleType) -> bool:
+    return hasattr(one, "_can_set_attn_implementation") and getattr(one, "__module__", None) == module.__name__
+
+
+_takes.__dict__["_dynamo_marked_constant"] = True  # a compiler takes the answer
+_TAKEN: dict[type, str] = {}
 
 
 def _span(count: int, offset: int | Tensor, device: torch.device | str) -> Coordinates:
@@ -379,7 +435,14 @@ def _attend(
     terms: list[Term] = []
     if isinstance(attention_mask, _MaskTensor):
         sight = attention_mask.sight
-        if attention_mask.shape[3] > m:
+        held = attention_mask.shape[3]
+        if held < m and sight.mask is None:  # everybody is seen, also what a cache held before
+            sight = _Sight(None, _span(n, m - n, query.device), _span(m, 0, query.device))
+        elif held < m:
+            raise HeadwayError(
+                f"the model makes a mask for {held} keys, but its cache holds {m}: give use_cache=False, or no padding"
+            )
+        elif held > m:
             sight = sight.first_keys(m) or _Sight(Boolean(attention_mask.dense()[..., :m]), sight.q, sight.k.rows(0, m))
     else:
         past = position_bias.past if isinstance(position_bias, _BiasTable) else max(m - n, 0)
@@ -436,8 +499,8 @@ def _plain(mask: Tensor) -> tuple[Mask | None, list[Term]]:
 
 
 def _says_something(x: Tensor) -> bool:
-    """Whether it is not all zeros, as T5 makes them for cross-attention; a compiler cannot look."""
-    return x.requires_grad or torch.compiler.is_compiling() or bool(x.any())
+    """Whether it is not all zeros, as T5 makes them for cross-attention; who traces cannot look."""
+    return x.requires_grad or _LIBRARY["masking_utils"].is_tracing(x) or bool(x.any())
 
 
 def _wants_weights(kwargs: dict[str, Any]) -> bool:
@@ -478,7 +541,7 @@ MPNET_FAR = 128
 
 def _mpnet_bias(encoder: Any, dense: Callable[..., Tensor], x: Tensor, **kwargs: Any) -> Tensor | _BiasTable:
     """In place of MPNetEncoder.compute_position_bias."""
-    if encoder.config._attn_implementation != NAME:
+    if encoder.config._attn_implementation != TABLE:
         return dense(x, **kwargs)
     table = dense(x.new_empty(1, 2 * MPNET_FAR + 1), **kwargs)[0, :, MPNET_FAR]
     return _BiasTable(Rows(table, Clip(-MPNET_FAR, MPNET_FAR)))
