@@ -22,6 +22,7 @@ from .positions import PositionEncoding
 from .positions._rotary import Rotary, turned
 from .terms import Normalizer, RelativeKeys, RelativeQueries, Sink, Sizes, SoftCap, Term
 from .terms import check as check_terms
+from .tracing import refuse_tracers
 
 # Encodings and kernels do not know of one another: here, where they meet, rotations get the one that a kernel has.
 Rotary.turn = staticmethod(partial(_tokens.turn, otherwise=turned))  # type: ignore[method-assign]
@@ -274,7 +275,7 @@ def _call(
             )
         check_terms(own, _sizes(q, k, v))
         added = own + added
-    if added and {Normalizer, Sink} <= {type(term) for term in added}:
+    if len(added) > 1 and all(any(isinstance(term, kind) for term in added) for kind in (Normalizer, Sink)):
         raise HeadwayError("terms hold a Normalizer, which replaces the softmax that a sink takes part in: drop one")
     return Call(
         q,
@@ -330,6 +331,7 @@ def _check(
     sink: Tensor | None,
     prepared: bool,
 ) -> None:
+    refuse_tracers(q)
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise HeadwayError(f"{name} is a {type(x).__name__}: give a tensor [batch, heads, tokens, head_dim]")

@@ -9,6 +9,8 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
+from .tracing import watched
+
 Made = TypeVar("Made")
 
 MOST = 64
@@ -32,11 +34,9 @@ def constant(make: Callable[..., Made], *arguments: Hashable, device: torch.devi
 
     They are kept on a processor that is named. Elsewhere they are made anew: another device has streams, and graphs
     that own what is made while they are captured; None is whatever device is the default then. So they are where a
-    compiler, a mode or a transform looks on, which may take no tensor of somebody else's.
+    compiler, a tracer, a mode or a transform looks on, which may take no tensor of somebody else's.
     """
-    if torch.compiler.is_compiling() or not isinstance(device, torch.device) or device.type != "cpu":
-        return make(*arguments, device)
-    if torch._C._len_torch_dispatch_stack() > 0 or torch._C._are_functorch_transforms_active():
+    if watched() or not isinstance(device, torch.device) or device.type != "cpu":
         return make(*arguments, device)
     key = (make, arguments, device)
     kept = _kept.made.get(key)

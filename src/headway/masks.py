@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,13 @@ Interval = tuple[Tensor, Tensor]
 
 
 class Mask(Record):
-    """The base of every mask."""
+    """The base of every mask: a subclass says ``allowed``, and the rest where it can."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        for name in ("interval", "reach"):  # of another ``allowed`` they would be another mask's
+            if _depth(cls, name) > _depth(cls, "allowed"):
+                setattr(cls, name, getattr(Mask, name))
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         """True where the query may look at the key: bool, broadcasts to [batch, heads, n, m]."""
@@ -55,10 +62,15 @@ class Mask(Record):
         return Or((*_parts(self, Or), *_parts(other, Or)))
 
 
+def _depth(kind: type, name: str) -> int:
+    """How many classes above this one a method comes from."""
+    return next(number for number, one in enumerate(kind.__mro__) if name in vars(one))
+
+
 def _parts(mask: Mask, kind: type[And] | type[Or]) -> tuple[Mask, ...]:
     if not isinstance(mask, Mask):
         raise HeadwayError(f"a mask cannot be joined with a {type(mask).__name__}: wrap tensors in masks.Boolean")
-    return mask.masks if isinstance(mask, kind) else (mask,)
+    return mask.masks if type(mask) is kind else (mask,)
 
 
 def _difference(q: Coordinates, k: Coordinates) -> Tensor:
@@ -408,13 +420,13 @@ class Or(_Joined):
 
 def looks_ahead(mask: Mask | None) -> bool:
     """Whether a mask is known to let queries see later keys; what only its values could tell is not known."""
-    if isinstance(mask, And):
+    if type(mask) is And:
         return all(map(looks_ahead, mask.masks))
-    if isinstance(mask, Or):
+    if type(mask) is Or:
         return any(map(looks_ahead, mask.masks))
-    if isinstance(mask, Window):
+    if type(mask) is Window:
         return mask.right != 0
-    return mask is None or isinstance(mask, (Chunked, Prefix, KeepFirst, Documents, Padding, Dilated))
+    return mask is None or type(mask) in (Chunked, Prefix, KeepFirst, Documents, Padding, Dilated)
 
 
 # ---------------------------------------------------------------- lowering
@@ -438,7 +450,7 @@ def lower(mask: Mask | None, q: Coordinates, k: Coordinates) -> Lowered:
     everything = ((zero, zero + k.index.shape[1]),)
     if mask is None:
         return Lowered(everything)
-    if isinstance(mask, And):
+    if type(mask) is And:
         lowered = [lower(part, q, k) for part in mask.masks]
         intervals: tuple[Interval, ...] = everything
         rest: list[Mask] = []
@@ -450,7 +462,7 @@ def lower(mask: Mask | None, q: Coordinates, k: Coordinates) -> Lowered:
             if low.rest is not None:
                 rest.append(low.rest)
         return Lowered(intervals, And(tuple(rest)) if len(rest) > 1 else (rest[0] if rest else None))
-    if isinstance(mask, Or):
+    if type(mask) is Or:
         lowered = [lower(part, q, k) for part in mask.masks]
         found = [interval for low in lowered for interval in low.intervals]
         if len(found) == 2 and all(low.rest is None for low in lowered):

@@ -509,6 +509,11 @@ def _bias_fits(values: Bias, s: Sizes) -> Iterator[Fit]:
     elif isinstance(values, Cosines):
         yield "frequencies", values.frequencies, ((values.frequencies.numel(),),)
         yield "weight", values.weight, (heads, (values.frequencies.numel(),))
+    elif not isinstance(values, Stretched):
+        raise HeadwayError(
+            f"DistanceBias holds a {type(values).__name__}: give a bias of headway.terms, such as Rows(table, map) "
+            "with a map of your own"
+        )
     else:
         pieces = (values.edges.numel() + 1,)
         yield "edges", values.edges, ((values.edges.numel(),),)
@@ -519,6 +524,8 @@ def _bias_fits(values: Bias, s: Sizes) -> Iterator[Fit]:
 
 
 def _table_fits(rows: Rows, s: Sizes, width: int | None) -> Iterator[Fit]:
+    if not isinstance(rows, Rows):
+        raise HeadwayError(f"a term holds rows of the class {type(rows).__name__}: give headway.terms.Rows(table, map)")
     yield "table", rows.table, ((1, s.heads), (rows.map.count,), *(() if width is None else ((width,),)))
     for part in rows.maps:
         if isinstance(part, Classes):

@@ -17,6 +17,7 @@ from ..masks import And, Boolean, Causal, Mask
 from ..positions import PositionEncoding, encoding_name
 from ..positions import encoding as encoding_of
 from ..terms import DenseBias, Sink, Term, TokenBias
+from ..tracing import refuse_script, refuse_tracers
 
 __all__ = ["restore_attention", "swap_attention", "swapped_attention"]
 
@@ -29,6 +30,7 @@ class HeadwayAttention(nn.MultiheadAttention):
     """``nn.MultiheadAttention`` computed by headway; ``swap_attention`` makes it, and its docstring has the rules."""
 
     encoding: PositionEncoding | None
+    __prepare_scriptable__ = refuse_script
 
     @property
     def _qkv_same_embed_dim(self) -> bool:
@@ -53,6 +55,7 @@ class HeadwayAttention(nn.MultiheadAttention):
         need_weights=False is the fast way: with weights, all n·m of each head are held.
         Raises HeadwayError for shapes and masks that do not fit.
         """
+        refuse_tracers(query)
         self._check(query, key, value, key_padding_mask, attn_mask, is_causal)
         q, k, v = (self._heads(x) for x in self._projected(query, key, value))
         trusted = is_causal and key_padding_mask is None and not need_weights and self.bias_k is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import dataclasses
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,7 +15,7 @@ from torch import Tensor
 from .. import masks, terms
 from ..coordinates import Coordinates
 from ..terms import Part
-from ._problem import Call
+from ._problem import Call, attributes
 
 PARTS: dict[str, type] = {
     kind.__name__: kind
@@ -23,18 +24,36 @@ PARTS: dict[str, type] = {
     if isinstance(kind, type) and issubclass(kind, (Part, masks.Mask)) and dataclasses.is_dataclass(kind)
 } | {"Coordinates": Coordinates, "Call": Call}
 
-FIELDS: dict[str, tuple[str, ...]] = {
-    name: tuple(field.name for field in dataclasses.fields(kind)) for name, kind in PARTS.items()
+FIELDS: dict[type, tuple[str, ...]] = {
+    kind: tuple(field.name for field in dataclasses.fields(kind)) for kind in PARTS.values()
 }
+
+
+class Foreign:
+    """In place of a kind's name: a part of a class that headway does not know, by its attributes."""
+
+    def __init__(self, part: Part, names: tuple[str, ...]) -> None:
+        self.part, self.names = part, names
+
+    def with_values(self, values: Sequence[Any]) -> Part:
+        """The same part with these values of its attributes; no constructor is called."""
+        part = copy.copy(self.part)
+        for name, value in zip(self.names, values, strict=True):
+            object.__setattr__(part, name, value)
+        return part
+
 
 LEAVES = frozenset({bool, int, float, str, type(None)})
 
 Structure = tuple[Any, ...]
-"""(kind, fields …) with ("#", number) for a tensor and ("()", items …) for a tuple; as text, ("float", hex) too."""
+"""(kind, fields …) with ("#", number) for a tensor and ("()", items …) for a tuple; as text, ("float", hex) too.
+
+The kind is the name of a class, or ``Foreign`` of one that is not headway's."""
 
 
 def pack(part: Any, tensors: list[Tensor]) -> Any:
     """The structure of a call; its tensors are appended to ``tensors``, each once."""
+    name: str | Foreign
     if isinstance(part, Tensor):
         for number, known in enumerate(tensors):
             if known is part:
@@ -43,11 +62,13 @@ def pack(part: Any, tensors: list[Tensor]) -> Any:
         return ("#", len(tensors) - 1)
     if isinstance(part, tuple):
         name, values = "()", part
+    elif type(part) in FIELDS:
+        name, values = type(part).__name__, tuple([getattr(part, field) for field in FIELDS[type(part)]])
+    elif isinstance(part, Part):
+        held = attributes(part)
+        name, values = Foreign(part, tuple(held)), tuple(held.values())
     else:
-        name = type(part).__name__
-        if name not in FIELDS or type(part) is not PARTS[name]:
-            return part
-        values = tuple([getattr(part, field) for field in FIELDS[name]])
+        return part
     return (name, *[value if type(value) in LEAVES else pack(value, tensors) for value in values])
 
 
@@ -63,8 +84,10 @@ def unpack(structure: Any, tensors: Sequence[Tensor]) -> Any:
     items = [item if type(item) in LEAVES else unpack(item, tensors) for item in items]
     if kind == "()":
         return tuple(items)
+    if isinstance(kind, Foreign):
+        return kind.with_values(items)
     part: Any = object.__new__(PARTS[kind])  # checked when it was made
-    part.__dict__.update(zip(FIELDS[kind], items, strict=True))
+    part.__dict__.update(zip(FIELDS[PARTS[kind]], items, strict=True))
     return part
 
 

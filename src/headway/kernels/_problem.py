@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..coordinates import Coordinates
 from ..masks import Mask
@@ -101,6 +102,26 @@ class Problem(NamedTuple):
         )  # fmt: skip
 
 
+PLAIN_ALONE = (
+    "forward-mode differentiation and functionalize follow plain operations alone, as kernel 'reference' has them"
+)
+
+
+def forward_mode() -> bool:
+    """Whether forward-mode differentiation is at work."""
+    return not torch.compiler.is_dynamo_compiling() and getattr(forward_ad, "_current_level", -1) >= 0
+
+
+def plain_alone() -> bool:
+    """Whether what is at work has no rule for an ``autograd.Function`` of ours and follows plain operations alone."""
+    if forward_mode():
+        return True
+    if torch.compiler.is_dynamo_compiling() or not torch._C._are_functorch_transforms_active():
+        return False
+    top = torch._C._functorch.peek_interpreter_stack()
+    return top is not None and top.key() == torch._C._functorch.TransformType.Functionalize
+
+
 def tensors_in(part: Any) -> Iterator[Tensor]:
     """Every tensor in a term, a mask or coordinates."""
     if isinstance(part, Tensor):
@@ -109,8 +130,16 @@ def tensors_in(part: Any) -> Iterator[Tensor]:
         for item in part:
             yield from tensors_in(item)
     elif isinstance(part, (Part, Mask, Coordinates)):
-        for field in dataclasses.fields(part):  # type: ignore[arg-type]
-            yield from tensors_in(getattr(part, field.name))
+        for value in attributes(part).values():
+            yield from tensors_in(value)
+
+
+def attributes(part: Any) -> dict[str, Any]:
+    """What an object holds by name, of a class of headway's or of a user's, a dataclass or not."""
+    held = dict(vars(part))
+    if dataclasses.is_dataclass(part):  # one with slots has its fields beside
+        held.update((field.name, getattr(part, field.name)) for field in dataclasses.fields(part))
+    return held
 
 
 def wants_gradient(part: Any) -> bool:

@@ -22,7 +22,7 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..terms import (
     Bias,
-    Classes,
+    Clip,
     Cosines,
     DenseBias,
     DistanceBias,
@@ -41,6 +41,7 @@ from ..terms import (
     Sink,
     Sinusoids,
     SoftCap,
+    Steps,
     Stretched,
     Temperature,
     Term,
@@ -50,7 +51,7 @@ from ..terms import (
 from . import _ops
 from ._autograd import differentiable
 from ._base import Kernel, without_autocast
-from ._problem import Call, Problem, wants_gradient, without_tables
+from ._problem import Call, Problem, attributes, plain_alone, wants_gradient, without_tables
 
 BLOCK = 1 << 21
 """Scores held at once, over all rows of the batch and all heads: 8 MiB in float32."""
@@ -113,8 +114,9 @@ def _reads_key_slots(terms: tuple[Term, ...]) -> bool:
 
 
 def _by_class(term: Term) -> bool:
+    """Whether a map may read something else of the keys than their distance: classes, or what a user's own reads."""
     rows = getattr(term, "values", getattr(term, "rows", None))
-    return isinstance(rows, Rows) and any(isinstance(part, Classes) for part in rows.maps)
+    return isinstance(rows, Rows) and any(type(part) not in (Clip, Steps) for part in rows.maps)
 
 
 # ---------------------------------------------------------------- scores
@@ -346,6 +348,13 @@ def forward(call: Call) -> tuple[Tensor, Tensor]:
     return out, lse
 
 
+def in_one_graph(call: Call) -> tuple[Tensor, Tensor]:
+    """The same in operations that nothing is written into, for forward-mode differentiation to follow."""
+    n, rows = call.q.shape[2], block_rows(call)
+    outs, lses = zip(*(run_block(call, i, min(i + rows, n)) for i in range(0, max(1, n), rows)), strict=True)
+    return torch.cat(outs, dim=2), torch.cat(lses, dim=2)
+
+
 # ---------------------------------------------------------------- backward
 
 
@@ -364,7 +373,7 @@ def backward(
         for start in range(0, n, rows):
             stop = min(start + rows, n)
             out, lse = run_block(call, start, stop)
-            upstream = [grad_out[:, :, start:stop], grad_lse[:, :, start:stop]]
+            upstream = [grad.narrow(2, start, stop - start) for grad in (grad_out, grad_lse)]  # batched: no indexing
             reached = [(o, g) for o, g in zip((out, lse), upstream, strict=True) if o.requires_grad]
             if not reached:
                 continue
@@ -387,7 +396,7 @@ Reference = differentiable("reference", _forward, backward, _shapes, twice=True)
 """Ties forward and backward together without keeping the scores."""
 
 
-FUNCTIONS = (DenseBias, Product, ScoreMap, Normalizer)
+FUNCTIONS = frozenset({DenseBias, Product, ScoreMap, Normalizer})
 """The terms that may hold a function."""
 
 _pure: dict[int, weakref.ref[Any]] = {}
@@ -395,31 +404,30 @@ _pure: dict[int, weakref.ref[Any]] = {}
 
 
 def _function_of(term: Term) -> Callable[..., Tensor] | None:
-    held = getattr(term, "function", getattr(term, "values", None)) if isinstance(term, FUNCTIONS) else None
+    held = getattr(term, "function", getattr(term, "values", None)) if type(term) in FUNCTIONS else None
     return held if callable(held) else None
 
 
-def _has_functions(call: Call) -> bool:
-    return any(_function_of(term) is not None for term in call.terms) and bool(call.q.shape[2] and call.k.shape[2])
+def _try_functions(structure: Any, tensors: list[Tensor]) -> None:
+    """Runs the Python of the terms for one row, on detached tensors, and raises for what would go wrong in silence.
 
-
-def _try_functions(call: Call) -> None:
-    """Runs the functions for one row, on detached tensors, and raises for what would go wrong in silence.
-
-    A function that captures a tensor wanting a gradient would lose that gradient. One that draws, counts or writes into
-    its arguments would give something else in the backward pass, where it is run again.
+    What captures a tensor wanting a gradient would lose that gradient. A function that draws, counts or writes into its
+    arguments would give something else in the backward pass, where it is run again.
     """
-    names = ", ".join(type(term).__name__ for term in call.terms if _function_of(term) is not None)
+    call = _ops.unpack(structure, [t.detach() for t in tensors])
+    python = [term for term in call.terms if not _ops.is_plain(_ops.pack(term, []))]
     n, real = call.q.shape[2], _is_real(call.q)
+    if not python or not n or not call.k.shape[2]:
+        return
+    names = ", ".join(type(term).__name__ for term in python)
     drawn = _random_state(call) if real else []
     with torch.enable_grad():
-        bare = _ops.unpack(*_detached(call))
-        bare = replace(bare, terms=tuple(map(_tried, bare.terms))) if real else bare
-        out, _ = run_block(bare, n - 1, n)
+        tried = replace(call, terms=tuple(map(_tried, call.terms))) if real else call
+        out, _ = run_block(tried, n - 1, n)
     if out.requires_grad:
         raise HeadwayError(
             f"a function of {names} captures a tensor that wants a gradient: pass the tensor in the term's "
-            "tensors=(…) and take it as an argument"
+            "tensors=(…) and take it as an argument; a class of your own holds it as an attribute"
         )
     if not real:
         return
@@ -480,12 +488,6 @@ def _alike(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a, b) or (a.is_floating_point() and torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True))
 
 
-def _detached(call: Call) -> tuple[Any, list[Tensor]]:
-    tensors: list[Tensor] = []
-    structure = _ops.pack(call, tensors)
-    return structure, [t.detach() for t in tensors]
-
-
 # ---------------------------------------------------------------- the kernel
 
 
@@ -495,9 +497,12 @@ def cast(part: Any, dtype: torch.dtype) -> Any:
         return part.to(dtype) if part.is_floating_point() else part
     if isinstance(part, tuple):
         return tuple(cast(item, dtype) for item in part)
+    if type(part) in _ops.FIELDS:
+        names = [name for name in _ops.FIELDS[type(part)] if name not in part.exact]
+        return replace(part, **{name: cast(getattr(part, name), dtype) for name in names})
     if isinstance(part, Part):
-        names = [name for name in _ops.FIELDS[type(part).__name__] if name not in part.exact]
-        return replace(part, **{name: cast(getattr(part, name), dtype) for name in names})  # type: ignore[type-var]
+        held = {name: value for name, value in attributes(part).items() if name not in part.exact}
+        return _ops.Foreign(part, tuple(held)).with_values([cast(value, dtype) for value in held.values()])
     return part
 
 
@@ -527,14 +532,16 @@ class ReferenceKernel(Kernel):
             call = computed(call)
             tensors: list[Tensor] = []
             structure = _ops.pack(call, tensors)
-            if torch.compiler.is_compiling() and not _ops.is_plain(structure):
+            if plain_alone():
+                out, lse = in_one_graph(call)
+            elif torch.compiler.is_compiling() and not _ops.is_plain(structure):
                 out, lse = run_block(call, 0, call.q.shape[2])  # a function cannot stand in an operator's schema
             elif torch.compiler.is_compiling() and not wants_gradient(tensors):
                 out, lse = torch.ops.headway.reference_forward(tensors, _ops.write(structure))
             else:
-                functions = not torch.compiler.is_compiling() and _has_functions(call)
+                functions = not torch.compiler.is_compiling() and not _ops.is_plain(structure)
                 if functions and torch.is_grad_enabled():
-                    _try_functions(call)
+                    _try_functions(structure, tensors)
                 before = writes(tensors) if functions else 0
                 out, lse = Reference.apply(structure, *tensors)
                 if functions and writes(tensors) != before:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from ..errors import HeadwayError
 from ..masks import Causal
 from ..terms import DenseBias, DistanceBias, Temperature, TokenBias
 from ._base import Kernel, without_autocast
-from ._problem import Call, Problem, tensors_in, wants_gradient
+from ._problem import PLAIN_ALONE, Call, Problem, forward_mode, tensors_in, wants_gradient
 from .reference import dense_bias_of, distance_bias
 
 DENSE_LIMIT = 1 << 24
@@ -28,7 +31,7 @@ class SdpaKernel(Kernel):
     def why_not(self, problem: Problem) -> list[str]:
         reasons = []
         for term in problem.terms:
-            if not isinstance(term, SPOKEN):
+            if type(term) not in SPOKEN:
                 reasons.append(f"torch's SDPA has no {type(term).__name__}")
             elif isinstance(term, ADDED) and wants_gradient(term):
                 reasons.append(f"a gradient to {type(term).__name__} would make torch hold all n×m scores")
@@ -36,6 +39,8 @@ class SdpaKernel(Kernel):
                 reasons.append("a function of rows would have to be made dense")
         if problem.dropout:
             reasons.append("with dropout torch's SDPA holds all n×m scores on a CPU, and draws by another key")
+        if forward_mode():
+            reasons.append(PLAIN_ALONE)
         if problem.wants_lse:
             reasons.append("torch's SDPA does not return the log-sum-exp")
         if problem.m == 0:
@@ -60,6 +65,7 @@ class SdpaKernel(Kernel):
         width = max(q.shape[-1], v.shape[-1])
         if q.shape[-1] != v.shape[-1]:  # torch's fused CPU kernel wants one width: columns of zeros change nothing
             q, k, v = (pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
+        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))  # else torch holds all n×m scores
         out = scaled_dot_product_attention(
             q,
             k,
@@ -69,9 +75,43 @@ class SdpaKernel(Kernel):
             scale=call.scale,
             enable_gqa=_plain_bool(problem.heads != problem.kv_heads),
         )
+        if not torch.compiler.is_compiling() and out.grad_fn is not None and out.grad_fn.name() in FUSED:
+            out.grad_fn.register_hook(_once)
         if width != call.v.shape[-1]:
             out = out[..., : call.v.shape[-1]]
         return out if seeing is None else out.masked_fill(~seeing, 0)
+
+
+FUSED = frozenset(f"ScaledDotProduct{kind}Backward0" for kind in ("FlashAttention", "FlashAttentionForCpu"))
+"""Nodes of torch's graph whose derivative torch does not have."""
+
+
+class Once(torch.autograd.Function):
+    """Gradients as they are; differentiated, they raise with the remedy."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*gradients: Tensor) -> tuple[Tensor, ...]:
+        return tuple([gradient.clone() for gradient in gradients])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> Any:
+        raise HeadwayError(
+            "kernel 'sdpa' gives first derivatives alone: to differentiate a gradient choose kernel='reference'"
+        )
+
+
+def _once(gradients: tuple[Tensor | None, ...], upstream: tuple[Tensor, ...]) -> tuple[Tensor | None, ...] | None:
+    """A hook on the node of torch's fused attention: where a graph of the gradients is asked for, they raise in it."""
+    if not torch.is_grad_enabled():
+        return None
+    wanted = iter(Once.apply(*[g for g in gradients if g is not None]))
+    return tuple([g if g is None else next(wanted) for g in gradients])
 
 
 def _plain_bool(fact: bool) -> bool:
@@ -80,11 +120,11 @@ def _plain_bool(fact: bool) -> bool:
 
 
 def _plain_causal(problem: Problem) -> bool:
-    return isinstance(problem.mask, Causal) and problem.aligned and problem.n == problem.m and not _biased(problem)
+    return type(problem.mask) is Causal and problem.aligned and problem.n == problem.m and not _biased(problem)
 
 
 def _sees_all(problem: Problem) -> bool:
-    one_query_at_the_end = isinstance(problem.mask, Causal) and problem.aligned and problem.n == 1
+    one_query_at_the_end = type(problem.mask) is Causal and problem.aligned and problem.n == 1
     return problem.mask is None or one_query_at_the_end
 
 

@@ -14,6 +14,7 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
 from ..masks import Mask
 from ..positions._base import PositionEncoding
+from ..tracing import refuse_script, refuse_tracers
 from .cache import KeyValueCache, continued, joined, need_places, undone_on_error
 from .norm import make_norm
 
@@ -128,6 +129,8 @@ class MultiHeadAttention(nn.Module):
             self.register_buffer("sink", sink)
         self.reset_parameters()
 
+    __prepare_scriptable__ = refuse_script
+
     def reset_parameters(self) -> None:
         """Projections uniform with variance 2/(in + out) (Glorot and Bengio 2010), biases 0."""
         for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
@@ -162,6 +165,7 @@ class MultiHeadAttention(nn.Module):
         ``key_positions``, if given, are those of all keys. In cross-attention the first call fills it and
         later calls read it.
         """
+        refuse_tracers(query)
         if cache is None:
             return self._attend(query, key, value, mask, positions, key_positions, None, encoding)
         with undone_on_error(cache):

@@ -452,18 +452,18 @@ class Held(NamedTuple):
 
         At least the last token is held, since it tells where the stream goes on.
         """
-        if isinstance(mask, Window) and mask.left is not None:
+        if type(mask) is Window and mask.left is not None:
             return Held(0, max(mask.left, 1))
-        if isinstance(mask, Chunked):
+        if type(mask) is Chunked:
             return Held(0, max(mask.size * (mask.previous + 1) - 1, 1))
-        if isinstance(mask, KeepFirst):
+        if type(mask) is KeepFirst:
             return Held(mask.count, 1)
-        if isinstance(mask, Prefix) and isinstance(mask.length, int):
+        if type(mask) is Prefix and isinstance(mask.length, int):
             return Held(mask.length, 1)
-        if isinstance(mask, (And, Or)):
+        if type(mask) is And or type(mask) is Or:
             parts = [Held.under(part) for part in mask.masks]
             bounded = [part for part in parts if part is not None]
-            if isinstance(mask, And):
+            if type(mask) is And:
                 return min(bounded, key=sum, default=None)
             if len(bounded) == len(parts):
                 return Held(max(part.first for part in bounded), max(part.last for part in bounded))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..errors import HeadwayError
 from ..kernels.cpu import _tokens
 from ..positions._base import PositionEncoding
+from ..tracing import refuse_script
 from .embedding import Head
 
 M = TypeVar("M", bound=nn.Module)
@@ -33,6 +34,8 @@ class PackedLinear(nn.Module):
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), TOKENS)
         self._bias = None if bias is None else bias.detach()
 
+    __prepare_scriptable__ = refuse_script
+
     @property
     def weight(self) -> Tensor:
         """W [out_features, in_features]"""
@@ -46,6 +49,8 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in_features] → [..., out_features]"""
+        if torch.jit.is_tracing():
+            raise HeadwayError("torch.jit.trace cannot keep packed weights: headway.nn.unpack(model) first")
         if torch.is_grad_enabled() and x.requires_grad:
             raise HeadwayError(
                 "x wants a gradient, which packed weights have not: call under torch.inference_mode(), or unpack"

@@ -14,6 +14,7 @@ from ..constants import constant, writes
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..terms import Term
+from ..tracing import refuse_script, watched
 
 if TYPE_CHECKING:
     from ._properties import Properties
@@ -119,6 +120,8 @@ class PositionEncoding(nn.Module):
     _acts: ClassVar[frozenset[str]] = frozenset()
     learning_rate_multiplier: ClassVar[float] = 1.0
     """For the encoding's own parameters, where its paper gives one."""
+
+    __prepare_scriptable__ = refuse_script
 
     # ------------------------------------------------------------ the hooks
 
@@ -412,4 +415,4 @@ def _is_literal(value: Any) -> bool:
 
 def readable(values: Tensor) -> bool:
     """Whether values may be looked at: in eager mode on a real device, not while a graph is traced."""
-    return type(values) is Tensor and values.device.type != "meta" and not torch.compiler.is_compiling()
+    return type(values) is Tensor and values.device.type != "meta" and not watched()

@@ -123,8 +123,10 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
     whole = width == x.shape[-1]
     part = (x if whole else x[..., :width]).to(wide)
     if layout == "interleaved":
-        a, b = part.unflatten(-1, (-1, 2)).unbind(-1)
-        out = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
+        # views, because a batch of gradients (is_grads_batched) can be neither flattened nor unflattened
+        a, b = part.view(*part.shape[:-1], -1, 2).unbind(-1)
+        pairs = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
+        out = pairs.view(*pairs.shape[:-2], width)
     else:
         a, b = part.chunk(2, dim=-1)
         out = torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)

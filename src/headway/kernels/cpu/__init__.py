@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from ...masks import Causal
+from ...tracing import watched
 from .. import _ops
 from .._autograd import Results, differentiable, eager_apply
 from .._base import Kernel, without_autocast
@@ -141,12 +141,8 @@ def _through_lowering(words: Words, leaves: list[Tensor]) -> list[Tensor]:
 
 
 def as_operator(tensors: Sequence[Tensor]) -> bool:
-    """Whether somebody is to see one operator here: the compiler, a mode, a tensor with a class of its own."""
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or not all(type(x) in ORDINARY for x in tensors)
-    )
+    """Whether somebody is to see one operator here: an onlooker, or a tensor with a class of its own."""
+    return watched() or not all(type(x) in ORDINARY for x in tensors)
 
 
 Attention = differentiable(
@@ -162,23 +158,18 @@ Attention = differentiable(
 apply_eagerly = eager_apply(Attention)
 
 
-def transformed() -> bool:
-    """Whether a transform of torch.func, or forward-mode differentiation, is at work."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-
-
 def recorded(call: Call) -> bool:
     """Whether autograd takes part."""
     if torch.is_grad_enabled() and _requires_grad((call.q, call.k, call.v, call.terms)):
         return True
-    return not torch.compiler.is_compiling() and transformed()
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def _requires_grad(part: Any) -> bool:
     if isinstance(part, Tensor):
         return part.requires_grad
     if not isinstance(part, tuple):
-        part = [getattr(part, field) for field in _ops.FIELDS.get(type(part).__name__, ())]
+        part = [getattr(part, field) for field in _ops.FIELDS.get(type(part), ())]
     for item in part:  # noqa: SIM110 (a loop is several times faster than any(…))
         if type(item) not in _ops.LEAVES and _requires_grad(item):
             return True
@@ -208,7 +199,7 @@ class CpuKernel(Kernel):
         p = problem
         if p.terms or p.dropout or p.wants_lse or not p.m:
             return None
-        if p.mask is not None and not (isinstance(p.mask, Causal) and p.aligned and p.n == p.m):
+        if p.mask is not None and not (type(p.mask) is Causal and p.aligned and p.n == p.m):
             return None
         if p.dtype == torch.bfloat16 and _has_amx():
             return "left to torch's SDPA, which uses this processor's AMX: not measured against it yet"
@@ -227,6 +218,6 @@ class CpuKernel(Kernel):
         if not gradients:
             out, lse, *_ = torch.ops.headway.cpu_forward(tensors, _ops.write(structure))
         else:
-            apply = Attention.apply if opaque or transformed() else apply_eagerly
+            apply = Attention.apply if opaque else apply_eagerly
             out, lse, *_ = apply(structure, *tensors)
         return out, lse if call.wants_lse else None

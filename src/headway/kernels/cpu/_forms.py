@@ -32,7 +32,7 @@ from ...terms import (
     Temperature,
     TokenBias,
 )
-from .._problem import Problem, wants_gradient
+from .._problem import PLAIN_ALONE, Problem, plain_alone, wants_gradient
 from . import _library
 from ._words import MOST_CLASSES, MOST_DEPTH, MOST_KNOTS, MOST_MAPS, MOST_NODES, MOST_TERMS, MOST_WAVES, MOST_WIDTH
 
@@ -62,6 +62,8 @@ def reasons_against(problem: Problem) -> list[str]:
         reasons.append(f"it runs on a CPU and q is on {problem.device}")
     if problem.dtype == torch.float64:
         reasons.append("it computes in float32, and float64 would be rounded")
+    if plain_alone():
+        reasons.append(PLAIN_ALONE)
     if problem.positions_want_gradient:
         reasons.append("it has no gradient to positions")
     if problem.head_dim > MOST_WIDTH or problem.v_head_dim > MOST_WIDTH:

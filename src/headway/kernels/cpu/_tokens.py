@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ...errors import HeadwayError
 from .._autograd import eager_apply
-from . import _library, as_operator, transformed
+from .._problem import forward_mode
+from . import _library, as_operator
 from ._words import DTYPES, real
 
 Turn = Callable[[Tensor, Tensor, Tensor, str], Tensor]
@@ -106,7 +107,7 @@ def _fits(x: Tensor, *others: Tensor) -> bool:
     if x.dtype not in FLOATS or x.device.type != "cpu" or not 1 <= x.ndim <= 4 or not x.shape[-1] or x.stride(-1) != 1:
         return False
     every = (x, *others)
-    if as_operator(every) or transformed() or any(other.device.type != "cpu" for other in others):
+    if as_operator(every) or forward_mode() or any(other.device.type != "cpu" for other in others):
         return False
     return _library.why_not() is None
 

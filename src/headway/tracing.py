@@ -1,0 +1,50 @@
+"""Who looks on at a call: compilers, tracers, modes and transforms, which see operators of torch and no memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import HeadwayError
+
+_KEYS = torch._C.DispatchKey
+_ALONE = torch._C.DispatchKeySet(_KEYS.BackendSelect) | torch._C.DispatchKeySet(_KEYS.ADInplaceOrView)
+_OTHERS = ~_ALONE.raw_repr()
+"""Dispatch keys that no thread has of itself. Every tracer, mode and transform of torch has one of its own: the calls
+of operators come to it by that key."""
+
+_raw = torch._C.DispatchKeySet.raw_repr
+_included = getattr(torch._C, "_dispatch_tls_local_include_set", lambda: torch._C.DispatchKeySet(_KEYS.Python))
+_function_modes = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+
+
+def watched() -> bool:
+    """Whether somebody looks on at what torch does in this thread.
+
+    Then every result has to come from an operator, or the onlooker would take its memory for a constant; and no tensor
+    may be used that was made before, since it would be one.
+    """
+    # a compiler takes the first for True and does not look at the rest
+    return torch.compiler.is_dynamo_compiling() or bool(_raw(_included()) & _OTHERS) or _function_modes() > 0
+
+
+def refuse_tracers(x: object) -> None:
+    """Raises HeadwayError where torch.jit.trace or torch.fx.symbolic_trace look on; x: an input of the call.
+
+    The first keeps what Python decides by lengths, and the second has no lengths: neither can record attention.
+    """
+    if torch.jit.is_tracing():
+        raise HeadwayError(f"torch.jit.trace would keep {KEEPS}: {REMEDY}")
+    if not isinstance(x, Tensor) and type(x).__module__.startswith("torch.fx"):
+        raise HeadwayError(f"torch.fx.symbolic_trace gives a {type(x).__name__} without a shape: {REMEDY}")
+
+
+KEEPS = "what attention decides by the lengths of one call"
+REMEDY = "use torch.export.export, or torch.compile"
+
+
+def refuse_script(module: Any) -> Any:
+    """What a module has as ``__prepare_scriptable__``, which torch.jit.script calls first: raises HeadwayError."""
+    raise HeadwayError(f"torch.jit.script cannot read a {type(module).__name__}: {REMEDY}")
