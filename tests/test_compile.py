@@ -250,6 +250,31 @@ def test_functional_second_derivative() -> None:
     torch.testing.assert_close(twice, torch.autograd.grad(first.square().sum(), x)[0])
 
 
+@pytest.mark.parametrize("width", [WIDTH, WIDTH + 4])
+@pytest.mark.parametrize("kernel", ["auto", "sdpa", "cpu"])
+def test_second_derivatives_name_the_kernel_that_has_them(kernel: str, width: int) -> None:
+    """Small plain calls go to sdpa, whose message would be torch's own."""
+    q, k, v = inputs_of(6)
+    v = torch.randn(2, 2, 6, width, requires_grad=True)
+    (first,) = torch.autograd.grad(hw.attention(q, k, v, kernel=kernel).square().sum(), q, create_graph=True)
+    with pytest.raises(hw.HeadwayError, match=r"gives first derivatives alone: .* choose kernel='reference'"):
+        torch.autograd.grad(first.sum(), (q, k, v))
+    loss = torch.func.grad(lambda *x: hw.attention(*x, kernel=kernel).square().sum())
+    with pytest.raises(hw.HeadwayError, match=r"gives first derivatives alone: .* choose kernel='reference'"):
+        torch.func.grad(lambda *x: loss(*x).sum())(*(x.detach() for x in (q, k, v)))
+
+
+def test_third_derivatives() -> None:
+    inputs = [x.detach().double().requires_grad_() for x in inputs_of(3)]
+    torch.autograd.gradgradcheck(lambda *x: hw.attention(*x, kernel="reference", mask=M.Causal()), inputs)
+
+    def second(*x: Tensor) -> tuple[Tensor, ...]:
+        first = torch.autograd.grad(hw.attention(*x, kernel="reference").square().sum(), x, create_graph=True)
+        return torch.autograd.grad(sum(part.square().sum() for part in first), x, create_graph=True)
+
+    torch.autograd.gradcheck(second, [x[..., :2].detach().requires_grad_() for x in inputs])
+
+
 def test_vmap_is_refused() -> None:
     stacked = [torch.stack([x.detach()] * 3) for x in inputs_of(4)]
     with pytest.raises(hw.HeadwayError, match="cannot be vmapped: fold the mapped dimension into the batch"):
@@ -287,6 +312,48 @@ def test_terms_stay_in_float32_under_autocast(kernel: str) -> None:
         bias = T.DenseBias(torch.tensor([[256.0, 257.0]]))  # one number in bfloat16
         out = hw.attention(q, k, v, terms=(bias,), kernel=kernel)
     torch.testing.assert_close(out[0, 0, 0, 0].item(), torch.sigmoid(torch.tensor(1.0)).item(), rtol=1e-2, atol=0)
+
+
+def strided(x: Tensor) -> Tensor:
+    """The same numbers where the last dimension is not dense, for which torch's SDPA has no fused path."""
+    return x.detach().mT.contiguous().mT.requires_grad_()
+
+
+@pytest.mark.parametrize("layout", ["dense", "strided"])
+@pytest.mark.parametrize(("kernel", "name"), TAKEN)
+def test_gradients_asked_for_under_autocast_are_those_without(kernel: str, name: str, layout: str) -> None:
+    inputs = inputs_of(6) if layout == "dense" else [strided(x) for x in inputs_of(6)]
+    wanted = [*inputs, *LEAVES.get(name, [])]
+    out = hw.attention(*inputs, kernel=kernel, **CALLS[name])
+    upstream = torch.randn_like(out)
+    expected = torch.autograd.grad(out, wanted, upstream, retain_graph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = torch.autograd.grad(out, wanted, upstream)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", [name for kernel, name in TAKEN if kernel == "reference"])
+def test_second_derivatives_asked_for_under_autocast_are_those_without(name: str) -> None:
+    inputs = inputs_of(6)
+    wanted = [*inputs, *LEAVES.get(name, [])]
+    results = []
+    for casting in (False, True):
+        out = hw.attention(*inputs, kernel="reference", **CALLS[name])
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=casting):
+            first = torch.autograd.grad(out.square().sum(), wanted, create_graph=True)
+            second = torch.autograd.grad(sum(x.square().sum() for x in first), wanted)
+        results.append([*first, *second])
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kernel", ["cpu", "reference"])
+def test_operators_leave_autocast(kernel: str) -> None:
+    """An exported program calls them wherever it is called."""
+    program = torch.export.export(Attention(kernel), tuple(x.detach() for x in inputs_of(7))).module()
+    inputs = [x.detach() for x in inputs_of(7)]
+    expected = program(*inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(program(*inputs), expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS if widest(kernel) == torch.float64])

@@ -134,6 +134,8 @@ class Grid(Part):
 
 
 Map = Clip | Steps | Classes | Grid
+"""One of your own is a ``Part`` with ``count`` and ``rows``, and with ``block`` where it holds something for each
+query; its tensors are attributes. Kernels that know only these leave it to ``reference``."""
 
 
 def distance(q: Coordinates, k: Coordinates, axis: int = 0) -> Tensor:

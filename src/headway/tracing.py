@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .errors import HeadwayError
 
@@ -28,6 +29,26 @@ def watched() -> bool:
     """
     # a compiler takes the first for True and does not look at the rest
     return torch.compiler.is_dynamo_compiling() or bool(_raw(_included()) & _OTHERS) or _function_modes() > 0
+
+
+PLAIN_ALONE = (
+    "forward-mode differentiation and functionalize follow plain operations alone, as kernel 'reference' has them"
+)
+
+
+def forward_mode() -> bool:
+    """Whether forward-mode differentiation is at work."""
+    return not torch.compiler.is_dynamo_compiling() and getattr(forward_ad, "_current_level", -1) >= 0
+
+
+def plain_alone() -> bool:
+    """Whether what is at work has no rule for an ``autograd.Function`` of ours and follows plain operations alone."""
+    if forward_mode():
+        return True
+    if torch.compiler.is_dynamo_compiling() or not torch._C._are_functorch_transforms_active():
+        return False
+    top = torch._C._functorch.peek_interpreter_stack()
+    return top is not None and top.key() == torch._C._functorch.TransformType.Functionalize
 
 
 def refuse_tracers(x: object) -> None:

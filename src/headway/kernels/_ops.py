@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import dataclasses
 from collections.abc import Sequence
 from functools import lru_cache
@@ -37,8 +36,8 @@ class Foreign:
 
     def with_values(self, values: Sequence[Any]) -> Part:
         """The same part with these values of its attributes; no constructor is called."""
-        part = copy.copy(self.part)
-        for name, value in zip(self.names, values, strict=True):
+        part: Part = object.__new__(type(self.part))
+        for name, value in (attributes(self.part) | dict(zip(self.names, values, strict=True))).items():
             object.__setattr__(part, name, value)
         return part
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from ..coordinates import Coordinates
 from ..masks import Mask
@@ -100,26 +99,6 @@ class Problem(NamedTuple):
             batch, heads, kv_heads, n, m, head_dim, v_head_dim, call.q.dtype, call.q.device.type,
             call.terms, call.mask, call.dropout, call.wants_lse, call.aligned, rows, moving,
         )  # fmt: skip
-
-
-PLAIN_ALONE = (
-    "forward-mode differentiation and functionalize follow plain operations alone, as kernel 'reference' has them"
-)
-
-
-def forward_mode() -> bool:
-    """Whether forward-mode differentiation is at work."""
-    return not torch.compiler.is_dynamo_compiling() and getattr(forward_ad, "_current_level", -1) >= 0
-
-
-def plain_alone() -> bool:
-    """Whether what is at work has no rule for an ``autograd.Function`` of ours and follows plain operations alone."""
-    if forward_mode():
-        return True
-    if torch.compiler.is_dynamo_compiling() or not torch._C._are_functorch_transforms_active():
-        return False
-    top = torch._C._functorch.peek_interpreter_stack()
-    return top is not None and top.key() == torch._C._functorch.TransformType.Functionalize
 
 
 def tensors_in(part: Any) -> Iterator[Tensor]:

@@ -48,10 +48,11 @@ from ..terms import (
     TokenBias,
     distance,
 )
+from ..tracing import plain_alone
 from . import _ops
 from ._autograd import differentiable
 from ._base import Kernel, without_autocast
-from ._problem import Call, Problem, attributes, plain_alone, wants_gradient, without_tables
+from ._problem import Call, Problem, attributes, wants_gradient, without_tables
 
 BLOCK = 1 << 21
 """Scores held at once, over all rows of the batch and all heads: 8 MiB in float32."""

@@ -11,8 +11,9 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from ..errors import HeadwayError
 from ..masks import Causal
 from ..terms import DenseBias, DistanceBias, Temperature, TokenBias
+from ..tracing import PLAIN_ALONE, forward_mode
 from ._base import Kernel, without_autocast
-from ._problem import PLAIN_ALONE, Call, Problem, forward_mode, tensors_in, wants_gradient
+from ._problem import Call, Problem, tensors_in, wants_gradient
 from .reference import dense_bias_of, distance_bias
 
 DENSE_LIMIT = 1 << 24

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..errors import HeadwayError
 from ..kernels.cpu import _tokens
 from ..positions._base import PositionEncoding
-from ..tracing import refuse_script
+from ..tracing import forward_mode, refuse_script
 from .embedding import Head
 
 M = TypeVar("M", bound=nn.Module)
@@ -51,7 +51,7 @@ class PackedLinear(nn.Module):
         """x [..., in_features] → [..., out_features]"""
         if torch.jit.is_tracing():
             raise HeadwayError("torch.jit.trace cannot keep packed weights: headway.nn.unpack(model) first")
-        if torch.is_grad_enabled() and x.requires_grad:
+        if (torch.is_grad_enabled() and x.requires_grad) or forward_mode():
             raise HeadwayError(
                 "x wants a gradient, which packed weights have not: call under torch.inference_mode(), or unpack"
             )

@@ -165,6 +165,18 @@ def recorded(call: Call) -> bool:
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
+def _ordinary(part: Any) -> bool:
+    """Whether every tensor of a term, a mask or coordinates is an ordinary one."""
+    if isinstance(part, Tensor):
+        return type(part) in ORDINARY
+    if not isinstance(part, tuple):
+        part = [getattr(part, field) for field in _ops.FIELDS.get(type(part), ())]
+    for item in part:
+        if type(item) not in ORDINARY and type(item) not in _ops.LEAVES and not _ordinary(item):
+            return False
+    return True
+
+
 def _requires_grad(part: Any) -> bool:
     if isinstance(part, Tensor):
         return part.requires_grad
@@ -212,7 +224,9 @@ class CpuKernel(Kernel):
         opaque = as_operator((call.q, call.k, call.v))
         gradients = recorded(call)
         if not opaque and not gradients:
-            return _attend(call, call.wants_lse)
+            q_at, k_at = call.q_coordinates, call.k_coordinates
+            if _ordinary((q_at.position, k_at.position, q_at.index, k_at.index, call.terms, call.mask)):
+                return _attend(call, call.wants_lse)
         tensors: list[Tensor] = []
         structure = _ops.pack(without_tables(call), tensors)
         if not gradients:

@@ -32,7 +32,8 @@ from ...terms import (
     Temperature,
     TokenBias,
 )
-from .._problem import PLAIN_ALONE, Problem, plain_alone, wants_gradient
+from ...tracing import PLAIN_ALONE, plain_alone
+from .._problem import Problem, wants_gradient
 from . import _library
 from ._words import MOST_CLASSES, MOST_DEPTH, MOST_KNOTS, MOST_MAPS, MOST_NODES, MOST_TERMS, MOST_WAVES, MOST_WIDTH
 

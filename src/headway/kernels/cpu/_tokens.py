@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ...errors import HeadwayError
+from ...tracing import forward_mode
 from .._autograd import eager_apply
-from .._problem import forward_mode
 from . import _library, as_operator
 from ._words import DTYPES, real
 
