@@ -399,6 +399,7 @@ DYNAMIC = ("jit.trace", "jit.trace_module", "make_fx symbolic, pre_dispatch", "e
 
 @pytest.mark.filterwarnings(
     "ignore:`torch.jit.trace",
+    "ignore::torch.jit.TracerWarning",
     "ignore:There is a performance drop",
     "ignore:Attempted to insert a get_attr",  # torch.func.linearize
 )
