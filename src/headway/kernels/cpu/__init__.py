@@ -44,13 +44,12 @@ def _begin(call: Call, lowered: Lowered, backward: bool) -> Words:
 
 
 def _finish(words: Words, call: Call, lowered: Lowered) -> None:
-    """Adds what follows the results, and calls the library."""
+    """Adds what follows the results."""
     batch, heads, n, _ = lowered.q.shape
     _, kv_heads, m, _ = lowered.v.shape
     words.coordinates(bool(lowered.terms) or lowered.rest is not None or call.dropout > 0)
     words.mask(lowered.intervals, lowered.rest)
     words.terms(lowered.terms, batch, heads, kv_heads, n, m)
-    _library.run(words.row)
 
 
 def _new_out(q: Tensor, v: Tensor) -> Tensor:
@@ -64,8 +63,8 @@ def _new_results(q: Tensor, v: Tensor) -> Results:
     return _new_out(q, v), *(q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(3))
 
 
-def _attend(call: Call, wants_lse: bool) -> tuple[Tensor, Tensor | None]:
-    """out and the log-sum-exp, with nothing for a backward pass."""
+def _attend(call: Call, wants_lse: bool) -> tuple[Tensor, Tensor | None] | None:
+    """out and the log-sum-exp, with nothing for a backward pass; None where a tensor is not an ordinary one."""
     lowered = lower(call)
     q = lowered.q
     out = _new_out(q, lowered.v)
@@ -78,6 +77,9 @@ def _attend(call: Call, wants_lse: bool) -> tuple[Tensor, Tensor | None]:
         words.fresh(lse)
     words.row += ABSENT + ABSENT
     _finish(words, call, lowered)
+    if not ORDINARY.issuperset(map(type, words.held)):
+        return None
+    _library.run(words.row)
     return out if q.dtype == call.q.dtype else out.to(call.q.dtype), lse
 
 
@@ -90,6 +92,7 @@ def forward(structure: Any, tensors: Sequence[Tensor]) -> Results:
     for x in results:
         words.fresh(x)
     _finish(words, call, lowered)
+    _library.run(words.row)
     return results[0].to(call.q.dtype), *results[1:]
 
 
@@ -117,6 +120,7 @@ def backward(
         for x in (lowered.q, lowered.k, lowered.v):
             words.gradient(x)
         _finish(words, call, lowered)
+        _library.run(words.row)
         return _through_lowering(words, [leaves[i] for i in wanted])
 
 
@@ -163,18 +167,6 @@ def recorded(call: Call) -> bool:
     if torch.is_grad_enabled() and _requires_grad((call.q, call.k, call.v, call.terms)):
         return True
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
-
-
-def _ordinary(part: Any) -> bool:
-    """Whether every tensor of a term, a mask or coordinates is an ordinary one."""
-    if isinstance(part, Tensor):
-        return type(part) in ORDINARY
-    if not isinstance(part, tuple):
-        part = [getattr(part, field) for field in _ops.FIELDS.get(type(part), ())]
-    for item in part:
-        if type(item) not in ORDINARY and type(item) not in _ops.LEAVES and not _ordinary(item):
-            return False
-    return True
 
 
 def _requires_grad(part: Any) -> bool:
@@ -224,9 +216,9 @@ class CpuKernel(Kernel):
         opaque = as_operator((call.q, call.k, call.v))
         gradients = recorded(call)
         if not opaque and not gradients:
-            q_at, k_at = call.q_coordinates, call.k_coordinates
-            if _ordinary((q_at.position, k_at.position, q_at.index, k_at.index, call.terms, call.mask)):
-                return _attend(call, call.wants_lse)
+            found = _attend(call, call.wants_lse)
+            if found is not None:
+                return found
         tensors: list[Tensor] = []
         structure = _ops.pack(without_tables(call), tensors)
         if not gradients:
