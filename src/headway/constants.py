@@ -44,10 +44,10 @@ def constant(make: Callable[..., Made], *arguments: Hashable, device: torch.devi
         return cast(Made, kept[0])
     with torch.inference_mode(False):  # what is made in it could not be saved for a backward pass later
         made = make(*arguments, device)
-    watched: Tensor = made if isinstance(made, Tensor) else made.index  # type: ignore[attr-defined]
+    guard: Tensor = made if isinstance(made, Tensor) else made.index  # type: ignore[attr-defined]
     if len(_kept.made) >= MOST:
         del _kept.made[next(iter(_kept.made))]
-    _kept.made[key] = made, watched, watched._version
+    _kept.made[key] = made, guard, guard._version
     return made
 
 
