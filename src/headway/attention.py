@@ -169,6 +169,8 @@ class Explanation:
     terms: tuple[str, ...]
     left: dict[str, str] = field(default_factory=dict)
     """Kernels that could run the call and leave it to another, and why."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """What is less than it could be, of the kernels that could run the call."""
 
     def __str__(self) -> str:
         spoken = ", ".join(self.terms) if self.terms else "none"
@@ -178,7 +180,8 @@ class Explanation:
         for name, reasons in self.reasons.items():
             otherwise = "chosen" if name == self.kernel else self.left.get(name, "could run it too")
             said = "; ".join(reasons) if reasons else otherwise
-            lines.append(f"  {name}: {said}")
+            note = f" ({self.notes[name]})" if name in self.notes else ""
+            lines.append(f"  {name}: {said}{note}")
         return "\n".join(lines)
 
 
@@ -194,7 +197,8 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **argument
     able = [name for name, against in reasons.items() if not against and kernel in ("auto", name)]
     left = {name: why for name in able if kernel == "auto" and (why := KERNELS[name].leaves(problem)) is not None}
     first = next((name for name in able if name not in left), able[0] if able else None)
-    return Explanation(first, reasons, tuple(type(term).__name__ for term in call.terms), left)
+    notes = {name: note for name, against in reasons.items() if not against and (note := KERNELS[name].note())}
+    return Explanation(first, reasons, tuple(type(term).__name__ for term in call.terms), left, notes)
 
 
 # ---------------------------------------------------------------- from arguments to a call

@@ -102,10 +102,16 @@ class Case:
                 break
         return Case(seed, **found)
 
-    def make(self, dtype: torch.dtype, term_dtype: torch.dtype | None = None) -> Made:
-        """The call, its leaves by name, and the gradients that come from above."""
+    def make(
+        self, dtype: torch.dtype, term_dtype: torch.dtype | None = None, wants: Callable[[str], bool] | None = None
+    ) -> Made:
+        """The call, its leaves by name, and the gradients that come from above.
+
+        wants: whether the leaf of this name wants a gradient; as was drawn if None.
+        """
         term_dtype = term_dtype or dtype
-        draw = Draws(self.seed, dtype)
+        choice = random.Random(self.seed + 2)
+        draw = Draws(self.seed, dtype, wants or (lambda name: choice.random() < self.wanted))
         b, h, kv, n, m = self.batch, self.heads, self.kv_heads, self.n, self.m
         q = draw("q", b, h, n, self.head_dim, layout=self.layouts[0])
         k = draw("k", b, kv, m, self.head_dim, layout=self.layouts[1])
@@ -124,10 +130,7 @@ class Case:
         )  # fmt: skip
         seed = torch.tensor([(self.seed * 0x9E3779B97F4A7C15 + 12345) % (1 << 62)]) if self.dropout else None
         call = replace(call, wants_lse=self.lse, partial=self.partial and self.lse, seed=seed)
-        choice = random.Random(self.seed + 2)
-        for leaf in draw.leaves.values():
-            leaf.requires_grad_(choice.random() < self.wanted)
-        draw.dtype = dtype
+        draw.dtype, draw.wants = dtype, lambda name: False
         up = draw("up", b, h, n, self.v_dim)
         if self.upstream == "expanded":
             up = up[:1, :1, :1, :1].expand_as(up) if up.numel() else up
@@ -168,14 +171,15 @@ class Made:
 class Draws:
     """Leaves by name; the numbers are those of bfloat16, so that every dtype computes with the same."""
 
-    def __init__(self, seed: int, dtype: torch.dtype) -> None:
+    def __init__(self, seed: int, dtype: torch.dtype, wants: Callable[[str], bool]) -> None:
         self.generator = torch.Generator().manual_seed(seed)
         self.dtype = dtype
+        self.wants = wants
         self.leaves: dict[str, Tensor] = {}
 
-    def __call__(self, name: str, *shape: int, layout: str = "contiguous") -> Tensor:
-        values = torch.randn(shape, generator=self.generator, dtype=torch.float64).bfloat16().to(self.dtype)
-        leaf = laid_out(values, layout)
+    def __call__(self, name: str, *shape: int, layout: str = "contiguous", size: float = 1.0) -> Tensor:
+        values = torch.randn(shape, generator=self.generator, dtype=torch.float64) * size
+        leaf = laid_out(values.bfloat16().to(self.dtype), layout).requires_grad_(self.wants(name))
         self.leaves[name] = leaf
         return leaf
 
@@ -346,8 +350,7 @@ def term(name: str, label: str, draw: Draws, g: torch.Generator, case: Case, axe
     reach, axis, own = r.choice(REACHES), r.randrange(axes), r.choice((1, h))
 
     def leaf(what: str, *shape: int, size: float = 1.0) -> Tensor:
-        drawn = draw(f"{label} {what}", *shape)
-        return drawn if size == 1.0 else drawn * size
+        return draw(f"{label} {what}", *shape, size=size)
 
     def mapped() -> T.Map:
         kind = name.split(" by ")[1] if " by " in name else r.choice(("clip", "one-sided"))

@@ -33,6 +33,7 @@ import headway as hw
 from headway import masks as M
 from headway import terms as T
 from headway.coordinates import Coordinates
+from headway.kernels import KERNELS
 from headway.kernels.cpu import _library
 from headway.testing.tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison
 
@@ -113,10 +114,10 @@ def test_a_gradient_is_had_alone(wanted: str) -> None:
     """What wants no gradient has no memory for one, and nothing is written there."""
     for name in TERMS:
         case = Case.drawn(7, 1 << 14, **{**SINGLY, **PLAIN, "terms": (name,), "mask": "causal", "positions": "plain"})
-        made, exact = case.make(torch.float32), case.make(torch.float64)
-        for one in (made, exact):
-            for leaf_name, leaf in one.leaves.items():
-                leaf.requires_grad_(leaf_name == wanted or (wanted == "table" and leaf_name.startswith("0 ")))
+        made, exact = (
+            case.make(dtype, wants=lambda leaf: leaf == wanted or (wanted == "table" and leaf.startswith("0 ")))
+            for dtype in (torch.float32, torch.float64)
+        )
         found, expected = made.results("cpu"), exact.results("reference")
         assert found.keys() == expected.keys()
         for what, value in found.items():
@@ -178,6 +179,140 @@ def test_the_promise_is_kept(name: str, dtype: torch.dtype) -> None:
             comparison.add(value, naive[what].to(value.dtype), exact[what])
     for comparison in comparisons.values():
         comparison.check()
+
+
+def on_this_machine(name: str) -> Any:
+    """Computes with the instruction set of this name, or skips the test."""
+    if name not in _library.isas():
+        pytest.skip(f"{name} is not on this machine")
+    return _library.using(name)
+
+
+@pytest.mark.parametrize("name", _library.ISAS)
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_one_key_hands_the_gradient_on_as_it_is(n: int, name: str) -> None:
+    """However large its score: the backward pass computes the same as the forward pass has summed."""
+    g = torch.Generator().manual_seed(n)
+    for width in (1, 16, 40):
+        q, k, v, up = (torch.randn(2, 3, tokens, width, generator=g) for tokens in (n, 1, 1, n))
+        leaves = [x.requires_grad_() for x in (1000 * q, k, v)]
+        with on_this_machine(name):
+            out = hw.attention(*leaves, kernel="cpu")
+            d_q, d_k, d_v = torch.autograd.grad(out, leaves, up)
+        assert torch.equal(out, v.expand_as(out))
+        torch.testing.assert_close(d_v, up.sum(2, keepdim=True), rtol=0 if n == 1 else 1e-6, atol=0 if n == 1 else 1e-6)
+        assert not d_q.any()
+        assert not d_k.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("n", [1, 2, 4, 5])
+@pytest.mark.parametrize("name", _library.ISAS)
+def test_weights_of_large_scores_sum_to_one_in_both_passes(name: str, n: int, dtype: torch.dtype) -> None:
+    """The gradient of v is Aᵀ·dO: under a dO of ones it sums to the number of queries."""
+    for terms, m in (((), 6), (("clip", "keys with u", "tokens"), 200), ((), 400)):
+        given = {**BASE, "n": n, "m": m, "terms": terms, "mask": "causal", "lse": True}
+        made = Case.drawn(n, **given).make(dtype, torch.float32, lambda leaf: leaf == "v")
+        with on_this_machine(name):
+            out, _ = KERNELS["cpu"].run(replace(made.call, scale=200.0))
+            (found,) = torch.autograd.grad(out, made.leaves["v"], torch.ones_like(out))
+        total = torch.full((given["v_dim"],), 2.0 * n)
+        torch.testing.assert_close(
+            found.float().sum((0, 1, 2)), total, rtol=4e-6 if dtype == torch.float32 else 2e-2, atol=0
+        )
+
+
+@pytest.mark.parametrize("name", _library.ISAS)
+def test_a_weight_below_the_smallest_normal_number_is_nothing(name: str) -> None:
+    q, k = torch.ones(1, 1, 60, 1), torch.tensor([0.0, -80.0, -87.5, -95.0]).view(1, 1, 4, 1)
+    v = torch.diag(torch.full((4,), 1e30)).view(1, 1, 4, 4)
+    with on_this_machine(name):
+        for n in (1, 60):
+            out = hw.attention(q[:, :, :n], k, v, scale=1.0, kernel="cpu")
+            assert (out[..., 2:] == 0).all()
+            torch.testing.assert_close(
+                out[..., 1], torch.full_like(out[..., 1], 1e30 * math.exp(-80)), rtol=1e-5, atol=0
+            )
+
+
+def shared(name: str, p: Tensor) -> T.Term:
+    """A term whose parameter p [2, 5] is one for all rows of the batch."""
+    knots = torch.tensor([-9.0, -2.0, 0.0, 3.0, 12.0])
+    biases: dict[str, Callable[[], T.Bias]] = {
+        "table": lambda: T.Rows(p, T.Clip(-2, 2)),
+        "steps": lambda: T.Rows(p, T.Steps(torch.tensor([-3.5, -1.0, 1.0, 2.0]))),
+        "linear": lambda: T.Linear(p[:, 0], p[:, 1]),
+        "logarithm": lambda: T.Log(p[:, 0], p[:, 1].exp()),
+        "power": lambda: T.Power(p[:, 0], p[:, 1].sigmoid()),
+        "cosines": lambda: T.Cosines(p, torch.tensor([1.0, 0.3, 0.05, 0.01, 3.0])),
+        "piecewise": lambda: T.Piecewise(knots, p),
+        "stretched": lambda: T.Stretched(knots[3:], p[:, :3], p[:, 1:4], p[:1, 4].exp(), p[:1, :1].expand(1, 16)),
+    }
+    if name in biases:
+        return T.DistanceBias(biases[name]())
+    wide = p.repeat(1, 4)[:, :16]
+    return {
+        "dense": lambda: T.DenseBias(wide[None, :, :, None] + wide[None, :, None, :]),
+        "dense for all": lambda: T.DenseBias(wide[:1, None] * wide[1:, :, None]),
+        "dense by column": lambda: T.DenseBias(wide[:1, None, :]),
+        "dense by row": lambda: T.DenseBias(torch.stack([wide, -wide], -1)[None].repeat(1, 1, 1, 8)),
+        "keys": lambda: T.TokenBias(keys=wide[None]),
+        "sink": lambda: T.Sink(p[:, 0]),
+        "temperature": lambda: T.Temperature(p[None, :, :1]),
+        "u": lambda: T.RelativeKeys(T.Rows(torch.eye(5, 16)[None], T.Clip(-2, 2)), query_bias=wide),
+    }[name]()  # type: ignore[no-any-return]
+
+
+SHARED = (
+    "table", "steps", "linear", "logarithm", "power", "cosines", "piecewise", "stretched", "dense", "dense for all",
+    "dense by column", "dense by row", "keys", "sink", "temperature", "u",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("at", ["whole", "floats"])
+@pytest.mark.parametrize("name", SHARED)
+def test_what_cancels_in_a_shared_gradient_leaves_the_rest(name: str, at: str) -> None:
+    """Two rows of the batch have large gradients, each the other's negative: the row between them is what is left."""
+    g = torch.Generator().manual_seed(5)
+    q, k, v, large, small = (torch.randn(1, 2, 16, 16, generator=g) for _ in range(5))
+    large *= 2.0**30
+    parameter = torch.randn(2, 5, generator=g).requires_grad_()
+    positions = torch.arange(16) if at == "whole" else torch.arange(16) * 1.25
+
+    def gradient(up: Tensor, kernel: str, dtype: torch.dtype) -> Tensor:
+        p = parameter.to(dtype)
+        inputs = [x.to(dtype).expand(up.shape[0], -1, -1, -1) for x in (q, k, v)]
+        out = hw.attention(
+            *inputs, terms=(shared(name, p),), q_positions=positions, k_positions=positions, kernel=kernel
+        )
+        return torch.autograd.grad(out, parameter, up.to(dtype))[0]
+
+    expected = gradient(small, "reference", torch.float64)
+    assert expected.abs().max() > 1e-3
+    found = gradient(torch.cat([large, small, -large]), "cpu", torch.float32)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [111, 400])
+def test_gradients_of_a_row_sum_to_nothing_as_naive_ones_do(n: int) -> None:
+    """A bias for all, whose true gradient is 0, and slopes: no units of the largest gradient are granted here."""
+    errors: dict[str, list[list[float]]] = {"one for all": [[], []], "slopes": [[], []]}
+    for draw in range(DRAWS if n > 200 else 4 * DRAWS):
+        g = torch.Generator().manual_seed(draw)
+        q, k, v, up = (torch.randn(1, heads, n, 16, generator=g) for heads in (4, 1, 1, 4))
+        slope = torch.rand(4, generator=g) / 10
+        found = []
+        for kernel, dtype in (("cpu", torch.float32), ("reference", torch.float32), ("reference", torch.float64)):
+            leaves = [torch.zeros(1, 1, 1, 1, dtype=dtype).requires_grad_(), slope.to(dtype).requires_grad_()]
+            terms = (T.DenseBias(leaves[0]), T.DistanceBias(T.Linear(leaves[1], leaves[1])))
+            out = hw.attention(*(x.to(dtype) for x in (q, k, v)), terms=terms, kernel=kernel)
+            found.append(torch.autograd.grad(out, leaves, up.to(dtype)))
+        for what, ours, naive, exact in zip(errors, *found, strict=True):
+            for side, value in zip(errors[what], (ours, naive), strict=True):
+                side += (value.double() - exact).abs().flatten().tolist()
+    for what, (ours_, naive_) in errors.items():
+        ratio = sum(ours_) / sum(naive_)
+        assert ratio < (1.25 if n < 192 else 2), f"{what}: {ratio:.2f} times naive's"
 
 
 # Forms, pair by pair -------------------------------------------------------------------------------------------------

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,7 +58,8 @@ def library_path() -> str:
 def test_only_our_names_are_exported() -> None:
     lines = tool("nm", "-D", "--defined-only", library_path()).splitlines()
     names = {line.split()[-1].split("@")[0] for line in lines}
-    assert names == {"hw_attention", "hw_isa_available", "hw_rms_norm", "hw_roof", "hw_turn", "hw_use_pool"}
+    ours = ("attention", "has_pool", "isa_available", "rms_norm", "roof", "turn", "use_pool", "version")
+    assert names == {f"hw_{name}" for name in ours}
 
 
 @built
@@ -131,7 +134,10 @@ def test_without_torchs_pool_it_says_so_and_runs(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(_library, "_suffix", lambda: ".nowhere")
     address, note = _library._torch_pool()
     assert address is None
-    assert note == f"torch_parallel_for not found in torch {torch.__version__}: runs on one thread"
+    assert note == f"torch_parallel_for not found in torch {torch.__version__}"
+    monkeypatch.setattr(_library, "_library", _library.load()._replace(no_pool=note))
+    monkeypatch.setattr(_library.load().c, "hw_has_pool", lambda: 0)
+    assert _library.note() == f"starts its threads anew in each call: {note}"
 
 
 @built
@@ -139,7 +145,8 @@ def test_torchs_pool_is_found() -> None:
     address, note = _library._torch_pool()
     assert address
     assert not note
-    assert not _library.load().note
+    assert not _library.load().no_pool
+    assert not _library.note()
 
 
 @built
@@ -163,6 +170,38 @@ def test_codes_become_errors(monkeypatch: pytest.MonkeyPatch, code: int, error: 
 def test_words_that_are_no_call_are_refused(words: list[int]) -> None:
     with pytest.raises(HeadwayError, match="word 0 of a call"):
         _library.run(words)
+
+
+OLDER = "int64_t hw_attention() { return 0; }"
+OTHER = OLDER + " int64_t hw_version() { return 1000; }"
+
+
+@pytest.mark.parametrize(("source", "version"), [(OLDER, 2), (OTHER, 1000)], ids=["older", "another"])
+def test_one_of_another_version_is_not_called(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str, version: int
+) -> None:
+    """What its words mean is not what these mean."""
+    path, code = tmp_path / "stale.so", tmp_path / "stale.c"
+    code.write_text("#include <stdint.h>\n" + source)
+    tool("cc", "-shared", "-fPIC", "-o", str(path), str(code))
+    monkeypatch.setenv("HEADWAY_LIBRARY", str(path))
+    monkeypatch.setattr(_library, "_library", None)
+    x = torch.randn(1, 2, 5, 8)
+    explanation = hw.explain(x, x, x)
+    assert explanation.reasons["cpu"] == [
+        f"its C++ library {path} belongs to another version of headway (its interface is version {version}, not "
+        f"{_library.VERSION}): build it again with `make native`, or reinstall headway"
+    ]
+    assert explanation.kernel != "cpu"
+    with pytest.raises(HeadwayError, match=r"cannot run: its C\+\+ library .* belongs to another version"):
+        _library.turn([1])
+
+
+@built
+def test_the_version_is_the_one_of_the_sources() -> None:
+    header = Path(_library.__file__).with_name("csrc") / "call.h"
+    assert f"VERSION = {_library.VERSION}," in header.read_text()
+    assert _library.load().c.hw_version() == _library.VERSION
 
 
 # Instruction sets ----------------------------------------------------------------------------------------------------
@@ -282,7 +321,8 @@ def test_the_pool_is_used_and_every_item_is_done_without_it(give_pool: Callable[
         assert done == 3 * _library.roof(_library.FLOAT32, 1, 32)
         assert uses == [3], "one worker needs no pool"
     _library.load().c.hw_use_pool(None)
-    assert _library.roof(_library.FLOAT32, 3, 32) == _library.roof(_library.FLOAT32, 1, 32)
+    assert _library.note()
+    assert _library.roof(_library.FLOAT32, 3, 32) == 3 * _library.roof(_library.FLOAT32, 1, 32)
 
 
 @built
@@ -318,8 +358,58 @@ def test_results_do_not_depend_on_the_pool(give_pool: Callable[[Any], list[int]]
     assert all(torch.equal(a, b) for a, b in zip(alone, spread, strict=True))
 
 
+@contextmanager
+def rounding(how: str) -> Iterator[None]:
+    """Inside, this thread takes the smallest numbers for 0, or rounds upward."""
+    libm = ctypes.CDLL("libm.so.6")
+    torch.set_flush_denormal(how == "flushes")
+    libm.fesetround(0x800 if how == "rounds upward" else 0)  # FE_UPWARD of x86-64
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+        libm.fesetround(0)
+
+
+@built
+@with_kernel
+@pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="needs fenv.h of x86-64")
+@pytest.mark.parametrize("name", _library.ISAS)
+@pytest.mark.parametrize("pool", ["torch's", "none"])
+@pytest.mark.parametrize("how", ["flushes", "rounds upward"])
+def test_every_thread_rounds_as_the_caller_does(how: str, pool: str, name: str) -> None:
+    """torch.set_flush_denormal and fesetround are for one thread: its workers follow it, and forget it again."""
+    if name not in _library.isas():
+        pytest.skip(f"{name} is not on this machine")
+    draw = torch.Generator().manual_seed(0)
+    q, k, v, up = (torch.randn(2, 4, 300, 16, generator=draw) for _ in range(4))
+    v *= 1e-38  # so that outputs and gradients are among the smallest numbers
+    many = torch.rand(1 << 20, generator=draw) * 1e-38
+
+    def results(threads: int, how: str) -> list[torch.Tensor]:
+        torch.set_num_threads(threads)
+        leaves = [x.clone().requires_grad_() for x in (3 * q, k, v)]
+        with _library.using(name), rounding(how):
+            out = hw.attention(*leaves, kernel="cpu")
+            return [out, *torch.autograd.grad(out, leaves, up)]
+
+    before = torch.get_num_threads()
+    try:
+        if pool == "none":
+            _library.load().c.hw_use_pool(None)
+        plain, elsewhere = results(1, "as ever"), many / 3
+        alone, spread = results(1, how), results(2, how)
+        assert all(map(torch.equal, alone, spread))
+        assert not torch.equal(alone[0], plain[0])
+        assert torch.equal(many / 3, elsewhere)  # torch's threads round as before
+        assert all(map(torch.equal, plain, results(2, "as ever")))
+    finally:
+        _library.load().c.hw_use_pool(_library._torch_pool()[0])
+        torch.set_num_threads(before)
+
+
 FORK = """
-import os, signal, torch
+import os, resource, signal, torch
 import headway as hw
 from headway.kernels import KERNELS
 from headway.kernels.cpu import _library
@@ -336,10 +426,16 @@ def work():
 
 if LOADED_BEFORE:
     work()
+said = str(hw.explain(q, q, q, kernel="cpu"))
+assert "forked" not in said
 child = os.fork()
 if child == 0:
     signal.alarm(30)  # one that hangs does not stay behind
     work()
+    assert "starts its threads anew in each call: a forked process" in str(hw.explain(q, q, q, kernel="cpu"))
+    _library.roof(_library.FLOAT32, 2, 1 << 22)  # of which another thread does half
+    own, everybody = (sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_THREAD, resource.RUSAGE_SELF))
+    assert everybody > 1.2 * own, (own, everybody)
     os._exit(7)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 work()
@@ -351,6 +447,6 @@ print("both are well")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("before", [True, False], ids=["loaded before", "loaded in the child"])
 def test_a_call_after_a_fork_returns(before: bool) -> None:
-    """torch's pool hangs in a child of a process that has used two threads: the library leaves it alone there."""
+    """torch's pool hangs in a child of a process that has used two threads: the library starts its own there."""
     done = script(FORK.replace("LOADED_BEFORE", str(before)))
     assert done.stdout == "both are well\n", done.stderr

@@ -321,3 +321,31 @@ def test_words_that_are_wrong_are_refused(call: Callable[[array[int]], None], wo
     words[word] = value
     with pytest.raises(HeadwayError, match=f"word {word} of a call"):
         call(words)
+
+
+@dtypes
+@pytest.mark.parametrize("odd", ["x", "weight", "cos"])
+def test_tensors_at_odd_addresses_are_left_to_torch(dtype: torch.dtype, odd: str) -> None:
+    def move(x: Tensor) -> Tensor:
+        kept = bytearray([0, *x.flatten().view(torch.uint8).tolist()])
+        return torch.frombuffer(kept, dtype=x.dtype, offset=1).view(x.shape)
+
+    x, weight = torch.randn(1, 2, 3, 8).to(dtype), torch.rand(8).to(dtype)
+    cos, sin = angles(1, 1, 3, 4)
+    assert rms_norm(x, weight, 1e-5) is not None
+    assert turn(x, cos, sin, "half") is not None
+    x, weight, cos = (move(y) if name == odd else y for name, y in (("x", x), ("weight", weight), ("cos", cos)))
+    assert (rms_norm(x, weight, 1e-5) is None) == (odd != "cos")
+    assert (turn(x, cos, sin, "half") is None) == (odd != "weight")
+
+
+@pytest.mark.parametrize("word", [2, 6, 16, 20])
+def test_an_address_that_is_missing_is_a_word_that_is_wrong(word: int) -> None:
+    """x, out, cos and sin of csrc/tokens.h."""
+    y, (cos, sin) = torch.randn(1, 1, 2, 8), angles(1, 1, 2, 4)
+    row = [1, 0, y.data_ptr(), 16, 16, 8, y.data_ptr(), 16, 16, 8, 1, 1, 2, 8, 4, 0]
+    row += [cos.data_ptr(), 0, 0, 4, sin.data_ptr(), 0, 0, 4]
+    _library.turn(list(row))
+    row[word] = 0
+    with pytest.raises(HeadwayError, match=f"word {word} "):
+        _library.turn(row)

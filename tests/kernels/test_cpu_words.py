@@ -71,7 +71,7 @@ class Reader:
 def read(words: Any) -> tuple[Call, dict[str, Any]]:
     """The call that the words say, with a dense mask, and what is to be filled."""
     r = Reader(words)
-    assert r.word() == 2
+    assert r.word() == _library.VERSION
     backward, threads, dtype = r.word(), r.word(), r.word()
     assert threads == torch.get_num_threads()
     b, h, kv, n, m, d, dv = (r.word() for _ in range(7))
@@ -325,6 +325,60 @@ def test_a_tensor_that_is_negated_lazily(calls: list[int]) -> None:
     bias = T.DenseBias(torch.randn(2, 5, 5, dtype=torch.complex64).conj().imag)
     found, expected = (hw.attention(q, k, v, terms=(bias,), kernel=name) for name in ("cpu", "reference"))
     torch.testing.assert_close(found, expected)
+
+
+def misplaced(x: Tensor) -> Tensor:
+    """The same numbers at an address that is no multiple of their size, as a view of a file's bytes may have it."""
+    at, kept = max(1, x.itemsize // 2), x.contiguous().flatten().view(torch.uint8).tolist()
+    moved = torch.frombuffer(bytearray([0] * at + kept), dtype=x.dtype, offset=at).view(x.shape)
+    assert moved.data_ptr() % x.itemsize
+    return moved
+
+
+def test_tensors_at_odd_addresses(calls: list[int]) -> None:
+    """q, k, v, positions, masks, terms and the gradient that comes from above; some of them expanded."""
+    g = torch.Generator().manual_seed(3)
+    drawn = [torch.randn(shape, generator=g) for shape in ((2, 4, 5, 8), (2, 2, 7, 8), (1, 2, 7, 8), (2, 4, 5, 8))]
+    drawn += [torch.randn(shape, generator=g) for shape in ((1, 9), (4, 9, 8), (4,), (1, 1, 5, 7), (2, 1, 7), (4,))]
+    knots = torch.tensor([-3.0, 0.0, 2.0], dtype=torch.float64)
+    places = torch.arange(7)
+    results = []
+    for move in (misplaced, lambda x: x):
+        made = [move(x) for x in drawn]
+        q, k, v, up, table, keys, slopes, dense, token, sink = (
+            x.requires_grad_(number != 3) for number, x in enumerate(made)
+        )
+        at = move(places)
+        terms = (
+            T.DistanceBias(T.Rows(table, T.Steps(move(torch.linspace(-3, 3, 8))))),
+            T.RelativeKeys(T.Rows(keys, T.Clip(-4, 4))),
+            T.DistanceBias(T.Linear(slopes, slopes)),
+            T.DistanceBias(T.Piecewise(move(knots), keys[:, :3, 0])),
+            T.DenseBias(dense),
+            T.TokenBias(keys=token),
+        )
+        out = hw.attention(
+            q,
+            k,
+            v.expand(2, 2, 7, 8),
+            terms=terms,
+            sink=sink,
+            mask=M.Documents(move(places // 4), move(places[2:] // 4)),
+            q_positions=at[2:],
+            k_positions=at,
+            kernel="cpu",
+        )
+        leaves = [x for x in made if x.requires_grad]
+        results.append([out, *torch.autograd.grad(out, leaves, up)])
+    assert all(map(torch.equal, *results))
+    assert all(x.any() for x in results[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_halves_at_odd_addresses(dtype: torch.dtype, calls: list[int]) -> None:
+    x = torch.randn(1, 2, 5, 8).to(dtype)
+    found, expected = (hw.attention(y, y, y, kernel="cpu") for y in (misplaced(x), x))
+    assert torch.equal(found, expected)
 
 
 def test_dtypes_that_differ_are_computed_in_float32(calls: list[int]) -> None:

@@ -25,6 +25,10 @@ class Kernel(ABC):
         """Why ``auto`` leaves a call that this kernel could run to a later one; None where it does not."""
         return None
 
+    def note(self) -> str:
+        """What is less here than it could be, for ``explain``; empty where nothing is."""
+        return ""
+
     @abstractmethod
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
         """out [batch, heads, n, v's head_dim] in q's dtype, and the log-sum-exp [batch, heads, n] if it was wanted."""

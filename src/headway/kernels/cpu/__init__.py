@@ -21,7 +21,7 @@ from .._problem import Call, Problem, without_tables
 from . import _library
 from ._forms import reasons_against
 from ._lower import Lowered, lower
-from ._words import ABSENT, DTYPES, VERSION, Words, real
+from ._words import ABSENT, DTYPES, Words, real
 
 ORDINARY = frozenset({Tensor, torch.nn.Parameter})
 """Classes of tensors that have memory behind them and leave operations alone."""
@@ -34,7 +34,7 @@ def _begin(call: Call, lowered: Lowered, backward: bool) -> Words:
     if call.dropout and call.seed is not None:
         drop_below, keep_scale, seed = int(call.dropout * 2**32), 1 / (1 - call.dropout), int(call.seed)
     words = Words(call.q_coordinates, call.k_coordinates, backward)
-    words.row += (VERSION, int(backward), torch.get_num_threads(), DTYPES[q.dtype][0], *q.shape[:2])
+    words.row += (_library.VERSION, int(backward), torch.get_num_threads(), DTYPES[q.dtype][0], *q.shape[:2])
     words.row += (v.shape[1], q.shape[2], v.shape[2], q.shape[3], v.shape[3])
     words.row += (real(call.scale), drop_below, real(keep_scale), seed, int(call.partial))
     words.tensor(q)
@@ -130,7 +130,9 @@ def _through_lowering(words: Words, leaves: list[Tensor]) -> list[Tensor]:
     lowered, upstream = [], []
     for x, gradient in words.found:
         if gradient.shape != x.shape:
-            gradient = gradient.sum_to_size(x.shape)
+            gradient = gradient.double().sum_to_size(x.shape)  # its parts may cancel
+        if gradient.dtype != x.dtype:
+            gradient = gradient.to(x.dtype)
         if x.is_leaf:
             sums[id(x)] = sums[id(x)] + gradient if id(x) in sums else gradient
         else:
@@ -211,6 +213,9 @@ class CpuKernel(Kernel):
             return None
         small = p.n > FEW and p.batch * p.heads * p.n * p.m * p.head_dim < SMALL
         return "left to torch's SDPA, which takes less to start" if small else None
+
+    def note(self) -> str:
+        return _library.note()
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
         opaque = as_operator((call.q, call.k, call.v))

@@ -25,6 +25,9 @@ FLOAT32, BFLOAT16 = 0, 1
 
 OUT_OF_MEMORY, NO_SUCH_ISA = -1, -2
 
+VERSION = 3
+"""Of the words that pass the C interface: csrc/call.h's."""
+
 
 class Library(NamedTuple):
     """What was loaded, or why nothing was."""
@@ -33,8 +36,8 @@ class Library(NamedTuple):
     """The functions of the C interface; None where there is no library."""
     why_not: str
     """Why there is no library; empty where there is one."""
-    note: str = ""
-    """What is less than it could be; empty where all is there."""
+    no_pool: str = ""
+    """Why torch's threads are not used; empty where they are."""
     isas: tuple[str, ...] = ()
     """The instruction sets that this machine has, the best first."""
     isa: int = 0
@@ -60,6 +63,15 @@ def load() -> Library:
 def why_not() -> str | None:
     """Why there is no library, in words for whoever asked for the kernel; None where there is one."""
     return load().why_not or None
+
+
+def note() -> str:
+    """What is less than it could be, in words for whoever asked; empty where all is there."""
+    library = load()
+    if library.c is None or library.c.hw_has_pool():
+        return ""
+    reason = library.no_pool or "a forked process does not have torch's threads"
+    return f"starts its threads anew in each call: {reason}"
 
 
 def isas() -> tuple[str, ...]:
@@ -149,24 +161,38 @@ def _load() -> Library:
             None, "the package was installed without its C++ library: install a C++ compiler and reinstall headway"
         )
     try:
-        c = _declare(ctypes.CDLL(str(path)))
+        c = ctypes.CDLL(str(path))
+        version = _version(c)
+        if version != VERSION:
+            return Library(
+                None,
+                f"its C++ library {path} belongs to another version of headway (its interface is version {version}, "
+                f"not {VERSION}): build it again with `make native`, or reinstall headway",
+            )
+        _declare(c)
     except (OSError, AttributeError) as error:
         return Library(None, f"its C++ library could not be loaded: {error}")
     there = tuple(name for number, name in reversed([*enumerate(ISAS)]) if c.hw_isa_available(number))
     chosen = os.environ.get("HEADWAY_ISA")
     number = _number(chosen, there, "HEADWAY_ISA") if chosen else ISAS.index(there[0])
-    pool, note = _torch_pool()
+    pool, no_pool = _torch_pool()
     # A process forked before the library was loaded does not have its parent's threads either.
     if os.getpid() == _process:
         c.hw_use_pool(pool)
-    return Library(c, "", note, there, number)
+    return Library(c, "", no_pool, there, number)
 
 
 def _suffix() -> str:
     return {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
 
 
-def _declare(c: ctypes.CDLL) -> ctypes.CDLL:
+def _version(c: ctypes.CDLL) -> int:
+    """The version of a library's C interface; those before 3 do not say theirs."""
+    c.hw_attention  # noqa: B018 (raises where it is another library altogether)
+    return int(c.hw_version()) if hasattr(c, "hw_version") else 2
+
+
+def _declare(c: ctypes.CDLL) -> None:
     i64, pointer = ctypes.c_int64, ctypes.c_void_p
     for name, result, arguments in (
         ("hw_attention", i64, [pointer, i64, i64]),
@@ -174,11 +200,11 @@ def _declare(c: ctypes.CDLL) -> ctypes.CDLL:
         ("hw_turn", i64, [pointer, i64, i64]),
         ("hw_isa_available", i64, [i64]),
         ("hw_use_pool", None, [pointer]),
+        ("hw_has_pool", i64, []),
         ("hw_roof", i64, [i64, i64, i64, i64, pointer]),
     ):
         function = getattr(c, name)
         function.restype, function.argtypes = result, arguments
-    return c
 
 
 def _number(name: str, there: tuple[str, ...], argument: str) -> int:
@@ -197,4 +223,4 @@ def _torch_pool() -> tuple[int | None, str]:
             return ctypes.cast(loaded.torch_parallel_for, ctypes.c_void_p).value, ""
         except (OSError, AttributeError):
             continue
-    return None, f"torch_parallel_for not found in torch {torch.__version__}: runs on one thread"
+    return None, f"torch_parallel_for not found in torch {torch.__version__}"

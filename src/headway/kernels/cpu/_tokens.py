@@ -109,6 +109,8 @@ def _fits(x: Tensor, *others: Tensor) -> bool:
     every = (x, *others)
     if as_operator(every) or forward_mode() or any(other.device.type != "cpu" for other in others):
         return False
+    if any(one.data_ptr() % one.itemsize for one in every):
+        return False
     return _library.why_not() is None
 
 

@@ -34,7 +34,6 @@ from ...terms import (
     TokenBias,
 )
 
-VERSION = 2
 MOST_TERMS, MOST_MAPS, MOST_NODES, MOST_DEPTH = 32, 4, 64, 16
 MOST_AXES, MOST_WIDTH, MOST_KNOTS, MOST_WAVES, MOST_CLASSES = 1 << 20, 1 << 16, 1 << 20, 1 << 16, 1 << 15
 DTYPES = {
@@ -92,19 +91,12 @@ class Words:
         """A tensor as it lies in memory; trailing dimensions that it does not have do not count."""
         if x is None:
             self.row += ABSENT
-            return
-        if x.is_neg():
-            x = x.resolve_neg()
-        self._tensor(x, x.stride())
+        else:
+            self._tensor(x)
 
     def broadcast(self, x: Tensor, missing: int = 0) -> None:
         """The same with dimensions of one taken for any size, and ``missing`` ones before the first likewise."""
-        if x.is_neg():
-            x = x.resolve_neg()
-        strides = x.stride()
-        if 1 in x.shape:
-            strides = tuple([0 if size == 1 else step for size, step in zip(x.shape, strides, strict=True)])
-        self._tensor(x, ABSENT[:missing] + strides if missing else strides)
+        self._tensor(x, True, missing)
 
     def pair(self, x: Tensor, y: Tensor) -> None:
         """Both of them by ``broadcast``; in self-attention they are one."""
@@ -115,12 +107,23 @@ class Words:
         else:
             self.broadcast(y)
 
-    def _tensor(self, x: Tensor, strides: Any) -> None:
+    def _tensor(self, x: Tensor, broadcast: bool = False, missing: int = 0) -> None:
         if not x.is_cpu:
             raise HeadwayError(f"q is on the CPU but another tensor of the call on {x.device}: move it there")
+        if x.is_neg():
+            x = x.resolve_neg()
         number, item = DTYPES[x.dtype]
+        address: Any = x.data_ptr()
+        if address % item:  # a view of bytes may begin anywhere; processors want numbers at multiples of their size
+            x = x.clone()
+            address = x.data_ptr()
         left: Any = x.untyped_storage().nbytes() - x.storage_offset() * item
-        self.row += (x.data_ptr(), left, number, *strides, *ABSENT[len(strides) : 4])
+        strides: Any = x.stride()
+        if broadcast and 1 in x.shape:
+            strides = tuple([0 if size == 1 else step for size, step in zip(x.shape, strides, strict=True)])
+        if missing:
+            strides = ABSENT[:missing] + strides
+        self.row += (address, left, number, *strides, *ABSENT[len(strides) : 4])
         self.held.append(x)
 
     def fresh(self, x: Tensor) -> None:
@@ -253,16 +256,17 @@ class Words:
                 self.row.append(TEMPERATURE)
                 self.parameter(term.factor, batch, heads, n)
             else:
-                self.dense_bias(term)
+                self.dense_bias(term, batch, heads, n, m)
 
-    def dense_bias(self, term: DenseBias) -> None:
+    def dense_bias(self, term: DenseBias, *shape: int) -> None:
         self.row.append(DENSE)
         values = term.values
         assert isinstance(values, Tensor)
         values = values.float()
         self.broadcast(values, 4 - values.ndim)
         if self.backward and values.requires_grad:  # summed by the kernel: by head and row it could be n·m·batch·heads
-            gradient = torch.zeros(values.shape, device=values.device)
+            shared = (1,) * (4 - values.ndim) + values.shape != shape  # by pairs whose parts may cancel
+            gradient = torch.zeros(values.shape, dtype=torch.float64 if shared else torch.float32)
             self.found.append((values, gradient))
             self.broadcast(gradient, 4 - values.ndim)
         else:

@@ -52,7 +52,8 @@ struct Attention {
     Tasks<T, Words> tasks;
     Memory memory;
     Worker* workers = nullptr;
-    bool few = false;                    // queries: the keys are shared out in parts of part_blocks blocks
+    bool few = false;                    // queries: their scores are dot products with the keys as they lie in memory
+    bool unpacked = false;               // few queries forward: the keys are shared out in parts of part_blocks blocks
     i64 parts = 1, part_blocks = 1;
     float* part_sums = nullptr;          // [batch·heads][parts][n][largest score, sum, output]
     bool early = false;     // the rate is multiplied into q
@@ -77,7 +78,7 @@ struct Attention {
         on_huge_pages(c.dk, item, c.batch, c.kv_heads, c.m, c.d);
         on_huge_pages(c.dv_, item, c.batch, c.kv_heads, c.m, c.dv);
         terms.set_up();
-        if (!few) plan.look();
+        if (!unpacked) plan.look();
         run_stages();
         if (plan.spoiled()) {
             plan.hide_unseen();
@@ -95,9 +96,9 @@ struct Attention {
         auto add = [&](i64 items, hw_task task, void* context) {
             if (items) stages[count++] = {items, task, context, 0, 0};
         };
-        if (!few && !plan.own) add(plan.packs(), plan.pack_item, &plan);
+        if (!unpacked && !plan.own) add(plan.packs(), plan.pack_item, &plan);
         add(terms.preparations(), terms.prepare_item, &terms);
-        if (few) {
+        if (unpacked) {
             add(heads * parts, task<&Attention::attend_part>, this);
             add(heads, task<&Attention::join>, this);
         } else if (plan.own) {
@@ -125,20 +126,21 @@ struct Attention {
 
     // The keys of few queries come in parts whose number depends on sizes alone.
     void share_out() {
-        few = !c.backward && c.n > 0 && c.n <= FEW;
+        few = c.n > 0 && c.n <= FEW;
+        unpacked = few && !c.backward;
         const i64 heads = most(1, c.batch * c.heads);
         straight = !c.backward && Words::PER_WORD > 1 && !few && !values && !c.drop_below;
         part_blocks = most(2, (plan.key_blocks * heads + 63) / 64);
         parts = most(1, (plan.key_blocks + part_blocks - 1) / part_blocks);
-        if (few)
+        if (unpacked)
             plan.workers = hw_workers(c.threads, heads * parts);
         else
             plan.share_out(!tasks.together);
     }
 
     void lay_out() {
-        if (!few) plan.lay_out(memory);
-        if (few) part_sums = memory.take<float>(c.batch * c.heads * parts * c.n * (plan.dvp + 2));
+        if (!unpacked) plan.lay_out(memory);
+        if (unpacked) part_sums = memory.take<float>(c.batch * c.heads * parts * c.n * (plan.dvp + 2));
         terms.lay_out(memory, tasks.count);
         if (c.backward) tasks.lay_out(memory);
         Worker* found = memory.take<Worker>(plan.workers);
@@ -269,7 +271,7 @@ struct Attention {
     Tile block(const Worker& w, i64 head, i64 number) const {
         Tile t = {};
         t.b = head / c.heads, t.h = head % c.heads, t.i0 = number * MB, t.rows = least(MB, c.n - t.i0);
-        if (!few) t.packed = plan.packed + (plan.own ? number_of(w) : plan.head_of(t.b, t.h));
+        if (!unpacked) t.packed = plan.packed + (plan.own ? number_of(w) : plan.head_of(t.b, t.h));
         return t;
     }
 
@@ -290,9 +292,9 @@ struct Attention {
         terms.begin(w.terms, t, w.rate, nullptr, nullptr);
     }
 
-    // the keys low … high − 1 (of few queries whole blocks): w.out, w.highest and w.total of the rows of a block
+    // the keys low … high − 1 (unpacked ones whole blocks): w.out, w.highest and w.total of the rows of a block
     void sweep(Worker& w, Tile t, i64 low, i64 high) const {
-        const i64 dvp = plan.dvp, step = few ? NB : NR;
+        const i64 dvp = plan.dvp, step = unpacked ? NB : NR;
         low = most(low, w.ranges.low / step * step), high = least(high, w.ranges.high);
         for (i64 j0 = low; j0 < high; j0 += NB) {
             Cover seen;
@@ -301,7 +303,7 @@ struct Attention {
             soften(w, t);
             if (c.drop_below) drop(w, t);
             if (values) terms.add_values(w.terms, t, w.score, 0);
-            if (few) {
+            if (unpacked) {
                 gather_few(w, t);
                 continue;
             }
@@ -444,7 +446,8 @@ struct Attention {
         finish(w, t);
     }
 
-    // q·kᵀ of a tile, each key read once where it lies
+    // q·kᵀ of a tile, each key read once where it lies. In both passes: the weights that the backward pass computes again
+    // are divided by the sum of those of the forward pass, and large scores differ too much by the order of a sum.
     void multiply_few(Worker& w, const Tile& t) const {
         typedef typename T::type type;
         const i64 h = t.h / plan.group, step = W * Words::PER_WORD;
@@ -537,6 +540,7 @@ struct Attention {
         float *const dk = tasks.dk ? tasks.dk + task * plan.mp * dp : nullptr;
         float* const dv = tasks.dv ? tasks.dv + task * plan.mp * dvp : nullptr;
         const bool wants_dq = c.dq.there() || terms.moves_queries;
+        const bool alone = w.ranges.high - w.ranges.low / NR * NR <= NB;
         for (i64 j0 = w.ranges.low / NR * NR; j0 < w.ranges.high; j0 += NB) {
             Cover seen;
             if (!reaches(w, t, j0, seen)) continue;
@@ -544,7 +548,7 @@ struct Attention {
             scores(w, t, seen, task);
             multiply<Words>(w.spans, t, plan.vw, g, dvp, t.packed->v_panels, w.d_score);
             if (values) terms.add_value_products(w.terms, t, w.d_score, task);
-            weigh(w, t, end);
+            weigh(w, t, end, alone);
             tasks.touch(task, j0 + t.c0, j0 + end);
             if (dv) {
                 const float* weights = as_pairs<Words>(w.score + t.c0, LD, t.rows, keys, w.pairs, LD);
@@ -607,28 +611,37 @@ struct Attention {
     }
 
     // scores to weights (dropped ones 0), gradients of weights to gradients of scores; 0 around them
-    void weigh(Worker& w, const Tile& t, i64 end) const {
+    //
+    // alone: all keys of these queries are in the tile. Then what gradients lean on is summed of the very products that
+    // they are differences to, and a row's gradients cancel as they should; Σ dO·O is rounded apart from them.
+    void weigh(Worker& w, const Tile& t, i64 end, bool alone) const {
         const uint32_t key = c.drop_below ? lane_key(t) : 0;
         if (c.drop_below) load_keys(w, t, end);
         for (i64 r = 0; r < t.rows; r++) {
             float *score = w.score + r * LD, *grad = w.d_score + r * LD;
-            const float highest = w.highest[r], share = w.total[r], lean = w.lean[r];
+            const float highest = w.highest[r], share = w.total[r];
+            float lean = w.lean[r];
             const i64 from = w.spans.from[r], to = w.spans.to[r];
             if (w.late[0])
                 for (i64 x = from; x < to; x += W) store(score + x, load(score + x) + load(w.late[r] + x - t.c0));
-            if (c.drop_below) {
-                const uint32_t row = scramble(key + (uint32_t)*c.q_index.template at<i64>(t.b, t.i0 + r));
+            const uint32_t row = c.drop_below ? scramble(key + (uint32_t)*c.q_index.template at<i64>(t.b, t.i0 + r)) : 0;
+            for (i64 x = from; x < to; x += W) store(score + x, exp_of<DEGREE>(load(score + x) - highest) * share);
+            if (alone) {
+                vf sums = {};
                 for (i64 x = from; x < to; x += W) {
-                    vf weight = exp_of<DEGREE>(load(score + x) - highest) * share, keep = kept(row, w.keys + x);
+                    const vf d_weight = c.drop_below ? load(grad + x) * kept(row, w.keys + x) : load(grad + x);
+                    sums += load(score + x) * d_weight;
+                }
+                lean = sum(sums) - w.d_lse[r];
+            }
+            if (c.drop_below) {
+                for (i64 x = from; x < to; x += W) {
+                    vf weight = load(score + x), keep = kept(row, w.keys + x);
                     store(score + x, weight * keep);
                     store(grad + x, weight * (load(grad + x) * keep - lean));
                 }
             } else {
-                for (i64 x = from; x < to; x += W) {
-                    vf weight = exp_of<DEGREE>(load(score + x) - highest) * share;
-                    store(score + x, weight);
-                    store(grad + x, weight * (load(grad + x) - lean));
-                }
+                for (i64 x = from; x < to; x += W) store(grad + x, load(score + x) * (load(grad + x) - lean));
             }
             if (w.single[r])  // its score moves nothing but the log-sum-exp: no difference of rounded products here
                 for (i64 x = from; x < to; x += W)

@@ -10,7 +10,9 @@ namespace {  // every instruction set has its own
 
 typedef int64_t i64;
 
-enum { VERSION = 2, MOST_TERMS = 32, MOST_MAPS = 4, MOST_NODES = 64 };
+// VERSION: of all words that pass this interface, tokens.h's too. The library says it (hw_version), and Python refuses
+// one of another version.
+enum { VERSION = 3, MOST_TERMS = 32, MOST_MAPS = 4, MOST_NODES = 64 };
 enum Dtype { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT64 = 3, INT64 = 4, BOOL = 5 };
 enum Kind {
     TEMPERATURE = 1,
@@ -179,7 +181,8 @@ class Reader {
         } else if (t.kind == TOKEN_KEYS) {
             t.values = tensor(f32, true, B, H, m), t.values_grad = tensor(f32, false, B, H, m);
         } else if (t.kind == DENSE) {
-            t.values = tensor(f32, true, B, H, n, m), t.values_grad = tensor(f32, false, B, H, n, m);
+            t.values = tensor(f32, true, B, H, n, m);
+            t.values_grad = tensor(f32 | (i64)1 << FLOAT64, false, B, H, n, m);
         } else if (t.kind == SINK) {
             t.values = tensor(f32, true, H), t.values_grad = tensor(f32, false, H);
         } else if (t.kind == SOFT_CAP) {

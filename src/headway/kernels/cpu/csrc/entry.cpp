@@ -5,7 +5,9 @@
 #include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
+#include "call.h"
 #include "pool.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -91,14 +93,36 @@ __attribute__((constructor)) void at_load() {
     pthread_atfork(NULL, NULL, in_child);
 }
 
-// A fork copies only the thread that called it: the threads of the pool are not there to answer.
+// A fork copies only the thread that called it: the threads of the pool are not there, and who asks it waits for ever.
 parallel_for usable_pool() {
     return __atomic_load_n(&forked, __ATOMIC_RELAXED) ? NULL : __atomic_load_n(&pool, __ATOMIC_ACQUIRE);
 }
 
+// How this thread rounds, and whether it takes the smallest numbers for 0 (torch.set_flush_denormal): each thread has its
+// own. No result may depend on which thread computes it, so a worker computes as the caller does.
+#if defined(__x86_64__)
+typedef unsigned Rounding;
+const Rounding SETTINGS = ~0x3fu;  // the others are flags of what has happened
+Rounding rounding() { return __builtin_ia32_stmxcsr() & SETTINGS; }
+void set_rounding(Rounding x) { __builtin_ia32_ldmxcsr(x | (__builtin_ia32_stmxcsr() & ~SETTINGS)); }
+#elif defined(__aarch64__)
+typedef uint64_t Rounding;
+Rounding rounding() {
+    Rounding x;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(x));
+    return x;
+}
+void set_rounding(Rounding x) { __asm__ volatile("msr fpcr, %0" : : "r"(x)); }
+#else
+typedef int Rounding;
+Rounding rounding() { return 0; }
+void set_rounding(Rounding) {}
+#endif
+
 struct Job {
     hw_stage* stages;
     int64_t count;
+    Rounding rounding;
 };
 
 // Items are taken by workers that run, so that one who waits for them waits for a thread at work.
@@ -111,7 +135,11 @@ void wait_for(const hw_stage& stage) {
     }
 }
 
-void work(const Job* job, int64_t worker) {
+struct Crew;
+void grow(Crew& crew);
+
+// crew: grows after each item, or null
+void work(const Job* job, int64_t worker, Crew* crew = NULL) {
     for (int64_t i = 0; i < job->count; i++) {
         hw_stage& stage = job->stages[i];
         for (;;) {
@@ -119,13 +147,58 @@ void work(const Job* job, int64_t worker) {
             if (item >= stage.items) break;
             stage.task(stage.context, item, worker);
             __atomic_fetch_add(&stage.done, 1, __ATOMIC_RELEASE);
+            if (crew) grow(*crew);
         }
         if (i + 1 < job->count) wait_for(stage);
     }
 }
 
 // A thread given several pieces works as the first of them and leaves nothing to the others.
-void piece(int64_t begin, int64_t, void* job) { work((const Job*)job, begin); }
+void piece(int64_t begin, int64_t, void* context) {
+    const Job* job = (const Job*)context;
+    const Rounding own = rounding();
+    if (own != job->rounding) set_rounding(job->rounding);
+    work(job, begin);
+    if (own != job->rounding) set_rounding(own);
+}
+
+// Where there is no pool: threads that live as long as the call. One more is started for every STEP that it has lasted, so
+// that a short call pays for none.
+struct Crew {
+    enum { MOST = 128, STEP = 50000 };  // nanoseconds
+    const Job& job;
+    int64_t workers, begun, count;
+    struct Member {
+        const Job* job;
+        int64_t worker;
+        pthread_t thread;
+    } member[MOST];
+};
+
+int64_t now() {
+    timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+void* enter(void* member) {
+    const Crew::Member* own = (const Crew::Member*)member;
+    piece(own->worker, own->worker + 1, (void*)own->job);
+    return NULL;
+}
+
+void grow(Crew& crew) {
+    if (crew.count + 1 >= crew.workers || crew.count == Crew::MOST || now() - crew.begun < (crew.count + 1) * Crew::STEP) return;
+    Crew::Member& next = crew.member[crew.count];
+    next.job = &crew.job, next.worker = crew.count + 1;
+    if (pthread_create(&next.thread, NULL, enter, &next) == 0) crew.count++;
+}
+
+void spread_anew(const Job& job, int64_t workers) {
+    Crew crew = {job, workers, now(), 0, {}};
+    work(&job, 0, &crew);
+    while (crew.count) pthread_join(crew.member[--crew.count].thread, NULL);
+}
 
 bool there(int64_t isa) { return isa >= 0 && isa <= best && COMPILED[isa].run; }
 
@@ -133,16 +206,19 @@ bool there(int64_t isa) { return isa >= 0 && isa <= best && COMPILED[isa].run; }
 
 extern "C" int64_t hw_workers(int64_t threads, int64_t items) {
     int64_t workers = threads < items ? threads : items;
-    return workers < 1 || !usable_pool() ? 1 : workers;
+    return workers < 1 ? 1 : workers;
 }
 
 extern "C" void hw_run(hw_stage* stages, int64_t count, int64_t workers) {
-    const Job job = {stages, count};
+    const Job job = {stages, count, rounding()};
     int64_t most = 0;
     for (int64_t i = 0; i < count; i++) most = stages[i].items > most ? stages[i].items : most;
-    parallel_for spread = workers > 1 && most > 1 ? usable_pool() : NULL;
-    if (spread) spread(0, workers, 1, piece, (void*)&job);
-    work(&job, 0);  // everything where there is no pool, or what a pool that failed has left
+    if (workers > 1 && most > 1) {
+        parallel_for spread = usable_pool();
+        if (!spread) return spread_anew(job, workers);
+        spread(0, workers, 1, piece, (void*)&job);
+    }
+    work(&job, 0);  // everything, or what a pool that failed has left
 }
 
 // One call as a row of words. > 0: 1 + number of the word that is wrong
@@ -155,7 +231,12 @@ HW_CALL(attention, run)
 HW_CALL(rms_norm, rms_norm)
 HW_CALL(turn, turn)
 
+HW_EXPORT int64_t hw_version() { return hw::VERSION; }
+
 HW_EXPORT int64_t hw_isa_available(int64_t isa) { return there(isa); }
+
+// whether threads are those of a pool; otherwise each call starts its own
+HW_EXPORT int64_t hw_has_pool() { return usable_pool() != NULL; }
 
 HW_EXPORT void hw_use_pool(void* torch_parallel_for) {
     __atomic_store_n(&pool, (parallel_for)torch_parallel_for, __ATOMIC_RELEASE);

@@ -1,4 +1,4 @@
-// Work spread over torch's own threads; without them, or after a fork, the caller's thread does all of it.
+// Work spread over torch's own threads; without them, or after a fork, over threads that live as long as the call.
 #pragma once
 #include <stdint.h>
 
@@ -15,7 +15,7 @@ struct hw_stage {
 
 extern "C" {
 
-// How many workers hw_run will have at most; 1 after a fork or without a pool.
+// How many workers hw_run will have at most.
 int64_t hw_workers(int64_t threads, int64_t items);
 
 // Runs the stages in their order, every item once: no item begins before all of the stages before have ended. Each
@@ -23,7 +23,7 @@ int64_t hw_workers(int64_t threads, int64_t items);
 void hw_run(hw_stage* stages, int64_t count, int64_t workers);
 }
 
-inline void hw_parallel(int64_t items, int64_t workers, hw_task task, void* context) {
+static inline void hw_parallel(int64_t items, int64_t workers, hw_task task, void* context) {
     hw_stage stage = {items, task, context, 0, 0};
     hw_run(&stage, 1, workers);
 }

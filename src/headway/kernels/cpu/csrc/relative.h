@@ -33,12 +33,13 @@ struct Spoken {
         return panels + ((heads > 1 ? h : 0) * (padded / NR) + column / NR) * words * NR;
     }
     const float* row(i64 h, i64 column) const { return natural + ((heads > 1 ? h : 0) * padded + column) * width; }
-    // sums of the gradient, one for each task: floats of the padded strip or of the relative table; doubles of u, or of
-    // the two edges of a strip and what is gathered
-    float* sums;
+    // Sums of the gradient, one for each task. What all pairs of a head share is summed as doubles: its parts may cancel.
+    float* sums;      // the relative table
     float* key_sums;  // relative queries with keys of their own: [mp][width]
-    double* fine;
-    i64 sums_size, fine_size;
+    double* fine;     // distance: the two edges of the strip, parameters, the padded strip; relative: u; tokens: keys
+    i64 sums_size, fine_size, parameters;
+    const double* strip_sums(const double* own) const { return own + 2 + parameters; }
+    double* strip_sums(double* own) const { return own + 2 + parameters; }
 };
 
 // products of the rows of a block (queries, or keys) with the columns first … last − 1 of a relative table

@@ -18,9 +18,10 @@ inline void write_key_gradients(const Spoken& s, i64 h, i64 chunks, i64 mp) {
     }
 }
 
-// parameters: [rows of the table or of the form], what was gathered; edges: before and beyond the columns
-inline void write_distance_gradients(const Spoken& s, i64 h, const float* sums, double* edges, double* parameters) {
+inline void write_distance_gradients(const Spoken& s, i64 h, double* fine) {
     const Term& t = *s.t;
+    double *edges = fine, *parameters = fine + 2;
+    const double* sums = s.strip_sums(fine);
     if (t.form == STRETCHED) return write_stretched(t, h, parameters);
     for (i64 x = 0; x < PAD && s.dense; x++) edges[0] += sums[x], edges[1] += sums[PAD + s.columns + x];
     auto gradient = [&](i64 x) {
@@ -53,20 +54,20 @@ inline void write_gradients(Spoken& s, i64 h, i64 chunks, i64 mp) {
         for (i64 x = 1; x < c.batch * chunks; x++) {
             i64 task = x / chunks * stride + first + x % chunks;
             if (s.sums_size) add_to(s.sums + first * s.sums_size, s.sums + task * s.sums_size, s.sums_size);
-            for (i64 y = 0; y < s.fine_size; y++) s.fine[first * s.fine_size + y] += s.fine[task * s.fine_size + y];
+            add_to(s.fine + first * s.fine_size, s.fine + task * s.fine_size, s.fine_size);
         }
     };
     const float* sums = s.sums + first * s.sums_size;
     double* fine = s.fine + first * s.fine_size;
     if (t.kind == TOKEN_KEYS && s.wanted) {
         for (i64 b = 0; b < c.batch; b++) {
-            float* total = s.sums + (b * stride + first) * s.sums_size;
-            for (i64 x = 1; x < chunks; x++) add_to(total, total + x * s.sums_size, s.sums_size);
-            for (i64 j = 0; j < c.m; j++) *t.values_grad.at<float>(b, h, j) = total[j];
+            double* total = s.fine + (b * stride + first) * s.fine_size;
+            for (i64 x = 1; x < chunks; x++) add_to(total, total + x * s.fine_size, s.fine_size);
+            for (i64 j = 0; j < c.m; j++) *t.values_grad.at<float>(b, h, j) = (float)total[j];
         }
     } else if (t.kind == DISTANCE && s.wanted) {
         gather();
-        write_distance_gradients(s, h, sums, fine, fine + 2);
+        write_distance_gradients(s, h, fine);
     } else if (is_relative(t) && s.wanted) {
         gather();
         if (t.other_grad.there() && t.kind == RELATIVE_QUERIES) write_key_gradients(s, h, chunks, mp);

@@ -55,15 +55,15 @@ struct Terms {
             }
             if (!c.backward) continue;
             if (t.kind == DISTANCE && s.wanted) {
-                s.sums_size = s.dense && t.form != STRETCHED ? 2 * PAD + s.columns : 0;
-                s.fine_size = 2 + (t.form == ROWS ? t.rows : form_parameters(t));
+                s.parameters = t.form == ROWS ? t.rows : form_parameters(t);
+                s.fine_size = 2 + s.parameters + (s.dense && t.form != STRETCHED ? 2 * PAD + s.columns : 0);
             } else if (is_relative(t) && s.wanted) {
                 s.sums_size = s.padded * s.width;
                 s.fine_size = s.width;
                 if (t.kind == RELATIVE_QUERIES && t.other.there())
                     s.key_sums = memory.take<float>(tasks * plan.mp * s.width);
             } else if (t.kind == TOKEN_KEYS && s.wanted) {
-                s.sums_size = plan.mp;
+                s.fine_size = plan.mp;
             }
             s.sums = memory.take<float>(tasks * s.sums_size);
             s.fine = memory.take<double>(tasks * s.fine_size);
@@ -363,14 +363,13 @@ struct Terms {
                 for (i64 r = 0; r < t.rows; r++)
                     *term.values_grad.template at<float>(t.b, t.h, t.i0 + r) += sum_of(grad + r * LD + t.c0, t.c1 - t.c0);
             } else if (term.kind == TOKEN_KEYS && s.wanted) {
-                float* sums = s.sums + task * s.sums_size + t.j0;
-                for (i64 r = 0; r < t.rows; r++) add_to(sums + t.c0, grad + r * LD + t.c0, t.c1 - t.c0);
+                sum_rows(grad + t.c0, t.rows, LD, t.c1 - t.c0, w.row);
+                add_to(s.fine + task * s.fine_size + t.j0 + t.c0, w.row, t.c1 - t.c0);
             } else if (term.kind == DENSE && s.wanted) {
-                for (i64 r = 0; r < t.rows; r++) {
-                    float* to = term.values_grad.template at<float>(t.b, t.h, t.i0 + r, t.j0);
-                    i64 step = term.values_grad.stride[3];
-                    for (i64 x = t.c0; x < t.c1; x++) to[x * step] += grad[r * LD + x];
-                }
+                if (term.values_grad.dtype == FLOAT64)
+                    take_dense<double>(term.values_grad, t, grad);
+                else
+                    take_dense<float>(term.values_grad, t, grad);
             }
         }
     }
@@ -488,7 +487,7 @@ struct Terms {
             }
             for (i64 x = 0; x < s.columns; x++) {
                 strip[PAD + x] = (float)value_at(t, item, s.low + x);
-                if (!(strip[PAD + x] < INFINITY)) s.early = true;
+                if (!(strip[PAD + x] < INFINITY)) __atomic_store_n(&s.early, true, __ATOMIC_RELAXED);
             }
             for (i64 x = 0; x < PAD; x++) strip[x] = strip[PAD], strip[total - 1 - x] = strip[total - 1 - PAD];
             return;
@@ -524,7 +523,7 @@ struct Terms {
             float* strip = s.strip + h * s.strip_head + PAD;
             for (i64 x = 0; x < many; x++) {
                 strip[first + x] = (float)values[h * RUN + x];
-                if (!(strip[first + x] < INFINITY)) s.early = true;
+                if (!(strip[first + x] < INFINITY)) __atomic_store_n(&s.early, true, __ATOMIC_RELAXED);
             }
             for (i64 x = 0; x < PAD && !first; x++) strip[x - PAD] = strip[0];
             for (i64 x = 0; x < PAD && first + many == s.columns; x++) strip[s.columns + x] = strip[s.columns - 1];
@@ -591,7 +590,7 @@ struct Terms {
             for (i64 r = 0; r < t.rows; r++) fine[side] += sum_of(grad + r * LD + t.c0, t.c1 - t.c0);
             return;
         }
-        float* sums = s.sums + task * s.sums_size + PAD;
+        double* sums = s.strip_sums(fine) + PAD;
         const i64 *q = s.axis->q_at(t), *k = s.axis->k_at(t);
         const int32_t* run = s.axis->run_at(t);
         i64 last = t.rows - 1, width = t.c1 - t.c0;
@@ -615,6 +614,20 @@ struct Terms {
                 add_to(sums + most(-PAD, least(column, s.columns - 1)), grad + r * LD + x, many);
                 x += many;
             }
+    }
+
+    // Sum: double where several pairs share a number
+    template <class Sum>
+    static void take_dense(const Tensor& to, const Tile& t, const float* grad) {
+        for (i64 r = 0; r < t.rows; r++) {
+            Sum* row = to.template at<Sum>(t.b, t.h, t.i0 + r, t.j0);
+            if (to.stride[3] == 0)
+                *row += sum_of(grad + r * LD + t.c0, t.c1 - t.c0);
+            else if (to.stride[3] == 1)
+                add_to(row + t.c0, grad + r * LD + t.c0, t.c1 - t.c0);
+            else
+                for (i64 x = t.c0; x < t.c1; x++) row[x * to.stride[3]] += grad[r * LD + x];
+        }
     }
 
     // ------------------------------------------------------------ relative queries: the rows are keys

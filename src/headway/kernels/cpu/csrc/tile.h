@@ -30,6 +30,14 @@ inline void add_to(float* to, const float* from, i64 count) {
     for (; i < count; i++) to[i] += from[i];
 }
 
+inline void add_to(double* to, const float* from, i64 count) {
+    for (i64 i = 0; i < count; i++) to[i] += from[i];
+}
+
+inline void add_to(double* to, const double* from, i64 count) {
+    for (i64 i = 0; i < count; i++) to[i] += from[i];
+}
+
 inline void add_to(float* to, float value, i64 count) {
     i64 i = 0;
     for (; i + W <= count; i += W) store(to + i, load(to + i) + value);
@@ -58,6 +66,20 @@ inline float dot(const float* a, const float* b, i64 count) {
     for (; i + W <= count; i += W) sums += load(a + i) * load(b + i);
     for (; i < count; i++) rest += a[i] * b[i];
     return sum(sums) + rest;
+}
+
+// The columns of `rows` rows, summed to `to`: a vector of columns at a time, in registers.
+inline void sum_rows(const float* x, i64 rows, i64 ld, i64 count, float* to) {
+    i64 i = 0;
+    for (; i + W <= count; i += W) {
+        vf sums = {};
+        for (i64 r = 0; r < rows; r++) sums += load(x + r * ld + i);
+        store(to + i, sums);
+    }
+    for (; i < count; i++) {
+        to[i] = 0;
+        for (i64 r = 0; r < rows; r++) to[i] += x[r * ld + i];
+    }
 }
 
 // the end of the tokens from `from` on whose positions lie within `limit` of each other

@@ -36,7 +36,7 @@ struct Rows {
         return (typename T::type*)out + a * out_stride[0] + b * out_stride[1] + c * out_stride[2];
     }
 };
-constexpr i64 X = 2, SIZE = 10;  // words of Rows
+constexpr i64 X = 2, OUT = 6, SIZE = 10;  // words of Rows
 
 template <class T>
 inline void read(const typename T::type* from, i64 count, float* to) {
@@ -162,6 +162,7 @@ i64 run(Work& work) {
     if (!task) return 2;
     if (!rows.count()) return 0;
     if (!rows.x) return 1 + X;
+    if (!rows.out) return 1 + OUT;
     i64 items = work.items();
     hw_parallel(items, hw_workers(rows.threads, items), task, &work);
     return 0;
@@ -180,6 +181,8 @@ inline i64 turn(const i64* words, i64 count) {
     memcpy(&work, words, sizeof work);
     const i64 PAIRS = sizeof(Rows) / 8;
     if (work.pairs < 1 || 2 * work.pairs > least(work.rows.width, WIDEST)) return 1 + PAIRS;
+    if (work.rows.count() && !work.cos) return 1 + PAIRS + 2;
+    if (work.rows.count() && !work.sin) return 1 + PAIRS + 6;
     return run(work);
 }
 
