@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -199,3 +200,28 @@ def test_steps_back_where_the_dense_mask_is_large(monkeypatch: pytest.MonkeyPatc
 
 def test_is_chosen_before_the_reference() -> None:
     assert list(KERNELS).index("sdpa") < list(KERNELS).index("reference")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [
+        (kernel, dtype)
+        for kernel in ["auto", *KERNELS]
+        for dtype in (torch.float32, torch.bfloat16, torch.float64)
+        if (kernel, dtype) != ("cpu", torch.float64)  # which it has not
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("mask", [None, M.Causal()])
+@pytest.mark.parametrize("m", [1, 2, 7, 8, 9, 15, 16, 17, 33])
+def test_nan_is_never_lost(m: int, mask: M.Mask | None, dtype: torch.dtype, kernel: str) -> None:
+    """torch's fused attention gives zeros to a query whose scores are all NaN, where keys are few."""
+    draw = torch.Generator().manual_seed(m)
+    q, k, v = (torch.randn(2, heads, m, 8, generator=draw).to(dtype) for heads in (4, 2, 2))
+    q[0, 1, 0, 3] = math.nan
+    k[1, 1, 0, 5] = math.nan
+    out = hw.attention(q, k, v, mask=mask, kernel=kernel)
+    assert out[0, 1, 0].isnan().all()
+    assert not out[0, 0].isnan().any()
+    assert out[1, 2:].isnan().all()
+    assert not out[1, :2].isnan().any()

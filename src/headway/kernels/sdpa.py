@@ -20,6 +20,9 @@ DENSE_LIMIT = 1 << 24
 """Bytes of a dense mask or bias above which this kernel steps back: from there on the reference kernel, which needs
 none, is the faster one (BENCHMARKS.md)."""
 
+VECTOR = 16
+"""Keys below which torch's fused attention on a CPU gives zeros, and not NaN, to a query whose scores are all NaN."""
+
 ADDED = (DistanceBias, TokenBias, DenseBias)
 SPOKEN = (*ADDED, Temperature)
 
@@ -78,9 +81,19 @@ class SdpaKernel(Kernel):
         )
         if not torch.compiler.is_compiling() and out.grad_fn is not None and out.grad_fn.name() in FUSED:
             out.grad_fn.register_hook(_once)
+        if not torch.compiler.is_compiling() and problem.m < VECTOR and problem.device == "cpu":
+            out = out.masked_fill(_all_nan(q, k, _plain_causal(problem)), torch.nan)
         if width != call.v.shape[-1]:
             out = out[..., : call.v.shape[-1]]
         return out if seeing is None else out.masked_fill(~seeing, 0)
+
+
+def _all_nan(q: Tensor, k: Tensor, causal: bool) -> Tensor:
+    """Which queries have NaN in all products, as they or all keys that they see hold one: [batch, heads, n, 1]"""
+    keys = k.isnan().any(-1).int().cummin(-1).values.bool()  # the keys up to each are all NaN
+    keys = keys if causal else keys[..., -1:]
+    keys = keys if k.shape[1] == q.shape[1] else keys.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    return q.isnan().any(-1, keepdim=True) | keys[..., None]
 
 
 FUSED = frozenset(f"ScaledDotProduct{kind}Backward0" for kind in ("FlashAttention", "FlashAttentionForCpu"))
