@@ -111,8 +111,9 @@ def use_bias_table(model: nn.Module) -> nn.Module:
         bias[h,i,j] = table_h[clamp(j − i, −d, d)],  d the distance from which all share a bucket
 
     The table is made of the model's own weights in each forward pass, in memory that grows with d alone, and its
-    gradient goes to them. Changes the attention of this model in place to "headway" (``register`` first), and returns
-    it; with another implementation set later, the model computes its bias as before.
+    gradient goes to them. Changes the attention of this model in place to "headway" ("headway_table" for MPNet; call
+    ``register`` first), and returns it; with another implementation set later, the model computes its bias as before.
+    To call it twice does no harm.
 
     Models: T5, mT5, UMT5, Switch Transformers and MPNet.
     Raises HeadwayError for another model, and before ``register()``.
@@ -125,9 +126,9 @@ def use_bias_table(model: nn.Module) -> nn.Module:
         modules[0].config._attn_implementation = TABLE
         for module in modules:
             if hasattr(module, "compute_position_bias"):
-                module.compute_position_bias = partial(_mpnet_bias, module, module.compute_position_bias)
+                _replace(module, "compute_position_bias", _mpnet_bias)
             elif type(module).__name__ == "MPNetSelfAttention":
-                module.forward = partial(_mpnet_attention, module, module.forward)
+                _replace(module, "forward", _mpnet_attention)
         return model
     if kind not in T5_LIKE:
         raise HeadwayError(f"{kind!r} is no model with a bias by distance: give one of {', '.join(T5_LIKE)} or mpnet")
@@ -136,10 +137,17 @@ def use_bias_table(model: nn.Module) -> nn.Module:
         if not hasattr(module, "has_relative_attention_bias"):
             continue
         if module.has_relative_attention_bias:
-            module.compute_bias = partial(_t5_bias, module, module.compute_bias)
+            _replace(module, "compute_bias", _t5_bias)
         elif "position_bias" in inspect.signature(module.forward).parameters:
             module.register_forward_pre_hook(_no_bias, with_kwargs=True)
     return model
+
+
+def _replace(module: Any, name: str, by: Callable[..., Any]) -> None:
+    """Puts ``by`` in place of a method, which it is given; once, however often this is called."""
+    method = getattr(module, name)
+    if not isinstance(method, partial):
+        setattr(module, name, partial(by, module, method))
 
 
 T5_LIKE = ("t5", "mt5", "umt5", "switch_transformers")

@@ -90,8 +90,8 @@ class SdpaKernel(Kernel):
 
 def _all_nan(q: Tensor, k: Tensor, causal: bool) -> Tensor:
     """Which queries have NaN in all products, as they or all keys that they see hold one: [batch, heads, n, 1]"""
-    keys = k.isnan().any(-1).int().cummin(-1).values.bool()  # the keys up to each are all NaN
-    keys = keys if causal else keys[..., -1:]
+    keys = k.isnan().any(-1)
+    keys = keys.logical_not().int().cumsum(-1) == 0 if causal else keys.all(-1, keepdim=True)
     keys = keys if k.shape[1] == q.shape[1] else keys.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     return q.isnan().any(-1, keepdim=True) | keys[..., None]
 

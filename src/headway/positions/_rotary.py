@@ -124,7 +124,7 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
     part = (x if whole else x[..., :width]).to(wide)
     if layout == "interleaved":
         # views, because a batch of gradients (is_grads_batched) can be neither flattened nor unflattened
-        a, b = part.view(*part.shape[:-1], -1, 2).unbind(-1)
+        a, b = part.view(*part.shape[:-1], width // 2, 2).unbind(-1)
         pairs = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
         out = pairs.view(*pairs.shape[:-2], width)
     else:

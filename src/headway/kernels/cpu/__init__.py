@@ -18,7 +18,6 @@ from .. import _ops
 from .._autograd import Results, differentiable, eager_apply
 from .._base import Kernel, without_autocast
 from .._problem import Call, Problem, without_tables
-from ..sdpa import VECTOR
 from . import _library
 from ._forms import reasons_against
 from ._lower import Lowered, lower
@@ -212,8 +211,7 @@ class CpuKernel(Kernel):
             return "left to torch's SDPA, which uses this processor's AMX: not measured against it yet"
         if p.dtype != torch.float32 or torch.compiler.is_compiling():  # which would have to tell lengths apart
             return None
-        # with fewer keys torch's SDPA loses NaN, which costs it more to mend than it is ahead
-        small = p.n > FEW and p.m >= VECTOR and p.batch * p.heads * p.n * p.m * p.head_dim < SMALL
+        small = p.n > FEW and p.batch * p.heads * p.n * p.m * p.head_dim < SMALL
         return "left to torch's SDPA, which takes less to start" if small else None
 
     def note(self) -> str:
