@@ -283,3 +283,8 @@ def test_an_index_with_gaps_is_taken_as_it_is() -> None:
 def test_padding_to_rows_that_are_too_short() -> None:
     with pytest.raises(hw.HeadwayError, match=r"lengths go up to 9 but rows have 7 slots: give n = 9"):
         Coordinates.padded([3, 9], 7)
+
+
+def test_positions_of_other_axes_are_not_joined() -> None:
+    with pytest.raises(hw.HeadwayError, match="the positions before have 2 axes but the new ones 1: give as many"):
+        Coordinates.span(3, axes=2).append(Coordinates.span(1, start=3))

@@ -243,6 +243,10 @@ def _call(
     _check_scale(scale)
     if encoding is not None:
         same = q_coordinates is k_coordinates
+        drawn = encoding.training and "locate" in encoding.acts
+        if drawn and not same and aligned and q_positions is None and k_positions is None:
+            k_coordinates = encoding.place(k_coordinates)  # first: what is drawn for a token is drawn once
+            q_coordinates = k_coordinates.rows(k.shape[2] - q.shape[2], k.shape[2])
         q_coordinates = encoding.place(q_coordinates)
         if not k_coordinates.prepared:
             k_coordinates = q_coordinates if same else encoding.place(k_coordinates)

@@ -247,6 +247,9 @@ class Coordinates(Record):
         """The coordinates of these tokens and then of the others, as given: a longer stream is placed anew."""
         if self.placing is not None or other.placing is not None:
             return self.as_given().append(other.as_given())
+        held, given = self.position.shape[-1], other.position.shape[-1]
+        if held != given:
+            raise HeadwayError(f"the positions before have {held} axes but the new ones {given}: give as many")
 
         def join(a: Tensor, b: Tensor) -> Tensor:
             batch = max(a.shape[0], b.shape[0])

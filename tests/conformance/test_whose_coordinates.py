@@ -9,12 +9,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway import Coordinates, HeadwayError
+from headway import Coordinates, HeadwayError, attention
 from headway.masks import Causal
 from headway.models import Stack
-from headway.nn import Block, KeyValueCache, MultiHeadAttention
+from headway.nn import Block, KeyValueCache, MultiHeadAttention, SegmentMemory
 from headway.nn.attention import caches_prepared
-from headway.positions import ENCODINGS, Compose, Interpolated, PositionEncoding
+from headway.positions import (
+    CAPE,
+    ENCODINGS,
+    SHAPE,
+    Compose,
+    Interpolated,
+    PositionEncoding,
+    RandomFloat,
+    RandomizedPositions,
+    RoPE,
+)
 from headway.testing.inputs import Sizes, on_axes, randomized
 
 EXAMPLES = [
@@ -177,3 +187,38 @@ def test_learned_tables_are_made_once_for_a_forward_pass(
     layer = layer_of(one)
     layer(tokens(encoding, N), positions=span(encoding, N))
     assert len(made) == 1
+
+
+DRAWN = {
+    "shape": lambda: SHAPE(50),
+    "cape": lambda: CAPE(),
+    "randomized": lambda: RandomizedPositions(64),
+    "random-float": lambda: RandomFloat(16, span=4.0),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_what_is_drawn_for_a_token_is_drawn_once(name: str) -> None:
+    """In training, for a token as query and as key: in one call with fewer queries, and in a stack with a memory."""
+    encoding = Compose(DRAWN[name](), RoPE(8))
+    q, k, v = torch.randn(3, 1, 2, 6, 8)
+
+    def attend(queries: Tensor) -> Tensor:
+        torch.manual_seed(1)
+        return attention(queries, k, v, encoding=encoding, mask=Causal())
+
+    torch.testing.assert_close(attend(q[:, :, 4:]), attend(q)[:, :, 4:])
+
+    stack = Stack([Block(16, 2, head_dim=8)], encoding)
+    places: list[tuple[Coordinates, Coordinates]] = []
+    stack.blocks[0].attention.register_forward_pre_hook(
+        lambda _, inputs, named: places.append((named["positions"], named["key_positions"])), with_kwargs=True
+    )
+    memory = SegmentMemory(8)
+    for segment in torch.randn(2, 1, 4, 16):
+        stack(segment, memory=memory, mask=Causal())
+    tokens, keys = places[1]
+    assert keys.index.shape[1] == 8
+    assert torch.equal(tokens.position, keys.position[:, 4:])
+    fixed = encoding.eval()
+    assert not torch.equal(keys.position, fixed.place(Coordinates.span(8)).position)

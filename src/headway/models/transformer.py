@@ -201,8 +201,9 @@ class Stack(nn.Module):
             everything = [coordinates if memory is None else joined(past, coordinates)] * len(self.layers)
         masks = [mask if own is None else also(own, mask) for own in self.masks]
         self._check_masks(x, masks, everything, context, context_mask)
-        seats = [_Seat(encoding, coordinates, memory is not None) for encoding in self._encodings]
-        nowhere = _Seat(None, coordinates, memory is not None)
+        remembered = everything[0] if memory is not None else None
+        seats = [_Seat(encoding, coordinates, remembered) for encoding in self._encodings]
+        nowhere = _Seat(None, coordinates, remembered)
         for seat in seats:
             x = seat.embed(x)
         x = self.dropout(self.entry(x))
@@ -260,24 +261,28 @@ def _check_mask(mask: Mask | Tensor, block: nn.Module, part: str, batch: int, n:
 class _Seat:
     """An encoding, and where tokens and keys are for it: computed once for all layers that use it."""
 
-    def __init__(self, encoding: PositionEncoding | None, tokens: Coordinates, with_memory: bool) -> None:
+    def __init__(self, encoding: PositionEncoding | None, tokens: Coordinates, remembered: Coordinates | None) -> None:
+        """remembered: where the tokens of a memory are, and behind them these; None without a memory."""
         acts = frozenset() if encoding is None else encoding.acts
-        self.tokens = tokens if encoding is None else encoding.for_one_forward(tokens)
+        self.tokens, self._keys = tokens, [(tokens, tokens)]
+        if encoding is not None and remembered is not None:  # what is drawn for a token is drawn once
+            keys, count = encoding.for_one_forward(remembered), tokens.index.shape[1]
+            total = remembered.index.shape[1]
+            self.tokens = encoding.for_one_forward(keys.rows(total - count, total)) if total > count else keys
+            self._keys = [(remembered, keys)]
+        elif encoding is not None:
+            self.tokens = encoding.for_one_forward(tokens)
+            self._keys = [(tokens, self.tokens)]
         self._embed = encoding if "embed" in acts else None
         # What only embeds has done its work at the bottom.
         self.encoding = encoding if acts & LAYER_HOOKS else None
-        self._with_memory = with_memory
-        self._keys = [(tokens, self.tokens)]
 
     def keys(self, everything: Coordinates) -> Coordinates:
         """Where keys are for the encoding: computed once for layers that hold the same."""
         for known, placed in self._keys:
             if known is everything:
                 return placed
-        if self._with_memory and self.encoding is not None:
-            found = self.encoding.for_one_forward(everything)
-        else:
-            found = key_coordinates(self.encoding, everything)
+        found = key_coordinates(self.encoding, everything)
         self._keys.append((everything, found))
         return found
 
