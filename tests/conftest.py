@@ -51,14 +51,26 @@ def weights() -> Callable[[str], Path]:
     return found
 
 
+MANY, SOME = 6, pytest.mark.one_in(5).mark
+
+
+def _test_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
+
+
 def _cross_section(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The tests that are not slow; of a test marked one_in(k), or of the cases that carry the mark, every k-th."""
+    """The tests that are not slow; of a test marked one_in(k), or of the cases that carry the mark, every k-th.
+
+    Of a test of many cases without such a mark, every fifth.
+    """
+    cases = Counter(map(_test_of, items))
     seen: Counter[tuple[str, int]] = Counter()
 
     def kept(item: pytest.Item) -> bool:
-        turns = []
-        for mark in item.iter_markers("one_in"):
-            case = (item.nodeid.partition("[")[0], id(mark))  # the same mark on several cases is one object
+        test, turns = _test_of(item), []
+        marks = [*item.iter_markers("one_in")] or ([SOME] if cases[test] > MANY else [])
+        for mark in marks:
+            case = (test, id(mark))  # the same mark on several cases is one object
             turns.append(seen[case] % mark.args[0] == 0)
             seen[case] += 1
         return all(turns) and item.get_closest_marker("slow") is None

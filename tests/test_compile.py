@@ -78,7 +78,7 @@ def compiled_and_eager(kernel: str, name: str, **options: Any) -> tuple[Callable
     return torch.compile(run, fullgraph=True, **options), run
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("kernel", "name"), TAKEN)
 def test_one_graph_with_the_numbers_of_eager(kernel: str, name: str) -> None:
     compiled, eager = compiled_and_eager(kernel, name, backend="aot_eager")
@@ -88,6 +88,7 @@ def test_one_graph_with_the_numbers_of_eager(kernel: str, name: str) -> None:
             torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", ["causal", "masks"])
 def test_inputs_of_any_layout_compile(kernel: str, name: str) -> None:
@@ -104,6 +105,7 @@ def test_inputs_of_any_layout_compile(kernel: str, name: str) -> None:
         torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", ["plain", "causal", "masks"])
 def test_two_compilations_for_64_lengths(kernel: str, name: str) -> None:
@@ -118,6 +120,7 @@ def test_two_compilations_for_64_lengths(kernel: str, name: str) -> None:
     assert counters["stats"]["unique_graphs"] <= 2
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_two_compilations_for_any_query_and_key_lengths(kernel: str) -> None:
     compiled, eager = compiled_and_eager(kernel, "plain", backend="aot_eager")
@@ -139,7 +142,7 @@ def test_learned_terms_compile_twice_at_most(name: str, kernel: str) -> None:
     assert counters["stats"]["unique_graphs"] <= 2
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_all_sizes_dynamic(kernel: str) -> None:
     """Where the compiler takes every size and number for a symbol, scale and widths are settled on their values."""
@@ -210,6 +213,7 @@ class Attention(nn.Module):
         return hw.attention(q, k, v, terms=terms, mask=M.Causal(), kernel=self.kernel)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_export_with_dynamic_length(kernel: str, strict: bool) -> None:
@@ -264,6 +268,7 @@ def test_second_derivatives_name_the_kernel_that_has_them(kernel: str, width: in
         torch.func.grad(lambda *x: loss(*x).sum())(*(x.detach() for x in (q, k, v)))
 
 
+@pytest.mark.slow
 def test_third_derivatives() -> None:
     inputs = [x.detach().double().requires_grad_() for x in inputs_of(3)]
     torch.autograd.gradgradcheck(lambda *x: hw.attention(*x, kernel="reference", mask=M.Causal()), inputs)

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from functools import cache
 
+import pytest
+
 HEAVY = {
     "triton",
     "transformers",
@@ -49,15 +51,18 @@ def test_import_is_lean() -> None:
     assert gained & HEAVY == set()
 
 
+@pytest.mark.slow
 def test_study_is_there_when_asked_for() -> None:
     assert "headway.study" in modules_after("import headway\nheadway.study")
 
 
+@pytest.mark.slow
 def test_vectors_count_and_learn_lazily() -> None:
     gained = modules_after("import headway.vectors") - modules_after("import torch")
     assert gained & {"gensim", "sklearn", "scipy", "jieba", "tokenizers", "safetensors"} == set()
 
 
+@pytest.mark.slow
 def test_study_draws_and_prints_lazily() -> None:
     gained = modules_after("import headway.study") - modules_after("import torch")
     assert gained & {"matplotlib", "rich", "typer", "transformers", "triton"} == set()

@@ -89,7 +89,7 @@ TERMS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TERMS)
 def test_training_stays_far_below_the_scores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     n, heads = 2048, 2

@@ -28,6 +28,7 @@ class Seen(Watch):
         self.cases.append(case)
 
 
+@pytest.mark.slow
 def test_everything_is_measured_once_and_shown(tiny: Plan, tmp_path: Path) -> None:
     results = bench(tiny, tmp_path, command="headway bench --quick")
     cases = tiny.cases()

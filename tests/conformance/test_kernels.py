@@ -6,7 +6,7 @@ from headway.kernels import KERNELS
 from headway.testing import kernels as checks
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(23)
 @pytest.mark.parametrize("crossing", checks.CROSSINGS)
 @pytest.mark.parametrize("term", checks.term_names())
 @pytest.mark.parametrize("kernel", KERNELS)

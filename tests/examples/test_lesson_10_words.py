@@ -8,6 +8,7 @@ import pytest
 from .conftest import Learn
 
 
+@pytest.mark.slow
 def test_figures(learn: Learn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HEADWAY_WEIGHTS", str(tmp_path / "none"))
     found = learn("lesson_10_words")

@@ -8,6 +8,7 @@ import torch
 from .conftest import Learn
 
 
+@pytest.mark.slow
 def test_figures(learn: Learn) -> None:
     found = learn("lesson_2_five_steps")
 

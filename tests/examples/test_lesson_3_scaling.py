@@ -7,6 +7,7 @@ import pytest
 from .conftest import Learn
 
 
+@pytest.mark.slow
 def test_figures(learn: Learn) -> None:
     found = learn("lesson_3_scaling")
     widths = found["widths"]

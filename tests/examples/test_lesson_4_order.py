@@ -1,5 +1,6 @@
 """What lesson 4 finds: without positions order does not show, and which encodings show it."""
 
+import pytest
 import torch
 
 from headway.positions import ENCODINGS
@@ -10,6 +11,7 @@ from .conftest import Learn
 ROUNDING = 1e-12
 
 
+@pytest.mark.slow
 def test_figures(learn: Learn) -> None:
     found = learn("lesson_4_order")
     for language in ("en", "zh"):

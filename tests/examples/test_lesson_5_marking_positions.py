@@ -7,6 +7,7 @@ import pytest
 from .conftest import Learn
 
 
+@pytest.mark.slow
 def test_figures(learn: Learn) -> None:
     found = learn("lesson_5_marking_positions")
     assert found["verdicts"] == {

@@ -10,6 +10,7 @@ import headway as hw
 from .conftest import Learn
 
 
+@pytest.mark.slow
 def test_figures(learn: Learn) -> None:
     found = learn("lesson_6_relative_and_rotary")
 

@@ -17,6 +17,7 @@ from lesson_7_many_heads import SENTENCE, one_by_one
 from .conftest import Learn
 
 
+@pytest.mark.slow
 def test_figures(learn: Learn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HEADWAY_WEIGHTS", str(tmp_path / "nothing"))
     found = learn("lesson_7_many_heads")

@@ -8,6 +8,7 @@ import pytest
 from .conftest import Learn
 
 
+@pytest.mark.slow
 def test_figures(learn: Learn) -> None:
     found = learn("lesson_8_recurrence")
 

@@ -58,6 +58,7 @@ def fails(cases: list[Case], dtype: torch.dtype) -> str:
 # Drawn calls ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_drawn_calls_equal_the_reference(dtype: torch.dtype, part: int) -> None:
@@ -76,6 +77,7 @@ def test_the_draws_leave_nothing_out() -> None:
         assert {bool(getattr(case, name)) for case in cases} == {True, False}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", _library.ISAS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_instruction_set(dtype: torch.dtype, name: str) -> None:

@@ -279,6 +279,7 @@ SPOKEN = [
 ]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("mask", checks.mask_names())
 @pytest.mark.parametrize("term", SPOKEN)
 def test_words_say_the_call(term: str, mask: str, calls: list[int]) -> None:

@@ -321,6 +321,7 @@ MASKS = {
 }
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("name", NAMES)
 def test_row_blocks_equal_one_block(name: str, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:

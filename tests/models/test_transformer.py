@@ -627,7 +627,7 @@ def test_attention_scale_and_embedding_scale() -> None:
 # ---------------------------------------------------------------- at home in torch
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rope", "t5", "transformer-xl", "learned"])
 def test_compiles_as_one_graph(name: str) -> None:
     model, ids = decoder_of(name, num_layers=1), some_ids(2, 9)

@@ -322,6 +322,7 @@ def test_a_long_prompt_leaves_each_layer_as_soon_as_it_has_attended() -> None:
             cache.settle(1)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_every_encoding_decodes_the_same_behind_a_window(name: str) -> None:
     """Those that read other tokens than the two hold all, those that need not let go."""

@@ -65,6 +65,7 @@ def numbers(rows: Sequence[Row]) -> dict[tuple[str, int, int], Any]:
     return {(row["encoding"], row["seed"], row["length"]): [row.get(key) for key in keys] for row in rows}
 
 
+@pytest.mark.slow
 def test_there_is_a_row_for_each_encoding_seed_and_length(
     text_file: Path, tiny: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -113,6 +114,7 @@ def test_another_encoding_and_another_seed_train_only_what_is_new(
     assert again.trained == []
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("stop", [("rope", "language model, step 3"), ("t5", "measuring"), ("t5", "recall, step 2")])
 def test_what_was_interrupted_goes_on_to_the_same_numbers(
     text_file: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: tuple[str, str]
@@ -187,7 +189,7 @@ def test_an_encoding_of_ones_own_is_compared_by_the_name_of_its_file(
 
 
 def test_minutes_choose_the_steps_once(text_file: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
-    settings = {**tiny, "steps": None, "minutes": 0.2, "recall_steps": 1, "baselines": ("lstm",)}
+    settings = {**tiny, "steps": None, "minutes": 5.0, "recall_steps": 1, "baselines": ("lstm",)}
     with pytest.raises(KeyboardInterrupt):
         compare(text_file, ["rope"], **settings, out=tmp_path, watch=Stops("rope", "step 2"))
     steps = json.loads((tmp_path / "settings.json").read_text())["steps"]

@@ -15,6 +15,7 @@ def results(words: str, tiny: dict[str, Any], tmp_path_factory: pytest.TempPathF
     return compare(folder / "text.txt", ["learned", "rope(base=500.0)", "none"], **settings, out=folder / "out")
 
 
+@pytest.mark.slow
 def test_the_page_holds_everything_and_loads_nothing(results: Results) -> None:
     assert results.out is not None
     page = (results.out / "report.html").read_text()

