@@ -51,7 +51,7 @@ def weights() -> Callable[[str], Path]:
     return found
 
 
-MANY, SOME = 6, pytest.mark.one_in(5).mark
+MANY, SOME = 6, pytest.mark.one_in(7).mark
 
 
 def _test_of(item: pytest.Item) -> str:
@@ -61,7 +61,7 @@ def _test_of(item: pytest.Item) -> str:
 def _cross_section(items: list[pytest.Item]) -> list[pytest.Item]:
     """The tests that are not slow; of a test marked one_in(k), or of the cases that carry the mark, every k-th.
 
-    Of a test of many cases without such a mark, every fifth.
+    Of a test of many cases without such a mark, every seventh.
     """
     cases = Counter(map(_test_of, items))
     seen: Counter[tuple[str, int]] = Counter()

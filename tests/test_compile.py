@@ -78,7 +78,7 @@ def compiled_and_eager(kernel: str, name: str, **options: Any) -> tuple[Callable
     return torch.compile(run, fullgraph=True, **options), run
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(17)
 @pytest.mark.parametrize(("kernel", "name"), TAKEN)
 def test_one_graph_with_the_numbers_of_eager(kernel: str, name: str) -> None:
     compiled, eager = compiled_and_eager(kernel, name, backend="aot_eager")

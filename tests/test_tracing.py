@@ -397,7 +397,7 @@ DYNAMIC = ("jit.trace", "jit.trace_module", "make_fx symbolic, pre_dispatch", "e
 """Ways that are to hold for another length than the traced one."""
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(19)
 @pytest.mark.filterwarnings(
     "ignore:`torch.jit.trace",
     "ignore::torch.jit.TracerWarning",

@@ -12,6 +12,8 @@ from headway.bench.measure import ROOF, Red, agree, in_turn
 from headway.bench.sides import DENSE, OURS, PLAIN, SDPA, Flex, Sides
 from headway.kernels.cpu import _library
 
+pytestmark = pytest.mark.slow
+
 
 class Clock:
     """Time that passes only where it is told to."""

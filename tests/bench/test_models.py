@@ -18,6 +18,8 @@ from headway.bench.sides import HF_EAGER, HF_SDPA, HF_TABLE, OURS, UNPACKED
 from headway.bench.targets import MODEL_TARGETS, judge
 from headway.nn.packed import is_packed
 
+pytestmark = pytest.mark.slow
+
 transformers = pytest.importorskip("transformers")
 
 TINY = ModelPlan(

@@ -556,7 +556,7 @@ def test_copies_stay_swapped(copied: str) -> None:
     assert restore_attention(other, drop=True).use_nested_tensor
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_the_compiler_takes_it_whole(batch_first: bool) -> None:
     layer = swap_attention(a_layer(batch_first), "rope")

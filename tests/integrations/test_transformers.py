@@ -690,7 +690,7 @@ class _Called(nn.Module):
         return next(iter(states(self.model(**dict(zip(self.names, values, strict=True)), return_dict=True)).values()))
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", BY_THEMSELVES)
 @pytest.mark.parametrize("way", [as_it_is, compiled, exported, traced], ids=lambda way: way.__name__)
 @torch.no_grad()
@@ -713,7 +713,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(13)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("way", [as_it_is, compiled], ids=lambda way: way.__name__)
 @pytest.mark.parametrize("name", RIGHT)

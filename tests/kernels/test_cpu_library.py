@@ -215,7 +215,7 @@ def test_the_best_comes_first_and_portable_is_always_there() -> None:
     assert _library.isa() == (FORCED or there[0])
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @built
 @pytest.mark.parametrize("name", _library.ISAS)
 def test_each_can_be_forced_by_name(name: str) -> None:

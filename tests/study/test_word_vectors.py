@@ -25,6 +25,8 @@ from headway.study.train import train
 from headway.study.word_vectors import Protocol, chosen_ways, compare, context, make, places, similarity, ways
 from headway.vectors import VECTORS, OneHot, Table, Vocabulary, WordCorpus, train_bert
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("gensim")
 pytest.importorskip("sklearn")
 

@@ -16,6 +16,8 @@ from headway.vectors import FastText, Vocabulary, Words
 from headway.vectors._fasttext_bin import read
 from headway.vectors.fasttext import ngrams_of
 
+pytestmark = pytest.mark.slow
+
 LEE = Path(datapath("lee_background.cor")).read_text().splitlines()
 CHINESE = ["国王 和 王后 住在 北京", "国王 喜欢 naïve 的 café", "王后 在 北京 喝 Čaj 和 café"] * 3
 STRANGE = "ⵥⵣⵥⵣⵥ"

@@ -16,6 +16,8 @@ from headway.checkpoints import tokenizer
 from headway.vectors import _train_bert
 from headway.vectors._train_bert import CLS, MASK, SEP, SPECIAL, hide, rate, train_bert
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
 
