@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import index
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from .coordinates import Coordinates
 from .errors import HeadwayError
 from .kernels import KERNELS, Call, Kernel, Problem
 from .kernels import reference as spec
+from .kernels._problem import tensors_in
 from .kernels.cpu import _tokens
 from .masks import Boolean, Mask, looks_ahead
 from .positions import PositionEncoding
@@ -306,22 +307,13 @@ def _given(
     found = [q, k, q_at.position, q_at.index]
     if k_at is not q_at:
         found += (k_at.position, k_at.index)
-        _add_tensors(k_at.tables, found)
+        found += tensors_in(k_at.tables)
     if q_input is not None:
         found.append(q_input)
     if k_input is not None and k_input is not q_input:
         found.append(k_input)
-    _add_tensors(q_at.tables, found)
+    found += tensors_in(q_at.tables)
     return found
-
-
-def _add_tensors(part: Any, found: list[Tensor]) -> None:
-    """The tensors of tables, which may be nested."""
-    if isinstance(part, Tensor):
-        found.append(part)
-    elif isinstance(part, tuple):
-        for item in part:
-            _add_tensors(item, found)
 
 
 def _sizes(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
