@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import headway as hw
 from headway import Coordinates
 from headway import masks as M
 from headway import terms as T
+from headway.call import Arguments, make_call
 from headway.kernels import KERNELS
 from headway.positions import ALiBi, Compose, RoPE
 from headway.testing.kernels import widest
@@ -393,6 +395,38 @@ def test_weights_above_a_size_are_refused(function: Callable[..., Any], monkeypa
     monkeypatch.setattr(module, "WEIGHTS_LIMIT", 2 * 4 * 5 * 7 - 1)
     with pytest.raises(hw.HeadwayError, match=r"are 280 numbers, above the limit of 279: take fewer queries at a time"):
         function(*drawn(5, 7))
+
+
+# ---------------------------------------------------------------- what is shown, and the seed of dropout
+
+
+@pytest.mark.parametrize("function", [hw.attention_with_lse, hw.attention_weights, hw.attention_steps, hw.explain])
+def test_every_function_shows_the_arguments_of_attention(function: Callable[..., Any]) -> None:
+    """Names, order, defaults and annotations, but for what a function has of its own."""
+    shared = dict(inspect.signature(hw.attention).parameters)
+    shown = {name: part for name, part in inspect.signature(function).parameters.items() if name != "partial"}
+    assert list(shown.items()) == list(shared.items())
+    assert shared.keys() - {"q", "k", "v", "kernel"} == Arguments.__annotations__.keys()
+    assert shared.keys() - {"kernel"} == inspect.signature(make_call).parameters.keys()
+
+
+@pytest.mark.parametrize("kernel", ["cpu", "reference"])
+def test_a_dropout_seed_drops_the_same_weights(kernel: str) -> None:
+    q, k, v = (x.detach() for x in drawn(5, 7, dtype=torch.float32))
+    state = torch.get_rng_state()
+    first, again, other = (hw.attention(q, k, v, dropout=0.5, dropout_seed=s, kernel=kernel) for s in (3, 3, 4))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    as_tensor = hw.attention(q, k, v, dropout=0.5, dropout_seed=torch.tensor([3]), kernel=kernel)
+    assert torch.equal(first, as_tensor)
+    assert torch.equal(hw.attention(q, k, v, dropout_seed=3), hw.attention(q, k, v))
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 62, 0.5, True, torch.tensor(3), torch.tensor([3.0])])
+def test_a_dropout_seed_that_is_none_is_refused(seed: Any) -> None:
+    with pytest.raises(hw.HeadwayError, match=r"dropout_seed is .*: give a whole number from 0"):
+        hw.attention(*drawn(5, 7), dropout=0.5, dropout_seed=seed)
 
 
 # ---------------------------------------------------------------- which kernel

@@ -15,6 +15,7 @@ LAYERS = [
     ["errors", "extras", "files", "tracing", "constants", "records"],
     ["coordinates", "terms", "masks"],
     ["positions", "kernels"],
+    ["call"],
     ["attention"],
     ["nn"],
     ["models"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -191,18 +191,8 @@ class Coordinates(Record):
         """These coordinates as the encoding places them: with its tables, at ``position`` where that is another."""
         position = self.position if position is None else position
         given = self.position if self.placing is None else self.placing.given
-        return Coordinates(
-            position,
-            self.index,
-            self.document,
-            self.length,
-            tables,
-            self.ordered,
-            self.start,
-            Placing(encoding, given, position),
-            self.prepared,
-            learned,
-        )
+        placing = Placing(encoding, given, position)
+        return self._with(position=position, tables=tables, learned=learned, placing=placing)
 
     def belongs_to(self, encoding: Any) -> bool:
         """Whether the encoding has placed these coordinates, and nobody has written into the positions since."""
@@ -228,7 +218,7 @@ class Coordinates(Record):
                 f"the positions were replaced after a {name} had placed the coordinates: replace them before, or hand "
                 "over Coordinates that no encoding has placed"
             )
-        return replace(self, position=placing.given, tables=None, placing=None, learned=None)
+        return self._with(position=placing.given, tables=None, placing=None, learned=None)
 
     def placing_of(self, change: Callable[[Tensor], Tensor], position: Tensor) -> Placing | None:
         """Who placed the tokens that ``change`` takes of these; ``position`` is theirs."""
@@ -286,8 +276,7 @@ class Coordinates(Record):
 
         at = self._current()
         length, position = at.length, pick(at.position)
-        return replace(
-            at,
+        return at._with(
             position=position,
             index=pick(at.index),
             document=None if at.document is None else pick(at.document),
@@ -303,8 +292,7 @@ class Coordinates(Record):
         length, position = at.length, at.position[:, start:stop]
         if isinstance(length, Tensor) and length.shape[-1] > 1:
             length = length[:, start:stop]
-        return replace(
-            at,
+        return at._with(
             position=position,
             index=at.index[:, start:stop],
             document=None if at.document is None else at.document[:, start:stop],

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 
 class Record:
@@ -21,6 +23,19 @@ class Record:
 
     def __hash__(self) -> int:
         return hash((type(self), *map(_hashable, vars(self).values())))
+
+    def _with(self, **changes: Any) -> Self:
+        """A copy in which some fields have other values. No constructor is called, so that nothing is checked again."""
+        if torch.compiler.is_compiling():
+            return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+        copy = object.__new__(type(self))
+        held = vars(copy)
+        held.update(vars(self))
+        count = len(held)
+        held.update(changes)
+        if len(held) != count:
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(changes.keys() - vars(self).keys())}")
+        return copy
 
 
 def _equal(a: Any, b: Any) -> bool:

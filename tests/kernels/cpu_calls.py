@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headway import masks as M
 from headway import terms as T
-from headway.attention import _call
+from headway.call import make_call
 from headway.coordinates import Coordinates
 from headway.kernels import KERNELS, Call, Problem
 from headway.kernels import reference as spec
@@ -124,7 +124,7 @@ class Case:
         terms: list[T.Term] = []
         for number, name in enumerate(self.terms):
             terms += term(name, f"{number} {name}", draw, g, self, axes)
-        call = _call(
+        call = make_call(
             q, k, v, terms=terms, mask=mask, soft_cap=self.cap, q_positions=q_side, k_positions=k_side,
             sink=draw("sink", h) if self.sink else None, dropout=self.dropout,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headway import masks as M
 from headway import terms as T
-from headway.attention import _call
+from headway.call import make_call
 from headway.kernels import Call, _ops, reference
 from headway.testing.inputs import term_examples
 
@@ -29,7 +29,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def call_of(q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> Call:
-    return reference.computed(_call(q, k, v, **arguments))
+    return reference.computed(make_call(q, k, v, **arguments))
 
 
 def packed(call: Call) -> tuple[Any, list[Tensor]]:

@@ -3,7 +3,7 @@
 import copy
 import io
 import pickle
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -194,6 +194,25 @@ def test_dropout_acts_in_training_alone() -> None:
     assert not torch.equal(layer(x), layer(x))
     layer.eval()
     torch.testing.assert_close(layer(x), layer(x), rtol=0, atol=0)
+
+
+def test_the_function_that_attends_is_a_part() -> None:
+    """What is handed over as ``attend`` is called in place of attention, with a cache and without."""
+    seen: list[Tensor] = []
+
+    def recorder(q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> Tensor:
+        seen.append(headway.attention_weights(q, k, v, **arguments))
+        return headway.attention(q, k, v, **arguments)
+
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 16)
+    plain = MultiHeadAttention(16, 4, encoding=headway.encoding("rope", head_dim=4))
+    layer = MultiHeadAttention(16, 4, encoding=headway.encoding("rope", head_dim=4), attend=recorder)
+    layer.load_state_dict(plain.state_dict())
+    assert torch.equal(layer(x, mask=masks.Causal()), plain(x, mask=masks.Causal()))
+    layer(x, cache=KeyValueCache())
+    assert [weights.shape for weights in seen] == [(2, 4, 5, 5)] * 2
+    assert not seen[0].triu(1).any()
 
 
 def test_an_encoding_of_its_own_is_registered_and_one_in_the_call_is_not() -> None:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from .. import positions
-from ..attention import _call, attention, explain
+from ..attention import attention, explain
+from ..call import make_call
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..kernels import Call
@@ -191,7 +192,7 @@ def _as_it_is(x: Tensor) -> Tensor:
 def _against_torch(case: Case, flex: Flex | None) -> Sides:
     inputs = Inputs(case)
     found = Sides(kernel_of(case), {OURS: inputs.ours()})
-    call = _call(inputs.q, inputs.k, inputs.v, **inputs.arguments)
+    call = make_call(inputs.q, inputs.k, inputs.v, **inputs.arguments)
     alone = case.encoding == "none"
     by_distance = bool(call.terms) and all(isinstance(term, DistanceBias) for term in call.terms) and call.q is inputs.q
     seen = None if call.mask is None else call.mask.allowed(call.q_coordinates, call.k_coordinates)

@@ -1,6 +1,7 @@
 """Kernels: ways of computing attention, in order of preference. Only ``attention`` looks in here."""
 
 from ._base import Kernel
+from ._choose import Choice, choose, kernel_for
 from ._problem import Call, Problem
 from .cpu import CpuKernel
 from .reference import ReferenceKernel
@@ -8,4 +9,15 @@ from .sdpa import SdpaKernel
 
 KERNELS: dict[str, Kernel] = {"cpu": CpuKernel(), "sdpa": SdpaKernel(), "reference": ReferenceKernel()}
 
-__all__ = ["KERNELS", "Call", "CpuKernel", "Kernel", "Problem", "ReferenceKernel", "SdpaKernel"]
+__all__ = [
+    "KERNELS",
+    "Call",
+    "Choice",
+    "CpuKernel",
+    "Kernel",
+    "Problem",
+    "ReferenceKernel",
+    "SdpaKernel",
+    "choose",
+    "kernel_for",
+]

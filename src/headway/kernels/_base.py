@@ -21,7 +21,7 @@ class Kernel(ABC):
     def why_not(self, problem: Problem) -> list[str]:
         """Every reason why this kernel cannot run the call; empty where it can. Reads metadata only."""
 
-    def leaves(self, problem: Problem) -> str | None:
+    def defers(self, problem: Problem) -> str | None:
         """Why ``auto`` leaves a call that this kernel could run to a later one; None where it does not."""
         return None
 

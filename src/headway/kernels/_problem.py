@@ -12,11 +12,12 @@ from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..masks import Mask
+from ..records import Record
 from ..terms import Part, Term
 
 
-@dataclass(frozen=True)
-class Call:
+@dataclass(frozen=True, eq=False)
+class Call(Record):
     """Everything a kernel needs; q and k are prepared, all arguments checked.
 
     q [batch, heads, n, head_dim]; k [batch, kv_heads, m, head_dim]; v [batch, kv_heads, m, v's head_dim]
@@ -42,29 +43,13 @@ class Call:
 
 def without_tables(call: Call) -> Call:
     """The call with coordinates that hold no more than kernels read."""
-    k_start = call.k_coordinates.start  # by it Padding knows padded rows
-    return Call(
-        call.q,
-        call.k,
-        call.v,
-        _bare(call.q_coordinates, None),
-        _bare(call.k_coordinates, k_start),
-        call.terms,
-        call.mask,
-        call.scale,
-        call.dropout,
-        call.seed,
-        call.wants_lse,
-        call.partial,
-        call.aligned,
-    )
+    q_at, k_at = (_bare(side) for side in (call.q_coordinates, call.k_coordinates))
+    return call._with(q_coordinates=q_at._with(start=None), k_coordinates=k_at)  # Padding reads the start of the keys
 
 
-def _bare(side: Coordinates, start: int | None) -> Coordinates:
+def _bare(side: Coordinates) -> Coordinates:
     length = side.length if isinstance(side.length, Tensor) else None
-    return Coordinates(
-        side.position, side.index, side.document, length, None, side.ordered, start, prepared=side.prepared
-    )
+    return side._with(length=length, tables=None, learned=None, placing=None)
 
 
 class Problem(NamedTuple):

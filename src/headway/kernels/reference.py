@@ -423,7 +423,7 @@ def _try_functions(structure: Any, tensors: list[Tensor]) -> None:
     names = ", ".join(type(term).__name__ for term in python)
     drawn = _random_state(call) if real else []
     with torch.enable_grad():
-        tried = replace(call, terms=tuple(map(_tried, call.terms))) if real else call
+        tried = call._with(terms=tuple(map(_tried, call.terms))) if real else call
         out, _ = run_block(tried, n - 1, n)
     if out.requires_grad:
         raise HeadwayError(
@@ -510,8 +510,7 @@ def cast(part: Any, dtype: torch.dtype) -> Any:
 def computed(call: Call) -> Call:
     """The call in the dtype of the computation, with coordinates that hold no more than kernels read."""
     dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
-    return replace(
-        without_tables(call),
+    return without_tables(call)._with(
         q=call.q.to(dtype),
         k=call.k.to(dtype),
         v=call.v.to(dtype),
@@ -564,7 +563,7 @@ def weights(call: Call) -> Tensor:
 def steps(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Products, scores, masked scores, weights and output of a computed call."""
     with without_autocast(call.q):
-        block = Block(replace(call, aligned=False), 0, call.q.shape[2])
+        block = Block(call._with(aligned=False), 0, call.q.shape[2])
         score = scores(block)
         hidden = masked(block, score)
         found, _ = softmax(block, hidden)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import attention
+from ..call import prepared_keys
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
 from ..masks import Mask
@@ -63,6 +64,8 @@ class MultiHeadAttention(nn.Module):
     qk_norm        a norm of each head's query and key over head_dim, before the encoding: "rms", "layer" or a
                    function of the width; none if None
     kernel         the name of a kernel, or "auto"
+    attend         what is called in place of ``headway.attention``, with its arguments: a function that records, or one
+                   that shares the keys out among processes
     device, dtype  of the parameters made here, as in every module of torch; an encoding or a sink that is handed over
                    as an object stays as it is
 
@@ -87,6 +90,7 @@ class MultiHeadAttention(nn.Module):
         sink: Tensor | float | None = None,
         qk_norm: str | Callable[[int], nn.Module] | None = None,
         kernel: str = "auto",
+        attend: Callable[..., Tensor] = attention,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -110,6 +114,7 @@ class MultiHeadAttention(nn.Module):
         self.scale = scale
         self.soft_cap = soft_cap
         self.kernel = kernel
+        self.attend = attend
         self.encoding = encoding
         self.q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, bias="q" in with_bias, **made)
         self.k_proj = nn.Linear(self.key_dim, self.num_kv_heads * self.head_dim, bias="k" in with_bias, **made)
@@ -210,7 +215,7 @@ class MultiHeadAttention(nn.Module):
                 positions = Coordinates.span(n, device=device) if positions is None else positions
                 if key_positions is None:
                     key_positions = Coordinates.span(key.shape[1], device=device)
-            out = attention(
+            out = self.attend(
                 q,
                 k,
                 v,
@@ -281,11 +286,10 @@ class MultiHeadAttention(nn.Module):
         inputs = x if encoding is not None and encoding.reads_input else None
         if encoding is not None and caches_prepared(encoding):
             first = everything is new
-            new = encoding.for_one_forward(new)
-            k = encoding.prepare_key(k, new)
+            k, new = prepared_keys(encoding, k, new)
             everything = replace(new if first else key_coordinates(encoding, everything), prepared=True)
         keys, values = cache.append(k, v, inputs=inputs)
-        return attention(
+        return self.attend(
             q,
             keys,
             values,

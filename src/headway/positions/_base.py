@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -213,7 +213,7 @@ class PositionEncoding(nn.Module):
         """The coordinates placed and with ``learned_tables``, which are not to be held beyond a forward pass."""
         placed = self.place(coordinates)
         learned = self.learned_tables(placed) if placed.learned is None else None
-        return placed if learned is None else replace(placed, learned=learned)
+        return placed if learned is None else placed._with(learned=learned)
 
     def tables_of(self, located: Coordinates) -> Any:
         """``tables``; raises where one wants a gradient that does not come of the coordinates."""

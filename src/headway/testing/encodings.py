@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention import _call, attention, explain
+from ..attention import attention, explain
+from ..call import make_call
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..kernels import KERNELS
@@ -254,7 +255,7 @@ def _gradients(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str | 
     }
     if kernel is None:
         q, k, v = (leaf.double() for leaf in leaves.values())
-        call = _call(q, k, v, **arguments)
+        call = make_call(q, k, v, **arguments)
         q, k, v = (part.to(x.dtype) for part in (call.q, call.k, call.v))
         out = spec.steps(replace(call, q=q, k=k, v=v, terms=spec.cast(call.terms, x.dtype)))[4]
     else:
@@ -488,7 +489,7 @@ def computes_the_same_twice(encoding: PositionEncoding) -> None:
     layer.train()
     q, k, v = layer.project(x)
     where: dict[str, Any] = {"q_positions": coordinates, "k_positions": coordinates, "q_input": x, "k_input": x}
-    call = _call(q, k, v, layer.in_attention, mask=Causal(), **where)
+    call = make_call(q, k, v, encoding=layer.in_attention, mask=Causal(), **where)
     first, second = spec.forward(spec.computed(call))[0], spec.forward(spec.computed(call))[0]
     assert torch.equal(first, second), "a function in its terms gives something else when it is run again"
 

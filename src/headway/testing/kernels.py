@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..attention import _call
+from ..call import make_call
 from ..coordinates import Coordinates
 from ..kernels import KERNELS, Call, Problem
 from ..kernels import reference as spec
@@ -73,7 +73,7 @@ def build(
     used = [tensor for term in terms for tensor in _leaves(term, draw_term.leaves)]
     positions = torch.stack([torch.arange(m), torch.arange(m) // 3], dim=-1)[None]
     k_positions = Coordinates.of(positions, m)
-    call = _call(
+    call = make_call(
         q,
         k,
         v,

@@ -201,7 +201,7 @@ class CpuKernel(Kernel):
     def why_not(self, problem: Problem) -> list[str]:
         return reasons_against(problem)
 
-    def leaves(self, problem: Problem) -> str | None:
+    def defers(self, problem: Problem) -> str | None:
         p = problem
         if p.terms or p.dropout or p.wants_lse or not p.m:
             return None

@@ -6,7 +6,6 @@ Lowering is ordinary torch code, so that the backward pass can take gradients th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -190,7 +189,7 @@ def without_sinusoids(lowered: Lowered, q_coordinates: Coordinates, k_coordinate
                 columns.append(term)
                 continue
             table = Table.apply(rows.weight.float(), rows.frequencies, *reach)
-            term = replace(term, rows=Rows(table, Clip(*reach, axis)))
+            term = term._with(rows=Rows(table, Clip(*reach, axis)))
         terms.append(term)
     lowered = lowered._replace(terms=tuple(terms))
     return with_columns(lowered, columns, q_coordinates, k_coordinates) if columns else lowered
@@ -314,8 +313,8 @@ def with_columns(
 def _with_own(term: Any, q: Tensor, k: Tensor) -> Any:
     """A relative term that reads q or k itself goes on reading it without the further columns."""
     if isinstance(term, RelativeKeys) and term.query is None:
-        return replace(term, query=q)
-    return replace(term, key=k) if isinstance(term, RelativeQueries) and term.key is None else term
+        return term._with(query=q)
+    return term._with(key=k) if isinstance(term, RelativeQueries) and term.key is None else term
 
 
 class Turned(torch.autograd.Function):

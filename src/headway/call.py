@@ -1,0 +1,429 @@
+"""From the arguments of ``attention`` to a ``Call``: the one place that checks, places, prepares and casts them."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+
+from .constants import constant, writes
+from .coordinates import Coordinates
+from .errors import HeadwayError
+from .kernels import Call
+from .kernels._problem import tensors_in
+from .masks import Boolean, Mask, looks_ahead
+from .positions import PositionEncoding
+from .terms import Normalizer, RelativeKeys, RelativeQueries, Sink, Sizes, SoftCap, Term
+from .terms import check as check_terms
+from .tracing import refuse_tracers
+
+DTYPES = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+
+LARGEST_SCALE = torch.finfo(torch.float32).max
+
+KEPT = 1 << 13
+"""Tokens of a stream whose coordinates are kept from call to call: 4 MiB at most for all."""
+
+
+class Arguments(TypedDict, total=False):
+    """What ``attention`` takes besides q, k, v and the kernel's name."""
+
+    encoding: PositionEncoding | None
+    terms: tuple[Term, ...] | list[Term] | None
+    mask: Mask | Tensor | None
+    scale: float | None
+    dropout: float
+    sink: Tensor | None
+    soft_cap: float | None
+    q_positions: Tensor | Coordinates | None
+    k_positions: Tensor | Coordinates | None
+    q_input: Tensor | None
+    k_input: Tensor | None
+    dropout_seed: int | Tensor | None
+
+
+def make_call(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    encoding: PositionEncoding | None = None,
+    terms: tuple[Term, ...] | list[Term] | None = None,
+    mask: Mask | Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    sink: Tensor | None = None,
+    soft_cap: float | None = None,
+    q_positions: Tensor | Coordinates | None = None,
+    k_positions: Tensor | Coordinates | None = None,
+    q_input: Tensor | None = None,
+    k_input: Tensor | None = None,
+    dropout_seed: int | Tensor | None = None,
+) -> Call:
+    """What a kernel computes, made of the arguments of ``attention``, which describes them.
+
+    In this order: what was given is checked; tokens are placed by the encoding, which then changes q and k and adds its
+    terms. Nothing is computed of the scores. Raises HeadwayError for every argument that does not fit.
+    """
+    refuse_tracers(q)
+    _check_tensors(q, k, v, prepared=isinstance(k_positions, Coordinates) and k_positions.prepared)
+    _check_options(q, scale, dropout, sink)
+    if encoding is not None:
+        _check_encoding(encoding, q)
+    mask = _mask(mask, q, k)
+    added = _added_terms(terms, sink, soft_cap, q, k, v)
+    if encoding is None and not terms and (isinstance(q_positions, Tensor) or isinstance(k_positions, Tensor)):
+        raise HeadwayError("positions are given but neither an encoding nor terms read them: give encoding=…")
+    q, k, v = _autocast(q, k, v)
+    q_at, k_at = _coordinates(q, k, encoding, q_positions, k_positions)
+    aligned = _aligned(q_at, k_at)
+    if scale is None:
+        head_dim = index(q.shape[3])  # a plain number, where the compiler takes every size for a symbol
+        scale = float(head_dim) ** -0.5 if encoding is None else encoding.default_scale(head_dim)
+    _check_scale(scale)
+    if encoding is not None:
+        if encoding.causal_only:
+            _check_causal(encoding, mask, one_at_the_end=aligned and q.shape[2] == 1)
+        if encoding.reads_input:
+            _check_inputs(encoding, q, k, q_input, k_input)
+        known = q_positions is not None or k_positions is not None
+        q_at, k_at = _placed(encoding, q_at, k_at, drawn_as_one=aligned and not known)
+        q, k, q_at, k_at, own = _encoded(encoding, q, k, q_at, k_at, q_input, k_input)
+        check_terms(own, _sizes(q, k, v))
+        added = own + added
+    if len(added) > 1 and all(any(isinstance(term, kind) for term in added) for kind in (Normalizer, Sink)):
+        raise HeadwayError("terms hold a Normalizer, which replaces the softmax that a sink takes part in: drop one")
+    seed = None if dropout_seed is None else _seed(dropout_seed, q)
+    return Call(q, k, v, q_at, k_at, added, mask, scale, dropout, seed, aligned=aligned)
+
+
+def seeded(call: Call) -> Call:
+    """The call with a seed for its dropout; drawn, unless one was given."""
+    if not call.dropout or call.seed is not None:
+        return call
+    return call._with(seed=torch.randint(0, 1 << 62, (1,), device=call.q.device))
+
+
+def prepared_keys(encoding: PositionEncoding, k: Tensor, at: Coordinates) -> tuple[Tensor, Coordinates]:
+    """Keys as a cache holds them, prepared by the encoding, and their coordinates, placed."""
+    at = encoding.for_one_forward(at)
+    return encoding.prepare_key(k, at), at
+
+
+# ---------------------------------------------------------------- checks
+
+
+def _check_tensors(q: Tensor, k: Tensor, v: Tensor, *, prepared: bool) -> None:
+    """q, k and v fit one another; prepared: whether k comes from a cache, where it may be wider than q."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise HeadwayError(f"{name} is a {type(x).__name__}: give a tensor [batch, heads, tokens, head_dim]")
+        if x.ndim != 4:
+            raise HeadwayError(
+                f"{name} has shape {tuple(x.shape)}: give four dimensions [batch, heads, tokens, head_dim]"
+            )
+        if x.dtype not in DTYPES:
+            raise HeadwayError(f"{name} is {x.dtype}: give float64, float32, float16 or bfloat16")
+    batch, heads, _, head_dim = q.shape
+    k_batch, kv_heads, m, k_dim = k.shape
+    v_batch, v_heads, v_tokens, _ = v.shape
+    if batch != k_batch:
+        raise HeadwayError(f"k has shape {tuple(k.shape)} but q has a batch of {batch}: give k the batch of q")
+    if k_batch != v_batch or kv_heads != v_heads or m != v_tokens:
+        raise HeadwayError(
+            f"v has shape {tuple(v.shape)} but k {tuple(k.shape)}: give v the batch, heads and tokens of k"
+        )
+    if head_dim != k_dim and not prepared:
+        raise HeadwayError(f"k has shape {tuple(k.shape)} but q a head_dim of {head_dim}: give k the head_dim of q")
+    if kv_heads == 0 or heads % kv_heads:
+        raise HeadwayError(f"q has {heads} heads and k has {kv_heads}: the heads of k and v must divide those of q")
+    if not (q.device == k.device == v.device):
+        raise HeadwayError(f"q is on {q.device}, k on {k.device} and v on {v.device}: move them to one device")
+    mixed = not (q.dtype == k.dtype == v.dtype)
+    if mixed and (torch.float64 in (q.dtype, k.dtype, v.dtype) or not _autocasts(q)):
+        raise HeadwayError(f"q is {q.dtype}, k {k.dtype} and v {v.dtype}: cast them to one dtype")
+    if head_dim == 0:
+        raise HeadwayError(f"q has shape {tuple(q.shape)}, so a head_dim of 0: give at least 1")
+
+
+def _check_options(q: Tensor, scale: float | None, dropout: float, sink: Tensor | None) -> None:
+    if isinstance(scale, Tensor):
+        raise HeadwayError("scale is a tensor: give a number; a factor that is learned is terms.Temperature")
+    if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
+        raise HeadwayError(f"dropout is {dropout!r}: give a share of at least 0 and below 1")
+    if sink is not None and not isinstance(sink, Tensor):
+        raise HeadwayError(f"sink is a {type(sink).__name__}: give a tensor [{q.shape[1]}], one logit for each head")
+    if sink is not None and tuple(sink.shape) != (q.shape[1],):
+        raise HeadwayError(f"sink has shape {tuple(sink.shape)} but q has {q.shape[1]} heads: give [{q.shape[1]}]")
+
+
+def _check_encoding(encoding: PositionEncoding, q: Tensor) -> None:
+    """An encoding that acts within attention."""
+    if not isinstance(encoding, PositionEncoding):
+        raise HeadwayError(
+            f"encoding is {encoding!r}: give an object, such as headway.encoding('rope', head_dim={q.shape[3]})"
+        )
+    acts = encoding.acts
+    if "embed" in acts and not acts & {"prepare", "terms"}:
+        name = type(encoding).__name__
+        raise HeadwayError(
+            f"{name} acts on embeddings and does nothing in attention: call {name}.embed(x) once at the model's input "
+            "and leave encoding out here"
+        )
+    if acts == {"locate"}:
+        name = type(encoding).__name__
+        raise HeadwayError(
+            f"{name} changes where tokens are and nothing here reads it: compose it with an encoding that does, such "
+            f"as headway.positions.Compose({name}(…), RoPE({q.shape[3]}))"
+        )
+
+
+def _check_scale(scale: float) -> None:
+    try:
+        representable = abs(scale) <= LARGEST_SCALE
+    except TypeError:
+        representable = False
+    if not representable:
+        raise HeadwayError(f"scale is {scale!r}: give a finite number that float32 can hold, or None for head_dim^−½")
+
+
+def _check_causal(encoding: PositionEncoding, mask: Mask | None, *, one_at_the_end: bool) -> None:
+    if looks_ahead(mask) and not one_at_the_end:
+        raise HeadwayError(
+            f"{type(encoding).__name__} is defined for queries that see no later keys, and the mask lets them: "
+            "give mask=headway.masks.Causal(), alone or joined with others by &"
+        )
+
+
+def _check_inputs(
+    encoding: PositionEncoding, q: Tensor, k: Tensor, q_input: Tensor | None, k_input: Tensor | None
+) -> None:
+    """The layer's inputs are there, one for each query and key."""
+    for name, x, side in (("q_input", q_input, q), ("k_input", k_input, k)):
+        if x is None:
+            raise HeadwayError(
+                f"{name} is None but {type(encoding).__name__} reads the layer's input: give {name} "
+                f"[{side.shape[0]}, {side.shape[2]}, embed_dim]"
+            )
+        if x.ndim != 3 or x.shape[0] != side.shape[0] or x.shape[1] != side.shape[2]:
+            raise HeadwayError(
+                f"{name} has shape {tuple(x.shape)}: give [{side.shape[0]}, {side.shape[2]}, embed_dim], the input of "
+                "each token"
+            )
+
+
+# ---------------------------------------------------------------- masks, terms, dtypes, the seed
+
+
+def _mask(mask: Mask | Tensor | None, q: Tensor, k: Tensor) -> Mask | None:
+    if mask is None:
+        return None
+    if isinstance(mask, Tensor):
+        mask = Boolean(mask)
+    if not isinstance(mask, Mask):
+        raise HeadwayError(f"mask is a {type(mask).__name__}: give one of headway.masks or a boolean tensor")
+    mask.check(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    return mask
+
+
+def _added_terms(
+    terms: tuple[Term, ...] | list[Term] | None,
+    sink: Tensor | None,
+    soft_cap: float | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+) -> tuple[Term, ...]:
+    """The caller's terms, with those that ``soft_cap`` and ``sink`` stand for."""
+    if terms is not None and not isinstance(terms, (tuple, list)):
+        raise HeadwayError(f"terms is a {type(terms).__name__}: give a tuple of headway.terms, such as (Sink(logits),)")
+    added: tuple[Term, ...] = tuple(terms or ())
+    if soft_cap is not None:
+        added = (*added, SoftCap(soft_cap))
+    if sink is not None:
+        added = (*added, Sink(sink))
+    if added:
+        check_terms(added, _sizes(q, k, v))
+    return added
+
+
+def _sizes(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
+    batch, heads, n, head_dim = q.shape
+    return Sizes(batch, heads, n, k.shape[2], head_dim, v.shape[3])
+
+
+def _autocasts(x: Tensor) -> bool:
+    device = x.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    if not _autocasts(q) or q.dtype == torch.float64:
+        return q, k, v
+    dtype = torch.get_autocast_dtype(q.device.type)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def _seed(seed: int | Tensor, q: Tensor) -> Tensor:
+    if isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 1 << 62:
+        return torch.tensor([seed], device=q.device)
+    if isinstance(seed, Tensor) and seed.dtype == torch.int64 and seed.shape == (1,) and seed.device == q.device:
+        return seed
+    said = f"{seed.dtype} of shape {tuple(seed.shape)} on {seed.device}" if isinstance(seed, Tensor) else repr(seed)
+    raise HeadwayError(
+        f"dropout_seed is {said}: give a whole number from 0 to 2⁶² − 1, or an int64 tensor [1] on q's device"
+    )
+
+
+# ---------------------------------------------------------------- where tokens are
+
+
+def _coordinates(
+    q: Tensor,
+    k: Tensor,
+    encoding: PositionEncoding | None,
+    q_positions: Tensor | Coordinates | None,
+    k_positions: Tensor | Coordinates | None,
+) -> tuple[Coordinates, Coordinates]:
+    """Where queries and keys are; without positions the queries stand at the end of the keys where n ≤ m."""
+    n, m = q.shape[2], k.shape[2]
+    start = m - n if n <= m else 0
+    if encoding is not None and encoding.acts:
+        if q_positions is None and k_positions is None and n > m:
+            raise HeadwayError(
+                f"there are {n} queries and {m} keys, so where the queries stand is not known: give q_positions and "
+                "k_positions"
+            )
+        if (q_positions is None) != (k_positions is None) and n != m:
+            given, missing = ("k_positions", "q_positions") if q_positions is None else ("q_positions", "k_positions")
+            raise HeadwayError(f"{given} are given but {missing} are not, and n = {n} differs from m = {m}: give both")
+    if n == m and (q_positions is None or k_positions is None or q_positions is k_positions):
+        name = "k_positions" if q_positions is None and k_positions is not None else "q_positions"
+        both = _side(k_positions if q_positions is None else q_positions, n, 0, n, name, q)
+        return both, both
+    total = max(n, m)
+    return _side(q_positions, n, start, total, "q_positions", q), _side(k_positions, m, 0, total, "k_positions", q)
+
+
+def _side(
+    positions: Tensor | Coordinates | None, count: int, start: int, total: int, name: str, q: Tensor
+) -> Coordinates:
+    """The coordinates of queries or keys, which fit q's batch and device."""
+    if positions is None:
+        if torch.compiler.is_compiling() or total > KEPT:  # in this order: a compiler carries lengths as symbols
+            return _span(count, start, total, q.device)
+        return constant(_span, count, start, total, device=q.device)
+    side = Coordinates.of(positions, count, name=name, start=start)
+    rows = side.position.shape[0]
+    if rows not in (1, q.shape[0]):
+        raise HeadwayError(
+            f"{name} are for a batch of {rows} but q has a batch of {q.shape[0]}: give 1 or {q.shape[0]}"
+        )
+    if side.position.device != q.device:
+        raise HeadwayError(f"{name} are on {side.position.device} but q is on {q.device}: move them there")
+    return side
+
+
+def _span(count: int, start: int, total: int, device: torch.device) -> Coordinates:
+    return Coordinates.span(count, start=start, length=total, device=device)
+
+
+def _aligned(q: Coordinates, k: Coordinates) -> bool:
+    """Whether the queries are known to be the last of the keys, in the order of the slots."""
+    if not (q.ordered and k.ordered):
+        return False
+    if q is k:
+        return True
+    if q.start is None or k.start is None:
+        return False
+    n, m = q.index.shape[1], k.index.shape[1]
+    # an if, because the compiler would carry the comparison of symbolic sizes as a symbol
+    return True if n <= m and q.start - k.start == m - n else False  # noqa: SIM210
+
+
+# ---------------------------------------------------------------- the encoding
+
+
+def _placed(
+    encoding: PositionEncoding, q_at: Coordinates, k_at: Coordinates, *, drawn_as_one: bool
+) -> tuple[Coordinates, Coordinates]:
+    """Both sides as the encoding places them; one object where they were one.
+
+    drawn_as_one: whether the queries are the last of the keys and nobody gave their positions. Then what an encoding
+    draws for a token in training is drawn once.
+    """
+    if q_at is k_at:
+        at = encoding.place(q_at)
+        return at, at
+    if drawn_as_one and encoding.training and "locate" in encoding.acts:
+        n, m = q_at.index.shape[1], k_at.index.shape[1]
+        k_at = encoding.place(k_at)
+        q_at = k_at.rows(m - n, m)
+    q_at = encoding.place(q_at)
+    if not k_at.prepared:
+        return q_at, encoding.place(k_at)
+    if k_at.placed and not k_at.belongs_to(encoding):
+        k_at.as_given()  # raises: these keys are another encoding's
+    return q_at, k_at
+
+
+def _encoded(
+    encoding: PositionEncoding,
+    q: Tensor,
+    k: Tensor,
+    q_at: Coordinates,
+    k_at: Coordinates,
+    q_input: Tensor | None,
+    k_input: Tensor | None,
+) -> tuple[Tensor, Tensor, Coordinates, Coordinates, tuple[Term, ...]]:
+    """What the encoding makes of placed tokens: q and k prepared, both sides relocated, and its terms."""
+    given = _given(q, k, q_input, k_input, q_at, k_at) if encoding.watched else ()
+    before = writes(given) if given else 0
+    q_at, k_at = encoding.relocate(q_at, k_at, q_input, k_input)
+    one_side = q_at is k_at
+    q_at = encoding.for_one_forward(q_at)
+    if not k_at.prepared:
+        k_at = q_at if one_side else encoding.for_one_forward(k_at)
+    terms = encoding.terms(q_at, k_at, q_input, k_input)
+    prepared_q = encoding.prepare_query(q, q_at)
+    prepared_k = k if k_at.prepared else encoding.prepare_key(k, k_at)
+    if given and writes(given) != before:
+        raise HeadwayError(
+            f"{encoding.known_as} writes in relocate, terms or prepare into what it is given (q, k, the layer's "
+            "input, coordinates, tables), which now holds other numbers: write into a clone there"
+        )
+    if prepared_q.shape[3] != prepared_k.shape[3]:
+        raise HeadwayError(
+            f"the prepared q is {prepared_q.shape[3]} wide and k {prepared_k.shape[3]}: prepare cached keys with the "
+            "same encoding"
+        )
+    cached = k_at.prepared and "prepare" in encoding.acts
+    terms = tuple(_unprepared(term, q, k, prepared_q, prepared_k, cached) for term in terms)
+    return prepared_q, prepared_k, q_at, k_at, terms
+
+
+def _given(
+    q: Tensor, k: Tensor, q_input: Tensor | None, k_input: Tensor | None, q_at: Coordinates, k_at: Coordinates
+) -> list[Tensor]:
+    """What the hooks of an encoding are given, and may not write into."""
+    found: list[Any] = [q, k, q_at.position, q_at.index, *tensors_in(q_at.tables)]
+    if k_at is not q_at:
+        found += (k_at.position, k_at.index, *tensors_in(k_at.tables))
+    found += [x for x in (q_input, k_input if k_input is not q_input else None) if x is not None]
+    return found
+
+
+def _unprepared(term: Term, q: Tensor, k: Tensor, prepared_q: Tensor, prepared_k: Tensor, cached: bool) -> Term:
+    """Relative terms speak of q and k before ``prepare``."""
+    if isinstance(term, RelativeKeys) and term.query is None and prepared_q is not q:
+        return term._with(query=q)
+    if isinstance(term, RelativeQueries) and term.key is None:
+        if cached:
+            raise HeadwayError(
+                "the encoding reads keys as they were before prepare, which a cache of prepared keys does not hold: "
+                "set cache_prepared = False on it"
+            )
+        return term if prepared_k is k else term._with(key=k)
+    return term

@@ -1,0 +1,61 @@
+"""Which kernel takes a call: one function, for running a call and for explaining the choice."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..errors import HeadwayError
+from ._base import Kernel
+from ._problem import Call, Problem
+
+
+class Choice(NamedTuple):
+    """The kernel that a call takes, and what speaks against each kernel that was asked."""
+
+    kernel: str | None
+    reasons: dict[str, list[str]]
+    """Why each kernel cannot run the call; empty where it can."""
+    deferred: dict[str, str]
+    """Kernels that could run the call and leave it to another, and why."""
+
+
+def choose(kernels: dict[str, Kernel], problem: Problem, name: str = "auto", *, ask_all: bool = False) -> Choice:
+    """The kernel ``name``, or with "auto" the first that can run the problem and does not defer to a later one.
+
+    Where all that can run it defer, the first of them takes it.
+
+    Args:
+        kernels: the table, in order of preference.
+        problem: the facts of the call.
+        name: "auto", or a name of the table.
+        ask_all: whether kernels that can no longer be chosen are asked for their reasons too.
+    """
+    chosen, reasons, deferred = None, {}, {}
+    for known, kernel in kernels.items():
+        eligible = chosen is None and (name == "auto" or name == known)
+        if not eligible and not ask_all:
+            continue
+        against = reasons[known] = kernel.why_not(problem)
+        if against or not eligible:
+            continue
+        why = kernel.defers(problem) if name == "auto" else None
+        if why is not None:
+            deferred[known] = why
+        else:
+            chosen = known
+            if not ask_all:
+                break
+    return Choice(chosen or next(iter(deferred), None), reasons, deferred)
+
+
+def kernel_for(kernels: dict[str, Kernel], call: Call, name: str) -> Kernel:
+    """The kernel that runs a call. Raises HeadwayError where the one asked for cannot, or none can."""
+    choice = choose(kernels, Problem.of(call), name)
+    if choice.kernel is not None:
+        return kernels[choice.kernel]
+    if name == "auto":
+        raise HeadwayError("no kernel can run this call; headway.explain(…) gives each one's reasons")
+    raise HeadwayError(
+        f"kernel {name!r} cannot run q {tuple(call.q.shape)}, k {tuple(call.k.shape)} in {call.q.dtype}: "
+        f"{'; '.join(choice.reasons[name])}: leave kernel='auto'"
+    )
