@@ -13,7 +13,7 @@ from torch import Tensor
 from headway import masks as M
 from headway import terms as T
 from headway.call import make_call
-from headway.kernels import Call, _ops, reference
+from headway.kernels import KERNELS, Call, _ops, reference
 from headway.testing.inputs import term_examples
 
 
@@ -121,23 +121,24 @@ def test_operators_do_what_the_compiler_is_told(name: str, layout: str) -> None:
     text = _ops.write(structure)
     tests = ("test_schema", "test_faketensor")
     torch.library.opcheck(torch.ops.headway.reference_forward.default, (tensors, text), test_utils=tests)
-    out, lse = torch.ops.headway.reference_forward(tensors, text)
+    results = torch.ops.headway.reference_forward(tensors, text)
     wanted = [number for number, tensor in enumerate(tensors) if tensor.is_floating_point()]
-    arguments = (tensors, text, wanted, torch.randn_like(out), torch.randn_like(lse))
+    upstream = torch.randn_like(results[0]), torch.randn_like(results[1])
+    arguments = ([*tensors, *results], text, wanted, *upstream)
     torch.library.opcheck(torch.ops.headway.reference_backward.default, arguments, test_utils=tests)
 
 
 def test_the_operators_compute_what_the_kernel_computes() -> None:
     q, k, v = (x.requires_grad_() for x in qkv())
-    call = call_of(q, k, v, mask=M.Causal())
+    call = call_of(q, k, v, mask=M.Causal())._with(wants_lse=True)
     structure, tensors = packed(call)
-    out, lse = reference.Reference.apply(structure, *tensors)
-    found = torch.ops.headway.reference_forward([t.detach() for t in tensors], _ops.write(structure))
-    torch.testing.assert_close(found, (out.detach(), lse.detach()))
+    out, lse = KERNELS["reference"].run(call)
+    assert lse is not None
+    bare = [t.detach() for t in tensors]
+    found = reference.Results(*torch.ops.headway.reference_forward(bare, _ops.write(structure)))
+    torch.testing.assert_close((found.out, found.log_sum_exp), (out.detach(), lse.detach()))
     upstream = torch.randn_like(out)
     grads = torch.autograd.grad(out, (q, k, v), upstream)
     wanted = [number for number, tensor in enumerate(tensors) if tensor.requires_grad]
-    found_grads = torch.ops.headway.reference_backward(
-        [t.detach() for t in tensors], _ops.write(structure), wanted, upstream, torch.zeros_like(lse)
-    )
+    found_grads = torch.ops.headway.reference_backward([*bare, *found], _ops.write(structure), wanted, upstream, None)
     torch.testing.assert_close(tuple(found_grads), grads)

@@ -42,6 +42,13 @@ class Foreign:
         return part
 
 
+def values_of(part: Any) -> Sequence[Any]:
+    """What a term, a part of one or a mask holds; nothing of what is none of these."""
+    if type(part) in FIELDS:
+        return [getattr(part, field) for field in FIELDS[type(part)]]
+    return tuple(attributes(part).values()) if isinstance(part, Part) else ()
+
+
 LEAVES = frozenset({bool, int, float, str, type(None)})
 
 Structure = tuple[Any, ...]

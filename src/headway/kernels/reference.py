@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -50,9 +50,9 @@ from ..terms import (
 )
 from ..tracing import plain_alone
 from . import _ops
-from ._autograd import differentiable
-from ._base import Kernel, without_autocast
-from ._problem import Call, Problem, attributes, wants_gradient, without_tables
+from ._base import without_autocast
+from ._native import Gradients, NativeKernel, Results
+from ._problem import Call, Problem, attributes, without_tables
 
 BLOCK = 1 << 21
 """Scores held at once, over all rows of the batch and all heads: 8 MiB in float32."""
@@ -66,6 +66,7 @@ class Block:
         low, high = 0, m
         if call.aligned and call.mask is not None and not _reads_key_slots(call.terms):
             low, high = call.mask.reach(start, stop, n, m)
+        self.start, self.count = start, stop - start
         self.keys = slice(low, high)
         self.slots = torch.arange(start, stop, device=call.q.device)
         self.q_coordinates = call.q_coordinates.rows(start, stop)
@@ -94,6 +95,10 @@ class Block:
     def seeing(self, queries: Tensor) -> Tensor:
         """Something for each query, 0 where it may see nothing."""
         return queries if self.allowed is None else queries.masked_fill(~self.allowed.any(-1)[..., None], 0)
+
+    def rows_of(self, x: Tensor) -> Tensor:
+        """What the queries of the block have of a tensor [batch, heads, n, …]."""
+        return x.narrow(2, self.start, self.count)  # no slice, which a batch of gradients does not take
 
     def each(self, *kinds: type) -> list[Any]:
         return [term for term in self.terms if isinstance(term, kinds)]
@@ -267,25 +272,33 @@ def masked(block: Block, score: Tensor) -> Tensor:
 # ---------------------------------------------------------------- softmax
 
 
-def softmax(block: Block, score: Tensor) -> tuple[Tensor, Tensor]:
-    """The weights [batch, heads, rows, m] and the log-sum-exp [batch, heads, rows]; an empty row has 0 and −∞."""
+def softmax(block: Block, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The weights [batch, heads, rows, m], the largest score of each row and the sum of exp(score − largest).
+
+    A row that sees nothing has weights of 0, and −∞ and 0.
+    """
     own = block.each(Normalizer)
     if own:
         allowed = torch.ones_like(score, dtype=torch.bool) if block.allowed is None else block.allowed
         weights = own[0].function(score, allowed.expand_as(score), *own[0].tensors)
-        return weights.masked_fill(~allowed, 0), score.new_full(score.shape[:-1], math.nan)
+        none = score.new_full(score.shape[:-1], math.nan)
+        return weights.masked_fill(~allowed, 0), none, none
     keys = score.shape[-1]
-    if not block.call.partial:
-        for term in block.each(Sink):
-            column = term.logits[:, None, None].expand(*score.shape[:-1], 1)
-            score = torch.cat([score, column], dim=-1)
+    score = with_sinks(block, score)
     if score.shape[-1] == 0:
-        return score, score.new_full(score.shape[:-1], -math.inf)
-    empty = score.detach().amax(-1, keepdim=True) == -math.inf
-    score = score.masked_fill(empty, 0)
-    weights = score.softmax(-1).masked_fill(empty, 0)
-    lse = score.logsumexp(-1) if block.call.wants_lse else score[..., 0].detach()
-    return weights[..., :keys], lse.masked_fill(empty[..., 0], -math.inf)
+        return score, score.new_full(score.shape[:-1], -math.inf), score.new_zeros(score.shape[:-1])
+    row_max = score.detach().amax(-1)
+    share = (score - row_max.masked_fill(row_max == -math.inf, 0)[..., None]).exp()
+    row_sum = share.sum(-1)
+    weights = share / row_sum.masked_fill(row_sum == 0, 1)[..., None]
+    return weights[..., :keys], row_max, row_sum
+
+
+def with_sinks(block: Block, score: Tensor) -> Tensor:
+    """The scores, with a column for each sink that takes part."""
+    sinks = [] if block.call.partial else block.each(Sink)
+    columns = [term.logits[:, None, None].expand(*score.shape[:-1], 1) for term in sinks]
+    return torch.cat([score, *columns], dim=-1) if columns else score
 
 
 def dropped(block: Block, weights: Tensor) -> Tensor:
@@ -323,78 +336,76 @@ def gather(block: Block, weights: Tensor) -> Tensor:
     return out
 
 
-def run_block(call: Call, start: int, stop: int) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp of the queries start … stop − 1."""
-    block = Block(call, start, stop)
-    weights, lse = softmax(block, masked(block, scores(block)))
-    return gather(block, dropped(block, weights)), lse
-
-
 def block_rows(call: Call) -> int:
     """Queries taken at once, so that a block holds at most ``BLOCK`` scores."""
     batch, heads = call.q.shape[:2]
     return max(1, BLOCK // max(1, batch * heads * call.k.shape[2]))
 
 
-def forward(call: Call) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp of a call, block by block."""
+def blocks(call: Call) -> Iterator[Block]:
+    """The queries of a call in blocks of rows; one block where there are none."""
     n, rows = call.q.shape[2], block_rows(call)
-    if n <= rows:
-        return run_block(call, 0, n)
-    out = call.q.new_empty(*call.q.shape[:3], call.v.shape[3])
-    lse = call.q.new_empty(call.q.shape[:3])
+    if n <= rows:  # lengths may be symbols, which a range would settle
+        yield Block(call, 0, n)
+        return
     for start in range(0, n, rows):
-        stop = min(start + rows, n)
-        out[:, :, start:stop], lse[:, :, start:stop] = run_block(call, start, stop)
-    return out, lse
+        yield Block(call, start, min(start + rows, n))
 
 
-def in_one_graph(call: Call) -> tuple[Tensor, Tensor]:
-    """The same in operations that nothing is written into, for forward-mode differentiation to follow."""
-    n, rows = call.q.shape[2], block_rows(call)
-    outs, lses = zip(*(run_block(call, i, min(i + rows, n)) for i in range(0, max(1, n), rows)), strict=True)
-    return torch.cat(outs, dim=2), torch.cat(lses, dim=2)
+def run_block(block: Block) -> Results:
+    """Output and statistics of the queries of a block."""
+    weights, row_max, row_sum = softmax(block, masked(block, scores(block)))
+    return Results(gather(block, dropped(block, weights)), row_max, row_sum)
+
+
+def forward(call: Call) -> Results:
+    """The results of a call, block by block, in operations that write into nothing."""
+    found = list(zip(*map(run_block, blocks(call)), strict=True))
+    return Results(*(parts[0] if len(parts) == 1 else torch.cat(parts, dim=2) for parts in found))
 
 
 # ---------------------------------------------------------------- backward
 
 
-def backward(
-    structure: Any, tensors: list[Tensor], wanted: list[int], grad_out: Tensor, grad_lse: Tensor
-) -> list[Tensor]:
-    """The gradients of the wanted tensors, each block computed again and differentiated alone."""
-    twice = torch.is_grad_enabled()
-    with torch.enable_grad():
-        if not twice:
-            tensors = [t.detach().requires_grad_(i in wanted) for i, t in enumerate(tensors)]
-        call = _ops.unpack(structure, tensors)
-        inputs = [tensors[i] for i in wanted]
-        sums = [torch.zeros_like(t) for t in inputs]
-        n, rows = call.q.shape[2], block_rows(call)
-        for start in range(0, n, rows):
-            stop = min(start + rows, n)
-            out, lse = run_block(call, start, stop)
-            upstream = [grad.narrow(2, start, stop - start) for grad in (grad_out, grad_lse)]  # batched: no indexing
-            reached = [(o, g) for o, g in zip((out, lse), upstream, strict=True) if o.requires_grad]
-            if not reached:
+def backward(call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None) -> Gradients:
+    """The gradients of a call's tensors, each block computed again and differentiated alone."""
+    tensors: list[Tensor] = []
+    _ops.pack(call, tensors)
+    inputs = [x for x in tensors if x.requires_grad]
+    sums: list[Tensor | None] = [None] * len(inputs)
+    for block in blocks(call):
+        held = Results(*map(block.rows_of, results))
+        d_rows = None if d_lse is None else block.rows_of(d_lse)
+        for target, gradient in block_gradients(block, held, block.rows_of(d_out), d_rows):
+            if not target.requires_grad:
                 continue
-            outputs, grads = zip(*reached, strict=True)
-            found = torch.autograd.grad(outputs, inputs, grads, allow_unused=True, create_graph=twice)
-            sums = [s if g is None else s + g for s, g in zip(sums, found, strict=True)]
-    return sums
+            found = torch.autograd.grad(target, inputs, gradient, allow_unused=True, retain_graph=True)
+            sums = [b if a is None else a if b is None else a + b for a, b in zip(sums, found, strict=True)]
+    return [(x, gradient) for x, gradient in zip(inputs, sums, strict=True) if gradient is not None]
 
 
-def _forward(structure: Any, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    out, lse = forward(_ops.unpack(structure, tensors))
-    return out.contiguous(), lse.contiguous()
+def block_gradients(block: Block, results: Results, d_out: Tensor, d_lse: Tensor | None) -> Gradients:
+    """What a block's graph is to be differentiated from: its scores and its output, each with the gradient of it.
 
-
-def _shapes(call: Call) -> tuple[Tensor, Tensor]:
-    return call.q.new_empty(*call.q.shape[:3], call.v.shape[3]), call.q.new_empty(call.q.shape[:3])
-
-
-Reference = differentiable("reference", _forward, backward, _shapes, twice=True)
-"""Ties forward and backward together without keeping the scores."""
+    P = exp(score − row_max)/row_sum,  d_score = P·(dP − δ),  δ = Σ d_out·out − d_lse
+    """
+    d_out = d_out.to(block.q.dtype)
+    if block.each(Normalizer):
+        return [(run_block(block).out, d_out)]
+    score = with_sinks(block, masked(block, scores(block)))
+    out, row_max, row_sum = results
+    nothing = (row_sum == 0)[..., None]
+    share = (score.detach() - row_max[..., None].masked_fill(nothing, 0)).exp()
+    weights = (share / row_sum[..., None].masked_fill(nothing, 1)).masked_fill(nothing, 0)
+    keys = block.k.shape[2]
+    kept = weights[..., :keys].detach().requires_grad_()
+    summed = gather(block, dropped(block, kept))
+    (d_kept,) = torch.autograd.grad(summed, kept, d_out, retain_graph=True)
+    d_weights = d_kept if score.shape[-1] == keys else torch.nn.functional.pad(d_kept, (0, score.shape[-1] - keys))
+    delta = (d_out * out).sum(-1)
+    if d_lse is not None:
+        delta = delta - d_lse.masked_fill(nothing[..., 0], 0)
+    return [(score, weights * (d_weights - delta[..., None])), (summed, d_out)]
 
 
 FUNCTIONS = frozenset({DenseBias, Product, ScoreMap, Normalizer})
@@ -409,13 +420,14 @@ def _function_of(term: Term) -> Callable[..., Tensor] | None:
     return held if callable(held) else None
 
 
-def _try_functions(structure: Any, tensors: list[Tensor]) -> None:
+def _try_functions(call: Call) -> None:
     """Runs the Python of the terms for one row, on detached tensors, and raises for what would go wrong in silence.
 
     What captures a tensor wanting a gradient would lose that gradient. A function that draws, counts or writes into its
     arguments would give something else in the backward pass, where it is run again.
     """
-    call = _ops.unpack(structure, [t.detach() for t in tensors])
+    tensors: list[Tensor] = []
+    call = _ops.unpack(_ops.pack(call, tensors), [x.detach() for x in tensors])
     python = [term for term in call.terms if not _ops.is_plain(_ops.pack(term, []))]
     n, real = call.q.shape[2], _is_real(call.q)
     if not python or not n or not call.k.shape[2]:
@@ -424,7 +436,7 @@ def _try_functions(structure: Any, tensors: list[Tensor]) -> None:
     drawn = _random_state(call) if real else []
     with torch.enable_grad():
         tried = call._with(terms=tuple(map(_tried, call.terms))) if real else call
-        out, _ = run_block(tried, n - 1, n)
+        out = run_block(Block(tried, n - 1, n)).out
     if out.requires_grad:
         raise HeadwayError(
             f"a function of {names} captures a tensor that wants a gradient: pass the tensor in the term's "
@@ -511,45 +523,52 @@ def computed(call: Call) -> Call:
     """The call in the dtype of the computation, with coordinates that hold no more than kernels read."""
     dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
     return without_tables(call)._with(
-        q=call.q.to(dtype),
-        k=call.k.to(dtype),
-        v=call.v.to(dtype),
-        terms=cast(call.terms, dtype),
+        q=call.q.to(dtype), k=call.k.to(dtype), v=call.v.to(dtype), terms=cast(call.terms, dtype)
     )
 
 
-class ReferenceKernel(Kernel):
+class ReferenceKernel(NativeKernel[Call]):
     """Eager torch in row blocks: takes every term, every mask, every dtype; memory grows with n."""
 
     name = "reference"
+    opaque = False
+    differentiable = True
 
     def why_not(self, problem: Problem) -> list[str]:
         return []
 
+    def lower(self, call: Call) -> Call:
+        return computed(call)
+
+    def result_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        return torch.float64 if dtype == torch.float64 else torch.float32
+
+    def runs_in_plain_operations(self, call: Call) -> bool:
+        """Where nothing else is followed, and for functions under a compiler: an operator's schema has none."""
+        return plain_alone() or (torch.compiler.is_compiling() and not _ops.is_plain(_ops.pack(call.terms, [])))
+
+    def forward(self, call: Call, keep: bool) -> Results:
+        return forward(call)
+
+    def backward(self, call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None) -> Gradients:
+        return backward(call, results, d_out, d_lse)
+
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
-        dtype = call.q.dtype
-        with without_autocast(call.q):
-            call = computed(call)
-            tensors: list[Tensor] = []
-            structure = _ops.pack(call, tensors)
-            if plain_alone():
-                out, lse = in_one_graph(call)
-            elif torch.compiler.is_compiling() and not _ops.is_plain(structure):
-                out, lse = run_block(call, 0, call.q.shape[2])  # a function cannot stand in an operator's schema
-            elif torch.compiler.is_compiling() and not wants_gradient(tensors):
-                out, lse = torch.ops.headway.reference_forward(tensors, _ops.write(structure))
-            else:
-                functions = not torch.compiler.is_compiling() and not _ops.is_plain(structure)
-                if functions and torch.is_grad_enabled():
-                    _try_functions(structure, tensors)
-                before = writes(tensors) if functions else 0
-                out, lse = Reference.apply(structure, *tensors)
-                if functions and writes(tensors) != before:
-                    raise HeadwayError(
-                        "a function in terms writes into q, k or its tensors, which now hold other numbers: write into "
-                        "a clone there"
-                    )
-        return out.to(dtype), lse if call.wants_lse else None
+        if torch.compiler.is_compiling() or plain_alone() or _ops.is_plain(_ops.pack(call.terms, [])):
+            return super().run(call)
+        if torch.is_grad_enabled():
+            with without_autocast(call.q):
+                _try_functions(computed(call))
+        tensors: list[Tensor] = []
+        _ops.pack(call, tensors)
+        before = writes(tensors)
+        results = super().run(call)
+        if writes(tensors) != before:
+            raise HeadwayError(
+                "a function in terms writes into q, k or its tensors, which now hold other numbers: write into a clone "
+                "there"
+            )
+        return results
 
 
 # ---------------------------------------------------------------- dense, for looking at
@@ -566,5 +585,5 @@ def steps(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         block = Block(call._with(aligned=False), 0, call.q.shape[2])
         score = scores(block)
         hidden = masked(block, score)
-        found, _ = softmax(block, hidden)
+        found, *_ = softmax(block, hidden)
         return products(block), score, hidden, found, gather(block, found)

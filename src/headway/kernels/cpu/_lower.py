@@ -6,9 +6,10 @@ Lowering is ordinary torch code, so that the backward pass can take gradients th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,39 +18,39 @@ from ...coordinates import Coordinates
 from ...masks import And, Causal, Chunked, Documents, KeepFirst, Mask, Or, Padding, Prefix, Window
 from ...masks import _real_stop as real_stop
 from ...terms import Clip, RelativeKeys, RelativeQueries, Rows, Sink, Sinusoids, Temperature
-from .._base import without_autocast
 from .._problem import Call
 from ._words import Slots
 
 
-class Lowered(NamedTuple):
-    """What goes into the words of a call."""
+@dataclass(frozen=True, eq=False)
+class LoweredCall(Call):
+    """A call as the words say it: one dtype for q, k and v, one temperature, one sink, no sinusoids, no mask.
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    terms: tuple[Any, ...]
-    intervals: tuple[Slots, ...]
-    rest: Mask | None
+    intervals: up to two of key slots for each query; rest: the mask that says what they cannot
+    """
+
+    intervals: tuple[Slots, ...] = ()
+    rest: Mask | None = None
 
 
-def lower(call: Call) -> Lowered:
-    """The call in the words of the kernel: one dtype for q, k and v, one temperature, no sinusoids."""
-    q, k, v = call.q, call.k, call.v
-    if not q.dtype == k.dtype == v.dtype:
-        q, k, v = q.float(), k.float(), v.float()
+def lower(call: Call) -> LoweredCall:
+    """The call in the words of the kernel."""
     intervals, rest = lower_mask(call.mask, call.q_coordinates, call.k_coordinates)
+    lowered = object.__new__(LoweredCall)
+    vars(lowered).update(vars(call), mask=None, intervals=intervals, rest=rest)
+    if not call.q.dtype == call.k.dtype == call.v.dtype:
+        lowered = lowered._with(q=call.q.float(), k=call.k.float(), v=call.v.float())
     terms: tuple[Any, ...] = call.terms
     if not terms:
-        return Lowered(q, k, v, terms, intervals, rest)
+        return lowered
     if sum(isinstance(term, Temperature) for term in terms) > 1:
         terms = one_temperature(terms)
     if sum(isinstance(term, Sink) for term in terms) > 1:
         terms = one_sink(terms)
-    lowered = Lowered(q, k, v, terms, intervals, rest)
+    if terms is not call.terms:
+        lowered = lowered._with(terms=terms)
     if any(isinstance(term, RelativeKeys) and isinstance(term.rows, Sinusoids) for term in terms):
-        with without_autocast(q):
-            return without_sinusoids(lowered, call.q_coordinates, call.k_coordinates)
+        return without_sinusoids(lowered)
     return lowered
 
 
@@ -176,23 +177,24 @@ STEPS = 2048
 """Distances whose sines are held at once."""
 
 
-def without_sinusoids(lowered: Lowered, q_coordinates: Coordinates, k_coordinates: Coordinates) -> Lowered:
+def without_sinusoids(lowered: LoweredCall) -> LoweredCall:
     """Relative keys of sinusoids as rows of a table where distances are whole and few, else as columns of q and k."""
-    n, m = q_coordinates.index.shape[1], k_coordinates.index.shape[1]
+    q_at, k_at = lowered.q_coordinates, lowered.k_coordinates
+    n, m = q_at.index.shape[1], k_at.index.shape[1]
     terms: list[Any] = []
     columns: list[RelativeKeys] = []
     for term in lowered.terms:
         if isinstance(term, RelativeKeys) and isinstance(term.rows, Sinusoids):
             rows, axis = term.rows, term.rows.axis
-            reach = distances(lowered.intervals, q_coordinates, k_coordinates, axis)
+            reach = distances(lowered.intervals, q_at, k_at, axis)
             if reach is None or reach[1] - reach[0] > 4 * (n + m) + 1024:
                 columns.append(term)
                 continue
             table = Table.apply(rows.weight.float(), rows.frequencies, *reach)
             term = term._with(rows=Rows(table, Clip(*reach, axis)))
         terms.append(term)
-    lowered = lowered._replace(terms=tuple(terms))
-    return with_columns(lowered, columns, q_coordinates, k_coordinates) if columns else lowered
+    lowered = lowered._with(terms=tuple(terms))
+    return with_columns(lowered, columns) if columns else lowered
 
 
 def distances(intervals: tuple[Slots, ...], q: Coordinates, k: Coordinates, axis: int) -> tuple[int, int] | None:
@@ -281,9 +283,7 @@ def _waves(steps: range, frequencies: Tensor, like: Tensor) -> tuple[Tensor, Ten
     return angle.sin().to(like.dtype), angle.cos().to(like.dtype), step
 
 
-def with_columns(
-    lowered: Lowered, terms: list[RelativeKeys], q_coordinates: Coordinates, k_coordinates: Coordinates
-) -> Lowered:
+def with_columns(lowered: LoweredCall, terms: list[RelativeKeys]) -> LoweredCall:
     """Sines of a difference by angle addition, at any positions.
 
     The query, turned by its own angle, meets the key's sines and cosines; both become further columns of q and k.
@@ -297,12 +297,12 @@ def with_columns(
         if term.query_bias is not None:
             query = query + term.query_bias.float()[:, None]
         rates = rows.frequencies.double()
-        at, to = (side.axis(rows.axis).double() for side in (q_coordinates, k_coordinates))
+        at, to = (side.axis(rows.axis).double() for side in (lowered.q_coordinates, lowered.k_coordinates))
         q_columns.append(Turned.apply(query, rows.weight.float(), rates, at))
         angle = (to[..., None] * rates)[:, None]
         code = torch.cat([angle.sin(), angle.cos()], dim=-1).float()
         k_columns.append(code.expand(*k.shape[:3], -1))
-    return lowered._replace(
+    return lowered._with(
         q=torch.cat(q_columns, dim=-1),
         k=torch.cat(k_columns, dim=-1),
         v=v,

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ...errors import HeadwayError
-from ...tracing import forward_mode
-from .._autograd import eager_apply
-from . import _library, as_operator
+from ...tracing import forward_mode, watched
+from .._native import ORDINARY, eager_apply
+from . import _library
 from ._words import DTYPES, real
 
 Turn = Callable[[Tensor, Tensor, Tensor, str], Tensor]
@@ -107,7 +107,12 @@ def _fits(x: Tensor, *others: Tensor) -> bool:
     if x.dtype not in FLOATS or x.device.type != "cpu" or not 1 <= x.ndim <= 4 or not x.shape[-1] or x.stride(-1) != 1:
         return False
     every = (x, *others)
-    if as_operator(every) or forward_mode() or any(other.device.type != "cpu" for other in others):
+    if (
+        watched()
+        or not all(type(one) in ORDINARY for one in every)
+        or forward_mode()
+        or any(other.device.type != "cpu" for other in others)
+    ):
         return False
     if any(one.data_ptr() % one.itemsize for one in every):
         return False
