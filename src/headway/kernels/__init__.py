@@ -1,6 +1,7 @@
 """Kernels: ways of computing attention, in order of preference. Only ``attention`` looks in here."""
 
 from ._base import Kernel
+from ._blocks import ScoreBlock, score_blocks
 from ._choose import Choice, choose, kernel_for
 from ._problem import Call, Problem
 from .cpu import CpuKernel
@@ -17,7 +18,9 @@ __all__ = [
     "Kernel",
     "Problem",
     "ReferenceKernel",
+    "ScoreBlock",
     "SdpaKernel",
     "choose",
     "kernel_for",
+    "score_blocks",
 ]

@@ -1,0 +1,52 @@
+"""A call's scores and weights, a few rows at a time: for whoever reduces them to something smaller."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..terms import Normalizer
+from . import reference
+from ._base import without_autocast
+from ._problem import Call
+
+
+class ScoreBlock(NamedTuple):
+    """The scores of some queries with the keys that they can reach, and the logarithms of their weights.
+
+    Shapes: scores, log_weights [batch, heads, rows, keys] in float32 (float64 for float64); both −∞ where a query may
+    not look. A sink takes part in the weights and has no column. Under a Normalizer the weights are its own.
+    """
+
+    rows: slice
+    keys: slice
+    scores: Tensor
+    log_weights: Tensor
+
+
+def score_blocks(call: Call) -> Iterator[ScoreBlock]:
+    """Every block of rows of a call, in order, in memory that does not grow with the number of queries.
+
+    Without gradients, and before any dropout.
+    """
+    with torch.no_grad(), without_autocast(call.q):
+        call = reference.computed(call)
+    for block in reference.blocks(call):
+        yield _scored(block)
+
+
+@torch.no_grad()
+def _scored(block: reference.Block) -> ScoreBlock:
+    with without_autocast(block.q):
+        scores = reference.masked(block, reference.scores(block))
+        weights, row_max, row_sum = reference.softmax(block, scores)
+    if block.each(Normalizer):
+        log_weights = weights.log()
+    else:
+        lse = reference.Results(weights, row_max, row_sum).log_sum_exp
+        log_weights = scores - lse.masked_fill(lse == -math.inf, 0)[..., None]
+    return ScoreBlock(slice(block.start, block.start + block.count), block.keys, scores, log_weights)
