@@ -308,10 +308,11 @@ def test_gradient_through_the_log_sum_exp() -> None:
         torch.testing.assert_close(a, b)
 
 
-def test_parts_over_halves_of_the_keys_are_merged() -> None:
+@pytest.mark.parametrize("shape", [(4,), (2, 4, 5)])
+def test_parts_over_halves_of_the_keys_are_merged(shape: tuple[int, ...]) -> None:
     """out = Σ exp(lseₚ − lse)·outₚ, with the sink once at the end, gradients and all."""
     q, k, v = drawn(5, 8)
-    sink = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    sink = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     allowed = torch.rand(5, 8) < 0.5
     allowed[1], allowed[2, :4], allowed[3, 4:] = False, False, False
     whole, whole_lse = hw.attention_with_lse(q, k, v, mask=allowed, sink=sink)
@@ -323,7 +324,7 @@ def test_parts_over_halves_of_the_keys_are_merged() -> None:
         strict=True,
     )
     assert (sums[0][:, :, 1] == -math.inf).all()  # partial: no sink in it
-    lse = torch.logaddexp(torch.logaddexp(*(x.masked_fill(x == -math.inf, -1e30) for x in sums)), sink[:, None])
+    lse = torch.logaddexp(torch.logaddexp(*(x.masked_fill(x == -math.inf, -1e30) for x in sums)), T.Sink(sink).by_query)
     merged = sum(torch.exp(part - lse)[..., None] * out for part, out in zip(sums, outs, strict=True))
     torch.testing.assert_close(merged, whole)
     torch.testing.assert_close(lse, whole_lse)
@@ -531,6 +532,11 @@ BAD: dict[str, tuple[tuple[Any, Any, Any], dict[str, Any], str]] = {
     "scale beyond float32": ((Q, K, V), {"scale": 1e39}, r"scale is 1e\+39: give a finite number that float32"),
     "scale, a word": ((Q, K, V), {"scale": "1"}, r"scale is '1': give a finite number"),
     "sink": ((Q, K, V), {"sink": r(2)}, r"sink has shape \(2,\) but q has 4 heads: give \[4\]"),
+    "sink by query": (
+        (Q, K, V),
+        {"sink": r(2, 4, 7)},
+        r"sink has shape \(2, 4, 7\) but q has 4 heads: give \[4\], or \[2, 4, 5\], one logit for each query",
+    ),
     "sink, a number": ((Q, K, V), {"sink": 0.0}, r"sink is a float: give a tensor \[4\]"),
     "cap": ((Q, K, V), {"soft_cap": -2.0}, r"soft_cap is -2\.0: give a number above 0, or None"),
     "cap of zero": ((Q, K, V), {"soft_cap": 0.0}, r"soft_cap is 0\.0: give a number above 0"),

@@ -92,7 +92,7 @@ def test_a_block_holds_its_queries_alone(name: str) -> None:
                     parts += zip(value, cut, strict=True)
                 elif not isinstance(value, Tensor):
                     assert cut is value
-                elif key in ("factor", "queries"):
+                elif key in ("factor", "queries", "logits"):
                     assert torch.equal(cut, value[..., 1:3])
                 elif key in ("query", "values") and value.ndim == 4:
                     assert torch.equal(cut, value[:, :, 1:3])
@@ -182,6 +182,11 @@ WRONG: dict[str, tuple[Callable[[], T.Term], str]] = {
         r"values of shape \(1, 1, 1, 5, 7\)",
     ),
     "sink": (lambda: T.Sink(torch.ones(1)), r"Sink has logits of shape \(1,\): give \[4\]"),
+    "sink by query": (
+        lambda: T.Sink(torch.ones(2, 4, 7)),
+        r"Sink has logits of shape \(2, 4, 7\): give \[1 or 2, 1 or 4, 1 or 5\]",
+    ),
+    "sink of two dimensions": (lambda: T.Sink(torch.ones(4, 5)), r"logits of shape \(4, 5\): give \[1 or 2, 1 or 4, "),
     "classes": (
         lambda: T.DistanceBias(
             T.Rows(torch.ones(1, 4), T.Classes(torch.zeros(1, 7).long(), torch.zeros(1, 7).long(), 2))

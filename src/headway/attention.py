@@ -62,7 +62,8 @@ def attention(
     mask          a mask of ``headway.masks``, or a boolean tensor that is True where one may look
     scale         s; else the encoding's own, else head_dim^−½
     dropout       share of the weights that is dropped, 0 ≤ dropout < 1
-    sink          a logit for each head, [heads], that takes part in the softmax and carries no value
+    sink          a logit for each head, [heads], or for each query, [batch, heads, n], that takes part in the softmax
+                  and carries no value
     soft_cap      c > 0: score ← c·tanh(score/c)
     q_positions,  where the tokens are: a tensor [n], [batch, n] or [batch, n, axes], or ``Coordinates``. Without them
     k_positions   the queries stand at the end of the keys where n ≤ m

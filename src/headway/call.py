@@ -153,10 +153,16 @@ def _check_options(q: Tensor, scale: float | None, dropout: float, sink: Tensor 
         raise HeadwayError("scale is a tensor: give a number; a factor that is learned is terms.Temperature")
     if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
         raise HeadwayError(f"dropout is {dropout!r}: give a share of at least 0 and below 1")
-    if sink is not None and not isinstance(sink, Tensor):
-        raise HeadwayError(f"sink is a {type(sink).__name__}: give a tensor [{q.shape[1]}], one logit for each head")
-    if sink is not None and tuple(sink.shape) != (q.shape[1],):
-        raise HeadwayError(f"sink has shape {tuple(sink.shape)} but q has {q.shape[1]} heads: give [{q.shape[1]}]")
+    if sink is None:
+        return
+    batch, heads, n, _ = q.shape
+    if not isinstance(sink, Tensor):
+        raise HeadwayError(f"sink is a {type(sink).__name__}: give a tensor [{heads}], one logit for each head")
+    if tuple(sink.shape) not in ((heads,), (batch, heads, n)):
+        raise HeadwayError(
+            f"sink has shape {tuple(sink.shape)} but q has {heads} heads: give [{heads}], or [{batch}, {heads}, {n}], "
+            "one logit for each query"
+        )
 
 
 def _check_encoding(encoding: PositionEncoding, q: Tensor) -> None:

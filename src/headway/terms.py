@@ -2,7 +2,7 @@
 
     score[h,i,j] = cap( s·τ[h,i]·( ⟨qᵢ, kⱼ⟩ + Σᵣ ⟨q'ᵢ + uᵣ_h, aᵣ_h[ρᵣ(i,j)]⟩ + Σᵣ ⟨k'ⱼ, cᵣ_h[ρᵣ(i,j)]⟩ )
                      + Σᵣ bᵣ_h[ρᵣ(i,j)] + e[h,i] + g[h,j] + D[h,i,j] )
-    out[h,i]     = Σⱼ A[h,i,j]·(vⱼ + Σᵣ rᵣ_h[ρᵣ(i,j)]),   A = softmax over the allowed j, and an optional sink logit
+    out[h,i]     = Σⱼ A[h,i,j]·(vⱼ + Σᵣ rᵣ_h[ρᵣ(i,j)]),   A = softmax over the allowed j and a sink logit z[h,i]
 
 A function in a term is pure: what it gives depends on its arguments alone, it draws no random numbers, keeps no count
 and writes into nothing that it is given. Kernels call it for blocks of rows, and again in the backward pass. Random
@@ -356,9 +356,22 @@ class DenseBias(Part):
 
 @dataclass(frozen=True, eq=False)
 class Sink(Part):
-    """z_h: a logit that takes part in the softmax and carries no value; logits: [heads]."""
+    """z[h,i]: a logit that takes part in the softmax and carries no value.
+
+    logits: [heads], or [b, heads or 1, n or 1] for one of each query.
+    """
 
     logits: Tensor
+
+    @property
+    def by_query(self) -> Tensor:
+        """The logits as [b, heads or 1, n or 1]."""
+        return self.logits if self.logits.ndim == 3 else self.logits[None, :, None]
+
+    def block(self, start: int, stop: int) -> Self:
+        if self.logits.ndim < 3 or self.logits.shape[-1] == 1:
+            return self
+        return replace(self, logits=self.logits[..., start:stop])
 
 
 @dataclass(frozen=True, eq=False)
@@ -490,7 +503,7 @@ def _fits(term: Term, s: Sizes) -> Iterator[Fit]:
     elif isinstance(term, DenseBias) and isinstance(term.values, Tensor):
         yield "values", term.values, (batch, heads, (1, s.n), (1, s.m))[4 - min(4, term.values.ndim) :]
     elif isinstance(term, Sink):
-        yield "logits", term.logits, ((s.heads,),)
+        yield "logits", term.logits, ((s.heads,),) if term.logits.ndim < 2 else (batch, heads, (1, s.n))
 
 
 def _bias_fits(values: Bias, s: Sizes) -> Iterator[Fit]:

@@ -273,6 +273,11 @@ class LeavesOutTheSink(BrokenKernel):
         return replace(call, terms=tuple(term for term in call.terms if not isinstance(term, Sink)))
 
 
+class OneSinkForAllQueries(BrokenKernel):
+    def before(self, call: Call) -> Call:
+        return replace(call, terms=tuple(Sink(term.by_query[..., :1]) for term in call.terms))
+
+
 class RoundsToHalf(BrokenKernel):
     def before(self, call: Call) -> Call:
         return replace(call, terms=spec.cast(call.terms, torch.bfloat16))
@@ -300,6 +305,7 @@ class OneWrongRow(BrokenKernel):
         (LosesTheGradientOfV(), "none", "alone"),
         (ScalesTheGradientOfK(), "relative keys", "cap"),
         (LeavesOutTheSink(), "token bias", "sink"),
+        (OneSinkForAllQueries(), "sink by query", "alone"),
         (RoundsToHalf(), "dense bias", "log-sum-exp"),
         (ForgetsTheMask(), "none", "alone"),
         (OneWrongRow(), "none", "alone"),

@@ -35,7 +35,7 @@ TERMS = (
     "temperature", "clip", "clip one-sided", "steps", "whole steps", "grid", "classes", "linear", "logarithm", "power",
     "piecewise", "keys", "keys with u", "keys, own query", "keys by class", "keys by grid", "sinusoids", "queries",
     "queries, own key", "queries by class", "values", "values by steps", "values by class", "tokens", "dense",
-    "dense for all", "dense by row", "dense by column", "cosines", "stretched",
+    "dense for all", "dense by row", "dense by column", "cosines", "stretched", "sink by query",
 )  # fmt: skip
 
 
@@ -388,6 +388,8 @@ def term(name: str, label: str, draw: Draws, g: torch.Generator, case: Case, axe
         kind = r.choice(("queries", "keys", "both"))
         queries = leaf("queries", r.choice((1, b)), own, n) if kind != "keys" else None
         return [T.TokenBias(queries, leaf("keys", b, r.choice((1, h)), m) if kind != "queries" else None)]
+    if name == "sink by query":
+        return [T.Sink(leaf("logits", r.choice((1, b)), own, r.choice((1, n))))]
     if name.startswith("dense"):
         by_row, by_column = name != "dense by column", name != "dense by row"
         rows_of_batch, of_heads = (1, 1) if name == "dense for all" else (r.choice((1, b)), own)

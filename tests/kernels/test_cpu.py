@@ -260,6 +260,7 @@ def shared(name: str, p: Tensor) -> T.Term:
         "dense by row": lambda: T.DenseBias(torch.stack([wide, -wide], -1)[None].repeat(1, 1, 1, 8)),
         "keys": lambda: T.TokenBias(keys=wide[None]),
         "sink": lambda: T.Sink(p[:, 0]),
+        "sink by query": lambda: T.Sink(wide[None]),
         "temperature": lambda: T.Temperature(p[None, :, :1]),
         "u": lambda: T.RelativeKeys(T.Rows(torch.eye(5, 16)[None], T.Clip(-2, 2)), query_bias=wide),
     }[name]()  # type: ignore[no-any-return]
@@ -267,7 +268,7 @@ def shared(name: str, p: Tensor) -> T.Term:
 
 SHARED = (
     "table", "steps", "linear", "logarithm", "power", "cosines", "piecewise", "stretched", "dense", "dense for all",
-    "dense by column", "dense by row", "keys", "sink", "temperature", "u",
+    "dense by column", "dense by row", "keys", "sink", "sink by query", "temperature", "u",
 )  # fmt: skip
 
 
@@ -447,6 +448,7 @@ def every_term(cast: Callable[[Tensor], Tensor], b: int, h: int, kv: int, n: int
         T.TokenBias(leaf(1, h, n), leaf(b, 1, m)),
         T.Temperature(leaf(1, h, 1)),
         T.Sink(leaf(h)),
+        T.Sink(leaf(b, h, n)),
     ]
 
 
@@ -670,6 +672,49 @@ def test_infinite_biases_are_taken_as_naive_takes_them(case: str, n: int) -> Non
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
+@pytest.mark.parametrize("n", [3, 60], ids=["few queries", "many queries"])
+def test_a_sink_by_query_is_its_own_rows(n: int) -> None:
+    """What is infinite, or no number, for one query of one head is nothing to the others, whose bits stay."""
+    m, g = 70, torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(2, heads, tokens, 8, generator=g) for heads, tokens in ((4, n), (2, m), (2, m)))
+    clean = torch.randn(2, 4, n, generator=g)
+    seen = torch.ones(n, m, dtype=torch.bool)
+    seen[1] = False
+    odd = clean.clone()
+    odd[0, 1, 0], odd[1, 2, 2], odd[1, 0, 0], odd[0, :, 1] = -math.inf, math.inf, math.nan, -math.inf
+    found, others = (hw.attention_with_lse(q, k, v, sink=x, mask=seen, kernel="cpu") for x in (odd, clean))
+    same = odd == clean
+    for a, b in zip(found, others, strict=True):
+        assert torch.equal(a[same], b[same])
+    exact = hw.attention_with_lse(
+        *(x.double() for x in (q, k, v)), sink=odd.double(), mask=seen, kernel="reference"
+    )  # fmt: skip
+    for a, b in zip(found, exact, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5, equal_nan=True)
+    # gradients where the sinks are −∞, and rows see nothing but those
+    odd = torch.where(torch.isfinite(odd) | (odd == -math.inf), odd, clean)
+    results = []
+    for kernel, dtype in (("cpu", torch.float32), ("reference", torch.float64)):
+        leaves = [x.to(dtype, copy=True).requires_grad_() for x in (q, k, v, odd)]
+        out, lse = hw.attention_with_lse(*leaves[:3], sink=leaves[3], mask=seen, kernel=kernel)
+        loss = out.square().sum() + torch.where(torch.isfinite(lse), lse, 0).square().sum()
+        results.append(torch.autograd.grad(loss, leaves))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kernel", ["cpu", "reference"])
+@pytest.mark.parametrize("shape", [(4,), (2, 4, 60)])
+def test_a_sink_that_takes_no_part_has_a_gradient_of_zero(shape: tuple[int, ...], kernel: str) -> None:
+    q, k, v = (torch.randn(2, heads, 60, 8) for heads in (4, 2, 2))
+    sink = torch.randn(shape, requires_grad=True)
+    found = hw.attention_with_lse(q.requires_grad_(), k, v, sink=sink, partial=True, kernel=kernel)
+    torch.testing.assert_close(found, hw.attention_with_lse(q, k, v, kernel=kernel))
+    (gradient,) = torch.autograd.grad(found[0].sum() + found[1].sum(), sink)
+    assert gradient.shape == shape
+    assert not gradient.any()
+
+
 def test_waves_too_large_stay_with_their_pairs() -> None:
     """At even distances the sum overflows, and a mask hides those."""
     weight, frequencies = torch.full((2, 2), 3e38), torch.tensor([0.0, math.pi], dtype=torch.float64)
@@ -694,13 +739,14 @@ def test_rows_of_infinite_or_equal_scores(n: int) -> None:
 # Several of one kind; halves -----------------------------------------------------------------------------------------
 
 
-def test_several_sinks_temperatures_and_caps() -> None:
+@pytest.mark.parametrize("shape", [(2,), (2, 2, 9), (1, 1, 9), (2, 1, 1)])
+def test_several_sinks_temperatures_and_caps(shape: tuple[int, ...]) -> None:
     results = []
     for kernel, dtype in (("cpu", torch.float32), ("reference", torch.float64)):
         g = torch.Generator().manual_seed(3)
         leaves = [torch.randn(2, 2, rows, 8, generator=g).to(dtype).requires_grad_() for rows in (9, 60, 60)]
-        leaves += [torch.randn(shape, generator=g).to(dtype).requires_grad_() for shape in ((2,), (2,))]
-        leaves += [torch.rand(shape, generator=g).to(dtype).requires_grad_() for shape in ((1, 2, 1), (2, 1, 9))]
+        leaves += [torch.randn(size, generator=g).to(dtype).requires_grad_() for size in ((2,), shape)]
+        leaves += [torch.rand(size, generator=g).to(dtype).requires_grad_() for size in ((1, 2, 1), (2, 1, 9))]
         q, k, v, sink, other, factor, second = leaves
         terms = (T.Sink(other), T.Temperature(factor), T.SoftCap(4.0), T.Temperature(second))
         out, lse = hw.attention_with_lse(q, k, v, terms=terms, sink=sink, soft_cap=2.0, kernel=kernel)

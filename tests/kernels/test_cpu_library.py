@@ -334,8 +334,13 @@ def test_results_do_not_depend_on_the_pool(give_pool: Callable[[Any], list[int]]
     q, k, v = (torch.randn(2, 3, 200, 16).requires_grad_() for _ in range(3))
     weight, slope, rate, stretch = (torch.rand(size).requires_grad_() for size in ((3, 64), (3, 4), (1,), (1, 200)))
     edges, rates = torch.tensor([0.1, 0.5, 2.0]), torch.linspace(0.001, 1, 64)
-    terms = (T.DistanceBias(T.Cosines(weight, rates)), T.DistanceBias(T.Stretched(edges, slope, slope, rate, stretch)))
-    leaves = q, k, v, weight, slope, rate, stretch
+    sink = torch.randn(2, 3, 200).requires_grad_()
+    terms = (
+        T.DistanceBias(T.Cosines(weight, rates)),
+        T.DistanceBias(T.Stretched(edges, slope, slope, rate, stretch)),
+        T.Sink(sink),
+    )
+    leaves = q, k, v, weight, slope, rate, stretch, sink
 
     def results() -> list[torch.Tensor]:
         found = []

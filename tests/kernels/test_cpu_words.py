@@ -75,7 +75,7 @@ def read(words: Any) -> tuple[Call, dict[str, Any]]:
     backward, threads, dtype = r.word(), r.word(), r.word()
     assert threads == torch.get_num_threads()
     b, h, kv, n, m, d, dv = (r.word() for _ in range(7))
-    scale, drop_below, keep_scale, seed, partial = r.real(), r.word(), r.real(), r.word(), r.word()
+    scale, drop_below, keep_scale, seed = r.real(), r.word(), r.real(), r.word()
     assert keep_scale == pytest.approx(1 / (1 - drop_below / 2**32))
     q, k, v = (r.some(b, *shape) for shape in ((h, n, d), (kv, m, d), (kv, m, dv)))
     assert q.dtype == DTYPES[dtype]
@@ -96,7 +96,7 @@ def read(words: Any) -> tuple[Call, dict[str, Any]]:
     assert r.at == len(r.words)
     results["gradients"] = r.gradients
     call = Call(q, k, v, q_side, k_side, tuple(terms), mask, scale, drop_below / 2**32, torch.tensor([seed]))
-    return call._with(wants_lse=True, partial=bool(partial), aligned=False), results
+    return call._with(wants_lse=True, aligned=False), results
 
 
 def read_mask(r: Reader, q: Coordinates, k: Coordinates, heads: int) -> M.Mask | None:
@@ -155,7 +155,7 @@ def read_term(r: Reader, q: Coordinates, k: Coordinates, h: int, kv: int, d: int
     if kind == 8:
         return T.DenseBias(r.leaf(b, h, n, m))
     if kind == 9:
-        return T.Sink(r.leaf(h))
+        return T.Sink(r.leaf(b, h, n))
     if kind == 10:
         return T.SoftCap(r.real())
     if kind == 4:
@@ -218,9 +218,9 @@ def compute(words: Any) -> None:
         found = spec.run_block(spec.Block(computed, 0, call.q.shape[2]))
         out, lse = found.out, found.log_sum_exp
         score = spec.steps(computed)[2].detach()
-    if call.q.shape[1] and not call.partial:
-        for sink in [term.logits for term in call.terms if isinstance(term, T.Sink)]:
-            score = torch.cat([score, sink.detach()[:, None, None].expand(*score.shape[:3], 1)], dim=-1)
+    for term in call.terms:
+        if isinstance(term, T.Sink):
+            score = torch.cat([score, term.logits.detach()[..., None]], dim=-1)
     row_max = score.amax(-1) if score.shape[-1] else torch.full(score.shape[:3], -torch.inf)
     row_sum = (score - row_max.nan_to_num(neginf=0)[..., None]).exp().sum(-1)
     if not results["backward"]:

@@ -194,6 +194,7 @@ def literal(
         if isinstance(term, T.ScoreMap):
             scores = term.function(scores, allowed, q, slots, *term.tensors)
     scores = scores.masked_fill(~allowed, -math.inf)
+    sinks = [term.logits for term in terms if isinstance(term, T.Sink)]
     own = [term for term in terms if isinstance(term, T.Normalizer)]
     out = []
     lse = []
@@ -202,6 +203,7 @@ def literal(
             for i in range(n):
                 seen = [j for j in range(m) if allowed[b, h, i, j]]
                 logits = [scores[b, h, i, j] for j in seen] + ([] if sink is None else [sink[h]])
+                logits += [pick(z, b, h, i) for z in sinks]
                 lse.append(torch.stack(logits).logsumexp(0) if logits else q.new_tensor(-math.inf))
                 result = v.new_zeros(v.shape[-1])
                 for j in seen:
@@ -280,6 +282,21 @@ def test_is_the_equation(name: str, crossing: str) -> None:
     for number, (a, b) in enumerate(zip(found, wanted, strict=True)):
         assert a.abs().max() > 0, f"the gradient of input {number} is zero"
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("shape", [(BATCH, HEADS, N), (1, HEADS, N), (BATCH, 1, 1), (1, 1, N), (1, HEADS, 1)])
+def test_a_sink_by_query_broadcasts(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In blocks of one row too."""
+    inputs = [*qkv(), torch.randn(shape, dtype=torch.float64, requires_grad=True)]
+    positions = {"q_positions": Q_POSITIONS, "k_positions": K_POSITIONS}
+    terms = [T.Sink(inputs[3])]
+    expected, expected_lse = literal(*inputs[:3], terms, scale=0.7, allowed=ALLOWED, **positions)
+    wanted = torch.autograd.grad(loss_of(expected, expected_lse), inputs)
+    for block in (1 << 20, 1):
+        monkeypatch.setattr(reference, "BLOCK", block)
+        out, lse = hw.attention_with_lse(*inputs[:3], terms=terms, scale=0.7, mask=ALLOWED, kernel="reference")
+        torch.testing.assert_close((out, lse), (expected, expected_lse))
+        torch.testing.assert_close(torch.autograd.grad(loss_of(out, lse), inputs), wanted)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -297,7 +297,7 @@ def softmax(block: Block, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def with_sinks(block: Block, score: Tensor) -> Tensor:
     """The scores, with a column for each sink that takes part."""
     sinks = [] if block.call.partial else block.each(Sink)
-    columns = [term.logits[:, None, None].expand(*score.shape[:-1], 1) for term in sinks]
+    columns = [term.by_query[..., None].expand(*score.shape[:-1], 1) for term in sinks]
     return torch.cat([score, *columns], dim=-1) if columns else score
 
 

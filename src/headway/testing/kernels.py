@@ -124,10 +124,10 @@ def _results(call: Call, leaves: list[Tensor], kernel: str | None) -> list[Tenso
 
 
 def _naive_lse(call: Call, score: Tensor) -> Tensor:
-    sinks = [term.logits for term in call.terms if isinstance(term, Sink)]
-    for sink in sinks:
-        column = sink[None, :, None, None].expand(*score.shape[:3], 1).to(score.dtype)
-        score = torch.cat([score, column], dim=-1)
+    for term in call.terms:
+        if isinstance(term, Sink):
+            column = term.by_query[..., None].expand(*score.shape[:3], 1).to(score.dtype)
+            score = torch.cat([score, column], dim=-1)
     return score.logsumexp(-1)
 
 

@@ -45,7 +45,10 @@ def lower(call: Call) -> LoweredCall:
         return lowered
     if sum(isinstance(term, Temperature) for term in terms) > 1:
         terms = one_temperature(terms)
-    if sum(isinstance(term, Sink) for term in terms) > 1:
+    sinks = sum(isinstance(term, Sink) for term in terms)
+    if sinks and call.partial:
+        terms = tuple([term for term in terms if not isinstance(term, Sink)])
+    elif sinks > 1:
         terms = one_sink(terms)
     if terms is not call.terms:
         lowered = lowered._with(terms=terms)
@@ -61,9 +64,10 @@ def one_temperature(terms: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def one_sink(terms: tuple[Any, ...]) -> tuple[Any, ...]:
-    logits = [term.logits.float() for term in terms if isinstance(term, Sink)]
+    # the gradient of a logit for all queries is a sum over them: in float64, for its parts may cancel
+    logits = [term.by_query.double() for term in terms if isinstance(term, Sink)]
     rest = [term for term in terms if not isinstance(term, Sink)]
-    return *rest, Sink(torch.stack(logits).logsumexp(0))
+    return *rest, Sink(torch.stack(torch.broadcast_tensors(*logits)).logsumexp(0).float())
 
 
 # ---------------------------------------------------------------- masks

@@ -242,7 +242,7 @@ class Words:
                 self.relative(RELATIVE_VALUES, term.rows, heads)
             elif isinstance(term, Sink):
                 self.row.append(SINK)
-                self.parameter(term.logits, heads)
+                self.sink(term.logits, batch, heads, n)
             elif isinstance(term, SoftCap):
                 self.row += (SOFT_CAP, real(term.cap))
             elif isinstance(term, TokenBias):
@@ -257,6 +257,19 @@ class Words:
                 self.parameter(term.factor, batch, heads, n)
             else:
                 self.dense_bias(term, batch, heads, n, m)
+
+    def sink(self, logits: Tensor, *shape: int) -> None:
+        """Logits [heads] or [b, heads or 1, n or 1], and the place for a gradient of that shape, one for each query."""
+        by_head = logits.ndim == 1
+        if logits.dtype != torch.float32:
+            logits = logits.float()
+        self.broadcast(logits, 1 if by_head else 0)
+        if self.backward and logits.requires_grad:
+            gradient = logits.new_empty(shape)
+            self.found.append((logits, gradient.mT if by_head else gradient))  # heads last, as in the logits
+            self.fresh(gradient)
+        else:
+            self.row += ABSENT
 
     def dense_bias(self, term: DenseBias, *shape: int) -> None:
         self.row.append(DENSE)

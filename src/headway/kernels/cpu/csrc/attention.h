@@ -84,7 +84,6 @@ struct Attention {
             plan.hide_unseen();
             run_stages();
         }
-        tasks.finish();
         return 0;
     }
 
@@ -387,7 +386,7 @@ struct Attention {
             float* out = w.out + r * plan.dvp;
             float highest = w.highest[r], total = w.total[r], factor = 1;
             if (terms.sink) {
-                const float sink = *terms.sink->values.template at<float>(t.h);
+                const float sink = *terms.sink->values.template at<float>(t.b, t.h, t.i0 + r);
                 const float base = sink > highest ? sink : highest;
                 if (base != -INFINITY) {
                     factor = highest == base ? 1 : expf(highest - base);
@@ -524,7 +523,7 @@ struct Attention {
         const i64 dp = plan.dp, dvp = plan.dvp, pairs = words_of(t.rows, Words::PER_WORD);
         row_ranges(c, t.b, t.i0, t.rows, w.ranges);
         load_rates(w, t);
-        load_gradients(w, t, task);
+        load_gradients(w, t);
         find_blind(w, t);
         load_queries(w, t, true, true);
         const float* q_pairs = as_pairs<Words>(w.x, dp, t.rows, dp, w.q_pairs, dp);
@@ -579,8 +578,8 @@ struct Attention {
         }
     }
 
-    // dO, and what the gradients of a row's scores lean on: Σ dO·O less the gradient of the log-sum-exp
-    void load_gradients(Worker& w, const Tile& t, i64 task) const {
+    // dO, what the gradients of a row's scores lean on, Σ dO·O less the gradient of the log-sum-exp, and that of its sink
+    void load_gradients(Worker& w, const Tile& t) const {
         const i64 dvp = plan.dvp;
         if (c.d_out.dtype == FLOAT32)
             load_rows<F32>(c.d_out, t.b, t.h, t.i0, t.rows, c.dv, w.d_out, dvp, dvp);
@@ -596,9 +595,10 @@ struct Attention {
             w.d_lse[r] = c.d_lse.there() && total != 0 ? *c.d_lse.template at<float>(t.b, t.h, t.i0 + r) : 0;
             w.lean[r] -= w.d_lse[r];
             w.single[r] = total == exp_of<DEGREE>(vf{})[0];
-            if (!terms.sink) continue;
-            const float sink = *terms.sink->values.template at<float>(t.h);
-            tasks.d_sink[task] -= (double)(expf(sink - w.highest[r]) * w.total[r]) * w.lean[r];
+            if (!terms.sink || !terms.sink->values_grad.there()) continue;
+            const float sink = *terms.sink->values.template at<float>(t.b, t.h, t.i0 + r);
+            const float share = expf(sink - w.highest[r]) * w.total[r];
+            *terms.sink->values_grad.template at<float>(t.b, t.h, t.i0 + r) = -share * w.lean[r];
         }
     }
 

@@ -12,7 +12,7 @@ typedef int64_t i64;
 
 // VERSION: of all words that pass this interface, tokens.h's too. The library says it (hw_version), and Python refuses
 // one of another version.
-enum { VERSION = 3, MOST_TERMS = 32, MOST_MAPS = 4, MOST_NODES = 64 };
+enum { VERSION = 4, MOST_TERMS = 32, MOST_MAPS = 4, MOST_NODES = 64 };
 enum Dtype { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT64 = 3, INT64 = 4, BOOL = 5 };
 enum Kind {
     TEMPERATURE = 1,
@@ -79,7 +79,6 @@ struct Call {
     i64 drop_below;  // a weight whose 32 random bits are below it is dropped; 0 drops none
     double keep_scale;
     i64 seed;
-    i64 partial;     // the sink stays out
     i64 axes;
     Tensor q, k, v, out, lse, row_max, row_sum;
     Tensor d_out, d_lse, dq, dk, dv_;
@@ -112,7 +111,6 @@ class Reader {
         c.drop_below = range(0, (i64)1 << 32);
         c.keep_scale = real();
         c.seed = word();
-        c.partial = range(0, 1);
         const i64 B = c.batch, H = c.heads, K = c.kv_heads, n = c.n, m = c.m;
         i64 half = (i64)1 << c.dtype, any_float = (i64)1 << FLOAT32 | half, f32 = (i64)1 << FLOAT32;
         i64 whole = (i64)1 << INT64;
@@ -176,15 +174,13 @@ class Reader {
     void read(const Call& c, Term& t) {
         const i64 B = c.batch, H = c.heads, n = c.n, m = c.m, f32 = (i64)1 << FLOAT32;
         t.kind = range(TEMPERATURE, SOFT_CAP);
-        if (t.kind == TEMPERATURE || t.kind == TOKEN_QUERIES) {
+        if (t.kind == TEMPERATURE || t.kind == TOKEN_QUERIES || t.kind == SINK) {
             t.values = tensor(f32, true, B, H, n), t.values_grad = tensor(f32, false, B, H, n);
         } else if (t.kind == TOKEN_KEYS) {
             t.values = tensor(f32, true, B, H, m), t.values_grad = tensor(f32, false, B, H, m);
         } else if (t.kind == DENSE) {
             t.values = tensor(f32, true, B, H, n, m);
             t.values_grad = tensor(f32 | (i64)1 << FLOAT64, false, B, H, n, m);
-        } else if (t.kind == SINK) {
-            t.values = tensor(f32, true, H), t.values_grad = tensor(f32, false, H);
         } else if (t.kind == SOFT_CAP) {
             t.cap = real();
         } else if (t.kind == DISTANCE) {

@@ -16,7 +16,6 @@ struct Tasks {
     bool apart = false;                  // a task's blocks follow one another; else tasks take turns
     float *dk = nullptr, *dv = nullptr;  // [tasks][mp][dp], [tasks][mp][dvp]
     uint8_t* touched = nullptr;          // [tasks][key_blocks]: whether they hold sums
-    double* d_sink = nullptr;            // [tasks]
 
     explicit Tasks(const Plan<T, Words>& p) : c(p.c), plan(p) {
         if (!c.backward) return;
@@ -39,15 +38,11 @@ struct Tasks {
         if (c.dk.there()) dk = memory.take<float>(count * plan.mp * plan.dp);
         if (c.dv_.there()) dv = memory.take<float>(count * plan.mp * plan.dvp);
         touched = memory.take<uint8_t>(count * plan.key_blocks);
-        d_sink = memory.take<double>(count);
     }
 
     i64 number(i64 b, i64 h, i64 chunk) const { return (b * c.heads + h) * chunks + chunk; }
 
-    void begin(i64 task) const {
-        memset(touched + task * plan.key_blocks, 0, (size_t)plan.key_blocks);
-        d_sink[task] = 0;
-    }
+    void begin(i64 task) const { memset(touched + task * plan.key_blocks, 0, (size_t)plan.key_blocks); }
 
     template <class Visit>
     void blocks(i64 chunk, Visit visit) const {
@@ -71,20 +66,6 @@ struct Tasks {
         const i64 head = item / plan.key_blocks, block = item % plan.key_blocks;
         if (dk) reduce(c.dk, dk, head, block, plan.dp, c.d);
         if (dv) reduce(c.dv_, dv, head, block, plan.dvp, c.dv);
-    }
-
-    // those of sinks
-    void finish() const {
-        for (i64 i = 0; i < c.terms; i++) {
-            const Tensor& grad = c.term[i].values_grad;
-            if (c.term[i].kind != SINK || !grad.there()) continue;
-            for (i64 h = 0; h < c.heads; h++) {
-                double total = 0;  // of a sink that takes no part, too
-                for (i64 b = 0; b < c.batch && !c.partial; b++)
-                    for (i64 x = 0; x < chunks; x++) total += d_sink[number(b, h, x)];
-                *grad.template at<float>(h) = (float)total;
-            }
-        }
     }
 
   private:

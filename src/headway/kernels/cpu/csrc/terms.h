@@ -21,7 +21,7 @@ struct Terms {
         for (i64 i = 0; i < c.terms; i++) {
             const Term& t = c.term[i];
             if (t.kind == TEMPERATURE) temperature = &t, moves_queries = t.values_grad.there();
-            if (t.kind == SINK && !c.partial) sink = &t;
+            if (t.kind == SINK) sink = &t;
             if (t.kind == SOFT_CAP) capped = true;
             if (t.kind == TEMPERATURE || t.kind == SINK || t.kind == SOFT_CAP) continue;
             Spoken& s = spoken[count++];
