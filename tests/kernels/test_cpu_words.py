@@ -76,6 +76,7 @@ def read(words: Any) -> tuple[Call, dict[str, Any]]:
     assert threads == torch.get_num_threads()
     b, h, kv, n, m, d, dv = (r.word() for _ in range(7))
     scale, drop_below, keep_scale, seed = r.real(), r.word(), r.real(), r.word()
+    batch_offset, head_offset = r.word(), r.word()
     assert keep_scale == pytest.approx(1 / (1 - drop_below / 2**32))
     q, k, v = (r.some(b, *shape) for shape in ((h, n, d), (kv, m, d), (kv, m, dv)))
     assert q.dtype == DTYPES[dtype]
@@ -96,7 +97,8 @@ def read(words: Any) -> tuple[Call, dict[str, Any]]:
     assert r.at == len(r.words)
     results["gradients"] = r.gradients
     call = Call(q, k, v, q_side, k_side, tuple(terms), mask, scale, drop_below / 2**32, torch.tensor([seed]))
-    return call._with(wants_lse=True, aligned=False), results
+    offsets = {"batch_offset": batch_offset, "head_offset": head_offset}
+    return call._with(wants_lse=True, aligned=False, **offsets), results
 
 
 def read_mask(r: Reader, q: Coordinates, k: Coordinates, heads: int) -> M.Mask | None:

@@ -39,6 +39,9 @@ class Call(Record):
     """Leave the sink out of the log-sum-exp and of the weights."""
     aligned: bool = True
     """A static fact: the n queries are the last of the m keys, in the order of the slots."""
+    batch_offset: int = 0
+    head_offset: int = 0
+    """Where row 0 of the batch and head 0 stand in the call of which this is a part: dropout counts from there."""
 
 
 def without_tables(call: Call) -> Call:

@@ -308,8 +308,9 @@ def dropped(block: Block, weights: Tensor) -> Tensor:
         return weights
     batch, heads = weights.shape[:2]
     q_index, k_index = block.q_coordinates.index, block.k_coordinates.index
-    lane = torch.arange(batch * heads, device=weights.device).view(batch, heads, 1, 1)
-    key = scramble(call.seed + scramble((call.seed >> 32) + scramble(lane)))
+    row = torch.arange(batch, device=weights.device)[:, None, None, None] + call.batch_offset
+    head = torch.arange(heads, device=weights.device)[:, None, None] + call.head_offset
+    key = scramble(call.seed + scramble((call.seed >> 32) + scramble(scramble(row) + head)))
     drawn = scramble(scramble(key + q_index[:, None, :, None]) + k_index[:, None, None, :])
     return weights * (drawn >= int(call.dropout * 2**32)) / (1 - call.dropout)
 

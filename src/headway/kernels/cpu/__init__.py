@@ -27,7 +27,7 @@ def _begin(call: LoweredCall, backward: bool) -> Words:
     words = Words(call.q_coordinates, call.k_coordinates, backward)
     words.row += (_library.VERSION, int(backward), torch.get_num_threads(), DTYPES[q.dtype][0], *q.shape[:2])
     words.row += (v.shape[1], q.shape[2], v.shape[2], q.shape[3], v.shape[3])
-    words.row += (real(call.scale), drop_below, real(keep_scale), seed)
+    words.row += (real(call.scale), drop_below, real(keep_scale), seed, call.batch_offset, call.head_offset)
     words.tensor(q)
     words.tensor(k)
     words.tensor(v)

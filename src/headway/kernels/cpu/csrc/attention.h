@@ -237,7 +237,8 @@ struct Attention {
     // ------------------------------------------------------------ dropout
 
     uint32_t lane_key(const Tile& t) const {
-        uint32_t lane = scramble((uint32_t)(t.b * c.heads + t.h));
+        const uint32_t row = scramble((uint32_t)(c.batch_offset + t.b));
+        const uint32_t lane = scramble(row + (uint32_t)(c.head_offset + t.h));
         return scramble((uint32_t)c.seed + scramble((uint32_t)(c.seed >> 32) + lane));
     }
 

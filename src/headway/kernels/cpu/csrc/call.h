@@ -79,6 +79,7 @@ struct Call {
     i64 drop_below;  // a weight whose 32 random bits are below it is dropped; 0 drops none
     double keep_scale;
     i64 seed;
+    i64 batch_offset, head_offset;  // of the first row and head in the call of which this is a part: dropout counts from there
     i64 axes;
     Tensor q, k, v, out, lse, row_max, row_sum;
     Tensor d_out, d_lse, dq, dk, dv_;
@@ -111,6 +112,7 @@ class Reader {
         c.drop_below = range(0, (i64)1 << 32);
         c.keep_scale = real();
         c.seed = word();
+        c.batch_offset = range(0, MOST), c.head_offset = range(0, MOST);
         const i64 B = c.batch, H = c.heads, K = c.kv_heads, n = c.n, m = c.m;
         i64 half = (i64)1 << c.dtype, any_float = (i64)1 << FLOAT32 | half, f32 = (i64)1 << FLOAT32;
         i64 whole = (i64)1 << INT64;
