@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headway import masks as M
 from headway import terms as T
-from headway.attention import _call
+from headway.call import make_call
 from headway.kernels import KERNELS, Call
 from headway.kernels.cpu import _library
 
@@ -33,7 +33,7 @@ def dropping(n: int, m: int, rows: slice, heads: slice) -> tuple[Call, list[Tens
     leaves = [x.clone().requires_grad_() for x in parts]
     q, k, v, sink, table, token = leaves
     terms = (T.DistanceBias(T.Rows(table, T.Clip(-4, 4))), T.TokenBias(keys=token))
-    call = _call(q, k, v, terms=terms, sink=sink, mask=M.Causal(), dropout=0.5)
+    call = make_call(q, k, v, terms=terms, sink=sink, mask=M.Causal(), dropout=0.5)
     return replace(call, seed=torch.tensor([(3 << 40) + 12345]), wants_lse=True), leaves
 
 
