@@ -7,23 +7,22 @@ Masks read the ``index`` of the tokens, their order in the stream, never their p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
-from typing_extensions import Self
 
 from .coordinates import Coordinates
 from .errors import HeadwayError
-from .records import Record
+from .records import Divisible, named
 
 Interval = tuple[Tensor, Tensor]
 """Key slots start … stop − 1 for each query; two int64 tensors [b, n]."""
 
 
-class Mask(Record):
+class Mask(Divisible):
     """The base of every mask: a subclass says ``allowed``, and the rest where it can."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -46,7 +45,11 @@ class Mask(Record):
 
     def block(self, start: int, stop: int, n: int) -> Mask:
         """The mask for the queries start … stop − 1 of n."""
-        return self
+        return self.cut("queries", start, stop)
+
+    def of_keys(self, start: int, stop: int, n: int, m: int) -> Mask:
+        """The mask for the keys start … stop − 1 of m. Raises HeadwayError where a tensor of it names no dimensions."""
+        return self.cut("keys", start, stop)
 
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
         """Raises HeadwayError where the mask's own tensors do not fit a call of these sizes."""
@@ -170,6 +173,8 @@ class Prefix(Mask):
     length: an int, or a tensor [batch].
     """
 
+    axes = named(length="batch")
+
     length: int | Tensor
 
     def __post_init__(self) -> None:
@@ -217,6 +222,8 @@ class Documents(Mask):
     coordinates' ``document`` is read (``Coordinates.packed``).
     """
 
+    axes = named(ids="batch keys", query_ids="batch queries")
+
     ids: Tensor | None = None
     query_ids: Tensor | None = None
 
@@ -252,12 +259,18 @@ class Documents(Mask):
     def rows(self) -> int:
         return self.ids.shape[0] if self.ids is not None and self.ids.ndim == 2 else 1
 
-    def block(self, start: int, stop: int, n: int) -> Mask:
-        if self.ids is None:
+    def _with_query_ids(self, n: int) -> Documents:
+        """The same mask, whose queries are no longer known by being the last of the keys."""
+        if self.ids is None or self.query_ids is not None:
             return self
         ids = self.ids if self.ids.ndim == 2 else self.ids[None]
-        query_ids = ids[:, ids.shape[1] - n :] if self.query_ids is None else self.query_ids
-        return replace(self, query_ids=query_ids[:, start:stop])
+        return Documents(ids, ids[:, ids.shape[1] - n :])
+
+    def block(self, start: int, stop: int, n: int) -> Mask:
+        return self._with_query_ids(n).cut("queries", start, stop)
+
+    def of_keys(self, start: int, stop: int, n: int, m: int) -> Mask:
+        return self._with_query_ids(n).cut("keys", start, stop)
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         return _equal(*self._ids(q, k))
@@ -270,6 +283,8 @@ class Padding(Mask):
     lengths: real tokens in each row, int tensor [batch] or a list; ``side`` is where the padding stands. Without
     lengths the coordinates say it: padding has an index below 0 or from ``length`` on (``Coordinates.padded``).
     """
+
+    axes = named(lengths="batch")
 
     lengths: Tensor | list[int] | tuple[int, ...] | None = None
     side: str = "right"
@@ -286,6 +301,13 @@ class Padding(Mask):
 
     def rows(self) -> int:
         return self.lengths.shape[0] if isinstance(self.lengths, Tensor) else 1
+
+    def of_keys(self, start: int, stop: int, n: int, m: int) -> Mask:
+        if self.lengths is None:
+            return self
+        lengths = torch.as_tensor(self.lengths)
+        here = lengths - start if self.side == "right" else lengths - (m - stop)
+        return Padding(here.clamp(0, stop - start), self.side)
 
     def interval(self, q: Coordinates, k: Coordinates) -> Interval | None:
         if self.lengths is None:
@@ -341,6 +363,8 @@ class Dilated(Mask):
 class Boolean(Mask):
     """Any boolean tensor [n, m], or one of four dimensions that broadcasts to [batch, heads, n, m]."""
 
+    axes = named(values="batch heads queries keys")
+
     values: Tensor
 
     def __post_init__(self) -> None:
@@ -354,11 +378,6 @@ class Boolean(Mask):
                 f"mask has shape {tuple(self.values.shape)}: give [n, m] or four dimensions that broadcast to "
                 "[batch, heads, n, m]"
             )
-
-    def block(self, start: int, stop: int, n: int) -> Self:
-        if self.values.shape[-2] == 1:
-            return self
-        return replace(self, values=self.values[..., start:stop, :])
 
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
         wanted = (batch, heads, n, m)
@@ -384,7 +403,10 @@ class _Joined(Mask):
     masks: tuple[Mask, ...]
 
     def block(self, start: int, stop: int, n: int) -> Mask:
-        return replace(self, masks=tuple(mask.block(start, stop, n) for mask in self.masks))
+        return self._with(masks=tuple(mask.block(start, stop, n) for mask in self.masks))
+
+    def of_keys(self, start: int, stop: int, n: int, m: int) -> Mask:
+        return self._with(masks=tuple(mask.of_keys(start, stop, n, m) for mask in self.masks))
 
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
         for mask in self.masks:

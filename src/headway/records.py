@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
+
+from .errors import HeadwayError
 
 
 class Record:
@@ -36,6 +40,66 @@ class Record:
         if len(held) != count:
             raise TypeError(f"{type(self).__name__} has no field {', '.join(changes.keys() - vars(self).keys())}")
         return copy
+
+
+def named(**dimensions: str) -> Mapping[str, tuple[str, ...]]:
+    """The dimensions of tensors by name: ``named(q_class="batch queries")``."""
+    return {name: tuple(words.split()) for name, words in dimensions.items()}
+
+
+class Divisible(Record):
+    """A record whose tensors name their dimensions, so that it can be cut along one of them."""
+
+    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """The dimensions of each tensor by its name, as ``named`` makes them: batch, heads, kv_heads, queries, keys, or any
+    other word for one that is never cut. A tensor with fewer has the last of them; a size of 1 stands for all."""
+
+    def dimensions(self, name: str, x: Tensor) -> tuple[str, ...]:
+        """The dimensions of a tensor that is held by that name."""
+        if name not in self.axes:
+            raise HeadwayError(
+                f"{type(self).__name__} holds the tensor {name!r} and does not say which of its dimensions are batch, "
+                f'heads, queries and keys: give the class axes = headway.records.named({name}="…")'
+            )
+        return self.axes[name][-x.ndim :]
+
+    def cut(self, axis: str, start: int, stop: int) -> Self:
+        """The same for the range start … stop − 1 along one of the dimensions, with all records that it holds.
+
+        Raises HeadwayError for a tensor whose dimensions are not named.
+        """
+        changes = {name: self._cut_one(name, value, axis, start, stop) for name, value in attributes(self).items()}
+        changed = {name: value for name, value in changes.items() if value is not getattr(self, name)}
+        if not changed:
+            return self
+        part = copy.copy(self)
+        for name, value in changed.items():
+            object.__setattr__(part, name, value)
+        return part
+
+    def _cut_one(self, name: str, value: Any, axis: str, start: int, stop: int) -> Any:
+        if isinstance(value, Divisible):
+            return value.cut(axis, start, stop)
+        if isinstance(value, tuple):
+            items = tuple(self._cut_one(name, item, axis, start, stop) for item in value)
+            return value if all(a is b for a, b in zip(items, value, strict=True)) else items
+        if not isinstance(value, Tensor):
+            return value
+        if axis == "queries" and name not in self.axes:
+            return value  # a user's own record says what it holds for each query by its ``block``
+        dimensions = self.dimensions(name, value)
+        if axis not in dimensions:
+            return value
+        number = dimensions.index(axis)
+        return value if value.shape[number] == 1 else value.narrow(number, start, stop - start)
+
+
+def attributes(part: Any) -> dict[str, Any]:
+    """What an object holds by name, of a class of headway's or of a user's, a dataclass or not."""
+    held = dict(vars(part)) if hasattr(part, "__dict__") else {}
+    if dataclasses.is_dataclass(part):  # one with slots has its fields beside
+        held.update((field.name, getattr(part, field.name)) for field in dataclasses.fields(part))
+    return held
 
 
 def _equal(a: Any, b: Any) -> bool:

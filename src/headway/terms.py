@@ -16,8 +16,8 @@ position, on one axis of the positions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -25,19 +25,25 @@ from typing_extensions import Self
 
 from .coordinates import Coordinates
 from .errors import HeadwayError
-from .records import Record
+from .records import Divisible, named
 
 # ---------------------------------------------------------------- from a pair of tokens to a row of a table
 
 
-class Part(Record):
-    """A part of the scores; ``block`` is the same part for the queries start … stop − 1 alone."""
+class Part(Divisible):
+    """A part of the scores. Its tensors name their dimensions in ``axes``, by which it is cut into blocks."""
 
     exact: ClassVar[tuple[str, ...]] = ()
     """Fields whose tensors keep their dtype, whatever the kernel computes in."""
 
     def block(self, start: int, stop: int) -> Self:
-        return self
+        """The same part for the queries start … stop − 1 alone."""
+        return self.cut("queries", start, stop)
+
+    def _cut_one(self, name: str, value: Any, axis: str, start: int, stop: int) -> Any:
+        if axis == "queries" and isinstance(value, Part):
+            return value.block(start, stop)  # which a user's own part may have defined
+        return super()._cut_one(name, value, axis, start, stop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +77,8 @@ class Steps(Part):
     ``boundaries`` is a rising tensor; a step just above b is written torch.nextafter(b, ∞).
     """
 
+    axes = named(boundaries="steps")
+
     exact: ClassVar[tuple[str, ...]] = ("boundaries",)
 
     boundaries: Tensor
@@ -93,6 +101,8 @@ class Steps(Part):
 class Classes(Part):
     """row = class of the query · classes + class of the key: a table over pairs of token classes ([CLS], segments)."""
 
+    axes = named(q_class="batch queries", k_class="batch keys")
+
     q_class: Tensor  # int64 [b, n]
     k_class: Tensor  # int64 [b, m]
     classes: int
@@ -104,9 +114,6 @@ class Classes(Part):
     def rows(self, q: Coordinates, k: Coordinates) -> Tensor:
         """int64 [b, n, m]"""
         return self.q_class[..., :, None] * self.classes + self.k_class[..., None, :]
-
-    def block(self, start: int, stop: int) -> Self:
-        return replace(self, q_class=self.q_class[:, start:stop])
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,9 +136,6 @@ class Grid(Part):
             row = row * part.count + part.rows(q, k)
         return row
 
-    def block(self, start: int, stop: int) -> Self:
-        return replace(self, maps=tuple(part.block(start, stop) for part in self.maps))
-
 
 Map = Clip | Steps | Classes | Grid
 """One of your own is a ``Part`` with ``count`` and ``rows``, and with ``block`` where it holds something for each
@@ -153,6 +157,8 @@ class Rows(Part):
     table: [heads or 1, rows] for a bias, [heads or 1, rows, head_dim] for relative keys, queries and values.
     """
 
+    axes = named(table="heads rows width")
+
     table: Tensor
     map: Map
 
@@ -163,18 +169,20 @@ class Rows(Part):
                 "rows: give [heads, rows] or [heads, rows, head_dim]"
             )
 
+    def dimensions(self, name: str, x: Tensor) -> tuple[str, ...]:
+        return self.axes[name][: x.ndim]
+
     @property
     def maps(self) -> tuple[Clip | Steps | Classes, ...]:
         """The maps of a grid, or the one map."""
         return self.map.maps if isinstance(self.map, Grid) else (self.map,)
 
-    def block(self, start: int, stop: int) -> Self:
-        return replace(self, map=self.map.block(start, stop))
-
 
 @dataclass(frozen=True, eq=False)
 class Linear(Part):
     """b_h(δ) = −past_h·|δ| for δ ≤ 0, −future_h·|δ| for δ > 0 (ALiBi)."""
+
+    axes = named(past="heads", future="heads")
 
     past: Tensor  # [heads]
     future: Tensor  # [heads]
@@ -185,6 +193,8 @@ class Linear(Part):
 class Log(Part):
     """b_h(δ) = −weight_h·ln(1 + rate_h·|δ|) (KERPLE, logarithmic)."""
 
+    axes = named(weight="heads", rate="heads")
+
     weight: Tensor  # [heads]
     rate: Tensor  # [heads]
     axis: int = 0
@@ -194,6 +204,8 @@ class Log(Part):
 class Power(Part):
     """b_h(δ) = −weight_h·|δ|^exponent_h (KERPLE, power)."""
 
+    axes = named(weight="heads", exponent="heads")
+
     weight: Tensor  # [heads]
     exponent: Tensor  # [heads]
     axis: int = 0
@@ -202,6 +214,8 @@ class Power(Part):
 @dataclass(frozen=True, eq=False)
 class Piecewise(Part):
     """b_h(δ) = values_h interpolated linearly between rising knots, and constant beyond the first and the last."""
+
+    axes = named(knots="knots", values="heads knots")
 
     exact: ClassVar[tuple[str, ...]] = ("knots",)
 
@@ -225,6 +239,8 @@ class Sinusoids(Part):
     −δ is the query's position minus the key's. weight: [heads, head_dim, 2·frequencies]; frequencies: [frequencies].
     """
 
+    axes = named(weight="heads head_dim waves", frequencies="waves")
+
     exact: ClassVar[tuple[str, ...]] = ("frequencies",)
 
     weight: Tensor
@@ -235,6 +251,8 @@ class Sinusoids(Part):
 @dataclass(frozen=True, eq=False)
 class Cosines(Part):
     """b_h(δ) = Σ_c weight[h,c]·cos(δ·ω_c): a bias that is a sum of waves (Sandwich)."""
+
+    axes = named(weight="heads waves", frequencies="waves")
 
     exact: ClassVar[tuple[str, ...]] = ("frequencies",)
 
@@ -251,6 +269,8 @@ class Stretched(Part):
     at the edges, so that these have no gradient of their own.
     """
 
+    axes = named(edges="pieces", intercept="heads pieces", slope="heads pieces", rate="one", stretch="batch queries")
+
     exact: ClassVar[tuple[str, ...]] = ("stretch",)
 
     edges: Tensor  # [pieces − 1], rising, without a gradient
@@ -259,9 +279,6 @@ class Stretched(Part):
     rate: Tensor  # [1]
     stretch: Tensor  # [b, n]
     axis: int = 0
-
-    def block(self, start: int, stop: int) -> Self:
-        return replace(self, stretch=self.stretch[:, start:stop])
 
 
 Bias = Rows | Linear | Log | Power | Piecewise | Cosines | Stretched
@@ -273,10 +290,9 @@ Bias = Rows | Linear | Log | Power | Piecewise | Cosines | Stretched
 class Temperature(Part):
     """τ[h,i], which multiplies the content and relative parts of the scores; factor: [b, heads or 1, n or 1]."""
 
-    factor: Tensor
+    axes = named(factor="batch heads queries")
 
-    def block(self, start: int, stop: int) -> Self:
-        return self if self.factor.shape[-1] == 1 else replace(self, factor=self.factor[..., start:stop])
+    factor: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,9 +300,6 @@ class DistanceBias(Part):
     """b_h[ρ(i,j)] added to the scores, by a table or in closed form."""
 
     values: Bias
-
-    def block(self, start: int, stop: int) -> Self:
-        return replace(self, values=self.values.block(start, stop))
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,24 +309,21 @@ class RelativeKeys(Part):
     q' is the query before ``prepare``; ``attention`` fills it in as ``query`` where that differs from the prepared one.
     """
 
+    axes = named(query_bias="heads width", query="batch heads queries width")
+
     rows: Rows | Sinusoids
     query_bias: Tensor | None = None  # u: [heads, head_dim]
     query: Tensor | None = None  # q': [batch, heads, n, head_dim]
-
-    def block(self, start: int, stop: int) -> Self:
-        query = None if self.query is None else self.query[..., start:stop, :]
-        return replace(self, rows=self.rows.block(start, stop), query=query)
 
 
 @dataclass(frozen=True, eq=False)
 class RelativeQueries(Part):
     """⟨k'ⱼ, c_h[ρ(i,j)]⟩, scaled like the scores; k' is the key before ``prepare``."""
 
+    axes = named(key="batch kv_heads keys width")
+
     rows: Rows
     key: Tensor | None = None  # k': [batch, kv_heads, m, head_dim]
-
-    def block(self, start: int, stop: int) -> Self:
-        return replace(self, rows=self.rows.block(start, stop))
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,19 +332,15 @@ class RelativeValues(Part):
 
     rows: Rows
 
-    def block(self, start: int, stop: int) -> Self:
-        return replace(self, rows=self.rows.block(start, stop))
-
 
 @dataclass(frozen=True, eq=False)
 class TokenBias(Part):
     """e[h,i] for queries and g[h,j] for keys, added to the scores; each [b, heads or 1, tokens] or None."""
 
+    axes = named(queries="batch heads queries", keys="batch heads keys")
+
     queries: Tensor | None = None
     keys: Tensor | None = None
-
-    def block(self, start: int, stop: int) -> Self:
-        return self if self.queries is None else replace(self, queries=self.queries[..., start:stop])
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,13 +351,10 @@ class DenseBias(Part):
     [b, heads or 1, len(rows), m]. It is pure, and every tensor that wants a gradient stands in ``tensors``.
     """
 
+    axes = named(values="batch heads queries keys", tensors="")
+
     values: Tensor | Callable[..., Tensor]
     tensors: tuple[Tensor, ...] = ()
-
-    def block(self, start: int, stop: int) -> Self:
-        if isinstance(self.values, Tensor) and self.values.ndim > 1 and self.values.shape[-2] > 1:
-            return replace(self, values=self.values[..., start:stop, :])
-        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -361,17 +364,17 @@ class Sink(Part):
     logits: [heads], or [b, heads or 1, n or 1] for one of each query.
     """
 
+    axes = named(logits="batch heads queries")
+
     logits: Tensor
+
+    def dimensions(self, name: str, x: Tensor) -> tuple[str, ...]:
+        return self.axes[name] if x.ndim == 3 else ("heads",)
 
     @property
     def by_query(self) -> Tensor:
         """The logits as [b, heads or 1, n or 1]."""
         return self.logits if self.logits.ndim == 3 else self.logits[None, :, None]
-
-    def block(self, start: int, stop: int) -> Self:
-        if self.logits.ndim < 3 or self.logits.shape[-1] == 1:
-            return self
-        return replace(self, logits=self.logits[..., start:stop])
 
 
 @dataclass(frozen=True, eq=False)
@@ -393,6 +396,8 @@ class Product(Part):
     function is pure, and every tensor that wants a gradient stands in ``tensors``.
     """
 
+    axes = named(tensors="")
+
     function: Callable[..., Tensor]
     tensors: tuple[Tensor, ...] = ()
 
@@ -404,6 +409,8 @@ class ScoreMap(Part):
     The function is pure, and every tensor that wants a gradient stands in ``tensors``.
     """
 
+    axes = named(tensors="")
+
     function: Callable[..., Tensor]
     tensors: tuple[Tensor, ...] = ()
 
@@ -414,6 +421,8 @@ class Normalizer(Part):
 
     The function is pure, and every tensor that wants a gradient stands in ``tensors``.
     """
+
+    axes = named(tensors="")
 
     function: Callable[..., Tensor]
     tensors: tuple[Tensor, ...] = ()

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from .. import masks, terms
 from ..coordinates import Coordinates
+from ..records import attributes
 from ..terms import Part
-from ._problem import Call, attributes
+from ._problem import Call
 
 PARTS: dict[str, type] = {
     kind.__name__: kind

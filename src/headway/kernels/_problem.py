@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..masks import Mask
-from ..records import Record
+from ..records import Record, attributes
 from ..terms import Part, Term
 
 
@@ -99,14 +98,6 @@ def tensors_in(part: Any) -> Iterator[Tensor]:
     elif isinstance(part, (Part, Mask, Coordinates)):
         for value in attributes(part).values():
             yield from tensors_in(value)
-
-
-def attributes(part: Any) -> dict[str, Any]:
-    """What an object holds by name, of a class of headway's or of a user's, a dataclass or not."""
-    held = dict(vars(part))
-    if dataclasses.is_dataclass(part):  # one with slots has its fields beside
-        held.update((field.name, getattr(part, field.name)) for field in dataclasses.fields(part))
-    return held
 
 
 def wants_gradient(part: Any) -> bool:

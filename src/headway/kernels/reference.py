@@ -20,6 +20,7 @@ from torch import Tensor
 from ..constants import writes
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
+from ..records import attributes
 from ..terms import (
     Bias,
     Clip,
@@ -52,7 +53,7 @@ from ..tracing import plain_alone
 from . import _ops
 from ._base import without_autocast
 from ._native import Gradients, NativeKernel, Results
-from ._problem import Call, Problem, attributes, without_tables
+from ._problem import Call, Problem, without_tables
 
 BLOCK = 1 << 21
 """Scores held at once, over all rows of the batch and all heads: 8 MiB in float32."""
