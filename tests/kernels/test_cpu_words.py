@@ -76,7 +76,8 @@ def read(words: Any) -> tuple[Call, dict[str, Any]]:
     assert threads == torch.get_num_threads()
     b, h, kv, n, m, d, dv = (r.word() for _ in range(7))
     scale, drop_below, keep_scale, seed = r.real(), r.word(), r.real(), r.word()
-    batch_offset, head_offset = r.word(), r.word()
+    batch_offset, head_offset, foreign = r.word(), r.word(), r.word()
+    assert not foreign
     assert keep_scale == pytest.approx(1 / (1 - drop_below / 2**32))
     q, k, v = (r.some(b, *shape) for shape in ((h, n, d), (kv, m, d), (kv, m, dv)))
     assert q.dtype == DTYPES[dtype]

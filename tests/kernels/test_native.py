@@ -44,7 +44,9 @@ class Dense(NativeKernel[Call]):
             out = share @ v / row_sum.masked_fill(row_sum == 0, 1)[..., None]
         return Results(out.to(call.q.dtype), row_max, row_sum)
 
-    def backward(self, call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None) -> Gradients:
+    def backward(
+        self, call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None, foreign: bool = False
+    ) -> Gradients:
         with torch.no_grad():
             q, k, v, score, _ = self.scores(call)
             seeing = results.row_sum > 0

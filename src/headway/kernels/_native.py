@@ -81,12 +81,15 @@ class NativeKernel(Kernel, Generic[L]):
         """
 
     @abstractmethod
-    def backward(self, call: L, results: Results, d_out: Tensor, d_lse: Tensor | None) -> Gradients:
+    def backward(
+        self, call: L, results: Results, d_out: Tensor, d_lse: Tensor | None, foreign: bool = False
+    ) -> Gradients:
         """The gradients of every tensor of a lowered call that requires one.
 
-        With P = exp(score − row_max)/row_sum and δ = Σ d_out·out − d_lse, the gradient of a score is P·(dP − δ). The
-        results are taken as they are handed over: they may be those of a call over more keys, of which this one holds
-        a part. Called with gradients enabled, so that what it derives of the call's tensors is followed by autograd.
+        With P = exp(score − row_max)/row_sum and δ = Σ d_out·out − d_lse, the gradient of a score is P·(dP − δ).
+        foreign: the results, d_out and d_lse are those of a call over more keys, of which this one has a part. They are
+        taken as they are; δ must not be summed of this call's own products.
+        Called with gradients enabled, so that what it derives of the call's tensors is followed by autograd.
         """
 
     def lower(self, call: Call) -> L:
@@ -173,6 +176,7 @@ def _backward(
     wanted: list[int],
     d_out: Tensor | None,
     d_lse: Tensor | None,
+    foreign: bool = False,
 ) -> list[Tensor]:
     """The gradients of the wanted tensors; lowering is done again under autograd, which takes them through it.
 
@@ -186,7 +190,7 @@ def _backward(
         lowered = kernel.lower(_ops.unpack(structure, leaves))
         if d_out is None:
             d_out = out.new_zeros(()).expand(out.shape)
-        found = kernel.backward(lowered, Results(out, row_max, row_sum), d_out, d_lse)
+        found = kernel.backward(lowered, Results(out, row_max, row_sum), d_out, d_lse, foreign)
         return _through_lowering(found, [leaves[i] for i in wanted])
 
 

@@ -552,7 +552,9 @@ class ReferenceKernel(NativeKernel[Call]):
     def forward(self, call: Call, keep: bool) -> Results:
         return forward(call)
 
-    def backward(self, call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None) -> Gradients:
+    def backward(
+        self, call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None, foreign: bool = False
+    ) -> Gradients:
         return backward(call, results, d_out, d_lse)
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:

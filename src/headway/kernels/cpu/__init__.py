@@ -18,7 +18,7 @@ from ._lower import LoweredCall, lower
 from ._words import ABSENT, DTYPES, Words, real
 
 
-def _begin(call: LoweredCall, backward: bool) -> Words:
+def _begin(call: LoweredCall, backward: bool, foreign: bool = False) -> Words:
     """The words up to and with q, k and v."""
     q, k, v = call.q, call.k, call.v
     drop_below, keep_scale, seed = 0, 1.0, 0
@@ -27,7 +27,8 @@ def _begin(call: LoweredCall, backward: bool) -> Words:
     words = Words(call.q_coordinates, call.k_coordinates, backward)
     words.row += (_library.VERSION, int(backward), torch.get_num_threads(), DTYPES[q.dtype][0], *q.shape[:2])
     words.row += (v.shape[1], q.shape[2], v.shape[2], q.shape[3], v.shape[3])
-    words.row += (real(call.scale), drop_below, real(keep_scale), seed, call.batch_offset, call.head_offset)
+    words.row += (real(call.scale), drop_below, real(keep_scale), seed)
+    words.row += (call.batch_offset, call.head_offset, int(foreign))
     words.tensor(q)
     words.tensor(k)
     words.tensor(v)
@@ -97,8 +98,10 @@ class CpuKernel(NativeKernel[LoweredCall]):
         _library.run(words.row)
         return results
 
-    def backward(self, call: LoweredCall, results: Results, d_out: Tensor, d_lse: Tensor | None) -> Gradients:
-        words = _begin(call, True)
+    def backward(
+        self, call: LoweredCall, results: Results, d_out: Tensor, d_lse: Tensor | None, foreign: bool = False
+    ) -> Gradients:
+        words = _begin(call, True, foreign)
         out, row_max, row_sum = results
         for x in (out.to(call.q.dtype), None, row_max, row_sum, d_out.to(call.q.dtype), d_lse):
             words.tensor(x)

@@ -540,7 +540,7 @@ struct Attention {
         float *const dk = tasks.dk ? tasks.dk + task * plan.mp * dp : nullptr;
         float* const dv = tasks.dv ? tasks.dv + task * plan.mp * dvp : nullptr;
         const bool wants_dq = c.dq.there() || terms.moves_queries;
-        const bool alone = w.ranges.high - w.ranges.low / NR * NR <= NB;
+        const bool alone = !c.foreign && w.ranges.high - w.ranges.low / NR * NR <= NB;
         for (i64 j0 = w.ranges.low / NR * NR; j0 < w.ranges.high; j0 += NB) {
             Cover seen;
             if (!reaches(w, t, j0, seen)) continue;
@@ -603,17 +603,18 @@ struct Attention {
         }
     }
 
-    // With a sink a row's sum does not tell, but where it is the sink's alone.
+    // Of foreign keys, or with a sink, a row's sum does not tell who sees nothing; but where it is the sink's alone.
     void find_blind(Worker& w, const Tile& t) const {
         for (i64 r = 0; r < t.rows; r++) {
-            w.blind[r] = w.total[r] == 0 || (terms.sink && w.total[r] == 1 && !sees_any(c, w.ranges, r, t.b, t.h, t.i0 + r));
+            const bool ask = c.foreign || (terms.sink && w.total[r] == 1);
+            w.blind[r] = w.total[r] == 0 || (ask && !sees_any(c, w.ranges, r, t.b, t.h, t.i0 + r));
             if (w.blind[r]) w.rate[r] = 0;
         }
     }
 
     // scores to weights (dropped ones 0), gradients of weights to gradients of scores; 0 around them
     //
-    // alone: all keys of these queries are in the tile. Then what gradients lean on is summed of the very products that
+    // alone: all keys of these queries are in the tile, and the results are of no further ones. Then what gradients lean on is summed of the very products that
     // they are differences to, and a row's gradients cancel as they should; Σ dO·O is rounded apart from them.
     void weigh(Worker& w, const Tile& t, i64 end, bool alone) const {
         const uint32_t key = c.drop_below ? lane_key(t) : 0;

@@ -80,8 +80,13 @@ struct Call {
     double keep_scale;
     i64 seed;
     i64 batch_offset, head_offset;  // of the first row and head in the call of which this is a part: dropout counts from there
+    i64 foreign;     // backward: the results are of a call with further keys, of which these are a part
     i64 axes;
-    Tensor q, k, v, out, lse, row_max, row_sum;
+    Tensor q, k, v, out, lse;
+    // Of each row: the largest score in sight, a sink's too where there is one, and Σ exp(score − row_max), in natural
+    // logarithms; −∞ and 0 where nothing is in sight. Results over disjoint keys merge by them, and a backward pass takes
+    // its weights, exp(score − row_max) / row_sum, from those of the whole. exp is exp_of: 3e-6 at worst, in both passes.
+    Tensor row_max, row_sum;
     Tensor d_out, d_lse, dq, dk, dv_;
     Tensor q_position, k_position;  // [batch, tokens, axes]: int64, float32 or float64
     Tensor q_index, k_index;        // [batch, tokens] int64
@@ -113,6 +118,7 @@ class Reader {
         c.keep_scale = real();
         c.seed = word();
         c.batch_offset = range(0, MOST), c.head_offset = range(0, MOST);
+        c.foreign = range(0, c.backward);
         const i64 B = c.batch, H = c.heads, K = c.kv_heads, n = c.n, m = c.m;
         i64 half = (i64)1 << c.dtype, any_float = (i64)1 << FLOAT32 | half, f32 = (i64)1 << FLOAT32;
         i64 whole = (i64)1 << INT64;
