@@ -3,6 +3,7 @@
 from ._base import Kernel
 from ._blocks import ScoreBlock, score_blocks
 from ._choose import Choice, choose, kernel_for
+from ._parts import attend_in_parts, cut, merged, why_not_in_parts
 from ._problem import Call, Problem
 from .cpu import CpuKernel
 from .reference import ReferenceKernel
@@ -20,7 +21,11 @@ __all__ = [
     "ReferenceKernel",
     "ScoreBlock",
     "SdpaKernel",
+    "attend_in_parts",
     "choose",
+    "cut",
     "kernel_for",
+    "merged",
     "score_blocks",
+    "why_not_in_parts",
 ]

@@ -1,0 +1,180 @@
+"""Parts of a call: cut along the batch, the heads, the queries or the keys; results over disjoint keys merge.
+
+    row_max = maxₚ row_maxₚ,  row_sum = Σₚ row_sumₚ·exp(row_maxₚ − row_max),
+    out = Σₚ outₚ·row_sumₚ·exp(row_maxₚ − row_max) / row_sum
+
+Every part gives its gradients from the merged results: P = exp(score − row_max)/row_sum needs none of the other keys.
+A sink belongs to no part. The merge adds it, forward and backward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadwayError
+from ..masks import Mask
+from ..terms import DenseBias, Normalizer, Product, ScoreMap, Sink
+from . import _ops
+from ._base import without_autocast
+from ._native import NATIVE, Gradients, NativeKernel, Results, _through_lowering
+from ._problem import Call, Problem, without_tables
+
+WHOLE = (Product, ScoreMap, Normalizer)
+"""Terms whose functions read all keys at once."""
+
+
+def why_not_in_parts(call: Call) -> str | None:
+    """Why the keys of a call cannot be cut into parts; None where they can."""
+    for term in call.terms:
+        name = type(term).__name__
+        if isinstance(term, WHOLE):
+            return f"{name} is a function of all keys at once"
+        if isinstance(term, DenseBias) and not isinstance(term.values, Tensor):
+            return f"{name} holds a function, which gives all keys at once"
+    return None
+
+
+def cut(call: Call, axis: str, start: int, stop: int) -> Call:
+    """The part start … stop − 1 of a call along "batch", "heads" (by groups that share keys), "queries" or "keys".
+
+    A part of the batch or of the heads drops what the whole drops, by the same seed. A part of the keys leaves out the
+    sink: ``merged`` adds it. Raises HeadwayError for terms and masks that cannot be cut so.
+    """
+    n, m = call.q.shape[2], call.k.shape[2]
+    if axis == "keys":
+        why = why_not_in_parts(call)
+        if why is not None:
+            raise HeadwayError(f"the keys cannot be cut into parts: {why}")
+    q, k, v = call.q, call.k, call.v
+    changes: dict[str, Any] = {}
+    if axis == "batch":
+        q, k, v = (x[start:stop] for x in (q, k, v))
+        rows = torch.arange(start, stop, device=q.device)
+        q_at, k_at = (side.select(rows) for side in (call.q_coordinates, call.k_coordinates))
+        changes = {"q_coordinates": q_at, "k_coordinates": k_at, "batch_offset": call.batch_offset + start}
+    elif axis == "heads":
+        group = q.shape[1] // k.shape[1]
+        if start % group or stop % group:
+            raise HeadwayError(f"heads {start} to {stop} cut a group of {group} that share keys: give multiples of it")
+        q, k, v = q[:, start:stop], *(x[:, start // group : stop // group] for x in (k, v))
+        changes["head_offset"] = call.head_offset + start
+    elif axis == "queries":
+        q = q[:, :, start:stop]
+        changes = {"q_coordinates": call.q_coordinates.rows(start, stop), "aligned": call.aligned and stop == n}
+    else:
+        k, v = (x[:, :, start:stop] for x in (k, v))
+        changes = {"k_coordinates": call.k_coordinates.rows(start, stop), "aligned": False, "partial": True}
+    terms = tuple(_cut_term(term, axis, start, stop, q.shape[1] // k.shape[1]) for term in call.terms)
+    mask = None if call.mask is None else _cut_mask(call.mask, axis, start, stop, n, m)
+    return without_tables(call)._with(q=q, k=k, v=v, terms=terms, mask=mask, **changes)
+
+
+def _cut_term(term: Any, axis: str, start: int, stop: int, group: int) -> Any:
+    if axis == "queries":
+        return term.block(start, stop)
+    term = term.cut(axis, start, stop)
+    return term.cut("kv_heads", start // group, stop // group) if axis == "heads" else term
+
+
+def _cut_mask(mask: Mask, axis: str, start: int, stop: int, n: int, m: int) -> Mask:
+    if axis == "keys":
+        return mask.of_keys(start, stop, n, m)
+    return mask.block(start, stop, n) if axis == "queries" else mask.cut(axis, start, stop)
+
+
+def merged(results: Sequence[Results], sinks: Sequence[Sink] = ()) -> Results:
+    """The results over all keys from those over disjoint parts of them, and the sinks once."""
+    row_max = torch.stack([part.row_max for part in results]).amax(0)
+    logits = [sink.by_query.to(row_max.dtype).expand(row_max.shape) for sink in sinks]
+    for logit in logits:
+        row_max = torch.maximum(row_max, logit)
+    base = row_max.masked_fill(row_max == -math.inf, 0)
+    shares = [part.row_sum * (part.row_max - base).exp() for part in results]
+    row_sum = torch.stack(shares + [(logit - base).exp() for logit in logits]).sum(0)
+    divisor = row_sum.masked_fill(row_sum == 0, 1)
+    out = torch.zeros_like(results[0].out, dtype=row_max.dtype)
+    for part, share in zip(results, shares, strict=True):
+        out = out + part.out * (share / divisor)[..., None]
+    return Results(out, row_max, row_sum)
+
+
+def sink_gradients(sinks: Sequence[Sink], whole: Results, d_out: Tensor, d_lse: Tensor | None) -> Gradients:
+    """−P·δ of every sink's logits, where they stand for each query."""
+    delta = (d_out * whole.out).sum(-1)
+    delta = delta if d_lse is None else delta - d_lse
+    seeing = whole.row_sum > 0
+    found = []
+    for sink in sinks:
+        logits = sink.by_query
+        if logits.requires_grad:
+            share = (logits.detach() - whole.row_max).exp() / whole.row_sum
+            found.append((logits, torch.where(seeing, -share * delta, 0)))
+    return found
+
+
+def attend_in_parts(parts: Sequence[Call], kernel: str = "auto") -> tuple[Tensor, Tensor]:
+    """Attention over the keys of all parts together, and its log-sum-exp.
+
+    parts: calls of the same queries with disjoint keys, as ``cut`` makes them; the sinks of the first are the whole's.
+    Gradients reach every tensor of every part, once: they cannot be differentiated again.
+    Raises HeadwayError for no parts, and where no native kernel takes one of them.
+    """
+    if not parts:
+        raise HeadwayError("parts is empty: give at least one call")
+    names = tuple(_native_kernel(part, kernel) for part in parts)
+    tensors: list[Tensor] = []
+    with without_autocast(parts[0].q):
+        structure = _ops.pack(tuple(map(without_tables, parts)), tensors)
+        out, lse, *_ = _InParts.apply(structure, names, *tensors)
+    return out.to(parts[0].q.dtype), lse
+
+
+def _native_kernel(call: Call, name: str) -> str:
+    problem = Problem.of(call)
+    for known, kernel in NATIVE.items():
+        if name in ("auto", known) and not kernel.why_not(problem):
+            return known
+    raise HeadwayError(f"kernel {name!r} cannot run a part of the keys: leave kernel='auto'")
+
+
+def _sinks(call: Call) -> list[Sink]:
+    return [term for term in call.terms if isinstance(term, Sink)]
+
+
+class _InParts(torch.autograd.Function):
+    """Merged results whose gradients every part computes from them, without the graph of any part."""
+
+    @staticmethod
+    def forward(ctx: Any, structure: Any, names: tuple[str, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.structure, ctx.names = structure, names
+        parts = _ops.unpack(structure, tensors)
+        results = []
+        for name, part in zip(names, parts, strict=True):
+            native: NativeKernel[Any] = NATIVE[name]
+            results.append(native.forward(native.lower(part), True))
+        whole = merged(results, _sinks(parts[0]))
+        ctx.save_for_backward(*tensors, *whole)
+        ctx.mark_non_differentiable(whole.row_max, whole.row_sum)
+        return whole.out, whole.log_sum_exp, whole.row_max, whole.row_sum
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_out: Tensor, d_lse: Tensor, *unused: Any) -> tuple[Tensor | None, ...]:
+        *tensors, out, row_max, row_sum = ctx.saved_tensors
+        whole = Results(out, row_max, row_sum)
+        needed = ctx.needs_input_grad[2:]
+        found: Gradients = []
+        with torch.enable_grad(), without_autocast(out):
+            leaves = [x.detach().requires_grad_(need) for x, need in zip(tensors, needed, strict=True)]
+            parts = _ops.unpack(ctx.structure, leaves)
+            for name, part in zip(ctx.names, parts, strict=True):
+                native: NativeKernel[Any] = NATIVE[name]
+                found += native.backward(native.lower(part), whole, d_out, d_lse, foreign=True)
+            found += sink_gradients(_sinks(parts[0]), whole, d_out, d_lse)
+            grads = iter(_through_lowering(found, [x for x, need in zip(leaves, needed, strict=True) if need]))
+        return None, None, *(next(grads) if need else None for need in needed)
