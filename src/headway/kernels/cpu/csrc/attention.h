@@ -603,7 +603,7 @@ struct Attention {
         }
     }
 
-    // Of foreign keys, or with a sink, a row's sum does not tell who sees nothing; but where it is the sink's alone.
+    // A row's sum does not tell who sees nothing where it is of further keys too, or may be the sink's alone.
     void find_blind(Worker& w, const Tile& t) const {
         for (i64 r = 0; r < t.rows; r++) {
             const bool ask = c.foreign || (terms.sink && w.total[r] == 1);
@@ -614,8 +614,9 @@ struct Attention {
 
     // scores to weights (dropped ones 0), gradients of weights to gradients of scores; 0 around them
     //
-    // alone: all keys of these queries are in the tile, and the results are of no further ones. Then what gradients lean on is summed of the very products that
-    // they are differences to, and a row's gradients cancel as they should; Σ dO·O is rounded apart from them.
+    // alone: all keys of these queries are in the tile, and the results handed over are of no further ones. Then what
+    // gradients lean on is summed of the very products that they are differences to, and a row's gradients cancel as they
+    // should; Σ dO·O is rounded apart from them.
     void weigh(Worker& w, const Tile& t, i64 end, bool alone) const {
         const uint32_t key = c.drop_below ? lane_key(t) : 0;
         if (c.drop_below) load_keys(w, t, end);
