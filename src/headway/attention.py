@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,14 +15,9 @@ from .coordinates import Coordinates
 from .errors import HeadwayError
 from .kernels import KERNELS, Call, Problem, choose, kernel_for
 from .kernels import reference as spec
-from .kernels.cpu import _tokens
 from .masks import Mask
 from .positions import PositionEncoding
-from .positions._rotary import Rotary, turned
 from .terms import Normalizer, Term
-
-# Encodings and kernels do not know of one another: here, where they meet, rotations get the one that a kernel has.
-Rotary.turn = staticmethod(functools.partial(_tokens.turn, otherwise=turned))  # type: ignore[method-assign]
 
 WEIGHTS_LIMIT = 1 << 28
 """Scores that ``attention_weights`` and ``attention_steps`` agree to hold: 1 GiB in float32."""

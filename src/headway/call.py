@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import index
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -11,11 +11,11 @@ from torch import Tensor
 from .constants import constant, writes
 from .coordinates import Coordinates
 from .errors import HeadwayError
-from .kernels import Call
+from .kernels import KERNELS, Call
 from .kernels._problem import tensors_in
 from .masks import Boolean, Mask, looks_ahead
 from .positions import PositionEncoding
-from .terms import Normalizer, RelativeKeys, RelativeQueries, Sink, Sizes, SoftCap, Term
+from .terms import Normalizer, RelativeKeys, RelativeQueries, Rotation, Sink, Sizes, SoftCap, Term
 from .terms import check as check_terms
 from .tracing import refuse_tracers
 
@@ -90,13 +90,19 @@ def make_call(
             _check_inputs(encoding, q, k, q_input, k_input)
         known = q_positions is not None or k_positions is not None
         q_at, k_at = _placed(encoding, q_at, k_at, drawn_as_one=aligned and not known)
-        q, k, q_at, k_at, own = _encoded(encoding, q, k, q_at, k_at, q_input, k_input)
-        check_terms(own, _sizes(q, k, v))
-        added = own + added
+        encoded = _encoded(encoding, q, k, q_at, k_at, q_input, k_input)
+        check_terms(encoded.terms, _sizes(encoded.q, encoded.k, v))
+        added = encoded.terms + added
+    else:
+        encoded = Encoded(q, k, q_at, k_at)
     if len(added) > 1 and all(any(isinstance(term, kind) for term in added) for kind in (Normalizer, Sink)):
         raise HeadwayError("terms hold a Normalizer, which replaces the softmax that a sink takes part in: drop one")
     seed = None if dropout_seed is None else _seed(dropout_seed, q)
-    return Call(q, k, v, q_at, k_at, added, mask, scale, dropout, seed, aligned=aligned)
+    q, k, q_at, k_at, _, q_rotation, k_rotation = encoded
+    return Call(
+        q, k, v, q_at, k_at, added, mask, scale, dropout, seed,
+        aligned=aligned, q_rotation=q_rotation, k_rotation=k_rotation,
+    )  # fmt: skip
 
 
 def seeded(call: Call) -> Call:
@@ -106,10 +112,15 @@ def seeded(call: Call) -> Call:
     return call._with(seed=torch.randint(0, 1 << 62, (1,), device=call.q.device))
 
 
-def prepared_keys(encoding: PositionEncoding, k: Tensor, at: Coordinates) -> tuple[Tensor, Coordinates]:
+def prepared_keys(
+    encoding: PositionEncoding, k: Tensor, at: Coordinates, kernel: str = "auto"
+) -> tuple[Tensor, Coordinates]:
     """Keys as a cache holds them, prepared by the encoding, and their coordinates, placed."""
     at = encoding.for_one_forward(at)
-    return encoding.prepare_key(k, at), at
+    k, rotation = encoding.split("key", k, at)
+    if rotation is not None:
+        k = KERNELS["cpu" if kernel == "auto" else kernel].rotate(k, rotation)
+    return k, at
 
 
 # ---------------------------------------------------------------- checks
@@ -375,6 +386,18 @@ def _placed(
     return q_at, k_at
 
 
+class Encoded(NamedTuple):
+    """What an encoding makes of placed tokens."""
+
+    q: Tensor
+    k: Tensor
+    q_at: Coordinates
+    k_at: Coordinates
+    terms: tuple[Term, ...] = ()
+    q_rotation: Rotation | None = None
+    k_rotation: Rotation | None = None
+
+
 def _encoded(
     encoding: PositionEncoding,
     q: Tensor,
@@ -383,8 +406,8 @@ def _encoded(
     k_at: Coordinates,
     q_input: Tensor | None,
     k_input: Tensor | None,
-) -> tuple[Tensor, Tensor, Coordinates, Coordinates, tuple[Term, ...]]:
-    """What the encoding makes of placed tokens: q and k prepared, both sides relocated, and its terms."""
+) -> Encoded:
+    """Both sides relocated, q and k prepared but for a last rotation, and the terms."""
     given = _given(q, k, q_input, k_input, q_at, k_at) if encoding.watched else ()
     before = writes(given) if given else 0
     q_at, k_at = encoding.relocate(q_at, k_at, q_input, k_input)
@@ -393,8 +416,8 @@ def _encoded(
     if not k_at.prepared:
         k_at = q_at if one_side else encoding.for_one_forward(k_at)
     terms = encoding.terms(q_at, k_at, q_input, k_input)
-    prepared_q = encoding.prepare_query(q, q_at)
-    prepared_k = k if k_at.prepared else encoding.prepare_key(k, k_at)
+    prepared_q, q_rotation = _split(encoding, "query", q, q_at)
+    prepared_k, k_rotation = (k, None) if k_at.prepared else _split(encoding, "key", k, k_at)
     if given and writes(given) != before:
         raise HeadwayError(
             f"{encoding.known_as} writes in relocate, terms or prepare into what it is given (q, k, the layer's "
@@ -405,9 +428,18 @@ def _encoded(
             f"the prepared q is {prepared_q.shape[3]} wide and k {prepared_k.shape[3]}: prepare cached keys with the "
             "same encoding"
         )
+    q_changed, k_changed = prepared_q is not q or q_rotation is not None, prepared_k is not k or k_rotation is not None
     cached = k_at.prepared and "prepare" in encoding.acts
-    terms = tuple(_unprepared(term, q, k, prepared_q, prepared_k, cached) for term in terms)
-    return prepared_q, prepared_k, q_at, k_at, terms
+    terms = tuple(_unprepared(term, q if q_changed else None, k if k_changed else None, cached) for term in terms)
+    return Encoded(prepared_q, prepared_k, q_at, k_at, terms, q_rotation, k_rotation)
+
+
+def _split(encoding: PositionEncoding, side: str, x: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:
+    """x before a last rotation, and that rotation; one whose angles want a gradient is done here."""
+    x, rotation = encoding.split(side, x, at)
+    if rotation is not None and rotation.cos.requires_grad and torch.is_grad_enabled():
+        return rotation.of(x), None
+    return x, rotation
 
 
 def _given(
@@ -421,9 +453,9 @@ def _given(
     return found
 
 
-def _unprepared(term: Term, q: Tensor, k: Tensor, prepared_q: Tensor, prepared_k: Tensor, cached: bool) -> Term:
-    """Relative terms speak of q and k before ``prepare``."""
-    if isinstance(term, RelativeKeys) and term.query is None and prepared_q is not q:
+def _unprepared(term: Term, q: Tensor | None, k: Tensor | None, cached: bool) -> Term:
+    """Relative terms speak of q and k before ``prepare``: q and k, where it changes them."""
+    if isinstance(term, RelativeKeys) and term.query is None and q is not None:
         return term._with(query=q)
     if isinstance(term, RelativeQueries) and term.key is None:
         if cached:
@@ -431,5 +463,5 @@ def _unprepared(term: Term, q: Tensor, k: Tensor, prepared_q: Tensor, prepared_k
                 "the encoding reads keys as they were before prepare, which a cache of prepared keys does not hold: "
                 "set cache_prepared = False on it"
             )
-        return term if prepared_k is k else term._with(key=k)
+        return term if k is None else term._with(key=k)
     return term

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .coordinates import Coordinates
 from .errors import HeadwayError
-from .records import Divisible, named
+from .records import Divisible, depth, named
 
 Interval = tuple[Tensor, Tensor]
 """Key slots start … stop − 1 for each query; two int64 tensors [b, n]."""
@@ -28,7 +28,7 @@ class Mask(Divisible):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         for name in ("interval", "reach"):  # of another ``allowed`` they would be another mask's
-            if _depth(cls, name) > _depth(cls, "allowed"):
+            if depth(cls, name) > depth(cls, "allowed"):
                 setattr(cls, name, getattr(Mask, name))
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
@@ -63,11 +63,6 @@ class Mask(Divisible):
 
     def __or__(self, other: Mask) -> Mask:
         return Or((*_parts(self, Or), *_parts(other, Or)))
-
-
-def _depth(kind: type, name: str) -> int:
-    """How many classes above this one a method comes from."""
-    return next(number for number, one in enumerate(kind.__mro__) if name in vars(one))
 
 
 def _parts(mask: Mask, kind: type[And] | type[Or]) -> tuple[Mask, ...]:

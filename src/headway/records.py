@@ -42,6 +42,11 @@ class Record:
         return copy
 
 
+def depth(kind: type, name: str) -> int:
+    """How many classes above this one a method comes from."""
+    return next(number for number, one in enumerate(kind.__mro__) if name in vars(one))
+
+
 def named(**dimensions: str) -> Mapping[str, tuple[str, ...]]:
     """The dimensions of tensors by name: ``named(q_class="batch queries")``."""
     return {name: tuple(words.split()) for name, words in dimensions.items()}

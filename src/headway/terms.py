@@ -428,6 +428,48 @@ class Normalizer(Part):
     tensors: tuple[Tensor, ...] = ()
 
 
+# ---------------------------------------------------------------- what is done to q and k before they meet
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation(Part):
+    """Pairs of dimensions of each query, or of each key, turned by angles: μ·(a·cos φ − b·sin φ, a·sin φ + b·cos φ).
+
+    layout: which dimensions are the pair c, (2c, 2c+1) "interleaved" or (c, c + pairs) "half"; those from 2·pairs on
+    stay. A kernel turns q or k as it reads them, or has it done before.
+    """
+
+    axes = named(cos="batch heads tokens pairs", sin="batch heads tokens pairs")
+
+    exact: ClassVar[tuple[str, ...]] = ("cos", "sin")
+
+    cos: Tensor  # [b, heads or 1, n, pairs] in float64, times μ
+    sin: Tensor
+    layout: str = "interleaved"
+
+    def of(self, x: Tensor) -> Tensor:
+        """x [batch, heads, n, head_dim] turned, in float32 or wider and rounded once."""
+        return rotate(x, self.cos, self.sin, self.layout)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
+    """x [batch, heads, n, head_dim] with its first 2·pairs dimensions turned; cos, sin [b, heads or 1, n, pairs]."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    cos, sin = cos.to(wide), sin.to(wide)
+    width = 2 * cos.shape[-1]
+    whole = width == x.shape[-1]
+    part = (x if whole else x[..., :width]).to(wide)
+    if layout == "interleaved":
+        # views, because a batch of gradients (is_grads_batched) can be neither flattened nor unflattened
+        a, b = part.view(*part.shape[:-1], width // 2, 2).unbind(-1)
+        pairs = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
+        out = pairs.view(*pairs.shape[:-2], width)
+    else:
+        a, b = part.chunk(2, dim=-1)
+        out = torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+    return out.to(x.dtype) if whole else torch.cat([out.to(x.dtype), x[..., width:]], dim=-1)
+
+
 Term = (
     Temperature
     | DistanceBias

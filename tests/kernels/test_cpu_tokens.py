@@ -19,7 +19,9 @@ from headway.errors import HeadwayError
 from headway.kernels.cpu import _library, _tokens
 from headway.kernels.cpu._tokens import WIDEST, rms_norm
 from headway.positions import ENCODINGS
-from headway.positions._rotary import Rotary, turned
+from headway.positions._rotary import Rotary
+from headway.terms import Rotation
+from headway.terms import rotate as turned
 from headway.testing.tolerances import OUTPUT_FACTOR, Comparison
 
 pytestmark = pytest.mark.skipif(_library._load().c is None, reason="the library is not there")
@@ -50,9 +52,16 @@ def angles(*shape: int) -> tuple[Tensor, Tensor]:
     return phases.cos(), phases.sin()
 
 
+class LeftToTorch(Rotation):
+    """A rotation of which torch's own operations make nothing."""
+
+    def of(self, x: Tensor) -> Tensor:
+        return None  # type: ignore[return-value]
+
+
 def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor | None:
     """The library's, or None where it is left to torch."""
-    return _tokens.turn(x, cos, sin, layout, lambda *arguments: None)  # type: ignore[arg-type, return-value]
+    return _tokens.rotate(x, LeftToTorch(cos, sin, layout))
 
 
 def there(y: Tensor | None) -> Tensor:
@@ -183,8 +192,12 @@ def test_a_turn_keeps_no_more_than_its_angles() -> None:
     assert kept == [cos.data_ptr(), sin.data_ptr()]
 
 
+WHOLE = ("cayley-string", "rerope")
+"""Rotary encodings whose ``prepare`` is no rotation alone: one changes the basis too, one turns within the product."""
+
+
 @pytest.mark.parametrize("name", [name for name, kind in ENCODINGS.items() if issubclass(kind, Rotary)])
-def test_every_rotary_encoding_is_itself(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rotary_encoding_is_itself(name: str) -> None:
     for encoding in ENCODINGS[name].examples():
         assert isinstance(encoding, Rotary)
         if encoding.reads_input:
@@ -192,12 +205,12 @@ def test_every_rotary_encoding_is_itself(name: str, monkeypatch: pytest.MonkeyPa
         heads, axes = encoding.held("num_heads") or 3, encoding.axes or 1
         x, at = torch.randn(2, heads, 6, encoding.head_dim), Coordinates.of(torch.randint(0, 9, (1, 6, axes)), 6)
         found = []
-        for way in (Rotary.turn, turned):
-            monkeypatch.setattr(Rotary, "turn", staticmethod(way))
+        for rotate in (_tokens.rotate, lambda x, rotation: rotation.of(x)):
             wants = x.clone().requires_grad_()
-            y = encoding.prepare_query(wants, encoding.place(at))
+            before, rotation = encoding.split("query", wants, encoding.place(at))
+            assert rotation is not None or name in WHOLE
+            y = before if rotation is None else rotate(before, rotation)
             found.append((y, *torch.autograd.grad(y.square().sum(), [wants, *encoding.parameters()])))
-            monkeypatch.undo()
         for ours, torchs in zip(*found, strict=True):
             torch.testing.assert_close(ours, torchs)
 
@@ -213,6 +226,24 @@ def test_attention_turns_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None
     mixed = headway.encoding("mixed-rope", num_heads=2, head_dim=8)
     headway.attention(q, k, v, encoding=mixed, q_positions=at, k_positions=at)
     assert len(taken) == 4  # learned angles are torch's
+
+
+def test_the_reference_kernel_runs_none_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in attention nor for the keys of a cache."""
+
+    def fail(*arguments: object) -> None:
+        raise AssertionError("C++ was called")
+
+    monkeypatch.setattr(_library, "_call", fail)
+    monkeypatch.setattr(_library, "run", fail)
+    rope = headway.encoding("rope", head_dim=8)
+    q, k, v = (torch.randn(1, 2, 5, 8, requires_grad=True) for _ in "qkv")
+    headway.attention(q, k, v, encoding=rope, kernel="reference").sum().backward()
+    headway.attention_weights(q, k, v, encoding=rope, kernel="reference")
+    layer = headway.nn.MultiHeadAttention(16, 2, encoding=rope, kernel="reference")
+    layer(torch.randn(1, 5, 16), cache=headway.nn.KeyValueCache())
+    with pytest.raises(AssertionError, match="was called"):
+        headway.attention(q, k, v, encoding=rope, kernel="cpu")
 
 
 # Threads --------------------------------------------------------------------------------------------------------------
@@ -233,14 +264,15 @@ def test_any_number_of_threads_gives_the_same_bits(dtype: torch.dtype, two_threa
 
 FORK = """
 import os, signal, torch
-from headway.kernels.cpu._tokens import rms_norm, turn
+from headway.kernels.cpu._tokens import rms_norm, rotate
+from headway.terms import Rotation
 torch.set_num_threads(2)
 x = torch.randn(600, 600)
 (x @ x).exp().sum()  # torch's threads start
 q, table = torch.randn(2, 4, 900, 16), torch.rand(1, 1, 900, 8, dtype=torch.float64)
 
 def work():
-    return rms_norm(q, None, 1e-5), turn(q, table, table, "half", None)
+    return rms_norm(q, None, 1e-5), rotate(q, Rotation(table, table, "half"))
 
 before = work()
 child = os.fork()

@@ -194,7 +194,12 @@ def _against_torch(case: Case, flex: Flex | None) -> Sides:
     found = Sides(kernel_of(case), {OURS: inputs.ours()})
     call = make_call(inputs.q, inputs.k, inputs.v, **inputs.arguments)
     alone = case.encoding == "none"
-    by_distance = bool(call.terms) and all(isinstance(term, DistanceBias) for term in call.terms) and call.q is inputs.q
+    by_distance = (
+        bool(call.terms)
+        and all(isinstance(term, DistanceBias) for term in call.terms)
+        and call.q is inputs.q
+        and call.q_rotation is None
+    )
     seen = None if call.mask is None else call.mask.allowed(call.q_coordinates, call.k_coordinates)
     if not alone:
         found.runs[PLAIN] = inputs.side(attention, mask=call.mask)

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..terms import Rotation
 from ._problem import Call, Problem
 
 
@@ -28,6 +29,14 @@ class Kernel(ABC):
     def note(self) -> str:
         """What is less here than it could be, for ``explain``; empty where nothing is."""
         return ""
+
+    def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
+        """q or k turned, where the kernel does not do it on load."""
+        return rotation.of(x)
+
+    def rotated(self, call: Call) -> Call:
+        """The call with its rotations done."""
+        return call.rotated(self.rotate)
 
     @abstractmethod
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:

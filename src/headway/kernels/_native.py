@@ -64,6 +64,8 @@ class NativeKernel(Kernel, Generic[L]):
 
     opaque: ClassVar[bool] = True
     """Whether it reads memory itself, so that whoever looks on must see one operator."""
+    rotates_on_load: ClassVar[bool] = False
+    """Whether ``forward`` and ``backward`` take q and k before their rotations."""
     differentiable: ClassVar[bool] = False
     """Whether ``forward`` is made of torch's operations: then autograd follows it, and gradients have derivatives."""
 
@@ -108,7 +110,7 @@ class NativeKernel(Kernel, Generic[L]):
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
         with without_autocast(call.q):
-            out, lse = self._run(call)
+            out, lse = self._run(call if self.rotates_on_load else self.rotated(call))
         return out if out.dtype == call.q.dtype else out.to(call.q.dtype), lse
 
     def _run(self, call: Call) -> tuple[Tensor, Tensor | None]:

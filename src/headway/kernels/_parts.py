@@ -69,9 +69,21 @@ def cut(call: Call, axis: str, start: int, stop: int) -> Call:
     else:
         k, v = (x[:, :, start:stop] for x in (k, v))
         changes = {"k_coordinates": call.k_coordinates.rows(start, stop), "aligned": False, "partial": True}
+    changes |= _cut_rotations(call, axis, start, stop, q.shape[1] // k.shape[1])
     terms = tuple(_cut_term(term, axis, start, stop, q.shape[1] // k.shape[1]) for term in call.terms)
     mask = None if call.mask is None else _cut_mask(call.mask, axis, start, stop, n, m)
     return without_tables(call)._with(q=q, k=k, v=v, terms=terms, mask=mask, **changes)
+
+
+def _cut_rotations(call: Call, axis: str, start: int, stop: int, group: int) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    for name, tokens, shared in (("q_rotation", "queries", 1), ("k_rotation", "keys", group)):
+        rotation = getattr(call, name)
+        if rotation is not None and axis in ("batch", "heads", tokens):
+            along = "tokens" if axis == tokens else axis
+            fewer = shared if axis == "heads" else 1
+            changes[name] = rotation.cut(along, start // fewer, stop // fewer)
+    return changes
 
 
 def _cut_term(term: Any, axis: str, start: int, stop: int, group: int) -> Any:
@@ -129,7 +141,8 @@ def attend_in_parts(parts: Sequence[Call], kernel: str = "auto") -> tuple[Tensor
     names = tuple(_native_kernel(part, kernel) for part in parts)
     tensors: list[Tensor] = []
     with without_autocast(parts[0].q):
-        structure = _ops.pack(tuple(map(without_tables, parts)), tensors)
+        turned = (NATIVE[name].rotated(part) for name, part in zip(names, parts, strict=True))
+        structure = _ops.pack(tuple(map(without_tables, turned)), tensors)
         out, lse, *_ = _InParts.apply(structure, names, *tensors)
     return out.to(parts[0].q.dtype), lse
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from ..coordinates import Coordinates
 from ..masks import Mask
 from ..records import Record, attributes
-from ..terms import Part, Term
+from ..terms import Part, Rotation, Term
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +38,20 @@ class Call(Record):
     """Leave the sink out of the log-sum-exp and of the weights."""
     aligned: bool = True
     """A static fact: the n queries are the last of the m keys, in the order of the slots."""
+    q_rotation: Rotation | None = None
+    """What is still to be done to q, and to k, before they meet; cached keys have it behind them."""
+    k_rotation: Rotation | None = None
     batch_offset: int = 0
     head_offset: int = 0
     """Where row 0 of the batch and head 0 stand in the call of which this is a part: dropout counts from there."""
+
+    def rotated(self, rotate: Callable[[Tensor, Rotation], Tensor]) -> Call:
+        """The call with its rotations done by ``rotate``."""
+        if self.q_rotation is None and self.k_rotation is None:
+            return self
+        q = self.q if self.q_rotation is None else rotate(self.q, self.q_rotation)
+        k = self.k if self.k_rotation is None else rotate(self.k, self.k_rotation)
+        return self._with(q=q, k=k, q_rotation=None, k_rotation=None)
 
 
 def without_tables(call: Call) -> Call:

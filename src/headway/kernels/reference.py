@@ -522,7 +522,8 @@ def cast(part: Any, dtype: torch.dtype) -> Any:
 
 
 def computed(call: Call) -> Call:
-    """The call in the dtype of the computation, with coordinates that hold no more than kernels read."""
+    """The call in the dtype of the computation, rotated, with coordinates that hold no more than kernels read."""
+    call = call.rotated(lambda x, rotation: rotation.of(x))
     dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
     return without_tables(call)._with(
         q=call.q.to(dtype), k=call.k.to(dtype), v=call.v.to(dtype), terms=cast(call.terms, dtype)

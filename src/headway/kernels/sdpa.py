@@ -10,10 +10,11 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from ..errors import HeadwayError
 from ..masks import Causal
-from ..terms import DenseBias, DistanceBias, Temperature, TokenBias
+from ..terms import DenseBias, DistanceBias, Rotation, Temperature, TokenBias
 from ..tracing import PLAIN_ALONE, forward_mode
 from ._base import Kernel, without_autocast
 from ._problem import Call, Problem, tensors_in, wants_gradient
+from .cpu._tokens import rotate
 from .reference import dense_bias_of, distance_bias
 
 DENSE_LIMIT = 1 << 24
@@ -55,7 +56,10 @@ class SdpaKernel(Kernel):
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
         with without_autocast(call.q):
-            return self._run(call), None
+            return self._run(self.rotated(call)), None
+
+    def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
+        return rotate(x, rotation)
 
     def _run(self, call: Call) -> Tensor:
         q, k, v = call.q, call.k, call.v

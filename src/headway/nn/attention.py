@@ -286,7 +286,7 @@ class MultiHeadAttention(nn.Module):
         inputs = x if encoding is not None and encoding.reads_input else None
         if encoding is not None and caches_prepared(encoding):
             first = everything is new
-            k, new = prepared_keys(encoding, k, new)
+            k, new = prepared_keys(encoding, k, new, self.kernel)
             everything = replace(new if first else key_coordinates(encoding, everything), prepared=True)
         keys, values = cache.append(k, v, inputs=inputs)
         return self.attend(

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ..constants import constant, writes
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
-from ..terms import Term
+from ..records import depth
+from ..terms import Rotation, Term
 from ..tracing import refuse_script, watched
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ class PositionEncoding(nn.Module):
     watched: bool = False
     """Whether calls look for hooks that break their promises: those of headway's own are held by its checks alone."""
     _acts: ClassVar[frozenset[str]] = frozenset()
+    _rotates: ClassVar[bool] = False
     learning_rate_multiplier: ClassVar[float] = 1.0
     """For the encoding's own parameters, where its paper gives one."""
 
@@ -170,6 +172,13 @@ class PositionEncoding(nn.Module):
         """The transform of keys, where it differs from that of queries."""
         return self.prepare(k, coordinates)
 
+    def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
+        """What ``prepare`` does to x, where it is a rotation of pairs and nothing else: kernels then do it.
+
+        side is "query" or "key"; x is read for its shape and dtype alone. None where it is anything else.
+        """
+        return None
+
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """What the scores gain; q_input and k_input are the layer's inputs, for those that read content."""
         return ()
@@ -179,6 +188,15 @@ class PositionEncoding(nn.Module):
         return float(head_dim) ** -0.5
 
     # ------------------------------------------------------------ what follows from the hooks
+
+    def split(self, side: str, x: Tensor, coordinates: Coordinates) -> tuple[Tensor, Rotation | None]:
+        """``prepare_query`` or ``prepare_key`` in two: x before a last rotation, and that rotation, if there is one."""
+        if self._rotates:
+            rotation = self.rotation(side, x, coordinates)
+            if rotation is not None:
+                return x, rotation
+        prepare = self.prepare_query if side == "query" else self.prepare_key
+        return prepare(x, coordinates), None
 
     def place(self, coordinates: Coordinates) -> Coordinates:
         """The coordinates located and with their tables. What this encoding has placed is not located again.
@@ -261,6 +279,9 @@ class PositionEncoding(nn.Module):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         cls.watched = cls.__module__.partition(".")[0] != __name__.partition(".")[0]
+        # of another ``prepare`` a rotation would be another encoding's
+        rotates = min(depth(cls, "rotation"), depth(cls, "split"))
+        cls._rotates = rotates <= min(depth(cls, name) for name in HOOKS["prepare"])
         cls._acts = frozenset([hook for hook, name, idle in IDLE if getattr(cls, name) is not idle])
 
     def coordinates_for(self, x: Tensor, coordinates: Coordinates | Tensor | None) -> Coordinates:

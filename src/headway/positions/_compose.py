@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
+from ..terms import Rotation
 from ._base import Input, Pair, PositionEncoding, Terms
 from ._temperature import Scaling
 
@@ -117,6 +118,16 @@ class Compose(PositionEncoding):
         for part, at in zip(self.each, self._placed(self.coordinates_for(x, coordinates)), strict=True):
             x = part.embed(x, at)
         return x
+
+    def split(self, side: str, x: Tensor, coordinates: Coordinates) -> tuple[Tensor, Rotation | None]:
+        """x through the transforms of all parts, but for a rotation by the last of those that prepare."""
+        if not self._rotates:
+            return super().split(side, x, coordinates)
+        rotation: Rotation | None = None
+        for part, at in zip(self.each, self._placed(coordinates), strict=True):
+            if "prepare" in part.acts:
+                x, rotation = part.split(side, x if rotation is None else rotation.of(x), at)
+        return x, rotation
 
     def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
         """q [batch, heads, n, head_dim] through the transforms of all parts."""

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
+from ..terms import Rotation
 from ._base import Input, need_width
 from ._content import Contextual, heads_of_keys
 from ._rotary import Rotary
@@ -46,8 +47,8 @@ class ContentRotary(Contextual, Rotary):
     def tables(self, coordinates: Coordinates) -> None:
         """Nothing: coordinates alone decide no phase."""
 
-    def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
-        """x [batch, heads, n, head_dim] turned, in float32 or wider."""
+    def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
+        """The turn of x [batch, heads, n, head_dim] by the phases that ``relocate`` has found."""
         need_width(x, "head_dim", self.head_dim)
         if coordinates.tables is None or not coordinates.belongs_to(self):
             raise HeadwayError(
@@ -61,7 +62,7 @@ class ContentRotary(Contextual, Rotary):
                     f"the heads of the keys as num_kv_heads"
                 )
             cos, sin = (part.repeat_interleave(x.shape[1] // cos.shape[1], dim=1) for part in (cos, sin))
-        return self.turn(x, cos, sin, self.layout)
+        return Rotation(cos, sin, self.layout)
 
     def oracle_head(self, h: int) -> int:
         """The head of the keys that query head h looks at."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import cmath
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
+from ..terms import Rotation
 from ._base import Pair, PositionEncoding, need_width
 
 LAYOUTS = ("interleaved", "half")
@@ -61,16 +61,20 @@ class Rotary(PositionEncoding):
         cos, sin = phases.cos(), phases.sin()
         return (cos, sin) if self.magnitude == 1 else (self.magnitude * cos, self.magnitude * sin)
 
-    def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
-        """x [batch, heads, n, head_dim] turned, in float32 or wider."""
+    def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
+        """The turn of x [batch, heads, n, head_dim] by ``waves``."""
         need_width(x, "head_dim", self.head_dim)
         cos, sin = self.place(coordinates).tables
-        return self.turn(x, cos, sin, self.layout)
+        return Rotation(cos, sin, self.layout)
 
-    @staticmethod
-    def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
-        """``turned``; ``headway.attention`` puts one in its place that passes over memory once, where a kernel can."""
-        return turned(x, cos, sin, layout)
+    def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        """x [batch, heads, n, head_dim] turned, in float32 or wider."""
+        return self._turned("query", x, coordinates)
+
+    def _turned(self, side: str, x: Tensor, coordinates: Coordinates) -> Tensor:
+        rotation = self.rotation(side, x, coordinates)
+        assert rotation is not None
+        return rotation.of(x)
 
     # ------------------------------------------------------------ for the checks
 
@@ -108,26 +112,8 @@ class LearnedRotary(Rotary):
         """``waves``"""
         return self.waves(coordinates)
 
-    def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
-        """x [batch, heads, n, head_dim] turned, in float32 or wider."""
+    def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
+        """The turn of x [batch, heads, n, head_dim] by ``waves``."""
         need_width(x, "head_dim", self.head_dim)
         cos, sin = self.for_one_forward(coordinates).learned
-        return self.turn(x, cos, sin, self.layout)
-
-
-def turned(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
-    """x [batch, heads, n, head_dim] with its first 2·pairs dimensions turned; cos, sin [b, heads or 1, n, pairs]."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    cos, sin = cos.to(wide), sin.to(wide)
-    width = 2 * cos.shape[-1]
-    whole = width == x.shape[-1]
-    part = (x if whole else x[..., :width]).to(wide)
-    if layout == "interleaved":
-        # views, because a batch of gradients (is_grads_batched) can be neither flattened nor unflattened
-        a, b = part.view(*part.shape[:-1], width // 2, 2).unbind(-1)
-        pairs = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
-        out = pairs.view(*pairs.shape[:-2], width)
-    else:
-        a, b = part.chunk(2, dim=-1)
-        out = torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
-    return out.to(x.dtype) if whole else torch.cat([out.to(x.dtype), x[..., width:]], dim=-1)
+        return Rotation(cos, sin, self.layout)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..coordinates import Coordinates
 from ..errors import need_positive
+from ..terms import rotate
 from ._base import Pair, PositionEncoding, need_base, need_width
 from ._lie import for_heads, need_divisor, skew
 from ._rotary import LearnedRotary
@@ -69,7 +70,7 @@ class CayleySTRING(LearnedRotary):
         """x [batch, num_heads or num_kv_heads, n, head_dim] in the new basis, in float64, and turned."""
         need_width(x, "head_dim", self.head_dim)
         cos, sin, basis = for_heads(x, self.num_heads, *self.for_one_forward(coordinates).learned)
-        return self.turn(x.double() @ basis, cos, sin, self.layout).to(x.dtype)
+        return rotate(x.double() @ basis, cos, sin, self.layout).to(x.dtype)
 
     def oracle_angle(self, pair: Pair, c: int, token: int) -> float:
         h = pair.h * self.f.shape[1] // self.num_heads

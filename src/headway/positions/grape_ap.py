@@ -10,10 +10,9 @@ from torch.nn import functional as F
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
-from ..terms import DenseBias
+from ..terms import DenseBias, rotate
 from ._base import Input, Pair, PositionEncoding, Terms
 from ._content import Contextual, projected
-from ._rotary import turned
 from .alibi import ALiBi
 
 EPSILON = 2.0**-23
@@ -56,7 +55,7 @@ class GRAPEAP(Contextual):
         z = self._heads(k_input)
         angle = -k_at.axis().double()[:, None, :, None].expand(-1, -1, -1, self.path_dim // 2)
         normed = z * torch.rsqrt(z.square().mean(-1, keepdim=True) + EPSILON)
-        onpath = turned(normed, angle.cos(), angle.sin(), "half") / self.path_dim
+        onpath = rotate(normed, angle.cos(), angle.sin(), "half") / self.path_dim
         slopes = ALiBi(self.num_heads).slopes(z.device)[:, None, None]
         return (DenseBias(_added_up, (self._heads(q_input), onpath, slopes, q_at.index, k_at.index)),)
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
+from ..terms import Rotation
 from ._base import Pair, PositionEncoding, need_base, need_width
 from ._lie import for_heads, need_divisor
 from ._rotary import LearnedRotary
@@ -58,11 +59,11 @@ class MixedRoPE(LearnedRotary):
         """φ [b, num_kv_heads, n, pairs]"""
         return torch.einsum("bna,ahc->bhnc", coordinates.position.double(), self.f.double())
 
-    def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
-        """x [batch, num_heads or num_kv_heads, n, head_dim] turned, in float32 or wider."""
+    def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
+        """The turn of x [batch, num_heads or num_kv_heads, n, head_dim]."""
         need_width(x, "head_dim", self.head_dim)
         cos, sin = for_heads(x, self.num_heads, *self.for_one_forward(coordinates).learned)
-        return self.turn(x, cos, sin, self.layout)
+        return Rotation(cos, sin, self.layout)
 
     def oracle_angle(self, pair: Pair, c: int, token: int) -> float:
         h = pair.h * (self.num_kv_heads or self.num_heads) // self.num_heads

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
-from ..terms import Product
+from ..terms import Product, rotate
 from ._base import Input, Pair, PositionEncoding, Terms, need_base, need_width, rates
-from ._rotary import Rotary, turned
+from ._rotary import Rotary
 
 
 class ReRoPE(Rotary):
@@ -73,8 +73,8 @@ class ReRoPE(Rotary):
             need_width(q, "head_dim", head_dim)
             p_q, p_k, q_cos, q_sin, k_cos, k_sin = tensors
             q_cos, q_sin = q_cos[..., rows, :], q_sin[..., rows, :]
-            near_k, far_k = (turned(k, k_cos[i], k_sin[i], layout).mT for i in (0, 1))
-            near, past, future = (turned(q, q_cos[i], q_sin[i], layout) for i in (0, 2, 3))
+            near_k, far_k = (rotate(k, k_cos[i], k_sin[i], layout).mT for i in (0, 1))
+            near, past, future = (rotate(q, q_cos[i], q_sin[i], layout) for i in (0, 2, 3))
             delta = (p_k[:, None] - p_q[:, rows, None])[:, None]
             far = torch.where(delta < 0, past @ far_k, future @ far_k)
             return torch.where(delta.abs() < window, near @ near_k, far)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_finite
+from ..terms import Rotation
 from ._base import Pair, PositionEncoding, need_base, need_width, rates
 from ._rotary import Rotary
 
@@ -70,20 +71,21 @@ class XPos(Rotary):
         steps = (coordinates.axis().double() - self.centre) / self.scale_base
         return *self.waves(coordinates), steps[:, None, :, None] * fading
 
-    def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
-        """q [batch, heads, n, head_dim] turned, and shrunk with its position."""
-        return self._prepared(q, coordinates, 1.0)
-
-    def prepare_key(self, k: Tensor, coordinates: Coordinates) -> Tensor:
-        """k [batch, heads, m, head_dim] turned, and grown with its position."""
-        return self._prepared(k, coordinates, -1.0)
-
-    def _prepared(self, x: Tensor, coordinates: Coordinates, sign: float) -> Tensor:
+    def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
+        """The turn of x [batch, heads, n, head_dim]; queries shrink with their position, keys grow."""
         need_width(x, "head_dim", self.head_dim)
         cos, sin, fading = self.place(coordinates).tables
         reach = REACH.get(x.dtype, 80.0)
-        factor = (sign * fading).clamp(-reach, reach).exp()
-        return self.turn(x, factor * cos, factor * sin, self.layout)
+        factor = ((1.0 if side == "query" else -1.0) * fading).clamp(-reach, reach).exp()
+        return Rotation(factor * cos, factor * sin, self.layout)
+
+    def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
+        """q [batch, heads, n, head_dim] turned, and shrunk with its position."""
+        return self._turned("query", q, coordinates)
+
+    def prepare_key(self, k: Tensor, coordinates: Coordinates) -> Tensor:
+        """k [batch, heads, m, head_dim] turned, and grown with its position."""
+        return self._turned("key", k, coordinates)
 
     def oracle(self, pair: Pair) -> float:
         total = 0.0

@@ -255,7 +255,7 @@ def _gradients(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str | 
     }
     if kernel is None:
         q, k, v = (leaf.double() for leaf in leaves.values())
-        call = make_call(q, k, v, **arguments)
+        call = KERNELS["reference"].rotated(make_call(q, k, v, **arguments))
         q, k, v = (part.to(x.dtype) for part in (call.q, call.k, call.v))
         out = spec.steps(replace(call, q=q, k=k, v=v, terms=spec.cast(call.terms, x.dtype)))[4]
     else:

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from ...masks import Causal
+from ...terms import Rotation
 from .._native import ORDINARY, Gradients, NativeKernel, NotOrdinaryError, Results, new_out, new_results
 from .._problem import Call, Problem
 from . import _library
 from ._forms import reasons_against
 from ._lower import LoweredCall, lower
+from ._tokens import rotate
 from ._words import ABSENT, DTYPES, Words, real
 
 
@@ -78,6 +80,9 @@ class CpuKernel(NativeKernel[LoweredCall]):
 
     def note(self) -> str:
         return _library.note()
+
+    def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
+        return rotate(x, rotation)
 
     def lower(self, call: Call) -> LoweredCall:
         return lower(call)

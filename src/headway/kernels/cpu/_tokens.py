@@ -6,19 +6,17 @@ ones on a processor: then torch has to do it. The norm is for inference alone; a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...errors import HeadwayError
+from ...terms import Rotation
 from ...tracing import forward_mode, watched
 from .._native import ORDINARY, eager_apply
 from . import _library
 from ._words import DTYPES, real
-
-Turn = Callable[[Tensor, Tensor, Tensor, str], Tensor]
 
 FLOATS = frozenset({torch.float32, torch.bfloat16, torch.float16})
 WIDEST = 4096
@@ -46,38 +44,37 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float | None) -> Tensor | No
     return y
 
 
-def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str, otherwise: Turn) -> Tensor:
-    """x with its first 2·pairs dimensions turned, in float32 and rounded once; where it does not fit, ``otherwise``'s.
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """x with its first 2·pairs dimensions turned, in float32 and rounded once: in one pass, where it fits.
 
-    Shapes: x [batch, heads, n, head_dim]; cos, sin [1 or batch, 1 or heads, n, pairs] in float64; the result is laid
-    out as x where x is dense. layout: which dimensions are the pair c, (2c, 2c+1) "interleaved" or (c, c+pairs) "half".
-    The gradient of x is its own turned back; where cos and sin want one it is left to ``otherwise``.
+    Shapes: x [batch, heads, n, head_dim]; the result is laid out as x where x is dense. The gradient of x is its own
+    turned back; where cos and sin want one it is left to torch.
     """
+    cos, sin = rotation.cos, rotation.sin
     if not _turns(x, cos, sin) or _recorded(cos, sin):
-        return otherwise(x, cos, sin, layout)
+        return rotation.of(x)
     if _recorded(x):
-        turned: Tensor = eager_apply(Turned)(x, cos, sin, layout, otherwise)  # type: ignore[assignment]
-        return turned
-    return _turn(x, cos, sin, layout)
+        return eager_apply(Rotated)(x, cos, sin, rotation.layout)  # type: ignore[return-value]
+    return _turn(x, cos, sin, rotation.layout)
 
 
-class Turned(torch.autograd.Function):
-    """``turn`` where x wants a gradient: of a turn by φ that is the turn by −φ."""
+class Rotated(torch.autograd.Function):
+    """``rotate`` where x wants a gradient: of a turn by φ that is the turn by −φ."""
 
     @staticmethod
-    def forward(x: Tensor, cos: Tensor, sin: Tensor, layout: str, otherwise: Turn) -> Tensor:
+    def forward(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
         return _turn(x, cos, sin, layout)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, cos, sin, ctx.layout, ctx.otherwise = inputs
+        _, cos, sin, ctx.layout = inputs
         ctx.save_for_backward(cos, sin)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
         grad = grad if grad.stride(-1) == 1 else grad.contiguous()
-        return turn(grad, cos, -sin, ctx.layout, ctx.otherwise), None, None, None, None
+        return rotate(grad, Rotation(cos, -sin, ctx.layout)), None, None, None
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:

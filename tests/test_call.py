@@ -1,0 +1,151 @@
+"""What ``make_call`` makes of arguments: where rotations go, and what is left to kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import headway as hw
+from headway import terms as T
+from headway.call import make_call, seeded
+from headway.coordinates import Coordinates
+from headway.kernels import KERNELS, Problem
+from headway.positions import ALiBi, Compose, RoPE, XPos
+from headway.positions._rotary import Rotary
+
+
+def qkv(dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(2, heads, 6, 8, generator=generator).to(dtype) for heads in (4, 2, 2)]
+
+
+def test_a_rotation_is_data_and_q_and_k_are_as_they_came() -> None:
+    q, k, v = qkv()
+    call = make_call(q, k, v, encoding=RoPE(8))
+    assert call.q is q
+    assert call.k is k
+    assert call.q_rotation is not None
+    assert call.k_rotation is not None
+    torch.testing.assert_close(call.q_rotation.of(q), RoPE(8).prepare(q, Coordinates.span(6)))
+    for name, kernel in KERNELS.items():
+        if not kernel.why_not(Problem.of(call)):
+            rotated = kernel.rotated(call)
+            assert rotated.q_rotation is rotated.k_rotation is None
+            torch.testing.assert_close(rotated.q, RoPE(8).prepare(q, Coordinates.span(6)), msg=name)
+
+
+def test_both_sides_may_be_turned_in_their_own_way() -> None:
+    q, k, v = qkv()
+    call = make_call(q, k, v, encoding=XPos(8), mask=hw.masks.Causal())
+    assert call.q_rotation is not None
+    assert call.k_rotation is not None
+    assert not torch.equal(call.q_rotation.cos, call.k_rotation.cos)
+
+
+def test_angles_that_want_a_gradient_are_applied_at_once() -> None:
+    encoding = hw.encoding("mixed-rope", num_heads=4, head_dim=8, num_kv_heads=2)
+    at = torch.randint(0, 9, (6, 2))[None]
+    call = make_call(*qkv(), encoding=encoding, q_positions=at, k_positions=at)
+    assert call.q_rotation is call.k_rotation is None
+    assert call.q.requires_grad
+    with torch.no_grad():
+        call = make_call(*qkv(), encoding=encoding, q_positions=at, k_positions=at)
+    assert call.q_rotation is not None
+
+
+def test_cached_keys_have_their_rotation_behind_them() -> None:
+    seen: list[Any] = []
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, kernel: str = "auto", **arguments: Any) -> Tensor:
+        seen.append(make_call(q, k, v, **arguments))
+        return hw.attention(q, k, v, kernel=kernel, **arguments)
+
+    layer = hw.nn.MultiHeadAttention(16, 2, encoding=RoPE(8), attend=attend)
+    layer(torch.randn(1, 5, 16), cache=hw.nn.KeyValueCache())
+    (call,) = seen
+    assert call.q_rotation is not None
+    assert call.k_rotation is None
+
+
+class Doubled(RoPE):
+    """A user's, which changes ``prepare`` and inherits the rotation."""
+
+    def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        return 2 * super().prepare(x, coordinates)
+
+
+class Tripled(Compose):
+    def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
+        return 3 * super().prepare_query(q, coordinates)
+
+
+@pytest.mark.parametrize(("encoding", "factor"), [(Doubled(8), 4), (Tripled(RoPE(8)), 3)])
+def test_a_rotation_counts_only_where_prepare_is_its_own(encoding: Any, factor: float) -> None:
+    q, k, v = qkv(torch.float64)
+    call = make_call(q, k, v, encoding=encoding)
+    assert call.q_rotation is None
+    expected = hw.attention_steps(q, k, v, encoding=RoPE(8)).products * factor
+    torch.testing.assert_close(hw.attention_steps(q, k, v, encoding=encoding).products, expected)
+
+
+def test_of_several_that_prepare_the_last_alone_is_data() -> None:
+    q, k, v = qkv(torch.float64)
+    slow, fast = RoPE(8, base=100.0), RoPE(8, base=7.0)
+    at = Coordinates.span(6)
+    call = make_call(q, k, v, encoding=Compose(slow, ALiBi(4), fast))
+    assert call.q_rotation is not None
+    torch.testing.assert_close(call.q, slow.prepare(q, at))
+    torch.testing.assert_close(call.q_rotation.of(call.q), fast.prepare(slow.prepare(q, at), at))
+    doubled = make_call(q, k, v, encoding=Compose(slow, Doubled(8)))
+    assert doubled.q_rotation is None
+    torch.testing.assert_close(doubled.q, Doubled(8).prepare(slow.prepare(q, at), at))
+
+
+class Relative(RoPE):
+    """A rotation beside relative terms, which read q and k as they were."""
+
+    def terms(self, *sides: Any) -> tuple[T.Term, ...]:
+        table = torch.linspace(-1, 1, 5 * 8, dtype=torch.float64).view(1, 5, 8)
+        return T.RelativeKeys(T.Rows(table, T.Clip(-2, 2))), T.RelativeQueries(T.Rows(table, T.Clip(-2, 2)))
+
+
+def test_relative_terms_read_q_and_k_before_any_rotation() -> None:
+    q, k, v = qkv(torch.float64)
+    call = make_call(q, k, v, encoding=Relative(8))
+    keys, queries = call.terms
+    assert isinstance(keys, T.RelativeKeys)
+    assert isinstance(queries, T.RelativeQueries)
+    assert keys.query is q
+    assert queries.key is k
+    rotated = KERNELS["reference"].rotated(call)
+    found = hw.attention_steps(q, k, v, encoding=Relative(8)).products
+    table = torch.linspace(-1, 1, 5 * 8, dtype=torch.float64).view(5, 8)
+    row = (torch.arange(6)[None] - torch.arange(6)[:, None]).clamp(-2, 2) + 2
+    grouped = [x.repeat_interleave(2, 1) for x in (rotated.k, k)]
+    expected = rotated.q @ grouped[0].mT + torch.einsum("bhid,ijd->bhij", q, table[row])
+    torch.testing.assert_close(found, expected + torch.einsum("bhjd,ijd->bhij", grouped[1], table[row]))
+
+
+def test_every_rotary_encoding_gives_its_rotation() -> None:
+    """Of the family all but the one that changes the basis too, and the one that turns within the product."""
+    kinds = [kind for kind in hw.positions.ENCODINGS.values() if issubclass(kind, Rotary)]
+    assert {kind.__name__ for kind in kinds if not kind._rotates} == {"CayleySTRING", "ReRoPE"}
+
+
+def test_a_seed_is_drawn_once_and_where_there_is_dropout() -> None:
+    plain, dropping = make_call(*qkv()), make_call(*qkv(), dropout=0.5)
+    assert seeded(plain) is plain
+    first = seeded(dropping)
+    assert first.seed is not None
+    assert seeded(first) is first
+
+
+def test_a_copy_checks_nothing_and_knows_every_field() -> None:
+    call = make_call(*qkv())
+    assert call._with(scale=2.0).scale == 2.0
+    assert call._with(scale=2.0).q is call.q
+    with pytest.raises(TypeError, match="Call has no field colour"):
+        call._with(colour=1)
