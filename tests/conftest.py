@@ -1,5 +1,6 @@
 """What every test stands on: one seed, one thread where tests run side by side, no compiled code kept."""
 
+import gc
 import os
 import sys
 from collections import Counter
@@ -26,6 +27,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="leave out tests marked slow, and of a test marked one_in(k) run every k-th case alone",
     )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _little_to_collect() -> None:
+    """Sets aside what is in memory before a module's tests, most of it for good.
+
+    A full collection goes through everything else, and what measures memory asks for one at each turn.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,12 @@ class Lists(Watch):
         self.rows += rows
 
 
-@pytest.fixture(autouse=True)
-def without_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def without_a_report() -> Iterator[None]:
     """Pictures take most of the time of a tiny comparison, and have tests of their own."""
-    monkeypatch.setattr(comparison.report, "write", lambda results, out: [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison.report, "write", lambda results, out: [])
+        yield
 
 
 def numbers(rows: Sequence[Row]) -> dict[tuple[str, int, int], Any]:
@@ -114,18 +116,30 @@ def test_another_encoding_and_another_seed_train_only_what_is_new(
     assert again.trained == []
 
 
+@pytest.fixture(scope="module")
+def whole(words: str, tiny: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
+    """What rope and t5 come to when nothing interrupts them."""
+    text = tmp_path_factory.mktemp("whole") / "text.txt"
+    text.write_text(words)
+    return numbers(compare(text, ["rope", "t5"], **{**tiny, "recall_steps": 3}).rows)
+
+
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("stop", [("rope", "language model, step 3"), ("t5", "measuring"), ("t5", "recall, step 2")])
 def test_what_was_interrupted_goes_on_to_the_same_numbers(
-    text_file: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: tuple[str, str]
+    text_file: Path,
+    tiny: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    whole: dict[Any, Any],
+    stop: tuple[str, str],
 ) -> None:
     settings = {**tiny, "recall_steps": 3}
-    whole = compare(text_file, ["rope", "t5"], **settings)
     monkeypatch.setattr(train, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     with pytest.raises(KeyboardInterrupt):
         compare(text_file, ["rope", "t5"], **settings, out=tmp_path, watch=Stops(*stop))
     gone_on = compare(text_file, ["rope", "t5"], **settings, out=tmp_path)
-    assert numbers(gone_on.rows) == numbers(whole.rows)
+    assert numbers(gone_on.rows) == whole
 
 
 def test_what_was_killed_goes_on_to_the_same_numbers(text_file: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
