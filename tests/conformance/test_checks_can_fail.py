@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -132,6 +133,24 @@ class LooksAtValues(RoPE):
         return super().prepare(x, coordinates) if coordinates.position.max().item() >= 0 else x
 
 
+class TellsLengthsApart(RoPE):
+    """Another graph for even lengths than for odd ones."""
+
+    def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        turned = super().prepare(x, coordinates)
+        return turned if x.shape[2] % 2 else turned.clone()
+
+
+class RemembersTheLength(RoPE):
+    """Another graph after each length, by a number that it keeps."""
+
+    last = 0
+
+    def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        longer, self.last = x.shape[2] > self.last, x.shape[2]
+        return super().prepare(x if longer else x.clone(), coordinates)
+
+
 class TakesAnothersPlaces(RoPE):
     """Takes what another has located for its own."""
 
@@ -217,6 +236,13 @@ def test_check_fails_on_a_broken_encoding(check: str) -> None:
         ENCODING_CHECKS[check](BROKEN_ENCODINGS[check])
 
 
+@pytest.mark.parametrize("broken", [TellsLengthsApart, RemembersTheLength])
+def test_compile_check_fails_where_lengths_have_graphs_of_their_own(broken: type[RoPE]) -> None:
+    with pytest.raises((AssertionError, torch._dynamo.exc.TorchDynamoException)) as raised:
+        ENCODING_CHECKS["compiles_as_one_graph"](broken(8))
+    assert re.search("graphs over 4 lengths|not all values of .* are valid", str(raised.value))
+
+
 def test_check_encoding_names_the_check() -> None:
     with pytest.raises(AssertionError, match="SteeperThanItsFormula fails matches_its_formula: output on"):
         check_encoding(SteeperThanItsFormula(4))
@@ -225,6 +251,21 @@ def test_check_encoding_names_the_check() -> None:
 def test_dropout_check_fails_where_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spec, "dropped", lambda block, weights: weights)
     with pytest.raises(AssertionError, match="dropout changes nothing"):
+        ENCODING_CHECKS["trains_with_dropout"](RoPE(8))
+
+
+@pytest.mark.parametrize("shared", ["rows", "calls"])
+def test_dropout_check_fails_where_draws_are_shared(monkeypatch: pytest.MonkeyPatch, shared: str) -> None:
+    dropped = spec.dropped
+
+    def fewer(block: spec.Block, weights: Tensor) -> Tensor:
+        if shared == "rows":
+            return weights * dropped(block, torch.ones_like(weights[:1]))
+        block.call = replace(block.call, seed=1)
+        return dropped(block, weights)
+
+    monkeypatch.setattr(spec, "dropped", fewer)
+    with pytest.raises(AssertionError, match="the mean under dropout is off"):
         ENCODING_CHECKS["trains_with_dropout"](RoPE(8))
 
 
