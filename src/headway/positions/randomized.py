@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -79,13 +80,7 @@ class RandomizedPositions(PositionEncoding):
             )
 
     def oracle_locate(self, coordinates: Coordinates) -> Coordinates:
-        def mixed(x: int) -> int:
-            x = (x ^ x >> 16) * 0x21F0AAAD % 2**32
-            x = (x ^ x >> 15) * 0x735A2D97 % 2**32
-            return x ^ x >> 15
-
-        found = []
-        ranked = sorted(range(self.limit), key=lambda i: mixed((i + self.seed * 0x9E3779B9) % 2**32))
+        ranked, found = _ranked(self.limit, self.seed), []
         for i in range(coordinates.index.shape[1]):
             found.append(sorted(ranked[: int(oracle_length(coordinates, i))])[int(at(coordinates, i))])
         return replace(coordinates, position=torch.tensor(found)[None, :, None])
@@ -97,3 +92,15 @@ class RandomizedPositions(PositionEncoding):
         from .rope import RoPE
 
         return [Compose(cls(8192), RoPE(8)).eval(), Compose(cls(5000, seed=3), ALiBi(6)).eval()]
+
+
+@lru_cache(maxsize=1)
+def _ranked(limit: int, seed: int) -> list[int]:
+    """0 … L − 1 in the order of their hashes, for the oracle, which asks for them pair by pair."""
+
+    def mixed(x: int) -> int:
+        x = (x ^ x >> 16) * 0x21F0AAAD % 2**32
+        x = (x ^ x >> 15) * 0x735A2D97 % 2**32
+        return x ^ x >> 15
+
+    return sorted(range(limit), key=lambda i: mixed((i + seed * 0x9E3779B9) % 2**32))
