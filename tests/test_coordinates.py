@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -288,3 +289,17 @@ def test_padding_to_rows_that_are_too_short() -> None:
 def test_positions_of_other_axes_are_not_joined() -> None:
     with pytest.raises(hw.HeadwayError, match="the positions before have 2 axes but the new ones 1: give as many"):
         Coordinates.span(3, axes=2).append(Coordinates.span(1, start=3))
+
+
+def test_consecutive_is_a_fact_of_the_positions_it_was_made_with() -> None:
+    span = Coordinates.span(6, start=3)
+    assert span.consecutive
+    assert span.rows(2, 5).consecutive
+    assert span.rows(2, 5).start == 5
+    assert not dataclasses.replace(span, position=2 * span.position).consecutive
+    assert not span._with(start=None).consecutive
+    assert not Coordinates.of(torch.arange(6), 6).consecutive
+    assert not Coordinates.packed([2, 4]).consecutive
+    assert not span.append(Coordinates.span(2, start=9)).consecutive
+    assert copy.deepcopy(span).consecutive
+    assert pickle.loads(pickle.dumps(span)).consecutive

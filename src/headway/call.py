@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import index
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from .constants import constant, writes
 from .coordinates import Coordinates
 from .errors import HeadwayError
 from .kernels import KERNELS, Call
+from .kernels._base import autocasts
 from .kernels._problem import tensors_in
 from .masks import Boolean, Mask, looks_ahead
 from .positions import PositionEncoding
@@ -83,6 +84,7 @@ def make_call(
         head_dim = index(q.shape[3])  # a plain number, where the compiler takes every size for a symbol
         scale = float(head_dim) ** -0.5 if encoding is None else encoding.default_scale(head_dim)
     _check_scale(scale)
+    q_rotation = k_rotation = None
     if encoding is not None:
         if encoding.causal_only:
             _check_causal(encoding, mask, one_at_the_end=aligned and q.shape[2] == 1)
@@ -90,15 +92,12 @@ def make_call(
             _check_inputs(encoding, q, k, q_input, k_input)
         known = q_positions is not None or k_positions is not None
         q_at, k_at = _placed(encoding, q_at, k_at, drawn_as_one=aligned and not known)
-        encoded = _encoded(encoding, q, k, q_at, k_at, q_input, k_input)
-        check_terms(encoded.terms, _sizes(encoded.q, encoded.k, v))
-        added = encoded.terms + added
-    else:
-        encoded = Encoded(q, k, q_at, k_at)
+        q, k, q_at, k_at, own, q_rotation, k_rotation = _encoded(encoding, q, k, q_at, k_at, q_input, k_input)
+        check_terms(own, _sizes(q, k, v))
+        added = own + added
     if len(added) > 1 and all(any(isinstance(term, kind) for term in added) for kind in (Normalizer, Sink)):
         raise HeadwayError("terms hold a Normalizer, which replaces the softmax that a sink takes part in: drop one")
     seed = None if dropout_seed is None else _seed(dropout_seed, q)
-    q, k, q_at, k_at, _, q_rotation, k_rotation = encoded
     return Call(
         q, k, v, q_at, k_at, added, mask, scale, dropout, seed,
         aligned=aligned, q_rotation=q_rotation, k_rotation=k_rotation,
@@ -153,7 +152,7 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, *, prepared: bool) -> None:
     if not (q.device == k.device == v.device):
         raise HeadwayError(f"q is on {q.device}, k on {k.device} and v on {v.device}: move them to one device")
     mixed = not (q.dtype == k.dtype == v.dtype)
-    if mixed and (torch.float64 in (q.dtype, k.dtype, v.dtype) or not _autocasts(q)):
+    if mixed and (torch.float64 in (q.dtype, k.dtype, v.dtype) or not autocasts(q)):
         raise HeadwayError(f"q is {q.dtype}, k {k.dtype} and v {v.dtype}: cast them to one dtype")
     if head_dim == 0:
         raise HeadwayError(f"q has shape {tuple(q.shape)}, so a head_dim of 0: give at least 1")
@@ -271,13 +270,8 @@ def _sizes(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
     return Sizes(batch, heads, n, k.shape[2], head_dim, v.shape[3])
 
 
-def _autocasts(x: Tensor) -> bool:
-    device = x.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-
-
 def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    if not _autocasts(q) or q.dtype == torch.float64:
+    if not autocasts(q) or q.dtype == torch.float64:
         return q, k, v
     dtype = torch.get_autocast_dtype(q.device.type)
     return q.to(dtype), k.to(dtype), v.to(dtype)
@@ -386,16 +380,8 @@ def _placed(
     return q_at, k_at
 
 
-class Encoded(NamedTuple):
-    """What an encoding makes of placed tokens."""
-
-    q: Tensor
-    k: Tensor
-    q_at: Coordinates
-    k_at: Coordinates
-    terms: tuple[Term, ...] = ()
-    q_rotation: Rotation | None = None
-    k_rotation: Rotation | None = None
+Encoded = tuple[Tensor, Tensor, Coordinates, Coordinates, tuple[Term, ...], Rotation | None, Rotation | None]
+"""q and k, where they are, the terms, and what is still to be done to q and to k."""
 
 
 def _encoded(
@@ -431,7 +417,7 @@ def _encoded(
     q_changed, k_changed = prepared_q is not q or q_rotation is not None, prepared_k is not k or k_rotation is not None
     cached = k_at.prepared and "prepare" in encoding.acts
     terms = tuple(_unprepared(term, q if q_changed else None, k if k_changed else None, cached) for term in terms)
-    return Encoded(prepared_q, prepared_k, q_at, k_at, terms, q_rotation, k_rotation)
+    return prepared_q, prepared_k, q_at, k_at, terms, q_rotation, k_rotation
 
 
 def _split(encoding: PositionEncoding, side: str, x: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:

@@ -21,7 +21,7 @@ class _Kept(threading.local):
     """For each thread its own: what one thread writes into, no other reads."""
 
     def __init__(self) -> None:
-        self.made: dict[Any, tuple[Any, Tensor, int]] = {}
+        self.made: dict[Any, tuple[Any, tuple[Tensor, ...], int]] = {}
 
 
 _kept = _Kept()
@@ -40,14 +40,17 @@ def constant(make: Callable[..., Made], *arguments: Hashable, device: torch.devi
         return make(*arguments, device)
     key = (make, arguments, device)
     kept = _kept.made.get(key)
-    if kept is not None and kept[1]._version == kept[2]:
+    if kept is not None and writes(kept[1]) == kept[2]:
         return cast(Made, kept[0])
     with torch.inference_mode(False):  # what is made in it could not be saved for a backward pass later
         made = make(*arguments, device)
-    guard: Tensor = made if isinstance(made, Tensor) else made.index  # type: ignore[attr-defined]
+    if isinstance(made, Tensor):
+        guards: tuple[Tensor, ...] = (made,)
+    else:
+        guards = made if isinstance(made, tuple) else (made.index,)  # type: ignore[attr-defined]
     if len(_kept.made) >= MOST:
         del _kept.made[next(iter(_kept.made))]
-    _kept.made[key] = made, guard, guard._version
+    _kept.made[key] = made, guards, writes(guards)
     return made
 
 

@@ -58,6 +58,7 @@ class Coordinates(Record):
         placing   by which encoding they were placed, and from where; None before ``PositionEncoding.place``
         prepared  whether the keys at these coordinates come prepared, from a cache
         learned   what the encoding that placed them computed with its parameters, for one forward pass alone
+        spanned   the positions that are known, without looking, to rise by one from ``start`` on; see ``consecutive``
     """
 
     position: Tensor
@@ -70,6 +71,15 @@ class Coordinates(Record):
     placing: Placing | None = None
     prepared: bool = False
     learned: Any = None
+    spanned: Tensor | None = None
+
+    @property
+    def consecutive(self) -> bool:
+        """Whether positions are known to be start, start + 1, … on every axis.
+
+        A fact of one tensor: whoever puts other positions in its place loses it without having to know of it.
+        """
+        return self.spanned is not None and self.spanned is self.position and self.start is not None
 
     @property
     def placed(self) -> bool:
@@ -92,7 +102,7 @@ class Coordinates(Record):
         index = torch.arange(start, start + n, device=device).unsqueeze(0)
         total = start + n if length is None else length
         position = index.unsqueeze(-1).expand(-1, -1, axes)
-        return Coordinates(position, index, length=total, ordered=True, start=start)
+        return Coordinates(position, index, length=total, ordered=True, start=start, spanned=position)
 
     @staticmethod
     def of(
@@ -298,6 +308,7 @@ class Coordinates(Record):
             document=None if at.document is None else at.document[:, start:stop],
             length=length,
             start=None if at.start is None else at.start + start,
+            spanned=position if at.consecutive else None,
             tables=None,
             learned=None,
             placing=at.placing_of(lambda given: given[:, start:stop], position),

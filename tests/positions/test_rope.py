@@ -1,15 +1,17 @@
 """Rotations: layouts, precision, and the distance alone."""
 
 import cmath
+import dataclasses
 import math
 
 import pytest
 import torch
 from torch import Tensor
 
+import headway as hw
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions import RoPE
+from headway.positions import Compose, PositionEncoding, RoPE
 
 
 def test_the_first_pair_turns_by_the_position() -> None:
@@ -118,3 +120,30 @@ def test_the_reach_of_a_base(base: float, first: int) -> None:
     at = Coordinates.of(torch.arange(20_000), 20_000)
     cos, _ = RoPE(128, base).place(at).tables
     assert int((cos[0, 0].sum(-1) < 0).nonzero()[0]) == first
+
+
+class Slower(RoPE):
+    """A user's, with frequencies of its own."""
+
+    def frequencies(self, coordinates: Coordinates) -> torch.Tensor:
+        return super().frequencies(coordinates) / 2
+
+
+@pytest.mark.parametrize("start", [0, 5])
+@pytest.mark.parametrize("n", [3, 20, 5000])
+def test_kept_angles_are_those_computed(n: int, start: int) -> None:
+    span, plain = Coordinates.span(n, start=start), Coordinates.of(torch.arange(start, start + n), n)
+    for encoding in (RoPE(16), RoPE(16, base=500.0), Slower(16)):
+        for found, expected in zip(encoding.place(span).tables, encoding.place(plain).tables, strict=True):
+            assert torch.equal(found, expected)
+
+
+def test_angles_of_positions_that_another_encoding_moves_are_not_those_of_a_span() -> None:
+    class Doubled(PositionEncoding):
+        def locate(self, coordinates: Coordinates) -> Coordinates:
+            return dataclasses.replace(coordinates, position=2 * coordinates.position)
+
+    q = torch.randn(1, 2, 20, 16, dtype=torch.float64)
+    at = 2 * torch.arange(20)
+    found = hw.attention(q, q, q, encoding=Compose(Doubled(), RoPE(16)))
+    torch.testing.assert_close(found, hw.attention(q, q, q, encoding=RoPE(16), q_positions=at, k_positions=at))

@@ -36,7 +36,7 @@ class Kernel(ABC):
 
     def rotated(self, call: Call) -> Call:
         """The call with its rotations done."""
-        return call.rotated(self.rotate)
+        return call if call.q_rotation is None and call.k_rotation is None else call.rotated(self.rotate)
 
     @abstractmethod
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
@@ -45,6 +45,12 @@ class Kernel(ABC):
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
     """Inside, dtypes are what the kernel makes them: q, k and v have been cast already, and terms stay as they are."""
+    return torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext()
+
+
+def autocasts(x: Tensor) -> bool:
+    """Whether autocast is at work on the device of x."""
+    if not torch._C._is_any_autocast_enabled():
+        return False
     device = x.device.type
-    casting = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    return torch.autocast(device, enabled=False) if casting else nullcontext()
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..errors import HeadwayError
 from ..tracing import watched
 from . import _ops
-from ._base import Kernel, without_autocast
+from ._base import Kernel, autocasts, without_autocast
 from ._problem import Call, without_tables
 
 ORDINARY = frozenset({Tensor, torch.nn.Parameter})
@@ -109,11 +109,16 @@ class NativeKernel(Kernel, Generic[L]):
     # ------------------------------------------------------------ the runner
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
-        with without_autocast(call.q):
-            out, lse = self._run(call if self.rotates_on_load else self.rotated(call))
+        if autocasts(call.q):
+            with torch.autocast(call.q.device.type, enabled=False):
+                out, lse = self._run(call)
+        else:
+            out, lse = self._run(call)
         return out if out.dtype == call.q.dtype else out.to(call.q.dtype), lse
 
     def _run(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        if not self.rotates_on_load:
+            call = self.rotated(call)
         if self.runs_in_plain_operations(call):
             return _outputs(self.forward(self.lower(call), True), call.wants_lse)
         onlooker = self._as_operator((call.q, call.k, call.v))
@@ -135,7 +140,7 @@ class NativeKernel(Kernel, Generic[L]):
         """Whether somebody is to see one operator here: an onlooker, or a tensor with a class of its own."""
         if not self.opaque:
             return torch.compiler.is_compiling()
-        return watched() or not all(type(x) in ORDINARY for x in tensors)
+        return watched() or not ORDINARY.issuperset(map(type, tensors))
 
 
 def _outputs(results: Results, wants_lse: bool) -> tuple[Tensor, Tensor | None]:
@@ -144,9 +149,10 @@ def _outputs(results: Results, wants_lse: bool) -> tuple[Tensor, Tensor | None]:
 
 def recorded(call: Call) -> bool:
     """Whether autograd takes part."""
-    positions = call.q_coordinates.position, call.k_coordinates.position
-    if torch.is_grad_enabled() and _requires_grad((call.q, call.k, call.v, call.terms, positions)):
-        return True
+    if torch.is_grad_enabled():
+        positions = call.q_coordinates.position, call.k_coordinates.position
+        if _requires_grad((call.q, call.k, call.v, call.terms, positions)):
+            return True
     return _transformed()
 
 

@@ -62,7 +62,7 @@ def without_tables(call: Call) -> Call:
 
 def _bare(side: Coordinates) -> Coordinates:
     length = side.length if isinstance(side.length, Tensor) else None
-    return side._with(length=length, tables=None, learned=None, placing=None)
+    return side._with(length=length, tables=None, learned=None, placing=None, spanned=None)
 
 
 class Problem(NamedTuple):

@@ -120,6 +120,7 @@ class PositionEncoding(nn.Module):
     """Whether calls look for hooks that break their promises: those of headway's own are held by its checks alone."""
     _acts: ClassVar[frozenset[str]] = frozenset()
     _rotates: ClassVar[bool] = False
+    _has_tables: ClassVar[bool] = False
     learning_rate_multiplier: ClassVar[float] = 1.0
     """For the encoding's own parameters, where its paper gives one."""
 
@@ -206,7 +207,7 @@ class PositionEncoding(nn.Module):
         """
         placing = coordinates.placing
         if placing is not None and placing.by is self and placing.fresh:
-            made = coordinates.tables is not None or coordinates.learned is not None
+            made = not self._has_tables or coordinates.tables is not None or coordinates.learned is not None
             if made and coordinates.position is placing.located:
                 return coordinates
             return coordinates.placed_by(self, self.tables_of(coordinates))
@@ -279,6 +280,7 @@ class PositionEncoding(nn.Module):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         cls.watched = cls.__module__.partition(".")[0] != __name__.partition(".")[0]
+        cls._has_tables = cls.tables is not PositionEncoding.tables
         # of another ``prepare`` a rotation would be another encoding's
         rotates = min(depth(cls, "rotation"), depth(cls, "split"))
         cls._rotates = rotates <= min(depth(cls, name) for name in HOOKS["prepare"])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from ..constants import constant
 from ..coordinates import Coordinates
 from ._base import PositionEncoding, need_base, rates
 from ._rotary import Rotary
+
+FEW, KEPT = 8, 1 << 15
+"""Tokens above which the angles of a span are kept from call to call, and angles up to which: 512 KiB."""
 
 
 class RoPE(Rotary):
@@ -36,9 +41,23 @@ class RoPE(Rotary):
         """ω_c = base^(−2c/head_dim)"""
         return rates(self.pairs, self.head_dim, self.base, coordinates.position.device)
 
+    def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...] | None:
+        """``waves``; those of a span are kept from call to call."""
+        n, start = coordinates.index.shape[1], coordinates.start
+        if type(self) is not RoPE or not coordinates.consecutive or not FEW < n <= KEPT // self.pairs:
+            return super().tables(coordinates)
+        return constant(_waves, n, start, self.pairs, self.head_dim, self.base, device=coordinates.position.device)
+
     def oracle_frequency(self, c: int, coordinates: Coordinates) -> float:
         return float(self.base ** (-2 * c / self.head_dim))
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:
         return [cls(8), cls(8, base=500.0, layout="half")]
+
+
+def _waves(n: int, start: int, pairs: int, width: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """cos φ and sin φ of the positions start … start + n − 1, [1, 1, n, pairs]."""
+    position = torch.arange(start, start + n, device=device, dtype=torch.float64)
+    phases = (position[:, None] * rates(pairs, width, base, device))[None, None]
+    return phases.cos(), phases.sin()
