@@ -94,7 +94,7 @@ def test_what_somebody_writes_into_is_made_anew(name: str) -> None:
     expected = hw.attention(q, q, q, **arguments)
     for made, watched, _ in list(constants._kept.made.values()):
         with torch.inference_mode():
-            (made if made is watched else made.position).add_(7)
+            (made.position if isinstance(made, hw.Coordinates) else watched[-1]).add_(7)
     assert torch.equal(hw.attention(q, q, q, **arguments), expected)
 
 
