@@ -8,8 +8,9 @@ from torch import Tensor
 
 import headway as hw
 from headway import masks as M
-from headway.kernels import KERNELS, Call, Problem
-from headway.kernels._native import Gradients, NativeKernel, Results
+from headway.kernels import KERNELS, Call, Problem, _native
+from headway.kernels._native import NativeKernel
+from headway.kernels._results import Gradients, Results
 from headway.testing import kernels as checks
 
 
@@ -145,11 +146,11 @@ def test_torch_func_differentiates_it() -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_no_graph_is_made_where_nothing_wants_a_gradient(monkeypatch: pytest.MonkeyPatch, dense: Dense) -> None:
+def test_no_graph_is_made_where_nothing_wants_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> None:
         raise AssertionError("an autograd.Function was applied")
 
-    monkeypatch.setattr(dense, "_apply", fail)
+    monkeypatch.setattr(_native, "apply_in_eager", fail)
     hw.attention(*qkv(grad=False), kernel="dense")
     with torch.no_grad():
         hw.attention(*qkv(), kernel="dense")

@@ -16,7 +16,7 @@ from headway import masks as M
 from headway import terms as T
 from headway.call import make_call
 from headway.coordinates import Coordinates
-from headway.kernels import KERNELS, Call, _native, _ops, reference
+from headway.kernels import KERNELS, Call, _autograd, _ops, reference
 from headway.kernels._problem import without_tables
 from headway.kernels.cpu import _library
 
@@ -167,7 +167,7 @@ def forward(call: Call) -> Sides:
 
 def backward(structure: Any, given: list[Tensor], wanted: list[int], *upstream: Tensor | None) -> list[Tensor]:
     kernel: Any = KERNELS["cpu"]
-    return _native._backward(kernel, structure, given, wanted, *upstream, foreign=True)
+    return _autograd.run_backward(kernel, structure, given, wanted, *upstream, foreign=True)
 
 
 def packed(call: Call) -> tuple[Any, list[Tensor]]:

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import headway as hw
 from headway import terms as T
-from headway.kernels import _ops, reference
+from headway.kernels import _ops, _purity, reference
 from headway.testing.inputs import term_examples
 
 BATCH, HEADS, KV_HEADS, N, M, HEAD_DIM, V_DIM = 2, 4, 2, 3, 4, 4, 3
@@ -629,10 +629,10 @@ def test_a_pure_function_is_tried_once_and_forgotten_with_it() -> None:
     assert runs == [1, 1, 5]
     _with_function(T.ScoreMap, function, q)
     assert runs == [1, 1, 5, 1, 5]
-    known = len(reference._pure)
+    known = len(_purity._pure)
     del function
     gc.collect()
-    assert len(reference._pure) == known - 1
+    assert len(_purity._pure) == known - 1
 
 
 def test_random_numbers_handed_over_have_the_right_gradient() -> None:

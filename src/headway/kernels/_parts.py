@@ -20,9 +20,11 @@ from ..errors import HeadwayError
 from ..masks import Mask
 from ..terms import DenseBias, Normalizer, Product, ScoreMap, Sink
 from . import _ops
+from ._autograd import NATIVE, through_lowering
 from ._base import without_autocast
-from ._native import NATIVE, Gradients, NativeKernel, Results, _through_lowering
+from ._native import NativeKernel
 from ._problem import Call, Problem, without_tables
+from ._results import Gradients, Results
 
 WHOLE = (Product, ScoreMap, Normalizer)
 """Terms whose functions read all keys at once."""
@@ -189,5 +191,5 @@ class _InParts(torch.autograd.Function):
                 native: NativeKernel[Any] = NATIVE[name]
                 found += native.backward(native.lower(part), whole, d_out, d_lse, foreign=True)
             found += sink_gradients(_sinks(parts[0]), whole, d_out, d_lse)
-            grads = iter(_through_lowering(found, [x for x, need in zip(leaves, needed, strict=True) if need]))
+            grads = iter(through_lowering(found, [x for x, need in zip(leaves, needed, strict=True) if need]))
         return None, None, *(next(grads) if need else None for need in needed)

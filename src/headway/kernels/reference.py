@@ -8,9 +8,7 @@ float32, or in float64 for float64 input.
 from __future__ import annotations
 
 import math
-import weakref
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -52,8 +50,10 @@ from ..terms import (
 from ..tracing import plain_alone
 from . import _ops
 from ._base import without_autocast
-from ._native import Gradients, NativeKernel, Results
+from ._native import NativeKernel
 from ._problem import Call, Problem, without_tables
+from ._purity import try_functions
+from ._results import Gradients, Results
 
 BLOCK = 1 << 21
 """Scores held at once, over all rows of the batch and all heads: 8 MiB in float32."""
@@ -410,99 +410,6 @@ def block_gradients(block: Block, results: Results, d_out: Tensor, d_lse: Tensor
     return [(score, weights * (d_weights - delta[..., None])), (summed, d_out)]
 
 
-FUNCTIONS = frozenset({DenseBias, Product, ScoreMap, Normalizer})
-"""The terms that may hold a function."""
-
-_pure: dict[int, weakref.ref[Any]] = {}
-"""The functions that have been found pure, by their ids: for as long as they live."""
-
-
-def _function_of(term: Term) -> Callable[..., Tensor] | None:
-    held = getattr(term, "function", getattr(term, "values", None)) if type(term) in FUNCTIONS else None
-    return held if callable(held) else None
-
-
-def _try_functions(call: Call) -> None:
-    """Runs the Python of the terms for one row, on detached tensors, and raises for what would go wrong in silence.
-
-    What captures a tensor wanting a gradient would lose that gradient. A function that draws, counts or writes into its
-    arguments would give something else in the backward pass, where it is run again.
-    """
-    tensors: list[Tensor] = []
-    call = _ops.unpack(_ops.pack(call, tensors), [x.detach() for x in tensors])
-    python = [term for term in call.terms if not _ops.is_plain(_ops.pack(term, []))]
-    n, real = call.q.shape[2], _is_real(call.q)
-    if not python or not n or not call.k.shape[2]:
-        return
-    names = ", ".join(type(term).__name__ for term in python)
-    drawn = _random_state(call) if real else []
-    with torch.enable_grad():
-        tried = call._with(terms=tuple(map(_tried, call.terms))) if real else call
-        out = run_block(Block(tried, n - 1, n)).out
-    if out.requires_grad:
-        raise HeadwayError(
-            f"a function of {names} captures a tensor that wants a gradient: pass the tensor in the term's "
-            "tensors=(…) and take it as an argument; a class of your own holds it as an attribute"
-        )
-    if not real:
-        return
-    if not all(map(torch.equal, drawn, _random_state(call))):
-        raise HeadwayError(
-            f"a function of {names} draws random numbers, and it is run again in the backward pass: draw outside and "
-            "hand the numbers over in the term's tensors=(…)"
-        )
-    for term in call.terms:
-        _note_pure(_function_of(term))
-
-
-def _is_real(x: Tensor) -> bool:
-    """Whether values may be looked at: of no meta or fake tensor, and while no mode looks on."""
-    return type(x) is Tensor and x.device.type != "meta" and not torch._C._len_torch_dispatch_stack()
-
-
-def _random_state(call: Call) -> list[Tensor]:
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(call.q.device)] if call.q.is_cuda else states
-
-
-def _note_pure(function: Callable[..., Tensor] | None) -> None:
-    key = id(function)
-    if function is not None and key not in _pure:
-        with suppress(TypeError):  # one that no weak reference takes is tried in every call
-            _pure[key] = weakref.ref(function, lambda _: _pure.pop(key, None))
-
-
-def _tried(term: Term) -> Term:
-    """The term with its function run twice, on clones, and compared; as it is where that has been done."""
-    function = _function_of(term)
-    known = _pure.get(id(function))
-    if function is None or (known is not None and known() is function):
-        return term
-    name = type(term).__name__
-
-    def twice(*arguments: Tensor) -> Tensor:
-        first, second = ([x.clone() for x in arguments] for _ in range(2))
-        found, again = function(*first), function(*second)
-        if not _alike(found, again):
-            raise HeadwayError(
-                f"the function of {name} gives something else when it is run again, as in the backward pass: draw "
-                "and count outside, and hand the numbers over in the term's tensors=(…)"
-            )
-        kept = 1 if isinstance(term, (ScoreMap, Normalizer)) else 0  # scores are the function's own to write into
-        if not all(map(_alike, first[kept:], arguments[kept:])):
-            raise HeadwayError(f"the function of {name} writes into its arguments: write into a clone")
-        return found
-
-    return replace(term, **{"values" if isinstance(term, DenseBias) else "function": twice})  # type: ignore[arg-type]
-
-
-def _alike(a: Tensor, b: Tensor) -> bool:
-    """Whether two results are one, up to what another layout in memory or atomic sums round."""
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    return torch.equal(a, b) or (a.is_floating_point() and torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True))
-
-
 # ---------------------------------------------------------------- the kernel
 
 
@@ -519,6 +426,11 @@ def cast(part: Any, dtype: torch.dtype) -> Any:
         held = {name: value for name, value in attributes(part).items() if name not in part.exact}
         return _ops.Foreign(part, tuple(held)).with_values([cast(value, dtype) for value in held.values()])
     return part
+
+
+def _last_row(call: Call) -> Tensor:
+    n = call.q.shape[2]
+    return run_block(Block(call, n - 1, n)).out
 
 
 def computed(call: Call) -> Call:
@@ -563,7 +475,7 @@ class ReferenceKernel(NativeKernel[Call]):
             return super().run(call)
         if torch.is_grad_enabled():
             with without_autocast(call.q):
-                _try_functions(computed(call))
+                try_functions(computed(call), _last_row)
         tensors: list[Tensor] = []
         _ops.pack(call, tensors)
         before = writes(tensors)

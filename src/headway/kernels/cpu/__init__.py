@@ -11,8 +11,10 @@ from torch import Tensor
 
 from ...masks import Causal
 from ...terms import Rotation
-from .._native import ORDINARY, Gradients, NativeKernel, NotOrdinaryError, Results, new_out, new_results
+from .._autograd import ORDINARY
+from .._native import NativeKernel, NotOrdinaryError
 from .._problem import Call, Problem
+from .._results import Gradients, Results, new_out, new_results
 from . import _library
 from ._forms import reasons_against
 from ._lower import LoweredCall, lower

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...errors import HeadwayError
 from ...terms import Rotation
 from ...tracing import forward_mode, watched
-from .._native import ORDINARY, eager_apply
+from .._autograd import ORDINARY, eager_apply
 from . import _library
 from ._words import DTYPES, real
 
