@@ -1,8 +1,9 @@
 """Kernels: ways of computing attention, in order of preference. Only ``attention`` looks in here."""
 
-from ._base import Kernel
+from ._base import ComposedKernel, Kernel
 from ._blocks import ScoreBlock, score_blocks
 from ._choose import Choice, choose, kernel_for
+from ._native import NativeKernel
 from ._parts import attend_in_parts, cut, merged, why_not_in_parts
 from ._problem import Call, Problem
 from .cpu import CpuKernel
@@ -15,8 +16,10 @@ __all__ = [
     "KERNELS",
     "Call",
     "Choice",
+    "ComposedKernel",
     "CpuKernel",
     "Kernel",
+    "NativeKernel",
     "Problem",
     "ReferenceKernel",
     "ScoreBlock",

@@ -43,6 +43,21 @@ class Kernel(ABC):
         """out [batch, heads, n, v's head_dim] in q's dtype, and the log-sum-exp [batch, heads, n] if it was wanted."""
 
 
+class ComposedKernel(Kernel):
+    """A kernel made of torch's own operations: autograd, compilers and transforms see through it.
+
+    It gives no statistics, so that ``why_not`` refuses calls that want the log-sum-exp.
+    """
+
+    @abstractmethod
+    def compute(self, call: Call) -> Tensor:
+        """out of a call whose rotations are done, outside of autocast."""
+
+    def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        with without_autocast(call.q):
+            return self.compute(self.rotated(call)), None
+
+
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
     """Inside, dtypes are what the kernel makes them: q, k and v have been cast already, and terms stay as they are."""
     return torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext()

@@ -12,7 +12,7 @@ from ..errors import HeadwayError
 from ..masks import Causal
 from ..terms import DenseBias, DistanceBias, Rotation, Temperature, TokenBias
 from ..tracing import PLAIN_ALONE, forward_mode
-from ._base import Kernel, without_autocast
+from ._base import ComposedKernel
 from ._problem import Call, Problem, tensors_in, wants_gradient
 from .cpu._tokens import rotate
 from .reference import dense_bias_of, distance_bias
@@ -28,7 +28,7 @@ ADDED = (DistanceBias, TokenBias, DenseBias)
 SPOKEN = (*ADDED, Temperature)
 
 
-class SdpaKernel(Kernel):
+class SdpaKernel(ComposedKernel):
     """Hands torch's fused SDPA what that can do; biases and masks other than causal are made dense for it."""
 
     name = "sdpa"
@@ -54,14 +54,10 @@ class SdpaKernel(Kernel):
             reasons.append(f"its mask or bias would be dense and larger than {DENSE_LIMIT >> 20} MiB")
         return reasons
 
-    def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
-        with without_autocast(call.q):
-            return self._run(self.rotated(call)), None
-
     def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
         return rotate(x, rotation)
 
-    def _run(self, call: Call) -> Tensor:
+    def compute(self, call: Call) -> Tensor:
         q, k, v = call.q, call.k, call.v
         for term in call.terms:
             if isinstance(term, Temperature):
