@@ -303,3 +303,26 @@ def test_consecutive_is_a_fact_of_the_positions_it_was_made_with() -> None:
     assert not span.append(Coordinates.span(2, start=9)).consecutive
     assert copy.deepcopy(span).consecutive
     assert pickle.loads(pickle.dumps(span)).consecutive
+
+
+PLACES, ORDER = torch.zeros(2, 5, 1), torch.arange(5)[None]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"position": [0, 1]}, r"position of type list: give a tensor \[batch, n, axes\]"),
+        ({"position": torch.zeros(2, 5)}, r"position of shape \(2, 5\): give \[batch, n, axes\]"),
+        ({"position": PLACES.bool()}, "position of torch.bool: give integers or floats"),
+        ({"index": torch.arange(5)}, r"index of shape \(5,\): give \[batch, n\]"),
+        ({"index": ORDER.float()}, "index of torch.float32: give int64"),
+        ({"index": torch.arange(4)[None]}, r"index of shape \(1, 4\) but position holds 2 rows of 5"),
+        ({"index": ORDER.expand(3, 5)}, r"index of shape \(3, 5\) but position holds 2 rows of 5: give \[2, 5\]"),
+        ({"document": ORDER[0]}, r"document of shape \(5,\)"),
+        ({"length": torch.tensor([5, 5])}, r"length of shape \(2,\) .*: give \[2, 5\] or \[2, 1\]"),
+        ({"length": 5.0}, "length 5.0: give an int, or a tensor"),
+    ],
+)
+def test_facts_that_do_not_fit_are_refused_when_they_are_made(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(hw.HeadwayError, match=f"Coordinates has {message}"):
+        Coordinates(**{"position": PLACES, "index": ORDER, **fields})  # type: ignore[arg-type]

@@ -73,6 +73,29 @@ class Coordinates(Record):
     learned: Any = None
     spanned: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        position, index = self.position, self.index
+        for name, x, dimensions in (("position", position, "[batch, n, axes]"), ("index", index, "[batch, n]")):
+            if not isinstance(x, Tensor):
+                raise HeadwayError(f"Coordinates has {name} of type {type(x).__name__}: give a tensor {dimensions}")
+            if x.ndim != dimensions.count(",") + 1:
+                raise HeadwayError(f"Coordinates has {name} of shape {tuple(x.shape)}: give {dimensions}")
+        if position.dtype == torch.bool or position.is_complex():
+            raise HeadwayError(f"Coordinates has position of {position.dtype}: give integers or floats")
+        if index.dtype != torch.int64:
+            raise HeadwayError(f"Coordinates has index of {index.dtype}: give int64, the order of the tokens")
+        rows, n = position.shape[:2]
+        _need_rows("index", index, rows, n)
+        if self.document is not None:
+            _need_rows("document", self.document, rows, n)
+        if isinstance(self.length, Tensor):
+            if not torch.jit.is_tracing():  # where every size is a tensor, until attention refuses the tracer
+                _need_rows("length", self.length, rows, n, one=True)
+        elif not (self.length is None or isinstance(self.length, (int, torch.SymInt))):
+            raise HeadwayError(
+                f"Coordinates has length {self.length!r}: give an int, or a tensor [batch, 1] or [batch, n]"
+            )
+
     @property
     def consecutive(self) -> bool:
         """Whether positions are known to be start, start + 1, … on every axis.
@@ -313,3 +336,12 @@ class Coordinates(Record):
             learned=None,
             placing=at.placing_of(lambda given: given[:, start:stop], position),
         )
+
+
+def _need_rows(name: str, x: Tensor, rows: int, n: int, *, one: bool = False) -> None:
+    """Raises unless x is [b, n] for one row or for as many as the positions have; one: whether [b, 1] will do too."""
+    shape = tuple(x.shape)
+    if len(shape) == 2 and (shape[1] == n or (one and shape[1] == 1)) and (shape[0] == rows or 1 in (shape[0], rows)):
+        return
+    wanted = f"[{rows}, {n}]" + (f" or [{rows}, 1]" if one else "")
+    raise HeadwayError(f"Coordinates has {name} of shape {shape} but position holds {rows} rows of {n}: give {wanted}")

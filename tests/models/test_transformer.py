@@ -232,16 +232,17 @@ def test_a_call_that_raises_leaves_no_token_behind(kind: str) -> None:
 def test_gradients_after_a_call_that_raises(kind: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the midst of a layer too, in the first, in the last, or once all have gone through."""
     model = TELLERS[kind]()
-    owner, name = {
-        "attention": (headway.nn.attention, "attention"),
-        "append": (headway.nn.KeyValueCache, "append"),
-        "settle": (StackCache, "settle"),
+    layers = [module for module in model.modules() if isinstance(module, headway.nn.MultiHeadAttention)]
+    owners, name = {
+        "attention": (layers, "attend"),
+        "append": ([headway.nn.KeyValueCache], "append"),
+        "settle": ([StackCache], "settle"),
     }[where]
     wanted, _ = told(model, grad=True)
     gradients = torch.autograd.grad(
         torch.cat(wanted, dim=1).square().sum(), list(model.parameters()), allow_unused=True
     )
-    real, left = getattr(owner, name), [-1]
+    real, left = getattr(owners[0], name), [-1]
 
     def stops(*arguments: Any, **options: Any) -> Any:
         out = real(*arguments, **options)
@@ -250,7 +251,8 @@ def test_gradients_after_a_call_that_raises(kind: str, where: str, monkeypatch: 
             raise _Stop
         return out
 
-    monkeypatch.setattr(owner, name, stops)
+    for owner in owners:
+        monkeypatch.setattr(owner, name, stops)
     for layer in (1, 2, 3):
 
         def arm(number: int, layer: int = layer) -> bool:

@@ -161,7 +161,7 @@ def _row(at: Coordinates, b: int, rows: Tensor | None) -> Coordinates:
     """The positions of one row of the batch, of some queries alone."""
     position = at.position[b : b + 1] if at.position.shape[0] > 1 else at.position
     position = position if rows is None else position[:, rows]
-    return Coordinates(position, position[..., 0])
+    return Coordinates(position, torch.zeros_like(position[..., 0], dtype=torch.int64))
 
 
 def _of_rows(values: Bias, b: int, rows: Tensor) -> Bias:

@@ -46,7 +46,7 @@ class ALiBi(PositionEncoding):
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """The linear bias."""
-        slopes = constant(numbers, self._slopes, device=q_at.position.device)
+        slopes = self.slopes(q_at.position.device)
         return (DistanceBias(Linear(past=slopes, future=slopes)),)
 
     def oracle(self, pair: Pair) -> float:
