@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from torch import Tensor
 import headway as hw
 from headway import masks as M
 from headway.kernels import KERNELS
-from headway.masks import lower
+from headway.kernels.lowering.masks import lower_mask
 from headway.testing.kernels import widest
 
 BATCH = 2
@@ -36,13 +37,19 @@ def from_zero(n: int, m: int) -> tuple[hw.Coordinates, hw.Coordinates]:
 def padded(side: str) -> Callable[[int, int], tuple[hw.Coordinates, hw.Coordinates]]:
     def make(n: int, m: int) -> tuple[hw.Coordinates, hw.Coordinates]:
         k = hw.Coordinates.padded([m, m // 2], m, side=side)
-        return k.rows(m - n, m), k
+        return (k if n == m else k.rows(m - n, m)), k
 
     return make
 
 
 def packed(n: int, m: int) -> tuple[hw.Coordinates, hw.Coordinates]:
     k = hw.Coordinates.packed([m // 3, m - m // 3])
+    return k.rows(m - n, m), k
+
+
+def from_somewhere(n: int, m: int) -> tuple[hw.Coordinates, hw.Coordinates]:
+    """The slots of both sides are in order, and nobody knows where they begin."""
+    k = replace(hw.Coordinates.span(m, start=3), start=None)
     return k.rows(m - n, m), k
 
 
@@ -59,6 +66,7 @@ PLACES: dict[str, Callable[[int, int], tuple[hw.Coordinates, hw.Coordinates]]] =
     "padded left": padded("left"),
     "padded right": padded("right"),
     "packed": packed,
+    "from somewhere": from_somewhere,
     "gaps": gaps,
 }
 
@@ -91,6 +99,7 @@ def boolean_of(n: int, m: int) -> Tensor:
 def cases(n: int, m: int) -> dict[str, tuple[M.Mask, Pair]]:
     """Masks with what they allow. Window counts the keys besides the query's own: left=2 sees i−2, i−1 and i."""
     lengths = [m, max(0, m - 2)]
+    in_order = ids_of(m).sort(dim=1).values
     boolean = boolean_of(n, m)
     return {
         "causal": (M.Causal(), by_index(lambda i, j: j <= i)),
@@ -108,6 +117,10 @@ def cases(n: int, m: int) -> dict[str, tuple[M.Mask, Pair]]:
         "documents by ids": (
             M.Documents(ids_of(m)),
             lambda b, i, j, m, q, k: bool(IDS[b, m - n + i] == IDS[b, j]),
+        ),
+        "documents one after another": (
+            M.Documents(in_order),
+            lambda b, i, j, m, q, k: bool(in_order[b, m - n + i] == in_order[b, j]),
         ),
         "padding behind": (M.Padding(lengths), lambda b, i, j, m, q, k: j < lengths[b]),
         "padding in front": (M.Padding(lengths, "left"), lambda b, i, j, m, q, k: j >= m - lengths[b]),
@@ -131,23 +144,25 @@ def allowed_by(mask: M.Mask, n: int, m: int, q: hw.Coordinates, k: hw.Coordinate
     return allowed.expand(BATCH, 1, n, m)
 
 
+def by_interval(bounds: M.Bounds, n: int, m: int) -> Tensor:
+    """The keys between two bounds, by what ``masks.Bound`` says of them."""
+    slot = torch.arange(m)
+    start, stop = (torch.arange(n)[None] + bound.offset if isinstance(bound, M.Slot) else bound for bound in bounds)
+    start, stop = (bound[..., None] if isinstance(bound, Tensor) else bound for bound in (start, stop))
+    seen = torch.ones(BATCH, n, m, dtype=torch.bool)
+    if start is not None:
+        seen &= slot >= start
+    return seen if stop is None else seen & (slot < stop)
+
+
 def by_lowering(mask: M.Mask | None, n: int, m: int, q: hw.Coordinates, k: hw.Coordinates) -> Tensor:
-    """What the intervals and the rest allow; the intervals must be apart, rising and inside the keys."""
-    low = lower(mask, q, k)
-    assert 1 <= len(low.intervals) <= 2
-    slots = torch.arange(m)
-    seen = torch.zeros(BATCH, n, m, dtype=torch.bool)
-    before = torch.zeros(BATCH, n, dtype=torch.long)
-    for start, stop in low.intervals:
-        assert start.dtype == stop.dtype == torch.int64
-        start, stop = start.expand(BATCH, n), stop.expand(BATCH, n)
-        assert (start >= before).all()
-        assert (stop >= start).all()
-        assert (stop <= m).all()
-        seen |= (slots >= start[..., None]) & (slots < stop[..., None])
-        before = stop
-    allowed = seen[:, None]
-    return allowed if low.rest is None else allowed & low.rest.allowed(q, k)
+    """What the intervals and the rest allow."""
+    intervals, rest = lower_mask(mask, q, k)
+    assert len(intervals) <= 2
+    seen = torch.full((BATCH, n, m), not intervals)
+    for bounds in intervals:
+        seen |= by_interval(bounds, n, m)
+    return seen[:, None] if rest is None else seen[:, None] & rest.allowed(q, k)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -160,6 +175,9 @@ def test_allows_what_it_says(name: str, size: tuple[int, int], place: str) -> No
     expected = loop(rule, n, m, q, k)
     assert torch.equal(allowed_by(mask, n, m, q, k), expected)
     assert torch.equal(by_lowering(mask, n, m, q, k), expected)
+    bounds = mask.interval(q, k)
+    if bounds is not None:
+        assert torch.equal(by_interval(bounds, n, m)[:, None], expected)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -186,12 +204,12 @@ def test_what_lowers_to_intervals_needs_no_rest() -> None:
         (causal & (M.Window(3) | M.KeepFirst(2)), 2),
         (M.Chunked(3) & causal & M.Padding([8, 6]), 1),
     ):
-        low = lower(mask, q, k)
-        assert len(low.intervals) == intervals
-        assert low.rest is None, mask
+        found, rest = lower_mask(mask, q, k)
+        assert len(found) == intervals
+        assert rest is None, mask
     for mask in (M.Dilated(2), M.Boolean(torch.ones(5, 8, dtype=torch.bool)), M.Documents(ids_of(8))):
-        assert lower(mask, q, k).rest is not None
-    assert lower(M.Causal(), *gaps(5, 8)).rest is not None  # slots in no order are no interval
+        assert lower_mask(mask, q, k) == ((), mask)
+    assert lower_mask(M.Causal(), *gaps(5, 8)) == ((), M.Causal())  # slots in no order are no interval
 
 
 names = st.sampled_from(NAMES)
@@ -216,8 +234,7 @@ def test_any_combination(tree: Any, place: str, m: int, data: st.DataObject) -> 
     expected = loop(rule, n, m, q, k)
     assert torch.equal(allowed_by(mask, n, m, q, k), expected)
     assert torch.equal(by_lowering(mask, n, m, q, k), expected)
-    low = lower(mask, q, k)
-    if place in ("span", "packed", "padded left", "padded right"):  # the queries are the last keys
+    if place in ("span", "packed", "padded left", "padded right", "from somewhere"):  # the queries are the last keys
         start = data.draw(st.integers(0, n - 1))
         stop = data.draw(st.integers(start + 1, n))
         first, last = mask.reach(start, stop, n, m)
@@ -227,7 +244,6 @@ def test_any_combination(tree: Any, place: str, m: int, data: st.DataObject) -> 
         assert not outside.any(), "reach leaves out a key that is seen"
         cut = mask.block(start, stop, n).allowed(q.rows(start, stop), k).expand(BATCH, 1, stop - start, m)
         assert torch.equal(cut, expected[:, :, start:stop])
-    assert low.intervals
 
 
 def test_reach_is_small_where_it_can_be() -> None:

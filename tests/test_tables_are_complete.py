@@ -21,18 +21,22 @@ TABLES = {
     "headway.cli": "COMMANDS",
 }
 
+ROOMS = {"headway.kernels": {"lowering"}}
+"""What the things of a folder share, where it is a folder itself."""
+
 
 def folder(package: str) -> Path:
     return SOURCE.parent.joinpath(*package.split("."))
 
 
 def files_of(package: str) -> set[str]:
-    """The public modules and packages that lie in the folder; a name that starts with _ is a helper."""
-    return {
+    """The public modules and packages that lie in the folder; a name that starts with _, and a room, is a helper."""
+    found = {
         path.stem
         for path in folder(package).iterdir()
         if not path.name.startswith("_") and (path.suffix == ".py" or (path / "__init__.py").is_file())
     }
+    return found - ROOMS.get(package, set())
 
 
 def module_of(entry: Any) -> str:

@@ -1,7 +1,7 @@
 """Who may look at whom. A mask is true where a query may look at a key; it never holds numbers.
 
 Masks join with ``&`` and ``|``. Each can say, for a block of queries, what is allowed (``allowed``: the definition),
-and most can also say it as intervals of key slots (``lower``), by which a kernel skips what nobody sees.
+and most can also say it as an interval of key slots (``interval``), by which a kernel skips what nobody sees.
 Masks read the ``index`` of the tokens, their order in the stream, never their positions.
 """
 
@@ -9,17 +9,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .coordinates import Coordinates
 from .errors import HeadwayError
-from .records import Divisible, depth, named
+from .records import Divisible, named, owner
 
-Interval = tuple[Tensor, Tensor]
-"""Key slots start … stop − 1 for each query; two int64 tensors [b, n]."""
+
+class Slot(NamedTuple):
+    """The key slot that lies ``offset`` behind the query's own slot: i + offset for the query in slot i."""
+
+    offset: int
+
+
+Bound = int | Slot | Tensor | None
+"""A key slot for all queries, by a rule, or for each query (integers [b, 1 or n]); None is the first or the last."""
+Bounds = tuple[Bound, Bound]
+"""Key slots start … stop − 1; those beyond the keys do not count, and there are none where stop ≤ start."""
 
 
 class Mask(Divisible):
@@ -28,15 +37,26 @@ class Mask(Divisible):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         for name in ("interval", "reach"):  # of another ``allowed`` they would be another mask's
-            if depth(cls, name) > depth(cls, "allowed"):
+            if not issubclass(owner(cls, name), owner(cls, "allowed")):
                 setattr(cls, name, getattr(Mask, name))
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         """True where the query may look at the key: bool, broadcasts to [batch, heads, n, m]."""
         raise TypeError(f"{type(self).__name__} must define allowed(q, k)")
 
-    def interval(self, q: Coordinates, k: Coordinates) -> Interval | None:
-        """The same as one interval of key slots for each query, or None where it is none."""
+    def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
+        """The same as one interval of key slots for each query, in all heads; None where it is none.
+
+        It counts where the class that defines it also defines ``allowed``, or stands below the class that does.
+
+        Args:
+            q: where the queries are, at least one.
+            k: where the keys are, at least one.
+
+        Returns:
+            The first key slot and the one behind the last. Each is an int, a ``Slot`` that counts from the query's, an
+            integer tensor [b, 1 or n] with b either 1 or the batch, or None, which is the first key or the last.
+        """
         return None
 
     def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
@@ -76,15 +96,24 @@ def _difference(q: Coordinates, k: Coordinates) -> Tensor:
     return (k.index[:, None, :] - q.index[:, :, None])[:, None]
 
 
-def _slots(q: Coordinates, k: Coordinates, start: Tensor | int, stop: Tensor | int) -> Interval | None:
-    """Index values start … stop − 1 as slots of the keys."""
-    m = k.index.shape[1]
-    if not k.ordered or m == 0:
-        return None
-    first = k.index[:, :1]
-    base = torch.zeros_like(q.index)
-    low, high = (base + start - first).clamp(0, m), (base + stop - first).clamp(0, m)
-    return low, torch.maximum(low, high)
+def _first(k: Coordinates) -> int | Tensor:
+    """The index of the first key: a number where it is known, else [b, 1]."""
+    return k.index[:, :1] if k.start is None else k.start
+
+
+def _from_nought(k: Coordinates, stop: int | Tensor | None) -> Bounds:
+    """The key slots of the indices 0 … stop − 1, or of all from 0 on."""
+    nought = -_first(k)
+    return None if k.start == 0 else nought, None if stop is None else stop + nought
+
+
+def _beside(q: Coordinates, k: Coordinates, offset: int) -> Slot | Tensor:
+    """The key slot that has the query's own index + offset: a rule where that is known without looking."""
+    if q is k:
+        return Slot(offset)
+    if q.ordered and q.start is not None and k.start is not None:
+        return Slot(q.start - k.start + offset)
+    return q.index + (offset - _first(k))
 
 
 def _at_least(name: str, value: int, least: int) -> None:
@@ -99,8 +128,8 @@ class Causal(Mask):
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         return _difference(q, k) <= 0
 
-    def interval(self, q: Coordinates, k: Coordinates) -> Interval | None:
-        return _slots(q, k, k.index[:, :1], q.index + 1)
+    def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
+        return (None, _beside(q, k, 1)) if k.ordered else None
 
     def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
         return 0, stop + m - n
@@ -127,10 +156,11 @@ class Window(Mask):
             allowed = allowed & (difference <= self.right)
         return allowed
 
-    def interval(self, q: Coordinates, k: Coordinates) -> Interval | None:
-        start = k.index[:, :1] if self.left is None else q.index - self.left
-        stop = k.index[:, -1:] + 1 if self.right is None else q.index + self.right + 1
-        return _slots(q, k, start, stop)
+    def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
+        if not k.ordered:
+            return None
+        start = None if self.left is None else _beside(q, k, -self.left)
+        return start, None if self.right is None else _beside(q, k, self.right + 1)
 
     def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
         low = 0 if self.left is None else max(0, start + m - n - self.left)
@@ -156,9 +186,11 @@ class Chunked(Mask):
         back = q.index[:, None, :, None] // self.size - k.index[:, None, None, :] // self.size
         return (back >= 0) & (back <= self.previous)
 
-    def interval(self, q: Coordinates, k: Coordinates) -> Interval | None:
-        stop = (q.index // self.size + 1) * self.size
-        return _slots(q, k, stop - (1 + self.previous) * self.size, stop)
+    def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
+        if not k.ordered:
+            return None
+        stop = (q.index // self.size + 1) * self.size - _first(k)
+        return stop - (1 + self.previous) * self.size, stop
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,8 +221,8 @@ class Prefix(Mask):
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         return ((k.index >= 0) & (k.index < self._stop()))[:, None, None, :]
 
-    def interval(self, q: Coordinates, k: Coordinates) -> Interval | None:
-        return _slots(q, k, 0, self._stop())
+    def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
+        return _from_nought(k, self._stop()) if k.ordered else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,8 +237,8 @@ class KeepFirst(Mask):
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         return ((k.index >= 0) & (k.index < self.count))[:, None, None, :]
 
-    def interval(self, q: Coordinates, k: Coordinates) -> Interval | None:
-        return _slots(q, k, 0, self.count)
+    def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
+        return _from_nought(k, self.count) if k.ordered else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,6 +299,15 @@ class Documents(Mask):
     def of_keys(self, start: int, stop: int, n: int, m: int) -> Mask:
         return self._with_query_ids(n).cut("keys", start, stop)
 
+    def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
+        own, ids = self._ids(q, k)
+        # whether documents lie one after another is in the ids; a device with streams would have to wait for the answer
+        if not ids.is_cpu or not bool((ids[:, 1:] >= ids[:, :-1]).all()):
+            return None
+        rows = max(own.shape[0], ids.shape[0])
+        ids, own = (x.expand(rows, -1).contiguous() for x in (ids, own))
+        return torch.searchsorted(ids, own), torch.searchsorted(ids, own, right=True)
+
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         return _equal(*self._ids(q, k))
 
@@ -304,16 +345,11 @@ class Padding(Mask):
         here = lengths - start if self.side == "right" else lengths - (m - stop)
         return Padding(here.clamp(0, stop - start), self.side)
 
-    def interval(self, q: Coordinates, k: Coordinates) -> Interval | None:
-        if self.lengths is None:
-            stop = _real_stop(k)
-            return _slots(q, k, 0, k.index[:, -1:] + 1 if stop is None else stop)
-        m = k.index.shape[1]
-        lengths = torch.as_tensor(self.lengths, device=k.index.device)[:, None]
-        low = torch.zeros_like(lengths) if self.side == "right" else (m - lengths).clamp(0, m)
-        high = lengths.clamp(0, m) if self.side == "right" else torch.full_like(lengths, m)
-        zero = torch.zeros_like(q.index)
-        return low + zero, high + zero
+    def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
+        if self.lengths is not None:
+            lengths = torch.as_tensor(self.lengths, device=k.index.device)[:, None]
+            return (None, lengths) if self.side == "right" else (k.index.shape[1] - lengths, None)
+        return _from_nought(k, _real_stop(k)) if k.ordered else None
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         if self.lengths is None:
@@ -444,60 +480,3 @@ def looks_ahead(mask: Mask | None) -> bool:
     if type(mask) is Window:
         return mask.right != 0
     return mask is None or type(mask) in (Chunked, Prefix, KeepFirst, Documents, Padding, Dilated)
-
-
-# ---------------------------------------------------------------- lowering
-
-
-@dataclass(frozen=True)
-class Lowered:
-    """A mask as a kernel takes it: the keys of the intervals of which ``rest`` allows.
-
-    intervals: one or two for each query, apart from each other and rising; rest: a mask, or None where the intervals
-    say it all.
-    """
-
-    intervals: tuple[Interval, ...]
-    rest: Mask | None = None
-
-
-def lower(mask: Mask | None, q: Coordinates, k: Coordinates) -> Lowered:
-    """The mask as at most two intervals of key slots for each query, and what those cannot say."""
-    zero = torch.zeros_like(q.index)
-    everything = ((zero, zero + k.index.shape[1]),)
-    if mask is None:
-        return Lowered(everything)
-    if type(mask) is And:
-        lowered = [lower(part, q, k) for part in mask.masks]
-        intervals: tuple[Interval, ...] = everything
-        rest: list[Mask] = []
-        for part, low in zip(mask.masks, lowered, strict=True):
-            if len(intervals) > 1 and len(low.intervals) > 1:
-                rest.append(part)
-                continue
-            intervals = tuple(_meet(a, b) for a in intervals for b in low.intervals)
-            if low.rest is not None:
-                rest.append(low.rest)
-        return Lowered(intervals, And(tuple(rest)) if len(rest) > 1 else (rest[0] if rest else None))
-    if type(mask) is Or:
-        lowered = [lower(part, q, k) for part in mask.masks]
-        found = [interval for low in lowered for interval in low.intervals]
-        if len(found) == 2 and all(low.rest is None for low in lowered):
-            return Lowered(_apart(*found))
-        return Lowered(everything, mask)
-    interval = mask.interval(q, k)
-    return Lowered(everything, mask) if interval is None else Lowered((interval,))
-
-
-def _meet(a: Interval, b: Interval) -> Interval:
-    start = torch.maximum(a[0], b[0])
-    return start, torch.maximum(start, torch.minimum(a[1], b[1]))
-
-
-def _apart(a: Interval, b: Interval) -> tuple[Interval, Interval]:
-    """Two intervals that cover what a and b cover, the second behind the first."""
-    a_first = a[0] <= b[0]
-    first = torch.where(a_first, a[0], b[0]), torch.where(a_first, a[1], b[1])
-    second = torch.where(a_first, b[0], a[0]), torch.where(a_first, b[1], a[1])
-    start = torch.maximum(second[0], first[1])
-    return first, (start, torch.maximum(start, second[1]))

@@ -42,9 +42,9 @@ class Record:
         return copy
 
 
-def depth(kind: type, name: str) -> int:
-    """How many classes above this one a method comes from."""
-    return next(number for number, one in enumerate(kind.__mro__) if name in vars(one))
+def owner(kind: type, name: str) -> type:
+    """The class that a method comes from."""
+    return next(one for one in kind.__mro__ if name in vars(one))
 
 
 def named(**dimensions: str) -> Mapping[str, tuple[str, ...]]:

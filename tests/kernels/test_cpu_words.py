@@ -21,7 +21,7 @@ from headway.coordinates import Coordinates
 from headway.kernels import KERNELS, Call, Problem, _ops
 from headway.kernels import reference as spec
 from headway.kernels._problem import without_tables
-from headway.kernels.cpu import _library, _lower
+from headway.kernels.cpu import _library, _words
 from headway.testing import kernels as checks
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.bool]
@@ -465,26 +465,37 @@ def test_positions_of_two_dtypes(calls: list[int]) -> None:
         torch.testing.assert_close(found, expected)
 
 
+# ---------------------------------------------------------------- bounds
+
+
+@pytest.mark.parametrize("m", [9, 20_000])
+@pytest.mark.parametrize("n", [1, 4])
+def test_bounds_are_a_slot_for_each_query(n: int, m: int) -> None:
+    """Numbers and rules are read from memory that is kept, where they lie in it, and tensors as they are."""
+    q, k = Coordinates.span(n, start=m - n), Coordinates.span(m)
+    edge = _words.FAR_SLOT
+    offsets = (-(10**30), -n - 1, -n, -1, 0, 3, m - n, m, m + 5, edge - n - 1, edge - n, edge - n + 1, edge, 10**30)
+    bounds = [torch.arange(n)[None], torch.full((1, 1), 2, dtype=torch.int32), *offsets, *map(M.Slot, offsets)]
+    for where in (q, q._with(start=None)):
+        words = _words.Words(where, k, False)
+        words.mask(((None, None), *((bound, 3) for bound in bounds)), None)
+        r = Reader(words.row)
+        assert r.word() == 1 + len(bounds)
+        assert r.some(2, n).tolist() == [[0] * n] * 2
+        assert r.some(2, n).tolist() == [[m] * n] * 2
+        for bound in bounds:
+            found, stop = r.some(2, n), r.some(2, n)
+            step = isinstance(bound, M.Slot)
+            offset = bound.offset if isinstance(bound, M.Slot) else bound
+            if not isinstance(offset, Tensor):
+                offset = torch.tensor([[max(-m, min(offset, 2 * m)) + i * step for i in range(n)]])
+            assert torch.equal(found.clamp(0, m), offset.clamp(0, m).long().expand(2, n)), bound
+            assert stop.tolist() == [[3] * n] * 2
+
+
 # ---------------------------------------------------------------- sinusoids
 
 RATES = torch.tensor([1.0, 0.3, 0.05], dtype=torch.float64)
-
-
-@pytest.mark.parametrize("steps", [3, 2048])
-@pytest.mark.parametrize("reach", [(-7, 0), (-7, 5), (-2, 9), (0, 0), (0, 6), (-9, -3), (2, 8), (1, 1)])
-def test_table_of_sinusoids(reach: tuple[int, int], steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_lower, "STEPS", steps)
-    weight = torch.randn(2, 4, 6, dtype=torch.float64, requires_grad=True)
-    rates = RATES.clone().requires_grad_()
-    angle = -torch.arange(reach[0], reach[1] + 1).double()[:, None] * rates
-    expected = torch.cat([angle.sin(), angle.cos()], -1) @ weight.mT
-    found = _lower.Table.apply(weight, rates, *reach)
-    torch.testing.assert_close(found, expected)
-    upstream = torch.randn_like(found)
-    grads = (torch.autograd.grad(x, (weight, rates), upstream) for x in (found, expected))
-    torch.testing.assert_close(*grads)
-
-
 POSITIONS = {
     "in a row": torch.arange(9),
     "with gaps": torch.tensor([0, 3, 4, 40, 41, 50, 51, 52, 99]),
@@ -558,25 +569,6 @@ def test_a_blind_query_that_is_no_number_gives_no_gradient(calls: list[int]) -> 
         assert torch.isfinite(out).all()
         for gradient in torch.autograd.grad(out.sum(), (q, weight, u)):
             assert torch.isfinite(gradient).all()
-
-
-@pytest.mark.parametrize(
-    ("mask", "positions", "reach"),
-    [
-        (None, torch.arange(6), (-5, 5)),
-        (M.Causal(), torch.arange(6), (-5, 0)),
-        (M.Causal(), torch.arange(6).flip(0), (-5, 5)),
-        (M.Window(2, 1), torch.arange(6) * 10, (-20, 10)),
-        (M.Prefix(1) | M.Window(1, 0), torch.arange(6), (-5, 0)),
-        (M.Dilated(2), torch.arange(6), (-5, 5)),
-        (M.Padding([0, 0]), torch.arange(6), (0, 0)),
-        (None, torch.arange(6) / 2, None),
-    ],
-)
-def test_distances_in_sight(mask: M.Mask | None, positions: Tensor, reach: tuple[int, int] | None) -> None:
-    where = Coordinates.of(positions, 6)
-    intervals, _ = _lower.lower_mask(mask, where, where)
-    assert _lower.distances(intervals, where, where, 0) == reach
 
 
 # ---------------------------------------------------------------- what is refused

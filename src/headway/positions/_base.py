@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..constants import constant, writes
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
-from ..records import depth
+from ..records import owner
 from ..terms import Rotation, Term
 from ..tracing import refuse_script, watched
 
@@ -282,8 +282,9 @@ class PositionEncoding(nn.Module):
         cls.watched = cls.__module__.partition(".")[0] != __name__.partition(".")[0]
         cls._has_tables = cls.tables is not PositionEncoding.tables
         # of another ``prepare`` a rotation would be another encoding's
-        rotates = min(depth(cls, "rotation"), depth(cls, "split"))
-        cls._rotates = rotates <= min(depth(cls, name) for name in HOOKS["prepare"])
+        prepares = [owner(cls, name) for name in HOOKS["prepare"]]
+        rotates = (owner(cls, "rotation"), owner(cls, "split"))
+        cls._rotates = any(all(issubclass(one, other) for other in prepares) for one in rotates)
         cls._acts = frozenset([hook for hook, name, idle in IDLE if getattr(cls, name) is not idle])
 
     def coordinates_for(self, x: Tensor, coordinates: Coordinates | Tensor | None) -> Coordinates:

@@ -1,7 +1,7 @@
 """The CPU kernel: attention with every term in C++ of our own, forward and backward, never holding n×m numbers.
 
-``_lower`` says by simpler terms what C++ is not told, ``_words`` writes a call as the row of numbers that csrc/call.h
-reads, ``_library`` finds the compiled library and calls it.
+``_forms`` tells which calls it takes, ``_words`` writes a lowered one as the row of numbers that csrc/call.h reads,
+``_library`` finds the compiled library and calls it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .._autograd import ORDINARY
 from .._native import NativeKernel, NotOrdinaryError
 from .._problem import Call, Problem
 from .._results import Gradients, Results, new_out, new_results
+from ..lowering import LoweredCall, lower
 from . import _library
 from ._forms import reasons_against
-from ._lower import LoweredCall, lower
 from ._tokens import rotate
 from ._words import ABSENT, DTYPES, Words, real
 

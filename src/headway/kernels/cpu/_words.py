@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...errors import HeadwayError
-from ...masks import And, Boolean, Causal, Chunked, Dilated, Documents, Mask, Or, Window
+from ...masks import And, Boolean, Bounds, Causal, Chunked, Dilated, Documents, Mask, Or, Slot, Window
 from ...terms import (
     Classes,
     Clip,
@@ -33,6 +33,7 @@ from ...terms import (
     Temperature,
     TokenBias,
 )
+from ..lowering.masks import slots, within
 
 MOST_TERMS, MOST_MAPS, MOST_NODES, MOST_DEPTH = 32, 4, 64, 16
 MOST_AXES, MOST_WIDTH, MOST_KNOTS, MOST_WAVES, MOST_CLASSES = 1 << 20, 1 << 16, 1 << 20, 1 << 16, 1 << 15
@@ -52,9 +53,6 @@ ROWS, LINEAR, LOG, POWER, PIECEWISE, COSINES, STRETCHED = 0, 1, 2, 3, 4, 5, 6
 CLIP, STEPS, CLASSES, GRID = 0, 1, 2, 3
 DIFFERENCE, DILATED, EQUAL, KEYS, BOOLEAN, AND, OR = 1, 2, 3, 4, 5, 6, 7
 
-Slots = tuple[Tensor | None, Tensor]
-"""Key slots start … stop − 1 for each query, [b, 1 or n]; None is the first slot."""
-
 ABSENT = (0,) * 7
 FAR = 1 << 62
 """Beyond any difference of two indices."""
@@ -63,6 +61,10 @@ _double, _word = struct.Struct("d"), struct.Struct("q")
 _nought = array("q", [0])
 NOUGHT = (_nought.buffer_info()[0], 8, DTYPES[torch.int64][0], 0, 0, 0, 0)
 """A tensor of any shape that is 0."""
+FAR_SLOT = 1 << 13
+_slots = array("q", range(-FAR_SLOT, FAR_SLOT))
+SLOTS, SLOTS_SIZE = _slots.buffer_info()[0], 8 * len(_slots)
+"""The slots −FAR_SLOT … FAR_SLOT − 1 in memory: bounds that are numbers or rules are a part of them in short calls."""
 
 
 def real(x: float) -> int:
@@ -171,18 +173,29 @@ class Words:
         self.pair(q_position, k_position)
         self.pair(_whole(q.index), _whole(k.index))
 
-    def mask(self, intervals: tuple[Slots, ...], rest: Mask | None) -> None:
+    def mask(self, intervals: tuple[Bounds, ...], rest: Mask | None) -> None:
         self.row.append(len(intervals))
-        for interval in intervals:
-            for slot in interval:
-                if slot is None:
-                    self.row += NOUGHT
-                else:
-                    self.broadcast(_whole(slot))
+        if intervals:
+            n, m = self.q.index.shape[1], self.k.index.shape[1]
+            for start, stop in intervals:
+                self.bound(0 if start is None else start, n, m)
+                self.bound(m if stop is None else stop, n, m)
         at = len(self.row)
         self.row.append(0)
         if rest is not None:
             self.row[at] = self._nodes(rest)
+
+    def bound(self, bound: int | Slot | Tensor, n: int, m: int) -> None:
+        """A key slot for each of n queries, [b, n]."""
+        if not isinstance(bound, Tensor):
+            step, offset = (0, bound) if isinstance(bound, int) else (1, bound.offset)
+            offset = within(offset, n, m)
+            if offset >= -FAR_SLOT and offset + n <= FAR_SLOT:
+                skipped = 8 * (FAR_SLOT + offset)
+                self.row += (SLOTS + skipped, SLOTS_SIZE - skipped, DTYPES[torch.int64][0], 0, step, 0, 0)
+                return
+            bound = slots(bound, self.q, self.k)
+        self.broadcast(_whole(bound))
 
     def _nodes(self, mask: Mask) -> int:
         """The mask in postfix order; gives the number of nodes."""

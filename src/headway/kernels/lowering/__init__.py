@@ -1,0 +1,57 @@
+"""Lowering: a call in simpler terms, for kernels that need not know them all.
+
+It is made of torch's operations on the call's own device, so that the backward pass takes gradients through it by
+autograd. Values of tensors are read on a processor alone, inside the operator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...masks import Bounds, Mask
+from ...terms import RelativeKeys, Sink, Sinusoids, Temperature
+from .._problem import Call
+from .masks import lower_mask
+from .sinusoids import without_sinusoids
+from .terms import one_sink, one_temperature
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredCall(Call):
+    """A call in simpler terms: one dtype for q, k and v, one temperature, one sink, no sinusoids, no mask.
+
+    intervals: up to two of key slots for each query, which may overlap; none stands for all keys
+    rest: the mask that says what they cannot: a query sees the keys of any interval that the rest allows
+    """
+
+    intervals: tuple[Bounds, ...] = ()
+    rest: Mask | None = None
+
+
+def lower(call: Call) -> LoweredCall:
+    """The call in simpler terms."""
+    q_at, k_at = call.q_coordinates, call.k_coordinates
+    if call.aligned and q_at.start is None and k_at.start is not None:
+        # an operator is not told what varies with length
+        q_at = q_at._with(start=k_at.start + call.k.shape[2] - call.q.shape[2])
+    intervals, rest = lower_mask(call.mask, q_at, k_at)
+    lowered = object.__new__(LoweredCall)
+    vars(lowered).update(vars(call), mask=None, intervals=intervals, rest=rest)
+    if not call.q.dtype == call.k.dtype == call.v.dtype:
+        lowered = lowered._with(q=call.q.float(), k=call.k.float(), v=call.v.float())
+    terms: tuple[Any, ...] = call.terms
+    if not terms:
+        return lowered
+    if sum(isinstance(term, Temperature) for term in terms) > 1:
+        terms = one_temperature(terms)
+    sinks = sum(isinstance(term, Sink) for term in terms)
+    if sinks and call.partial:
+        terms = tuple([term for term in terms if not isinstance(term, Sink)])
+    elif sinks > 1:
+        terms = one_sink(terms)
+    if terms is not call.terms:
+        lowered = lowered._with(terms=terms)
+    if any(isinstance(term, RelativeKeys) and isinstance(term.rows, Sinusoids) for term in terms):
+        return without_sinusoids(lowered, intervals)
+    return lowered

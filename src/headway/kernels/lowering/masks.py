@@ -1,0 +1,114 @@
+"""Masks as intervals of key slots, by which a kernel skips what nobody sees, and what intervals cannot say."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...coordinates import Coordinates
+from ...errors import HeadwayError
+from ...masks import And, Bound, Bounds, Mask, Or, Slot
+
+EVERYTHING: Bounds = (None, None)
+
+
+def lower_mask(mask: Mask | None, q: Coordinates, k: Coordinates) -> tuple[tuple[Bounds, ...], Mask | None]:
+    """A mask as intervals and a rest: a query sees the keys of any interval that the rest allows.
+
+    Returns:
+        intervals: up to two of key slots for each query, which may overlap; none stands for all keys.
+        rest: what intervals cannot say, or None.
+    """
+    if mask is None or not q.index.shape[1] or not k.index.shape[1]:
+        return (), None
+    found, rest = _lowered(mask, q, k)
+    for start, stop in found:
+        if start is None and stop is None:
+            return (), rest
+    return tuple(found), rest
+
+
+def slots(bound: int | Slot | Tensor, q: Coordinates, k: Coordinates) -> Tensor:
+    """A bound as a tensor [b, 1 or n]."""
+    if isinstance(bound, Tensor):
+        return bound
+    n, m = q.index.shape[1], k.index.shape[1]
+    if isinstance(bound, int):
+        return q.index.new_full((1, 1), within(bound, n, m))
+    offset = within(bound.offset, n, m)
+    if q.ordered and q.start is not None:
+        return q.index + (offset - q.start)
+    return torch.arange(offset, offset + n, device=q.index.device)[None]
+
+
+def within(offset: int, n: int, m: int) -> int:
+    """A number or an offset by which every one of n queries has the same of m keys before it, and fits a tensor."""
+    return max(-n, min(offset, m))
+
+
+def _lowered(mask: Mask, q: Coordinates, k: Coordinates) -> tuple[list[Bounds], Mask | None]:
+    """One or two intervals, and a rest."""
+    kind = type(mask)
+    if kind is And:
+        found, rests = [EVERYTHING], []
+        for part in mask.masks:  # type: ignore[attr-defined]
+            bounds, rest = _lowered(part, q, k)
+            if len(found) > 1 and len(bounds) > 1:
+                rest = part
+            else:
+                found = [_both(a, b, q, k) for a in found for b in bounds]
+            if rest is not None:
+                rests.append(rest)
+        return found, And(tuple(rests)) if len(rests) > 1 else (rests[0] if rests else None)
+    if kind is Or:
+        parts = [_lowered(part, q, k) for part in mask.masks]  # type: ignore[attr-defined]
+        found = [bounds for intervals, _ in parts for bounds in intervals]
+        if len(found) == 2 and parts[0][1] is None and parts[1][1] is None:
+            return found, None
+        return [EVERYTHING], mask
+    interval = mask.interval(q, k)
+    if interval is None:
+        return [EVERYTHING], mask
+    if kind.__module__ != Mask.__module__:
+        _check(mask, interval, q.index.shape[1])
+    return [interval], None
+
+
+def _check(mask: Mask, interval: Bounds, n: int) -> None:
+    """Raises HeadwayError where a user's own mask gives something else than bounds."""
+    for bound in interval:
+        if bound is None or type(bound) in (int, Slot):
+            continue
+        found = f"a {type(bound).__name__}"
+        if isinstance(bound, Tensor):
+            kind = bound.dtype
+            whole = not (kind.is_floating_point or kind.is_complex or kind == torch.bool)
+            if whole and bound.ndim == 2 and bound.shape[1] in (1, n):
+                continue
+            found = f"a tensor of shape {tuple(bound.shape)} and {kind}"
+        raise HeadwayError(
+            f"{type(mask).__name__}.interval gives {found}: give None, an int, a masks.Slot or integers [batch, {n}], "
+            "where either may be 1"
+        )
+
+
+def _both(a: Bounds, b: Bounds, q: Coordinates, k: Coordinates) -> Bounds:
+    """The keys of two intervals."""
+    return _furthest(a[0], b[0], q, k, True), _furthest(a[1], b[1], q, k, False)
+
+
+def _furthest(a: Bound, b: Bound, q: Coordinates, k: Coordinates, largest: bool) -> Bound:
+    """The larger of two bounds, or the smaller, for each query."""
+    if a is None or b is None:
+        return b if a is None else a
+    if type(a) is type(b) and isinstance(a, (int, Slot)):
+        return max(a, b) if largest else min(a, b)
+    if isinstance(a, int) or isinstance(b, Tensor):
+        a, b = b, a
+    if not isinstance(a, Tensor):
+        a = slots(a, q, k)
+    if isinstance(b, int):
+        return a.clamp(min=b) if largest else a.clamp(max=b)
+    if not isinstance(b, Tensor):
+        b = slots(b, q, k)
+    return torch.maximum(a, b) if largest else torch.minimum(a, b)

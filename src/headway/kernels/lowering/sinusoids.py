@@ -1,0 +1,196 @@
+"""Relative keys of sinusoids as rows of a table, or as further columns of q and k."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ...coordinates import Coordinates
+from ...masks import Bounds
+from ...terms import Clip, RelativeKeys, RelativeQueries, Rows, Sinusoids
+from .._problem import Call
+from .masks import slots
+
+C = TypeVar("C", bound=Call)
+
+STEPS = 2048
+"""Distances whose sines are held at once."""
+
+
+def without_sinusoids(call: C, intervals: tuple[Bounds, ...]) -> C:
+    """Relative keys of sinusoids as rows of a table where distances are whole and few, else as columns of q and k.
+
+    intervals: of key slots, beyond which no query sees; none where that is not known.
+    """
+    q_at, k_at = call.q_coordinates, call.k_coordinates
+    n, m = q_at.index.shape[1], k_at.index.shape[1]
+    terms: list[Any] = []
+    columns: list[RelativeKeys] = []
+    for term in call.terms:
+        if isinstance(term, RelativeKeys) and isinstance(term.rows, Sinusoids):
+            rows, axis = term.rows, term.rows.axis
+            reach = distances(intervals, q_at, k_at, axis)
+            if reach is None or reach[1] - reach[0] > 4 * (n + m) + 1024:
+                columns.append(term)
+                continue
+            table = Table.apply(rows.weight.float(), rows.frequencies, *reach)
+            term = term._with(rows=Rows(table, Clip(*reach, axis)))
+        terms.append(term)
+    call = call._with(terms=tuple(terms))
+    return with_columns(call, columns) if columns else call
+
+
+def distances(intervals: tuple[Bounds, ...], q: Coordinates, k: Coordinates, axis: int) -> tuple[int, int] | None:
+    """The least and the largest distance from a query to the keys it may see, which are read off the positions.
+
+    None where positions are not whole, and on a device with streams, which would have to wait for the answer.
+    """
+    at, to = q.axis(axis), k.axis(axis)
+    if not at.is_cpu or at.is_floating_point() or to.is_floating_point():
+        return None
+    n, m = at.shape[1], to.shape[1]
+    if not at.numel() or not m:
+        return 0, 0
+    if not intervals or not bool((to[:, 1:] >= to[:, :-1]).all()):
+        return int(to.min()) - int(at.max()), int(to.max()) - int(at.min())
+    reach = []
+    for start, stop in intervals:  # of rising positions the ends of an interval are the least and the largest
+        start = slots(0 if start is None else start, q, k)
+        stop = slots(m if stop is None else stop, q, k)
+        low, high = start.clamp(0, m - 1), stop.clamp(1, m) - 1
+        seen = (low <= high) & (start < m) & (stop > 0)
+        batch = max(x.shape[0] for x in (at, to, seen))
+        seen = seen.expand(batch, n)
+        if bool(seen.any()):
+            least, largest = (to.expand(batch, m).gather(1, slot.expand(seen.shape)) - at for slot in (low, high))
+            reach.append((int(least[seen].min()), int(largest[seen].max())))
+    return (min(low for low, _ in reach), max(high for _, high in reach)) if reach else (0, 0)
+
+
+class Table(torch.autograd.Function):
+    """weight_h·[sin(−δω), cos(−δω)] for δ = low … high: [heads or 1, high − low + 1, head_dim], by parts.
+
+    Sines are odd and cosines even, so that one step serves the past, δ = −step, and the future, δ = step.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, frequencies: Tensor, low: int, high: int) -> Tensor:
+        ctx.save_for_backward(weight, frequencies)
+        ctx.reach = low, high
+        count = frequencies.shape[0]
+        of_sines, of_cosines = weight[..., :count].mT, weight[..., count:].mT
+        table = weight.new_empty(weight.shape[0], high - low + 1, weight.shape[1])
+        for steps, past, future in _parts(low, high):
+            sin, cos, _ = _waves(steps, frequencies, weight)
+            odd, even = sin @ of_sines, cos @ of_cosines
+            if past is not None:
+                torch.add(even, odd, out=table[:, past])
+            if future is not None:
+                table[:, future] = (even - odd).flip(1)
+        return table
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        weight, frequencies = ctx.saved_tensors
+        of_weight, of_frequencies = ctx.needs_input_grad[:2]
+        count = frequencies.shape[0]
+        to_weight, to_frequencies = torch.zeros_like(weight), frequencies.new_zeros(count, dtype=torch.float64)
+        for steps, past, future in _parts(*ctx.reach):
+            sin, cos, step = _waves(steps, frequencies, weight)
+            back = gradient.new_zeros(1) if past is None else gradient[:, past]
+            ahead = gradient.new_zeros(1) if future is None else gradient[:, future].flip(1)
+            odd, even = back - ahead, back + ahead
+            if of_weight:
+                to_weight[..., :count] += odd.mT @ sin
+                to_weight[..., count:] += even.mT @ cos
+            if of_frequencies:
+                to_sin, to_cos = (odd @ weight[..., :count]).sum(0), (even @ weight[..., count:]).sum(0)
+                to_frequencies += step @ (to_sin * cos - to_cos * sin).double()
+        return to_weight if of_weight else None, to_frequencies if of_frequencies else None, None, None
+
+
+def _parts(low: int, high: int) -> Iterator[tuple[range, slice | None, slice | None]]:
+    """Falling steps, and the rows of the table that they fill in the past, in this order, and in the future."""
+    past, future = range(max(0, -high), -low + 1), range(max(1, low), high + 1)
+    edges = sorted({edge for side in (past, future) if side for edge in (side.start, side.stop)})
+    for start, stop in pairwise(edges):
+        for first in range(start, stop, STEPS):
+            last = min(first + STEPS, stop) - 1
+            yield (
+                range(last, first - 1, -1),
+                slice(-last - low, -first - low + 1) if first in past else None,
+                slice(first - low, last - low + 1) if first in future else None,
+            )
+
+
+def _waves(steps: range, frequencies: Tensor, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """sin and cos of step·ω [steps, frequencies], rounded once, and the steps."""
+    step = torch.arange(steps.start, steps.stop, steps.step, device=like.device, dtype=torch.float64)
+    angle = step[:, None] * frequencies.double()
+    return angle.sin().to(like.dtype), angle.cos().to(like.dtype), step
+
+
+def with_columns(call: C, terms: list[RelativeKeys]) -> C:
+    """Sines of a difference by angle addition, at any positions.
+
+    The query, turned by its own angle, meets the key's sines and cosines; both become further columns of q and k.
+    """
+    q, k, v = call.q.float(), call.k.float(), call.v.float()
+    q_columns, k_columns = [q], [k]
+    for term in terms:
+        rows = term.rows
+        assert isinstance(rows, Sinusoids)
+        query = q if term.query is None else term.query.float()
+        if term.query_bias is not None:
+            query = query + term.query_bias.float()[:, None]
+        rates = rows.frequencies.double()
+        at, to = (side.axis(rows.axis).double() for side in (call.q_coordinates, call.k_coordinates))
+        q_columns.append(Turned.apply(query, rows.weight.float(), rates, at))
+        angle = (to[..., None] * rates)[:, None]
+        code = torch.cat([angle.sin(), angle.cos()], dim=-1).float()
+        k_columns.append(code.expand(*k.shape[:3], -1))
+    return call._with(
+        q=torch.cat(q_columns, dim=-1),
+        k=torch.cat(k_columns, dim=-1),
+        v=v,
+        terms=tuple(_with_own(term, q, k) for term in call.terms),
+    )
+
+
+def _with_own(term: Any, q: Tensor, k: Tensor) -> Any:
+    """A relative term that reads q or k itself goes on reading it without the further columns."""
+    if isinstance(term, RelativeKeys) and term.query is None:
+        return term._with(query=q)
+    return term._with(key=k) if isinstance(term, RelativeQueries) and term.key is None else term
+
+
+class Turned(torch.autograd.Function):
+    """The query as it meets [sin(pⱼω), cos(pⱼω)]: [batch, heads, n, 2·frequencies]"""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, weight: Tensor, rates: Tensor, at: Tensor) -> Tensor:
+        ctx.save_for_backward(query, weight, rates, at)
+        return _turned(query, weight, rates, at)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        *saved, at = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[:3]
+        query, weight, rates = (x.detach().requires_grad_(want) for x, want in zip(saved, wanted, strict=True))
+        with torch.enable_grad():
+            # a query that sees nothing has no gradient, and must not give one where it is not a number
+            seeing = query.masked_fill((gradient == 0).all(-1, keepdim=True), 0)
+            turned = _turned(seeing, weight, rates, at)
+        found = iter(torch.autograd.grad(turned, [x for x in (query, weight, rates) if x.requires_grad], gradient))
+        return *(next(found) if want else None for want in wanted), None
+
+
+def _turned(query: Tensor, weight: Tensor, rates: Tensor, at: Tensor) -> Tensor:
+    angle = (at[..., None] * rates)[:, None]
+    sin, cos = angle.sin().to(query.dtype), angle.cos().to(query.dtype)
+    into_sin, into_cos = (query @ weight).chunk(2, dim=-1)
+    return torch.cat([into_cos * sin - into_sin * cos, into_sin * sin + into_cos * cos], dim=-1)

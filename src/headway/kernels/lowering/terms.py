@@ -1,0 +1,23 @@
+"""Several temperatures as one, several sinks as one."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import torch
+
+from ...terms import Sink, Temperature
+
+
+def one_temperature(terms: tuple[Any, ...]) -> tuple[Any, ...]:
+    factors = [term.factor.float() for term in terms if isinstance(term, Temperature)]
+    rest = [term for term in terms if not isinstance(term, Temperature)]
+    return Temperature(reduce(torch.mul, factors)), *rest
+
+
+def one_sink(terms: tuple[Any, ...]) -> tuple[Any, ...]:
+    # the gradient of a logit for all queries is a sum over them: in float64, for its parts may cancel
+    logits = [term.by_query.double() for term in terms if isinstance(term, Sink)]
+    rest = [term for term in terms if not isinstance(term, Sink)]
+    return *rest, Sink(torch.stack(torch.broadcast_tensors(*logits)).logsumexp(0).float())
