@@ -66,13 +66,20 @@ def _gaps_in_queries(n: int, m: int) -> tuple[Coordinates, Coordinates]:
     return _gaps(n, m)[0], Coordinates.span(m)
 
 
+def _shuffled(n: int, m: int) -> tuple[Coordinates, Coordinates]:
+    """Rows with padding, whose slots are in no order."""
+    k = Coordinates.padded([m, m - 5], m, side="left").rows(0, m)._with(ordered=False)
+    k = k._with(index=k.index.flip(1))
+    return k.rows(m - n, m), k
+
+
 def _packed(n: int, m: int) -> tuple[Coordinates, Coordinates]:
     k = Coordinates.packed([m // 3, m - m // 3])
     return k.rows(m - n, m), k
 
 
 PLACES = {place.__name__[1:]: place for place in (
-    _span, _far, _unknown, _unknown_keys, _padded, _padded_queries, _gaps, _gaps_in_queries, _packed,
+    _span, _far, _unknown, _unknown_keys, _padded, _padded_queries, _gaps, _gaps_in_queries, _shuffled, _packed,
 )}  # fmt: skip
 
 
@@ -109,6 +116,20 @@ class Between(M.Mask):
         return self.bounds
 
 
+def examples(n: int, m: int) -> dict[str, M.Mask | None]:
+    """Every kind of mask with an interval, and those that testing has."""
+    return {
+        **mask_examples(BATCH, n, m),
+        "padding by coordinates": M.Padding(),
+        "keep first": M.KeepFirst(2),
+        "by row": M.Prefix(torch.tensor([1, 6], dtype=torch.int32)),
+        "chunks": M.Chunked(3, previous=1),
+        "documents in order": M.Documents(torch.arange(m) // 3),
+        "documents by row": M.Documents(torch.stack([torch.arange(m) // 3, torch.arange(m) // 4 - 1])),
+        "documents that come again": M.Documents(torch.arange(m) % 3),
+    }
+
+
 def draw_bound(r: random.Random) -> M.Bound:
     """Any bound, beyond the keys too."""
     return r.choice([
@@ -121,17 +142,17 @@ def draw_bound(r: random.Random) -> M.Bound:
 
 def draw(r: random.Random, depth: int) -> M.Mask:
     if not depth or r.random() < 0.2:
-        examples = [mask for mask in mask_examples(BATCH, N, KEYS).values() if mask is not None]
-        return Between((draw_bound(r), draw_bound(r))) if r.random() < 0.6 else r.choice(examples)
+        given = [mask for mask in examples(N, KEYS).values() if mask is not None]
+        return Between((draw_bound(r), draw_bound(r))) if r.random() < 0.6 else r.choice(given)
     a, b = draw(r, depth - 1), draw(r, depth - 1)
     return a & b if r.random() < 0.5 else a | b
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", mask_examples(BATCH, N, KEYS))
+@pytest.mark.parametrize("name", examples(N, KEYS))
 def test_a_lowered_mask_allows_what_the_mask_allows(name: str, place: str) -> None:
     for n, m in ((N, KEYS), (KEYS, KEYS), (1, KEYS)):
-        mask = mask_examples(BATCH, n, m)[name]
+        mask = examples(n, m)[name]
         q, k = PLACES[place](n, m)
         assert torch.equal(lowered(*lower_mask(mask, q, k), n, m, q, k), dense(mask, n, m, q, k))
         if n == m and mask is not None:
