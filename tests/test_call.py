@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import headway as hw
 from headway import terms as T
 from headway.call import make_call, seeded
 from headway.coordinates import Coordinates
-from headway.kernels import KERNELS, Problem
+from headway.kernels import KERNELS, Call, Problem
 from headway.positions import ALiBi, Compose, RoPE, XPos
 from headway.positions._rotary import Rotary
 
@@ -149,3 +150,8 @@ def test_a_copy_checks_nothing_and_knows_every_field() -> None:
     assert call._with(scale=2.0).q is call.q
     with pytest.raises(TypeError, match="Call has no field colour"):
         call._with(colour=1)
+
+
+def test_a_call_has_every_field() -> None:
+    call = make_call(*qkv())
+    assert vars(call).keys() == {field.name for field in dataclasses.fields(Call)}

@@ -98,9 +98,10 @@ def make_call(
     if len(added) > 1 and all(any(isinstance(term, kind) for term in added) for kind in (Normalizer, Sink)):
         raise HeadwayError("terms hold a Normalizer, which replaces the softmax that a sink takes part in: drop one")
     seed = None if dropout_seed is None else _seed(dropout_seed, q)
-    return Call(
-        q, k, v, q_at, k_at, added, mask, scale, dropout, seed,
-        aligned=aligned, q_rotation=q_rotation, k_rotation=k_rotation,
+    return Call._made(
+        q=q, k=k, v=v, q_coordinates=q_at, k_coordinates=k_at, terms=added, mask=mask, scale=scale, dropout=dropout,
+        seed=seed, aligned=aligned, q_rotation=q_rotation, k_rotation=k_rotation,
+        wants_lse=False, partial=False, batch_offset=0, head_offset=0,
     )  # fmt: skip
 
 

@@ -40,12 +40,14 @@ def constant(make: Callable[..., Made], *arguments: Hashable, device: torch.devi
         return make(*arguments, device)
     key = (make, arguments, device)
     kept = _kept.made.get(key)
-    if kept is not None and writes(kept[1]) == kept[2]:
-        return cast(Made, kept[0])
+    if kept is not None:
+        made_before, guards, version = kept
+        if (guards[0]._version if len(guards) == 1 else writes(guards)) == version:
+            return cast(Made, made_before)
     with torch.inference_mode(False):  # what is made in it could not be saved for a backward pass later
         made = make(*arguments, device)
     if isinstance(made, Tensor):
-        guards: tuple[Tensor, ...] = (made,)
+        guards = (made,)
     else:
         guards = made if isinstance(made, tuple) else (made.index,)  # type: ignore[attr-defined]
     if len(_kept.made) >= MOST:

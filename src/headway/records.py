@@ -28,6 +28,15 @@ class Record:
     def __hash__(self) -> int:
         return hash((type(self), *map(_hashable, vars(self).values())))
 
+    @classmethod
+    def _made(cls, **fields: Any) -> Self:
+        """A record of all its fields, by name. No constructor is called: whoever calls this has checked them."""
+        if torch.compiler.is_compiling():
+            return cls(**fields)
+        made = object.__new__(cls)
+        vars(made).update(fields)
+        return made
+
     def _with(self, **changes: Any) -> Self:
         """A copy in which some fields have other values. No constructor is called, so that nothing is checked again."""
         if torch.compiler.is_compiling():

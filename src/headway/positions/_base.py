@@ -121,6 +121,7 @@ class PositionEncoding(nn.Module):
     _acts: ClassVar[frozenset[str]] = frozenset()
     _rotates: ClassVar[bool] = False
     _has_tables: ClassVar[bool] = False
+    _places: ClassVar[bool] = False
     learning_rate_multiplier: ClassVar[float] = 1.0
     """For the encoding's own parameters, where its paper gives one."""
 
@@ -202,10 +203,15 @@ class PositionEncoding(nn.Module):
     def place(self, coordinates: Coordinates) -> Coordinates:
         """The coordinates located and with their tables. What this encoding has placed is not located again.
 
+        An encoding that neither locates nor has tables leaves them as they are.
+
         Coordinates that another one has placed are placed anew, from where they were before. Raises HeadwayError where
         that is not known, for positions on other axes, and where ``locate`` or ``tables`` break what they promise.
         """
         placing = coordinates.placing
+        if placing is None and not self._places:
+            self.need_axes(coordinates)
+            return coordinates
         if placing is not None and placing.by is self and placing.fresh:
             made = not self._has_tables or coordinates.tables is not None or coordinates.learned is not None
             if made and coordinates.position is placing.located:
@@ -281,6 +287,9 @@ class PositionEncoding(nn.Module):
         super().__init_subclass__(**arguments)
         cls.watched = cls.__module__.partition(".")[0] != __name__.partition(".")[0]
         cls._has_tables = cls.tables is not PositionEncoding.tables
+        cls._places = any(
+            getattr(cls, name) is not getattr(PositionEncoding, name) for name in ("locate", "tables", "learned_tables")
+        )
         # of another ``prepare`` a rotation would be another encoding's
         prepares = [owner(cls, name) for name in HOOKS["prepare"]]
         rotates = (owner(cls, "rotation"), owner(cls, "split"))
