@@ -38,6 +38,21 @@ def test_a_rotation_is_data_and_q_and_k_are_as_they_came() -> None:
             torch.testing.assert_close(rotated.q, RoPE(8).prepare(q, Coordinates.span(6)), msg=name)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_kernel_turns_q_and_k(kernel: str) -> None:
+    q, k, v = (x.requires_grad_() for x in qkv())
+    call = make_call(q, k, v, encoding=RoPE(8))
+    if reasons := KERNELS[kernel].why_not(Problem.of(call)):
+        pytest.skip("; ".join(reasons))
+    at = Coordinates.span(6)
+    results = []
+    for sides, encoding in (((q, k), RoPE(8)), ([RoPE(8).prepare(x, at) for x in (q, k)], None)):
+        out = hw.attention(*sides, v, encoding=encoding, kernel=kernel)
+        results.append([out, *torch.autograd.grad(out.square().sum(), (q, k, v))])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 def test_both_sides_may_be_turned_in_their_own_way() -> None:
     q, k, v = qkv()
     call = make_call(q, k, v, encoding=XPos(8), mask=hw.masks.Causal())

@@ -97,6 +97,21 @@ def test_a_part_is_that_part_of_the_whole(name: str, axis: str) -> None:
         torch.testing.assert_close(a, part_of(b, axis, start, stop), rtol=1e-10, atol=1e-10)
 
 
+@torch.no_grad()
+def test_the_rotations_of_grouped_heads_are_cut_as_the_heads_are() -> None:
+    """Angles by head, of which the keys have fewer."""
+    encoding = hw.encoding("mixed-rope", num_heads=4, num_kv_heads=2, head_dim=8)
+    q, k, v = (torch.randn(1, heads, 6, 8) for heads in (4, 2, 2))
+    at = torch.randint(0, 9, (6, 2))[None]
+    call = make_call(q, k, v, encoding=encoding, q_positions=at, k_positions=at)
+    assert call.k_rotation is not None
+    assert call.k_rotation.cos.shape[1] == 2
+    whole, _ = KERNELS["reference"].run(call)
+    for start in (0, 2):
+        part, _ = KERNELS["reference"].run(cut(call, "heads", start, start + 2))
+        torch.testing.assert_close(part, whole[:, start : start + 2])
+
+
 # ---------------------------------------------------------------- terms and masks, one by one
 
 CUT = [
