@@ -266,6 +266,16 @@ def test_documents_by_ids_by_lengths_and_by_coordinates_agree() -> None:
         M.Documents().allowed(*spans(2, 5))
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32])
+def test_documents_by_ids_of_any_whole_dtype(dtype: torch.dtype, kernel: str) -> None:
+    q, k = (torch.randn(1, 2, 4, 4, dtype=widest(kernel)) for _ in range(2))
+    for ids in (torch.tensor([0, 0, 1, 1]), torch.tensor([1, 0, 1, 0])):
+        found = hw.attention(q, k, k, mask=M.Documents(ids.to(dtype)), kernel=kernel)
+        dense = M.Boolean(ids[:, None] == ids)
+        torch.testing.assert_close(found, hw.attention(q, k, k, mask=dense, kernel=kernel))
+
+
 def test_padding_by_coordinates_knows_padding_from_positions() -> None:
     """Only rows that were padded hold padding; positions and documents of any length do not."""
     real = torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]], dtype=torch.bool)
@@ -425,9 +435,16 @@ def test_bad_masks(make: Callable[[], object], message: str) -> None:
         ),
         (M.Boolean(torch.ones(3, 1, 1, 4, dtype=torch.bool)), r"mask has shape \(3, 1, 1, 4\)"),
         (M.Padding([1, 2, 3]), r"Padding has lengths of shape \(3,\): give one for each row, \[2\]"),
+        (M.Padding([1.5, 2]), r"Padding has lengths of torch\.float32: give whole numbers"),
+        (M.Prefix(torch.tensor([1.5, 2])), r"Prefix has length of torch\.float32: give whole numbers"),
         (M.Prefix(torch.ones(2, 1, dtype=torch.long)), r"Prefix has length of shape \(2, 1\)"),
         (M.Documents(torch.zeros(3, dtype=torch.long)), r"Documents has ids of shape \(3,\): .*\[4\] or \[2, 4\]"),
         (M.Documents(torch.zeros(3, 4, dtype=torch.long)), r"Documents has ids of shape \(3, 4\)"),
+        (M.Documents(torch.tensor([0, 0.5, 0, 0.5])), r"Documents has ids of torch\.float32: give whole numbers"),
+        (
+            M.Documents(torch.zeros(4, dtype=torch.long), torch.zeros(1, 3)),
+            r"Documents has query_ids of torch\.float32: give whole numbers",
+        ),
     ],
 )
 def test_masks_that_do_not_fit(mask: M.Mask, message: str, joined: bool) -> None:

@@ -275,6 +275,9 @@ class Documents(Mask):
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
         if self.ids is None:
             return
+        for name, ids in (("ids", self.ids), ("query_ids", self.query_ids)):
+            if ids is not None:
+                _need_whole("Documents", name, ids)
         shape = tuple(self.ids.shape)
         if len(shape) not in (1, 2) or shape[-1] != m or (len(shape) == 2 and shape[0] not in (1, batch)):
             raise HeadwayError(f"Documents has ids of shape {shape}: give one for each key, [{m}] or [{batch}, {m}]")
@@ -300,7 +303,7 @@ class Documents(Mask):
         return self._with_query_ids(n).cut("keys", start, stop)
 
     def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
-        own, ids = self._ids(q, k)
+        own, ids = (x.long() for x in self._ids(q, k))
         # whether documents lie one after another is in the ids; a device with streams would have to wait for the answer
         if not ids.is_cpu or not bool((ids[:, 1:] >= ids[:, :-1]).all()):
             return None
@@ -375,6 +378,12 @@ def _real_stop(k: Coordinates) -> Tensor | None:
 def _by_row(mask: str, name: str, values: Tensor, batch: int) -> None:
     if tuple(values.shape) not in ((batch,), (1,)):
         raise HeadwayError(f"{mask} has {name} of shape {tuple(values.shape)}: give one for each row, [{batch}]")
+    _need_whole(mask, name, values)
+
+
+def _need_whole(mask: str, name: str, values: Tensor) -> None:
+    if values.is_floating_point() or values.is_complex():
+        raise HeadwayError(f"{mask} has {name} of {values.dtype}: give whole numbers")
 
 
 @dataclass(frozen=True, eq=False)
