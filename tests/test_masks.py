@@ -294,6 +294,11 @@ def test_padding_by_coordinates_knows_padding_from_positions() -> None:
         assert by_lowering(M.Padding(), 5, 5, where, where).all()
 
 
+def test_padding_of_no_rows() -> None:
+    q = torch.randn(0, 2, 3, 4)
+    assert hw.attention(q, q, q, mask=M.Padding([])).shape == q.shape
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padded_rows_give_what_they_give_alone(side: str, kernel: str) -> None:

@@ -332,7 +332,7 @@ class Padding(Mask):
         if self.side not in ("left", "right"):
             raise HeadwayError(f"side is {self.side!r}: give 'left' or 'right'")
         if isinstance(self.lengths, (list, tuple)):
-            object.__setattr__(self, "lengths", torch.tensor(self.lengths))
+            object.__setattr__(self, "lengths", torch.tensor(self.lengths, dtype=None if self.lengths else torch.long))
 
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
         if isinstance(self.lengths, Tensor):
