@@ -304,6 +304,16 @@ def test_consecutive_is_a_fact_of_the_positions_it_was_made_with() -> None:
     assert pickle.loads(pickle.dumps(span)).consecutive
 
 
+def test_documents_in_order_is_a_fact_of_the_documents_it_was_made_with() -> None:
+    packed = Coordinates.packed([2, 4])
+    assert packed.document is not None
+    assert packed.documents_in_order
+    assert packed.rows(1, 5).documents_in_order
+    assert not dataclasses.replace(packed, document=packed.document.flip(1)).documents_in_order
+    assert not packed.append(Coordinates.packed([3])).documents_in_order
+    assert not Coordinates.span(6).documents_in_order
+
+
 PLACES, ORDER = torch.zeros(2, 5, 1), torch.arange(5)[None]
 
 
@@ -318,6 +328,7 @@ PLACES, ORDER = torch.zeros(2, 5, 1), torch.arange(5)[None]
         ({"index": torch.arange(4)[None]}, r"index of shape \(1, 4\) but position holds 2 rows of 5"),
         ({"index": ORDER.expand(3, 5)}, r"index of shape \(3, 5\) but position holds 2 rows of 5: give \[2, 5\]"),
         ({"document": ORDER[0]}, r"document of shape \(5,\)"),
+        ({"document": ORDER.float()}, "document of torch.float32: give whole numbers"),
         ({"length": torch.tensor([5, 5])}, r"length of shape \(2,\) .*: give \[2, 5\] or \[2, 1\]"),
         ({"length": 5.0}, "length 5.0: give an int, or a tensor"),
     ],

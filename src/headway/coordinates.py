@@ -59,6 +59,7 @@ class Coordinates(Record):
         prepared  whether the keys at these coordinates come prepared, from a cache
         learned   what the encoding that placed them computed with its parameters, for one forward pass alone
         spanned   the positions that are known, without looking, to rise by one from ``start`` on; see ``consecutive``
+        rising    the documents that are known, without looking, to lie one after another; see ``documents_in_order``
     """
 
     position: Tensor
@@ -72,6 +73,7 @@ class Coordinates(Record):
     prepared: bool = False
     learned: Any = None
     spanned: Tensor | None = None
+    rising: Tensor | None = None
 
     def __post_init__(self) -> None:
         position, index = self.position, self.index
@@ -88,6 +90,8 @@ class Coordinates(Record):
         _need_rows("index", index, rows, n)
         if self.document is not None:
             _need_rows("document", self.document, rows, n)
+            if self.document.is_floating_point():
+                raise HeadwayError(f"Coordinates has document of {self.document.dtype}: give whole numbers")
         if isinstance(self.length, Tensor):
             if not torch.jit.is_tracing():  # where every size is a tensor, until attention refuses the tracer
                 _need_rows("length", self.length, rows, n, one=True)
@@ -103,6 +107,11 @@ class Coordinates(Record):
         A fact of one tensor: whoever puts other positions in its place loses it without having to know of it.
         """
         return self.spanned is not None and self.spanned is self.position and self.start is not None
+
+    @property
+    def documents_in_order(self) -> bool:
+        """Whether documents are known to lie one after another; a fact of one tensor, as ``consecutive`` is."""
+        return self.rising is not None and self.rising is self.document
 
     @property
     def placed(self) -> bool:
@@ -184,7 +193,8 @@ class Coordinates(Record):
         start = torch.repeat_interleave(torch.cumsum(sizes, 0) - sizes, sizes)
         length = torch.repeat_interleave(sizes, sizes)
         position = (index - start)[None, :, None]
-        return Coordinates(position, index[None], document[None], length[None], ordered=True, start=0)
+        document = document[None]
+        return Coordinates(position, index[None], document, length[None], ordered=True, start=0, rising=document)
 
     @staticmethod
     def padded(
@@ -323,14 +333,16 @@ class Coordinates(Record):
         """The coordinates of the tokens start … stop − 1."""
         at = self._current()
         length, position = at.length, at.position[:, start:stop]
+        document = None if at.document is None else at.document[:, start:stop]
         if isinstance(length, Tensor) and length.shape[-1] > 1:
             length = length[:, start:stop]
         return at._with(
             position=position,
             index=at.index[:, start:stop],
-            document=None if at.document is None else at.document[:, start:stop],
+            document=document,
             length=length,
             start=None if at.start is None else at.start + start,
+            rising=document if at.documents_in_order else None,
             spanned=position if at.consecutive else None,
             tables=None,
             learned=None,

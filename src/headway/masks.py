@@ -304,8 +304,9 @@ class Documents(Mask):
 
     def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
         own, ids = (x.long() for x in self._ids(q, k))
-        # whether documents lie one after another is in the ids; a device with streams would have to wait for the answer
-        if not ids.is_cpu or not bool((ids[:, 1:] >= ids[:, :-1]).all()):
+        # else whether documents lie one after another is in the ids; a device with streams would wait for the answer
+        known = self.ids is None and k.documents_in_order
+        if not known and not (ids.is_cpu and bool((ids[:, 1:] >= ids[:, :-1]).all())):
             return None
         rows = max(own.shape[0], ids.shape[0])
         ids, own = (x.expand(rows, -1).contiguous() for x in (ids, own))

@@ -416,3 +416,19 @@ def test_distances_in_sight(mask: M.Mask | None, positions: Tensor, reach: tuple
     where = Coordinates.of(positions, 6)
     intervals, _ = lower_mask(mask, where, where)
     assert sinusoids.distances(intervals, where, where, 0) == reach
+
+
+def test_documents_that_coordinates_state_to_be_in_order_are_not_read() -> None:
+    """On a device whose values cannot be read they are intervals all the same."""
+    real = Coordinates.packed([2, 4])
+    document, position, index = (x.to("meta") for x in (real.document, real.position, real.index))  # type: ignore[union-attr]
+    packed = real._with(document=document, position=position, index=index, rising=document)
+    intervals, rest = lower_mask(M.Documents(), packed, packed)
+    assert len(intervals) == 1
+    assert rest is None
+    unknown = packed._with(rising=None)
+    assert lower_mask(M.Documents(), unknown, unknown)[1] is not None
+    for at in (real, real._with(rising=None)):
+        ((start, stop),), _ = lower_mask(M.Documents(), at, at)
+        assert start.tolist() == [[0, 0, 2, 2, 2, 2]]  # type: ignore[union-attr]
+        assert stop.tolist() == [[2, 2, 6, 6, 6, 6]]  # type: ignore[union-attr]
