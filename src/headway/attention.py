@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from torch import Tensor
 from typing_extensions import Unpack
 
-from .call import Arguments, make_call, seeded
+from .call import Arguments, make_call, restored, seeded
 from .coordinates import Coordinates
 from .errors import HeadwayError
 from .kernels import KERNELS, Call, Problem, choose, kernel_for
@@ -51,7 +51,7 @@ def attention(
     Shapes: q [batch, heads, n, head_dim]; k [batch, kv_heads, m, head_dim] and v [batch, kv_heads, m, v_dim], where
     kv_heads divides heads; the result is [batch, heads, n, v_dim] in q's dtype (float64, 32, 16 or bfloat16).
 
-    encoding      prepares q and k and adds its terms to the scores
+    encoding      prepares q, k and v, adds its terms to the scores, and restores the output of prepared values
     terms         further terms, for which q and k count as prepared already
     mask          a mask of ``headway.masks``, or a boolean tensor that is True where one may look
     scale         s; else the encoding's own, else head_dim^−½
@@ -132,7 +132,7 @@ def attention_weights(
     Raises HeadwayError above 2²⁸ weights.
     """
     call = _dense_call(q, k, v, kernel, arguments)
-    return spec.weights(call).to(q.dtype)
+    return spec.weights(spec.computed(call)).to(q.dtype)
 
 
 class AttentionSteps(NamedTuple):
@@ -159,7 +159,8 @@ def attention_steps(
     Raises HeadwayError above 2²⁸ weights.
     """
     call = _dense_call(q, k, v, kernel, arguments)
-    return AttentionSteps(*(step.to(q.dtype) for step in spec.steps(call)))
+    *steps, out = spec.steps(spec.computed(call))
+    return AttentionSteps(*(step.to(q.dtype) for step in (*steps, restored(call, out))))
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **argument
 
 def _dense_call(q: Tensor, k: Tensor, v: Tensor, kernel: str, arguments: Arguments) -> Call:
     _check_kernel(kernel)
-    call = spec.computed(make_call(q, k, v, **arguments))
+    call = make_call(q, k, v, **arguments)
     count = call.q.shape[0] * call.q.shape[1] * call.q.shape[2] * call.k.shape[2]
     if count > WEIGHTS_LIMIT:
         raise HeadwayError(
@@ -218,4 +219,5 @@ def _check_kernel(name: str) -> None:
 
 
 def _run(call: Call, name: str) -> tuple[Tensor, Tensor | None]:
-    return kernel_for(KERNELS, call, name).run(seeded(call))
+    out, lse = kernel_for(KERNELS, call, name).run(seeded(call))
+    return restored(call, out), lse

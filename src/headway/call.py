@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from operator import index
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from .kernels._base import autocasts
 from .kernels._problem import tensors_in
 from .masks import Boolean, Mask, looks_ahead
 from .positions import PositionEncoding
+from .positions._base import IN_ATTENTION
 from .terms import Normalizer, RelativeKeys, RelativeQueries, Rotation, Sink, Sizes, SoftCap, Term
 from .terms import check as check_terms
 from .tracing import refuse_tracers
@@ -65,21 +67,21 @@ def make_call(
 ) -> Call:
     """What a kernel computes, made of the arguments of ``attention``, which describes them.
 
-    In this order: what was given is checked; tokens are placed by the encoding, which then changes q and k and adds its
-    terms. Nothing is computed of the scores. Raises HeadwayError for every argument that does not fit.
+    In this order: what was given is checked; tokens are placed by the encoding, which then changes q, k and v and adds
+    its terms. Nothing is computed of the scores. ``restored`` makes the output of what a kernel computes of the call.
+    Raises HeadwayError for every argument that does not fit.
     """
     refuse_tracers(q)
     _check_tensors(q, k, v, prepared=isinstance(k_positions, Coordinates) and k_positions.prepared)
     _check_options(q, scale, dropout, sink)
-    if encoding is not None:
-        _check_encoding(encoding, q)
+    acts = frozenset() if encoding is None else _checked_acts(encoding, q)
     mask = _mask(mask, q, k)
     added = _added_terms(terms, sink, soft_cap, q, k, v)
     if encoding is None and not terms and (isinstance(q_positions, Tensor) or isinstance(k_positions, Tensor)):
         raise HeadwayError("positions are given but neither an encoding nor terms read them: give encoding=…")
     q, k, v = _autocast(q, k, v)
     q_at, k_at = _coordinates(q, k, encoding, q_positions, k_positions)
-    aligned = _aligned(q_at, k_at)
+    aligned, restore = _aligned(q_at, k_at), None
     if scale is None:
         head_dim = index(q.shape[3])  # a plain number, where the compiler takes every size for a symbol
         scale = float(head_dim) ** -0.5 if encoding is None else encoding.default_scale(head_dim)
@@ -93,6 +95,9 @@ def make_call(
         known = q_positions is not None or k_positions is not None
         q_at, k_at = _placed(encoding, q_at, k_at, drawn_as_one=aligned and not known)
         q, k, q_at, k_at, own, q_rotation, k_rotation = _encoded(encoding, q, k, q_at, k_at, q_input, k_input)
+        if "values" in acts:
+            v = v if k_at.prepared else _transformed(encoding, "prepare_value", v, k_at)
+            restore = partial(_transformed, encoding, "restore_output", coordinates=q_at)
         check_terms(own, _sizes(q, k, v))
         added = own + added
     if len(added) > 1 and all(any(isinstance(term, kind) for term in added) for kind in (Normalizer, Sink)):
@@ -101,8 +106,13 @@ def make_call(
     return Call._made(
         q=q, k=k, v=v, q_coordinates=q_at, k_coordinates=k_at, terms=added, mask=mask, scale=scale, dropout=dropout,
         seed=seed, aligned=aligned, q_rotation=q_rotation, k_rotation=k_rotation,
-        wants_lse=False, partial=False, batch_offset=0, head_offset=0,
+        wants_lse=False, partial=False, batch_offset=0, head_offset=0, restore=restore,
     )  # fmt: skip
+
+
+def restored(call: Call, out: Tensor) -> Tensor:
+    """The output of attention from what a kernel computed of the call, or what the merge of its parts gave."""
+    return out if call.restore is None else call.restore(out)
 
 
 def seeded(call: Call) -> Call:
@@ -112,15 +122,16 @@ def seeded(call: Call) -> Call:
     return call._with(seed=torch.randint(0, 1 << 62, (1,), device=call.q.device))
 
 
-def prepared_keys(
-    encoding: PositionEncoding, k: Tensor, at: Coordinates, kernel: str = "auto"
-) -> tuple[Tensor, Coordinates]:
-    """Keys as a cache holds them, prepared by the encoding, and their coordinates, placed."""
+def prepared_keys_and_values(
+    encoding: PositionEncoding, k: Tensor, v: Tensor, at: Coordinates, kernel: str = "auto"
+) -> tuple[Tensor, Tensor, Coordinates]:
+    """Keys and values as a cache holds them, prepared by the encoding, and their coordinates, placed."""
     at = encoding.for_one_forward(at)
     k, rotation = encoding.split("key", k, at)
     if rotation is not None:
         k = KERNELS["cpu" if kernel == "auto" else kernel].rotate(k, rotation)
-    return k, at
+    v = _transformed(encoding, "prepare_value", v, at) if "values" in encoding.acts else v
+    return k, v, at
 
 
 # ---------------------------------------------------------------- checks
@@ -176,14 +187,14 @@ def _check_options(q: Tensor, scale: float | None, dropout: float, sink: Tensor 
         )
 
 
-def _check_encoding(encoding: PositionEncoding, q: Tensor) -> None:
-    """An encoding that acts within attention."""
+def _checked_acts(encoding: PositionEncoding, q: Tensor) -> frozenset[str]:
+    """The hooks of an encoding, which acts within attention."""
     if not isinstance(encoding, PositionEncoding):
         raise HeadwayError(
             f"encoding is {encoding!r}: give an object, such as headway.encoding('rope', head_dim={q.shape[3]})"
         )
     acts = encoding.acts
-    if "embed" in acts and not acts & {"prepare", "terms"}:
+    if "embed" in acts and not acts & IN_ATTENTION:
         name = type(encoding).__name__
         raise HeadwayError(
             f"{name} acts on embeddings and does nothing in attention: call {name}.embed(x) once at the model's input "
@@ -195,6 +206,7 @@ def _check_encoding(encoding: PositionEncoding, q: Tensor) -> None:
             f"{name} changes where tokens are and nothing here reads it: compose it with an encoding that does, such "
             f"as headway.positions.Compose({name}(…), RoPE({q.shape[3]}))"
         )
+    return acts
 
 
 def _check_scale(scale: float) -> None:
@@ -429,15 +441,37 @@ def _split(encoding: PositionEncoding, side: str, x: Tensor, at: Coordinates) ->
     return x, rotation
 
 
+def _transformed(encoding: PositionEncoding, hook: str, x: Tensor, coordinates: Coordinates) -> Tensor:
+    """Values through ``prepare_value``, or an output through ``restore_output``."""
+    given = [x, *_read_by_hooks(coordinates)] if encoding.watched else []
+    before = writes(given) if given else 0
+    found: Tensor = getattr(encoding, hook)(x, coordinates)
+    if found.shape != x.shape or found.dtype != x.dtype:
+        raise HeadwayError(
+            f"{encoding.known_as} makes {found.dtype} of shape {tuple(found.shape)} in {hook} of {x.dtype} of shape "
+            f"{tuple(x.shape)}: return the shape and dtype that are given"
+        )
+    if given and writes(given) != before:
+        raise HeadwayError(
+            f"{encoding.known_as} writes in {hook} into what it is given (values or output, coordinates, tables), "
+            "which now holds other numbers: write into a clone there"
+        )
+    return found
+
+
 def _given(
     q: Tensor, k: Tensor, q_input: Tensor | None, k_input: Tensor | None, q_at: Coordinates, k_at: Coordinates
 ) -> list[Tensor]:
     """What the hooks of an encoding are given, and may not write into."""
-    found: list[Any] = [q, k, q_at.position, q_at.index, *tensors_in(q_at.tables)]
+    found: list[Tensor] = [q, k, *_read_by_hooks(q_at)]
     if k_at is not q_at:
-        found += (k_at.position, k_at.index, *tensors_in(k_at.tables))
+        found += _read_by_hooks(k_at)
     found += [x for x in (q_input, k_input if k_input is not q_input else None) if x is not None]
     return found
+
+
+def _read_by_hooks(at: Coordinates) -> list[Tensor]:
+    return [at.position, at.index, *tensors_in(at.tables)]
 
 
 def _unprepared(term: Term, q: Tensor | None, k: Tensor | None, cached: bool) -> Term:

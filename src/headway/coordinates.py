@@ -56,7 +56,7 @@ class Coordinates(Record):
         ordered   a static fact: along the slots, index rises by one; masks then become intervals of slots
         start     a static fact: the index of the first slot in every row, where that is known without looking
         placing   by which encoding they were placed, and from where; None before ``PositionEncoding.place``
-        prepared  whether the keys at these coordinates come prepared, from a cache
+        prepared  whether the keys and values at these coordinates come prepared, from a cache
         learned   what the encoding that placed them computed with its parameters, for one forward pass alone
         spanned   the positions that are known, without looking, to rise by one from ``start`` on; see ``consecutive``
         rising    the documents that are known, without looking, to lie one after another; see ``documents_in_order``

@@ -38,7 +38,7 @@ def test_what_runs_against_what() -> None:
         return set(sides(Case(n=16, head_dim=8, **changes)).runs)
 
     assert names() == {OURS, SDPA}
-    assert names(encoding="rope") == {OURS, PLAIN, SDPA}
+    assert names(encoding="rope") == names(encoding="rotary-values") == {OURS, PLAIN, SDPA}
     assert names(encoding="t5") == {OURS, PLAIN, SDPA, DENSE}
     assert names(encoding="t5", direction="backward") == {OURS, PLAIN, SDPA, DENSE_GRADIENT}
     assert names(encoding="kerple", direction="backward") == {OURS, PLAIN, SDPA, DENSE_GRADIENT}

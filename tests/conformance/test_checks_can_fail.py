@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from headway.coordinates import Coordinates
 from headway.kernels import KERNELS, Call, ReferenceKernel
 from headway.kernels import reference as spec
-from headway.positions import T5, ALiBi, NoPE, PositionEncoding, RoPE, Sinusoidal
+from headway.positions import T5, ALiBi, NoPE, PositionEncoding, RoPE, RotaryValues, Sinusoidal
 from headway.terms import DistanceBias, Linear, ScoreMap, Sink, Term, TokenBias
 from headway.testing import ENCODING_CHECKS, check_encoding
 from headway.testing import kernels as kernel_checks
@@ -221,6 +221,47 @@ BROKEN_ENCODINGS: dict[str, PositionEncoding] = {
     "compiles_as_one_graph": LooksAtValues(8),
     "measures_its_properties": ThreeDemands(),
 }
+
+
+class LeavesTheOutputTurned(RotaryValues):
+    """Turns the output back by another place than the query's."""
+
+    def restore_output(self, out: Tensor, coordinates: Coordinates) -> Tensor:
+        return super().restore_output(
+            out, self.place(replace(coordinates.as_given(), position=coordinates.position + 1))
+        )
+
+
+class RoundsItsPlaces(RotaryValues):
+    """Reads positions in the dtype of the values."""
+
+    def prepare_value(self, v: Tensor, coordinates: Coordinates) -> Tensor:
+        given = coordinates.as_given()
+        return super().prepare_value(v, self.place(replace(given, position=given.position.to(v.dtype).double())))
+
+
+class TurnsValuesBySlot(RotaryValues):
+    """Turns values by the square of the slot in this call and not by the position."""
+
+    def prepare_value(self, v: Tensor, coordinates: Coordinates) -> Tensor:
+        return super().prepare_value(v, self.place(Coordinates.of(torch.arange(v.shape[2]) ** 2, v.shape[2])))
+
+
+class WritesIntoTheOutput(RotaryValues):
+    """Turns the output back in its own memory, where no version counter sees it."""
+
+    def restore_output(self, out: Tensor, coordinates: Coordinates) -> Tensor:
+        out.data.copy_(super().restore_output(out.detach(), coordinates))
+        return out
+
+
+BROKEN_VALUES: dict[str, PositionEncoding] = {
+    "matches_its_formula": LeavesTheOutputTurned(8),
+    "keeps_the_promise_in_every_dtype": RoundsItsPlaces(8),
+    "decoding_equals_a_full_pass": TurnsValuesBySlot(8),
+    "padded_equals_unpadded": TurnsValuesBySlot(8),
+    "writes_into_nothing_it_is_given": WritesIntoTheOutput(8),
+}
 BY_PATCH = {"trains_with_dropout", "says_where_it_acts"}
 
 
@@ -241,6 +282,12 @@ def test_compile_check_fails_where_lengths_have_graphs_of_their_own(broken: type
     with pytest.raises((AssertionError, torch._dynamo.exc.TorchDynamoException)) as raised:
         ENCODING_CHECKS["compiles_as_one_graph"](broken(8))
     assert re.search("graphs over 4 lengths|not all values of .* are valid", str(raised.value))
+
+
+@pytest.mark.parametrize("check", BROKEN_VALUES)
+def test_check_fails_on_broken_values(check: str) -> None:
+    with pytest.raises(AssertionError):
+        ENCODING_CHECKS[check](BROKEN_VALUES[check])
 
 
 def test_check_encoding_names_the_check() -> None:

@@ -25,13 +25,14 @@ from headway.positions import (
     RandomizedPositions,
     RoPE,
 )
+from headway.positions._base import IN_ATTENTION
 from headway.testing.inputs import Sizes, on_axes, randomized
 
 EXAMPLES = [
     pytest.param(example, id=f"{name}-{number}")
     for name, kind in ENCODINGS.items()
     for number, example in enumerate(kind.examples())
-    if example.acts & {"prepare", "terms"}
+    if example.acts & IN_ATTENTION
 ]
 N = 5
 

@@ -367,8 +367,9 @@ def test_the_added_encoding_learns_under_its_own_name() -> None:
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in added.values())
 
 
-def test_dropped_weights_cannot_tell_what_is_added_to_values() -> None:
-    layer = swap_attention(a_layer(dropout=0.5), "shaw")
+@pytest.mark.parametrize("name", ["shaw", "rotary-values"])
+def test_dropped_weights_cannot_tell_what_changes_values(name: str) -> None:
+    layer = swap_attention(a_layer(dropout=0.5), name)
     x = torch.randn(L, BATCH, WIDTH)
     with pytest.raises(hw.HeadwayError, match="need_weights=False in training"):
         layer(x, x, x)

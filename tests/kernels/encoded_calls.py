@@ -10,9 +10,10 @@ from torch import Tensor
 from headway.coordinates import Coordinates
 from headway.masks import Causal
 from headway.positions import ENCODINGS
+from headway.positions._base import IN_ATTENTION as HOOKS
 from headway.testing.inputs import Layer, on_axes, randomized
 
-IN_ATTENTION = [name for name, kind in ENCODINGS.items() if kind.examples()[0].acts & {"prepare", "terms"}]
+IN_ATTENTION = [name for name, kind in ENCODINGS.items() if kind.examples()[0].acts & HOOKS]
 """The encodings that do something in attention."""
 
 

@@ -17,7 +17,7 @@ from headway.terms import RelativeQueries, Term, TokenBias
 
 M = TypeVar("M", bound=nn.Module)
 
-ENCODINGS = ["none", "rope", "t5", "alibi", "shaw"]
+ENCODINGS = ["none", "rope", "t5", "alibi", "shaw", "rotary-values", "rope + rotary-values + t5"]
 
 
 def encoding_of(name: str, **sizes: int) -> PositionEncoding:
@@ -297,6 +297,60 @@ def test_keys_that_depend_on_the_length_are_cached_as_projected() -> None:
             step = layer(x[:, n - 1 : n], mask=masks.Causal(), cache=cache)
             torch.testing.assert_close(step, layer(x[:, :n], mask=masks.Causal())[:, -1:])
     torch.testing.assert_close(cache.keys, layer._heads(layer.k_proj(x)))
+
+
+@pytest.mark.parametrize("name", ["rotary-values", "rope + rotary-values"])
+def test_a_cache_holds_values_as_prepared(name: str) -> None:
+    encoding = encoding_of(name)
+    layer, x, cache = MultiHeadAttention(32, 4, encoding=encoding).eval(), torch.randn(2, 5, 32), KeyValueCache()
+    with torch.no_grad():
+        for part in x.split([3, 1, 1], dim=1):
+            layer(part, mask=masks.Causal(), cache=cache)
+        at = encoding.place(Coordinates.span(5))
+        torch.testing.assert_close(cache.keys, encoding.prepare_key(layer._heads(layer.k_proj(x)), at))
+        values = layer._heads(layer.v_proj(x))
+        torch.testing.assert_close(cache.values, encoding.prepare_value(values, at))
+        assert not torch.allclose(cache.values, values)
+    assert cache.prepared_by is encoding
+
+
+class ValuesEndAtOne(PositionEncoding):
+    """Values are multiplied by 1 + p/length, and the output divided by it."""
+
+    cache_prepared = False
+
+    @staticmethod
+    def _factor(at: Coordinates) -> Tensor:
+        assert at.length is not None
+        return (1 + at.axis() / at.length)[:, None, :, None]
+
+    def prepare_value(self, v: Tensor, coordinates: Coordinates) -> Tensor:
+        return v * self._factor(coordinates)
+
+    def restore_output(self, out: Tensor, coordinates: Coordinates) -> Tensor:
+        return out / self._factor(coordinates)
+
+
+def test_values_that_depend_on_the_length_are_cached_as_projected() -> None:
+    layer = MultiHeadAttention(32, 4, encoding=ValuesEndAtOne()).eval()
+    x, cache = torch.randn(2, 6, 32), KeyValueCache()
+    with torch.no_grad():
+        for n in range(1, 7):
+            step = layer(x[:, n - 1 : n], mask=masks.Causal(), cache=cache)
+            torch.testing.assert_close(step, layer(x[:, :n], mask=masks.Causal())[:, -1:])
+    torch.testing.assert_close(cache.values, layer._heads(layer.v_proj(x)))
+    assert cache.prepared_by is None
+
+
+def test_cross_attention_prepares_the_values_of_a_context_in_each_call() -> None:
+    layer = MultiHeadAttention(32, 4, encoding=encoding_of("rope + rotary-values")).eval()
+    x, context, cache = torch.randn(2, 3, 32), torch.randn(2, 6, 32), KeyValueCache()
+    at = torch.arange(3) + 2
+    with torch.no_grad():
+        expected = layer(x, context, positions=at)
+        for _ in range(2):
+            torch.testing.assert_close(layer(x, context, positions=at, cache=cache), expected)
+    torch.testing.assert_close(cache.values, layer._heads(layer.v_proj(context)))
 
 
 def test_relative_queries_refuse_prepared_keys() -> None:

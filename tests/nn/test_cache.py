@@ -15,6 +15,7 @@ from headway.masks import Causal, Chunked, Dilated, KeepFirst, Mask, Padding, Pr
 from headway.nn import Block, KeyValueCache, MultiHeadAttention, SegmentMemory, StackCache
 from headway.nn.cache import Held, Slots, _Tokens, continued, reads_others, undone_on_error
 from headway.positions import ENCODINGS, PositionEncoding
+from headway.positions._base import IN_ATTENTION
 
 
 def filled(lengths: list[int]) -> tuple[KeyValueCache, torch.Tensor, torch.Tensor]:
@@ -328,7 +329,7 @@ def test_every_encoding_decodes_the_same_behind_a_window(name: str) -> None:
     """Those that read other tokens than the two hold all, those that need not let go."""
     masks = [Window(4), Window(3) | KeepFirst(2)]
     for encoding in ENCODINGS[name].examples():
-        if not encoding.acts & {"prepare", "terms"}:
+        if not encoding.acts & IN_ATTENTION:
             continue  # it only embeds
         heads, head_dim = encoding.held("num_heads") or 4, encoding.held("head_dim") or 8
         with torch.no_grad():
@@ -464,7 +465,7 @@ WAYS: dict[str, Callable[[MultiHeadAttention, Tensor, KeyValueCache], object]] =
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_layer_that_raises_leaves_its_cache_as_it_was(name: str) -> None:
     encoding = ENCODINGS[name].examples()[0]
-    if not encoding.acts & {"prepare", "terms"}:
+    if not encoding.acts & IN_ATTENTION:
         return  # it only embeds
     heads, head_dim = encoding.held("num_heads") or 4, encoding.held("head_dim") or 8
     width, axes = encoding.held("embed_dim") or heads * head_dim, encoding.axes or 1

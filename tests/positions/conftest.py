@@ -48,6 +48,7 @@ def score_gap() -> Gap:
         pairs = Pairs.of(encoding, q, k, at, at, x[None], x[None])
         scores, added = pairs.scores(), sum(pairs.values(), torch.zeros(1, 1, 1, 1))
         added = added.expand(heads, n, n, head_dim)
+        seen = pairs.transformed(v) + added
         scale, largest = encoding.default_scale(head_dim), 0.0
         for h in range(heads):
             for i in range(n):
@@ -55,7 +56,7 @@ def score_gap() -> Gap:
                     pair = Pair(h, i, j, q, k, x, at, scale)
                     score, value = encoding.oracle(pair), encoding.oracle_value(pair, v)
                     largest = max(largest, abs(score - scores[h, i, j].item()))
-                    largest = max(largest, (value - v[h, j] - added[h, i, j]).abs().max().item())
+                    largest = max(largest, (value - seen[h, i, j]).abs().max().item())
         return largest
 
     return gap

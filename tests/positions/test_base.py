@@ -33,6 +33,7 @@ def outputs(encoding: PositionEncoding, x: Tensor, q: Tensor, k: Tensor, at: Coo
     """Everything an encoding gives, as a flat list of tensors."""
     placed, _ = encoding.relocate(encoding.place(at), encoding.place(at), x, x)
     found = [encoding.embed(x, placed), encoding.prepare_query(q, placed), encoding.prepare_key(k, placed)]
+    found += [encoding.prepare_value(k, placed), encoding.restore_output(q, placed)]
     found.append(q * encoding.default_scale(q.shape[-1]))
     for term in encoding.terms(placed, placed, x, x):
         found += tensors_of(term)
@@ -73,7 +74,7 @@ def test_hooks_agree_with_the_oracle(
 
 
 def test_it_acts_through_what_it_overrides(example: PositionEncoding) -> None:
-    hooks = {"locate", "embed", "prepare", "terms"}
+    hooks = {"locate", "embed", "prepare", "terms", "values"}
     assert example.acts <= hooks
     assert example.acts or type(example).__name__ == "NoPE"
 
@@ -94,8 +95,9 @@ def test_angles_and_slopes_survive_half(fixed: PositionEncoding) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_what_goes_in_comes_out_in_its_dtype_and_shape(example: PositionEncoding, dtype: torch.dtype) -> None:
     x, q, k = inputs(example, 5, dtype=dtype)
-    given = outputs(example, x, q, k, span(example, 5))[:3]
-    assert [(t.dtype, t.shape[:-1]) for t in given] == [(t.dtype, t.shape[:-1]) for t in (x, q, k)]
+    given = outputs(example, x, q, k, span(example, 5))[:5]
+    assert [(t.dtype, t.shape[:-1]) for t in given] == [(t.dtype, t.shape[:-1]) for t in (x, q, k, k, q)]
+    assert [t.shape for t in given[3:]] == [k.shape, q.shape]
 
 
 def test_autocast_changes_nothing(example: PositionEncoding) -> None:
@@ -168,7 +170,8 @@ def test_rows_and_joined_coordinates_are_placed_again(example: PositionEncoding)
     x, q, k = inputs(example, 8)
     whole = example.place(span(example, 8, length=8))
     half = example.place(whole.rows(4, 8))
-    for a, b in zip((q, k), (example.prepare_query, example.prepare_key), strict=True):
+    hooks = (example.prepare_query, example.prepare_key, example.prepare_value, example.restore_output)
+    for a, b in zip((q, k, k, q), hooks, strict=True):
         assert torch.equal(b(a, whole)[:, :, 4:], b(a[:, :, 4:], half))
     assert torch.equal(whole.position[:, 4:], half.position)
     assert torch.equal(example.embed(x, whole)[:, 4:], example.embed(x[:, 4:], half))

@@ -19,6 +19,7 @@ from ..errors import HeadwayError
 from ..kernels import Call
 from ..kernels.reference import distance_bias
 from ..masks import Causal, Documents, Mask, Padding, Window
+from ..positions._base import IN_ATTENTION
 from ..terms import DistanceBias, Linear, Log
 from .cases import BATCH, DTYPES, HEADS, WINDOW, Case
 
@@ -94,7 +95,7 @@ def encoded(case: Case) -> tuple[dict[str, Any], list[Tensor]]:
         max_length=case.n,
         bidirectional=case.mask == "none",
     )
-    if not built.acts & {"locate", "prepare", "terms"} or "embed" in built.acts:
+    if not built.acts & {"locate", *IN_ATTENTION} or "embed" in built.acts:
         raise HeadwayError(f"encoding {case.encoding!r} does nothing in attention: there is nothing to measure")
     return {"encoding": built}, [parameter for parameter in built.parameters() if parameter.requires_grad]
 

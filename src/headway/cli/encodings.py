@@ -27,6 +27,7 @@ PLACES = {
     "embed": "embeddings",
     "prepare": "q and k",
     "terms": "scores",
+    "values": "v and output",
 }
 
 
@@ -157,10 +158,11 @@ def _kernels(encoding: PositionEncoding) -> str:
     from ..attention import explain
     from ..coordinates import Coordinates
     from ..masks import Causal
+    from ..positions._base import IN_ATTENTION
 
     if encoding.acts == {"locate"}:
         return "those of what reads it"
-    if "embed" in encoding.acts and not encoding.acts & {"prepare", "terms"}:
+    if "embed" in encoding.acts and not encoding.acts & IN_ATTENTION:
         return "all"
     n, heads, head_dim = 4, SIZES["num_heads"], SIZES["head_dim"]
     q, k, v = (torch.zeros(1, heads, n, head_dim, requires_grad=True) for _ in range(3))

@@ -16,6 +16,7 @@ from ..errors import HeadwayError
 from ..masks import And, Boolean, Causal, Mask
 from ..positions import PositionEncoding, encoding_name
 from ..positions import encoding as encoding_of
+from ..positions._base import IN_ATTENTION
 from ..terms import DenseBias, Sink, Term, TokenBias
 from ..tracing import refuse_script, refuse_tracers
 
@@ -145,9 +146,11 @@ class HeadwayAttention(nn.MultiheadAttention):
         if self.add_zero_attn:
             weights = torch.cat([weights, 1 - weights.sum(-1, keepdim=True)], dim=-1)
         if arguments["dropout"]:
-            if "RelativeValues" in explain(q, k, v, **arguments).terms:
+            own = self.encoding
+            changes = own is not None and "values" in own.acts
+            if changes or "RelativeValues" in explain(q, k, v, **arguments).terms:
                 raise HeadwayError(
-                    f"{type(self.encoding).__name__} adds to the values, so that dropped weights alone do not give the "
+                    f"{type(own).__name__} changes the values, so that dropped weights alone do not give the "
                     "output: give need_weights=False in training, or a layer without dropout"
                 )
             weights = F.dropout(weights, arguments["dropout"])
@@ -313,7 +316,7 @@ def _encoding_for(name: str, module: nn.MultiheadAttention, choice: Choice | Non
     sizes = {"embed_dim": module.embed_dim, "num_heads": module.num_heads, "head_dim": module.head_dim}
     own = encoding_of(spec, **sizes)  # type: ignore[arg-type]
     acts, kind = own.acts, type(own).__name__
-    if acts and not acts & {"prepare", "terms"}:
+    if acts and not acts & IN_ATTENTION:
         composed = f"compose it, as in '{encoding_name(own)} + rope'"
         remedy = "call its embed on the model's input" if "embed" in acts else composed
         raise HeadwayError(f"{kind} does nothing in an attention layer by itself: {remedy}")

@@ -135,6 +135,7 @@ def attend_in_parts(parts: Sequence[Call], kernel: str = "auto") -> tuple[Tensor
     """Attention over the keys of all parts together, and its log-sum-exp.
 
     parts: calls of the same queries with disjoint keys, as ``cut`` makes them; the sinks of the first are the whole's.
+    The output is a kernel's; ``headway.call.restored`` of the whole call makes attention's of it.
     Gradients reach every tensor of every part, once: they cannot be differentiated again.
     Raises HeadwayError for no parts, and where no native kernel takes one of them.
     """

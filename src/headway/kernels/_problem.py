@@ -17,7 +17,7 @@ from ..terms import Part, Rotation, Term
 
 @dataclass(frozen=True, eq=False)
 class Call(Record):
-    """Everything a kernel needs; q and k are prepared, all arguments checked.
+    """Everything a kernel needs; q, k and v are prepared, all arguments checked.
 
     q [batch, heads, n, head_dim]; k [batch, kv_heads, m, head_dim]; v [batch, kv_heads, m, v's head_dim]
     """
@@ -44,6 +44,8 @@ class Call(Record):
     batch_offset: int = 0
     head_offset: int = 0
     """Where row 0 of the batch and head 0 stand in the call of which this is a part: dropout counts from there."""
+    restore: Callable[[Tensor], Tensor] | None = None
+    """What makes the output of what the kernel computes, once parts are merged; no kernel reads it."""
 
     def rotated(self, rotate: Callable[[Tensor, Rotation], Tensor]) -> Call:
         """The call with its rotations done by ``rotate``."""
@@ -57,7 +59,8 @@ class Call(Record):
 def without_tables(call: Call) -> Call:
     """The call with coordinates that hold no more than kernels read."""
     q_at, k_at = (_bare(side) for side in (call.q_coordinates, call.k_coordinates))
-    return call._with(q_coordinates=q_at._with(start=None), k_coordinates=k_at)  # Padding reads the start of the keys
+    q_at = q_at._with(start=None)  # Padding reads the start of the keys
+    return call._with(q_coordinates=q_at, k_coordinates=k_at, restore=None)
 
 
 def _bare(side: Coordinates) -> Coordinates:

@@ -23,7 +23,7 @@ from ..nn.block import Block
 from ..nn.cache import SegmentMemory, StackCache, continued, joined, need_places, undone_on_error
 from ..nn.embedding import Embedding, Head
 from ..nn.norm import make_norm
-from ..positions._base import PositionEncoding
+from ..positions._base import IN_ATTENTION, PositionEncoding
 from .config import TransformerConfig
 
 Encodings = PositionEncoding | Sequence[PositionEncoding | None] | None
@@ -34,7 +34,6 @@ Masks = Sequence[Mask | None] | None
 
 M = TypeVar("M", bound=nn.Module)
 
-LAYER_HOOKS = frozenset({"prepare", "terms"})
 RESIDUAL = ("out_proj", "down_proj")
 
 
@@ -275,7 +274,7 @@ class _Seat:
             self._keys = [(tokens, self.tokens)]
         self._embed = encoding if "embed" in acts else None
         # What only embeds has done its work at the bottom.
-        self.encoding = encoding if acts & LAYER_HOOKS else None
+        self.encoding = encoding if acts & IN_ATTENTION else None
 
     def keys(self, everything: Coordinates) -> Coordinates:
         """Where keys are for the encoding: computed once for layers that hold the same."""

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import attention
-from ..call import prepared_keys
+from ..call import prepared_keys_and_values
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
 from ..masks import Mask
-from ..positions._base import PositionEncoding
+from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..tracing import refuse_script, refuse_tracers
 from .cache import KeyValueCache, continued, joined, need_places, undone_on_error
 from .norm import make_norm
@@ -24,8 +24,8 @@ PROJECTIONS = "qkvo"
 
 
 def caches_prepared(encoding: PositionEncoding | None) -> bool:
-    """Whether a cache holds this encoding's keys as prepared: changed once, and never again."""
-    return encoding is not None and encoding.cache_prepared and "prepare" in encoding.acts
+    """Whether a cache holds this encoding's keys and values as prepared: changed once, and never again."""
+    return encoding is not None and encoding.cache_prepared and bool(encoding.acts & {"prepare", "values"})
 
 
 def key_coordinates(encoding: PositionEncoding | None, keys: Coordinates) -> Coordinates:
@@ -286,7 +286,7 @@ class MultiHeadAttention(nn.Module):
         inputs = x if encoding is not None and encoding.reads_input else None
         if encoding is not None and caches_prepared(encoding):
             first = everything is new
-            k, new = prepared_keys(encoding, k, new, self.kernel)
+            k, v, new = prepared_keys_and_values(encoding, k, v, new, self.kernel)
             everything = replace(new if first else key_coordinates(encoding, everything), prepared=True)
         keys, values = cache.append(k, v, inputs=inputs)
         return self.attend(
@@ -333,7 +333,7 @@ def _check_encoding(encoding: PositionEncoding) -> None:
         raise HeadwayError(
             f"encoding is a {type(encoding).__name__}: give one such as headway.encoding('rope', head_dim=64)"
         )
-    if "embed" in encoding.acts and not encoding.acts & {"prepare", "terms"}:
+    if "embed" in encoding.acts and not encoding.acts & IN_ATTENTION:
         raise HeadwayError(
             f"{type(encoding).__name__} only embeds, which an attention layer cannot do: call its .embed on "
             "the model's input, or hand it to a stack of headway.models"

@@ -301,7 +301,7 @@ class KeyValueCache(_Cache):
         self.coordinates: Coordinates | None = None
         """Where the keys are; None where the stack keeps that for all of its layers."""
         self.prepared_by: PositionEncoding | None = None
-        """The encoding whose ``prepare_key`` the keys have been through; None for keys as projected."""
+        """The encoding that has prepared keys and values; None for keys and values as projected."""
         self._coordinates_before: Coordinates | None = None
 
     def __len__(self) -> int:
@@ -315,7 +315,7 @@ class KeyValueCache(_Cache):
         return other
 
     def need_prepared_by(self, encoding: PositionEncoding | None) -> None:
-        """Raises unless the keys held, and those to come, have been through the same ``prepare_key``."""
+        """Raises unless the keys held, and those to come, are prepared by the same encoding."""
         if len(self) and self.prepared_by is not encoding:
             held, asked = (
                 "as projected" if each is None else f"prepared by a {type(each).__name__}"

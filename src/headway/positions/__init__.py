@@ -72,6 +72,7 @@ from .repo import RePo as RePo
 from .repo_rope import RePoRoPE as RePoRoPE
 from .rerope import ReRoPE as ReRoPE
 from .rope import RoPE as RoPE
+from .rotary_values import RotaryValues as RotaryValues
 from .sandwich import Sandwich as Sandwich
 from .selective_rope import SelectiveRoPE as SelectiveRoPE
 from .seqpe import SeqPE as SeqPE
@@ -135,6 +136,8 @@ ENCODINGS: dict[str, type[PositionEncoding]] = {
     "circulant-string": CirculantSTRING,
     "rerope": ReRoPE,
     "grape-m": GRAPEM,
+    # … and of values
+    "rotary-values": RotaryValues,
     # … which reach further
     "position-interpolation": PositionInterpolation,
     "dynamic-interpolation": DynamicInterpolation,
@@ -233,6 +236,7 @@ __all__ = [
     "CirculantSTRING",
     "ReRoPE",
     "GRAPEM",
+    "RotaryValues",
     "PositionInterpolation",
     "DynamicInterpolation",
     "NTKAware",

@@ -1,4 +1,4 @@
-"""What an encoding is: four optional hooks, what it says of itself, an oracle, and the four demands measured."""
+"""What an encoding is: five optional hooks, what it says of itself, an oracle, and the four demands measured."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ HOOKS = {
     "embed": ("embed",),
     "prepare": ("prepare", "prepare_query", "prepare_key"),
     "terms": ("terms",),
+    "values": ("prepare_value", "restore_output"),
 }
+IN_ATTENTION = frozenset({"prepare", "terms", "values"})
+"""The hooks that change what attention gives for the tokens where they are."""
 
 KINDS = {
     "encoding": "tells tokens apart by where they are",
@@ -88,6 +91,7 @@ class PositionEncoding(nn.Module):
     embed(x)               adds to the token embeddings, once, at the model's input
     prepare(q or k)        a transform of each query and each key
     terms(…)               what the scores gain
+    prepare_value(v)       a transform of each value, whose inverse ``restore_output`` applies to the output
 
     A subclass overrides the hooks it acts through and writes its paper's formula, literally, in an ``oracle``. No hook
     writes into the tensors that it is given.
@@ -113,7 +117,8 @@ class PositionEncoding(nn.Module):
     causal_only: bool = False
     """Whether it is defined only where no query looks at later keys."""
     cache_prepared: bool = True
-    """Whether a key may be cached after ``prepare``: not where that depends on the total length or on later tokens."""
+    """Whether keys and values may be cached as prepared: not where that depends on the total length or on later
+    tokens."""
     reads_input: bool = False
     """Whether ``relocate`` or ``terms`` read q_input and k_input."""
     watched: bool = False
@@ -184,6 +189,33 @@ class PositionEncoding(nn.Module):
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """What the scores gain; q_input and k_input are the layer's inputs, for those that read content."""
         return ()
+
+    def prepare_value(self, v: Tensor, coordinates: Coordinates) -> Tensor:
+        """The transform of values, v_j → T_j·v_j, in their dtype and shape.
+
+        With it out_i = T_i⁻¹·Σ_j A_ij·(T_j·v_j + r_ij): a value is seen from where the query is. T_j is linear, and
+        ``restore_output`` applies its inverse; a class that overrides one of the two overrides the other.
+
+        Args:
+            v: values [batch, kv_heads, m, v_dim].
+            coordinates: where they are, placed.
+
+        Returns:
+            The values transformed, [batch, kv_heads, m, v_dim] in v's dtype.
+        """
+        return v
+
+    def restore_output(self, out: Tensor, coordinates: Coordinates) -> Tensor:
+        """The inverse of ``prepare_value`` on the output, out_i → T_i⁻¹·out_i, in its dtype and shape.
+
+        Args:
+            out: the weighted sums of transformed values, [batch, heads, n, v_dim].
+            coordinates: where the queries are, placed.
+
+        Returns:
+            The output, [batch, heads, n, v_dim] in out's dtype.
+        """
+        return out
 
     def default_scale(self, head_dim: int) -> float:
         """The factor s of the scores where the caller gives none."""
@@ -280,7 +312,7 @@ class PositionEncoding(nn.Module):
 
     @property
     def acts(self) -> frozenset[str]:
-        """The hooks this encoding acts through, of locate, embed, prepare, terms."""
+        """The hooks this encoding acts through, of locate, embed, prepare, terms, values."""
         return self._acts
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -294,7 +326,13 @@ class PositionEncoding(nn.Module):
         prepares = [owner(cls, name) for name in HOOKS["prepare"]]
         rotates = (owner(cls, "rotation"), owner(cls, "split"))
         cls._rotates = any(all(issubclass(one, other) for other in prepares) for one in rotates)
-        cls._acts = frozenset([hook for hook, name, idle in IDLE if getattr(cls, name) is not idle])
+        changed = [(hook, name) for hook, name, idle in IDLE if getattr(cls, name) is not idle]
+        cls._acts = frozenset([hook for hook, _ in changed])
+        values = [name for hook, name in changed if hook == "values"]
+        if len(values) == 1:
+            raise HeadwayError(
+                f"{cls.__name__} defines {values[0]} alone: define prepare_value and its inverse, restore_output"
+            )
 
     def coordinates_for(self, x: Tensor, coordinates: Coordinates | Tensor | None) -> Coordinates:
         """The placed coordinates of x [batch, n, …]: 0 … n − 1 where none are given."""

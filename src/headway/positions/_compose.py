@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..terms import Rotation
-from ._base import Input, Pair, PositionEncoding, Terms
+from ._base import IN_ATTENTION, Input, Pair, PositionEncoding, Terms
 from ._temperature import Scaling
 
 
@@ -23,6 +23,8 @@ class Compose(PositionEncoding):
                         embeddings  b.embed(a.embed(x)), which is x and both codes
                         queries     b.prepare(a.prepare(q)), and keys alike
                         terms       those of a, then those of b
+                        values      b.prepare_value(a.prepare_value(v))
+                        output      a.restore_output(b.restore_output(out))
 
     Every part reads the positions as all the ``locate`` together leave them. The scale is that of the part which has
     one of its own. Raises HeadwayError for no parts, a part that is no encoding or stands twice, and for two scales.
@@ -45,7 +47,7 @@ class Compose(PositionEncoding):
         self.watched = self.watched or any(part.watched for part in parts)
         self.causal_only = any(part.causal_only for part in parts)
         moving = [type(part).__name__ for part in parts if type(part).relocate is not PositionEncoding.relocate]
-        if moving and not self.acts & {"prepare", "terms"}:
+        if moving and not self.acts & IN_ATTENTION:
             raise HeadwayError(
                 f"{moving[0]} changes where tokens are within attention, and no part acts there: compose it with one "
                 "that does, such as RoPE"
@@ -141,6 +143,18 @@ class Compose(PositionEncoding):
             k = part.prepare_key(k, at)
         return k
 
+    def prepare_value(self, v: Tensor, coordinates: Coordinates) -> Tensor:
+        """v [batch, kv_heads, m, v_dim] through the transforms of all parts."""
+        for part, at in zip(self.each, self._placed(coordinates), strict=True):
+            v = part.prepare_value(v, at)
+        return v
+
+    def restore_output(self, out: Tensor, coordinates: Coordinates) -> Tensor:
+        """out [batch, heads, n, v_dim] through the inverse transforms of all parts, the last first."""
+        for part, at in reversed(list(zip(self.each, self._placed(coordinates), strict=True))):
+            out = part.restore_output(out, at)
+        return out
+
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """The terms of all parts."""
         sides = zip(self.each, self._placed(q_at), self._placed(k_at), strict=True)
@@ -177,6 +191,11 @@ class Compose(PositionEncoding):
         return plain + sum(part.oracle(self._seen_by(part, pair)) - plain for part in rest)
 
     def oracle_value(self, pair: Pair, v: Tensor) -> Tensor:
+        changing = [part for part in self.each if type(part).oracle_value is not PositionEncoding.oracle_value]
+        if len(changing) > 1 and "values" in self.acts:
+            raise HeadwayError(
+                "one part transforms values and another changes them: no pair's value is a sum of what each part gives"
+            )
         plain = super().oracle_value(pair, v)
         return reduce(torch.add, (part.oracle_value(self._seen_by(part, pair), v) - plain for part in self.each), plain)
 

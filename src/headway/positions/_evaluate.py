@@ -48,7 +48,7 @@ class Pairs:
     k_at: Coordinates
     terms: tuple[Term, ...]
     scale: float
-    causal_only: bool = False
+    encoding: PositionEncoding
 
     @staticmethod
     def of(
@@ -71,7 +71,7 @@ class Pairs:
             k_at,
             encoding.terms(q_at, k_at, q_input, k_input),
             encoding.default_scale(q.shape[-1]),
-            encoding.causal_only,
+            encoding,
         )
 
     def content(self) -> Tensor:
@@ -109,13 +109,19 @@ class Pairs:
         for term in self.terms:
             if isinstance(term, ScoreMap):
                 allowed = torch.ones_like(total, dtype=torch.bool)[None]
-                allowed = allowed.tril() if self.causal_only else allowed
+                allowed = allowed.tril() if self.encoding.causal_only else allowed
                 total = term.function(total[None], allowed, self.prepared_q[None], slots, *term.tensors)[0]
         return total
 
     def values(self) -> list[Tensor]:
         """What joins the value of each pair, by term: [heads or 1, n, m, head_dim]"""
         return [self._vectors(term.rows) for term in self.terms if isinstance(term, RelativeValues)]
+
+    def transformed(self, v: Tensor) -> Tensor:
+        """T_i⁻¹·T_j·v_j of every pair; v [heads, m, head_dim] gives [heads, n, m, head_dim]"""
+        prepared = self.encoding.prepare_value(v[None], self.k_at)[0]
+        each_key = prepared.transpose(0, 1)[:, :, None].expand(-1, -1, self.q.shape[1], -1)
+        return self.encoding.restore_output(each_key, self.q_at).permute(1, 2, 0, 3)
 
     def _vectors(self, rows: Rows, heads: int | None = None) -> Tensor:
         found = rows.table[:, rows.map.rows(self.q_at, self.k_at)[0]]

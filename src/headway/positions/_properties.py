@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
-from ._base import PositionEncoding
+from ._base import IN_ATTENTION, PositionEncoding
 from ._evaluate import Pairs
 
 YES, NO, NOT_ITS_JOB = "yes", "no", "not its job"
@@ -103,8 +103,8 @@ class _Probe:
         self.x = torch.randn(1, 1, self.encoding.held("embed_dim") or heads * head_dim, dtype=torch.float64)
 
     @property
-    def scores_change(self) -> bool:
-        return bool(self.encoding.acts & {"prepare", "terms"})
+    def acts_in_attention(self) -> bool:
+        return bool(self.encoding.acts & IN_ATTENTION)
 
     def span(self, n: int, start: int, length: int) -> Coordinates:
         """n tokens in a row, at the same position on every axis that the encoding reads."""
@@ -121,19 +121,27 @@ class _Probe:
         q, k = self.q.expand(-1, n, -1), self.k.expand(-1, m, -1)
         return Pairs.of(self.encoding, q, k, q_at, k_at, self.x.expand(1, n, -1), self.x.expand(1, m, -1))
 
+    def changes_of_values(self, pairs: Pairs) -> list[Tensor]:
+        """What the encoding changes in a value that is the same everywhere: [heads or 1, n, m, head_dim]"""
+        found = pairs.values()
+        if "values" in self.encoding.acts:
+            v = pairs.k  # any vector will do
+            found.append(pairs.transformed(v) - v[:, None])
+        return found
+
     def window(self, start: int, n: int, length: int) -> list[Tensor]:
         """What shows of each pair of n positions, by kind: [n, n, features]"""
         found = []
         if "embed" in self.encoding.acts:
             codes = self.codes(start, n, length)
             found.append((codes[:, None] - codes).norm(dim=-1, keepdim=True))
-        if self.scores_change:
+        if self.acts_in_attention:
             at = self.span(n, start, length)
             pairs = self.between(at, at)
             plain = pairs.scale * (self.q @ self.k.transpose(-1, -2))
             change = pairs.scores() - plain
             found.append((change.tril() if self.encoding.causal_only else change).movedim(0, -1))
-            found += [values.movedim(0, 2).flatten(2) for values in pairs.values()]
+            found += [values.movedim(0, 2).flatten(2) for values in self.changes_of_values(pairs)]
         return found or [torch.zeros(n, n, 1, dtype=torch.float64)]
 
     def sizes(self, far: int) -> dict[tuple[str, str], float]:
@@ -141,7 +149,7 @@ class _Probe:
         found: dict[tuple[str, str], float] = {}
         if "embed" in self.encoding.acts:
             found["value of a code", "position"] = float(self.codes(far, 1, far + 1).abs().max())
-        if not self.scores_change:
+        if not self.acts_in_attention:
             return found
         if self.encoding.reads_input:  # what content decides comes of every token in between
             if far > MOST_READ:
@@ -156,6 +164,9 @@ class _Probe:
             added = [pairs.scores() - pairs.content() for pairs in both]
             added += [values for pairs in both for values in pairs.values()]
             found["change of a score", "distance"] = max(float(part.abs().max()) for part in added)
+        if "values" in self.encoding.acts:
+            changed = [values for pairs in both for values in self.changes_of_values(pairs)]
+            found["change of a value", "distance"] = max(float(part.abs().max()) for part in changed)
         if "prepare" in self.encoding.acts:
             turned = [(p.prepared_q, self.q) for p in both] + [(p.prepared_k, self.k) for p in both]
             longer = max(float((after.norm(dim=-1) / before.norm(dim=-1)).max()) for after, before in turned)

@@ -14,6 +14,7 @@ from ._rotary import Rotary
 from .llama4_temperature import Llama4Temperature
 from .nope import NoPE
 from .rope import RoPE
+from .rotary_values import RotaryValues
 
 
 class Recipe(NamedTuple):
@@ -85,7 +86,11 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
 """By name; each is called with num_layers and head_dim, and what its docstring tells besides."""
 
 
-def drop_positions(model: nn.Module, kinds: tuple[type[PositionEncoding], ...] = (Rotary,)) -> int:
+ROTATIONS = (Rotary, RotaryValues)
+"""What turns queries, keys and values."""
+
+
+def drop_positions(model: nn.Module, kinds: tuple[type[PositionEncoding], ...] = ROTATIONS) -> int:
     """Puts NoPE in the place of every encoding of these kinds that the model holds, and tells how many places.
 
     DroPE: a causal model learns faster with rotary positions than without, and reaches further once they are gone.
@@ -95,7 +100,11 @@ def drop_positions(model: nn.Module, kinds: tuple[type[PositionEncoding], ...] =
     Cite: Gelberg et al. 2026 (gelberg2026extending).
     """
     children = [(holder, *child) for holder in model.modules() for child in holder.named_children()]
-    places = [(holder, name) for holder, name, held in children if isinstance(held, kinds)]
+    places = [
+        (holder, name)
+        for holder, name, held in children
+        if isinstance(held, kinds) and not isinstance(holder, RotaryValues)  # which is nothing without its rotation
+    ]
     if not places:
         said = ", ".join(kind.__name__ for kind in kinds)
         raise HeadwayError(f"the model holds no encoding of the kinds {said}: give the module that owns the encodings")

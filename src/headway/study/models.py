@@ -13,6 +13,7 @@ from ..errors import HeadwayError
 from ..masks import Causal
 from ..models import Decoder, RecurrentLM, TransformerConfig
 from ..positions import Learned, PositionEncoding, encoding
+from ..positions._base import IN_ATTENTION
 from .protocol import Protocol, derived_seed
 
 RECURRENT_LAYERS = 1
@@ -127,7 +128,7 @@ def interpolated(spec: str, sizes: Sizes) -> str | None:
 def kernel_used(spec: str | None, sizes: Sizes, batch: int, device: str) -> str:
     """The name of the attention kernel that trains this encoding."""
     positions = None if spec is None else build_encoding(spec, sizes, 0).to(device)
-    in_layer = positions if positions is not None and positions.acts & {"prepare", "terms"} else None
+    in_layer = positions if positions is not None and positions.acts & IN_ATTENTION else None
     shape = (batch, sizes.heads, sizes.max_length, sizes.width // sizes.heads)
     q, k, v = (torch.zeros(shape, device=device, requires_grad=True) for _ in range(3))
     x = torch.zeros(batch, sizes.max_length, sizes.width, device=device)

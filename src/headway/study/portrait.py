@@ -72,6 +72,8 @@ class _Sitter:
         found: list[Any] = []
         if acts & {"prepare", "terms"}:
             found += [self.by_distance, self.grid if self.axes == 2 else self.map_of_scores]
+        if "values" in acts:
+            found.append(self.values_by_distance)
         if "embed" in acts:
             found += [self.codes, self.map_of_codes]
         if acts & {"prepare"} and self.frequencies() is not None:
@@ -83,14 +85,19 @@ class _Sitter:
     def scores(self, at: Coordinates) -> Tensor:
         """[heads, n, n]; what no query may see is not a number."""
         n = at.index.shape[1]
+        found = self.pairs(at).scores().expand(self.heads, n, n)
+        if not self.encoding.causal_only:
+            return found
+        return found.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), math.nan)
+
+    def pairs(self, at: Coordinates) -> Pairs:
+        """The encoding between queries and keys that are all alike."""
+        n = at.index.shape[1]
         like = torch.ones(self.heads, n, self.head_dim, dtype=torch.float64)
         scale = self.encoding.default_scale(self.head_dim)
         like = like / math.sqrt(scale * self.head_dim)
         x = torch.randn(1, n, self.width, dtype=torch.float64)
-        found = Pairs.of(self.encoding, like, like, at, at, x, x).scores().expand(self.heads, n, n)
-        if not self.encoding.causal_only:
-            return found
-        return found.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), math.nan)
+        return Pairs.of(self.encoding, like, like, at, at, x, x)
 
     def along(self, n: int, axis: int | None = None) -> Coordinates:
         """n tokens on one axis, the others at 0, or on all of them alike."""
@@ -117,6 +124,20 @@ class _Sitter:
         axes.grid(axis="y", color=FAINT, linewidth=0.6)
         axes.set_axisbelow(True)
         _say(axes, "Score by distance, alike in content", "key position − query position")
+
+    def values_by_distance(self, axes: Axes) -> None:
+        reach = min(SHOWN, (self.limit - 1) // 2)
+        query = 2 * reach if self.encoding.causal_only else reach
+        at = self.along(2 * reach + 1)
+        v = torch.ones(self.heads, 2 * reach + 1, self.head_dim, dtype=torch.float64)
+        seen = self.pairs(at).transformed(v)[0, query].T
+        top = float(seen.abs().max())
+        image = axes.imshow(
+            seen.numpy(), cmap="RdBu", vmin=-top, vmax=top, aspect="auto", interpolation="nearest",
+            extent=(-query - 0.5, 2 * reach - query + 0.5, self.head_dim - 0.5, -0.5),
+        )  # fmt: skip
+        axes.figure.colorbar(image, ax=axes, shrink=0.85)
+        _say(axes, "A value of ones, by distance", "key position − query position", "dimension")
 
     def map_of_scores(self, axes: Axes) -> None:
         n = min(SHOWN, self.limit)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..attention import attention, explain
-from ..call import make_call
+from ..call import make_call, restored
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..kernels import KERNELS
@@ -90,7 +90,7 @@ def kernel_reasons(layer: Layer, *, mask: Mask | None = None, wants_gradient: bo
 
 
 def _step(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str, cached: bool) -> Tensor:
-    """The last token's output, from keys prepared as a cache holds them, or all prepared anew at this length."""
+    """The last token's output, of keys and values as a cache holds them, or all prepared anew at this length."""
     n, encoding = x.shape[1], layer.in_attention
     rows = [coordinates.rows(i, i + 1) for i in range(n)]
     if cached:
@@ -115,7 +115,7 @@ def _step(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str, cached
     return attention(
         q[:, :, -1:],
         torch.cat([encoding.prepare_key(k[:, :, i : i + 1], placed[i]) for i in range(n)], dim=2),
-        v,
+        torch.cat([encoding.prepare_value(v[:, :, i : i + 1], placed[i]) for i in range(n)], dim=2),
         encoding=encoding,
         mask=Causal(),
         q_positions=placed[-1],
@@ -257,6 +257,7 @@ def _gradients(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str | 
         call = KERNELS["reference"].rotated(make_call(q, k, v, **arguments))
         q, k, v = (part.to(x.dtype) for part in (call.q, call.k, call.v))
         out = spec.steps(replace(call, q=q, k=k, v=v, terms=spec.cast(call.terms, x.dtype)))[4]
+        out = restored(call, out.double()).to(x.dtype)
     else:
         q, k, v = leaves.values()
         out = attention(q, k, v, kernel=kernel, **arguments)
@@ -450,12 +451,19 @@ def tables_are_of_coordinates_alone(encoding: PositionEncoding) -> None:
 
 
 def writes_into_nothing_it_is_given(encoding: PositionEncoding) -> None:
-    """No hook writes into coordinates, their tables, queries, keys or inputs, by whatever means."""
+    """No hook writes into coordinates, their tables, queries, keys, values, outputs or inputs, by whatever means."""
     layer = _layer(encoding).requires_grad_(False)
     own, x, coordinates = layer.encoding, _x(layer, 2, 6), _span(layer, 6)
     coordinates = replace(coordinates, position=coordinates.position.clone(), index=coordinates.index.clone())
-    q, k, _ = (part.contiguous() for part in layer.project(x))
-    given = {"x": x, "q": q, "k": k, "the positions": coordinates.position, "the index": coordinates.index}
+    q, k, v = (part.contiguous() for part in layer.project(x))
+    given = {
+        "x": x,
+        "q": q,
+        "k": k,
+        "v or the output": v,
+        "the positions": coordinates.position,
+        "the index": coordinates.index,
+    }
 
     def unchanged(hook: str, result: Any) -> Any:
         for name, tensor in given.items():
@@ -470,6 +478,8 @@ def writes_into_nothing_it_is_given(encoding: PositionEncoding) -> None:
     q_at, k_at = unchanged("relocate", own.relocate(at, at, x, x))
     unchanged("prepare_query", own.prepare_query(q, q_at))
     unchanged("prepare_key", own.prepare_key(k, k_at))
+    unchanged("prepare_value", own.prepare_value(v, k_at))
+    unchanged("restore_output", own.restore_output(v, q_at))
     unchanged("terms", own.terms(q_at, k_at, x, x))
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..coordinates import Coordinates
 from ..masks import Causal
 from ..positions import PositionEncoding
+from ..positions._base import IN_ATTENTION
 from ..terms import (
     Classes,
     Clip,
@@ -98,7 +99,7 @@ class Layer(torch.nn.Module):
     def in_attention(self) -> PositionEncoding | None:
         """The encoding as attention takes it: None where it acts on embeddings alone."""
         acts = self.encoding.acts
-        return None if "embed" in acts and not acts & {"prepare", "terms"} else self.encoding
+        return None if "embed" in acts and not acts & IN_ATTENTION else self.encoding
 
     def forward(
         self, x: Tensor, coordinates: Coordinates, *, mask: object = None, kernel: str = "auto", dropout: float = 0.0
