@@ -44,7 +44,9 @@ class RoPE(Rotary):
     def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...] | None:
         """``waves``; those of a span are kept from call to call."""
         n, start = coordinates.index.shape[1], coordinates.start
-        if type(self) is not RoPE or not coordinates.consecutive or not FEW < n <= KEPT // self.pairs:
+        kept = type(self) is RoPE and coordinates.consecutive
+        # in this order: a compiler carries lengths as symbols
+        if not kept or torch.compiler.is_compiling() or not FEW < n <= KEPT // self.pairs:
             return super().tables(coordinates)
         return constant(_waves, n, start, self.pairs, self.head_dim, self.base, device=coordinates.position.device)
 
