@@ -147,9 +147,14 @@ def test_dropped_positions_are_dropped_from_values_too() -> None:
     assert isinstance(model[0]["too"].rotary, RoPE)  # type: ignore[index]
 
 
+class Doubled(RoPE):
+    def prepare(self, x: Tensor, coordinates: hw.Coordinates) -> Tensor:
+        return 2 * super().prepare(x, coordinates)
+
+
 @pytest.mark.parametrize(
     "rotary",
-    [NoPE(), XPos(8), SelectiveRoPE(16, 2), MixedRoPE(2, 8), GRAPEM(8), DINOv3RoPE(8, jitter=2.0), "rope"],
+    [NoPE(), XPos(8), SelectiveRoPE(16, 2), MixedRoPE(2, 8), GRAPEM(8), DINOv3RoPE(8, jitter=2.0), Doubled(8), "rope"],
     ids=lambda value: type(value).__name__,
 )
 def test_what_is_no_turn_by_positions_alone_is_refused(rotary: Any) -> None:
