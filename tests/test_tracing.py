@@ -357,7 +357,7 @@ WAYS: dict[str, tuple[Callable[..., Found], dict[str, Any]]] = {
     # a proxy that meets a condition is torch's own refusal; so is one in the code of torch's encoder
     "fx.symbolic_trace": (
         symbolic_trace,
-        refused(ALL, SYMBOLIC) | {"a turn": TraceError, "a packed norm": TraceError, "a swapped encoder": RuntimeError},
+        refused([*ALL, "a turn"], SYMBOLIC) | {"a packed norm": TraceError, "a swapped encoder": RuntimeError},
     ),
     "export": (export, {}),
     "compile": (compiled, {"a packed norm": Unsupported}),  # which has the message of PACKED in it

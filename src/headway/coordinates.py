@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .errors import HeadwayError
 from .records import Record
+from .tracing import refuse_tracers
 
 
 class Placing:
@@ -79,6 +80,7 @@ class Coordinates(Record):
         position, index = self.position, self.index
         for name, x, dimensions in (("position", position, "[batch, n, axes]"), ("index", index, "[batch, n]")):
             if not isinstance(x, Tensor):
+                refuse_tracers(x)
                 raise HeadwayError(f"Coordinates has {name} of type {type(x).__name__}: give a tensor {dimensions}")
             if x.ndim != dimensions.count(",") + 1:
                 raise HeadwayError(f"Coordinates has {name} of shape {tuple(x.shape)}: give {dimensions}")

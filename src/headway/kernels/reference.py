@@ -378,11 +378,14 @@ def backward(call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None) 
     for block in blocks(call):
         held = Results(*map(block.rows_of, results))
         d_rows = None if d_lse is None else block.rows_of(d_lse)
-        for target, gradient in block_gradients(block, held, block.rows_of(d_out), d_rows):
-            if not target.requires_grad:
-                continue
-            found = torch.autograd.grad(target, inputs, gradient, allow_unused=True, retain_graph=True)
-            sums = [b if a is None else a if b is None else a + b for a, b in zip(sums, found, strict=True)]
+        pairs = block_gradients(block, held, block.rows_of(d_out), d_rows)
+        reached = [(target, gradient) for target, gradient in pairs if target.requires_grad]
+        if not reached:
+            continue
+        targets, upstream = zip(*reached, strict=True)
+        found = torch.autograd.grad(targets, inputs, upstream, allow_unused=True)
+        sums = [b if a is None else a if b is None else a + b for a, b in zip(sums, found, strict=True)]
+        del found, pairs, reached, targets, upstream, block  # else a block would be held beside the next
     return [(x, gradient) for x, gradient in zip(inputs, sums, strict=True) if gradient is not None]
 
 
