@@ -129,7 +129,7 @@ def prepared_keys_and_values(
     at = encoding.for_one_forward(at)
     k, rotation = encoding.split("key", k, at)
     if rotation is not None:
-        k = KERNELS["cpu" if kernel == "auto" else kernel].rotate(k, rotation)
+        k = KERNELS.get(kernel, KERNELS["cpu"]).rotate(k, rotation)  # attention refuses a name that is not known
     v = _transformed(encoding, "prepare_value", v, at) if "values" in encoding.acts else v
     return k, v, at
 

@@ -48,8 +48,9 @@ def test_keys_in_three_parts_are_one_call(name: str, kernel: str) -> None:
         call = make_call(*qkv, **arguments)
         why = why_not_in_parts(call)
         assert why is not None
-        with pytest.raises(hw.HeadwayError, match="the keys cannot be cut into parts"):
-            cut(call, "keys", 0, 3)
+        for axis in ("batch", "heads", "queries", "keys"):  # a function is given the whole of each
+            with pytest.raises(hw.HeadwayError, match=f"the {axis} cannot be cut into parts"):
+                cut(call, axis, 0, 1)
         pytest.skip(why)
     call = make_call(*qkv, **arguments)
     if reasons := KERNELS[kernel].why_not(Problem.of(call)):
@@ -210,6 +211,11 @@ def test_what_cannot_be_cut_is_refused() -> None:
     call = make_call(*qkv)  # type: ignore[arg-type]
     with pytest.raises(hw.HeadwayError, match="heads 1 to 2 cut a group of 2 that share keys"):
         cut(call, "heads", 1, 2)
+    with pytest.raises(hw.HeadwayError, match="axis is 'tokens': give one of 'batch', 'heads', 'queries', 'keys'"):
+        cut(call, "tokens", 0, 1)
+    for start, stop in ((-1, 2), (0, 7), (3, 2)):
+        with pytest.raises(hw.HeadwayError, match=f"the part {start} to {stop} is none of 6 keys"):
+            cut(call, "keys", start, stop)
     with pytest.raises(hw.HeadwayError, match="parts is empty"):
         attend_in_parts([])
     with pytest.raises(hw.HeadwayError, match="kernel 'sdpa' cannot run a part"):

@@ -215,6 +215,16 @@ def test_the_function_that_attends_is_a_part() -> None:
     assert not seen[0].triu(1).any()
 
 
+def test_a_kernel_that_is_not_known_is_refused_with_a_cache_too() -> None:
+    layer, cache = (
+        MultiHeadAttention(16, 4, encoding=headway.encoding("rope", head_dim=4), kernel="gpu"),
+        KeyValueCache(),
+    )
+    with pytest.raises(HeadwayError, match="kernel is 'gpu': give 'auto' or one of"):
+        layer(torch.randn(2, 5, 16), cache=cache)
+    assert len(cache) == 0
+
+
 def test_an_encoding_of_its_own_is_registered_and_one_in_the_call_is_not() -> None:
     layer = MultiHeadAttention(32, 4, encoding=encoding_of("t5"))
     assert any(name.startswith("encoding.") for name in layer.state_dict())

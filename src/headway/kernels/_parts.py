@@ -22,6 +22,7 @@ from ..terms import DenseBias, Normalizer, Product, ScoreMap, Sink
 from . import _ops
 from ._autograd import NATIVE, through_lowering
 from ._base import without_autocast
+from ._choose import choose
 from ._native import NativeKernel
 from ._problem import Call, Problem, without_tables
 from ._results import Gradients, Results
@@ -31,7 +32,7 @@ WHOLE = (Product, ScoreMap, Normalizer)
 
 
 def why_not_in_parts(call: Call) -> str | None:
-    """Why the keys of a call cannot be cut into parts; None where they can."""
+    """Why a call cannot be cut into parts: its functions are given the whole of it. None where it can."""
     for term in call.terms:
         name = type(term).__name__
         if isinstance(term, WHOLE):
@@ -48,10 +49,16 @@ def cut(call: Call, axis: str, start: int, stop: int) -> Call:
     sink: ``merged`` adds it. Raises HeadwayError for terms and masks that cannot be cut so.
     """
     n, m = call.q.shape[2], call.k.shape[2]
-    if axis == "keys":
-        why = why_not_in_parts(call)
-        if why is not None:
-            raise HeadwayError(f"the keys cannot be cut into parts: {why}")
+    sizes = {"batch": call.q.shape[0], "heads": call.q.shape[1], "queries": n, "keys": m}
+    if axis not in sizes:
+        raise HeadwayError(f"axis is {axis!r}: give one of {', '.join(map(repr, sizes))}")
+    if not 0 <= start <= stop <= sizes[axis]:
+        raise HeadwayError(
+            f"the part {start} to {stop} is none of {sizes[axis]} {axis}: give 0 ≤ start ≤ stop within them"
+        )
+    why = why_not_in_parts(call)
+    if why is not None:
+        raise HeadwayError(f"the {axis} cannot be cut into parts: {why}")
     q, k, v = call.q, call.k, call.v
     changes: dict[str, Any] = {}
     if axis == "batch":
@@ -151,11 +158,10 @@ def attend_in_parts(parts: Sequence[Call], kernel: str = "auto") -> tuple[Tensor
 
 
 def _native_kernel(call: Call, name: str) -> str:
-    problem = Problem.of(call)
-    for known, kernel in NATIVE.items():
-        if name in ("auto", known) and not kernel.why_not(problem):
-            return known
-    raise HeadwayError(f"kernel {name!r} cannot run a part of the keys: leave kernel='auto'")
+    chosen = choose(NATIVE, Problem.of(call)._replace(wants_lse=True), name).kernel
+    if chosen is None:
+        raise HeadwayError(f"kernel {name!r} cannot run a part of the keys: leave kernel='auto'")
+    return chosen
 
 
 def _sinks(call: Call) -> list[Sink]:
