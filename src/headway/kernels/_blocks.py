@@ -13,6 +13,7 @@ from ..terms import Normalizer
 from . import reference
 from ._base import without_autocast
 from ._problem import Call
+from ._results import log_sum_exp
 
 
 class ScoreBlock(NamedTuple):
@@ -47,6 +48,6 @@ def _scored(block: reference.Block) -> ScoreBlock:
     if block.each(Normalizer):
         log_weights = weights.log()
     else:
-        lse = reference.Results(weights, row_max, row_sum).log_sum_exp
+        lse = log_sum_exp(row_max, row_sum)
         log_weights = scores - lse.masked_fill(lse == -math.inf, 0)[..., None]
     return ScoreBlock(slice(block.start, block.start + block.count), block.keys, scores, log_weights)

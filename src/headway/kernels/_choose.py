@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from ..errors import HeadwayError
@@ -19,7 +20,7 @@ class Choice(NamedTuple):
     """Kernels that could run the call and leave it to another, and why."""
 
 
-def choose(kernels: dict[str, Kernel], problem: Problem, name: str = "auto", *, ask_all: bool = False) -> Choice:
+def choose(kernels: Mapping[str, Kernel], problem: Problem, name: str = "auto", *, ask_all: bool = False) -> Choice:
     """The kernel ``name``, or with "auto" the first that can run the problem and does not defer to a later one.
 
     Where all that can run it defer, the first of them takes it.
@@ -48,7 +49,7 @@ def choose(kernels: dict[str, Kernel], problem: Problem, name: str = "auto", *, 
     return Choice(chosen or next(iter(deferred), None), reasons, deferred)
 
 
-def kernel_for(kernels: dict[str, Kernel], call: Call, name: str) -> Kernel:
+def kernel_for(kernels: Mapping[str, Kernel], call: Call, name: str) -> Kernel:
     """The kernel that runs a call. Raises HeadwayError where the one asked for cannot, or none can."""
     choice = choose(kernels, Problem.of(call), name)
     if choice.kernel is not None:

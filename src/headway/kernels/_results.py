@@ -26,7 +26,12 @@ class Results(NamedTuple):
     @property
     def log_sum_exp(self) -> Tensor:
         """row_max + ln(row_sum), [batch, heads, n]; −∞ where nothing is in sight."""
-        return torch.where(self.row_max == torch.inf, self.row_max, self.row_max + self.row_sum.log())
+        return log_sum_exp(self.row_max, self.row_sum)
+
+
+def log_sum_exp(row_max: Tensor, row_sum: Tensor) -> Tensor:
+    """row_max + ln(row_sum), also where both are infinite or nothing is in sight."""
+    return torch.where(row_max == torch.inf, row_max, row_max + row_sum.log())
 
 
 def new_out(q: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:

@@ -69,9 +69,9 @@ class Rotary(PositionEncoding):
 
     def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
         """x [batch, heads, n, head_dim] turned, in float32 or wider."""
-        return self._turned("query", x, coordinates)
+        return self._rotated("query", x, coordinates)
 
-    def _turned(self, side: str, x: Tensor, coordinates: Coordinates) -> Tensor:
+    def _rotated(self, side: str, x: Tensor, coordinates: Coordinates) -> Tensor:
         rotation = self.rotation(side, x, coordinates)
         assert rotation is not None
         return rotation.of(x)

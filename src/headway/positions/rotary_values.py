@@ -66,14 +66,14 @@ class RotaryValues(PositionEncoding):
     def prepare_value(self, v: Tensor, coordinates: Coordinates) -> Tensor:
         """v [batch, kv_heads, m, head_dim] turned by its position, in float32 or wider."""
         cos, sin, _ = self.place(coordinates).tables
-        return self._turned(v, Rotation(cos, sin, self.rotary.layout))
+        return self._rotated(v, Rotation(cos, sin, self.rotary.layout))
 
     def restore_output(self, out: Tensor, coordinates: Coordinates) -> Tensor:
         """out [batch, heads, n, head_dim] turned back by the query's position, in float32 or wider."""
         cos, _, minus_sin = self.place(coordinates).tables
-        return self._turned(out, Rotation(cos, minus_sin, self.rotary.layout))
+        return self._rotated(out, Rotation(cos, minus_sin, self.rotary.layout))
 
-    def _turned(self, x: Tensor, rotation: Rotation) -> Tensor:
+    def _rotated(self, x: Tensor, rotation: Rotation) -> Tensor:
         need_width(x, "head_dim", self.head_dim)
         still = self.head_dim - self.rotary.head_dim
         return torch.cat([x[..., :still], rotation.of(x[..., still:])], dim=-1) if still else rotation.of(x)

@@ -81,11 +81,11 @@ class XPos(Rotary):
 
     def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
         """q [batch, heads, n, head_dim] turned, and shrunk with its position."""
-        return self._turned("query", q, coordinates)
+        return self._rotated("query", q, coordinates)
 
     def prepare_key(self, k: Tensor, coordinates: Coordinates) -> Tensor:
         """k [batch, heads, m, head_dim] turned, and grown with its position."""
-        return self._turned("key", k, coordinates)
+        return self._rotated("key", k, coordinates)
 
     def oracle(self, pair: Pair) -> float:
         total = 0.0

@@ -36,8 +36,7 @@ def lower(call: Call) -> LoweredCall:
         # an operator is not told what varies with length
         q_at = q_at._with(start=k_at.start + call.k.shape[2] - call.q.shape[2])
     intervals, rest = lower_mask(call.mask, q_at, k_at)
-    lowered = object.__new__(LoweredCall)
-    vars(lowered).update(vars(call), mask=None, intervals=intervals, rest=rest)
+    lowered = LoweredCall._made(**vars(call) | {"mask": None, "intervals": intervals, "rest": rest})
     if not call.q.dtype == call.k.dtype == call.v.dtype:
         lowered = lowered._with(q=call.q.float(), k=call.k.float(), v=call.v.float())
     terms: tuple[Any, ...] = call.terms
