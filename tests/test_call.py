@@ -170,3 +170,22 @@ def test_a_copy_checks_nothing_and_knows_every_field() -> None:
 def test_a_call_has_every_field() -> None:
     call = make_call(*qkv())
     assert vars(call).keys() == {field.name for field in dataclasses.fields(Call)}
+
+
+def test_prepared_keys_stand_where_the_encoding_sees_them_once_somebody_reads_that() -> None:
+    """A term of the caller's own reads their positions, which the encoding located; else nothing places them."""
+    (q, k, v), at = qkv(), Coordinates.span(6)
+    encoding = Compose(hw.positions.Interpolated(4.0), RoPE(8))
+    slopes = torch.tensor([0.5, 1.0, 2.0, 3.0])
+    ramp = T.DistanceBias(T.Linear(slopes, slopes))
+    prepared = encoding.prepare_key(k, at)
+    for terms in ((), (ramp,)):
+        found = make_call(q, prepared, v, encoding=encoding, terms=terms, prepared_by=encoding)
+        expected = make_call(q, k, v, encoding=encoding, terms=terms)
+        kernel = KERNELS["reference"]
+        torch.testing.assert_close(kernel.run(found)[0], kernel.run(expected)[0])
+    assert torch.equal(found.k_coordinates.position, at.position / 4)
+    call = make_call(
+        q, prepared, v, encoding=encoding, prepared_by=encoding, q_positions=Coordinates.span(6), k_positions=at
+    )
+    assert call.k_coordinates is at

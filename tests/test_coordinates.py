@@ -21,7 +21,7 @@ def assert_same(a: Coordinates, b: Coordinates) -> None:
         x, y = getattr(a, name), getattr(b, name)
         assert isinstance(x, Tensor) is isinstance(y, Tensor), name
         assert torch.equal(x, y) if isinstance(x, Tensor) else x == y, name
-    assert (a.ordered, a.start, a.placed) == (b.ordered, b.start, b.placed)
+    assert (a.ordered, a.start, type(a)) == (b.ordered, b.start, type(b))
 
 
 def test_span() -> None:
@@ -118,7 +118,7 @@ def test_rows(name: str) -> None:
         assert part.length.tolist() == [[3, 4, 4]]
     elif name == "padded":
         assert torch.equal(part.length, where.length)
-    assert_same(where.rows(0, 7), replace(where, tables=None))
+    assert_same(where.rows(0, 7), where)
 
 
 @pytest.mark.parametrize("name", ["span", "plain", "packed", "padded"])
@@ -164,7 +164,7 @@ def test_select() -> None:
 
 def test_tables_stay_with_their_tokens() -> None:
     where = Coordinates.span(4).placed_by(owner := object(), "tables")
-    assert (where.placed, where.tables) == (True, "tables")
+    assert (where.by, where.tables) == (owner, "tables")
     assert where.rows(0, 2).tables is None
     assert where.select(torch.tensor([0])).tables is None
     assert where.append(Coordinates.span(1, start=4).placed_by(owner, "others")).tables is None
@@ -224,9 +224,9 @@ def test_positions_written_into_after_placing_are_placed_anew() -> None:
 def test_prepared_keys_are_no_other_encodings() -> None:
     q = torch.randn(1, 2, 4, 8)
     one, other = hw.positions.RoPE(8), hw.positions.RoPE(8, base=100.0)
-    at = replace(one.place(Coordinates.span(4)), prepared=True)
-    with pytest.raises(hw.HeadwayError, match="keys at these coordinates were prepared by a RoPE, another object"):
-        hw.attention(q, q, q, encoding=other, q_positions=Coordinates.span(4), k_positions=at)
+    for encoding, said in ((other, "with a RoPE, another object"), (None, "without an encoding")):
+        with pytest.raises(hw.HeadwayError, match=f"prepared_by is a RoPE and this is a call {said}: give"):
+            hw.attention(q, q, q, encoding=encoding, prepared_by=one)
 
 
 def test_copies_know_who_placed_them() -> None:

@@ -1,6 +1,6 @@
 """Masks, terms and coordinates compare by value, tensors included."""
 
-from dataclasses import is_dataclass, replace
+from dataclasses import is_dataclass
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def examples() -> list[Record]:
         Coordinates.span(4),
         Coordinates.packed([1, 3]),
         Coordinates.padded([2, 4], 4),
-        replace(Coordinates.span(4), tables={"cos": (torch.ones(4), torch.zeros(4))}),
+        Coordinates.span(4).placed_by("an encoding", {"cos": (torch.ones(4), torch.zeros(4))}),
     ]
 
 

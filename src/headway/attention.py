@@ -41,6 +41,7 @@ def attention(
     k_positions: Tensor | Coordinates | None = None,
     q_input: Tensor | None = None,
     k_input: Tensor | None = None,
+    prepared_by: PositionEncoding | None = None,
     dropout_seed: int | Tensor | None = None,
     kernel: str = "auto",
 ) -> Tensor:
@@ -63,6 +64,7 @@ def attention(
     k_positions   the queries stand at the end of the keys where n ≤ m
     q_input,      the layer's inputs, for encodings that read content
     k_input
+    prepared_by   the encoding that has prepared k and v already, as those of a cache are: it has to be ``encoding``
     dropout_seed  a whole number or an int64 tensor [1] by which weights are dropped; drawn if None
     kernel        "auto", or the name of a kernel, which then never falls back
 
@@ -86,6 +88,7 @@ def attention(
         k_positions=k_positions,
         q_input=q_input,
         k_input=k_input,
+        prepared_by=prepared_by,
         dropout_seed=dropout_seed,
     )
     return _run(call, kernel)[0]

@@ -44,6 +44,7 @@ class Arguments(TypedDict, total=False):
     k_positions: Tensor | Coordinates | None
     q_input: Tensor | None
     k_input: Tensor | None
+    prepared_by: PositionEncoding | None
     dropout_seed: int | Tensor | None
 
 
@@ -63,6 +64,7 @@ def make_call(
     k_positions: Tensor | Coordinates | None = None,
     q_input: Tensor | None = None,
     k_input: Tensor | None = None,
+    prepared_by: PositionEncoding | None = None,
     dropout_seed: int | Tensor | None = None,
 ) -> Call:
     """What a kernel computes, made of the arguments of ``attention``, which describes them.
@@ -72,9 +74,12 @@ def make_call(
     Raises HeadwayError for every argument that does not fit.
     """
     refuse_tracers(q)
-    _check_tensors(q, k, v, prepared=isinstance(k_positions, Coordinates) and k_positions.prepared)
+    prepared = prepared_by is not None
+    _check_tensors(q, k, v, prepared=prepared)
     _check_options(q, scale, dropout, sink)
     acts = frozenset() if encoding is None else _checked_acts(encoding, q)
+    if prepared_by is not None and prepared_by is not encoding:
+        _refuse_preparation(prepared_by, encoding)
     mask = _mask(mask, q, k)
     added = _added_terms(terms, sink, soft_cap, q, k, v)
     if encoding is None and not terms and (isinstance(q_positions, Tensor) or isinstance(k_positions, Tensor)):
@@ -93,10 +98,13 @@ def make_call(
         if encoding.reads_input:
             _check_inputs(encoding, q, k, q_input, k_input)
         known = q_positions is not None or k_positions is not None
-        q_at, k_at = _placed(encoding, q_at, k_at, drawn_as_one=aligned and not known)
-        q, k, q_at, k_at, own, q_rotation, k_rotation = _encoded(encoding, q, k, q_at, k_at, q_input, k_input)
+        read = not prepared or bool(terms)
+        q_at, k_at = _placed(encoding, q_at, k_at, drawn_as_one=aligned and not known, keys_are_read=read)
+        q, k, q_at, k_at, own, q_rotation, k_rotation = _encoded(
+            encoding, q, k, q_at, k_at, q_input, k_input, prepared=prepared
+        )
         if "values" in acts:
-            v = v if k_at.prepared else _transformed(encoding, "prepare_value", v, k_at)
+            v = v if prepared else _transformed(encoding, "prepare_value", v, k_at)
             restore = partial(_transformed, encoding, "restore_output", coordinates=q_at)
         check_terms(own, _sizes(q, k, v))
         added = own + added
@@ -207,6 +215,15 @@ def _checked_acts(encoding: PositionEncoding, q: Tensor) -> frozenset[str]:
             f"as headway.positions.Compose({name}(…), RoPE({q.shape[3]}))"
         )
     return acts
+
+
+def _refuse_preparation(prepared_by: PositionEncoding, encoding: PositionEncoding | None) -> None:
+    given = "without an encoding" if encoding is None else f"with a {type(encoding).__name__}"
+    another = ", another object" if type(encoding) is type(prepared_by) else ""
+    raise HeadwayError(
+        f"prepared_by is a {type(prepared_by).__name__} and this is a call {given}{another}: give the encoding that "
+        "has prepared k and v as encoding=, or prepare them anew"
+    )
 
 
 def _check_scale(scale: float) -> None:
@@ -370,8 +387,16 @@ def _aligned(q: Coordinates, k: Coordinates) -> bool:
 # ---------------------------------------------------------------- the encoding
 
 
+def placed_keys(encoding: PositionEncoding, at: Coordinates, *, read: bool) -> Coordinates:
+    """Where keys are for an encoding; as given where neither its terms nor anybody else reads their positions.
+
+    read: whether anybody else does, as preparing keys does.
+    """
+    return encoding.place(at) if read or "terms" in encoding.acts else at.as_given()
+
+
 def _placed(
-    encoding: PositionEncoding, q_at: Coordinates, k_at: Coordinates, *, drawn_as_one: bool
+    encoding: PositionEncoding, q_at: Coordinates, k_at: Coordinates, *, drawn_as_one: bool, keys_are_read: bool
 ) -> tuple[Coordinates, Coordinates]:
     """Both sides as the encoding places them; one object where they were one.
 
@@ -385,12 +410,7 @@ def _placed(
         n, m = q_at.index.shape[1], k_at.index.shape[1]
         k_at = encoding.place(k_at)
         q_at = k_at.rows(m - n, m)
-    q_at = encoding.place(q_at)
-    if not k_at.prepared:
-        return q_at, encoding.place(k_at)
-    if k_at.placed and not k_at.belongs_to(encoding):
-        k_at.as_given()  # raises: these keys are another encoding's
-    return q_at, k_at
+    return encoding.place(q_at), placed_keys(encoding, k_at, read=keys_are_read)
 
 
 Encoded = tuple[Tensor, Tensor, Coordinates, Coordinates, tuple[Term, ...], Rotation | None, Rotation | None]
@@ -405,18 +425,20 @@ def _encoded(
     k_at: Coordinates,
     q_input: Tensor | None,
     k_input: Tensor | None,
+    *,
+    prepared: bool,
 ) -> Encoded:
-    """Both sides relocated, q and k prepared but for a last rotation, and the terms."""
+    """Both sides relocated, q and k prepared but for a last rotation, and the terms; prepared: k comes so."""
     given = _given(q, k, q_input, k_input, q_at, k_at) if encoding.watched else ()
     before = writes(given) if given else 0
     q_at, k_at = encoding.relocate(q_at, k_at, q_input, k_input)
     one_side = q_at is k_at
     q_at = encoding.for_one_forward(q_at)
-    if not k_at.prepared:
+    if not prepared:
         k_at = q_at if one_side else encoding.for_one_forward(k_at)
     terms = encoding.terms(q_at, k_at, q_input, k_input)
     prepared_q, q_rotation = _split(encoding, "query", q, q_at)
-    prepared_k, k_rotation = (k, None) if k_at.prepared else _split(encoding, "key", k, k_at)
+    prepared_k, k_rotation = (k, None) if prepared else _split(encoding, "key", k, k_at)
     if given and writes(given) != before:
         raise HeadwayError(
             f"{encoding.known_as} writes in relocate, terms or prepare into what it is given (q, k, the layer's "
@@ -428,7 +450,7 @@ def _encoded(
             "same encoding"
         )
     q_changed, k_changed = prepared_q is not q or q_rotation is not None, prepared_k is not k or k_rotation is not None
-    cached = k_at.prepared and "prepare" in encoding.acts
+    cached = prepared and "prepare" in encoding.acts
     terms = tuple(_unprepared(term, q if q_changed else None, k if k_changed else None, cached) for term in terms)
     return prepared_q, prepared_k, q_at, k_at, terms, q_rotation, k_rotation
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -15,50 +15,17 @@ from .records import Record
 from .tracing import refuse_tracers
 
 
-class Placing:
-    """By which encoding coordinates were placed, and from which positions.
-
-    A copy of the coordinates alone keeps the encoding; one that the encoding is copied with takes its copy.
-    """
-
-    __slots__ = ("by", "given", "located", "version")
-
-    def __init__(self, by: Any, given: Tensor, located: Tensor) -> None:
-        self.by = by
-        self.given = given
-        """The positions before the encoding's ``locate``."""
-        self.located = located
-        """The positions that the tables are of."""
-        self.version = -1 if torch.compiler.is_compiling() or given.is_inference() else given._version
-
-    @property
-    def fresh(self) -> bool:
-        """Whether nobody has written into the positions since, as far as their version counter tells."""
-        return torch.compiler.is_compiling() or self.version < 0 or self.given._version == self.version
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Placing:
-        by = memo.get(id(self.by), self.by)
-        return Placing(by, copy.deepcopy(self.given, memo), copy.deepcopy(self.located, memo))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Placing, (self.by, self.given, self.located)
-
-
 @dataclass(frozen=True, eq=False)
 class Coordinates(Record):
-    """Where the tokens of one side (queries or keys) are.
+    """Where the tokens of one side (queries or keys) are: facts, whatever encoding reads them.
 
     Shapes, with b either 1 or the batch:
         position  [b, n, axes]  integers or floats, any gaps: what encodings read
         index     [b, n] int64  the order of the token in its stream: what masks and dropout read
         document  [b, n] or None
         length    tokens in the stream: an int, or a tensor [b, 1] or [b, n]; read by encodings of total length
-        tables    what the encoding that placed them computed from the coordinates alone
         ordered   a static fact: along the slots, index rises by one; masks then become intervals of slots
         start     a static fact: the index of the first slot in every row, where that is known without looking
-        placing   by which encoding they were placed, and from where; None before ``PositionEncoding.place``
-        prepared  whether the keys and values at these coordinates come prepared, from a cache
-        learned   what the encoding that placed them computed with its parameters, for one forward pass alone
         spanned   the positions that are known, without looking, to rise by one from ``start`` on; see ``consecutive``
         rising    the documents that are known, without looking, to lie one after another; see ``documents_in_order``
     """
@@ -67,12 +34,8 @@ class Coordinates(Record):
     index: Tensor
     document: Tensor | None = None
     length: int | Tensor | None = None
-    tables: Any = None
     ordered: bool = False
     start: int | None = None
-    placing: Placing | None = None
-    prepared: bool = False
-    learned: Any = None
     spanned: Tensor | None = None
     rising: Tensor | None = None
 
@@ -116,9 +79,14 @@ class Coordinates(Record):
         return self.rising is not None and self.rising is self.document
 
     @property
-    def placed(self) -> bool:
-        """Whether an encoding's ``locate`` has been applied."""
-        return self.placing is not None
+    def tables(self) -> Any:
+        """What the encoding that placed them has computed of them alone; None before one has."""
+        return None
+
+    @property
+    def learned(self) -> Any:
+        """What the encoding that placed them has computed with its parameters; None before one has."""
+        return None
 
     @staticmethod
     def span(
@@ -232,56 +200,38 @@ class Coordinates(Record):
 
     def placed_by(
         self, encoding: Any, tables: Any = None, *, position: Tensor | None = None, learned: Any = None
-    ) -> Coordinates:
+    ) -> Placed:
         """These coordinates as the encoding places them: with its tables, at ``position`` where that is another."""
         position = self.position if position is None else position
-        given = self.position if self.placing is None else self.placing.given
-        placing = Placing(encoding, given, position)
-        return self._with(position=position, tables=tables, learned=learned, placing=placing)
+        given = self.given if isinstance(self, Placed) else self
+        return Placed._made(
+            **self._fields()
+            | {
+                "position": position,
+                "given": given,
+                "by": encoding,
+                "located": position,
+                "tables": tables,
+                "learned": learned,
+                "version": _version(given.position),
+            }
+        )
 
     def belongs_to(self, encoding: Any) -> bool:
         """Whether the encoding has placed these coordinates, and nobody has written into the positions since."""
-        placing = self.placing
-        return placing is not None and placing.by is encoding and placing.fresh
+        return False
 
     def as_given(self) -> Coordinates:
-        """These coordinates as they were before an encoding placed them.
+        """These coordinates as they were before an encoding placed them."""
+        return self
 
-        Raises HeadwayError where that is not known: for keys that come prepared, and where positions were replaced.
-        """
-        placing = self.placing
-        if placing is None:
-            return self
-        name = type(placing.by).__name__
-        if self.prepared:
-            raise HeadwayError(
-                f"the keys at these coordinates were prepared by a {name}, another object than the encoding of this "
-                "call: hand over that object, or prepare the keys anew"
-            )
-        if self.position is not placing.located:
-            raise HeadwayError(
-                f"the positions were replaced after a {name} had placed the coordinates: replace them before, or hand "
-                "over Coordinates that no encoding has placed"
-            )
-        return self._with(position=placing.given, tables=None, placing=None, learned=None)
-
-    def placing_of(self, change: Callable[[Tensor], Tensor], position: Tensor) -> Placing | None:
-        """Who placed the tokens that ``change`` takes of these; ``position`` is theirs."""
-        placing = self.placing
-        if placing is None:
-            return None
-        if self.position is placing.located:
-            return Placing(placing.by, change(placing.given), position)
-        return Placing(placing.by, change(placing.given), placing.located)  # replaced, as is ``position``
-
-    def _current(self) -> Coordinates:
-        """These coordinates; without their placing where the positions have been written into since."""
-        return self if self.placing is None or self.belongs_to(self.placing.by) else self.as_given()
+    def facts(self) -> Coordinates:
+        """These coordinates where they are now, without the encoding that placed them and its tables."""
+        return self
 
     def append(self, other: Coordinates) -> Coordinates:
         """The coordinates of these tokens and then of the others, as given: a longer stream is placed anew."""
-        if self.placing is not None or other.placing is not None:
-            return self.as_given().append(other.as_given())
+        other = other.as_given()
         held, given = self.position.shape[-1], other.position.shape[-1]
         if held != given:
             raise HeadwayError(f"the positions before have {held} axes but the new ones {given}: give as many")
@@ -319,37 +269,111 @@ class Coordinates(Record):
         def pick(part: Tensor) -> Tensor:
             return part if part.shape[0] == 1 else part[rows]
 
-        at = self._current()
-        length, position = at.length, pick(at.position)
-        return at._with(
-            position=position,
-            index=pick(at.index),
-            document=None if at.document is None else pick(at.document),
+        length = self.length
+        return self._with(
+            position=pick(self.position),
+            index=pick(self.index),
+            document=None if self.document is None else pick(self.document),
             length=pick(length) if isinstance(length, Tensor) else length,
-            tables=None,
-            learned=None,
-            placing=at.placing_of(pick, position),
         )
 
     def rows(self, start: int, stop: int) -> Coordinates:
         """The coordinates of the tokens start … stop − 1."""
-        at = self._current()
-        length, position = at.length, at.position[:, start:stop]
-        document = None if at.document is None else at.document[:, start:stop]
+        length, position = self.length, self.position[:, start:stop]
+        document = None if self.document is None else self.document[:, start:stop]
         if isinstance(length, Tensor) and length.shape[-1] > 1:
             length = length[:, start:stop]
-        return at._with(
+        return self._with(
             position=position,
-            index=at.index[:, start:stop],
+            index=self.index[:, start:stop],
             document=document,
             length=length,
-            start=None if at.start is None else at.start + start,
-            rising=document if at.documents_in_order else None,
-            spanned=position if at.consecutive else None,
-            tables=None,
-            learned=None,
-            placing=at.placing_of(lambda given: given[:, start:stop], position),
+            start=None if self.start is None else self.start + start,
+            rising=document if self.documents_in_order else None,
+            spanned=position if self.consecutive else None,
         )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Placed(Coordinates):
+    """Coordinates that an encoding has placed: where it sees the tokens, and what it has computed of that.
+
+    Another encoding places ``given`` anew. A copy of these alone keeps the encoding; one that the encoding is copied
+    with takes its copy.
+        given    the coordinates before ``PositionEncoding.locate``
+        by       the encoding
+        located  the positions that the tables are of
+        tables   what it computed from the coordinates alone
+        learned  what it computed with its parameters, for one forward pass alone
+        version  how often the given positions had been written into by then; −1 where that is not counted
+    """
+
+    given: Coordinates
+    by: Any
+    located: Tensor
+    tables: Any = None
+    learned: Any = None
+    version: int = -1
+
+    def belongs_to(self, encoding: Any) -> bool:
+        return self.by is encoding and self._fresh
+
+    @property
+    def _fresh(self) -> bool:
+        """Whether nobody has written into the positions since, as far as their version counter tells."""
+        return torch.compiler.is_compiling() or self.version < 0 or self.given.position._version == self.version
+
+    def as_given(self) -> Coordinates:
+        """These coordinates as they were before an encoding placed them.
+
+        Raises HeadwayError where that is not known, because the positions were replaced since.
+        """
+        if self.position is not self.located:
+            raise HeadwayError(
+                f"the positions were replaced after a {type(self.by).__name__} had placed the coordinates: replace "
+                "them before, or hand over Coordinates that no encoding has placed"
+            )
+        return self.given
+
+    def facts(self) -> Coordinates:
+        held = self._fields()
+        return Coordinates._made(**{name: held[name] for name in FACTS})
+
+    def append(self, other: Coordinates) -> Coordinates:
+        return self.as_given().append(other)
+
+    def select(self, rows: Tensor) -> Coordinates:
+        return self._part(lambda at: at.select(rows))
+
+    def rows(self, start: int, stop: int) -> Coordinates:
+        return self._part(lambda at: at.rows(start, stop))
+
+    def _part(self, take: Callable[[Coordinates], Coordinates]) -> Coordinates:
+        """Some of the tokens, where they are and as given; what was computed of all of them goes."""
+        if not self._fresh:
+            return take(self.as_given())
+        there, given = take(self.facts()), take(self.given)
+        position = there.position if self.position is self.located else self.located
+        return there.placed_by(self.by)._with(given=given, located=position, version=_version(given.position))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Placed:
+        by = memo.get(id(self.by), self.by)
+        return _copied({k: by if k == "by" else copy.deepcopy(x, memo) for k, x in self._fields().items()})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _copied, (self._fields(),)
+
+
+FACTS = tuple(field.name for field in fields(Coordinates))
+
+
+def _copied(held: dict[str, Any]) -> Placed:
+    """A copy of placed coordinates, whose tensors count what is written into them for themselves."""
+    return Placed._made(**held | {"version": _version(held["given"].position)})
+
+
+def _version(position: Tensor) -> int:
+    return -1 if torch.compiler.is_compiling() or position.is_inference() else position._version
 
 
 def _need_rows(name: str, x: Tensor, rows: int, n: int, *, one: bool = False) -> None:

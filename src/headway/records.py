@@ -37,6 +37,12 @@ class Record:
         vars(made).update(fields)
         return made
 
+    def _fields(self) -> dict[str, Any]:
+        """All fields by name."""
+        if torch.compiler.is_compiling():
+            return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return dict(vars(self))
+
     def _with(self, **changes: Any) -> Self:
         """A copy in which some fields have other values. No constructor is called, so that nothing is checked again."""
         if torch.compiler.is_compiling():

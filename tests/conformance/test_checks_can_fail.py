@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.coordinates import Coordinates
+from headway.coordinates import Coordinates, Placed
 from headway.kernels import KERNELS, Call, ReferenceKernel
 from headway.kernels import reference as spec
 from headway.positions import T5, ALiBi, NoPE, PositionEncoding, RoPE, RotaryValues, Sinusoidal
@@ -48,7 +48,7 @@ class AnglesInTheDtypeOfX(RoPE):
 
     def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
         rounded = coordinates.position.to(x.dtype).double()
-        return super().prepare(x, self.place(replace(coordinates, position=rounded, tables=None, placing=None)))
+        return super().prepare(x, self.place(replace(coordinates.facts(), position=rounded)))
 
 
 class EmbedsInHalf(Sinusoidal):
@@ -56,7 +56,7 @@ class EmbedsInHalf(Sinusoidal):
 
     def embed(self, x: Tensor, coordinates: Any = None) -> Tensor:
         where = self.coordinates_for(x, coordinates)
-        rounded = replace(where, position=where.position.to(x.dtype).double(), tables=None, placing=None)
+        rounded = replace(where.facts(), position=where.position.to(x.dtype).double())
         return super().embed(x, rounded)
 
 
@@ -84,7 +84,7 @@ class ReadsTheIndex(RoPE):
     """Turns by the order in the stream and not by the position."""
 
     def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
-        moved = replace(coordinates, position=3 * coordinates.index[..., None] ** 2, tables=None, placing=None)
+        moved = replace(coordinates.facts(), position=3 * coordinates.index[..., None] ** 2)
         return super().prepare(x, self.place(moved))
 
 
@@ -155,7 +155,11 @@ class TakesAnothersPlaces(RoPE):
     """Takes what another has located for its own."""
 
     def place(self, coordinates: Coordinates) -> Coordinates:
-        own = coordinates.placed_by(self) if coordinates.placed and coordinates.tables is None else coordinates
+        own = (
+            coordinates.placed_by(self)
+            if isinstance(coordinates, Placed) and coordinates.tables is None
+            else coordinates
+        )
         return super().place(own)
 
 

@@ -12,9 +12,10 @@ from torch import Tensor
 import headway
 from headway import Coordinates, HeadwayError
 from headway.masks import Causal, Chunked, Dilated, KeepFirst, Mask, Padding, Prefix, Window
+from headway.models import Stack
 from headway.nn import Block, KeyValueCache, MultiHeadAttention, SegmentMemory, StackCache
 from headway.nn.cache import Held, Slots, _Tokens, continued, reads_others, undone_on_error
-from headway.positions import ENCODINGS, PositionEncoding
+from headway.positions import ENCODINGS, Compose, Interpolated, PositionEncoding, RoPE
 from headway.positions._base import IN_ATTENTION
 
 
@@ -773,3 +774,21 @@ def test_a_layer_with_a_cache_compiles_as_one_graph() -> None:
             found, wanted = (one(part, cache=cache) for one, cache in zip((compiled, layer), caches, strict=True))
             torch.testing.assert_close(found, wanted)
     assert [len(cache) for cache in caches] == [3, 3]
+
+
+@pytest.mark.parametrize("make", [KeyValueCache, lambda: StackCache(1), lambda: SegmentMemory(8)])
+def test_what_is_remembered_of_places_is_facts(make: Callable[[], KeyValueCache | StackCache | SegmentMemory]) -> None:
+    """Tokens may come placed; the tables of an encoding, and what it learned, are no cache's to keep."""
+    encoding = Compose(Interpolated(4.0), RoPE(8))
+    block, memory = Block(16, 2, head_dim=8), make()
+    with torch.no_grad():
+        for start in (0, 3):
+            x, at = torch.randn(1, 3, 16), encoding.place(Coordinates.span(3, start=start))
+            if isinstance(memory, KeyValueCache):
+                block.attention(x, positions=at, cache=memory, encoding=encoding)
+            elif isinstance(memory, StackCache):
+                Stack([block], encoding)(x, positions=at, cache=memory)
+            else:
+                Stack([block], encoding)(x, positions=at, memory=memory)
+            assert type(memory.coordinates) is Coordinates
+            assert memory.coordinates.axis().tolist() == [list(range(start + 3))]

@@ -137,7 +137,7 @@ def test_parts_of_an_encoding_are_restored_in_the_reverse_order() -> None:
 def test_values_from_a_cache_count_as_prepared() -> None:
     (q, k, v), encoding = drawn(), Compose(RoPE(6), RotaryValues(8))
     at = encoding.place(Coordinates.span(5))
-    held: dict[str, Any] = {"q_positions": at, "k_positions": at._with(prepared=True)}
+    held: dict[str, Any] = {"q_positions": at, "k_positions": at, "prepared_by": encoding}
     found = hw.attention(q, encoding.prepare_key(k, at), encoding.prepare_value(v, at), encoding=encoding, **held)
     torch.testing.assert_close(found, hw.attention(q, k, v, encoding=encoding))
 

@@ -57,7 +57,7 @@ class Call(Record):
 
 
 def without_tables(call: Call) -> Call:
-    """The call with coordinates that hold no more than kernels read."""
+    """The call with coordinates that hold no more than kernels read, and nothing of an encoding."""
     q_at, k_at = (_bare(side) for side in (call.q_coordinates, call.k_coordinates))
     q_at = q_at._with(start=None)  # Padding reads the start of the keys
     return call._with(q_coordinates=q_at, k_coordinates=k_at, restore=None)
@@ -65,7 +65,7 @@ def without_tables(call: Call) -> Call:
 
 def _bare(side: Coordinates) -> Coordinates:
     length = side.length if isinstance(side.length, Tensor) else None
-    return side._with(length=length, tables=None, learned=None, placing=None, spanned=None)
+    return side.facts()._with(length=length, spanned=None)
 
 
 class Problem(NamedTuple):

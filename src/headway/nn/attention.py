@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..attention import attention
-from ..call import prepared_keys_and_values
+from ..call import placed_keys, prepared_keys_and_values
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
 from ..masks import Mask
@@ -30,11 +29,7 @@ def caches_prepared(encoding: PositionEncoding | None) -> bool:
 
 def key_coordinates(encoding: PositionEncoding | None, keys: Coordinates) -> Coordinates:
     """All keys of a cache as attention needs them: placed, unless nothing but masks will read them."""
-    if encoding is None:
-        return keys
-    if caches_prepared(encoding) and "terms" not in encoding.acts:
-        return keys.as_given()
-    return encoding.place(keys)
+    return keys if encoding is None else placed_keys(encoding, keys, read=not caches_prepared(encoding))
 
 
 class MultiHeadAttention(nn.Module):
@@ -277,17 +272,18 @@ class MultiHeadAttention(nn.Module):
         encoding: PositionEncoding | None,
     ) -> Tensor:
         """Attention of new tokens to all of a cache, which they join."""
-        cache.need_prepared_by(encoding if caches_prepared(encoding) else None)
+        prepared_by = encoding if caches_prepared(encoding) else None
+        cache.need_prepared_by(prepared_by)
         if key_positions is None:
-            cache.coordinates = joined(cache.coordinates, new)
-            everything = cache.coordinates
+            everything = joined(cache.coordinates, new)
+            cache.coordinates = everything.as_given()
         else:
             everything = Coordinates.of(key_positions, len(cache) + x.shape[1], name="key_positions")
         inputs = x if encoding is not None and encoding.reads_input else None
-        if encoding is not None and caches_prepared(encoding):
+        if prepared_by is not None:
             first = everything is new
-            k, v, new = prepared_keys_and_values(encoding, k, v, new, self.kernel)
-            everything = replace(new if first else key_coordinates(encoding, everything), prepared=True)
+            k, v, new = prepared_keys_and_values(prepared_by, k, v, new, self.kernel)
+            everything = new if first else everything
         keys, values = cache.append(k, v, inputs=inputs)
         return self.attend(
             q,
@@ -303,6 +299,7 @@ class MultiHeadAttention(nn.Module):
             k_positions=everything,
             q_input=x,
             k_input=cache.inputs,
+            prepared_by=prepared_by,
             kernel=self.kernel,
         )
 

@@ -359,7 +359,7 @@ class KeyValueCache(_Cache):
             )
         with undone_on_error(self):
             if coordinates is not None:
-                self.coordinates = joined(self.coordinates, coordinates)
+                self.coordinates = joined(self.coordinates, coordinates).as_given()
             if inputs is not None:
                 self._inputs.append(inputs)
             return self._keys.append(keys), self._values.append(values)
@@ -497,18 +497,14 @@ def remaining(coordinates: Coordinates, slots: Slots) -> Coordinates:
         return coordinates.rows(slots.latest, coordinates.index.shape[1])
     length, document = coordinates.length, coordinates.document
     per_token = isinstance(length, Tensor) and length.shape[1] > 1
-    position = slots.of(coordinates.position, 1)
     return replace(
         coordinates,
-        position=position,
+        position=slots.of(coordinates.position, 1),
         index=slots.of(coordinates.index, 1),
         document=None if document is None else slots.of(document, 1),
         length=slots.of(length, 1) if isinstance(length, Tensor) and per_token else length,
-        tables=None,
-        learned=None,
         ordered=False,
         start=None,
-        placing=coordinates.placing_of(lambda given: slots.of(given, 1), position),
     )
 
 
@@ -559,7 +555,7 @@ class StackCache(_Cache):
 
     @coordinates.setter
     def coordinates(self, at: Coordinates | None) -> None:
-        self._places = {} if at is None else dict.fromkeys(self.held, at)
+        self._places = {} if at is None else dict.fromkeys(self.held, at.as_given())
 
     def enter(self, new: Coordinates) -> list[Coordinates]:
         """New tokens come: where the keys of each layer are, theirs among them; one object for layers that hold alike.
@@ -571,7 +567,7 @@ class StackCache(_Cache):
         keys = {held: joined(self._places.get(held), new) for held in dict.fromkeys(self.held)}
         slots = {held: None if held is None else kept(at, *held) for held, at in keys.items()}
         self._entered = {
-            held: (chosen, keys[held] if chosen is None else remaining(keys[held], chosen))
+            held: (chosen, keys[held].as_given() if chosen is None else remaining(keys[held].as_given(), chosen))
             for held, chosen in slots.items()
         }
         return [keys[held] for held in self.held]
@@ -691,7 +687,8 @@ class SegmentMemory(_Cache):
         # A copy, so that the states that fall out are freed.
         states = [state[:, -self.length :].detach().clone() for state in states]
         total = coordinates.index.shape[1]
-        self.states, self.coordinates = states, coordinates.rows(max(0, total - self.length), total)
+        self.states = states
+        self.coordinates = coordinates.as_given().rows(max(0, total - self.length), total)
 
     def reorder(self, rows: Tensor) -> None:
         """Rows of the batch in another order, repeated or left out: int64 [new batch]."""

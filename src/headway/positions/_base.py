@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..constants import constant, writes
-from ..coordinates import Coordinates
+from ..coordinates import Coordinates, Placed
 from ..errors import HeadwayError
 from ..records import owner
 from ..terms import Rotation, Term
@@ -240,16 +240,17 @@ class PositionEncoding(nn.Module):
         Coordinates that another one has placed are placed anew, from where they were before. Raises HeadwayError where
         that is not known, for positions on other axes, and where ``locate`` or ``tables`` break what they promise.
         """
-        placing = coordinates.placing
-        if placing is None and not self._places:
-            self.need_axes(coordinates)
-            return coordinates
-        if placing is not None and placing.by is self and placing.fresh:
-            made = not self._has_tables or coordinates.tables is not None or coordinates.learned is not None
-            if made and coordinates.position is placing.located:
-                return coordinates
-            return coordinates.placed_by(self, self.tables_of(coordinates))
-        given = coordinates if placing is None else coordinates.as_given()
+        given = coordinates
+        if isinstance(coordinates, Placed):
+            if coordinates.belongs_to(self):
+                made = not self._has_tables or coordinates.tables is not None or coordinates.learned is not None
+                if made and coordinates.position is coordinates.located:
+                    return coordinates
+                return coordinates.placed_by(self, self.tables_of(coordinates))
+            given = coordinates.as_given()
+        if not self._places:
+            self.need_axes(given)
+            return given
         self.need_axes(given)
         before = writes((given.position, given.index)) if self.watched else 0
         located = self.locate(given)
@@ -269,7 +270,9 @@ class PositionEncoding(nn.Module):
     def for_one_forward(self, coordinates: Coordinates) -> Coordinates:
         """The coordinates placed and with ``learned_tables``, which are not to be held beyond a forward pass."""
         placed = self.place(coordinates)
-        learned = self.learned_tables(placed) if placed.learned is None else None
+        if not isinstance(placed, Placed) or placed.learned is not None:
+            return placed
+        learned = self.learned_tables(placed)
         return placed if learned is None else placed._with(learned=learned)
 
     def tables_of(self, located: Coordinates) -> Any:

@@ -119,9 +119,10 @@ def _step(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str, cached
         encoding=encoding,
         mask=Causal(),
         q_positions=placed[-1],
-        k_positions=replace(encoding.place(coordinates), prepared=True),
+        k_positions=coordinates,
         q_input=x[:, -1:],
         k_input=x,
+        prepared_by=encoding,
         kernel=kernel,
     )
 
