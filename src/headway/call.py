@@ -111,11 +111,11 @@ def make_call(
     if len(added) > 1 and all(any(isinstance(term, kind) for term in added) for kind in (Normalizer, Sink)):
         raise HeadwayError("terms hold a Normalizer, which replaces the softmax that a sink takes part in: drop one")
     seed = None if dropout_seed is None else _seed(dropout_seed, q)
-    return Call._made(
-        q=q, k=k, v=v, q_coordinates=q_at, k_coordinates=k_at, terms=added, mask=mask, scale=scale, dropout=dropout,
-        seed=seed, aligned=aligned, q_rotation=q_rotation, k_rotation=k_rotation,
-        wants_lse=False, partial=False, batch_offset=0, head_offset=0, restore=restore,
-    )  # fmt: skip
+    return Call._made({
+        "q": q, "k": k, "v": v, "q_coordinates": q_at, "k_coordinates": k_at, "terms": added, "mask": mask,
+        "scale": scale, "dropout": dropout, "seed": seed, "wants_lse": False, "partial": False, "aligned": aligned,
+        "q_rotation": q_rotation, "k_rotation": k_rotation, "batch_offset": 0, "head_offset": 0, "restore": restore,
+    })  # fmt: skip
 
 
 def restored(call: Call, out: Tensor) -> Tensor:

@@ -205,8 +205,8 @@ class Coordinates(Record):
         position = self.position if position is None else position
         given = self.given if isinstance(self, Placed) else self
         return Placed._made(
-            **self._fields()
-            | {
+            {
+                **self._fields(),
                 "position": position,
                 "given": given,
                 "by": encoding,
@@ -337,7 +337,7 @@ class Placed(Coordinates):
 
     def facts(self) -> Coordinates:
         held = self._fields()
-        return Coordinates._made(**{name: held[name] for name in FACTS})
+        return Coordinates._made({name: held[name] for name in FACTS})
 
     def append(self, other: Coordinates) -> Coordinates:
         return self.as_given().append(other)
@@ -369,7 +369,7 @@ FACTS = tuple(field.name for field in fields(Coordinates))
 
 def _copied(held: dict[str, Any]) -> Placed:
     """A copy of placed coordinates, whose tensors count what is written into them for themselves."""
-    return Placed._made(**held | {"version": _version(held["given"].position)})
+    return Placed._made({**held, "version": _version(held["given"].position)})
 
 
 def _version(position: Tensor) -> int:

@@ -29,31 +29,29 @@ class Record:
         return hash((type(self), *map(_hashable, vars(self).values())))
 
     @classmethod
-    def _made(cls, **fields: Any) -> Self:
-        """A record of all its fields, by name. No constructor is called: whoever calls this has checked them."""
+    def _made(cls, fields: dict[str, Any]) -> Self:
+        """A record of all its fields, which it keeps. No constructor is called: whoever calls this has checked them."""
         if torch.compiler.is_compiling():
             return cls(**fields)
         made = object.__new__(cls)
-        vars(made).update(fields)
+        object.__setattr__(made, "__dict__", fields)
         return made
 
     def _fields(self) -> dict[str, Any]:
-        """All fields by name."""
+        """All fields by name; the record's own, not to be changed."""
         if torch.compiler.is_compiling():
             return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
-        return dict(vars(self))
+        return self.__dict__
 
     def _with(self, **changes: Any) -> Self:
         """A copy in which some fields have other values. No constructor is called, so that nothing is checked again."""
         if torch.compiler.is_compiling():
             return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+        fields = {**self.__dict__, **changes}
+        if len(fields) != len(self.__dict__):
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(changes.keys() - self.__dict__.keys())}")
         copy = object.__new__(type(self))
-        held = vars(copy)
-        held.update(vars(self))
-        count = len(held)
-        held.update(changes)
-        if len(held) != count:
-            raise TypeError(f"{type(self).__name__} has no field {', '.join(changes.keys() - vars(self).keys())}")
+        object.__setattr__(copy, "__dict__", fields)
         return copy
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -14,11 +16,12 @@ import headway as hw
 from headway import Coordinates
 from headway import masks as M
 from headway import terms as T
-from headway.kernels import Call
+from headway.kernels import Call, _ops
 from headway.kernels._problem import tensors_in, without_tables
 from headway.kernels.lowering import lower, sinusoids
 from headway.kernels.lowering.masks import lower_mask, slots
 from headway.masks import Bounds, Slot
+from headway.positions import RoPE
 from headway.testing.kernels import build, mask_examples
 
 BATCH, N, KEYS = 2, 7, 11
@@ -209,10 +212,15 @@ def test_rules_travel_as_rules() -> None:
     assert lower_mask(causal, *_gaps(N, KEYS)) == ((), causal)
 
 
+def _late(n: int, m: int) -> tuple[Coordinates, Coordinates]:
+    """The last of the keys, which begin later in the stream, as under a window."""
+    return Coordinates.span(n, start=3 + m - n), Coordinates.span(m, start=3)
+
+
 def test_an_operator_finds_the_rule_again() -> None:
-    """It is not told where the queries begin, which varies with length, but that they are the last of the keys."""
+    """It is not told where tokens begin, which varies with length, but that queries are the last of the keys."""
     q, k = torch.randn(1, 2, N, 4), torch.randn(1, 2, KEYS, 4)
-    for place, aligned in ((_span, True), (_far, False)):
+    for place, aligned in ((_span, True), (_late, True), (_far, False)):
         where = place(N, KEYS)
         call = without_tables(Call(q, k, k, *where, mask=M.Causal(), aligned=aligned))
         assert call.q_coordinates.start is None
@@ -220,6 +228,36 @@ def test_an_operator_finds_the_rule_again() -> None:
         assert found.mask is None
         assert torch.equal(lowered(found.intervals, found.rest, N, KEYS, *where), dense(call.mask, N, KEYS, *where))
         assert isinstance(found.intervals[0][1], Slot if aligned else Tensor)
+
+
+def _plain(n: int, m: int) -> tuple[Coordinates, Coordinates]:
+    """Positions whose largest is no number of tokens, as their length says all the same."""
+    k = Coordinates.of(torch.arange(m) // 4, m, start=3)
+    return k.rows(m - n, m), k
+
+
+Place = Callable[[int, int], tuple[Coordinates, Coordinates]]
+
+
+@pytest.mark.parametrize("place", [*PLACES.values(), _late, _plain], ids=lambda place: place.__name__)
+def test_what_an_operator_is_told_says_the_same_mask(place: Place) -> None:
+    q, k = torch.randn(BATCH, 2, N, 4), torch.randn(BATCH, 2, KEYS, 4)
+    where = place(N, KEYS)
+    known = place in (_span, _late, _plain, _padded, _packed)
+    for (name, mask), aligned in product(examples(N, KEYS).items(), {False, known}):
+        found = lower(without_tables(Call(q, k, k, *where, mask=mask, aligned=aligned)))
+        seen = lowered(found.intervals, found.rest, N, KEYS, found.q_coordinates, found.k_coordinates)
+        assert torch.equal(seen, dense(mask, N, KEYS, *where)), name
+
+
+def test_the_structure_of_an_operator_holds_no_number_that_varies_with_length() -> None:
+    def structure(start: int, n: int, m: int) -> str:
+        q, k = torch.randn(1, 2, n, 4), torch.randn(1, 2, m, 4)
+        at = RoPE(4).place(Coordinates.span(n, start=start + m - n)), Coordinates.span(m, start=start)
+        mask = M.Causal() & M.Window(3) & M.Padding() & M.Documents()
+        return _ops.write(_ops.pack(without_tables(Call(q, k, k, *at, mask=mask)), []))
+
+    assert structure(3, 1, 9) == structure(4, 2, 12)
 
 
 def test_of_no_queries_and_of_no_keys() -> None:

@@ -158,7 +158,7 @@ def attend_in_parts(parts: Sequence[Call], kernel: str = "auto") -> tuple[Tensor
 
 
 def _native_kernel(call: Call, name: str) -> str:
-    chosen = choose(NATIVE, Problem.of(call)._replace(wants_lse=True), name).kernel
+    chosen = choose(NATIVE, Problem.of(call._with(wants_lse=True)), name).kernel
     if chosen is None:
         raise HeadwayError(f"kernel {name!r} cannot run a part of the keys: leave kernel='auto'")
     return chosen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,48 +58,70 @@ class Call(Record):
 
 def without_tables(call: Call) -> Call:
     """The call with coordinates that hold no more than kernels read, and nothing of an encoding."""
-    q_at, k_at = (_bare(side) for side in (call.q_coordinates, call.k_coordinates))
-    q_at = q_at._with(start=None)  # Padding reads the start of the keys
+    q_at, k_at = _bare(call.q_coordinates), _bare(call.k_coordinates)
     return call._with(q_coordinates=q_at, k_coordinates=k_at, restore=None)
 
 
 def _bare(side: Coordinates) -> Coordinates:
-    length = side.length if isinstance(side.length, Tensor) else None
-    return side.facts()._with(length=length, spanned=None)
+    # no number that varies with length; masks read the length of rows alone that were padded one by one
+    length = side.length if isinstance(side.length, Tensor) and side.start is None else None
+    return side.facts()._with(length=length, start=side.start if side.start == 0 else None, spanned=None)
 
 
-class Problem(NamedTuple):
-    """The facts of one call, without the values of its tensors."""
+class Problem:
+    """The facts of one call, without the values of its tensors: what a kernel may decide by.
 
-    batch: int
-    heads: int
-    kv_heads: int
-    n: int
-    m: int
-    head_dim: int
-    v_head_dim: int
-    dtype: torch.dtype
-    device: str
-    terms: tuple[Term, ...]
-    mask: Mask | None
-    dropout: float
-    wants_lse: bool
-    aligned: bool
-    coordinate_rows: int
-    """Rows of the batch whose coordinates are kept apart: 1 or the batch."""
-    positions_want_gradient: bool = False
+    terms, mask, dropout, wants_lse and aligned are those of the call.
+    """
+
+    __slots__ = (
+        *("_call", "batch", "heads", "n", "head_dim", "kv_heads", "m", "v_head_dim", "dtype", "device"),
+        *("terms", "mask", "dropout", "wants_lse", "aligned"),
+    )
+
+    def __init__(self, call: Call) -> None:
+        q = call.q
+        self._call = call
+        self.batch, self.heads, self.n, self.head_dim = q.shape
+        _, self.kv_heads, self.m, self.v_head_dim = call.v.shape
+        self.dtype, self.device = q.dtype, q.device.type
+        self.terms, self.mask, self.dropout = call.terms, call.mask, call.dropout
+        self.wants_lse, self.aligned = call.wants_lse, call.aligned
 
     @staticmethod
     def of(call: Call) -> Problem:
-        batch, heads, n, head_dim = call.q.shape
-        _, kv_heads, m, v_head_dim = call.v.shape
-        q, k = call.q_coordinates, call.k_coordinates
-        rows = max(q.position.shape[0], k.position.shape[0], q.index.shape[0], k.index.shape[0])
-        moving = (q.position.requires_grad or k.position.requires_grad) and torch.is_grad_enabled()
-        return Problem(  # by position: by name it takes twice as long
-            batch, heads, kv_heads, n, m, head_dim, v_head_dim, call.q.dtype, call.q.device.type,
-            call.terms, call.mask, call.dropout, call.wants_lse, call.aligned, rows, moving,
-        )  # fmt: skip
+        return Problem(call)
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        """Of the GPU, as CUDA counts them, such as (9, 0); None on any other device."""
+        return torch.cuda.get_device_capability(self._call.q.device) if self.device == "cuda" else None
+
+    @property
+    def strides(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Of q, k and v, in numbers."""
+        return self._call.q.stride(), self._call.k.stride(), self._call.v.stride()
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Which of q, k, v, "terms" and "positions" want a gradient; none while autograd is off."""
+        call = self._call
+        if not torch.is_grad_enabled():
+            return frozenset()
+        parts = {"q": call.q, "k": call.k, "v": call.v, "terms": call.terms}
+        found = {name for name, part in parts.items() if wants_gradient(part)}
+        return frozenset(found | {"positions"} if self.positions_want_gradient else found)
+
+    @property
+    def positions_want_gradient(self) -> bool:
+        q, k = self._call.q_coordinates, self._call.k_coordinates
+        return (q.position.requires_grad or k.position.requires_grad) and torch.is_grad_enabled()
+
+    @property
+    def coordinate_rows(self) -> int:
+        """Rows of the batch whose coordinates are kept apart: 1 or the batch."""
+        sides = self._call.q_coordinates, self._call.k_coordinates
+        return max(x.shape[0] for side in sides for x in (side.position, side.index))
 
 
 def tensors_in(part: Any) -> Iterator[Tensor]:

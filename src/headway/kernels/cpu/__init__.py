@@ -19,20 +19,23 @@ from ..lowering import LoweredCall, lower
 from . import _library
 from ._forms import reasons_against
 from ._tokens import rotate
-from ._words import ABSENT, DTYPES, Words, real
+from ._words import ABSENT, DTYPES, ONE, Words, real
 
 
 def _begin(call: LoweredCall, backward: bool, foreign: bool = False) -> Words:
     """The words up to and with q, k and v."""
     q, k, v = call.q, call.k, call.v
-    drop_below, keep_scale, seed = 0, 1.0, 0
+    batch, heads, n, width = q.shape
+    _, kv_heads, m, v_width = v.shape
+    drop_below, keep_scale, seed = 0, ONE, 0
     if call.dropout and call.seed is not None:
-        drop_below, keep_scale, seed = int(call.dropout * 2**32), 1 / (1 - call.dropout), int(call.seed)
+        drop_below, keep_scale, seed = int(call.dropout * 2**32), real(1 / (1 - call.dropout)), int(call.seed)
     words = Words(call.q_coordinates, call.k_coordinates, backward)
-    words.row += (_library.VERSION, int(backward), torch.get_num_threads(), DTYPES[q.dtype][0], *q.shape[:2])
-    words.row += (v.shape[1], q.shape[2], v.shape[2], q.shape[3], v.shape[3])
-    words.row += (real(call.scale), drop_below, real(keep_scale), seed)
-    words.row += (call.batch_offset, call.head_offset, int(foreign))
+    words.row = [
+        *(_library.VERSION, int(backward), torch.get_num_threads(), DTYPES[q.dtype][0]),
+        *(batch, heads, kv_heads, n, m, width, v_width, real(call.scale), drop_below, keep_scale, seed),
+        *(call.batch_offset, call.head_offset, int(foreign)),
+    ]
     words.tensor(q)
     words.tensor(k)
     words.tensor(v)
@@ -43,7 +46,7 @@ def _finish(words: Words, call: LoweredCall) -> None:
     """Adds what follows the results."""
     batch, heads, n, _ = call.q.shape
     _, kv_heads, m, _ = call.v.shape
-    words.coordinates(bool(call.terms) or call.rest is not None or call.dropout > 0)
+    words.coordinates(position=bool(call.terms), index=call.rest is not None or call.dropout > 0)
     words.mask(call.intervals, call.rest)
     words.terms(call.terms, batch, heads, kv_heads, n, m)
 

@@ -73,6 +73,9 @@ def real(x: float) -> int:
     return bits
 
 
+ONE = real(1.0)
+
+
 class Words:
     """The words of one call, and what they point to.
 
@@ -121,8 +124,10 @@ class Words:
             address = x.data_ptr()
         left: Any = x.untyped_storage().nbytes() - x.storage_offset() * item
         strides: Any = x.stride()
-        if broadcast and 1 in x.shape:
-            strides = tuple([0 if size == 1 else step for size, step in zip(x.shape, strides, strict=True)])
+        if broadcast:
+            shape = x.shape
+            if 1 in shape:
+                strides = tuple(map(_step, shape, strides))
         if missing:
             strides = ABSENT[:missing] + strides
         self.row += (address, left, number, *strides, *ABSENT[len(strides) : 4])
@@ -159,19 +164,22 @@ class Words:
 
     # ------------------------------------------------------------ coordinates and the mask
 
-    def coordinates(self, read: bool) -> None:
-        """Where tokens are; where nobody reads it, all of them at 0."""
-        if not read:
-            self.row += (1, *NOUGHT, *NOUGHT, *NOUGHT, *NOUGHT)
-            return
+    def coordinates(self, *, position: bool, index: bool) -> None:
+        """Where tokens are; what nobody reads is 0 for all of them."""
         q, k = self.q, self.k
-        q_position, k_position = _position(q.position), _position(k.position)
-        if q_position.dtype != k_position.dtype:
-            wide = torch.promote_types(q_position.dtype, k_position.dtype)
-            q_position, k_position = q_position.to(wide), k_position.to(wide)
-        self.row.append(min(q_position.shape[2], k_position.shape[2], MOST_AXES))
-        self.pair(q_position, k_position)
-        self.pair(_whole(q.index), _whole(k.index))
+        if position:
+            q_position, k_position = _position(q.position), _position(k.position)
+            if q_position.dtype != k_position.dtype:
+                wide = torch.promote_types(q_position.dtype, k_position.dtype)
+                q_position, k_position = q_position.to(wide), k_position.to(wide)
+            self.row.append(min(q_position.shape[2], k_position.shape[2], MOST_AXES))
+            self.pair(q_position, k_position)
+        else:
+            self.row += (1, *NOUGHT, *NOUGHT)
+        if index:
+            self.pair(_whole(q.index), _whole(k.index))
+        else:
+            self.row += NOUGHT + NOUGHT
 
     def mask(self, intervals: tuple[Bounds, ...], rest: Mask | None) -> None:
         self.row.append(len(intervals))
@@ -366,6 +374,11 @@ class Words:
         if not 0 <= axis < min(self.q.position.shape[2], self.k.position.shape[2]):
             self.q.axis(axis)
             self.k.axis(axis)
+
+
+def _step(size: int, step: int) -> int:
+    """How far the next item lies in memory, where one item stands for any number of them."""
+    return 0 if size == 1 else step
 
 
 def _whole(x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ...coordinates import Coordinates
 from ...masks import Bounds, Mask
 from ...terms import RelativeKeys, Sink, Sinusoids, Temperature
 from .._problem import Call
@@ -29,14 +30,24 @@ class LoweredCall(Call):
     rest: Mask | None = None
 
 
+def _told_apart(q: Coordinates, k: Coordinates) -> tuple[Coordinates, Coordinates]:
+    """Aligned coordinates with the starts that an operator is not told, where reading the first index waits for nobody.
+
+    Rows that do not start together have no one start.
+    """
+    n, m = q.index.shape[1], k.index.shape[1]
+    if k.start is None and m and k.index.is_cpu and len(k.index) == 1:
+        k = k._with(start=int(k.index[0, 0]))
+    return q if k.start is None else q._with(start=k.start + m - n), k
+
+
 def lower(call: Call) -> LoweredCall:
     """The call in simpler terms."""
     q_at, k_at = call.q_coordinates, call.k_coordinates
-    if call.aligned and q_at.start is None and k_at.start is not None:
-        # an operator is not told what varies with length
-        q_at = q_at._with(start=k_at.start + call.k.shape[2] - call.q.shape[2])
+    if call.aligned and q_at.start is None:
+        q_at, k_at = _told_apart(q_at, k_at)
     intervals, rest = lower_mask(call.mask, q_at, k_at)
-    lowered = LoweredCall._made(**vars(call) | {"mask": None, "intervals": intervals, "rest": rest})
+    lowered = LoweredCall._made({**call._fields(), "mask": None, "intervals": intervals, "rest": rest})
     if not call.q.dtype == call.k.dtype == call.v.dtype:
         lowered = lowered._with(q=call.q.float(), k=call.k.float(), v=call.v.float())
     terms: tuple[Any, ...] = call.terms
