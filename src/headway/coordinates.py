@@ -253,7 +253,8 @@ class Coordinates(Record):
         if self.document is not None and other.document is not None:
             documents = join(self.document, other.document)
         unknown = self.start is None and other.start is None
-        follows = self.start is not None and other.start == self.start + self.index.shape[1]
+        # an if, because the compiler would carry the comparison of symbolic sizes as a symbol
+        follows = True if self.start is not None and other.start == self.start + self.index.shape[1] else False  # noqa: SIM210
         return Coordinates(
             position=join(self.position, other.position),
             index=join(self.index, other.index),

@@ -17,7 +17,7 @@ import headway
 from headway import Coordinates, HeadwayError, masks
 from headway.models import Decoder, Encoder, EncoderDecoder, Stack, TransformerConfig
 from headway.nn import Block, Embedding, Head, SegmentMemory, StackCache
-from headway.positions import PositionEncoding
+from headway.positions import PositionEncoding, RoPE
 
 ENCODINGS = ["none", "rope", "t5", "alibi", "shaw", "transformer-xl", "sinusoidal", "learned"]
 RELATIVE = ["none", "rope", "t5", "alibi", "shaw", "transformer-xl"]
@@ -810,3 +810,21 @@ def test_an_encoding_that_writes_into_the_embeddings_is_told() -> None:
     stack = Stack.of(SMALL, Writes(32))
     with pytest.raises(HeadwayError, match="Writes writes in embed into the embeddings"):
         stack(torch.randn(1, 3, 32))
+
+
+@pytest.mark.slow
+def test_decoding_compiles_as_one_graph_for_all_lengths() -> None:
+    """A layer under a window, whose keys begin later at each step, and one that holds all: no step is compiled anew."""
+    stack = Stack([Block(16, 2) for _ in range(2)], RoPE(8), masks=[masks.Window(5), None]).eval()
+    counter, graphs = CompileCounter(), []
+    compiled = torch.compile(stack, fullgraph=True, backend=counter)
+    with torch.no_grad():
+        caches = [StackCache(2, stack.masks) for _ in range(2)]
+        for i in range(30):
+            x = torch.randn(1, 1 if i else 6, 16)
+            runs = zip((compiled, stack), caches, strict=True)
+            found, expected = (run(x, mask=masks.Causal(), cache=cache) for run, cache in runs)
+            torch.testing.assert_close(found, expected)
+            graphs.append(counter.frame_count)
+    assert graphs[-1] <= 6, graphs
+    assert graphs[-1] == graphs[-18], graphs

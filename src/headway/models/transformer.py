@@ -241,11 +241,14 @@ class Stack(nn.Module):
     ) -> None:
         """Raises before the first layer where a mask does not fit, which attention would raise in a later one."""
         batch, n = x.shape[:2]
-        different = {(id(own), id(at)): layer for layer, (own, at) in enumerate(zip(self.masks, keys, strict=True))}
-        for layer in different.values():
+        checked: list[int] = []
+        for layer, (own, at) in enumerate(zip(self.masks, keys, strict=True)):
+            if any(self.masks[known] is own and keys[known] is at for known in checked):
+                continue
+            checked.append(layer)
             mask, block = masks[layer], self.blocks[self._block_of_layer[layer]]
             if mask is not None:
-                _check_mask(mask, block, "attention", batch, n, keys[layer].index.shape[1])
+                _check_mask(mask, block, "attention", batch, n, at.index.shape[1])
         if context is not None and context_mask is not None:
             _check_mask(context_mask, self.blocks[0], "cross_attention", batch, n, context.shape[1])
 

@@ -551,7 +551,10 @@ class StackCache(_Cache):
     @property
     def coordinates(self) -> Coordinates | None:
         """Where the tokens are in the layers that hold most."""
-        return max(self._places.values(), key=lambda at: at.index.shape[1], default=None)
+        most = None
+        for at in self._places.values():
+            most = at if most is None or at.index.shape[1] > most.index.shape[1] else most
+        return most
 
     @coordinates.setter
     def coordinates(self, at: Coordinates | None) -> None:
