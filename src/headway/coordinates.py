@@ -374,7 +374,12 @@ def _copied(held: dict[str, Any]) -> Placed:
 
 
 def _version(position: Tensor) -> int:
-    return -1 if torch.compiler.is_compiling() or position.is_inference() else position._version
+    if torch.compiler.is_compiling():
+        return -1
+    try:
+        return position._version
+    except RuntimeError:  # made in inference mode, which does not count
+        return -1
 
 
 def _need_rows(name: str, x: Tensor, rows: int, n: int, *, one: bool = False) -> None:

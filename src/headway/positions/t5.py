@@ -74,8 +74,9 @@ class T5(PositionEncoding):
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """The bias, its buckets put in the order of the distance: far past … 0 … far future."""
-        order = constant(_order, self.per_side, self.num_buckets, device=self.table.device)
-        return (DistanceBias(Rows(self.table.index_select(1, order), Steps(self.place(q_at).tables))),)
+        table = self.table
+        order = constant(_order, self.per_side, self.num_buckets, device=table.device)
+        return (DistanceBias(Rows(table.index_select(1, order), Steps(self.place(q_at).tables))),)
 
     def oracle(self, pair: Pair) -> float:
         delta = math.trunc(pair.distance)
