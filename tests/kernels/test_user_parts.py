@@ -15,7 +15,7 @@ from headway import masks as M
 from headway import terms as T
 from headway.kernels import reference
 from headway.kernels.lowering.masks import lower_mask
-from headway.nn.cache import Held
+from headway.nn.cache import Retention
 from headway.terms import Part
 
 N = 6
@@ -236,6 +236,6 @@ def test_a_mask_of_a_users_own(name: str, kernel: str, n: int, monkeypatch: pyte
 
 @pytest.mark.parametrize("name", MASKS)
 def test_nothing_is_forgotten_under_a_mask_of_a_users_own(name: str) -> None:
-    assert Held.under(MASKS[name]) is None
+    assert Retention.under(MASKS[name]) is None
     at = Coordinates.span(N)
     assert lower_mask(MASKS[name], at, at) == ((), MASKS[name])

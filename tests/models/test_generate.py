@@ -129,7 +129,7 @@ def test_a_window_bounds_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
         caches, new_cache = [], model.new_cache
         monkeypatch.setattr(model, "new_cache", lambda made=caches, new=new_cache: made.append(new()) or made[-1])
         generate(model, PROMPTS, max_new_tokens=25)
-        rooms = [layer._keys.room.shape[-2] for layer in caches[0].layers]
+        rooms = [layer._keys.storage.shape[-2] for layer in caches[0].layers]
         held = [len(layer) for layer in caches[0].layers]
         if model.stack.encodings[0].reads_input:  # what lies between two tokens decides: nothing may be forgotten
             assert held == [8 + 24] * 2

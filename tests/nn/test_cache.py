@@ -14,7 +14,10 @@ from headway import Coordinates, HeadwayError
 from headway.masks import Causal, Chunked, Dilated, KeepFirst, Mask, Padding, Prefix, Window
 from headway.models import Stack
 from headway.nn import Block, KeyValueCache, MultiHeadAttention, SegmentMemory, StackCache
-from headway.nn.cache import Held, Slots, _Tokens, continued, reads_others, undone_on_error
+from headway.nn._places import continued
+from headway.nn._token_buffer import Slots, TokenBuffer
+from headway.nn._transaction import transaction
+from headway.nn.cache import Retention, reads_others
 from headway.positions import ENCODINGS, Compose, Interpolated, PositionEncoding, RoPE
 from headway.positions._base import IN_ATTENTION
 
@@ -135,15 +138,15 @@ def test_what_is_kept_after_each_step_stays_in_rooms_of_one_size(first: int) -> 
     for one in [*keys[:, :, :300].split(300, dim=2), *keys[:, :, 300:].split(1, dim=2)]:
         held, _ = cache.append(one, one, coordinates=continued(cache.coordinates, None, one.shape[2], one.device))
         places.add(held.data_ptr() - 4 * cache._keys.start)
-        kept.append(cache._keys.room)  # freed memory would be handed out again
+        kept.append(cache._keys.storage)  # freed memory would be handed out again
         stop = int(one[..., -1, 0]) + 1
         expected = [*range(first), *range(stop - 10 if stop > 10 + first else first, stop)]
         cache.keep(first, 10)
         assert cache.keys.flatten().tolist() == cache.values.flatten().tolist() == expected
         assert cache.coordinates is not None
         assert cache.coordinates.index[0].tolist() == expected
-        assert cache._keys.room is not None
-        assert cache._keys.room.shape[-2] <= 2 * (10 + first)
+        assert cache._keys.storage is not None
+        assert cache._keys.storage.shape[-2] <= 2 * (10 + first)
     assert (cache.coordinates.ordered, cache.coordinates.start) == ((False, None) if first else (True, 990))
     assert len(places) == pytest.approx(700 / (10 + first), abs=3)
 
@@ -240,8 +243,8 @@ def test_stack_cache_keeps_in_every_layer_and_leaves_the_context() -> None:
     ],
 )
 def test_what_is_held_under_a_mask(mask: Mask | None, held: tuple[int, int] | None) -> None:
-    assert Held.under(mask) == held
-    assert StackCache(2, [mask, None]).held == [held, None]
+    assert Retention.under(mask) == held
+    assert StackCache(2, [mask, None]).retention == [held, None]
 
 
 class Layers:
@@ -252,7 +255,7 @@ class Layers:
         self.layers = [MultiHeadAttention(embed_dim, num_heads, **sizes).double().eval() for _ in masks]
 
     def __call__(self, x: Tensor, at: Coordinates, cache: StackCache | None = None) -> Tensor:
-        with undone_on_error(cache):
+        with transaction(cache):
             return self._run(x, at, cache)
 
     def _run(self, x: Tensor, at: Coordinates, cache: StackCache | None) -> Tensor:
@@ -297,13 +300,13 @@ def test_layers_with_a_window_hold_it_alone_and_decode_the_same(name: str, masks
         for _ in range(20):
             layers(torch.randn(3, 1, 16).double(), continued(cache.coordinates, None, 1, x.device), cache)
     for mask, layer in zip(masks, cache.layers, strict=True):
-        held = Held.under(mask)
-        assert layer._keys.room is not None
+        held = Retention.under(mask)
+        assert layer._keys.storage is not None
         if held is None:
             assert len(layer) == n + 20
         else:
             assert len(layer) == sum(held)
-            assert layer._keys.room.shape[-2] <= 2 * sum(held)
+            assert layer._keys.storage.shape[-2] <= 2 * sum(held)
     at = cache.coordinates
     assert at is not None
     assert at.index[:, -1].tolist() == [length + 19 for length in lengths]
@@ -313,7 +316,7 @@ def test_layers_with_a_window_hold_it_alone_and_decode_the_same(name: str, masks
 def test_a_long_prompt_leaves_each_layer_as_soon_as_it_has_attended() -> None:
     cache = StackCache(2, [Window(3), None])
     for prompt in range(2):  # a second one that meets tokens, which a rollback would want back
-        with undone_on_error(cache):
+        with transaction(cache):
             keys = cache.enter(continued(cache.coordinates, None, 500, torch.device("cpu")))
             assert keys[0].index.shape == (1, 503 if prompt else 500)
             cache.layers[0].append(torch.randn(1, 1, 500, 4), torch.randn(1, 1, 500, 4))
@@ -339,7 +342,7 @@ def test_every_encoding_decodes_the_same_behind_a_window(name: str) -> None:
         width = encoding.held("embed_dim") or heads * head_dim
         layers = Layers(masks, encoding.double().eval(), width, heads, head_dim=head_dim)
         cache = StackCache(2, masks, [encoding] * 2)
-        assert (cache.held == [None] * 2) == reads_others(encoding)
+        assert (cache.retention == [None] * 2) == reads_others(encoding)
         x, n = torch.randn(2, 11, width).double(), 11
         at = Coordinates.span(n, axes=encoding.axes or 1)  # its parts know the total length too
         with torch.no_grad():
@@ -359,7 +362,7 @@ def test_a_window_that_has_forgotten_cannot_be_cropped() -> None:
     cache = StackCache(2, [Window(3), None])
 
     def enter(n: int) -> None:
-        with undone_on_error(cache):
+        with transaction(cache):
             cache.enter(continued(cache.coordinates, None, n, torch.device("cpu")))
             for number in range(2):
                 cache.layers[number].append(torch.randn(1, 1, n, 4), torch.randn(1, 1, n, 4))
@@ -381,7 +384,7 @@ def test_a_window_that_has_forgotten_cannot_be_cropped() -> None:
 
 def test_keep_and_reorder_reach_layers_with_and_without_a_window() -> None:
     cache, at = StackCache(2, [Window(4), None]), Coordinates.padded([9, 7], 9)
-    with undone_on_error(cache):
+    with transaction(cache):
         cache.enter(at)
         for number in range(2):
             cache.layers[number].append(torch.arange(18.0).reshape(2, 1, 9, 1), torch.zeros(2, 1, 9, 1))
@@ -397,14 +400,14 @@ def test_an_error_before_the_first_layer_leaves_the_cache_as_it_was() -> None:
     cache = StackCache(1, [Window(2)])
 
     def interrupted() -> None:
-        with undone_on_error(cache):
+        with transaction(cache):
             cache.enter(Coordinates.span(5))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert cache.coordinates is None
-    with undone_on_error(cache):
+    with transaction(cache):
         assert cache.enter(Coordinates.span(2))[0].index.tolist() == [[0, 1]]
 
 
@@ -566,19 +569,19 @@ def test_an_emptied_cache_takes_another_batch() -> None:
 # ---------------------------------------------------------------- gradients
 
 
-class Plain(_Tokens):
+class Plain(TokenBuffer):
     """Tokens that are only ever copied, never written over."""
 
     def append(self, new: Tensor) -> Tensor:
-        self.hold(new if self.room is None else torch.cat([self.view(), new], dim=-2))
+        self.reset(new if self.storage is None else torch.cat([self.view(), new], dim=-2))
         return self.view()
 
     def keep(self, slots: Slots) -> None:
-        if self.room is not None:
-            self.hold(slots.of(self._held(), -2))
+        if self.storage is not None:
+            self.reset(slots.of(self._tokens(), -2))
 
     def crop(self, length: int) -> None:
-        self.hold(self._held()[..., :length, :] if self.room is not None and length else None)
+        self.reset(self._tokens()[..., :length, :] if self.storage is not None and length else None)
 
 
 FROZEN = {
@@ -693,7 +696,7 @@ def test_whatever_is_done_to_a_cache_gradients_are_those_of_copies(
         return out, gradients(layer, out)
 
     found = told()
-    monkeypatch.setattr(headway.nn.cache, "_Tokens", Plain)
+    monkeypatch.setattr(headway.nn.cache, "TokenBuffer", Plain)
     wanted = told()
     assert same(found[0], wanted[0])
     for one, two in zip(found[1], wanted[1], strict=True):

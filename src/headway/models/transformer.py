@@ -18,10 +18,13 @@ from ..constants import writes
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..masks import Boolean, Causal, Mask
+from ..nn._places import continued, joined, need_places
+from ..nn._transaction import transaction
 from ..nn.attention import MultiHeadAttention, key_coordinates
 from ..nn.block import Block
-from ..nn.cache import SegmentMemory, StackCache, continued, joined, need_places, undone_on_error
+from ..nn.cache import StackCache
 from ..nn.embedding import Embedding, Head
+from ..nn.memory import SegmentMemory
 from ..nn.norm import make_norm
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from .config import TransformerConfig
@@ -178,7 +181,7 @@ class Stack(nn.Module):
         past = None if before is None else before.coordinates
         coordinates = continued(past, positions, x.shape[1], x.device)
         need_places(coordinates, x)
-        with undone_on_error(cache, memory):
+        with transaction(cache, memory):
             return self._run(x, mask, past, coordinates, cache, memory, context, context_mask, context_positions)
 
     def _run(
@@ -491,7 +494,7 @@ class Decoder(_OneStack):
         memory: SegmentMemory | None = None,
     ) -> Tensor:
         """ids int64 [batch, n] → logits [batch, n, vocab_size]."""
-        with undone_on_error(cache, memory):
+        with transaction(cache, memory):
             return self._out(self.hidden(ids, positions=positions, mask=mask, cache=cache, memory=memory))
 
     def hidden(
@@ -627,7 +630,7 @@ class EncoderDecoder(Transformer):
         cache: StackCache | None = None,
     ) -> Tensor:
         """decoder_ids [batch, n] and the hidden states of the source [batch, m, embed_dim] → logits."""
-        with undone_on_error(cache):
+        with transaction(cache):
             hidden = self.decoder(
                 self.vectors(decoder_ids),
                 positions=positions,

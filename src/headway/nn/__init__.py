@@ -4,11 +4,11 @@ from .attention import MultiHeadAttention as MultiHeadAttention
 from .block import Block as Block
 from .block import ParallelBlock as ParallelBlock
 from .cache import KeyValueCache as KeyValueCache
-from .cache import SegmentMemory as SegmentMemory
 from .cache import StackCache as StackCache
 from .embedding import Embedding as Embedding
 from .embedding import Head as Head
 from .feed_forward import FeedForward as FeedForward
+from .memory import SegmentMemory as SegmentMemory
 from .norm import LayerNorm as LayerNorm
 from .norm import RMSNorm as RMSNorm
 from .packed import pack as pack

@@ -15,7 +15,9 @@ from ..errors import HeadwayError, need_positive
 from ..masks import Mask
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..tracing import refuse_script, refuse_tracers
-from .cache import KeyValueCache, continued, joined, need_places, undone_on_error
+from ._places import continued, joined, need_places
+from ._transaction import transaction
+from .cache import KeyValueCache
 from .norm import make_norm
 
 PROJECTIONS = "qkvo"
@@ -168,7 +170,7 @@ class MultiHeadAttention(nn.Module):
         refuse_tracers(query)
         if cache is None:
             return self._attend(query, key, value, mask, positions, key_positions, None, encoding)
-        with undone_on_error(cache):
+        with transaction(cache):
             return self._attend(query, key, value, mask, positions, key_positions, cache, encoding)
 
     def _attend(

@@ -12,8 +12,9 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..masks import Mask
 from ..positions._base import PositionEncoding
+from ._transaction import transaction
 from .attention import MultiHeadAttention
-from .cache import KeyValueCache, undone_on_error
+from .cache import KeyValueCache
 from .feed_forward import FeedForward
 from .norm import make_norm
 
@@ -160,7 +161,7 @@ class Block(nn.Module):
             out: Tensor = self.feed_forward(x)
             return out if self.feed_forward_norm_after is None else self.feed_forward_norm_after(out)
 
-        with undone_on_error(cache, context_cache):
+        with transaction(cache, context_cache):
             return self._join(x, memory, attend, attend_context, feed)
 
     def _join(self, x: Tensor, memory: Tensor | None, attend: Part, attend_context: Part, feed: Part) -> Tensor:

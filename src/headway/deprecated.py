@@ -1,0 +1,30 @@
+"""Public names that have changed: the old name works for one version and warns."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def deprecated(old: str, new: str) -> None:
+    """Warns the caller of the function that calls this that ``old`` is now ``new``."""
+    warnings.warn(f"{old} is deprecated and goes in the next version: use {new}", DeprecationWarning, stacklevel=3)
+
+
+def deprecated_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """A ``__getattr__`` for a module in which public names have changed.
+
+    Args:
+        module: the module's ``__name__``.
+        names: the new name of each old one.
+    """
+
+    def attribute(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        deprecated(f"{module}.{name}", names[name])
+        return getattr(sys.modules[module], names[name])
+
+    return attribute

@@ -1,0 +1,161 @@
+"""The tensor in which a cache holds the keys, values or inputs of its tokens."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadwayError
+
+
+class Slots(NamedTuple):
+    """The slots that a cache keeps: the first tokens of each row, and all slots from ``latest`` on."""
+
+    first: Tensor
+    """int64 [b or 1, count]"""
+    latest: int
+
+    def of(self, x: Tensor, dim: int) -> Tensor:
+        """These slots of x along ``dim``; the first dimension of x is the batch."""
+        last = x.narrow(dim, self.latest, x.shape[dim] - self.latest)
+        if not self.first.shape[1]:
+            return last
+        first = self.first_of(x, dim)
+        return torch.cat([first, last.expand(first.shape[0], *last.shape[1:])], dim)
+
+    def first_of(self, x: Tensor, dim: int) -> Tensor:
+        """A copy of the first tokens alone."""
+        if self.first.shape[0] == 1:
+            return x.index_select(dim, self.first[0])
+        shape = [1] * x.ndim
+        shape[0], shape[dim] = self.first.shape
+        rows = x.expand(self.first.shape[0], *x.shape[1:])
+        return rows.take_along_dim(self.first.reshape(shape), dim)
+
+
+class TokenBuffer:
+    """A tensor [batch, …, tokens, width] that grows in place and can drop tokens from its front.
+
+    The tokens are one slice of a larger storage. A full storage is replaced by one for twice as many tokens, so that n
+    tokens cost O(n) copies. A buffer that drops as many tokens as it appends keeps storages of one size.
+    """
+
+    def __init__(self) -> None:
+        self.storage: Tensor | None = None
+        self.start = 0
+        self.length = 0
+        self.written = 0
+        """Slots of the storage from this one on were never part of a view."""
+        self.saved = False
+        """Whether a backward pass may have saved a view of the storage: slots below ``written`` are then read-only."""
+        self.before: tuple[Tensor | None, int, int, int, bool] | None = None
+        """The state that ``rollback`` restores; None outside of a transaction."""
+
+    def __len__(self) -> int:
+        return self.length
+
+    def view(self) -> Tensor:
+        """All tokens, [batch, …, tokens, width]. Raises HeadwayError for an empty buffer."""
+        if self.storage is None:
+            raise HeadwayError("the cache is empty: append keys and values before reading it")
+        if torch.is_grad_enabled():
+            if _of_inference_mode(self.storage):
+                self.storage = self.storage.clone()  # which a backward pass could not save
+            self.saved = True
+        return self._tokens()
+
+    def append(self, new: Tensor) -> Tensor:
+        """Appends tokens and returns all of them."""
+        if self.storage is None:
+            self.storage = new.new_empty(*new.shape[:-2], 0, new.shape[-1])
+        if torch.is_grad_enabled() and (new.requires_grad or self.storage.requires_grad):
+            # autograd does not follow writes into the storage
+            self.reset(torch.cat([self.view(), new], dim=-2))
+            return self.view()
+        length = self.length + new.shape[-2]
+        if self.start + length > self.storage.shape[-2] or not self._may_write(self.start + self.length):
+            self._grow(new, max(length, 2 * self.length))
+        at = self.start + self.length
+        # no backward pass reads the slots from ``written`` on; a write through .data does not raise the version counter
+        storage = self.storage.data if self.saved else self.storage
+        storage[..., at : self.start + length, :] = new
+        self.length = length
+        self.written = max(self.written, self.start + length)
+        return self.view()
+
+    def select(self, rows: Tensor) -> Tensor | None:
+        """A copy of some rows of the batch; None for an empty buffer."""
+        return None if self.storage is None else self._tokens()[rows]
+
+    def keep(self, slots: Slots) -> None:
+        """Drops all but these slots."""
+        if not self.length or self.storage is None:
+            return
+        tokens, count = self._tokens(), slots.first.shape[1]
+        length = count + self.length - slots.latest
+        at = self.start + slots.latest - count
+        if self.before is not None or self.storage.shape[-2] > 2 * length or (count and not self._may_write(at)):
+            storage = self.storage
+            # a copy frees a storage that is too large, and leaves what a rollback or a backward pass reads
+            self.reset(slots.of(tokens, -2).clone())
+            if self.before is not None and self.before[0] is storage:
+                _, start, before, _, _ = self.before
+                own = storage[..., start : start + before, :].clone()
+                self.before = (own, 0, before, before, own.requires_grad)
+        else:
+            if count:  # the first tokens move up to the latest
+                tokens[..., slots.latest - count : slots.latest, :] = slots.first_of(tokens, -2)
+            self.start, self.length = at, length
+
+    def crop(self, length: int) -> None:
+        """Drops all but the first ``length`` tokens."""
+        self.length = min(self.length, length)
+        if not self.length:
+            self.reset(None)
+
+    def begin(self) -> None:
+        """Remembers the state for ``rollback``."""
+        self.before = (self.storage, self.start, self.length, self.written, self.saved)
+
+    def rollback(self) -> None:
+        """Restores the state at ``begin``."""
+        assert self.before is not None
+        storage = self.storage
+        self.storage, self.start, self.length, written, saved = self.before
+        if self.storage is not storage:
+            self.written, self.saved = written, saved
+        self.before = None
+
+    def _tokens(self) -> Tensor:
+        assert self.storage is not None
+        return self.storage[..., self.start : self.start + self.length, :]
+
+    def reset(self, storage: Tensor | None) -> None:
+        """Replaces the tokens by those of ``storage``, all of which are in use."""
+        self.storage, self.start = storage, 0
+        self.length = self.written = 0 if storage is None else storage.shape[-2]
+        self.saved = storage is not None and storage.requires_grad
+
+    def _may_write(self, at: int) -> bool:
+        """Whether slots from this one on may be overwritten."""
+        assert self.storage is not None
+        return (not self.saved or at >= self.written) and not _of_inference_mode(self.storage)
+
+    def _grow(self, new: Tensor, capacity: int) -> None:
+        """Moves the tokens into a new storage for ``capacity`` tokens."""
+        assert self.storage is not None
+        old, start, length = self.storage, self.start, self.length
+        storage = new.new_empty(*new.shape[:-2], capacity, new.shape[-1], dtype=old.dtype)
+        storage[..., :length, :] = self._tokens()
+        self.reset(storage)
+        self.length = self.written = length
+        if self.before is not None and self.before[0] is old and self.before[1] == start:
+            self.before = (storage, 0, self.before[2], length, False)  # so that the old storage is freed
+
+
+def _of_inference_mode(storage: Tensor) -> bool:
+    """Whether a tensor was created in inference mode, which has since ended."""
+    # torch.compile cannot trace the question and compiles for one mode
+    return not torch.compiler.is_compiling() and storage.is_inference() and not torch.is_inference_mode_enabled()

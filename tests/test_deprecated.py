@@ -1,0 +1,41 @@
+"""Old names work, warn, and say the new one."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+
+import pytest
+
+from headway.deprecated import deprecated_names
+from headway.nn import StackCache
+
+RENAMED: list[tuple[str, str, str]] = []
+"""Module, old name, new name."""
+
+
+def test_an_attribute_that_was_renamed() -> None:
+    cache = StackCache(2)
+    with pytest.warns(
+        DeprecationWarning, match=r"StackCache\.held is deprecated .*: use StackCache\.retention"
+    ) as seen:
+        assert cache.held == cache.retention
+    assert seen[0].filename == __file__
+
+
+@pytest.mark.parametrize(("module", "old", "new"), RENAMED)
+def test_a_name_that_was_renamed(module: str, old: str, new: str) -> None:
+    room = importlib.import_module(module)
+    with pytest.warns(DeprecationWarning, match=f"{module}.{old} is deprecated .*: use {new}"):
+        assert getattr(room, old) is getattr(room, new)
+    assert old not in getattr(room, "__all__", ())
+
+
+def test_other_names_are_missing_as_ever() -> None:
+    attribute = deprecated_names("headway.errors", {"Error": "HeadwayError"})
+    with pytest.raises(AttributeError, match=r"module 'headway\.errors' has no attribute 'Errors'"):
+        attribute("Errors")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert attribute("Error").__name__ == "HeadwayError"
+    assert [w.category for w in seen] == [DeprecationWarning]
