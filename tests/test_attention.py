@@ -634,7 +634,7 @@ def test_looking_draws_nothing(look: Callable[..., object]) -> None:
 def test_auto_leaves_plain_bfloat16_to_torch_where_a_processor_has_amx(monkeypatch: pytest.MonkeyPatch) -> None:
     from headway.kernels import cpu
 
-    monkeypatch.setattr(cpu, "_has_amx", lambda: True)
+    monkeypatch.setattr(cpu, "has_amx", lambda: True)
     half = [x.bfloat16() for x in (torch.randn(1, 2, 9, 8), torch.randn(1, 2, 9, 8), torch.randn(1, 2, 9, 8))]
     explained = hw.explain(*half, mask=M.Causal())
     assert explained.kernel == "sdpa"

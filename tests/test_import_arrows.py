@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "headway"
 # From the ground up: a part may import what stands in an earlier layer, and its neighbours in its own layer
 # as long as that makes no circle. `errors` stands below everything.
 LAYERS = [
-    ["deprecated", "errors", "extras", "files", "tracing", "constants", "records"],
+    ["_torch", "deprecated", "errors", "extras", "files", "tracing", "constants", "records"],
     ["coordinates", "terms", "masks"],
     ["positions", "kernels"],
     ["call"],

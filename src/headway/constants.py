@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
+from ._torch import writes_of
 from .tracing import watched
 
 Made = TypeVar("Made")
@@ -42,7 +43,7 @@ def constant(make: Callable[..., Made], *arguments: Hashable, device: torch.devi
     kept = _kept.made.get(key)
     if kept is not None:
         made_before, guards, version = kept
-        if (guards[0]._version if len(guards) == 1 else writes(guards)) == version:
+        if (writes_of(guards[0]) if len(guards) == 1 else writes(guards)) == version:
             return cast(Made, made_before)
     with torch.inference_mode(False):  # what is made in it could not be saved for a backward pass later
         made = make(*arguments, device)
@@ -65,6 +66,6 @@ def writes(tensors: Sequence[Tensor]) -> int:
     if torch.compiler.is_compiling():
         return 0
     try:
-        return sum([x._version for x in tensors])
+        return sum(map(writes_of, tensors))
     except RuntimeError:
-        return sum(x._version for x in tensors if not x.is_inference())
+        return sum(writes_of(x) for x in tensors if not x.is_inference())

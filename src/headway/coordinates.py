@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._torch import writes_of
 from .errors import HeadwayError
 from .records import Record
 from .tracing import refuse_tracers
@@ -322,7 +323,7 @@ class Placed(Coordinates):
     @property
     def _fresh(self) -> bool:
         """Whether nobody has written into the positions since, as far as their version counter tells."""
-        return torch.compiler.is_compiling() or self.version < 0 or self.given.position._version == self.version
+        return torch.compiler.is_compiling() or self.version < 0 or writes_of(self.given.position) == self.version
 
     def as_given(self) -> Coordinates:
         """These coordinates as they were before an encoding placed them.
@@ -377,7 +378,7 @@ def _version(position: Tensor) -> int:
     if torch.compiler.is_compiling():
         return -1
     try:
-        return position._version
+        return writes_of(position)
     except RuntimeError:  # made in inference mode, which does not count
         return -1
 

@@ -6,19 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
+from ._torch import dispatched_elsewhere, forward_mode_level, functionalizing, functorch_active
 from .errors import HeadwayError
-
-_KEYS = torch._C.DispatchKey
-_ALONE = torch._C.DispatchKeySet(_KEYS.BackendSelect) | torch._C.DispatchKeySet(_KEYS.ADInplaceOrView)
-_OTHERS = ~_ALONE.raw_repr()
-"""Dispatch keys that no thread has of itself. Every tracer, mode and transform of torch has one of its own: the calls
-of operators come to it by that key."""
-
-_raw = torch._C.DispatchKeySet.raw_repr
-_included = getattr(torch._C, "_dispatch_tls_local_include_set", lambda: torch._C.DispatchKeySet(_KEYS.Python))
-_function_modes = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
 
 
 def watched() -> bool:
@@ -28,7 +18,7 @@ def watched() -> bool:
     may be used that was made before, since it would be one.
     """
     # a compiler takes the first for True and does not look at the rest
-    return torch.compiler.is_dynamo_compiling() or bool(_raw(_included()) & _OTHERS) or _function_modes() > 0
+    return torch.compiler.is_dynamo_compiling() or dispatched_elsewhere()
 
 
 PLAIN_ALONE = (
@@ -38,17 +28,14 @@ PLAIN_ALONE = (
 
 def forward_mode() -> bool:
     """Whether forward-mode differentiation is at work."""
-    return not torch.compiler.is_dynamo_compiling() and getattr(forward_ad, "_current_level", -1) >= 0
+    return not torch.compiler.is_dynamo_compiling() and forward_mode_level() >= 0
 
 
 def plain_alone() -> bool:
     """Whether what is at work has no rule for an ``autograd.Function`` of ours and follows plain operations alone."""
     if forward_mode():
         return True
-    if torch.compiler.is_dynamo_compiling() or not torch._C._are_functorch_transforms_active():
-        return False
-    top = torch._C._functorch.peek_interpreter_stack()
-    return top is not None and top.key() == torch._C._functorch.TransformType.Functionalize
+    return not torch.compiler.is_dynamo_compiling() and functorch_active() and functionalizing()
 
 
 def refuse_tracers(x: object) -> None:

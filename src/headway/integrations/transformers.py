@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
 
+from .._torch import constant_in_graphs, no_torch_function, tree_leaves, tree_map_only
 from ..attention import Arguments, attention, attention_weights
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
@@ -208,7 +208,7 @@ class _MaskTensor(Tensor):
     """A boolean tensor [batch, 1, n, m] without numbers, which holds a ``_Sight``."""
 
     sight: _Sight
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = no_torch_function
 
     @staticmethod
     def __new__(cls, sight: _Sight, batch: int) -> _MaskTensor:
@@ -314,6 +314,7 @@ def _mask(
     return _MaskTensor(_Sight(mask, q, k), batch_size)
 
 
+@constant_in_graphs
 def _takes(config: type) -> str:
     """Which masks the models with such a config take, as far as transformers can tell.
 
@@ -339,7 +340,6 @@ def _is_model_of(one: object, module: ModuleType) -> bool:
     return hasattr(one, "_can_set_attn_implementation") and getattr(one, "__module__", None) == module.__name__
 
 
-_takes.__dict__["_dynamo_marked_constant"] = True  # a compiler takes the answer
 _TAKEN: dict[type, str] = {}
 
 

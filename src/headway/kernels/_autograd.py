@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .._torch import functorch_active, is_batched, recorded_by_autograd
 from ..errors import HeadwayError
 from . import _ops
 from ._base import without_autocast
@@ -123,8 +124,7 @@ def operators(kernel: NativeKernel[Any]) -> tuple[Any, Any]:
         tensors: list[Tensor], structure: str, wanted: list[int], d_out: Tensor | None, d_lse: Tensor | None
     ) -> list[Tensor]:
         # an operator runs below autograd, where what is computed again would record nothing and gradients be zero
-        recording = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False)
-        with recording, torch.no_grad():
+        with recorded_by_autograd(), torch.no_grad():
             found = run_backward(kernel, _ops.read(structure), list(map(_plain, tensors)), wanted, d_out, d_lse)
         return [_as_promised(x, torch.empty_like(tensors[i])) for i, x in zip(wanted, found, strict=True)]
 
@@ -194,7 +194,7 @@ class Attention(torch.autograd.Function):
         saved = ctx.saved_tensors
         if not torch.is_grad_enabled() or torch.compiler.is_compiling():
             found = gradients(ctx.name, ctx.structure, saved, wanted, *upstream)
-        elif NATIVE[ctx.name].differentiable and torch._C._are_functorch_transforms_active():
+        elif NATIVE[ctx.name].differentiable and functorch_active():
             found = _followed(NATIVE[ctx.name], ctx.structure, saved[:-3], wanted, *upstream)
         else:
             found = Gradient.apply(ctx.name, ctx.structure, wanted, *upstream, *saved)
@@ -284,9 +284,7 @@ BATCHED = (
 
 def _is_batched(grad: Tensor | None) -> bool:
     """Whether a gradient is one of many that vmap holds in one tensor, that of torch.func or that of autograd."""
-    if grad is None or torch.compiler.is_compiling():
-        return False
-    return torch._C._functorch.is_batchedtensor(grad) or torch._C._functorch.is_legacy_batchedtensor(grad)
+    return grad is not None and not torch.compiler.is_compiling() and is_batched(grad)
 
 
 def eager_apply(function: type[torch.autograd.Function]) -> Callable[..., tuple[Tensor, ...]]:

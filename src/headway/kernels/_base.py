@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from .._torch import any_autocast
 from ..terms import Rotation
 from ._problem import Call, Problem
 
@@ -65,7 +66,7 @@ def without_autocast(x: Tensor) -> AbstractContextManager[object]:
 
 def autocasts(x: Tensor) -> bool:
     """Whether autocast is at work on the device of x."""
-    if not torch._C._is_any_autocast_enabled():
+    if not any_autocast():
         return False
     device = x.device.type
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

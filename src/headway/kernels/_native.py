@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from .._torch import functorch_active
 from ..tracing import watched
 from . import _ops
 from ._autograd import NATIVE, ORDINARY, Attention, eager_apply, operators
@@ -130,7 +131,7 @@ def recorded(call: Call) -> bool:
 
 def _transformed() -> bool:
     """Whether a transform of torch.func is at work."""
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    return not torch.compiler.is_compiling() and functorch_active()
 
 
 def _requires_grad(part: Any) -> bool:

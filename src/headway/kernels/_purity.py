@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._torch import dispatch_modes
 from ..errors import HeadwayError
 from ..terms import DenseBias, Normalizer, Product, ScoreMap, Term
 from . import _ops
@@ -64,7 +65,7 @@ def try_functions(call: Call, run_last_row: Callable[[Call], Tensor]) -> None:
 
 def _is_real(x: Tensor) -> bool:
     """Whether values may be looked at: of no meta or fake tensor, and while no mode looks on."""
-    return type(x) is Tensor and x.device.type != "meta" and not torch._C._len_torch_dispatch_stack()
+    return type(x) is Tensor and x.device.type != "meta" and not dispatch_modes()
 
 
 def _random_state(call: Call) -> list[Tensor]:

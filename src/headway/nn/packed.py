@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from .._torch import onednn_linear, onednn_weight
 from ..errors import HeadwayError
 from ..kernels.cpu import _tokens
 from ..positions._base import PositionEncoding
@@ -31,7 +32,7 @@ class PackedLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), TOKENS)
+        self._packed = onednn_weight(weight.detach(), TOKENS)
         self._bias = None if bias is None else bias.detach()
 
     __prepare_scriptable__ = refuse_script
@@ -55,8 +56,7 @@ class PackedLinear(nn.Module):
             raise HeadwayError(
                 "x wants a gradient, which packed weights have not: call under torch.inference_mode(), or unpack"
             )
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
-        return out
+        return onednn_linear(x, self._packed, self._bias)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self._bias is not None}"

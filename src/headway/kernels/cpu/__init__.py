@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..._torch import has_amx
 from ...masks import Causal
 from ...terms import Rotation
 from .._autograd import ORDINARY
@@ -55,13 +56,6 @@ FEW, SMALL = 4, 1 << 20
 """Plain float32 attention of more than FEW queries is left to SDPA below SMALL multiplications in a product."""
 
 
-def _has_amx() -> bool:
-    return torch.cpu._is_amx_tile_supported()
-
-
-_has_amx.__dict__["_dynamo_marked_constant"] = True  # a compiler takes the answer
-
-
 class CpuKernel(NativeKernel[LoweredCall]):
     """Our own C++ on the processor: every term that is no Python function, with every gradient, in O(n) memory."""
 
@@ -76,7 +70,7 @@ class CpuKernel(NativeKernel[LoweredCall]):
             return None
         if p.mask is not None and not (type(p.mask) is Causal and p.aligned and p.n == p.m):
             return None
-        if p.dtype == torch.bfloat16 and _has_amx():
+        if p.dtype == torch.bfloat16 and has_amx():
             return "left to torch's SDPA, which uses this processor's AMX: not measured against it yet"
         if p.dtype != torch.float32 or torch.compiler.is_compiling():  # which would have to tell lengths apart
             return None

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._torch import constant_in_graphs
 from ...masks import And, Boolean, Causal, Chunked, Dilated, Documents, KeepFirst, Mask, Or, Padding, Prefix, Window
 from ...terms import (
     Classes,
@@ -44,13 +45,10 @@ CLOSED = frozenset({Linear, Log, Power, Piecewise, Cosines, Stretched})
 BOUNDARIES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
 
 
+@constant_in_graphs  # found at the first call, once for all
 def missing() -> str | None:
     """Why there is no compiled library; None where there is one."""
     return _library.why_not()
-
-
-# found at the first call, once for all: a compiler takes the answer and does not look into how a library is loaded
-missing.__dict__["_dynamo_marked_constant"] = True
 
 
 def reasons_against(problem: Problem) -> list[str]:
