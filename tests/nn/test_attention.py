@@ -309,6 +309,17 @@ def test_keys_that_depend_on_the_length_are_cached_as_projected() -> None:
     torch.testing.assert_close(cache.keys, layer._heads(layer.k_proj(x)))
 
 
+def test_a_cache_takes_values_of_another_source() -> None:
+    layer, cache = MultiHeadAttention(32, 4, encoding=encoding_of("rope")).eval(), KeyValueCache()
+    x, other = torch.randn(2, 2, 5, 32)
+    with torch.no_grad():
+        steps = [
+            layer(a, a, b, mask=masks.Causal(), cache=cache)
+            for a, b in zip(x.split(1, 1), other.split(1, 1), strict=True)
+        ]
+        torch.testing.assert_close(torch.cat(steps, dim=1), layer(x, x, other, mask=masks.Causal()))
+
+
 @pytest.mark.parametrize("name", ["rotary-values", "rope + rotary-values"])
 def test_a_cache_holds_values_as_prepared(name: str) -> None:
     encoding = encoding_of(name)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import attention
-from ..call import placed_keys, prepared_keys_and_values
+from ..call import Arguments, placed_keys, prepared_keys_and_values
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
 from ..masks import Mask
@@ -190,44 +190,37 @@ class MultiHeadAttention(nn.Module):
         value = key if value is None else value
         self._check(query, key, value)
         q = self._normed(self.q_norm, self._heads(self.q_proj(query), self.num_heads))
-        n, device = query.shape[1], query.device
-
+        where: Arguments
         if cache is not None and to_itself:
-            new = continued(cache.coordinates, positions, n, device)
+            new = continued(cache.coordinates, positions, query.shape[1], query.device)
             need_places(new, query)
-            k, v = self._keys(key), self._heads(self.v_proj(value))
-            out = self._step(q, k, v, query, new, key_positions, mask, cache, encoding)
+            k, v, where = self._appended(query, value, new, key_positions, cache, encoding)
         else:
-            if cache is not None:
-                k, v = self._context(key, value, cache)
-                if encoding is not None and positions is None:
-                    raise HeadwayError(
-                        "positions are not given: cross-attention with a cache and an encoding needs them"
-                    )
-            else:
-                k, v = self._keys(key), self._heads(self.v_proj(value))
+            k, v = self._keys_and_values(key, value) if cache is None else self._context(key, value, cache)
+            if cache is not None and encoding is not None and positions is None:
+                raise HeadwayError("positions are not given: cross-attention with a cache and an encoding needs them")
             if to_itself:
                 key_positions = positions
             elif encoding is not None or mask is not None:
-                positions = Coordinates.span(n, device=device) if positions is None else positions
-                if key_positions is None:
-                    key_positions = Coordinates.span(key.shape[1], device=device)
-            out = self.attend(
-                q,
-                k,
-                v,
-                encoding=encoding,
-                mask=mask,
-                scale=self.scale,
-                dropout=self._dropout,
-                sink=self.sink,
-                soft_cap=self.soft_cap,
-                q_positions=positions,
-                k_positions=key_positions,
-                q_input=query,
-                k_input=key,
-                kernel=self.kernel,
-            )
+                positions, key_positions = (
+                    Coordinates.span(x.shape[1], device=query.device) if at is None else at
+                    for x, at in ((query, positions), (key, key_positions))
+                )
+            where = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
+        out = self.attend(
+            q,
+            k,
+            v,
+            encoding=encoding,
+            mask=mask,
+            scale=self.scale,
+            dropout=self._dropout,
+            sink=self.sink,
+            soft_cap=self.soft_cap,
+            q_input=query,
+            kernel=self.kernel,
+            **where,
+        )
         merged: Tensor = self.out_proj(out.transpose(1, 2).flatten(2))
         return merged
 
@@ -242,8 +235,8 @@ class MultiHeadAttention(nn.Module):
         """[batch, n, heads·head_dim] → [batch, heads, n, head_dim]"""
         return x.unflatten(-1, (heads or self.num_kv_heads, self.head_dim)).transpose(1, 2)
 
-    def _keys(self, key: Tensor) -> Tensor:
-        return self._normed(self.k_norm, self._heads(self.k_proj(key)))
+    def _keys_and_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        return self._normed(self.k_norm, self._heads(self.k_proj(key))), self._heads(self.v_proj(value))
 
     @staticmethod
     def _normed(norm: nn.Module | None, x: Tensor) -> Tensor:
@@ -253,7 +246,7 @@ class MultiHeadAttention(nn.Module):
         """Keys and values of a context, computed once."""
         cache.need_prepared_by(None)
         if len(cache) == 0:
-            return cache.append(self._keys(key), self._heads(self.v_proj(value)))
+            return cache.append(*self._keys_and_values(key, value))
         if len(cache) != key.shape[1]:
             raise HeadwayError(
                 f"the cache holds {len(cache)} tokens of a context but key has {key.shape[1]}: start a new "
@@ -261,19 +254,17 @@ class MultiHeadAttention(nn.Module):
             )
         return cache.keys, cache.values
 
-    def _step(
+    def _appended(
         self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
         x: Tensor,
+        value: Tensor,
         new: Coordinates,
         key_positions: Tensor | Coordinates | None,
-        mask: Mask | Tensor | None,
         cache: KeyValueCache,
         encoding: PositionEncoding | None,
-    ) -> Tensor:
-        """Attention of new tokens to all of a cache, which they join."""
+    ) -> tuple[Tensor, Tensor, Arguments]:
+        """Keys and values of a cache with those of x appended, and what attention is told of them."""
+        k, v = self._keys_and_values(x, value)
         prepared_by = encoding if caches_prepared(encoding) else None
         cache.need_prepared_by(prepared_by)
         if key_positions is None:
@@ -286,23 +277,11 @@ class MultiHeadAttention(nn.Module):
             first = everything is new
             k, v, new = prepared_keys_and_values(prepared_by, k, v, new, self.kernel)
             everything = new if first else everything
-        keys, values = cache.append(k, v, inputs=inputs)
-        return self.attend(
-            q,
-            keys,
-            values,
-            encoding=encoding,
-            mask=mask,
-            scale=self.scale,
-            dropout=self._dropout,
-            sink=self.sink,
-            soft_cap=self.soft_cap,
-            q_positions=new,
-            k_positions=everything,
-            q_input=x,
-            k_input=cache.inputs,
-            prepared_by=prepared_by,
-            kernel=self.kernel,
+        k, v = cache.append(k, v, inputs=inputs)
+        return (
+            k,
+            v,
+            {"q_positions": new, "k_positions": everything, "k_input": cache.inputs, "prepared_by": prepared_by},
         )
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
