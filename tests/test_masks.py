@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -128,6 +129,25 @@ def cases(n: int, m: int) -> dict[str, tuple[M.Mask, Pair]]:
     }
 
 
+def far(size: int) -> dict[str, tuple[M.Mask, Pair]]:
+    """Masks that count more tokens than there are."""
+    return {
+        "window": (M.Window(size, size), by_index(lambda i, j: True)),
+        "window left": (M.Window(size, 1), by_index(lambda i, j: j <= i + 1)),
+        "window right": (M.Window(2, size), by_index(lambda i, j: i - 2 <= j)),
+        "chunks": (M.Chunked(size), by_index(lambda i, j: i // size == j // size)),
+        "chunks, and one before": (M.Chunked(size, 1), by_index(lambda i, j: 0 <= i // size - j // size <= 1)),
+        "chunks, and so many before": (M.Chunked(2, size), by_index(lambda i, j: i // 2 >= j // 2)),
+        "prefix": (M.Prefix(size), by_index(lambda i, j: j >= 0)),
+        "prefix by row": (
+            M.Prefix(torch.tensor([min(size, 2**63 - 1), 3])),
+            lambda b, i, j, m, q, k: 0 <= at(k, b, j) < (size, 3)[b],
+        ),
+        "keep first": (M.KeepFirst(size), by_index(lambda i, j: j >= 0)),
+        "dilated": (M.Dilated(size), by_index(lambda i, j: i == j)),
+    }
+
+
 SIZES = [(5, 8), (8, 8), (1, 7), (1, 1)]
 NAMES = list(cases(2, 3))
 
@@ -171,6 +191,10 @@ def by_lowering(mask: M.Mask | None, n: int, m: int, q: hw.Coordinates, k: hw.Co
 def test_allows_what_it_says(name: str, size: tuple[int, int], place: str) -> None:
     n, m = size
     mask, rule = cases(n, m)[name]
+    agrees(mask, rule, n, m, place)
+
+
+def agrees(mask: M.Mask, rule: Pair, n: int, m: int, place: str) -> None:
     q, k = PLACES[place](n, m)
     expected = loop(rule, n, m, q, k)
     assert torch.equal(allowed_by(mask, n, m, q, k), expected)
@@ -178,6 +202,54 @@ def test_allows_what_it_says(name: str, size: tuple[int, int], place: str) -> No
     bounds = mask.interval(q, k)
     if bounds is not None:
         assert torch.equal(by_interval(bounds, n, m)[:, None], expected)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("size", [2**31, 2**62, sys.maxsize, 10**30])
+@pytest.mark.parametrize("name", far(8))
+def test_more_tokens_than_there_are(name: str, size: int, place: str) -> None:
+    mask, rule = far(size)[name]
+    for n, m in ((5, 8), (1, 7)):
+        agrees(mask, rule, n, m, place)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", far(8))
+def test_attention_under_masks_of_more_tokens_than_there_are(name: str, kernel: str) -> None:
+    """In the order of the slots, where they are intervals, and in another, where they are not."""
+    n, m = 5, 8
+    q, k, v = (torch.randn(BATCH, 2, t, 4, dtype=widest(kernel)) for t in (n, m, m))
+    shuffled = torch.tensor([3, -1, 0, 5, 1, 4, 2, 6])
+    other = hw.Coordinates(shuffled[None, :, None], shuffled[None])
+    for size in (2**62, sys.maxsize, 10**30):
+        mask, rule = far(size)[name]
+        for q_at, k_at in (spans(n, m), (other.rows(m - n, m), other)):
+            arguments: dict[str, Any] = {"q_positions": q_at, "k_positions": k_at}
+            if kernel == "cpu" and hw.explain(q, k, v, mask=mask, **arguments).reasons["cpu"]:
+                pytest.skip("it has a node for each of the chunks before")
+            found = hw.attention(q, k, v, mask=mask, kernel=kernel, **arguments)
+            expected = hw.attention(q, k, v, mask=loop(rule, n, m, q_at, k_at), kernel=kernel, **arguments)
+            torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_lengths_of_small_dtypes_do_not_wrap_around(dtype: torch.dtype) -> None:
+    """Rows are longer than such a number can say."""
+    m, lengths = 400, torch.tensor([10, 100])
+    small = lengths.to(dtype)
+    q = hw.Coordinates.span(m)
+    masks: list[Callable[[Tensor], M.Mask]] = [M.Padding, lambda x: M.Padding(x, "left"), M.Prefix]
+    for make in masks:
+        for first in (0, -300):
+            k = hw.Coordinates.span(m, start=first)
+            assert torch.equal(make(small).allowed(q, k), make(lengths).allowed(q, k))
+            found, expected = (by_lowering(make(x), m, m, q, k) for x in (small, lengths))
+            assert torch.equal(found, expected)
+            parts = [make(x).of_keys(290, m, m, m).allowed(q, k.rows(290, m)) for x in (small, lengths)]
+            assert torch.equal(*parts)
+    for side in ("left", "right"):
+        found, expected = (hw.Coordinates.padded(x, m, side=side).index for x in (small, lengths))
+        assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("place", PLACES)

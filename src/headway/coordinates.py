@@ -15,6 +15,9 @@ from .errors import HeadwayError
 from .records import Record
 from .tracing import refuse_tracers
 
+FAR = 1 << 60
+"""Beyond the index and the position of any token; sums of it with them fit int64."""
+
 
 @dataclass(frozen=True, eq=False)
 class Coordinates(Record):
@@ -184,7 +187,7 @@ class Coordinates(Record):
             raise HeadwayError(f"side is {side!r}: give 'left' or 'right'")
         if not isinstance(lengths, Tensor) and max(lengths, default=0) > n:
             raise HeadwayError(f"lengths go up to {max(lengths)} but rows have {n} slots: give n = {max(lengths)}")
-        sizes = torch.as_tensor(lengths, device=device)
+        sizes = torch.as_tensor(lengths, device=device).long()
         index = torch.arange(n, device=sizes.device)[None].expand(len(sizes), n)
         if side == "left":
             index = index - (n - sizes)[:, None]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .coordinates import Coordinates
+from .coordinates import FAR, Coordinates
 from .errors import HeadwayError
 from .records import Divisible, named, owner
 
@@ -116,9 +116,13 @@ def _beside(q: Coordinates, k: Coordinates, offset: int) -> Slot | Tensor:
     return q.index + (offset - _first(k))
 
 
-def _at_least(name: str, value: int, least: int) -> None:
+def _count(mask: Mask, name: str, least: int) -> None:
+    """Holds a field that counts tokens to whole numbers of at least ``least``; beyond FAR the mask is that of FAR."""
+    value = getattr(mask, name)
     if not isinstance(value, int) or value < least:
         raise HeadwayError(f"{name} is {value!r}: give a whole number of at least {least}")
+    if value > FAR:
+        object.__setattr__(mask, name, FAR)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,9 +147,9 @@ class Window(Mask):
     right: int | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("left", self.left), ("right", self.right)):
-            if value is not None:
-                _at_least(name, value, 0)
+        for name in ("left", "right"):
+            if getattr(self, name) is not None:
+                _count(self, name, 0)
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         difference = _difference(q, k)
@@ -179,8 +183,8 @@ class Chunked(Mask):
     previous: int = 0
 
     def __post_init__(self) -> None:
-        _at_least("size", self.size, 1)
-        _at_least("previous", self.previous, 0)
+        _count(self, "size", 1)
+        _count(self, "previous", 0)
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         back = q.index[:, None, :, None] // self.size - k.index[:, None, None, :] // self.size
@@ -190,7 +194,7 @@ class Chunked(Mask):
         if not k.ordered:
             return None
         stop = (q.index // self.size + 1) * self.size - _first(k)
-        return stop - (1 + self.previous) * self.size, stop
+        return stop - min((1 + self.previous) * self.size, 4 * FAR), stop
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +210,7 @@ class Prefix(Mask):
 
     def __post_init__(self) -> None:
         if not isinstance(self.length, Tensor):
-            _at_least("length", self.length, 0)
+            _count(self, "length", 0)
 
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
         if isinstance(self.length, Tensor):
@@ -216,7 +220,7 @@ class Prefix(Mask):
         return self.length.shape[0] if isinstance(self.length, Tensor) else 1
 
     def _stop(self) -> int | Tensor:
-        return self.length[:, None] if isinstance(self.length, Tensor) else self.length
+        return self.length[:, None].long().clamp(max=FAR) if isinstance(self.length, Tensor) else self.length
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         return ((k.index >= 0) & (k.index < self._stop()))[:, None, None, :]
@@ -232,7 +236,7 @@ class KeepFirst(Mask):
     count: int
 
     def __post_init__(self) -> None:
-        _at_least("count", self.count, 0)
+        _count(self, "count", 0)
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         return ((k.index >= 0) & (k.index < self.count))[:, None, None, :]
@@ -345,13 +349,17 @@ class Padding(Mask):
     def of_keys(self, start: int, stop: int, n: int, m: int) -> Mask:
         if self.lengths is None:
             return self
-        lengths = torch.as_tensor(self.lengths)
+        lengths = torch.as_tensor(self.lengths).long()
         here = lengths - start if self.side == "right" else lengths - (m - stop)
         return Padding(here.clamp(0, stop - start), self.side)
 
+    def _real(self, k: Coordinates) -> Tensor:
+        """Real tokens in each row, [b, 1]: as int64, for differences of small or unsigned integers wrap around."""
+        return torch.as_tensor(self.lengths, device=k.index.device)[:, None].long()
+
     def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
         if self.lengths is not None:
-            lengths = torch.as_tensor(self.lengths, device=k.index.device)[:, None]
+            lengths = self._real(k)
             return (None, lengths) if self.side == "right" else (k.index.shape[1] - lengths, None)
         return _from_nought(k, _real_stop(k)) if k.ordered else None
 
@@ -361,7 +369,7 @@ class Padding(Mask):
             real = k.index >= 0 if stop is None else (k.index >= 0) & (k.index < stop)
             return real[:, None, None, :]
         m = k.index.shape[1]
-        lengths = torch.as_tensor(self.lengths, device=k.index.device)[:, None]
+        lengths = self._real(k)
         slot = torch.arange(m, device=k.index.device)[None]
         real = slot < lengths if self.side == "right" else slot >= m - lengths
         return real[:, None, None, :]
@@ -394,7 +402,7 @@ class Dilated(Mask):
     step: int
 
     def __post_init__(self) -> None:
-        _at_least("step", self.step, 1)
+        _count(self, "step", 1)
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         return _difference(q, k) % self.step == 0

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from .coordinates import Coordinates
+from .coordinates import FAR, Coordinates
 from .errors import HeadwayError
 from .records import Divisible, named
 
@@ -57,6 +57,9 @@ class Clip(Part):
     def __post_init__(self) -> None:
         if self.low > self.high:
             raise HeadwayError(f"Clip runs from {self.low} to {self.high}: low must not exceed high")
+        for name, bound in (("low", self.low), ("high", self.high)):
+            if not -FAR <= bound <= FAR:
+                raise HeadwayError(f"Clip has {name} of {bound}: give one within ±2⁶⁰")
 
     @property
     def count(self) -> int:

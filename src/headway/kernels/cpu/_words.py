@@ -219,10 +219,10 @@ class Words:
         if isinstance(mask, Causal):
             self.row += (DIFFERENCE, -FAR, 0)
         elif isinstance(mask, Window):
-            left = FAR if mask.left is None else min(mask.left, FAR)
-            self.row += (DIFFERENCE, -left, FAR if mask.right is None else min(mask.right, FAR))
+            left, right = (FAR if side is None else side for side in (mask.left, mask.right))
+            self.row += (DIFFERENCE, -left, right)
         elif isinstance(mask, Dilated):
-            self.row += (DILATED, min(mask.step, 1 << 40))
+            self.row += (DILATED, mask.step)
         elif isinstance(mask, Chunked):
             for back in range(mask.previous + 1):
                 self.row.append(EQUAL)

@@ -108,6 +108,7 @@ def _furthest(a: Bound, b: Bound, q: Coordinates, k: Coordinates, largest: bool)
     if not isinstance(a, Tensor):
         a = slots(a, q, k)
     if isinstance(b, int):
+        b = within(b, q.index.shape[1], k.index.shape[1])
         return a.clamp(min=b) if largest else a.clamp(max=b)
     if not isinstance(b, Tensor):
         b = slots(b, q, k)

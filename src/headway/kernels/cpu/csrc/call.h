@@ -153,7 +153,7 @@ class Reader {
             Node& node = c.node[i];
             node.kind = range(DIFFERENCE, OR);
             if (node.kind == DIFFERENCE) node.low = word(), node.high = word();
-            if (node.kind == DILATED) node.step = range(1, MOST);
+            if (node.kind == DILATED) node.step = range(1, INT64_MAX);
             if (node.kind == EQUAL) node.a = tensor(whole, true, B, n), node.b = tensor(whole, true, B, m);
             if (node.kind == KEYS) node.a = tensor((i64)1 << BOOL, true, B, m);
             if (node.kind == BOOLEAN) node.a = tensor((i64)1 << BOOL, true, B, H, n, m);
@@ -177,7 +177,7 @@ class Reader {
     }
 
   private:
-    static const i64 MOST = (i64)1 << 40;
+    static const i64 MOST = (i64)1 << 40, FAR = (i64)1 << 60;
 
     void read(const Call& c, Term& t) {
         const i64 B = c.batch, H = c.heads, n = c.n, m = c.m, f32 = (i64)1 << FLOAT32;
@@ -247,7 +247,7 @@ class Reader {
             } else {
                 map.axis = range(0, c.axes - 1);
                 if (map.kind == CLIP) {
-                    map.low = range(-MOST, MOST), map.high = range(-MOST, MOST);
+                    map.low = range(-FAR, FAR), map.high = range(-FAR, FAR);
                     map.count = map.high - map.low + 1;
                 } else {
                     map.count = range(1, 1 << 30);
