@@ -1,8 +1,16 @@
 """Every kernel keeps the promise on every term, crossed with sink, cap and log-sum-exp, and obeys every mask."""
 
-import pytest
+import math
+from typing import Any
 
-from headway.kernels import KERNELS
+import pytest
+import torch
+from torch import Tensor
+
+from headway import masks as M
+from headway import terms as T
+from headway.coordinates import Coordinates
+from headway.kernels import KERNELS, Call, Problem
 from headway.testing import kernels as checks
 
 
@@ -20,3 +28,53 @@ def test_promise_on_terms(kernel: str, term: str, crossing: str) -> None:
 def test_masks(kernel: str, mask: str) -> None:
     assert checks.obeys_the_mask(kernel, mask)
     assert checks.keeps_the_promise(kernel, "none", "alone", mask)
+
+
+@pytest.mark.parametrize("mask", ["holes", "window"])
+@pytest.mark.parametrize("n", [3, 60], ids=["few queries", "many queries"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_sink_that_is_nan_where_nothing_is_in_sight(kernel: str, n: int, mask: str) -> None:
+    """A query that sees nothing gives zeros and gradients of zero; its statistics are its sink's, which NaN stays."""
+    m, blind, nan = 70, 1, math.nan
+    g = torch.Generator().manual_seed(n)
+    shapes = ((2, 4, n, 8), (2, 2, m, 8), (2, 2, m, 6), (4, 9), (4, 9, 8), (4, 9, 6), (2, 4, n))
+    drawn = [torch.randn(shape, generator=g) for shape in shapes]
+    up, up_lse = torch.randn(2, 4, n, 6, generator=g), torch.randn(2, 4, n, generator=g)
+    up_lse[:, :, blind] = 0
+    seen = torch.rand(n, m, generator=g) < 0.5
+    seen[blind] = False
+    at = torch.arange(n)
+    at[blind] = -1000
+
+    def results(logit: float) -> list[Tensor]:
+        q, k, v, table, keys, values, sink = (x.clone().requires_grad_() for x in drawn)
+        by = T.Clip(-4, 4)
+        sink.data[:, :, blind] = logit
+        terms = (
+            T.DistanceBias(T.Rows(table, by)),
+            T.RelativeKeys(T.Rows(keys, by)),
+            T.RelativeValues(T.Rows(values, by)),
+            T.Sink(sink),
+        )
+        q_at, k_at = Coordinates(at[None, :, None], at[None]), Coordinates.span(m)
+        seeing = M.Boolean(seen) if mask == "holes" else M.Window(9, 4)
+        call = Call(q, k, v, q_at, k_at, terms, seeing, 0.3, wants_lse=True, aligned=False)
+        if reasons := KERNELS[kernel].why_not(Problem.of(call)):
+            pytest.skip("; ".join(reasons))
+        native: Any = KERNELS[kernel]
+        lowered = native.lower(call)
+        found = native.forward(lowered, True)
+        out, lse = native.run(call)
+        assert not out[:, :, blind].any()
+        for statistic in (found.row_max, found.row_sum, lse):
+            assert not found.out[:, :, blind].any()
+            assert statistic[:, :, blind].isnan().all() == math.isnan(logit)
+        if not math.isnan(logit):
+            torch.testing.assert_close(found.row_max[:, :, blind], torch.full((2, 4), logit))
+        leaves = [q, k, v, table, keys, values, sink]
+        *grads, d_sink = torch.autograd.grad([out, lse], leaves, [up, up_lse])
+        others = torch.arange(n) != blind
+        return [x[:, :, others] for x in (out, lse, d_sink)] + grads
+
+    for found, expected in zip(results(nan), results(0.5), strict=True):
+        assert torch.equal(found, expected)

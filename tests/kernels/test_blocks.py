@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -75,3 +76,17 @@ def test_a_block_holds_no_more_than_it_may_and_no_graph() -> None:
         seen += block.rows.stop - block.rows.start
         assert block.keys.start == max(0, block.rows.start - 99)
     assert seen == 3000
+
+
+def test_a_query_that_sees_nothing_under_a_sink_that_is_nan() -> None:
+    """Its weights are 0, and its scores and their logarithms −∞; so are those of what the others may not see."""
+    q, k, v = (torch.randn(1, 2, 5, 4) for _ in range(3))
+    seen = torch.rand(5, 5) < 0.7
+    seen[2] = False
+    sink = torch.randn(1, 2, 5)
+    sink[:, :, 2:4] = math.nan
+    (block,) = score_blocks(make_call(q, k, v, mask=seen, sink=sink))
+    for x in (block.scores, block.log_weights):
+        assert (x[:, :, ~seen] == -math.inf).all()
+    assert block.log_weights[:, :, 3, seen[3]].isnan().all()
+    assert not hw.attention_weights(q, k, v, mask=seen, sink=sink)[:, :, 2].any()

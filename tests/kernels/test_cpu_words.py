@@ -82,7 +82,7 @@ def read(words: Any) -> tuple[Call, dict[str, Any]]:
     q, k, v = (r.some(b, *shape) for shape in ((h, n, d), (kv, m, d), (kv, m, dv)))
     assert q.dtype == DTYPES[dtype]
     results: dict[str, Any] = {"backward": backward, "out": r.some(b, h, n, dv)}
-    results |= {name: r.tensor(b, h, n) for name in ("lse", "row_max", "row_sum")}
+    results |= {name: r.tensor(b, h, n) for name in ("row_max", "row_sum")}
     if backward:
         q, k, v = (x.clone().requires_grad_() for x in (q, k, v))
         results |= {"d_out": r.some(b, h, n, dv), "d_lse": r.tensor(b, h, n)}
@@ -227,7 +227,7 @@ def compute(words: Any) -> None:
     row_max = score.amax(-1) if score.shape[-1] else torch.full(score.shape[:3], -torch.inf)
     row_sum = (score - row_max.nan_to_num(neginf=0)[..., None]).exp().sum(-1)
     if not results["backward"]:
-        for name, values in (("out", out), ("lse", lse), ("row_max", row_max), ("row_sum", row_sum)):
+        for name, values in (("out", out), ("row_max", row_max), ("row_sum", row_sum)):
             if results[name] is not None:
                 results[name].copy_(values.detach())
         return
@@ -410,7 +410,7 @@ def test_no_statistics_where_no_gradient_is_wanted(calls: list[int], monkeypatch
     out, lse = hw.attention_with_lse(q, k, v.detach(), kernel="cpu")
     (out.sum() + lse.sum()).backward()
     hw.attention(q, k.detach(), v.detach(), kernel="cpu").sum().backward()
-    there = [{name for name in ("lse", "row_max", "row_sum") if found[name] is not None} for found in seen]
+    there = [{name for name in ("row_max", "row_sum") if found[name] is not None} for found in seen]
     assert there == [set(), set(), *[{"row_max", "row_sum"}] * 5]
     assert seen[4]["d_lse"] is not None
     assert seen[6]["d_lse"] is None

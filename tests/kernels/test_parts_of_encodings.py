@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -225,3 +227,44 @@ def test_what_cannot_be_cut_is_refused() -> None:
     (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first.sum().backward()
+
+
+@pytest.mark.parametrize("kernel", ["cpu", "reference"])
+def test_the_sink_counts_once_however_the_parts_were_made(kernel: str) -> None:
+    """Calls made by hand each have the sink; so does a whole call that is its own one part."""
+    q, k, v, sink = (x.requires_grad_() for x in (*(torch.randn(1, 2, 6, 4) for _ in range(3)), torch.randn(2)))
+    expected = hw.attention_with_lse(q, k, v, sink=sink, kernel=kernel)
+    expected = *expected, *gradients(*expected, [q, k, v, sink])
+    for edges in ((0, 6), (0, 2, 6)):
+        ranges = list(itertools.pairwise(edges))
+        found = attend_in_parts([make_call(q, k[:, :, a:b], v[:, :, a:b], sink=sink) for a, b in ranges], kernel)
+        found = *found, *gradients(*found, [q, k, v, sink])
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", ["cpu", "reference"])
+def test_a_sink_that_is_nan_in_parts_is_as_in_one_call(kernel: str) -> None:
+    """Of a query that sees nothing, of one that sees keys of one part alone, and of one that sees them all."""
+    q, k, v = (torch.randn(2, 2, 6, 4).requires_grad_() for _ in range(3))
+    sink = torch.randn(2, 2, 6)
+    sink[0, :, :3] = math.nan
+    sink.requires_grad_()
+    seen = torch.ones(6, 6, dtype=torch.bool)
+    seen[0], seen[1, :3] = False, False
+    call = make_call(q, k, v, sink=sink, mask=seen)._with(wants_lse=True)
+    whole = KERNELS[kernel].run(call)
+    merged = attend_in_parts([cut(call, "keys", a, b) for a, b in ((0, 3), (3, 6))], kernel)
+    for found, expected in zip(merged, whole, strict=True):
+        assert expected is not None
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+    assert not merged[0][:, :, 0].any()
+    assert merged[1][0, :, :3].isnan().all()
+    found, expected = (gradients(out, lse.nan_to_num(), [q, k, v, sink]) for out, lse in (merged, whole))
+    for what, a, b in zip(("q", "k", "v", "sink"), found, expected, strict=True):
+        assert a is not None
+        assert b is not None
+        torch.testing.assert_close(a[1], b[1], rtol=1e-4, atol=1e-5)  # a row of the batch without NaN
+        if what in ("q", "sink"):
+            assert torch.equal(a[0].isnan(), b[0].isnan())
+            assert what == "sink" or not a[0, :, 0].any()

@@ -49,5 +49,5 @@ def _scored(block: reference.Block) -> ScoreBlock:
         log_weights = weights.log()
     else:
         lse = log_sum_exp(row_max, row_sum)
-        log_weights = scores - lse.masked_fill(lse == -math.inf, 0)[..., None]
+        log_weights = reference.masked(block, scores - lse.masked_fill(lse == -math.inf, 0)[..., None])
     return ScoreBlock(slice(block.start, block.start + block.count), block.keys, scores, log_weights)

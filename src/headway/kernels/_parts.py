@@ -120,7 +120,9 @@ def merged(results: Sequence[Results], sinks: Sequence[Sink] = ()) -> Results:
     divisor = row_sum.masked_fill(row_sum == 0, 1)
     out = torch.zeros_like(results[0].out, dtype=row_max.dtype)
     for part, share in zip(results, shares, strict=True):
-        out = out + part.out * (share / divisor)[..., None]
+        # a sink that is NaN is none of the parts' output where they see nothing
+        weight = (share / divisor).masked_fill(part.row_sum == 0, 0)
+        out = out + part.out * weight[..., None]
     return Results(out, row_max, row_sum)
 
 
@@ -128,7 +130,7 @@ def sink_gradients(sinks: Sequence[Sink], whole: Results, d_out: Tensor, d_lse: 
     """−P·δ of every sink's logits, where they stand for each query."""
     delta = (d_out * whole.out).sum(-1)
     delta = delta if d_lse is None else delta - d_lse
-    seeing = whole.row_sum > 0
+    seeing = whole.row_sum != 0
     found = []
     for sink in sinks:
         logits = sink.by_query
@@ -141,13 +143,15 @@ def sink_gradients(sinks: Sequence[Sink], whole: Results, d_out: Tensor, d_lse: 
 def attend_in_parts(parts: Sequence[Call], kernel: str = "auto") -> tuple[Tensor, Tensor]:
     """Attention over the keys of all parts together, and its log-sum-exp.
 
-    parts: calls of the same queries with disjoint keys, as ``cut`` makes them; the sinks of the first are the whole's.
+    parts: calls of the same queries with disjoint keys, as ``cut`` makes them; the sinks of the first are the whole's,
+    and count once.
     The output is a kernel's; ``headway.call.restored`` of the whole call makes attention's of it.
     Gradients reach every tensor of every part, once: they cannot be differentiated again.
     Raises HeadwayError for no parts, and where no native kernel takes one of them.
     """
     if not parts:
         raise HeadwayError("parts is empty: give at least one call")
+    parts = [part if part.partial else part._with(partial=True) for part in parts]
     names = tuple(_native_kernel(part, kernel) for part in parts)
     tensors: list[Tensor] = []
     with without_autocast(parts[0].q):

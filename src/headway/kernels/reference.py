@@ -284,15 +284,23 @@ def softmax(block: Block, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         weights = own[0].function(score, allowed.expand_as(score), *own[0].tensors)
         none = score.new_full(score.shape[:-1], math.nan)
         return weights.masked_fill(~allowed, 0), none, none
-    keys = score.shape[-1]
-    score = with_sinks(block, score)
+    of_keys, score = score, with_sinks(block, score)
     if score.shape[-1] == 0:
         return score, score.new_full(score.shape[:-1], -math.inf), score.new_zeros(score.shape[:-1])
     row_max = score.detach().amax(-1)
-    share = (score - row_max.masked_fill(row_max == -math.inf, 0)[..., None]).exp()
+    nothing = without_keys(block, of_keys, row_max)
+    share = (score - row_max.masked_fill(nothing, 0)[..., None]).exp()
     row_sum = share.sum(-1)
-    weights = share / row_sum.masked_fill(row_sum == 0, 1)[..., None]
-    return weights[..., :keys], row_max, row_sum
+    weights = share / row_sum.masked_fill(nothing, 1)[..., None]
+    return weights[..., : of_keys.shape[-1]], row_max, row_sum
+
+
+def without_keys(block: Block, score: Tensor, row_max: Tensor) -> Tensor:
+    """Rows whose keys' weights are 0 whatever the statistics say: those of a sink that is NaN are NaN."""
+    nothing = row_max == -math.inf
+    if not block.each(Sink) or not score.shape[-1]:
+        return nothing
+    return nothing | ((score.detach().amax(-1) == -math.inf) & row_max.isnan())
 
 
 def with_sinks(block: Block, score: Tensor) -> Tensor:
@@ -397,11 +405,12 @@ def block_gradients(block: Block, results: Results, d_out: Tensor, d_lse: Tensor
     d_out = d_out.to(block.q.dtype)
     if block.each(Normalizer):
         return [(run_block(block).out, d_out)]
-    score = with_sinks(block, masked(block, scores(block)))
+    of_keys = masked(block, scores(block))
+    score = with_sinks(block, of_keys)
     out, row_max, row_sum = results
-    nothing = (row_sum == 0)[..., None]
+    nothing = without_keys(block, of_keys, row_max)[..., None]
     share = (score.detach() - row_max[..., None].masked_fill(nothing, 0)).exp()
-    weights = (share / row_sum[..., None].masked_fill(nothing, 1)).masked_fill(nothing, 0)
+    weights = share / row_sum[..., None].masked_fill(nothing, 1)
     keys = block.k.shape[2]
     kept = weights[..., :keys].detach().requires_grad_()
     summed = gather(block, dropped(block, kept))
@@ -409,7 +418,7 @@ def block_gradients(block: Block, results: Results, d_out: Tensor, d_lse: Tensor
     d_weights = d_kept if score.shape[-1] == keys else torch.nn.functional.pad(d_kept, (0, score.shape[-1] - keys))
     delta = (d_out * out).sum(-1)
     if d_lse is not None:
-        delta = delta - d_lse.masked_fill(nothing[..., 0], 0)
+        delta = delta - d_lse.masked_fill(row_max == -math.inf, 0)
     return [(score, weights * (d_weights - delta[..., None])), (summed, d_out)]
 
 

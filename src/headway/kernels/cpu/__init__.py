@@ -90,7 +90,6 @@ class CpuKernel(NativeKernel[LoweredCall]):
         results = new_results(call.q, call.v, call.q.dtype) if keep else Results(new_out(call.q, call.v, call.q.dtype))
         words = _begin(call, False)
         words.fresh(results.out)
-        words.row += ABSENT  # C++ can give the log-sum-exp too
         if keep:
             words.fresh(results.row_max)
             words.fresh(results.row_sum)
@@ -107,7 +106,7 @@ class CpuKernel(NativeKernel[LoweredCall]):
     ) -> Gradients:
         words = _begin(call, True, foreign)
         out, row_max, row_sum = results
-        for x in (out.to(call.q.dtype), None, row_max, row_sum, d_out.to(call.q.dtype), d_lse):
+        for x in (out.to(call.q.dtype), row_max, row_sum, d_out.to(call.q.dtype), d_lse):
             words.tensor(x)
         for x in (call.q, call.k, call.v):
             words.gradient(x)

@@ -386,19 +386,18 @@ struct Attention {
         for (i64 r = 0; r < t.rows; r++) {
             float* out = w.out + r * plan.dvp;
             float highest = w.highest[r], total = w.total[r], factor = 1;
+            const bool nothing = total == 0;  // in sight, whatever the sink is
             if (terms.sink) {
                 const float sink = *terms.sink->values.template at<float>(t.b, t.h, t.i0 + r);
-                const float base = sink > highest ? sink : highest;
+                const float base = highest > sink ? highest : sink;  // a sink that is no number too
                 if (base != -INFINITY) {
                     factor = highest == base ? 1 : expf(highest - base);
                     total = total * factor + expf(sink - base);
                     highest = base;
                 }
             }
-            if (total == 0) memset(out, 0, (size_t)(plan.dvp * 4));
-            store_row<T>(c.out, t.b, t.h, t.i0 + r, c.dv, out, total == 0 ? 1 : factor / total);
-            if (c.lse.there())
-                *c.lse.template at<float>(t.b, t.h, t.i0 + r) = total == 0 ? -INFINITY : highest == INFINITY ? highest : highest + logf(total);
+            if (nothing) memset(out, 0, (size_t)(plan.dvp * 4));
+            store_row<T>(c.out, t.b, t.h, t.i0 + r, c.dv, out, nothing ? 1 : factor / total);
             if (c.row_max.there()) *c.row_max.template at<float>(t.b, t.h, t.i0 + r) = highest;
             if (c.row_sum.there()) *c.row_sum.template at<float>(t.b, t.h, t.i0 + r) = total;
         }
@@ -603,12 +602,14 @@ struct Attention {
         }
     }
 
-    // A row's sum does not tell who sees nothing where it is of further keys too, or may be the sink's alone.
+    // A row's sum does not tell who sees nothing where it is of further keys too, or may be the sink's alone: 1 or NaN.
     void find_blind(Worker& w, const Tile& t) const {
         for (i64 r = 0; r < t.rows; r++) {
-            const bool ask = c.foreign || (terms.sink && w.total[r] == 1);
+            const bool ask = c.foreign || (terms.sink && !(w.total[r] < 1));
             w.blind[r] = w.total[r] == 0 || (ask && !sees_any(c, w.ranges, r, t.b, t.h, t.i0 + r));
-            if (w.blind[r]) w.rate[r] = 0;
+            if (!w.blind[r]) continue;
+            w.rate[r] = w.highest[r] = w.total[r] = w.lean[r] = w.d_lse[r] = 0;
+            memset(w.d_out + r * plan.dvp, 0, (size_t)(plan.dvp * 4));
         }
     }
 

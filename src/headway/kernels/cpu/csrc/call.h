@@ -12,7 +12,7 @@ typedef int64_t i64;
 
 // VERSION: of all words that pass this interface, tokens.h's too. The library says it (hw_version), and Python refuses
 // one of another version.
-enum { VERSION = 4, MOST_TERMS = 32, MOST_MAPS = 4, MOST_NODES = 64 };
+enum { VERSION = 5, MOST_TERMS = 32, MOST_MAPS = 4, MOST_NODES = 64 };
 enum Dtype { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT64 = 3, INT64 = 4, BOOL = 5 };
 enum Kind {
     TEMPERATURE = 1,
@@ -82,7 +82,7 @@ struct Call {
     i64 batch_offset, head_offset;  // of the first row and head in the call of which this is a part: dropout counts from there
     i64 foreign;     // backward: the results are of a call with further keys, of which these are a part
     i64 axes;
-    Tensor q, k, v, out, lse;
+    Tensor q, k, v, out;
     // Of each row: the largest score in sight, a sink's too where there is one, and Σ exp(score − row_max), in natural
     // logarithms; −∞ and 0 where nothing is in sight. Results over disjoint keys merge by them, and a backward pass takes
     // its weights, exp(score − row_max) / row_sum, from those of the whole. exp is exp_of: 3e-6 at worst, in both passes.
@@ -126,7 +126,6 @@ class Reader {
         c.k = tensor(half, true, B, K, m, c.d);
         c.v = tensor(half, true, B, K, m, c.dv);
         c.out = tensor(half, true, B, H, n, c.dv);
-        c.lse = tensor(f32, false, B, H, n);
         c.row_max = tensor(f32, c.backward, B, H, n);
         c.row_sum = tensor(f32, c.backward, B, H, n);
         if (c.backward) {
