@@ -288,19 +288,18 @@ def softmax(block: Block, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if score.shape[-1] == 0:
         return score, score.new_full(score.shape[:-1], -math.inf), score.new_zeros(score.shape[:-1])
     row_max = score.detach().amax(-1)
-    nothing = without_keys(block, of_keys, row_max)
+    nothing = without_keys(block, of_keys, row_max, row_max == -math.inf)
     share = (score - row_max.masked_fill(nothing, 0)[..., None]).exp()
     row_sum = share.sum(-1)
     weights = share / row_sum.masked_fill(nothing, 1)[..., None]
     return weights[..., : of_keys.shape[-1]], row_max, row_sum
 
 
-def without_keys(block: Block, score: Tensor, row_max: Tensor) -> Tensor:
-    """Rows whose keys' weights are 0 whatever the statistics say: those of a sink that is NaN are NaN."""
-    nothing = row_max == -math.inf
+def without_keys(block: Block, score: Tensor, row_max: Tensor, nothing: Tensor) -> Tensor:
+    """Rows whose keys weigh 0 whatever the statistics say: ``nothing`` in sight, or nothing but a sink that is NaN."""
     if not block.each(Sink) or not score.shape[-1]:
         return nothing
-    return nothing | ((score.detach().amax(-1) == -math.inf) & row_max.isnan())
+    return nothing | (row_max.isnan() & (score.detach().amax(-1) == -math.inf))
 
 
 def with_sinks(block: Block, score: Tensor) -> Tensor:
@@ -408,9 +407,10 @@ def block_gradients(block: Block, results: Results, d_out: Tensor, d_lse: Tensor
     of_keys = masked(block, scores(block))
     score = with_sinks(block, of_keys)
     out, row_max, row_sum = results
-    nothing = without_keys(block, of_keys, row_max)[..., None]
-    share = (score.detach() - row_max[..., None].masked_fill(nothing, 0)).exp()
-    weights = share / row_sum[..., None].masked_fill(nothing, 1)
+    nothing = row_sum == 0
+    unweighed = without_keys(block, of_keys, row_max, nothing)[..., None]
+    share = (score.detach() - row_max[..., None].masked_fill(unweighed, 0)).exp()
+    weights = share / row_sum[..., None].masked_fill(unweighed, 1)
     keys = block.k.shape[2]
     kept = weights[..., :keys].detach().requires_grad_()
     summed = gather(block, dropped(block, kept))
@@ -418,7 +418,7 @@ def block_gradients(block: Block, results: Results, d_out: Tensor, d_lse: Tensor
     d_weights = d_kept if score.shape[-1] == keys else torch.nn.functional.pad(d_kept, (0, score.shape[-1] - keys))
     delta = (d_out * out).sum(-1)
     if d_lse is not None:
-        delta = delta - d_lse.masked_fill(row_max == -math.inf, 0)
+        delta = delta - d_lse.masked_fill(nothing, 0)
     return [(score, weights * (d_weights - delta[..., None])), (summed, d_out)]
 
 
