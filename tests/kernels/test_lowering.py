@@ -189,6 +189,9 @@ def test_bounds_as_tensors() -> None:
             assert slots(offset, q, k).clamp(0, KEYS).tolist() == [[max(0, min(offset, KEYS))]]
         wide = M.Window(1 << 62, 0) & Between((None, torch.full((1, 1), 4)))
         assert torch.equal(lowered(*lower_mask(wide, q, k), N, KEYS, q, k), dense(wide, N, KEYS, q, k))
+        for near in (Between((Slot(-1), torch.full((1, 1), 4))), Between((torch.full((1, 1), 1), Slot(2)))):
+            both = near & Between((-(10**30), 10**30))
+            assert torch.equal(lowered(*lower_mask(both, q, k), N, KEYS, q, k), dense(near, N, KEYS, q, k))
 
 
 def test_rules_travel_as_rules() -> None:
