@@ -55,11 +55,12 @@ class Clip(Part):
     axis: int = 0
 
     def __post_init__(self) -> None:
+        if -FAR <= self.low <= self.high <= FAR:
+            return
         if self.low > self.high:
             raise HeadwayError(f"Clip runs from {self.low} to {self.high}: low must not exceed high")
-        for name, bound in (("low", self.low), ("high", self.high)):
-            if not -FAR <= bound <= FAR:
-                raise HeadwayError(f"Clip has {name} of {bound}: give one within ±2⁶⁰")
+        name = "low" if self.low < -FAR else "high"
+        raise HeadwayError(f"Clip has {name} of {getattr(self, name)}: give one within ±2⁶⁰")
 
     @property
     def count(self) -> int:
