@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from operator import index
 from typing import TypedDict
 
@@ -17,7 +16,7 @@ from .kernels._base import autocasts
 from .kernels._problem import tensors_in
 from .masks import Boolean, Mask, looks_ahead
 from .positions import PositionEncoding
-from .positions._base import IN_ATTENTION
+from .positions._base import IN_ATTENTION, Restore
 from .terms import Normalizer, RelativeKeys, RelativeQueries, Rotation, Sink, Sizes, SoftCap, Term
 from .terms import check as check_terms
 from .tracing import refuse_tracers
@@ -70,7 +69,7 @@ def make_call(
     """What a kernel computes, made of the arguments of ``attention``, which describes them.
 
     In this order: what was given is checked; tokens are placed by the encoding, which then changes q, k and v and adds
-    its terms. Nothing is computed of the scores. ``restored`` makes the output of what a kernel computes of the call.
+    its terms. Nothing is computed of the scores.
     Raises HeadwayError for every argument that does not fit.
     """
     refuse_tracers(q)
@@ -91,7 +90,7 @@ def make_call(
         head_dim = index(q.shape[3])  # a plain number, where the compiler takes every size for a symbol
         scale = float(head_dim) ** -0.5 if encoding is None else encoding.default_scale(head_dim)
     _check_scale(scale)
-    q_rotation = k_rotation = None
+    q_rotation = k_rotation = v_rotation = out_rotation = None
     if encoding is not None:
         if encoding.causal_only:
             _check_causal(encoding, mask, one_at_the_end=aligned and q.shape[2] == 1)
@@ -104,8 +103,9 @@ def make_call(
             encoding, q, k, q_at, k_at, q_input, k_input, prepared=prepared
         )
         if "values" in acts:
-            v = v if prepared else _transformed(encoding, "prepare_value", v, k_at)
-            restore = partial(_transformed, encoding, "restore_output", coordinates=q_at)
+            if not prepared:
+                v, v_rotation = _prepared_values(encoding, v, k_at)
+            out_rotation, restore = _restoring(encoding, q, v, q_at)
         check_terms(own, _sizes(q, k, v))
         added = own + added
     if len(added) > 1 and all(any(isinstance(term, kind) for term in added) for kind in (Normalizer, Sink)):
@@ -114,13 +114,9 @@ def make_call(
     return Call._made({
         "q": q, "k": k, "v": v, "q_coordinates": q_at, "k_coordinates": k_at, "terms": added, "mask": mask,
         "scale": scale, "dropout": dropout, "seed": seed, "wants_lse": False, "partial": False, "aligned": aligned,
-        "q_rotation": q_rotation, "k_rotation": k_rotation, "batch_offset": 0, "head_offset": 0, "restore": restore,
+        "q_rotation": q_rotation, "k_rotation": k_rotation, "v_rotation": v_rotation, "batch_offset": 0,
+        "head_offset": 0, "out_rotation": out_rotation, "restore": restore,
     })  # fmt: skip
-
-
-def restored(call: Call, out: Tensor) -> Tensor:
-    """The output of attention from what a kernel computed of the call, or what the merge of its parts gave."""
-    return out if call.restore is None else call.restore(out)
 
 
 def seeded(call: Call) -> Call:
@@ -135,10 +131,11 @@ def prepared_keys_and_values(
 ) -> tuple[Tensor, Tensor, Coordinates]:
     """Keys and values as a cache holds them, prepared by the encoding, and their coordinates, placed."""
     at = encoding.for_one_forward(at)
-    k, rotation = encoding.split("key", k, at)
-    if rotation is not None:
-        k = KERNELS.get(kernel, KERNELS["cpu"]).rotate(k, rotation)  # attention refuses a name that is not known
-    v = _transformed(encoding, "prepare_value", v, at) if "values" in encoding.acts else v
+    rotate = KERNELS.get(kernel, KERNELS["cpu"]).rotate  # attention refuses a name that is not known
+    k, k_rotation = encoding.split("key", k, at)
+    v, v_rotation = _prepared_values(encoding, v, at) if "values" in encoding.acts else (v, None)
+    k = k if k_rotation is None else rotate(k, k_rotation)
+    v = v if v_rotation is None else rotate(v, v_rotation)
     return k, v, at
 
 
@@ -463,22 +460,53 @@ def _split(encoding: PositionEncoding, side: str, x: Tensor, at: Coordinates) ->
     return x, rotation
 
 
-def _transformed(encoding: PositionEncoding, hook: str, x: Tensor, coordinates: Coordinates) -> Tensor:
-    """Values through ``prepare_value``, or an output through ``restore_output``."""
-    given = [x, *_read_by_hooks(coordinates)] if encoding.watched else []
-    before = writes(given) if given else 0
-    found: Tensor = getattr(encoding, hook)(x, coordinates)
+def _prepared_values(encoding: PositionEncoding, v: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:
+    """v before a last rotation, and that rotation."""
+    before = _written(encoding, v, at)
+    found, rotation = _split(encoding, "value", v, at)
+    _check_transformed(encoding, "prepare_value", v, found, at, before)
+    return found, rotation
+
+
+def _restoring(
+    encoding: PositionEncoding, q: Tensor, v: Tensor, at: Coordinates
+) -> tuple[Rotation | None, Restore | None]:
+    """What is to be done to the output: a first rotation, which may want gradients, and the rest."""
+    like = q.new_empty_strided((*q.shape[:3], v.shape[3]), (0, 0, 0, 0))
+    before = _written(encoding, like, at)
+    rotation, rest = encoding.split_output(like, at)
+    _check_transformed(encoding, "rotation", like, like, at, before)
+    if rest is None:
+        return rotation, None
+
+    def restore(out: Tensor) -> Tensor:
+        before = _written(encoding, out, at)
+        found = rest(out)
+        _check_transformed(encoding, "restore_output", out, found, at, before)
+        return found
+
+    return rotation, restore
+
+
+def _written(encoding: PositionEncoding, x: Tensor, at: Coordinates) -> int:
+    """How often was written into what a hook of values is given."""
+    return writes([x, *_read_by_hooks(at)]) if encoding.watched else 0
+
+
+def _check_transformed(
+    encoding: PositionEncoding, hook: str, x: Tensor, found: Tensor, at: Coordinates, before: int
+) -> None:
+    """A hook of values has kept shape and dtype, and written into nothing."""
     if found.shape != x.shape or found.dtype != x.dtype:
         raise HeadwayError(
             f"{encoding.known_as} makes {found.dtype} of shape {tuple(found.shape)} in {hook} of {x.dtype} of shape "
             f"{tuple(x.shape)}: return the shape and dtype that are given"
         )
-    if given and writes(given) != before:
+    if _written(encoding, x, at) != before:
         raise HeadwayError(
             f"{encoding.known_as} writes in {hook} into what it is given (values or output, coordinates, tables), "
             "which now holds other numbers: write into a clone there"
         )
-    return found
 
 
 def _given(

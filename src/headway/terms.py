@@ -437,10 +437,11 @@ class Normalizer(Part):
 
 @dataclass(frozen=True, eq=False)
 class Rotation(Part):
-    """Pairs of dimensions of each query, or of each key, turned by angles: μ·(a·cos φ − b·sin φ, a·sin φ + b·cos φ).
+    """Pairs of dimensions of each token turned by angles: μ·(a·cos φ − b·sin φ, a·sin φ + b·cos φ).
 
-    layout: which dimensions are the pair c, (2c, 2c+1) "interleaved" or (c, c + pairs) "half"; those from 2·pairs on
-    stay. A kernel turns q or k as it reads them, or has it done before.
+    The token is a query, a key, a value or a row of the output. layout: which of the 2·pairs dimensions that begin at
+    start are the pair c, (2c, 2c+1) "interleaved" or (c, c + pairs) "half"; the other dimensions stay. A kernel turns
+    q, k and v as it reads them and the output as it writes it, or has that done before and after.
     """
 
     axes = named(cos="batch heads tokens pairs", sin="batch heads tokens pairs")
@@ -450,19 +451,23 @@ class Rotation(Part):
     cos: Tensor  # [b, heads or 1, n, pairs] in float64, times μ
     sin: Tensor
     layout: str = "interleaved"
+    start: int = 0
 
     def of(self, x: Tensor) -> Tensor:
         """x [batch, heads, n, head_dim] turned, in float32 or wider and rounded once."""
-        return rotate(x, self.cos, self.sin, self.layout)
+        return rotate(x, self.cos, self.sin, self.layout, self.start)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
-    """x [batch, heads, n, head_dim] with its first 2·pairs dimensions turned; cos, sin [b, heads or 1, n, pairs]."""
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int = 0) -> Tensor:
+    """x [batch, heads, n, head_dim] with the 2·pairs dimensions from start on turned.
+
+    cos and sin are [b, heads or 1, n, pairs].
+    """
     wide = torch.promote_types(x.dtype, torch.float32)
     cos, sin = cos.to(wide), sin.to(wide)
     width = 2 * cos.shape[-1]
-    whole = width == x.shape[-1]
-    part = (x if whole else x[..., :width]).to(wide)
+    whole = width == x.shape[-1] and start == 0
+    part = (x if whole else x[..., start : start + width]).to(wide)
     if layout == "interleaved":
         # views, because a batch of gradients (is_grads_batched) can be neither flattened nor unflattened
         a, b = part.view(*part.shape[:-1], width // 2, 2).unbind(-1)
@@ -471,7 +476,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
     else:
         a, b = part.chunk(2, dim=-1)
         out = torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
-    return out.to(x.dtype) if whole else torch.cat([out.to(x.dtype), x[..., width:]], dim=-1)
+    if whole:
+        return out.to(x.dtype)
+    return torch.cat([x[..., :start], out.to(x.dtype), x[..., start + width :]], dim=-1)
 
 
 Term = (

@@ -14,8 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import headway
+from headway.call import make_call
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
+from headway.kernels import attend_in_parts, cut
 from headway.kernels.cpu import _library, _tokens
 from headway.kernels.cpu._tokens import WIDEST, rms_norm
 from headway.positions import ENCODINGS
@@ -59,9 +61,9 @@ class LeftToTorch(Rotation):
         return None  # type: ignore[return-value]
 
 
-def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor | None:
+def turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int = 0) -> Tensor | None:
     """The library's, or None where it is left to torch."""
-    return _tokens.rotate(x, LeftToTorch(cos, sin, layout))
+    return _tokens.rotate(x, LeftToTorch(cos, sin, layout, start))
 
 
 def there(y: Tensor | None) -> Tensor:
@@ -87,17 +89,23 @@ def test_a_norm_is_torchs(isa: str, dtype: torch.dtype, weighted: bool) -> None:
 
 @dtypes
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("rest", [0, 5])
-def test_a_turn_is_torchs(isa: str, dtype: torch.dtype, layout: str, rest: int) -> None:
+@pytest.mark.parametrize(("start", "rest"), [(0, 0), (0, 5), (19, 0), (3, 1)])
+def test_a_turn_is_torchs(isa: str, dtype: torch.dtype, layout: str, start: int, rest: int) -> None:
     torch.manual_seed(0)
     compared = Comparison(f"turn on {isa}", OUTPUT_FACTOR)
     for pairs in (1, 3, 8, 16, 17, 32, 40):
         for rows, heads in ((1, 1), (2, 1), (1, 3), (2, 3)):
-            x = torch.randn(2, 3, 7, 2 * pairs + rest).to(dtype)
+            x = torch.randn(2, 3, 7, start + 2 * pairs + rest).to(dtype)
             cos, sin = angles(rows, heads, 7, pairs)
-            found = there(turn(x, cos, sin, layout))
-            compared.add(found, turned(x, cos, sin, layout), turned(x.double(), cos, sin, layout))
-            assert torch.equal(found[..., 2 * pairs :], x[..., 2 * pairs :])
+            found, stop = there(turn(x, cos, sin, layout, start)), start + 2 * pairs
+            part = x[..., start:stop]
+            compared.add(
+                found[..., start:stop], turned(part, cos, sin, layout), turned(part.double(), cos, sin, layout)
+            )
+            for y in (found, turned(x, cos, sin, layout, start)):
+                assert torch.equal(y[..., :start], x[..., :start])
+                assert torch.equal(y[..., stop:], x[..., stop:])
+            torch.testing.assert_close(found, turned(x, cos, sin, layout, start))
     compared.check()
 
 
@@ -160,14 +168,15 @@ def test_no_epsilon_is_torchs() -> None:
 
 @dtypes
 @pytest.mark.parametrize("layout", ["interleaved", "half"])
-def test_the_gradient_of_a_turn_is_torchs(dtype: torch.dtype, layout: str) -> None:
+@pytest.mark.parametrize("start", [0, 1])
+def test_the_gradient_of_a_turn_is_torchs(dtype: torch.dtype, layout: str, start: int) -> None:
     cos, sin = angles(2, 3, 7, 5)
     x, weight = torch.randn(2, 3, 7, 12).to(dtype), torch.randn(2, 3, 7, 12).to(dtype)
     row, column = weight[:, :, :1].expand_as(weight), weight[..., :1].expand_as(weight)
     for grad in (weight, row, column, weight.mT.contiguous().mT):
         ours, torchs = (x.clone().requires_grad_() for _ in "12")
-        there(turn(ours, cos, sin, layout)).backward(grad)
-        turned(torchs, cos, sin, layout).backward(grad)
+        there(turn(ours, cos, sin, layout, start)).backward(grad)
+        turned(torchs, cos, sin, layout, start).backward(grad)
         assert ours.grad is not None
         torch.testing.assert_close(ours.grad, torchs.grad)
 
@@ -228,22 +237,46 @@ def test_attention_turns_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(taken) == 4  # learned angles are torch's
 
 
+def test_attention_turns_values_and_the_output_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In attention, in its parts, and for a cache."""
+    taken = []
+    real = _library.turn
+    monkeypatch.setattr(_library, "turn", lambda words: (taken.append("turn"), real(words)))
+    both = headway.encoding("rope + rotary-values", head_dim=8)
+    for kernel in ("cpu", "sdpa"):
+        q, k, v = (torch.randn(1, 2, 5, 8, requires_grad=True) for _ in "qkv")
+        headway.attention(q, k, v, encoding=both, kernel=kernel).sum().backward()
+        assert len(taken) == 8  # q, k, v and the output, there and back
+        taken.clear()
+    call = make_call(q, k, v, encoding=both)
+    attend_in_parts([cut(call, "keys", 0, 2), cut(call, "keys", 2, 5)], "cpu")
+    assert len(taken) == 7  # q for each part
+    taken.clear()
+    layer = headway.nn.MultiHeadAttention(16, 2, encoding=both)
+    layer(torch.randn(1, 5, 16), cache=headway.nn.KeyValueCache())
+    assert len(taken) == 4
+
+
 def test_the_reference_kernel_runs_none_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither in attention nor for the keys of a cache."""
+    """Neither in attention nor for the keys and values of a cache."""
 
     def fail(*arguments: object) -> None:
         raise AssertionError("C++ was called")
 
     monkeypatch.setattr(_library, "_call", fail)
     monkeypatch.setattr(_library, "run", fail)
-    rope = headway.encoding("rope", head_dim=8)
     q, k, v = (torch.randn(1, 2, 5, 8, requires_grad=True) for _ in "qkv")
-    headway.attention(q, k, v, encoding=rope, kernel="reference").sum().backward()
-    headway.attention_weights(q, k, v, encoding=rope, kernel="reference")
-    layer = headway.nn.MultiHeadAttention(16, 2, encoding=rope, kernel="reference")
-    layer(torch.randn(1, 5, 16), cache=headway.nn.KeyValueCache())
-    with pytest.raises(AssertionError, match="was called"):
-        headway.attention(q, k, v, encoding=rope, kernel="cpu")
+    for name in ("rope", "rotary-values", "rope + rotary-values"):
+        encoding = headway.encoding(name, head_dim=8)
+        headway.attention(q, k, v, encoding=encoding, kernel="reference").sum().backward()
+        headway.attention_weights(q, k, v, encoding=encoding, kernel="reference")
+        headway.attention_steps(q, k, v, encoding=encoding, kernel="reference")
+        call = make_call(q, k, v, encoding=encoding)
+        attend_in_parts([cut(call, "keys", 0, 2), cut(call, "keys", 2, 5)], "reference")[0].sum().backward()
+        layer = headway.nn.MultiHeadAttention(16, 2, encoding=encoding, kernel="reference")
+        layer(torch.randn(1, 5, 16), cache=headway.nn.KeyValueCache())
+        with pytest.raises(AssertionError, match="was called"):
+            headway.attention(q, k, v, encoding=encoding, kernel="cpu")
 
 
 # Threads --------------------------------------------------------------------------------------------------------------
@@ -313,6 +346,8 @@ def test_what_does_not_fit_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     assert turn(x, cos[:, :, :2], sin[:, :, :2], "half") is None
     assert turn(x, cos.mT.contiguous().mT, sin, "half") is None
     assert turn(x[..., :6], cos, sin, "half") is None
+    assert turn(x, cos, sin, "half", 1) is None
+    assert turn(x, cos, sin, "half", -1) is None
     assert turn(x, cos.clone().requires_grad_(), sin, "half") is None
     assert torch.func.vmap(lambda row: 0 * row if turn(row, cos, sin, "half") is None else row)(x[None]).sum() == 0
     wide = angles(1, 1, 1, WIDEST // 2 + 1)
@@ -325,7 +360,7 @@ def test_what_does_not_fit_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     assert turn(x, cos, sin, "half") is None
 
 
-NORM, TURN = 16, 24
+NORM, TURN = 16, 25
 """Words of a call."""
 
 
@@ -339,12 +374,14 @@ NORM, TURN = 16, 24
         (_library.rms_norm, 13, 0),
         (_library.turn, 14, 0),
         (_library.turn, 14, 5),
+        (_library.turn, 16, -1),
+        (_library.turn, 16, 1),
     ],
 )
 def test_words_that_are_wrong_are_refused(call: Callable[[array[int]], None], word: int, value: int) -> None:
     x, y, table = torch.randn(8), torch.empty(8), torch.ones(4, dtype=torch.float64)
     rows = [1, 0, x.data_ptr(), 0, 0, 0, y.data_ptr(), 0, 0, 0, 1, 1, 1, 8]
-    rest = [0, 0] if call is _library.rms_norm else [4, 0, *2 * [table.data_ptr(), 0, 0, 0]]
+    rest = [0, 0] if call is _library.rms_norm else [4, 0, 0, *2 * [table.data_ptr(), 0, 0, 0]]
     words = array("q", rows + rest)
     assert len(words) == (NORM if call is _library.rms_norm else TURN)
     call(words)
@@ -371,11 +408,11 @@ def test_tensors_at_odd_addresses_are_left_to_torch(dtype: torch.dtype, odd: str
     assert (turn(x, cos, sin, "half") is None) == (odd != "weight")
 
 
-@pytest.mark.parametrize("word", [2, 6, 16, 20])
+@pytest.mark.parametrize("word", [2, 6, 17, 21])
 def test_an_address_that_is_missing_is_a_word_that_is_wrong(word: int) -> None:
     """x, out, cos and sin of csrc/tokens.h."""
     y, (cos, sin) = torch.randn(1, 1, 2, 8), angles(1, 1, 2, 4)
-    row = [1, 0, y.data_ptr(), 16, 16, 8, y.data_ptr(), 16, 16, 8, 1, 1, 2, 8, 4, 0]
+    row = [1, 0, y.data_ptr(), 16, 16, 8, y.data_ptr(), 16, 16, 8, 1, 1, 2, 8, 4, 0, 0]
     row += [cos.data_ptr(), 0, 0, 4, sin.data_ptr(), 0, 0, 4]
     _library.turn(list(row))
     row[word] = 0

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 import headway as hw
 from headway import HeadwayError
 from headway import masks as M
-from headway.call import make_call, restored
+from headway.call import make_call
 from headway.coordinates import Coordinates
 from headway.kernels import KERNELS, attend_in_parts, cut
 from headway.models import Stack
 from headway.nn import Block, MultiHeadAttention, StackCache
-from headway.positions import Compose, PositionEncoding, RoPE, RotaryValues, Sinusoidal
+from headway.positions import Compose, PartialRoPE, PositionEncoding, RoPE, RotaryValues, Sinusoidal
+from headway.terms import Rotation
 from headway.testing.inputs import Layer
 
 
@@ -86,9 +87,13 @@ def expected(weights: Tensor, v: Tensor, by_position: Tensor) -> Tensor:
 
 ENCODINGS = {
     "rotary": lambda: RotaryValues(8),
+    "rotary, the last dimensions": lambda: RotaryValues(8, RoPE(4, layout="half")),
+    "rotary, the first dimensions": lambda: RotaryValues(8, PartialRoPE(8, rotary_dim=6)),
     "learned": Growing,
     "composed": lambda: Compose(Growing(), Sheared(), RotaryValues(8)),
+    "composed, the rotation first": lambda: Compose(RotaryValues(8, RoPE(4)), Growing(), Sheared()),
 }
+ROTATED = [name for name in ENCODINGS if name.startswith("rotary")]
 
 
 @pytest.mark.parametrize("n", [5, 1])
@@ -121,8 +126,153 @@ def test_every_function_gives_the_restored_output() -> None:
     assert torch.equal(hw.attention_weights(*qkv, encoding=encoding), hw.attention_weights(*qkv))
     call = make_call(*qkv, encoding=encoding)
     parts = [cut(call, "keys", start, stop) for start, stop in ((0, 2), (2, 5))]
-    torch.testing.assert_close(restored(call, attend_in_parts(parts)[0]), out)
-    assert parts[0].restore is None, "a part has an output of its own to restore"
+    torch.testing.assert_close(attend_in_parts(parts)[0], out)
+
+
+@pytest.mark.parametrize("kernel", ["cpu", "reference"])
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_parts_of_the_keys_give_the_restored_output_and_every_gradient(name: str, kernel: str) -> None:
+    encoding, dtype = ENCODINGS[name](), torch.float32 if kernel == "cpu" else torch.float64
+    results = []
+    for in_parts in (False, True):
+        leaves = drawn()
+        qkv = [x.to(dtype) for x in leaves]
+        if in_parts:
+            call = make_call(*qkv, encoding=encoding, mask=M.Causal())  # type: ignore[arg-type]
+            out, _ = attend_in_parts([cut(call, "keys", a, b) for a, b in ((0, 2), (2, 3), (3, 5))], kernel)
+            (alone,) = (KERNELS[kernel].run(part)[0] for part in [cut(call, "keys", 0, 2)])
+            less = [x[:, :, :2] for x in qkv[1:]]
+            where: dict[str, Any] = {"q_positions": torch.arange(5), "k_positions": torch.arange(2)}
+            expected = hw.attention(qkv[0], *less, encoding=encoding, mask=M.Causal(), **where)
+            torch.testing.assert_close(alone, expected, rtol=1e-4, atol=1e-5)
+        else:
+            out = hw.attention(*qkv, encoding=encoding, mask=M.Causal(), kernel=kernel)  # type: ignore[misc]
+        assert out.dtype == dtype
+        results.append([out, *torch.autograd.grad(out.sin().sum(), [*leaves, *encoding.parameters()])])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_restores_all_of_the_output_is_cut_along_the_keys_alone() -> None:
+    call = make_call(*drawn(), encoding=Compose(RotaryValues(8), Growing()))
+    assert call.restore is not None
+    for axis in ("batch", "heads", "queries"):
+        with pytest.raises(HeadwayError, match=f"the {axis} cannot be cut into parts: .*restore_output is a function"):
+            cut(call, axis, 0, 2)
+    assert cut(call, "keys", 0, 2).restore is call.restore
+
+
+# ---------------------------------------------------------------- a rotation is data
+
+
+@pytest.mark.parametrize("name", ROTATED)
+def test_a_rotation_of_values_is_data_and_kernels_turn(name: str) -> None:
+    (q, k, v), encoding, at = (x.detach().float() for x in drawn()), ENCODINGS[name](), Coordinates.span(5)
+    call = make_call(q, k, v, encoding=Compose(RoPE(6), encoding))
+    assert call.v is v
+    assert call.restore is None
+    assert call.v_rotation is not None
+    assert call.out_rotation is not None
+    out = torch.randn(2, 4, 5, 8)
+    for kernel in KERNELS.values():
+        rotated = kernel.rotated(call)
+        assert rotated.q_rotation is rotated.k_rotation is rotated.v_rotation is None
+        torch.testing.assert_close(rotated.v, encoding.prepare_value(v, at), msg=kernel.name)
+        torch.testing.assert_close(kernel.restored(call, out), encoding.restore_output(out, at), msg=kernel.name)
+        torch.testing.assert_close(kernel.restored(call, encoding.prepare_value(out, at)), out, msg=kernel.name)
+
+
+def test_of_several_that_transform_values_the_last_alone_is_data() -> None:
+    q, k, v = drawn()
+    first, last, at = RotaryValues(8, RoPE(8, base=7.0)), RotaryValues(8, RoPE(4)), Coordinates.span(5)
+    call = make_call(q, k, v, encoding=Compose(first, Sheared(), last))
+    assert call.v_rotation is not None
+    assert call.out_rotation is not None
+    assert call.restore is not None
+    torch.testing.assert_close(call.v, Sheared().prepare_value(first.prepare_value(v, at), at))
+    torch.testing.assert_close(call.v_rotation.of(v), last.prepare_value(v, at))
+    torch.testing.assert_close(call.out_rotation.of(v), last.restore_output(v, at))
+    torch.testing.assert_close(call.restore(v), first.restore_output(Sheared().restore_output(v, at), at))
+    call = make_call(q, k, v, encoding=Compose(first, Sheared()))
+    assert call.v_rotation is call.out_rotation is None
+
+
+class Louder(RotaryValues):
+    """A user's, which changes both hooks and inherits the rotation."""
+
+    def prepare_value(self, v: Tensor, coordinates: Coordinates) -> Tensor:
+        return 2 * super().prepare_value(v, coordinates)
+
+    def restore_output(self, out: Tensor, coordinates: Coordinates) -> Tensor:
+        return 3 * super().restore_output(out, coordinates)
+
+
+class LouderAsOne(Compose):
+    def prepare_value(self, v: Tensor, coordinates: Coordinates) -> Tensor:
+        return 6 * super().prepare_value(v, coordinates)
+
+
+@pytest.mark.parametrize("encoding", [Louder(8), LouderAsOne(RotaryValues(8))], ids=["own", "composed"])
+def test_a_rotation_counts_only_where_the_hooks_of_values_are_its_own(encoding: PositionEncoding) -> None:
+    qkv = drawn()
+    call = make_call(*qkv, encoding=encoding)
+    assert call.v_rotation is call.out_rotation is None
+    torch.testing.assert_close(hw.attention(*qkv, encoding=encoding), 6 * hw.attention(*qkv, encoding=RotaryValues(8)))
+
+
+class TurnsQueriesToo(RoPE):
+    """q and k by the inherited rotation, values by hooks of its own: the one says nothing of the other."""
+
+    def prepare_value(self, v: Tensor, coordinates: Coordinates) -> Tensor:
+        return 2 * v
+
+    def restore_output(self, out: Tensor, coordinates: Coordinates) -> Tensor:
+        return out / 2
+
+
+def test_a_rotation_of_queries_and_keys_is_none_of_values() -> None:
+    qkv = drawn()
+    call = make_call(*qkv, encoding=TurnsQueriesToo(6))
+    assert call.q_rotation is not None
+    assert call.v_rotation is call.out_rotation is None
+    torch.testing.assert_close(hw.attention(*qkv, encoding=TurnsQueriesToo(6)), hw.attention(*qkv, encoding=RoPE(6)))
+
+
+def test_positions_have_their_gradient_through_values_and_output() -> None:
+    (q, k, v), encoding, at = drawn(), RotaryValues(8), AT.double().requires_grad_()
+    call = make_call(q, k, v, encoding=encoding, q_positions=at, k_positions=at)
+    assert call.v_rotation is None, "angles that want a gradient are applied at once"
+    weights = hw.attention_weights(q, k, v).detach()
+    numbers = torch.view_as_complex(v.detach().repeat_interleave(2, 1).unflatten(-1, (4, 2)))
+    frequencies = 10000.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
+    turns = torch.exp(1j * (at - at[:, None])[..., None] * frequencies)
+    literally = torch.view_as_real(
+        torch.einsum("bhij,ijc,bhjc->bhic", weights.to(turns.dtype), turns, numbers)
+    ).flatten(-2)
+    whole = hw.attention(q, k, v, encoding=encoding, q_positions=at, k_positions=at)
+    merged, _ = attend_in_parts([cut(call, "keys", 0, 2), cut(call, "keys", 2, 5)])
+    for out in (whole, merged):
+        torch.testing.assert_close(out, literally)
+        torch.testing.assert_close(
+            *(torch.autograd.grad(x.sin().sum(), at, retain_graph=True) for x in (out, literally))
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_values_and_the_output_are_rounded_once(dtype: torch.dtype) -> None:
+    """To the last bit: values to their dtype, the output of the specification and of merged parts to q's."""
+    q, k, v = (x.detach().to(dtype) for x in drawn())
+    call = make_call(q, k, v, encoding=RotaryValues(8, RoPE(6)))
+    assert call.v_rotation is not None
+    assert call.out_rotation is not None
+    turned = call.v_rotation.of(v.float()).to(dtype)
+    assert torch.equal(call.v_rotation.of(v), turned)
+    wide = hw.attention(q.float(), k.float(), turned.float(), kernel="reference")
+    expected = call.out_rotation.of(wide).to(dtype)
+    assert not torch.equal(call.out_rotation.of(wide.to(dtype)), expected)
+    assert torch.equal(KERNELS["reference"].run(call)[0], expected)
+    one, _ = attend_in_parts([cut(call, "keys", 0, 5)], "reference")
+    assert torch.equal(one, expected)
 
 
 def test_parts_of_an_encoding_are_restored_in_the_reverse_order() -> None:
@@ -140,6 +290,9 @@ def test_values_from_a_cache_count_as_prepared() -> None:
     held: dict[str, Any] = {"q_positions": at, "k_positions": at, "prepared_by": encoding}
     found = hw.attention(q, encoding.prepare_key(k, at), encoding.prepare_value(v, at), encoding=encoding, **held)
     torch.testing.assert_close(found, hw.attention(q, k, v, encoding=encoding))
+    call = make_call(q, encoding.prepare_key(k, at), encoding.prepare_value(v, at), encoding=encoding, **held)
+    assert call.v_rotation is None
+    assert call.out_rotation is not None
 
 
 def test_a_stack_hands_it_to_its_layers_and_decodes_with_it() -> None:
@@ -237,6 +390,19 @@ def test_another_shape_or_dtype_is_refused(hook: str) -> None:
         for what in ("width", "dtype"):
             with pytest.raises(HeadwayError, match=f"Mine.* in {hook} of torch.float64 of shape .*return the shape"):
                 hw.attention(*drawn(), encoding=changed(hook, what))
+
+
+class WritesWhereItTurnsBack(RotaryValues):
+    def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
+        found = super().rotation(side, x, coordinates)
+        if side == "output":
+            self.place(coordinates).tables[1].mul_(2)
+        return found
+
+
+def test_a_rotation_of_the_output_that_writes_is_refused() -> None:
+    with pytest.raises(HeadwayError, match=r"WritesWhereItTurnsBack.*writes in rotation into what it is given"):
+        hw.attention(*drawn(), encoding=WritesWhereItTurnsBack(8))
 
 
 @pytest.mark.parametrize("what", ["x", "table"])

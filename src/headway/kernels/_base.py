@@ -32,16 +32,25 @@ class Kernel(ABC):
         return ""
 
     def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
-        """q or k turned, where the kernel does not do it on load."""
+        """q, k, v or the output turned, where the kernel does not do it on load."""
         return rotation.of(x)
 
     def rotated(self, call: Call) -> Call:
-        """The call with its rotations done."""
-        return call if call.q_rotation is None and call.k_rotation is None else call.rotated(self.rotate)
+        """The call with q, k and v turned."""
+        return call.rotated(self.rotate)
+
+    def restored(self, call: Call, out: Tensor) -> Tensor:
+        """The output of attention from the weighted sums of the values, in their dtype: turned, and the rest."""
+        if call.out_rotation is not None:
+            out = self.rotate(out, call.out_rotation)
+        return out if call.restore is None else call.restore(out)
 
     @abstractmethod
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
-        """out [batch, heads, n, v's head_dim] in q's dtype, and the log-sum-exp [batch, heads, n] if it was wanted."""
+        """The output of attention, and the log-sum-exp [batch, heads, n] if it was wanted.
+
+        The output is [batch, heads, n, v's head_dim] in q's dtype, ``restored``.
+        """
 
 
 class ComposedKernel(Kernel):
@@ -56,7 +65,8 @@ class ComposedKernel(Kernel):
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
         with without_autocast(call.q):
-            return self.compute(self.rotated(call)), None
+            out = self.compute(self.rotated(call))
+        return self.restored(call, out), None
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:

@@ -40,7 +40,7 @@ class NativeKernel(Kernel, Generic[L]):
     opaque: ClassVar[bool] = True
     """Whether it reads memory itself, so that whoever looks on must see one operator."""
     rotates_on_load: ClassVar[bool] = False
-    """Whether ``forward`` and ``backward`` take q and k before their rotations."""
+    """Whether ``forward`` and ``backward`` take q, k and v before their rotations."""
     differentiable: ClassVar[bool] = False
     """Whether ``forward`` is made of torch's operations: then autograd follows it, and gradients have derivatives."""
 
@@ -87,6 +87,7 @@ class NativeKernel(Kernel, Generic[L]):
                 out, lse = self._run(call)
         else:
             out, lse = self._run(call)
+        out = self.restored(call, out)
         return out if out.dtype == call.q.dtype else out.to(call.q.dtype), lse
 
     def _run(self, call: Call) -> tuple[Tensor, Tensor | None]:

@@ -46,7 +46,8 @@ def cut(call: Call, axis: str, start: int, stop: int) -> Call:
     """The part start … stop − 1 of a call along "batch", "heads" (by groups that share keys), "queries" or "keys".
 
     A part of the batch or of the heads drops what the whole drops, by the same seed. A part of the keys leaves out the
-    sink: ``merged`` adds it. Raises HeadwayError for terms and masks that cannot be cut so.
+    sink: ``merged`` adds it. Raises HeadwayError for terms and masks that cannot be cut so, and along all but the keys
+    where a function restores the output of transformed values: it is given all of it.
     """
     n, m = call.q.shape[2], call.k.shape[2]
     sizes = {"batch": call.q.shape[0], "heads": call.q.shape[1], "queries": n, "keys": m}
@@ -59,13 +60,17 @@ def cut(call: Call, axis: str, start: int, stop: int) -> Call:
     why = why_not_in_parts(call)
     if why is not None:
         raise HeadwayError(f"the {axis} cannot be cut into parts: {why}")
+    if call.restore is not None and axis != "keys":
+        raise HeadwayError(
+            f"the {axis} cannot be cut into parts: the encoding's restore_output is a function of the whole output"
+        )
     q, k, v = call.q, call.k, call.v
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"restore": call.restore}
     if axis == "batch":
         q, k, v = (x[start:stop] for x in (q, k, v))
         rows = torch.arange(start, stop, device=q.device)
         q_at, k_at = (side.select(rows) for side in (call.q_coordinates, call.k_coordinates))
-        changes = {"q_coordinates": q_at, "k_coordinates": k_at, "batch_offset": call.batch_offset + start}
+        changes |= {"q_coordinates": q_at, "k_coordinates": k_at, "batch_offset": call.batch_offset + start}
     elif axis == "heads":
         group = q.shape[1] // k.shape[1]
         if start % group or stop % group:
@@ -74,10 +79,10 @@ def cut(call: Call, axis: str, start: int, stop: int) -> Call:
         changes["head_offset"] = call.head_offset + start
     elif axis == "queries":
         q = q[:, :, start:stop]
-        changes = {"q_coordinates": call.q_coordinates.rows(start, stop), "aligned": call.aligned and stop == n}
+        changes |= {"q_coordinates": call.q_coordinates.rows(start, stop), "aligned": call.aligned and stop == n}
     else:
         k, v = (x[:, :, start:stop] for x in (k, v))
-        changes = {"k_coordinates": call.k_coordinates.rows(start, stop), "aligned": False, "partial": True}
+        changes |= {"k_coordinates": call.k_coordinates.rows(start, stop), "aligned": False, "partial": True}
     changes |= _cut_rotations(call, axis, start, stop, q.shape[1] // k.shape[1])
     terms = tuple(_cut_term(term, axis, start, stop, q.shape[1] // k.shape[1]) for term in call.terms)
     mask = None if call.mask is None else _cut_mask(call.mask, axis, start, stop, n, m)
@@ -86,12 +91,18 @@ def cut(call: Call, axis: str, start: int, stop: int) -> Call:
 
 def _cut_rotations(call: Call, axis: str, start: int, stop: int, group: int) -> dict[str, Any]:
     changes: dict[str, Any] = {}
-    for name, tokens, shared in (("q_rotation", "queries", 1), ("k_rotation", "keys", group)):
+    for name, tokens, shared in (
+        ("q_rotation", "queries", 1),
+        ("k_rotation", "keys", group),
+        ("v_rotation", "keys", group),
+        ("out_rotation", "queries", 1),
+    ):
         rotation = getattr(call, name)
         if rotation is not None and axis in ("batch", "heads", tokens):
             along = "tokens" if axis == tokens else axis
             fewer = shared if axis == "heads" else 1
-            changes[name] = rotation.cut(along, start // fewer, stop // fewer)
+            rotation = rotation.cut(along, start // fewer, stop // fewer)
+        changes[name] = rotation
     return changes
 
 
@@ -143,11 +154,18 @@ def sink_gradients(sinks: Sequence[Sink], whole: Results, d_out: Tensor, d_lse: 
 def attend_in_parts(parts: Sequence[Call], kernel: str = "auto") -> tuple[Tensor, Tensor]:
     """Attention over the keys of all parts together, and its log-sum-exp.
 
-    parts: calls of the same queries with disjoint keys, as ``cut`` makes them; the sinks of the first are the whole's,
-    and count once.
-    The output is a kernel's; ``headway.call.restored`` of the whole call makes attention's of it.
     Gradients reach every tensor of every part, once: they cannot be differentiated again.
-    Raises HeadwayError for no parts, and where no native kernel takes one of them.
+
+    Args:
+        parts: calls of the same queries with disjoint keys, as ``cut`` makes them. The sinks of the first are the
+            whole's, and count once; so is what it does to the output.
+        kernel: "auto", or the name of a native kernel.
+
+    Returns:
+        The output [batch, heads, n, v's head_dim] in q's dtype, and the log-sum-exp [batch, heads, n].
+
+    Raises:
+        HeadwayError: there are no parts, or no native kernel takes one of them.
     """
     if not parts:
         raise HeadwayError("parts is empty: give at least one call")
@@ -158,6 +176,7 @@ def attend_in_parts(parts: Sequence[Call], kernel: str = "auto") -> tuple[Tensor
         turned = (NATIVE[name].rotated(part) for name, part in zip(names, parts, strict=True))
         structure = _ops.pack(tuple(map(without_tables, turned)), tensors)
         out, lse, *_ = _InParts.apply(structure, names, *tensors)
+    out = NATIVE[names[0]].restored(parts[0], out)
     return out.to(parts[0].q.dtype), lse
 
 

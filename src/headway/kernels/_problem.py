@@ -39,27 +39,31 @@ class Call(Record):
     aligned: bool = True
     """A static fact: the n queries are the last of the m keys, in the order of the slots."""
     q_rotation: Rotation | None = None
-    """What is still to be done to q, and to k, before they meet; cached keys have it behind them."""
+    """What is still to be done to q, to k and to v; cached keys and values have it behind them."""
     k_rotation: Rotation | None = None
+    v_rotation: Rotation | None = None
+    out_rotation: Rotation | None = None
+    """What is to be done to the output, once parts are merged."""
     batch_offset: int = 0
     head_offset: int = 0
     """Where row 0 of the batch and head 0 stand in the call of which this is a part: dropout counts from there."""
     restore: Callable[[Tensor], Tensor] | None = None
-    """What makes the output of what the kernel computes, once parts are merged; no kernel reads it."""
+    """What is to be done to the output after its rotation; no kernel reads it."""
 
     def rotated(self, rotate: Callable[[Tensor, Rotation], Tensor]) -> Call:
-        """The call with its rotations done by ``rotate``."""
-        if self.q_rotation is None and self.k_rotation is None:
+        """The call with q, k and v turned by ``rotate``."""
+        if self.q_rotation is None and self.k_rotation is None and self.v_rotation is None:
             return self
         q = self.q if self.q_rotation is None else rotate(self.q, self.q_rotation)
         k = self.k if self.k_rotation is None else rotate(self.k, self.k_rotation)
-        return self._with(q=q, k=k, q_rotation=None, k_rotation=None)
+        v = self.v if self.v_rotation is None else rotate(self.v, self.v_rotation)
+        return self._with(q=q, k=k, v=v, q_rotation=None, k_rotation=None, v_rotation=None)
 
 
 def without_tables(call: Call) -> Call:
-    """The call with coordinates that hold no more than kernels read, and nothing of an encoding."""
+    """The call with coordinates that hold no more than kernels read, and without what is done to the output."""
     q_at, k_at = _bare(call.q_coordinates), _bare(call.k_coordinates)
-    return call._with(q_coordinates=q_at, k_coordinates=k_at, restore=None)
+    return call._with(q_coordinates=q_at, k_coordinates=k_at, out_rotation=None, restore=None)
 
 
 def _bare(side: Coordinates) -> Coordinates:

@@ -446,7 +446,7 @@ def _last_row(call: Call) -> Tensor:
 
 
 def computed(call: Call) -> Call:
-    """The call in the dtype of the computation, rotated, with coordinates that hold no more than kernels read."""
+    """The call in the dtype of the computation, rotated, without what only its encoding reads."""
     call = call.rotated(lambda x, rotation: rotation.of(x))
     dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
     return without_tables(call)._with(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 Terms = tuple[Term, ...]
 Input = Tensor | None
+Restore = Callable[[Tensor], Tensor]
 
 HOOKS = {
     "locate": ("locate", "relocate"),
@@ -124,7 +126,8 @@ class PositionEncoding(nn.Module):
     watched: bool = False
     """Whether calls look for hooks that break their promises: those of headway's own are held by its checks alone."""
     _acts: ClassVar[frozenset[str]] = frozenset()
-    _rotates: ClassVar[bool] = False
+    _rotates: ClassVar[frozenset[str]] = frozenset()
+    """Of "prepare" and "values" those that ``rotation`` or ``split`` speaks for."""
     _has_tables: ClassVar[bool] = False
     _places: ClassVar[bool] = False
     learning_rate_multiplier: ClassVar[float] = 1.0
@@ -180,9 +183,15 @@ class PositionEncoding(nn.Module):
         return self.prepare(k, coordinates)
 
     def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
-        """What ``prepare`` does to x, where it is a rotation of pairs and nothing else: kernels then do it.
+        """What a hook does to x, where it is a rotation of pairs and nothing else: kernels then do it.
 
-        side is "query" or "key"; x is read for its shape and dtype alone. None where it is anything else.
+        Args:
+            side: "query" or "key" for ``prepare``, "value" for ``prepare_value``, "output" for ``restore_output``.
+            x: what is turned, [batch, heads, n, head_dim]; read for its shape and dtype alone.
+            coordinates: where x's tokens are, placed.
+
+        Returns:
+            The rotation; None where the hook does anything else.
         """
         return None
 
@@ -224,13 +233,21 @@ class PositionEncoding(nn.Module):
     # ------------------------------------------------------------ what follows from the hooks
 
     def split(self, side: str, x: Tensor, coordinates: Coordinates) -> tuple[Tensor, Rotation | None]:
-        """``prepare_query`` or ``prepare_key`` in two: x before a last rotation, and that rotation, if there is one."""
-        if self._rotates:
+        """A hook of queries, keys or values in two: x before a last rotation, and that rotation, if there is one."""
+        if ("values" if side == "value" else "prepare") in self._rotates:
             rotation = self.rotation(side, x, coordinates)
             if rotation is not None:
                 return x, rotation
-        prepare = self.prepare_query if side == "query" else self.prepare_key
-        return prepare(x, coordinates), None
+        hook = {"query": self.prepare_query, "key": self.prepare_key, "value": self.prepare_value}[side]
+        return hook(x, coordinates), None
+
+    def split_output(self, out: Tensor, coordinates: Coordinates) -> tuple[Rotation | None, Restore | None]:
+        """``restore_output`` in two: a first rotation, and what is done after it; None for what there is not.
+
+        out is read for its shape and dtype alone.
+        """
+        rotation = self.rotation("output", out, coordinates) if "values" in self._rotates else None
+        return rotation, None if rotation is not None else lambda out: self.restore_output(out, coordinates)
 
     def place(self, coordinates: Coordinates) -> Coordinates:
         """The coordinates located and with their tables. What this encoding has placed is not located again.
@@ -325,10 +342,13 @@ class PositionEncoding(nn.Module):
         cls._places = any(
             getattr(cls, name) is not getattr(PositionEncoding, name) for name in ("locate", "tables", "learned_tables")
         )
-        # of another ``prepare`` a rotation would be another encoding's
-        prepares = [owner(cls, name) for name in HOOKS["prepare"]]
+        # of another ``prepare`` or ``prepare_value`` a rotation would be another encoding's
         rotates = (owner(cls, "rotation"), owner(cls, "split"))
-        cls._rotates = any(all(issubclass(one, other) for other in prepares) for one in rotates)
+        cls._rotates = frozenset(
+            hook
+            for hook in ("prepare", "values")
+            if any(all(issubclass(one, owner(cls, name)) for name in HOOKS[hook]) for one in rotates)
+        )
         changed = [(hook, name) for hook, name, idle in IDLE if getattr(cls, name) is not idle]
         cls._acts = frozenset([hook for hook, _ in changed])
         values = [name for hook, name in changed if hook == "values"]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..terms import Rotation
-from ._base import IN_ATTENTION, Input, Pair, PositionEncoding, Terms
+from ._base import IN_ATTENTION, Input, Pair, PositionEncoding, Restore, Terms
 from ._temperature import Scaling
 
 
@@ -122,14 +122,33 @@ class Compose(PositionEncoding):
         return x
 
     def split(self, side: str, x: Tensor, coordinates: Coordinates) -> tuple[Tensor, Rotation | None]:
-        """x through the transforms of all parts, but for a rotation by the last of those that prepare."""
-        if not self._rotates:
+        """x through the transforms of all parts, but for a rotation by the last of those that transform it."""
+        hook = "values" if side == "value" else "prepare"
+        if hook not in self._rotates:
             return super().split(side, x, coordinates)
         rotation: Rotation | None = None
         for part, at in zip(self.each, self._placed(coordinates), strict=True):
-            if "prepare" in part.acts:
+            if hook in part.acts:
                 x, rotation = part.split(side, x if rotation is None else rotation.of(x), at)
         return x, rotation
+
+    def split_output(self, out: Tensor, coordinates: Coordinates) -> tuple[Rotation | None, Restore | None]:
+        """The rotation of the last part that transforms values, which is undone first, and the rest of all parts."""
+        if "values" not in self._rotates:
+            return super().split_output(out, coordinates)
+        parts = zip(self.each, self._placed(coordinates), strict=True)
+        (last, at), *before = reversed([(part, at) for part, at in parts if "values" in part.acts])
+        rotation, rest = last.split_output(out, at)
+        if not before:
+            return rotation, rest
+
+        def restore(out: Tensor) -> Tensor:
+            out = out if rest is None else rest(out)
+            for part, at in before:
+                out = part.restore_output(out, at)
+            return out
+
+        return rotation, restore
 
     def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
         """q [batch, heads, n, head_dim] through the transforms of all parts."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import cmath
 
-import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
@@ -63,20 +62,27 @@ class RotaryValues(PositionEncoding):
         cos, sin = found if magnitude == 1 else (x / magnitude for x in found)
         return cos, sin, -sin
 
+    def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
+        """The turn of values by their positions, and of the output back by those of the queries."""
+        if side not in ("value", "output"):
+            return None
+        need_width(x, "head_dim", self.head_dim)
+        cos, sin, minus_sin = self.place(coordinates).tables
+        start = self.head_dim - self.rotary.head_dim
+        return Rotation(cos, sin if side == "value" else minus_sin, self.rotary.layout, start)
+
     def prepare_value(self, v: Tensor, coordinates: Coordinates) -> Tensor:
         """v [batch, kv_heads, m, head_dim] turned by its position, in float32 or wider."""
-        cos, sin, _ = self.place(coordinates).tables
-        return self._rotated(v, Rotation(cos, sin, self.rotary.layout))
+        return self._rotated("value", v, coordinates)
 
     def restore_output(self, out: Tensor, coordinates: Coordinates) -> Tensor:
         """out [batch, heads, n, head_dim] turned back by the query's position, in float32 or wider."""
-        cos, _, minus_sin = self.place(coordinates).tables
-        return self._rotated(out, Rotation(cos, minus_sin, self.rotary.layout))
+        return self._rotated("output", out, coordinates)
 
-    def _rotated(self, x: Tensor, rotation: Rotation) -> Tensor:
-        need_width(x, "head_dim", self.head_dim)
-        still = self.head_dim - self.rotary.head_dim
-        return torch.cat([x[..., :still], rotation.of(x[..., still:])], dim=-1) if still else rotation.of(x)
+    def _rotated(self, side: str, x: Tensor, coordinates: Coordinates) -> Tensor:
+        rotation = self.rotation(side, x, coordinates)
+        assert rotation is not None
+        return rotation.of(x)
 
     def oracle_value(self, pair: Pair, v: Tensor) -> Tensor:
         value, first = v[pair.h, pair.j].clone(), self.head_dim - self.rotary.head_dim

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..attention import attention, explain
-from ..call import make_call, restored
+from ..call import make_call
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..kernels import KERNELS
@@ -258,7 +258,7 @@ def _gradients(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str | 
         call = KERNELS["reference"].rotated(make_call(q, k, v, **arguments))
         q, k, v = (part.to(x.dtype) for part in (call.q, call.k, call.v))
         out = spec.steps(replace(call, q=q, k=k, v=v, terms=spec.cast(call.terms, x.dtype)))[4]
-        out = restored(call, out.double()).to(x.dtype)
+        out = KERNELS["reference"].restored(call, out.double()).to(x.dtype)
     else:
         q, k, v = leaves.values()
         out = attention(q, k, v, kernel=kernel, **arguments)

@@ -45,43 +45,43 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float | None) -> Tensor | No
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """x with its first 2·pairs dimensions turned, in float32 and rounded once: in one pass, where it fits.
+    """x turned, in float32 and rounded once: in one pass, where it fits.
 
     Shapes: x [batch, heads, n, head_dim]; the result is laid out as x where x is dense. The gradient of x is its own
     turned back; where cos and sin want one it is left to torch.
     """
     cos, sin = rotation.cos, rotation.sin
-    if not _turns(x, cos, sin) or _recorded(cos, sin):
+    if not _turns(x, cos, sin, rotation.start) or _recorded(cos, sin):
         return rotation.of(x)
     if _recorded(x):
-        return eager_apply(Rotated)(x, cos, sin, rotation.layout)  # type: ignore[return-value]
-    return _turn(x, cos, sin, rotation.layout)
+        return eager_apply(Rotated)(x, cos, sin, rotation.layout, rotation.start)  # type: ignore[return-value]
+    return _turn(x, cos, sin, rotation.layout, rotation.start)
 
 
 class Rotated(torch.autograd.Function):
     """``rotate`` where x wants a gradient: of a turn by φ that is the turn by −φ."""
 
     @staticmethod
-    def forward(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
-        return _turn(x, cos, sin, layout)
+    def forward(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int) -> Tensor:
+        return _turn(x, cos, sin, layout, start)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, cos, sin, ctx.layout = inputs
+        _, cos, sin, ctx.layout, ctx.start = inputs
         ctx.save_for_backward(cos, sin)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
         grad = grad if grad.stride(-1) == 1 else grad.contiguous()
-        return rotate(grad, Rotation(cos, -sin, ctx.layout)), None, None, None
+        return rotate(grad, Rotation(cos, -sin, ctx.layout, ctx.start)), None, None, None, None
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int) -> Tensor:
     *among, pairs = cos.shape
     y = torch.empty_like(x)
     row = _rows(x, y)
-    row += (pairs, int(layout == "interleaved"))
+    row += (pairs, int(layout == "interleaved"), start)
     for table in (cos, sin):
         row.append(table.data_ptr())
         row += (0 if size == 1 else step for size, step in zip(among, table.stride()[:3], strict=True))
@@ -89,12 +89,12 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
     return y
 
 
-def _turns(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
+def _turns(x: Tensor, cos: Tensor, sin: Tensor, start: int) -> bool:
     fits = _fits(x, cos, sin) and x.ndim == cos.ndim == 4 and cos.dtype == sin.dtype == torch.float64
     if not fits or cos.shape != sin.shape or cos.stride(3) != 1 or sin.stride(3) != 1:
         return False
     *among, pairs = cos.shape
-    if not 2 <= 2 * pairs <= min(x.shape[3], WIDEST):
+    if not 2 <= 2 * pairs <= WIDEST or not 0 <= start <= x.shape[3] - 2 * pairs:
         return False
     return all(a in (1, b) for a, b in zip(among, x.shape[:3], strict=True))
 

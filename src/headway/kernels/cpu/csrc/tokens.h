@@ -96,11 +96,11 @@ struct Norm {
     }
 };
 
-// The pair c of each row, (2c, 2c + 1) or (c, c + pairs), turned by an angle of the token (and the head); what lies
-// behind the pairs stays. size: [batch, heads, n].
+// The pair c of each row, (2c, 2c + 1) or (c, c + pairs) counted from start, turned by an angle of the token (and the
+// head); what lies before and behind the pairs stays. size: [batch, heads, n].
 struct Turn {
     Rows rows;
-    i64 pairs, interleaved;
+    i64 pairs, interleaved, start;
     const double* cos;
     i64 cos_stride[3];
     const double* sin;
@@ -125,6 +125,8 @@ struct Turn {
                 if (b == 0 || cos_stride[1] || sin_stride[1]) angles(a, b, c, cosines, sines);
                 const typename T::type* from = rows.from<T>(a, b, c);
                 typename T::type* to = rows.to<T>(a, b, c);
+                memcpy(to, from, (size_t)start * sizeof(typename T::type));
+                from += start, to += start;
                 read<T>(from, turned, x);
                 if (interleaved) {
                     for (i64 i = 0; i < pairs; i++) {
@@ -138,7 +140,7 @@ struct Turn {
                     }
                 }
                 write<T>(y, turned, to);
-                memcpy(to + turned, from + turned, (size_t)(rows.width - turned) * sizeof(typename T::type));
+                memcpy(to + turned, from + turned, (size_t)(rows.width - start - turned) * sizeof(typename T::type));
             }
     }
 };
@@ -181,8 +183,9 @@ inline i64 turn(const i64* words, i64 count) {
     memcpy(&work, words, sizeof work);
     const i64 PAIRS = sizeof(Rows) / 8;
     if (work.pairs < 1 || 2 * work.pairs > least(work.rows.width, WIDEST)) return 1 + PAIRS;
-    if (work.rows.count() && !work.cos) return 1 + PAIRS + 2;
-    if (work.rows.count() && !work.sin) return 1 + PAIRS + 6;
+    if (work.start < 0 || work.start > work.rows.width - 2 * work.pairs) return 1 + PAIRS + 2;
+    if (work.rows.count() && !work.cos) return 1 + PAIRS + 3;
+    if (work.rows.count() && !work.sin) return 1 + PAIRS + 7;
     return run(work);
 }
 
