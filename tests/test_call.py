@@ -14,7 +14,8 @@ from headway import terms as T
 from headway.call import make_call, seeded
 from headway.coordinates import Coordinates
 from headway.kernels import KERNELS, Call, Problem
-from headway.positions import ALiBi, Compose, RoPE, XPos
+from headway.kernels._problem import without_tables
+from headway.positions import ALiBi, Compose, RoPE, RotaryValues, XPos
 from headway.positions._rotary import Rotary
 
 
@@ -149,6 +150,12 @@ def test_every_rotary_encoding_gives_its_rotation() -> None:
     """Of the family all but the one that changes the basis too, and the one that turns within the product."""
     kinds = [kind for kind in hw.positions.ENCODINGS.values() if issubclass(kind, Rotary)]
     assert {kind.__name__ for kind in kinds if "prepare" not in kind._rotates} == {"CayleySTRING", "ReRoPE"}
+
+
+def test_kernels_are_not_handed_what_is_done_to_the_output() -> None:
+    call = without_tables(make_call(*qkv(), encoding=Compose(RotaryValues(8), RotaryValues(8, RoPE(4)))))
+    assert call.v_rotation is not None
+    assert call.out_rotation is call.restore is None
 
 
 def test_a_seed_is_drawn_once_and_where_there_is_dropout() -> None:

@@ -348,6 +348,8 @@ def test_what_does_not_fit_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     assert turn(x[..., :6], cos, sin, "half") is None
     assert turn(x, cos, sin, "half", 1) is None
     assert turn(x, cos, sin, "half", -1) is None
+    with pytest.raises(RuntimeError):
+        turned(x, cos, sin, "half", 1)
     assert turn(x, cos.clone().requires_grad_(), sin, "half") is None
     assert torch.func.vmap(lambda row: 0 * row if turn(row, cos, sin, "half") is None else row)(x[None]).sum() == 0
     wide = angles(1, 1, 1, WIDEST // 2 + 1)

@@ -113,7 +113,7 @@ def test_grouped_heads_a_width_of_their_own_and_every_gradient(name: str, kernel
         results.append(
             [out.double(), *torch.autograd.grad(out.double().sin().sum(), [*leaves, *encoding.parameters()])]
         )
-    close: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5} if kernel == "cpu" else {"rtol": 1e-9, "atol": 1e-9}
+    close: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4} if kernel == "cpu" else {"rtol": 1e-9, "atol": 1e-9}
     for found, exact in zip(*results, strict=True):
         torch.testing.assert_close(found, exact, **close)
 
