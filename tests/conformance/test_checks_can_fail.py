@@ -14,7 +14,7 @@ from headway.coordinates import Coordinates, Placed
 from headway.kernels import KERNELS, Call, ReferenceKernel
 from headway.kernels import reference as spec
 from headway.positions import T5, ALiBi, NoPE, PositionEncoding, RoPE, RotaryValues, Sinusoidal
-from headway.terms import DistanceBias, Linear, ScoreMap, Sink, Term, TokenBias
+from headway.terms import DistanceBias, Linear, Rotation, ScoreMap, Sink, Term, TokenBias
 from headway.testing import ENCODING_CHECKS, check_encoding
 from headway.testing import kernels as kernel_checks
 
@@ -259,6 +259,19 @@ class WritesIntoTheOutput(RotaryValues):
         return out
 
 
+class ForgetsTheSide(RotaryValues):
+    """Says of values and of the output the same rotation, where its hooks do otherwise."""
+
+    def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
+        return super().rotation("value" if side == "output" else side, x, coordinates)
+
+    def prepare_value(self, v: Tensor, coordinates: Coordinates) -> Tensor:
+        return RotaryValues(8).prepare_value(v, coordinates)
+
+    def restore_output(self, out: Tensor, coordinates: Coordinates) -> Tensor:
+        return RotaryValues(8).restore_output(out, coordinates)
+
+
 BROKEN_VALUES: dict[str, PositionEncoding] = {
     "matches_its_formula": LeavesTheOutputTurned(8),
     "keeps_the_promise_in_every_dtype": RoundsItsPlaces(8),
@@ -286,6 +299,11 @@ def test_compile_check_fails_where_lengths_have_graphs_of_their_own(broken: type
     with pytest.raises((AssertionError, torch._dynamo.exc.TorchDynamoException)) as raised:
         ENCODING_CHECKS["compiles_as_one_graph"](broken(8))
     assert re.search("graphs over 4 lengths|not all values of .* are valid", str(raised.value))
+
+
+def test_check_fails_on_a_rotation_that_is_not_what_the_hooks_do() -> None:
+    with pytest.raises(AssertionError):
+        ENCODING_CHECKS["matches_its_formula"](ForgetsTheSide(8))
 
 
 @pytest.mark.parametrize("check", BROKEN_VALUES)
