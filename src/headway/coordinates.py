@@ -217,6 +217,7 @@ class Coordinates(Record):
                 "located": position,
                 "tables": tables,
                 "learned": learned,
+                "parts": None,
                 "version": _version(given.position),
             }
         )
@@ -310,6 +311,7 @@ class Placed(Coordinates):
         located  the positions that the tables are of
         tables   what it computed from the coordinates alone
         learned  what it computed with its parameters, for one forward pass alone
+        parts    the same for each part of an encoding that is composed of several, made when it is first asked for
         version  how often the given positions had been written into by then; −1 where that is not counted
     """
 
@@ -318,6 +320,7 @@ class Placed(Coordinates):
     located: Tensor
     tables: Any = None
     learned: Any = None
+    parts: tuple[Placed, ...] | None = None
     version: int = -1
 
     def belongs_to(self, encoding: Any) -> bool:

@@ -290,7 +290,7 @@ class PositionEncoding(nn.Module):
         if not isinstance(placed, Placed) or placed.learned is not None:
             return placed
         learned = self.learned_tables(placed)
-        return placed if learned is None else placed._with(learned=learned)
+        return placed if learned is None else placed._with(learned=learned, parts=None)
 
     def tables_of(self, located: Coordinates) -> Any:
         """``tables``; raises where one wants a gradient that does not come of the coordinates."""
