@@ -16,6 +16,7 @@ from torch import Tensor
 import headway as hw
 from headway import Coordinates
 from headway import terms as T
+from headway.kernels import KERNELS
 from headway.testing.inputs import term_examples
 
 WHOLE = torch.arange(-9, 10)
@@ -212,6 +213,14 @@ def test_terms_that_do_not_fit(name: str) -> None:
         (lambda: T.Clip(3, 2), r"Clip runs from 3 to 2: low must not exceed high"),
         (lambda: T.Clip(-(10**30), 0), r"Clip has low of -1000000000000000000000000000000: give one within ±2⁶⁰"),
         (lambda: T.Clip(0, sys.maxsize), r"Clip has high of 9223372036854775807: give one within ±2⁶⁰"),
+        (
+            lambda: T.Classes(torch.zeros(1, 5), torch.zeros(1, 7).long(), 2),
+            r"Classes has q_class of torch\.float32: give whole numbers",
+        ),
+        (
+            lambda: T.Classes(torch.zeros(1, 5).long(), torch.zeros(1, 7).half(), 2),
+            r"Classes has k_class of torch\.float16: give whole numbers",
+        ),
         (lambda: T.Rows(torch.ones(2, 4), T.Clip(-2, 2)), r"table has shape \(2, 4\) but Clip maps to 5 rows"),
         (lambda: T.Rows(torch.ones(5), T.Clip(-2, 2)), r"table has shape \(5,\)"),
         (lambda: T.SoftCap(0.0), r"soft_cap is 0\.0: give a number above 0, or None"),
@@ -227,6 +236,21 @@ def test_terms_that_do_not_fit(name: str) -> None:
 def test_terms_that_cannot_be(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(hw.HeadwayError, match=message):
         make()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.bool])
+def test_classes_of_any_whole_dtype(dtype: torch.dtype, kernel: str) -> None:
+    """Pairs of classes are more than a small dtype counts."""
+    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 3)
+    tables, classes = (torch.randn(4, 400), torch.randn(4, 400, 8)), torch.tensor([[0, 19, 1, 18, 19, 7, 0]]).to(dtype)
+    for table in tables[:1] if kernel == "sdpa" else tables:
+        found, expected = (
+            hw.attention(q, k, v, terms=(term(T.Rows(table, T.Classes(x[:, 2:], x, 20))),), kernel=kernel)
+            for term in (T.DistanceBias if table.ndim == 2 else T.RelativeKeys,)
+            for x in (classes, classes.long())
+        )
+        assert torch.equal(found, expected)
 
 
 class Shaped(hw.positions.PositionEncoding):

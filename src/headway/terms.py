@@ -107,9 +107,14 @@ class Classes(Part):
 
     axes = named(q_class="batch queries", k_class="batch keys")
 
-    q_class: Tensor  # int64 [b, n]
-    k_class: Tensor  # int64 [b, m]
+    q_class: Tensor  # integers [b, n]
+    k_class: Tensor  # integers [b, m]
     classes: int
+
+    def __post_init__(self) -> None:
+        for name, x in (("q_class", self.q_class), ("k_class", self.k_class)):
+            if x.is_floating_point() or x.is_complex():
+                raise HeadwayError(f"Classes has {name} of {x.dtype}: give whole numbers")
 
     @property
     def count(self) -> int:
@@ -117,7 +122,7 @@ class Classes(Part):
 
     def rows(self, q: Coordinates, k: Coordinates) -> Tensor:
         """int64 [b, n, m]"""
-        return self.q_class[..., :, None] * self.classes + self.k_class[..., None, :]
+        return self.q_class.long()[..., :, None] * self.classes + self.k_class.long()[..., None, :]
 
 
 @dataclass(frozen=True, eq=False)
