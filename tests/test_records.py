@@ -1,13 +1,17 @@
-"""Masks, terms and coordinates compare by value, tensors included."""
+"""Masks, terms and coordinates compare by value; their tensors are checked by the dimensions that they name."""
 
-from dataclasses import is_dataclass
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+import headway as hw
 from headway import masks, terms
 from headway.coordinates import Coordinates
-from headway.records import Record
+from headway.records import Divisible, Record
 
 RECORDS = [
     kind
@@ -65,3 +69,170 @@ def test_tensors_of_another_shape_dtype_or_value_differ() -> None:
         assert masks.Documents(ids) != masks.Documents(other)
     assert masks.Documents(ids) != masks.Documents()
     assert masks.Documents(ids) != ids.tolist()
+
+
+# ---------------------------------------------------------------- do the tensors fit
+
+CALL = {"batch": 2, "heads": 4, "kv_heads": 3, "queries": 5, "keys": 7, "head_dim": 8, "v_dim": 6, "width": None}
+Shape = tuple[int, ...]
+
+
+def bias(kind: type[terms.Part], **given: Any) -> Callable[..., terms.Part]:
+    return lambda **tensors: terms.DistanceBias(kind(**tensors, **given))  # type: ignore[arg-type]
+
+
+def rows(where: Any) -> Callable[[Tensor], terms.Part]:
+    return lambda table: terms.DistanceBias(terms.Rows(table, where))
+
+
+def classes(q_class: Tensor, k_class: Tensor) -> terms.Part:
+    where = terms.Classes(q_class.long(), k_class.long(), 2)
+    return terms.DistanceBias(terms.Rows(torch.ones(4, 12), terms.Grid((terms.Clip(-1, 1), where))))
+
+
+def sinusoids(weight: Tensor, frequencies: Tensor) -> terms.Part:
+    return terms.RelativeKeys(terms.Sinusoids(weight, frequencies))
+
+
+def relative_keys(**tensors: Tensor) -> terms.Part:
+    return terms.RelativeKeys(terms.Rows(torch.ones(1, 3, 8), terms.Clip(-1, 1)), **tensors)
+
+
+FITTING: dict[str, list[tuple[Callable[..., Divisible], dict[str, tuple[Shape, Shape]]]]] = {
+    "Steps": [
+        (
+            lambda boundaries: terms.DistanceBias(terms.Rows(torch.ones(4, 4), terms.Steps(boundaries))),
+            {"boundaries": ((3,), (3,))},
+        )
+    ],
+    "Classes": [(classes, {"q_class": ((2, 5), (1, 5)), "k_class": ((2, 7), (1, 7))})],
+    "Rows": [
+        (rows(terms.Clip(-1, 1)), {"table": ((4, 3), (1, 3))}),
+        (lambda table: terms.RelativeKeys(rows(terms.Clip(-1, 1))(table).values), {"table": ((4, 3, 8), (1, 3, 8))}),
+        (lambda table: terms.RelativeQueries(rows(terms.Clip(-1, 1))(table).values), {"table": ((4, 3, 8), (1, 3, 8))}),
+        (lambda table: terms.RelativeValues(rows(terms.Clip(-1, 1))(table).values), {"table": ((4, 3, 6), (1, 3, 6))}),
+    ],
+    "Linear": [(bias(terms.Linear), {"past": ((4,), (1,)), "future": ((4,), (1,))})],
+    "Log": [(bias(terms.Log), {"weight": ((4,), (1,)), "rate": ((4,), (1,))})],
+    "Power": [(bias(terms.Power), {"weight": ((4,), (1,)), "exponent": ((4,), (1,))})],
+    "Piecewise": [(bias(terms.Piecewise), {"knots": ((9,), (9,)), "values": ((4, 9), (1, 9))})],
+    "Sinusoids": [(sinusoids, {"frequencies": ((9,), (9,)), "weight": ((4, 8, 18), (1, 8, 18))})],
+    "Cosines": [(bias(terms.Cosines), {"frequencies": ((9,), (9,)), "weight": ((4, 9), (1, 9))})],
+    "Stretched": [
+        (
+            bias(terms.Stretched),
+            {
+                "edges": ((9,), (9,)),
+                "intercept": ((4, 10), (1, 10)),
+                "slope": ((4, 10), (1, 10)),
+                "rate": ((1,), (1,)),
+                "stretch": ((2, 5), (1, 5)),
+            },
+        )
+    ],
+    "Temperature": [(terms.Temperature, {"factor": ((2, 4, 5), (1, 1, 1))})],
+    "RelativeKeys": [
+        (relative_keys, {"query_bias": ((4, 8), (1, 8))}),
+        (relative_keys, {"query": ((2, 4, 5, 8), (2, 4, 5, 8)), "query_bias": ((4, 8), (1, 8))}),
+    ],
+    "RelativeQueries": [
+        (
+            lambda key: terms.RelativeQueries(terms.Rows(torch.ones(1, 3, 8), terms.Clip(-1, 1)), key),
+            {"key": ((2, 3, 7, 8), (2, 3, 7, 8))},
+        )
+    ],
+    "TokenBias": [(terms.TokenBias, {"queries": ((2, 4, 5), (1, 1, 5)), "keys": ((2, 4, 7), (1, 1, 7))})],
+    "DenseBias": [(terms.DenseBias, {"values": ((2, 4, 5, 7)[drop:], (1, 1, 1, 1)[drop:])}) for drop in range(5)],
+    "Sink": [(terms.Sink, {"logits": ((4,), (4,))}), (terms.Sink, {"logits": ((2, 4, 5), (1, 1, 1))})],
+    "Rotation": [(terms.Rotation, {"cos": ((2, 4, 9, 3), (1, 1, 9, 3)), "sin": ((2, 4, 9, 3), (1, 1, 9, 3))})],
+    "Prefix": [(lambda length: masks.Prefix(length.long()), {"length": ((2,), (1,))})],
+    "Documents": [
+        (lambda ids: masks.Documents(ids.long()), {"ids": ((7,), (7,))}),
+        (
+            lambda ids, query_ids: masks.Documents(ids.long(), query_ids.long()),
+            {"ids": ((2, 7), (1, 7)), "query_ids": ((2, 5), (1, 5))},
+        ),
+    ],
+    "Padding": [(lambda lengths: masks.Padding(lengths.long()), {"lengths": ((2,), (1,))})],
+    "Boolean": [
+        (lambda values: masks.Boolean(values > 0), {"values": ((5, 7), (1, 1))}),
+        (lambda values: masks.Boolean(values > 0), {"values": ((2, 4, 5, 7), (1, 1, 1, 1))}),
+    ],
+}
+"""Of each class with tensors, what makes a term or a mask of them, the shapes that they have and the least that fit."""
+
+ELSEWHERE = {
+    ("Steps", "boundaries"): "table has shape",
+    ("Rows", "table"): "table has shape",
+    ("Piecewise", "knots"): "knots have shape",
+    ("Piecewise", "values"): "knots have shape",
+    ("Sinusoids", "frequencies"): "RelativeKeys has weight of shape",
+    ("Cosines", "frequencies"): "DistanceBias has weight of shape",
+    ("Stretched", "edges"): "DistanceBias has intercept of shape",
+    ("RelativeKeys", "query"): "RelativeKeys has query_bias of shape",
+    ("RelativeQueries", "key"): "RelativeQueries has table of shape",
+    ("Rotation", "cos"): "Rotation has sin of shape",
+    ("Boolean", "values"): "mask has shape",
+}
+"""What is said where a tensor that is too long does not fit another, or is told when the record is made."""
+
+ALSO_FIT: dict[str, set[Shape]] = {"DenseBias": {(4, 5, 7), (5, 7), (7,), (1,), ()}, "Documents": {(7,)}}
+"""Tensors of fewer dimensions that fit too."""
+
+CASES = [(name, number) for name, cases in FITTING.items() for number in range(len(cases))]
+
+
+def check(name: str, number: int, changed: dict[str, Shape]) -> Divisible:
+    """Makes the term or mask of a case, in which some tensors have other shapes, and checks it against ``CALL``."""
+    make, shapes = FITTING[name][number]
+    one = make(**{field: torch.ones(changed.get(field, shape)) for field, (shape, _) in shapes.items()})
+    if isinstance(one, masks.Mask):
+        (masks.Causal() & one).check(CALL["batch"], CALL["heads"], CALL["queries"], CALL["keys"])
+    elif isinstance(one, terms.Rotation):
+        one.check_tensors({**CALL, "tokens": 9})
+    else:
+        terms.check((one,), CALL)  # type: ignore[arg-type]
+    return one
+
+
+def kinds(base: type = Divisible) -> list[type]:
+    """All of headway's classes whose tensors name their dimensions."""
+    own = [kind for kind in base.__subclasses__() if kind.__module__.startswith("headway.")]
+    return own + [kind for one in own for kind in kinds(one)]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in kinds() if is_dataclass(kind)])
+def test_every_tensor_names_its_dimensions(kind: type[Divisible]) -> None:
+    tensors = {x.name for x in fields(kind) if "Tensor" in str(x.type).replace("Callable[..., Tensor]", "")}
+    assert tensors == set(kind.axes), "give the class axes = named(…)"
+    any_shape = {name for name, layouts in kind.axes.items() if not layouts}
+    assert any_shape <= {"tensors"}, "only what a function of the user's reads may have any shape"
+    tested = {name for _, shapes in FITTING.get(kind.__name__, []) for name in shapes}
+    assert tested == tensors - any_shape, "give the class a row in FITTING"
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_tensors_that_fit(name: str, number: int) -> None:
+    _, shapes = FITTING[name][number]
+    check(name, number, {})
+    check(name, number, {field: least for field, (_, least) in shapes.items()})
+    for field, (whole, least) in shapes.items():
+        for place in range(len(whole)):
+            check(name, number, {field: (*whole[:place], least[place], *whole[place + 1 :])})
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_tensors_that_do_not_fit(name: str, number: int) -> None:
+    """One too long in any dimension, of size 1 where that does not stand for all, a dimension more and one fewer."""
+    _, shapes = FITTING[name][number]
+    for field, (whole, least) in shapes.items():
+        wrong = [(*whole[:i], size + 1, *whole[i + 1 :]) for i, size in enumerate(whole)]
+        wrong += [(*whole[:i], 1, *whole[i + 1 :]) for i in range(len(whole)) if least[i] > 1]
+        wrong += [(*whole, 1), whole[:-1], whole[1:]]
+        for shape in wrong:
+            if shape in ALSO_FIT.get(name, ()):
+                continue
+            with pytest.raises(hw.HeadwayError) as caught:
+                check(name, number, {field: shape})
+            said = str(caught.value)
+            assert f" has {field} of shape {shape}: give " in said or ELSEWHERE[name, field] in said, said

@@ -17,7 +17,8 @@ from .kernels._problem import tensors_in
 from .masks import Boolean, Mask, looks_ahead
 from .positions import PositionEncoding
 from .positions._base import IN_ATTENTION, Restore
-from .terms import Normalizer, RelativeKeys, RelativeQueries, Rotation, Sink, Sizes, SoftCap, Term
+from .records import Sizes
+from .terms import Normalizer, RelativeKeys, RelativeQueries, Rotation, Sink, SoftCap, Term
 from .terms import check as check_terms
 from .tracing import refuse_tracers
 
@@ -294,7 +295,11 @@ def _added_terms(
 
 def _sizes(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
     batch, heads, n, head_dim = q.shape
-    return Sizes(batch, heads, n, k.shape[2], head_dim, v.shape[3])
+    _, kv_heads, m, v_dim = v.shape
+    return {
+        "batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": n, "keys": m,
+        "head_dim": head_dim, "v_dim": v_dim, "width": None,
+    }  # fmt: skip
 
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .coordinates import FAR, Coordinates
 from .errors import HeadwayError
-from .records import Divisible, named, owner
+from .records import Divisible, Sizes, named, owner
 
 
 class Slot(NamedTuple):
@@ -72,11 +72,19 @@ class Mask(Divisible):
         return self.cut("keys", start, stop)
 
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
-        """Raises HeadwayError where the mask's own tensors do not fit a call of these sizes."""
+        """Raises HeadwayError where the mask's tensors do not fit a call of these sizes, by ``axes``."""
+        if self.axes:
+            self.check_tensors({"batch": batch, "heads": heads, "queries": n, "keys": m})
 
-    def rows(self) -> int:
-        """Rows of the batch that the mask's own tensors tell apart: 1 or the batch."""
-        return 1
+    def _misfit(self, holder: Divisible, name: str, x: Tensor, sizes: Sizes) -> HeadwayError:
+        layouts = [[word for _, word, _ in layout] for layout in self.axes[name].values()]
+        if layouts[0][-1:] not in (["batch"], ["queries"], ["keys"]):
+            return super()._misfit(holder, name, x, sizes)
+        each = {"batch": "row", "queries": "query", "keys": "key"}[layouts[0][-1]]
+        wanted = " or ".join(f"[{', '.join(str(sizes.get(word, word)) for word in layout)}]" for layout in layouts)
+        return HeadwayError(
+            f"{type(holder).__name__} has {name} of shape {tuple(x.shape)}: give one for each {each}, {wanted}"
+        )
 
     def __and__(self, other: Mask) -> Mask:
         return And((*_parts(self, And), *_parts(other, And)))
@@ -204,20 +212,15 @@ class Prefix(Mask):
     length: an int, or a tensor [batch].
     """
 
-    axes = named(length="batch")
+    axes = named(length="1|batch")
+
+    whole: ClassVar[tuple[str, ...]] = ("length",)
 
     length: int | Tensor
 
     def __post_init__(self) -> None:
         if not isinstance(self.length, Tensor):
             _count(self, "length", 0)
-
-    def check(self, batch: int, heads: int, n: int, m: int) -> None:
-        if isinstance(self.length, Tensor):
-            _by_row("Prefix", "length", self.length, batch)
-
-    def rows(self) -> int:
-        return self.length.shape[0] if isinstance(self.length, Tensor) else 1
 
     def _stop(self) -> int | Tensor:
         return self.length[:, None].long().clamp(max=FAR) if isinstance(self.length, Tensor) else self.length
@@ -253,7 +256,9 @@ class Documents(Mask):
     coordinates' ``document`` is read (``Coordinates.packed``).
     """
 
-    axes = named(ids="batch keys", query_ids="batch queries")
+    axes = named(ids=("keys", "1|batch keys"), query_ids="1|batch queries")
+
+    whole: ClassVar[tuple[str, ...]] = ("ids", "query_ids")
 
     ids: Tensor | None = None
     query_ids: Tensor | None = None
@@ -277,21 +282,13 @@ class Documents(Mask):
         return (ids[:, m - n :] if self.query_ids is None else self.query_ids), ids
 
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
-        if self.ids is None:
-            return
-        for name, ids in (("ids", self.ids), ("query_ids", self.query_ids)):
-            if ids is not None:
-                _need_whole("Documents", name, ids)
-        shape = tuple(self.ids.shape)
-        if len(shape) not in (1, 2) or shape[-1] != m or (len(shape) == 2 and shape[0] not in (1, batch)):
-            raise HeadwayError(f"Documents has ids of shape {shape}: give one for each key, [{m}] or [{batch}, {m}]")
-        if n > m and self.query_ids is None:
+        super().check(batch, heads, n, m)
+        if self.ids is None and self.query_ids is not None:
+            raise HeadwayError("Documents has query_ids and no ids: give ids of the keys too")
+        if n > m and self.ids is not None and self.query_ids is None:
             raise HeadwayError(
                 f"Documents has ids for {m} keys but there are {n} queries: give query_ids [batch, {n}] too"
             )
-
-    def rows(self) -> int:
-        return self.ids.shape[0] if self.ids is not None and self.ids.ndim == 2 else 1
 
     def _with_query_ids(self, n: int) -> Documents:
         """The same mask, whose queries are no longer known by being the last of the keys."""
@@ -328,7 +325,9 @@ class Padding(Mask):
     lengths the coordinates say it: padding has an index below 0 or from ``length`` on (``Coordinates.padded``).
     """
 
-    axes = named(lengths="batch")
+    axes = named(lengths="1|batch")
+
+    whole: ClassVar[tuple[str, ...]] = ("lengths",)
 
     lengths: Tensor | list[int] | tuple[int, ...] | None = None
     side: str = "right"
@@ -338,13 +337,6 @@ class Padding(Mask):
             raise HeadwayError(f"side is {self.side!r}: give 'left' or 'right'")
         if isinstance(self.lengths, (list, tuple)):
             object.__setattr__(self, "lengths", torch.tensor(self.lengths, dtype=None if self.lengths else torch.long))
-
-    def check(self, batch: int, heads: int, n: int, m: int) -> None:
-        if isinstance(self.lengths, Tensor):
-            _by_row("Padding", "lengths", self.lengths, batch)
-
-    def rows(self) -> int:
-        return self.lengths.shape[0] if isinstance(self.lengths, Tensor) else 1
 
     def of_keys(self, start: int, stop: int, n: int, m: int) -> Mask:
         if self.lengths is None:
@@ -384,17 +376,6 @@ def _real_stop(k: Coordinates) -> Tensor | None:
     return k.length[:, -1:] if k.start is None and isinstance(k.length, Tensor) else None
 
 
-def _by_row(mask: str, name: str, values: Tensor, batch: int) -> None:
-    if tuple(values.shape) not in ((batch,), (1,)):
-        raise HeadwayError(f"{mask} has {name} of shape {tuple(values.shape)}: give one for each row, [{batch}]")
-    _need_whole(mask, name, values)
-
-
-def _need_whole(mask: str, name: str, values: Tensor) -> None:
-    if values.is_floating_point() or values.is_complex():
-        raise HeadwayError(f"{mask} has {name} of {values.dtype}: give whole numbers")
-
-
 @dataclass(frozen=True, eq=False)
 class Dilated(Mask):
     """A query sees every ``step``-th key, counted from its own index."""
@@ -412,7 +393,7 @@ class Dilated(Mask):
 class Boolean(Mask):
     """Any boolean tensor [n, m], or one of four dimensions that broadcasts to [batch, heads, n, m]."""
 
-    axes = named(values="batch heads queries keys")
+    axes = named(values=("1|queries 1|keys", "1|batch 1|heads 1|queries 1|keys"))
 
     values: Tensor
 
@@ -428,14 +409,9 @@ class Boolean(Mask):
                 "[batch, heads, n, m]"
             )
 
-    def check(self, batch: int, heads: int, n: int, m: int) -> None:
-        wanted = (batch, heads, n, m)
-        shape = tuple(self.values.shape)
-        if any(have not in (1, want) for have, want in zip(shape, wanted[4 - len(shape) :], strict=True)):
-            raise HeadwayError(f"mask has shape {shape}: it must broadcast to {wanted}")
-
-    def rows(self) -> int:
-        return self.values.shape[0] if self.values.ndim == 4 else 1
+    def _misfit(self, holder: Divisible, name: str, x: Tensor, sizes: Sizes) -> HeadwayError:
+        wanted = tuple([sizes[word] for word in ("batch", "heads", "queries", "keys")])
+        return HeadwayError(f"mask has shape {tuple(x.shape)}: it must broadcast to {wanted}")
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         return self.values if self.values.ndim == 4 else self.values[None, None]
@@ -460,9 +436,6 @@ class _Joined(Mask):
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
         for mask in self.masks:
             mask.check(batch, heads, n, m)
-
-    def rows(self) -> int:
-        return max(mask.rows() for mask in self.masks)
 
 
 @dataclass(frozen=True, eq=False)

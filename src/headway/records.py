@@ -60,17 +60,59 @@ def owner(kind: type, name: str) -> type:
     return next(one for one in kind.__mro__ if name in vars(one))
 
 
-def named(**dimensions: str) -> Mapping[str, tuple[str, ...]]:
-    """The dimensions of tensors by name: ``named(q_class="batch queries")``."""
-    return {name: tuple(words.split()) for name, words in dimensions.items()}
+Layout = tuple[tuple[int, str, bool], ...]
+"""The dimensions of a tensor: the number of each, the word for it, and whether a size of 1 stands for all of it."""
+Sizes = Mapping[str, int | None]
+"""What the words for dimensions stand for in a call; None for a dimension that must not be there."""
+
+
+def named(**tensors: str | tuple[str, ...]) -> Mapping[str, Mapping[int, Layout]]:
+    """The dimensions of tensors by the names of their fields: ``named(factor="1|batch 1|heads queries")``.
+
+    Args:
+        tensors: a word for each dimension. Those of the call are batch, heads, kv_heads, queries, keys, head_dim and
+            v_dim; the tensors of a record agree in the size of any other. ``1|`` before a word lets a size of 1 stand
+            for all. A tuple says so of tensors of several numbers of dimensions; an empty one takes any shape.
+
+    Returns:
+        The layouts of each field by their numbers of dimensions.
+    """
+    layouts = {name: (said,) if isinstance(said, str) else said for name, said in tensors.items()}
+    return {name: {len(one.split()): _layout(one) for one in several} for name, several in layouts.items()}
+
+
+def _layout(said: str) -> Layout:
+    return tuple((i, word.removeprefix("1|"), word.startswith("1|")) for i, word in enumerate(said.split()))
+
+
+TENSORS = ("Tensor", "Tensor | None", "Tensor | Callable[..., Tensor]", "tuple[Tensor, ...]", "int | Tensor")
+NO_RECORD = frozenset((*TENSORS, "Callable[..., Tensor]", "int", "int | None", "float", "str"))
+"""Types of fields, as they are written, that hold no record."""
 
 
 class Divisible(Record):
-    """A record whose tensors name their dimensions, so that it can be cut along one of them."""
+    """A record whose tensors name their dimensions, by which they are checked, and cut along one of them."""
 
-    axes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """The dimensions of each tensor by its name, as ``named`` makes them: batch, heads, kv_heads, queries, keys, or any
-    other word for one that is never cut. A tensor with fewer has the last of them; a size of 1 stands for all."""
+    axes: ClassVar[Mapping[str, Mapping[int, Layout]]] = {}
+    """The dimensions of each tensor by its name, as ``named`` makes them."""
+
+    whole: ClassVar[tuple[str, ...]] = ()
+    """Fields whose tensors hold whole numbers."""
+
+    _laid_out: ClassVar[tuple[tuple[str, Mapping[int, Layout], bool], ...]] = ()
+    """The fields whose tensors cannot have any shape, their layouts, and whether they hold whole numbers."""
+    _knows: ClassVar[bool] = False
+    """Whether the class has sizes to add."""
+    _holding: ClassVar[tuple[str, ...] | None] = None
+    """The fields that may hold records, by their types; None for all, where the class says no types."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        cls._laid_out = tuple((name, layouts, name in cls.whole) for name, layouts in cls.axes.items() if layouts)
+        cls._knows = cls.known_sizes is not Divisible.known_sizes
+        types = {name: str(one) for kind in cls.__mro__ for name, one in vars(kind).get("__annotations__", {}).items()}
+        holding = [name for name, one in types.items() if one not in NO_RECORD and not one.startswith("ClassVar")]
+        cls._holding = tuple(holding) if "__annotations__" in vars(cls) else None
 
     def dimensions(self, name: str, x: Tensor) -> tuple[str, ...]:
         """The dimensions of a tensor that is held by that name."""
@@ -79,7 +121,72 @@ class Divisible(Record):
                 f"{type(self).__name__} holds the tensor {name!r} and does not say which of its dimensions are batch, "
                 f'heads, queries and keys: give the class axes = headway.records.named({name}="…")'
             )
-        return self.axes[name][-x.ndim :]
+        layouts = self.axes[name]
+        if layouts and x.ndim not in layouts:
+            raise self._misfit(self, name, x, {})
+        return tuple([word for _, word, _ in layouts[x.ndim]]) if layouts else ()
+
+    def known_sizes(self, sizes: Sizes) -> Sizes:
+        """The sizes that words have here, and in all records that it holds: a class adds those that follow from it."""
+        return sizes
+
+    def check_tensors(self, sizes: Sizes, holder: Divisible | None = None) -> None:
+        """Raises HeadwayError where a tensor, of this or of a record that it holds, does not fit ``axes`` or ``whole``.
+
+        Args:
+            sizes: those of the call, by the words for dimensions.
+            holder: what the message says holds the tensor, if not this.
+        """
+        holder = self if holder is None else holder
+        if self._knows:
+            sizes = self.known_sizes(sizes)
+        found: dict[str, int] = {}
+        for name, layouts, whole in self._laid_out:
+            value = getattr(self, name, None)
+            for x in (value,) if isinstance(value, Tensor) else _tensors(value):
+                shape = x.shape
+                layout = layouts.get(len(shape))
+                if layout is None:
+                    raise self._misfit(holder, name, x, {**found, **sizes})
+                for number, word, one in layout:
+                    size = shape[number]
+                    if size == sizes.get(word) or (one and size == 1):
+                        continue
+                    if word in sizes or found.setdefault(word, size) != size:
+                        raise self._misfit(holder, name, x, {**found, **sizes})
+                if whole and (x.is_floating_point() or x.is_complex()):
+                    raise HeadwayError(f"{type(holder).__name__} has {name} of {x.dtype}: give whole numbers")
+        for name in attributes(self) if self._holding is None else self._holding:
+            value = getattr(self, name, None)
+            if isinstance(value, Divisible):
+                if value._laid_out or value._holding != ():
+                    value.check_tensors(sizes, holder)
+            elif isinstance(value, tuple):
+                for part in value:
+                    if isinstance(part, Divisible):
+                        part.check_tensors(sizes, holder)
+
+    def _misfit(self, holder: Divisible, name: str, x: Tensor, sizes: Sizes) -> HeadwayError:
+        layouts = [one for one in self.axes[name].values() if all(sizes.get(word, 0) is not None for _, word, _ in one)]
+        layouts = [layout for layout in layouts if len(layout) == x.ndim] or layouts
+        wanted = (", ".join(_said(sizes.get(word, word), one) for _, word, one in layout) for layout in layouts)
+        said = "] or [".join(wanted)
+        return HeadwayError(f"{type(holder).__name__} has {name} of shape {tuple(x.shape)}: give [{said}]")
+
+    def extent(self, axis: str) -> int:
+        """The largest size along one of the dimensions, of its tensors and those of records that it holds, or 1."""
+        largest = 1
+        for name, value in attributes(self).items():
+            for x in value if isinstance(value, tuple) else (value,):
+                if isinstance(x, Divisible):
+                    largest = max(largest, x.extent(axis))
+                elif isinstance(x, Tensor) and name in self.axes and axis in (words := self.dimensions(name, x)):
+                    largest = max(largest, x.shape[words.index(axis)])
+        return largest
+
+    def full_shape(self, name: str, x: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape of a tensor in which no size of 1 stands for all."""
+        return tuple([sizes.get(word, size) for word, size in zip(self.dimensions(name, x), x.shape, strict=True)])
 
     def cut(self, axis: str, start: int, stop: int) -> Self:
         """The same for the range start … stop − 1 along one of the dimensions, with all records that it holds.
@@ -118,6 +225,14 @@ def attributes(part: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(part):  # one with slots has its fields beside
         held.update((field.name, getattr(part, field.name)) for field in dataclasses.fields(part))
     return held
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [x for x in value if isinstance(x, Tensor)] if isinstance(value, tuple) else []
+
+
+def _said(size: int | str | None, one: bool) -> str:
+    return f"1 or {size}" if one and size != 1 else str(size)
 
 
 def _equal(a: Any, b: Any) -> bool:

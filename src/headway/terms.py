@@ -15,9 +15,9 @@ position, on one axis of the positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, get_args
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from typing_extensions import Self
 
 from .coordinates import FAR, Coordinates
 from .errors import HeadwayError
-from .records import Divisible, named
+from .records import Divisible, Sizes, named
 
 # ---------------------------------------------------------------- from a pair of tokens to a row of a table
 
@@ -90,7 +90,7 @@ class Steps(Part):
 
     @property
     def count(self) -> int:
-        return self.boundaries.shape[0] + 1
+        return self.boundaries.numel() + 1
 
     def rows(self, q: Coordinates, k: Coordinates) -> Tensor:
         """int64 [b, n, m]"""
@@ -105,7 +105,9 @@ class Steps(Part):
 class Classes(Part):
     """row = class of the query · classes + class of the key: a table over pairs of token classes ([CLS], segments)."""
 
-    axes = named(q_class="batch queries", k_class="batch keys")
+    axes = named(q_class="1|batch queries", k_class="1|batch keys")
+
+    whole: ClassVar[tuple[str, ...]] = ("q_class", "k_class")
 
     q_class: Tensor  # integers [b, n]
     k_class: Tensor  # integers [b, m]
@@ -166,7 +168,7 @@ class Rows(Part):
     table: [heads or 1, rows] for a bias, [heads or 1, rows, head_dim] for relative keys, queries and values.
     """
 
-    axes = named(table="heads rows width")
+    axes = named(table=("1|heads numbers", "1|heads rows width"))
 
     table: Tensor
     map: Map
@@ -178,8 +180,9 @@ class Rows(Part):
                 "rows: give [heads, rows] or [heads, rows, head_dim]"
             )
 
-    def dimensions(self, name: str, x: Tensor) -> tuple[str, ...]:
-        return self.axes[name][: x.ndim]
+    def known_sizes(self, sizes: Sizes) -> Sizes:
+        count = self.map.count
+        return {**sizes, "rows": count, "numbers": count if sizes.get("width") is None else None}
 
     @property
     def maps(self) -> tuple[Clip | Steps | Classes, ...]:
@@ -191,7 +194,7 @@ class Rows(Part):
 class Linear(Part):
     """b_h(δ) = −past_h·|δ| for δ ≤ 0, −future_h·|δ| for δ > 0 (ALiBi)."""
 
-    axes = named(past="heads", future="heads")
+    axes = named(past="1|heads", future="1|heads")
 
     past: Tensor  # [heads]
     future: Tensor  # [heads]
@@ -202,7 +205,7 @@ class Linear(Part):
 class Log(Part):
     """b_h(δ) = −weight_h·ln(1 + rate_h·|δ|) (KERPLE, logarithmic)."""
 
-    axes = named(weight="heads", rate="heads")
+    axes = named(weight="1|heads", rate="1|heads")
 
     weight: Tensor  # [heads]
     rate: Tensor  # [heads]
@@ -213,7 +216,7 @@ class Log(Part):
 class Power(Part):
     """b_h(δ) = −weight_h·|δ|^exponent_h (KERPLE, power)."""
 
-    axes = named(weight="heads", exponent="heads")
+    axes = named(weight="1|heads", exponent="1|heads")
 
     weight: Tensor  # [heads]
     exponent: Tensor  # [heads]
@@ -224,7 +227,7 @@ class Power(Part):
 class Piecewise(Part):
     """b_h(δ) = values_h interpolated linearly between rising knots, and constant beyond the first and the last."""
 
-    axes = named(knots="knots", values="heads knots")
+    axes = named(knots="knots", values="1|heads knots")
 
     exact: ClassVar[tuple[str, ...]] = ("knots",)
 
@@ -248,7 +251,7 @@ class Sinusoids(Part):
     −δ is the query's position minus the key's. weight: [heads, head_dim, 2·frequencies]; frequencies: [frequencies].
     """
 
-    axes = named(weight="heads head_dim waves", frequencies="waves")
+    axes = named(frequencies="frequencies", weight="1|heads width waves")
 
     exact: ClassVar[tuple[str, ...]] = ("frequencies",)
 
@@ -256,12 +259,15 @@ class Sinusoids(Part):
     frequencies: Tensor
     axis: int = 0
 
+    def known_sizes(self, sizes: Sizes) -> Sizes:
+        return {**sizes, "waves": 2 * self.frequencies.numel()}
+
 
 @dataclass(frozen=True, eq=False)
 class Cosines(Part):
     """b_h(δ) = Σ_c weight[h,c]·cos(δ·ω_c): a bias that is a sum of waves (Sandwich)."""
 
-    axes = named(weight="heads waves", frequencies="waves")
+    axes = named(frequencies="waves", weight="1|heads waves")
 
     exact: ClassVar[tuple[str, ...]] = ("frequencies",)
 
@@ -278,7 +284,9 @@ class Stretched(Part):
     at the edges, so that these have no gradient of their own.
     """
 
-    axes = named(edges="pieces", intercept="heads pieces", slope="heads pieces", rate="one", stretch="batch queries")
+    axes = named(
+        edges="edges", intercept="1|heads pieces", slope="1|heads pieces", rate="one", stretch="1|batch queries"
+    )
 
     exact: ClassVar[tuple[str, ...]] = ("stretch",)
 
@@ -289,8 +297,12 @@ class Stretched(Part):
     stretch: Tensor  # [b, n]
     axis: int = 0
 
+    def known_sizes(self, sizes: Sizes) -> Sizes:
+        return {**sizes, "pieces": self.edges.numel() + 1, "one": 1}
+
 
 Bias = Rows | Linear | Log | Power | Piecewise | Cosines | Stretched
+BIASES = get_args(Bias)
 
 # ---------------------------------------------------------------- the terms
 
@@ -299,7 +311,7 @@ Bias = Rows | Linear | Log | Power | Piecewise | Cosines | Stretched
 class Temperature(Part):
     """τ[h,i], which multiplies the content and relative parts of the scores; factor: [b, heads or 1, n or 1]."""
 
-    axes = named(factor="batch heads queries")
+    axes = named(factor="1|batch 1|heads 1|queries")
 
     factor: Tensor
 
@@ -310,6 +322,13 @@ class DistanceBias(Part):
 
     values: Bias
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, BIASES):
+            raise HeadwayError(
+                f"DistanceBias holds a {type(self.values).__name__}: give a bias of headway.terms, such as "
+                "Rows(table, map) with a map of your own"
+            )
+
 
 @dataclass(frozen=True, eq=False)
 class RelativeKeys(Part):
@@ -318,11 +337,17 @@ class RelativeKeys(Part):
     q' is the query before ``prepare``; ``attention`` fills it in as ``query`` where that differs from the prepared one.
     """
 
-    axes = named(query_bias="heads width", query="batch heads queries width")
+    axes = named(query="batch heads queries width", query_bias="1|heads width")
 
     rows: Rows | Sinusoids
     query_bias: Tensor | None = None  # u: [heads, head_dim]
     query: Tensor | None = None  # q': [batch, heads, n, head_dim]
+
+    def __post_init__(self) -> None:
+        _hold_rows(self.rows, Rows, Sinusoids)
+
+    def known_sizes(self, sizes: Sizes) -> Sizes:
+        return {**sizes, "width": sizes["head_dim"] if self.query is None else self.query.shape[-1]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,6 +359,12 @@ class RelativeQueries(Part):
     rows: Rows
     key: Tensor | None = None  # k': [batch, kv_heads, m, head_dim]
 
+    def __post_init__(self) -> None:
+        _hold_rows(self.rows, Rows)
+
+    def known_sizes(self, sizes: Sizes) -> Sizes:
+        return {**sizes, "width": sizes["head_dim"] if self.key is None else self.key.shape[-1]}
+
 
 @dataclass(frozen=True, eq=False)
 class RelativeValues(Part):
@@ -341,12 +372,23 @@ class RelativeValues(Part):
 
     rows: Rows
 
+    def __post_init__(self) -> None:
+        _hold_rows(self.rows, Rows)
+
+    def known_sizes(self, sizes: Sizes) -> Sizes:
+        return {**sizes, "width": sizes["v_dim"]}
+
+
+def _hold_rows(rows: object, *kinds: type[Part]) -> None:
+    if not isinstance(rows, kinds):
+        raise HeadwayError(f"a term holds rows of the class {type(rows).__name__}: give headway.terms.Rows(table, map)")
+
 
 @dataclass(frozen=True, eq=False)
 class TokenBias(Part):
     """e[h,i] for queries and g[h,j] for keys, added to the scores; each [b, heads or 1, tokens] or None."""
 
-    axes = named(queries="batch heads queries", keys="batch heads keys")
+    axes = named(queries="1|batch 1|heads queries", keys="1|batch 1|heads keys")
 
     queries: Tensor | None = None
     keys: Tensor | None = None
@@ -360,7 +402,10 @@ class DenseBias(Part):
     [b, heads or 1, len(rows), m]. It is pure, and every tensor that wants a gradient stands in ``tensors``.
     """
 
-    axes = named(values="batch heads queries keys", tensors="")
+    axes = named(
+        values=("1|batch 1|heads 1|queries 1|keys", "1|heads 1|queries 1|keys", "1|queries 1|keys", "1|keys", ""),
+        tensors=(),
+    )
 
     values: Tensor | Callable[..., Tensor]
     tensors: tuple[Tensor, ...] = ()
@@ -373,12 +418,9 @@ class Sink(Part):
     logits: [heads], or [b, heads or 1, n or 1] for one of each query.
     """
 
-    axes = named(logits="batch heads queries")
+    axes = named(logits=("1|batch 1|heads 1|queries", "heads"))
 
     logits: Tensor
-
-    def dimensions(self, name: str, x: Tensor) -> tuple[str, ...]:
-        return self.axes[name] if x.ndim == 3 else ("heads",)
 
     @property
     def by_query(self) -> Tensor:
@@ -405,7 +447,7 @@ class Product(Part):
     function is pure, and every tensor that wants a gradient stands in ``tensors``.
     """
 
-    axes = named(tensors="")
+    axes = named(tensors=())
 
     function: Callable[..., Tensor]
     tensors: tuple[Tensor, ...] = ()
@@ -418,7 +460,7 @@ class ScoreMap(Part):
     The function is pure, and every tensor that wants a gradient stands in ``tensors``.
     """
 
-    axes = named(tensors="")
+    axes = named(tensors=())
 
     function: Callable[..., Tensor]
     tensors: tuple[Tensor, ...] = ()
@@ -431,7 +473,7 @@ class Normalizer(Part):
     The function is pure, and every tensor that wants a gradient stands in ``tensors``.
     """
 
-    axes = named(tensors="")
+    axes = named(tensors=())
 
     function: Callable[..., Tensor]
     tensors: tuple[Tensor, ...] = ()
@@ -449,7 +491,7 @@ class Rotation(Part):
     q, k and v as it reads them and the output as it writes it, or has that done before and after.
     """
 
-    axes = named(cos="batch heads tokens pairs", sin="batch heads tokens pairs")
+    axes = named(cos="1|batch 1|heads tokens pairs", sin="1|batch 1|heads tokens pairs")
 
     exact: ClassVar[tuple[str, ...]] = ("cos", "sin")
 
@@ -502,114 +544,17 @@ Term = (
 )
 
 
-# ---------------------------------------------------------------- do the shapes fit
-
-
-class Sizes(NamedTuple):
-    """The sizes of a call that the tensors of a term must fit."""
-
-    batch: int
-    heads: int
-    n: int
-    m: int
-    head_dim: int
-    v_dim: int
-
-
-Fit = tuple[str, Tensor | None, tuple[tuple[int, ...], ...]]
-"""A tensor by name, and the sizes that each of its dimensions may have."""
-
-
 TERMS = get_args(Term)
 
 
 def check(terms: tuple[Term, ...], sizes: Sizes) -> None:
-    """Raises HeadwayError for what is no term, and for a term whose tensors do not fit the call."""
+    """Raises HeadwayError for what is no term, and for a term whose tensors do not fit the call.
+
+    sizes: batch, heads, kv_heads, queries, keys, head_dim and v_dim.
+    """
     for term in terms:
         if not isinstance(term, TERMS):
             raise HeadwayError(
                 f"terms hold a {type(term).__name__}: give objects of headway.terms, such as Sink(logits)"
             )
-        for name, tensor, wanted in _fits(term, sizes):
-            if tensor is None:
-                continue
-            shape = tuple(tensor.shape)
-            if len(shape) != len(wanted) or not all(map(_is_one_of, shape, wanted)):
-                said = ", ".join(" or ".join(str(size) for size in dict.fromkeys(w)) for w in wanted)
-                raise HeadwayError(f"{type(term).__name__} has {name} of shape {shape}: give [{said}]")
-
-
-def _is_one_of(size: int, sizes: tuple[int, ...]) -> bool:
-    for wanted in sizes:  # noqa: SIM110 (a loop is several times faster than any(…))
-        if size == wanted:
-            return True
-    return False
-
-
-def _fits(term: Term, s: Sizes) -> Iterator[Fit]:
-    batch, heads = (1, s.batch), (1, s.heads)
-    if isinstance(term, Temperature):
-        yield "factor", term.factor, (batch, heads, (1, s.n))
-    elif isinstance(term, DistanceBias):
-        yield from _bias_fits(term.values, s)
-    elif isinstance(term, RelativeKeys):
-        width = s.head_dim if term.query is None else term.query.shape[-1]
-        yield "query", term.query, ((s.batch,), (s.heads,), (s.n,), (width,))
-        yield "query_bias", term.query_bias, (heads, (width,))
-        if isinstance(term.rows, Sinusoids):
-            yield "weight", term.rows.weight, (heads, (width,), (2 * term.rows.frequencies.shape[0],))
-        else:
-            yield from _table_fits(term.rows, s, width)
-    elif isinstance(term, RelativeQueries):
-        yield from _table_fits(term.rows, s, s.head_dim if term.key is None else term.key.shape[-1])
-    elif isinstance(term, RelativeValues):
-        yield from _table_fits(term.rows, s, s.v_dim)
-    elif isinstance(term, TokenBias):
-        yield "queries", term.queries, (batch, heads, (s.n,))
-        yield "keys", term.keys, (batch, heads, (s.m,))
-    elif isinstance(term, DenseBias) and isinstance(term.values, Tensor):
-        yield "values", term.values, (batch, heads, (1, s.n), (1, s.m))[4 - min(4, term.values.ndim) :]
-    elif isinstance(term, Sink):
-        yield "logits", term.logits, ((s.heads,),) if term.logits.ndim < 2 else (batch, heads, (1, s.n))
-
-
-def _bias_fits(values: Bias, s: Sizes) -> Iterator[Fit]:
-    heads = (1, s.heads)
-    if isinstance(values, Rows):
-        yield from _table_fits(values, s, None)
-    elif isinstance(values, Linear):
-        yield "past", values.past, (heads,)
-        yield "future", values.future, (heads,)
-    elif isinstance(values, Log):
-        yield "weight", values.weight, (heads,)
-        yield "rate", values.rate, (heads,)
-    elif isinstance(values, Power):
-        yield "weight", values.weight, (heads,)
-        yield "exponent", values.exponent, (heads,)
-    elif isinstance(values, Piecewise):
-        yield "values", values.values, (heads, (values.knots.shape[0],))
-    elif isinstance(values, Cosines):
-        yield "frequencies", values.frequencies, ((values.frequencies.numel(),),)
-        yield "weight", values.weight, (heads, (values.frequencies.numel(),))
-    elif not isinstance(values, Stretched):
-        raise HeadwayError(
-            f"DistanceBias holds a {type(values).__name__}: give a bias of headway.terms, such as Rows(table, map) "
-            "with a map of your own"
-        )
-    else:
-        pieces = (values.edges.numel() + 1,)
-        yield "edges", values.edges, ((values.edges.numel(),),)
-        yield "intercept", values.intercept, (heads, pieces)
-        yield "slope", values.slope, (heads, pieces)
-        yield "rate", values.rate, ((1,),)
-        yield "stretch", values.stretch, ((1, s.batch), (s.n,))
-
-
-def _table_fits(rows: Rows, s: Sizes, width: int | None) -> Iterator[Fit]:
-    if not isinstance(rows, Rows):
-        raise HeadwayError(f"a term holds rows of the class {type(rows).__name__}: give headway.terms.Rows(table, map)")
-    yield "table", rows.table, ((1, s.heads), (rows.map.count,), *(() if width is None else ((width,),)))
-    for part in rows.maps:
-        if isinstance(part, Classes):
-            yield "q_class", part.q_class, ((1, s.batch), (s.n,))
-            yield "k_class", part.k_class, ((1, s.batch), (s.m,))
+        term.check_tensors(sizes)

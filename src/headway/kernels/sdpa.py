@@ -10,10 +10,11 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from ..errors import HeadwayError
 from ..masks import Causal
+from ..records import Divisible
 from ..terms import DenseBias, DistanceBias, Rotation, Temperature, TokenBias
 from ..tracing import PLAIN_ALONE, forward_mode
 from ._base import ComposedKernel
-from ._problem import Call, Problem, tensors_in, wants_gradient
+from ._problem import Call, Problem, wants_gradient
 from .cpu._tokens import rotate
 from .reference import dense_bias_of, distance_bias
 
@@ -152,12 +153,12 @@ def _dense(problem: Problem) -> bool:
 
 
 def _dense_bytes(problem: Problem) -> int:
-    """Bytes of the dense mask or bias: one for each head where a bias is by head, and for each row that differs."""
-    heads = problem.heads if _biased(problem) else 1
-    by_row = [t for term in problem.terms if isinstance(term, (TokenBias, DenseBias)) for t in tensors_in(term)]
-    rows = [problem.coordinate_rows, *(t.shape[0] for t in by_row if t.ndim != 2)]
-    rows += [] if problem.mask is None else [problem.mask.rows()]
-    return max(rows) * heads * problem.n * problem.m * (8 if problem.dtype == torch.float64 else 4)
+    """Bytes of the dense mask or bias: one for each head, and for each row of the batch, where a part of it is so."""
+    parts: list[Divisible] = [term for term in problem.terms if isinstance(term, ADDED)]
+    parts += [] if problem.mask is None else [problem.mask]
+    rows = max(problem.coordinate_rows, *(part.extent("batch") for part in parts))
+    heads = max(part.extent("heads") for part in parts)
+    return rows * heads * problem.n * problem.m * (8 if problem.dtype == torch.float64 else 4)
 
 
 def dense(call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:

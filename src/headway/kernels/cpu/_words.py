@@ -20,6 +20,7 @@ from ...terms import (
     DistanceBias,
     Linear,
     Log,
+    Part,
     Piecewise,
     Power,
     RelativeKeys,
@@ -89,6 +90,7 @@ class Words:
         self.found: list[tuple[Tensor, Tensor]] = []
         self.backward = backward
         self.q, self.k = q_coordinates, k_coordinates
+        self.sizes: dict[str, int] = {}
 
     # ------------------------------------------------------------ tensors
 
@@ -138,11 +140,16 @@ class Words:
         strides = x.stride()
         self.row += (x.data_ptr(), x.nbytes, DTYPES[x.dtype][0], *strides, *ABSENT[len(strides) : 4])
 
-    def parameter(self, x: Tensor | None, *shape: int) -> None:
-        """A tensor in float32, and the place for its gradient of that shape."""
+    def parameter(self, part: Part, name: str) -> None:
+        """A tensor of a part in float32, and the place for its gradient, in which no size of 1 stands for all."""
+        x = getattr(part, name)
         if x is None:
             self.row += ABSENT + ABSENT
-            return
+        else:
+            self.summed(x, part.full_shape(name, x, self.sizes) if self.backward and x.requires_grad else ())
+
+    def summed(self, x: Tensor, shape: tuple[int, ...]) -> None:
+        """A tensor in float32, and the place for its gradient of that shape, which is then summed to the tensor's."""
         if x.dtype != torch.float32:
             x = x.float()
         self.broadcast(x)
@@ -246,21 +253,22 @@ class Words:
     # ------------------------------------------------------------ terms
 
     def terms(self, terms: tuple[Any, ...], batch: int, heads: int, kv_heads: int, n: int, m: int) -> None:
+        self.sizes = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": n, "keys": m}
         at = len(self.row)
         self.row.append(0)
         for term in terms:
             self.row[at] += 1
             if isinstance(term, DistanceBias):
-                self.distance_bias(term, batch, heads, n)
+                self.distance_bias(term)
             elif isinstance(term, RelativeKeys):
-                width = self.relative(RELATIVE_KEYS, term.rows, heads)
-                self.parameter(term.query_bias, heads, width)
-                self.parameter(term.query, batch, heads, n, width)
+                self.relative(RELATIVE_KEYS, term.rows)
+                self.parameter(term, "query_bias")
+                self.parameter(term, "query")
             elif isinstance(term, RelativeQueries):
-                width = self.relative(RELATIVE_QUERIES, term.rows, heads)
-                self.parameter(term.key, batch, kv_heads, m, width)
+                self.relative(RELATIVE_QUERIES, term.rows)
+                self.parameter(term, "key")
             elif isinstance(term, RelativeValues):
-                self.relative(RELATIVE_VALUES, term.rows, heads)
+                self.relative(RELATIVE_VALUES, term.rows)
             elif isinstance(term, Sink):
                 self.row.append(SINK)
                 self.sink(term.logits, batch, heads, n)
@@ -268,14 +276,14 @@ class Words:
                 self.row += (SOFT_CAP, real(term.cap))
             elif isinstance(term, TokenBias):
                 self.row[at] -= 1
-                for kind, values, tokens in ((TOKEN_QUERIES, term.queries, n), (TOKEN_KEYS, term.keys, m)):
-                    if values is not None:
+                for kind, name in ((TOKEN_QUERIES, "queries"), (TOKEN_KEYS, "keys")):
+                    if getattr(term, name) is not None:
                         self.row[at] += 1
                         self.row.append(kind)
-                        self.parameter(values, batch, heads, tokens)
+                        self.parameter(term, name)
             elif isinstance(term, Temperature):
                 self.row.append(TEMPERATURE)
-                self.parameter(term.factor, batch, heads, n)
+                self.parameter(term, "factor")
             else:
                 self.dense_bias(term, batch, heads, n, m)
 
@@ -306,53 +314,51 @@ class Words:
         else:
             self.row += ABSENT
 
-    def distance_bias(self, term: DistanceBias, batch: int, heads: int, n: int) -> None:
+    def distance_bias(self, term: DistanceBias) -> None:
         values = term.values
         self.row.append(DISTANCE)
         if isinstance(values, Rows):
             self.row.append(ROWS)
             self.maps(values)
-            self.parameter(values.table, heads, values.table.shape[1])
+            self.parameter(values, "table")
             return
         self.need_axis(values.axis)
         if isinstance(values, Piecewise):
             self.row += (PIECEWISE, values.axis, values.knots.shape[0])
             self.tensor(values.knots.detach().double())
-            self.parameter(values.values, heads, values.knots.shape[0])
+            self.parameter(values, "values")
         elif isinstance(values, Cosines):
             self.row += (COSINES, values.axis, values.frequencies.shape[0])
             self.tensor(values.frequencies.detach().double())
-            self.parameter(values.weight, heads, values.frequencies.shape[0])
+            self.parameter(values, "weight")
         elif isinstance(values, Stretched):
-            pieces = values.edges.shape[0] + 1
-            self.row += (STRETCHED, values.axis, pieces)
+            self.row += (STRETCHED, values.axis, values.edges.shape[0] + 1)
             self.tensor(values.edges.detach().float())
-            self.parameter(values.intercept, heads, pieces)
-            self.parameter(values.slope, heads, pieces)
-            self.parameter(values.rate, heads)
-            self.parameter(values.stretch[:, None], batch, heads, n)
+            self.parameter(values, "intercept")
+            self.parameter(values, "slope")
+            batch, heads, n = (self.sizes[word] for word in ("batch", "heads", "queries"))
+            self.summed(values.rate, (heads,))
+            self.summed(values.stretch[:, None], (batch, heads, n))
         elif isinstance(values, Linear):
             self.row += (LINEAR, values.axis)
             at = len(self.row)
-            self.parameter(values.past, heads)
+            self.parameter(values, "past")
             if values.future is values.past and not values.past.requires_grad:
                 self.row += self.row[at:]
             else:
-                self.parameter(values.future, heads)
+                self.parameter(values, "future")
         elif isinstance(values, (Log, Power)):
             self.row += (LOG if isinstance(values, Log) else POWER, values.axis)
-            self.parameter(values.weight, heads)
-            self.parameter(values.rate if isinstance(values, Log) else values.exponent, heads)
+            self.parameter(values, "weight")
+            self.parameter(values, "rate" if isinstance(values, Log) else "exponent")
 
-    def relative(self, kind: int, rows: Rows | Sinusoids, heads: int) -> int:
-        """The table of a relative term; gives the width of its rows."""
+    def relative(self, kind: int, rows: Rows | Sinusoids) -> None:
+        """The table of a relative term, and the width of its rows."""
         assert isinstance(rows, Rows)
-        _, count, width = rows.table.shape
         self.row.append(kind)
         self.maps(rows)
-        self.row.append(width)
-        self.parameter(rows.table, heads, count, width)
-        return width
+        self.row.append(rows.table.shape[2])
+        self.parameter(rows, "table")
 
     def maps(self, rows: Rows) -> None:
         self.row.append(len(rows.maps))
