@@ -339,6 +339,15 @@ def test_documents_by_ids_by_lengths_and_by_coordinates_agree() -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
+def test_one_row_of_query_ids_is_for_all(kernel: str) -> None:
+    q, k = (torch.randn(2, 2, t, 4, dtype=widest(kernel)) for t in (3, 4))
+    ids, query_ids = torch.tensor([0, 1, 0, 1]), torch.tensor([0, 1, 0])
+    expected = hw.attention(q, k, k, mask=query_ids[:, None] == ids, kernel="reference")
+    for mask in (M.Documents(ids, query_ids), M.Documents(ids[None], query_ids[None].expand(2, -1))):
+        torch.testing.assert_close(hw.attention(q, k, k, mask=mask, kernel=kernel), expected)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32])
 def test_documents_by_ids_of_any_whole_dtype(dtype: torch.dtype, kernel: str) -> None:
     q, k = (torch.randn(1, 2, 4, 4, dtype=widest(kernel)) for _ in range(2))
@@ -522,6 +531,11 @@ def test_bad_masks(make: Callable[[], object], message: str) -> None:
             M.Documents(torch.zeros(4, dtype=torch.long), torch.zeros(1, 3)),
             r"Documents has query_ids of torch\.float32: give whole numbers",
         ),
+        (
+            M.Documents(torch.zeros(4, dtype=torch.long), torch.zeros(2, 4, dtype=torch.long)),
+            r"Documents has query_ids of shape \(2, 4\): give one for each query, \[3\] or \[2, 3\]",
+        ),
+        (M.Documents(query_ids=torch.zeros(2, 3, dtype=torch.long)), "Documents has query_ids and no ids: give ids"),
     ],
 )
 def test_masks_that_do_not_fit(mask: M.Mask, message: str, joined: bool) -> None:

@@ -1,7 +1,7 @@
 """Masks, terms and coordinates compare by value; their tensors are checked by the dimensions that they name."""
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from torch import Tensor
 import headway as hw
 from headway import masks, terms
 from headway.coordinates import Coordinates
-from headway.records import Divisible, Record
+from headway.records import Divisible, Record, named
 
 RECORDS = [
     kind
@@ -73,7 +73,7 @@ def test_tensors_of_another_shape_dtype_or_value_differ() -> None:
 
 # ---------------------------------------------------------------- do the tensors fit
 
-CALL = {"batch": 2, "heads": 4, "kv_heads": 3, "queries": 5, "keys": 7, "head_dim": 8, "v_dim": 6, "width": None}
+CALL = {"batch": 2, "heads": 4, "kv_heads": 3, "queries": 5, "keys": 7, "head_dim": 8, "v_dim": 6}
 Shape = tuple[int, ...]
 
 
@@ -152,6 +152,10 @@ FITTING: dict[str, list[tuple[Callable[..., Divisible], dict[str, tuple[Shape, S
             lambda ids, query_ids: masks.Documents(ids.long(), query_ids.long()),
             {"ids": ((2, 7), (1, 7)), "query_ids": ((2, 5), (1, 5))},
         ),
+        (
+            lambda ids, query_ids: masks.Documents(ids.long(), query_ids.long()),
+            {"ids": ((7,), (7,)), "query_ids": ((5,), (5,))},
+        ),
     ],
     "Padding": [(lambda lengths: masks.Padding(lengths.long()), {"lengths": ((2,), (1,))})],
     "Boolean": [
@@ -176,7 +180,7 @@ ELSEWHERE = {
 }
 """What is said where a tensor that is too long does not fit another, or is told when the record is made."""
 
-ALSO_FIT: dict[str, set[Shape]] = {"DenseBias": {(4, 5, 7), (5, 7), (7,), (1,), ()}, "Documents": {(7,)}}
+ALSO_FIT: dict[str, set[Shape]] = {"DenseBias": {(4, 5, 7), (5, 7), (7,), (1,), ()}, "Documents": {(5,), (7,)}}
 """Tensors of fewer dimensions that fit too."""
 
 CASES = [(name, number) for name, cases in FITTING.items() for number in range(len(cases))]
@@ -236,3 +240,105 @@ def test_tensors_that_do_not_fit(name: str, number: int) -> None:
                 check(name, number, {field: shape})
             said = str(caught.value)
             assert f" has {field} of shape {shape}: give " in said or ELSEWHERE[name, field] in said, said
+
+
+# ---------------------------------------------------------------- classes of a user's own
+
+
+class OwnMap(terms.Part):
+    """Says no types of what it holds."""
+
+    axes = named(numbers=("keys", "1|batch keys"), others="things", more="1|things heads")
+    count = 2
+
+    def __init__(self, numbers: Tensor, others: Tensor, more: Tensor, *parts: terms.Part) -> None:
+        self.numbers, self.others, self.more, self.parts = numbers, others, more, parts
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted(terms.Part):
+    axes = named(numbers="1|batch keys", several="queries")
+    numbers: Tensor
+    several: tuple[Tensor, ...] = ()
+    held: Any = None
+    count: int = 2
+
+
+class SecondMap(OwnMap):
+    """Below a class that is checked."""
+
+
+class OwnMask(masks.Mask):
+    axes = named(chosen="1|batch 1|heads keys", length="1|batch")
+    whole = ("chosen",)
+
+    def __init__(self, chosen: Tensor, length: Tensor) -> None:
+        self.chosen, self.length = chosen, length
+
+    def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
+        return self.chosen[:, :, None] > 0
+
+
+def o(*shape: int) -> Tensor:
+    return torch.ones(shape, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        (OwnMap(o(7), o(3), o(3, 4)), None),
+        (OwnMap(o(1, 7), o(3), o(1, 4)), None),
+        (OwnMap(o(2, 7), o(3), o(3, 4), terms.Classes(o(2, 5), o(1, 7), 2)), None),
+        (OwnMap(o(6), o(3), o(3, 4)), r"DistanceBias has numbers of shape \(6,\): give \[7\]"),
+        (OwnMap(o(1, 1, 7), o(3), o(3, 4)), r"numbers of shape \(1, 1, 7\): give \[7\] or \[1 or 2, 7\]"),
+        (OwnMap(o(7), o(3), o(2, 4)), r"more of shape \(2, 4\): give \[1 or 3, 4\]"),
+        (OwnMap(o(7), o(3), o(3, 1)), r"more of shape \(3, 1\): give \[1 or 3, 4\]"),
+        (OwnMap(o(7), o(3), o(3, 4), terms.Classes(o(2, 5), o(1, 6), 2)), r"has k_class of shape \(1, 6\)"),
+        (SecondMap(o(7), o(2, 3), o(3, 4)), r"has others of shape \(2, 3\): give \[things\]"),
+        (Slotted(o(1, 7), (o(5), o(5))), None),
+        (Slotted(o(3, 7)), r"has numbers of shape \(3, 7\): give \[1 or 2, 7\]"),
+        (Slotted(o(1, 7), (o(5), o(6))), r"has several of shape \(6,\): give \[5\]"),
+        (Slotted(o(1, 7), held=Slotted(o(1, 6))), r"has numbers of shape \(1, 6\)"),
+    ],
+)
+def test_a_part_of_a_users_own_is_checked(where: Any, message: str | None) -> None:
+    term = terms.DistanceBias(terms.Rows(torch.ones(4, 2), where))
+    if message is None:
+        return terms.check((term,), CALL)
+    with pytest.raises(hw.HeadwayError, match=message):
+        terms.check((term,), CALL)
+    return None
+
+
+def test_a_mask_of_a_users_own_is_checked() -> None:
+    q, k = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 7, 8)
+    assert hw.attention(q, k, k, mask=OwnMask(o(1, 4, 7), o(2))).shape == q.shape
+    for chosen, length, message in (
+        (o(2, 4, 6), o(1), r"OwnMask has chosen of shape \(2, 4, 6\): give one for each key, \[2, 4, 7\]"),
+        (o(2, 4, 7), o(3), r"OwnMask has length of shape \(3,\): give one for each row, \[2\]"),
+        (o(2, 4, 7).float(), o(1), r"OwnMask has chosen of torch\.float32: give whole numbers"),
+    ):
+        for mask in (OwnMask(chosen, length), masks.Causal() | OwnMask(chosen, length)):
+            with pytest.raises(hw.HeadwayError, match=message):
+                hw.attention(q, k, k, mask=mask)
+
+
+def test_a_size_along_a_dimension() -> None:
+    ids = torch.zeros(3, 7, dtype=torch.long)
+    assert (masks.Causal() & (masks.Documents(ids) | masks.Padding([4]))).extent("batch") == 3
+    assert (masks.Causal() & masks.Documents(ids[0])).extent("batch") == 1
+    assert terms.DenseBias(torch.ones(4, 5, 7)).extent("heads") == 4
+    assert terms.DenseBias(torch.ones(4, 5, 7)).extent("batch") == 1
+    assert terms.DistanceBias(terms.Rows(torch.ones(4, 4), terms.Classes(ids, ids[:1], 2))).extent("batch") == 3
+
+
+def test_layouts_of_as_many_dimensions_are_refused() -> None:
+    with pytest.raises(hw.HeadwayError, match=r"x has layouts .*: give one for each number of dimensions"):
+        named(x=("heads", "1|keys"))
+
+
+def test_tensors_that_name_no_such_layout_cannot_be_cut() -> None:
+    with pytest.raises(
+        hw.HeadwayError, match=r"Temperature has factor of shape \(4, 5\): give \[1 or batch, 1 or heads"
+    ):
+        terms.Temperature(torch.ones(4, 5)).cut("heads", 0, 2)

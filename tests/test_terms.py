@@ -195,6 +195,10 @@ WRONG: dict[str, tuple[Callable[[], T.Term], str]] = {
         ),
         r"q_class of shape \(1, 7\): give \[1 or 2, 5\]",
     ),
+    "classes of floats": (
+        lambda: T.DistanceBias(T.Rows(torch.ones(1, 4), T.Classes(torch.zeros(1, 5), torch.zeros(1, 7).long(), 2))),
+        r"DistanceBias has q_class of torch\.float32: give whole numbers",
+    ),
     "no term": (lambda: "sink", r"terms hold a str: give objects of headway\.terms"),
 }
 

@@ -298,7 +298,7 @@ def _sizes(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
     _, kv_heads, m, v_dim = v.shape
     return {
         "batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": n, "keys": m,
-        "head_dim": head_dim, "v_dim": v_dim, "width": None,
+        "head_dim": head_dim, "v_dim": v_dim,
     }  # fmt: skip
 
 

@@ -32,7 +32,7 @@ Bounds = tuple[Bound, Bound]
 
 
 class Mask(Divisible):
-    """The base of every mask: a subclass says ``allowed``, and the rest where it can."""
+    """The base of every mask: a subclass says ``allowed``, the ``axes`` of its tensors, and the rest where it can."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -253,10 +253,10 @@ class Documents(Mask):
     """A query sees the keys of its own document (packed sequences).
 
     ids: int tensor [m] or [batch, m], one for each key, the queries being the last n of them; without it the
-    coordinates' ``document`` is read (``Coordinates.packed``).
+    coordinates' ``document`` is read (``Coordinates.packed``). query_ids: [n] or [batch, n], where they are not.
     """
 
-    axes = named(ids=("keys", "1|batch keys"), query_ids="1|batch queries")
+    axes = named(ids=("keys", "1|batch keys"), query_ids=("queries", "1|batch queries"))
 
     whole: ClassVar[tuple[str, ...]] = ("ids", "query_ids")
 
@@ -278,8 +278,8 @@ class Documents(Mask):
                     "positions=Coordinates.packed(lengths)"
                 )
             return q.document, k.document
-        ids = self.ids if self.ids.ndim == 2 else self.ids[None]
-        return (ids[:, m - n :] if self.query_ids is None else self.query_ids), ids
+        ids = _by_row(self.ids)
+        return (ids[:, m - n :] if self.query_ids is None else _by_row(self.query_ids)), ids
 
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
         super().check(batch, heads, n, m)
@@ -287,14 +287,14 @@ class Documents(Mask):
             raise HeadwayError("Documents has query_ids and no ids: give ids of the keys too")
         if n > m and self.ids is not None and self.query_ids is None:
             raise HeadwayError(
-                f"Documents has ids for {m} keys but there are {n} queries: give query_ids [batch, {n}] too"
+                f"Documents has ids for {m} keys but there are {n} queries: give query_ids [{n}] or [{batch}, {n}] too"
             )
 
     def _with_query_ids(self, n: int) -> Documents:
         """The same mask, whose queries are no longer known by being the last of the keys."""
         if self.ids is None or self.query_ids is not None:
             return self
-        ids = self.ids if self.ids.ndim == 2 else self.ids[None]
+        ids = _by_row(self.ids)
         return Documents(ids, ids[:, ids.shape[1] - n :])
 
     def block(self, start: int, stop: int, n: int) -> Mask:
@@ -315,6 +315,10 @@ class Documents(Mask):
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         return _equal(*self._ids(q, k))
+
+
+def _by_row(ids: Tensor) -> Tensor:
+    return ids if ids.ndim == 2 else ids[None]
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,7 +63,8 @@ def owner(kind: type, name: str) -> type:
 Layout = tuple[tuple[int, str, bool], ...]
 """The dimensions of a tensor: the number of each, the word for it, and whether a size of 1 stands for all of it."""
 Sizes = Mapping[str, int | None]
-"""What the words for dimensions stand for in a call; None for a dimension that must not be there."""
+"""What the words for dimensions stand for; None for a dimension that must not be there."""
+NONE: Sizes = {}
 
 
 def named(**tensors: str | tuple[str, ...]) -> Mapping[str, Mapping[int, Layout]]:
@@ -76,13 +77,21 @@ def named(**tensors: str | tuple[str, ...]) -> Mapping[str, Mapping[int, Layout]
 
     Returns:
         The layouts of each field by their numbers of dimensions.
+
+    Raises:
+        HeadwayError: two layouts of a field have as many dimensions.
     """
-    layouts = {name: (said,) if isinstance(said, str) else said for name, said in tensors.items()}
-    return {name: {len(one.split()): _layout(one) for one in several} for name, several in layouts.items()}
+    return {name: _layouts(name, (said,) if isinstance(said, str) else said) for name, said in tensors.items()}
 
 
-def _layout(said: str) -> Layout:
-    return tuple((i, word.removeprefix("1|"), word.startswith("1|")) for i, word in enumerate(said.split()))
+def _layouts(name: str, said: tuple[str, ...]) -> Mapping[int, Layout]:
+    layouts = [
+        tuple((i, word.removeprefix("1|"), word.startswith("1|")) for i, word in enumerate(one.split())) for one in said
+    ]
+    found = {len(layout): layout for layout in layouts}
+    if len(found) < len(said):
+        raise HeadwayError(f"{name} has layouts {said}: give one for each number of dimensions")
+    return found
 
 
 TENSORS = ("Tensor", "Tensor | None", "Tensor | Callable[..., Tensor]", "tuple[Tensor, ...]", "int | Tensor")
@@ -97,19 +106,19 @@ class Divisible(Record):
     """The dimensions of each tensor by its name, as ``named`` makes them."""
 
     whole: ClassVar[tuple[str, ...]] = ()
-    """Fields whose tensors hold whole numbers."""
+    """Fields of ``axes`` whose tensors hold whole numbers."""
 
     _laid_out: ClassVar[tuple[tuple[str, Mapping[int, Layout], bool], ...]] = ()
     """The fields whose tensors cannot have any shape, their layouts, and whether they hold whole numbers."""
     _knows: ClassVar[bool] = False
-    """Whether the class has sizes to add."""
+    """Whether the class has own sizes."""
     _holding: ClassVar[tuple[str, ...] | None] = None
     """The fields that may hold records, by their types; None for all, where the class says no types."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         cls._laid_out = tuple((name, layouts, name in cls.whole) for name, layouts in cls.axes.items() if layouts)
-        cls._knows = cls.known_sizes is not Divisible.known_sizes
+        cls._knows = cls.own_sizes is not Divisible.own_sizes
         types = {name: str(one) for kind in cls.__mro__ for name, one in vars(kind).get("__annotations__", {}).items()}
         holding = [name for name, one in types.items() if one not in NO_RECORD and not one.startswith("ClassVar")]
         cls._holding = tuple(holding) if "__annotations__" in vars(cls) else None
@@ -126,45 +135,49 @@ class Divisible(Record):
             raise self._misfit(self, name, x, {})
         return tuple([word for _, word, _ in layouts[x.ndim]]) if layouts else ()
 
-    def known_sizes(self, sizes: Sizes) -> Sizes:
-        """The sizes that words have here, and in all records that it holds: a class adds those that follow from it."""
-        return sizes
+    def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
+        """What words that are none of the call's stand for; of others the tensors of a record agree in the size.
 
-    def check_tensors(self, sizes: Sizes, holder: Divisible | None = None) -> None:
+        Args:
+            sizes: those of the call.
+            around: the own sizes of the record that holds this one.
+        """
+        return {}
+
+    def check_tensors(self, sizes: Sizes, holder: Divisible | None = None, around: Sizes = NONE) -> None:
         """Raises HeadwayError where a tensor, of this or of a record that it holds, does not fit ``axes`` or ``whole``.
 
         Args:
             sizes: those of the call, by the words for dimensions.
-            holder: what the message says holds the tensor, if not this.
+            holder: the record that the message names, if not this.
+            around: the own sizes of the record that holds this one.
         """
         holder = self if holder is None else holder
-        if self._knows:
-            sizes = self.known_sizes(sizes)
-        found: dict[str, int] = {}
+        own = self.own_sizes(sizes, around) if self._knows else {}
         for name, layouts, whole in self._laid_out:
             value = getattr(self, name, None)
             for x in (value,) if isinstance(value, Tensor) else _tensors(value):
                 shape = x.shape
                 layout = layouts.get(len(shape))
                 if layout is None:
-                    raise self._misfit(holder, name, x, {**found, **sizes})
+                    raise self._misfit(holder, name, x, {**own, **sizes})
                 for number, word, one in layout:
                     size = shape[number]
                     if size == sizes.get(word) or (one and size == 1):
                         continue
-                    if word in sizes or found.setdefault(word, size) != size:
-                        raise self._misfit(holder, name, x, {**found, **sizes})
+                    if word in sizes or own.setdefault(word, size) != size:
+                        raise self._misfit(holder, name, x, {**own, **sizes})
                 if whole and (x.is_floating_point() or x.is_complex()):
                     raise HeadwayError(f"{type(holder).__name__} has {name} of {x.dtype}: give whole numbers")
         for name in attributes(self) if self._holding is None else self._holding:
             value = getattr(self, name, None)
             if isinstance(value, Divisible):
                 if value._laid_out or value._holding != ():
-                    value.check_tensors(sizes, holder)
+                    value.check_tensors(sizes, holder, own)
             elif isinstance(value, tuple):
                 for part in value:
                     if isinstance(part, Divisible):
-                        part.check_tensors(sizes, holder)
+                        part.check_tensors(sizes, holder, own)
 
     def _misfit(self, holder: Divisible, name: str, x: Tensor, sizes: Sizes) -> HeadwayError:
         layouts = [one for one in self.axes[name].values() if all(sizes.get(word, 0) is not None for _, word, _ in one)]

@@ -31,7 +31,7 @@ from .records import Divisible, Sizes, named
 
 
 class Part(Divisible):
-    """A part of the scores. Its tensors name their dimensions in ``axes``, by which it is cut into blocks."""
+    """A part of the scores. Its tensors name their dimensions in ``axes``, by which they are checked and cut."""
 
     exact: ClassVar[tuple[str, ...]] = ()
     """Fields whose tensors keep their dtype, whatever the kernel computes in."""
@@ -150,7 +150,8 @@ class Grid(Part):
 
 Map = Clip | Steps | Classes | Grid
 """One of your own is a ``Part`` with ``count`` and ``rows``, and with ``block`` where it holds something for each
-query; its tensors are attributes. Kernels that know only these leave it to ``reference``."""
+query; its tensors are attributes, which ``axes`` checks and cuts. Kernels that know only these leave it to
+``reference``."""
 
 
 def distance(q: Coordinates, k: Coordinates, axis: int = 0) -> Tensor:
@@ -180,9 +181,9 @@ class Rows(Part):
                 "rows: give [heads, rows] or [heads, rows, head_dim]"
             )
 
-    def known_sizes(self, sizes: Sizes) -> Sizes:
-        count = self.map.count
-        return {**sizes, "rows": count, "numbers": count if sizes.get("width") is None else None}
+    def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
+        count, width = self.map.count, around.get("width")  # a bias has numbers in its rows
+        return {"rows": count, "width": width, "numbers": count if width is None else None}
 
     @property
     def maps(self) -> tuple[Clip | Steps | Classes, ...]:
@@ -259,8 +260,8 @@ class Sinusoids(Part):
     frequencies: Tensor
     axis: int = 0
 
-    def known_sizes(self, sizes: Sizes) -> Sizes:
-        return {**sizes, "waves": 2 * self.frequencies.numel()}
+    def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
+        return {"waves": 2 * self.frequencies.numel(), "width": around.get("width")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,8 +298,8 @@ class Stretched(Part):
     stretch: Tensor  # [b, n]
     axis: int = 0
 
-    def known_sizes(self, sizes: Sizes) -> Sizes:
-        return {**sizes, "pieces": self.edges.numel() + 1, "one": 1}
+    def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
+        return {"pieces": self.edges.numel() + 1, "one": 1}
 
 
 Bias = Rows | Linear | Log | Power | Piecewise | Cosines | Stretched
@@ -346,8 +347,8 @@ class RelativeKeys(Part):
     def __post_init__(self) -> None:
         _hold_rows(self.rows, Rows, Sinusoids)
 
-    def known_sizes(self, sizes: Sizes) -> Sizes:
-        return {**sizes, "width": sizes["head_dim"] if self.query is None else self.query.shape[-1]}
+    def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
+        return {"width": sizes["head_dim"] if self.query is None else self.query.shape[-1]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,8 +363,8 @@ class RelativeQueries(Part):
     def __post_init__(self) -> None:
         _hold_rows(self.rows, Rows)
 
-    def known_sizes(self, sizes: Sizes) -> Sizes:
-        return {**sizes, "width": sizes["head_dim"] if self.key is None else self.key.shape[-1]}
+    def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
+        return {"width": sizes["head_dim"] if self.key is None else self.key.shape[-1]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -375,8 +376,8 @@ class RelativeValues(Part):
     def __post_init__(self) -> None:
         _hold_rows(self.rows, Rows)
 
-    def known_sizes(self, sizes: Sizes) -> Sizes:
-        return {**sizes, "width": sizes["v_dim"]}
+    def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
+        return {"width": sizes["v_dim"]}
 
 
 def _hold_rows(rows: object, *kinds: type[Part]) -> None:

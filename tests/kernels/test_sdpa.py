@@ -177,6 +177,9 @@ def test_a_learned_bias_is_taken_where_no_gradient_is_asked_for() -> None:
     assert hw.explain(*qkv(), **arguments).kernel == "reference"
 
 
+BY_ROW = T.Classes(torch.zeros(2, 5, dtype=torch.long), torch.zeros(1, 7, dtype=torch.long), 2)
+
+
 def test_steps_back_where_the_dense_mask_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """The size counts heads where a bias is by head, and rows of the batch where they differ."""
     inputs = qkv(5, 7)
@@ -184,7 +187,12 @@ def test_steps_back_where_the_dense_mask_is_large(monkeypatch: pytest.MonkeyPatc
         ({"mask": M.Window(2)}, 5 * 7 * 8),
         ({"mask": M.Padding([3, 7])}, 2 * 5 * 7 * 8),
         ({"mask": M.Causal() & M.Documents(torch.zeros(2, 7, dtype=torch.long))}, 2 * 5 * 7 * 8),
+        ({"mask": torch.ones(1, HEADS, 5, 7, dtype=torch.bool)}, HEADS * 5 * 7 * 8),
         ({"terms": (TERMS["rows"],)}, HEADS * 5 * 7 * 8),
+        ({"terms": (T.DenseBias(torch.tensor(0.5)),)}, HEADS * 5 * 7 * 8),
+        ({"terms": (T.DenseBias(torch.ones(7)),)}, HEADS * 5 * 7 * 8),
+        ({"terms": (T.DenseBias(torch.ones(HEADS, 5, 7)),)}, HEADS * 5 * 7 * 8),
+        ({"terms": (T.DistanceBias(T.Rows(torch.ones(1, 4), BY_ROW)),)}, 2 * HEADS * 5 * 7 * 8),
         ({"terms": (TERMS["token bias of queries"],)}, 2 * HEADS * 5 * 7 * 8),
         ({"terms": (TERMS["rows"],), "q_positions": torch.zeros(2, 5), "k_positions": torch.ones(7)}, 2 * HEADS * 280),
     ]

@@ -153,11 +153,11 @@ def _dense(problem: Problem) -> bool:
 
 
 def _dense_bytes(problem: Problem) -> int:
-    """Bytes of the dense mask or bias: one for each head, and for each row of the batch, where a part of it is so."""
+    """Bytes of the dense mask or bias: one for each head where it is by head, and for each row that differs."""
     parts: list[Divisible] = [term for term in problem.terms if isinstance(term, ADDED)]
     parts += [] if problem.mask is None else [problem.mask]
     rows = max(problem.coordinate_rows, *(part.extent("batch") for part in parts))
-    heads = max(part.extent("heads") for part in parts)
+    heads = problem.heads if _biased(problem) else max(part.extent("heads") for part in parts)
     return rows * heads * problem.n * problem.m * (8 if problem.dtype == torch.float64 else 4)
 
 
