@@ -94,8 +94,8 @@ def _layouts(name: str, said: tuple[str, ...]) -> Mapping[int, Layout]:
     return found
 
 
-TENSORS = ("Tensor", "Tensor | None", "Tensor | Callable[..., Tensor]", "tuple[Tensor, ...]", "int | Tensor")
-NO_RECORD = frozenset((*TENSORS, "Callable[..., Tensor]", "int", "int | None", "float", "str"))
+PLAIN = {"Tensor", "None", "int", "float", "str", "list[int]", "tuple[int, ...]", "tuple[Tensor, ...]"}
+NO_RECORD = frozenset({*PLAIN, "Callable[..., Tensor]"})
 """Types of fields, as they are written, that hold no record."""
 
 
@@ -120,8 +120,9 @@ class Divisible(Record):
         cls._laid_out = tuple((name, layouts, name in cls.whole) for name, layouts in cls.axes.items() if layouts)
         cls._knows = cls.own_sizes is not Divisible.own_sizes
         types = {name: str(one) for kind in cls.__mro__ for name, one in vars(kind).get("__annotations__", {}).items()}
-        holding = [name for name, one in types.items() if one not in NO_RECORD and not one.startswith("ClassVar")]
-        cls._holding = tuple(holding) if "__annotations__" in vars(cls) else None
+        own = {name: set(one.split(" | ")) for name, one in types.items() if not one.startswith("ClassVar")}
+        holding = tuple(name for name, kinds in own.items() if not kinds <= NO_RECORD)
+        cls._holding = holding if "__annotations__" in vars(cls) else None
 
     def dimensions(self, name: str, x: Tensor) -> tuple[str, ...]:
         """The dimensions of a tensor that is held by that name."""
@@ -156,6 +157,8 @@ class Divisible(Record):
         own = self.own_sizes(sizes, around) if self._knows else {}
         for name, layouts, whole in self._laid_out:
             value = getattr(self, name, None)
+            if value is None:
+                continue
             for x in (value,) if isinstance(value, Tensor) else _tensors(value):
                 shape = x.shape
                 layout = layouts.get(len(shape))

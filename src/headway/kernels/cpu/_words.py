@@ -361,8 +361,9 @@ class Words:
         self.parameter(rows, "table")
 
     def maps(self, rows: Rows) -> None:
-        self.row.append(len(rows.maps))
-        for part in rows.maps:
+        maps = rows.maps
+        self.row.append(len(maps))
+        for part in maps:
             if isinstance(part, Classes):
                 self.row += (CLASSES, part.classes)
                 self.broadcast(_whole(part.q_class))
