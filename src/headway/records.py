@@ -94,8 +94,8 @@ def _layouts(name: str, said: tuple[str, ...]) -> Mapping[int, Layout]:
     return found
 
 
-PLAIN = {"Tensor", "None", "int", "float", "str", "list[int]", "tuple[int, ...]", "tuple[Tensor, ...]"}
-NO_RECORD = frozenset({*PLAIN, "Callable[..., Tensor]"})
+NUMBERS = frozenset({"None", "int", "float", "str", "list[int]", "tuple[int, ...]"})
+NO_RECORD = NUMBERS | {"Tensor", "tuple[Tensor, ...]", "Callable[..., Tensor]"}
 """Types of fields, as they are written, that hold no record."""
 
 
@@ -119,9 +119,11 @@ class Divisible(Record):
         super().__init_subclass__(**arguments)
         cls._laid_out = tuple((name, layouts, name in cls.whole) for name, layouts in cls.axes.items() if layouts)
         cls._knows = cls.own_sizes is not Divisible.own_sizes
-        types = {name: str(one) for kind in cls.__mro__ for name, one in vars(kind).get("__annotations__", {}).items()}
-        own = {name: set(one.split(" | ")) for name, one in types.items() if not one.startswith("ClassVar")}
-        holding = tuple(name for name, kinds in own.items() if not kinds <= NO_RECORD)
+        types: dict[str, object] = {}
+        for kind in reversed(cls.__mro__):
+            types |= vars(kind).get("__annotations__", {})
+        fields = {name: str(one) for name, one in types.items() if not str(one).startswith("ClassVar")}
+        holding = tuple(name for name, one in fields.items() if not NO_RECORD.issuperset(one.split(" | ")))
         cls._holding = holding if "__annotations__" in vars(cls) else None
 
     def dimensions(self, name: str, x: Tensor) -> tuple[str, ...]:
