@@ -217,14 +217,6 @@ def test_terms_that_do_not_fit(name: str) -> None:
         (lambda: T.Clip(3, 2), r"Clip runs from 3 to 2: low must not exceed high"),
         (lambda: T.Clip(-(10**30), 0), r"Clip has low of -1000000000000000000000000000000: give one within ±2⁶⁰"),
         (lambda: T.Clip(0, sys.maxsize), r"Clip has high of 9223372036854775807: give one within ±2⁶⁰"),
-        (
-            lambda: T.Classes(torch.zeros(1, 5), torch.zeros(1, 7).long(), 2),
-            r"Classes has q_class of torch\.float32: give whole numbers",
-        ),
-        (
-            lambda: T.Classes(torch.zeros(1, 5).long(), torch.zeros(1, 7).half(), 2),
-            r"Classes has k_class of torch\.float16: give whole numbers",
-        ),
         (lambda: T.Rows(torch.ones(2, 4), T.Clip(-2, 2)), r"table has shape \(2, 4\) but Clip maps to 5 rows"),
         (lambda: T.Rows(torch.ones(5), T.Clip(-2, 2)), r"table has shape \(5,\)"),
         (lambda: T.SoftCap(0.0), r"soft_cap is 0\.0: give a number above 0, or None"),

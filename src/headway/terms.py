@@ -113,11 +113,6 @@ class Classes(Part):
     k_class: Tensor  # integers [b, m]
     classes: int
 
-    def __post_init__(self) -> None:
-        for name, x in (("q_class", self.q_class), ("k_class", self.k_class)):
-            if x.is_floating_point() or x.is_complex():
-                raise HeadwayError(f"Classes has {name} of {x.dtype}: give whole numbers")
-
     @property
     def count(self) -> int:
         return self.classes**2
