@@ -318,12 +318,12 @@ def test_parts_over_halves_of_the_keys_are_merged(shape: tuple[int, ...]) -> Non
     whole, whole_lse = hw.attention_with_lse(q, k, v, mask=allowed, sink=sink)
     outs, sums = zip(
         *(
-            hw.attention_with_lse(q, k[:, :, part], v[:, :, part], mask=allowed[:, part], sink=sink, partial=True)
+            hw.attention_with_lse(q, k[:, :, part], v[:, :, part], mask=allowed[:, part], sink=sink, include_sink=False)
             for part in (slice(0, 4), slice(4, 8))
         ),
         strict=True,
     )
-    assert (sums[0][:, :, 1] == -math.inf).all()  # partial: no sink in it
+    assert (sums[0][:, :, 1] == -math.inf).all()  # no sink in it
     lse = torch.logaddexp(torch.logaddexp(*(x.masked_fill(x == -math.inf, -1e30) for x in sums)), T.Sink(sink).by_query)
     merged = sum(torch.exp(part - lse)[..., None] * out for part, out in zip(sums, outs, strict=True))
     torch.testing.assert_close(merged, whole)
@@ -400,12 +400,15 @@ def test_weights_above_a_size_are_refused(function: Callable[..., Any], monkeypa
 
 # ---------------------------------------------------------------- what is shown, and the seed of dropout
 
+OWN = ("include_sink", "partial")
+"""Arguments that a function has beside those of attention."""
+
 
 @pytest.mark.parametrize("function", [hw.attention_with_lse, hw.attention_weights, hw.attention_steps, hw.explain])
 def test_every_function_shows_the_arguments_of_attention(function: Callable[..., Any]) -> None:
     """Names, order, defaults and annotations, but for what a function has of its own."""
     shared = dict(inspect.signature(hw.attention).parameters)
-    shown = {name: part for name, part in inspect.signature(function).parameters.items() if name != "partial"}
+    shown = {name: part for name, part in inspect.signature(function).parameters.items() if name not in OWN}
     assert list(shown.items()) == list(shared.items())
     assert shared.keys() - {"q", "k", "v", "kernel"} == Arguments.__annotations__.keys()
     assert shared.keys() - {"kernel"} == inspect.signature(make_call).parameters.keys()

@@ -6,7 +6,9 @@ import importlib
 import warnings
 
 import pytest
+import torch
 
+from headway import attention_with_lse
 from headway.deprecated import deprecated_names
 from headway.nn import StackCache
 
@@ -21,6 +23,16 @@ def test_an_attribute_that_was_renamed() -> None:
     ) as seen:
         assert cache.held == cache.retention
     assert seen[0].filename == __file__
+
+
+def test_partial_is_the_opposite_of_include_sink() -> None:
+    q, k, v, sink = *torch.randn(3, 1, 2, 4, 8), torch.randn(2)
+    for partial in (True, False):
+        with pytest.warns(DeprecationWarning, match=f"use include_sink={not partial}") as seen:
+            found = attention_with_lse(q, k, v, sink=sink, partial=partial)
+        assert seen[0].filename == __file__
+        expected = attention_with_lse(q, k, v, sink=sink, include_sink=not partial)
+        assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize(("module", "old", "new"), RENAMED)

@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 
 from .call import Arguments, make_call, seeded
 from .coordinates import Coordinates
+from .deprecated import deprecated
 from .errors import HeadwayError
 from .kernels import KERNELS, Call, Problem, choose, kernel_for
 from .kernels import reference as spec
@@ -106,18 +107,29 @@ def _takes_the_arguments_of_attention(function: Function) -> Function:
 
 @_takes_the_arguments_of_attention
 def attention_with_lse(
-    q: Tensor, k: Tensor, v: Tensor, *, partial: bool = False, kernel: str = "auto", **arguments: Unpack[Arguments]
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    include_sink: bool = True,
+    partial: bool | None = None,
+    kernel: str = "auto",
+    **arguments: Unpack[Arguments],
 ) -> tuple[Tensor, Tensor]:
     """Attention, and the logarithm of the sum that its softmax divides by.
 
-        lse[h,i] = ln Σⱼ exp(score[h,i,j])   (and exp of the sink, unless ``partial``)
+        lse[h,i] = ln Σⱼ exp(score[h,i,j])   (and exp of the sink, with ``include_sink``)
 
     lse is [batch, heads, n] float32 (float64 for float64 input), −∞ for queries that see nothing, and differentiable.
-    ``partial`` leaves the sink out of both results, so that parts over several sets of keys can be merged.
-    Takes the arguments of ``attention``. Raises HeadwayError where a term replaces the softmax.
+    Without ``include_sink`` the sink is left out of both results, so that results over disjoint keys can be merged.
+    Takes the arguments of ``attention``; ``partial``, deprecated, is the opposite of ``include_sink``. Raises
+    HeadwayError where a term replaces the softmax.
     """
+    if partial is not None:
+        deprecated("attention_with_lse(partial=…)", f"include_sink={not partial}")
+        include_sink = not partial
     _check_kernel(kernel)
-    call = make_call(q, k, v, **arguments)._with(wants_lse=True, partial=partial)
+    call = make_call(q, k, v, **arguments)._with(wants_lse=True, include_sink=include_sink)
     if any(isinstance(term, Normalizer) for term in call.terms):
         raise HeadwayError("terms hold a Normalizer, which replaces the softmax: there is no log-sum-exp")
     out, lse = _run(call, kernel)

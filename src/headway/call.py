@@ -114,7 +114,7 @@ def make_call(
     seed = None if dropout_seed is None else _seed(dropout_seed, q)
     return Call._made({
         "q": q, "k": k, "v": v, "q_coordinates": q_at, "k_coordinates": k_at, "terms": added, "mask": mask,
-        "scale": scale, "dropout": dropout, "seed": seed, "wants_lse": False, "partial": False, "aligned": aligned,
+        "scale": scale, "dropout": dropout, "seed": seed, "wants_lse": False, "include_sink": True, "aligned": aligned,
         "q_rotation": q_rotation, "k_rotation": k_rotation, "v_rotation": v_rotation, "batch_offset": 0,
         "head_offset": 0, "out_rotation": out_rotation, "restore": restore,
     })  # fmt: skip

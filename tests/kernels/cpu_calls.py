@@ -57,7 +57,7 @@ class Case:
     sink: bool
     cap: float | None
     lse: bool
-    partial: bool
+    include_sink: bool
     dropout: float
     layouts: tuple[str, str, str]
     upstream: str
@@ -83,7 +83,7 @@ class Case:
             "sink": r.random() < 0.25,
             "cap": r.choice((None, None, None, 2.0, 30.0)),
             "lse": r.random() < 0.3,
-            "partial": r.random() < 0.3,
+            "include_sink": r.random() >= 0.3,
             "dropout": r.choice((0.0, 0.0, 0.0, 0.1, 0.5)),
             # values that are all one leave gradients of nothing but rounding
             "layouts": (r.choice(LAYOUTS), r.choice(LAYOUTS), r.choice(LAYOUTS[:-2] + LAYOUTS[-1:])),
@@ -129,7 +129,7 @@ class Case:
             sink=draw("sink", h) if self.sink else None, dropout=self.dropout,
         )  # fmt: skip
         seed = torch.tensor([(self.seed * 0x9E3779B97F4A7C15 + 12345) % (1 << 62)]) if self.dropout else None
-        call = replace(call, wants_lse=self.lse, partial=self.partial and self.lse, seed=seed)
+        call = replace(call, wants_lse=self.lse, include_sink=self.include_sink or not self.lse, seed=seed)
         draw.dtype, draw.wants = dtype, lambda name: False
         up = draw("up", b, h, n, self.v_dim)
         if self.upstream == "expanded":

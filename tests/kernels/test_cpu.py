@@ -73,7 +73,7 @@ def test_the_draws_leave_nothing_out() -> None:
     assert {name for case in cases for name in case.terms} == set(TERMS)
     assert {layout for case in cases for layout in case.layouts} == set(LAYOUTS)
     assert {case.upstream for case in cases} == set(UPSTREAMS)
-    for name in ("sink", "lse", "partial", "dropout", "cap"):
+    for name in ("sink", "lse", "include_sink", "dropout", "cap"):
         assert {bool(getattr(case, name)) for case in cases} == {True, False}
 
 
@@ -89,7 +89,7 @@ def test_every_instruction_set(dtype: torch.dtype, name: str) -> None:
 
 SINGLY = {"batch": 2, "heads": 4, "kv_heads": 2, "n": 97, "m": 241, "head_dim": 40, "v_dim": 24, "wanted": 1.0}
 """A call in which blocks of queries and keys are cut, with few scores for all that."""
-PLAIN = {"sink": False, "cap": None, "lse": False, "partial": False, "dropout": 0.0, "upstream": "dense"}
+PLAIN = {"sink": False, "cap": None, "lse": False, "include_sink": True, "dropout": 0.0, "upstream": "dense"}
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
@@ -708,7 +708,7 @@ def test_a_sink_by_query_is_its_own_rows(n: int) -> None:
 def test_a_sink_that_takes_no_part_has_a_gradient_of_zero(shape: tuple[int, ...], kernel: str) -> None:
     q, k, v = (torch.randn(2, heads, 60, 8) for heads in (4, 2, 2))
     sink = torch.randn(shape, requires_grad=True)
-    found = hw.attention_with_lse(q.requires_grad_(), k, v, sink=sink, partial=True, kernel=kernel)
+    found = hw.attention_with_lse(q.requires_grad_(), k, v, sink=sink, include_sink=False, kernel=kernel)
     torch.testing.assert_close(found, hw.attention_with_lse(q, k, v, kernel=kernel))
     (gradient,) = torch.autograd.grad(found[0].sum() + found[1].sum(), sink)
     assert gradient.shape == shape

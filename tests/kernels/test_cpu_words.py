@@ -815,7 +815,7 @@ def test_operators_do_what_the_compiler_is_told(name: str, calls: list[int]) -> 
         v=torch.randn(2, 2, 6, 11).mT.requires_grad_(),
     )
     tensors: list[Tensor] = []
-    text = _ops.write(_ops.pack(without_tables(call), tensors))
+    text = _ops.write(_ops.flatten(without_tables(call), tensors))
     wanted = [number for number, tensor in enumerate(tensors) if tensor.requires_grad]
     assert len(wanted) > 3
     tensors = [tensor.detach() for tensor in tensors]
@@ -830,7 +830,7 @@ def test_operators_do_what_the_compiler_is_told(name: str, calls: list[int]) -> 
 def test_operators_are_not_differentiated_in_silence(calls: list[int]) -> None:
     call, _ = checks.build("none", "alone", "none", 0, torch.float32, torch.float32)
     tensors: list[Tensor] = []
-    text = _ops.write(_ops.pack(without_tables(call), tensors))
+    text = _ops.write(_ops.flatten(without_tables(call), tensors))
     out, *_ = torch.ops.headway.cpu_forward(tensors, text)
     with pytest.raises(RuntimeError, match="no autograd formula was registered"):
         out.sum().backward()

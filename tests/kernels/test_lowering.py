@@ -258,7 +258,7 @@ def test_the_structure_of_an_operator_holds_no_number_that_varies_with_length() 
         q, k = torch.randn(1, 2, n, 4), torch.randn(1, 2, m, 4)
         at = RoPE(4).place(Coordinates.span(n, start=start + m - n)), Coordinates.span(m, start=start)
         mask = M.Causal() & M.Window(3) & M.Padding() & M.Documents()
-        return _ops.write(_ops.pack(without_tables(Call(q, k, k, *at, mask=mask)), []))
+        return _ops.write(_ops.flatten(without_tables(Call(q, k, k, *at, mask=mask)), []))
 
     assert structure(3, 1, 9) == structure(4, 2, 12)
 
@@ -414,7 +414,7 @@ def test_several_temperatures_and_sinks_are_one() -> None:
     by_query = torch.stack([x if x.ndim == 3 else x[:, None].expand(2, 4, N) for x in logits])
     torch.testing.assert_close(sink.logits, by_query.double().exp().sum(0).log().float())
     assert found.q.dtype == found.k.dtype == found.v.dtype == torch.float32  # of several dtypes
-    of_a_part = lower(call._with(partial=True))
+    of_a_part = lower(call._with(include_sink=False))
     assert [type(term) for term in of_a_part.terms] == [T.Temperature, T.SoftCap]
     alone = (T.Sink(logits[0]), cap, T.Temperature(factors[0]))
     assert lower(call._with(terms=alone)).terms is alone

@@ -115,7 +115,7 @@ def test_operators_do_what_the_compiler_is_told() -> None:
 
     tensors: list[Tensor] = []
     call = make_call(*qkv(grad=False), mask=M.Causal())
-    text = _ops.write(_ops.pack(without_tables(call), tensors))
+    text = _ops.write(_ops.flatten(without_tables(call), tensors))
     tests = ("test_schema", "test_faketensor")
     torch.library.opcheck(torch.ops.headway.dense_forward.default, (tensors, text), test_utils=tests)
     results = torch.ops.headway.dense_forward(tensors, text)

@@ -32,9 +32,9 @@ def call_of(q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> Call:
     return reference.computed(make_call(q, k, v, **arguments))
 
 
-def packed(call: Call) -> tuple[Any, list[Tensor]]:
+def flattened(call: Call) -> tuple[Any, list[Tensor]]:
     tensors: list[Tensor] = []
-    return _ops.pack(call, tensors), tensors
+    return _ops.flatten(call, tensors), tensors
 
 
 MASKS = [
@@ -65,26 +65,26 @@ def test_a_call_survives_packing_and_writing(name: str, mask: M.Mask | None) -> 
     positions = torch.stack([torch.arange(5), torch.arange(5) % 2], -1)[None]
     sink = None if name == "normalizer" else torch.randn(4)
     call = call_of(*qkv(), terms=terms, mask=mask, sink=sink, dropout=0.1, q_positions=positions)
-    structure, tensors = packed(call)
-    assert same(_ops.unpack(structure, tensors), call)
+    structure, tensors = flattened(call)
+    assert same(_ops.unflatten(structure, tensors), call)
     has_function = name in ("product", "score map", "normalizer", "dense bias, function")
     assert _ops.is_plain(structure) is not has_function
     if not has_function:
-        assert same(_ops.unpack(_ops.read(_ops.write(structure)), tensors), call)
+        assert same(_ops.unflatten(_ops.read(_ops.write(structure)), tensors), call)
 
 
 def test_a_tensor_that_occurs_twice_is_carried_once() -> None:
     x = torch.randn(1, 4, 5, 8)
-    structure, tensors = packed(call_of(x, x, x))
+    structure, tensors = flattened(call_of(x, x, x))
     assert sum(t is x for t in tensors) == 1
-    call = _ops.unpack(structure, tensors)
+    call = _ops.unflatten(structure, tensors)
     assert call.q is call.k
     assert call.k is call.v
 
 
 @pytest.mark.parametrize("number", [0.1, 1 / 3, -1e-300, 1e300, math.pi, math.inf, 2, -7, 0, True, False, None, "left"])
 def test_numbers_and_words_are_written_exactly(number: object) -> None:
-    found = _ops.unpack(_ops.read(_ops.write(("()", number))), [])
+    found = _ops.unflatten(_ops.read(_ops.write(("()", number))), [])
     assert found == (number,)
     assert type(found[0]) is type(number)
 
@@ -117,7 +117,7 @@ def test_operators_do_what_the_compiler_is_told(name: str, layout: str) -> None:
     terms = () if name == "none" else term_examples(torch.randn, **shapes())[name]
     q, k, v = LAYOUTS[layout]()
     call = call_of(q, k, v, terms=terms, mask=M.Causal() & M.Padding([2, 5]), sink=torch.randn(4))
-    structure, tensors = packed(call)
+    structure, tensors = flattened(call)
     text = _ops.write(structure)
     tests = ("test_schema", "test_faketensor")
     torch.library.opcheck(torch.ops.headway.reference_forward.default, (tensors, text), test_utils=tests)
@@ -131,7 +131,7 @@ def test_operators_do_what_the_compiler_is_told(name: str, layout: str) -> None:
 def test_the_operators_compute_what_the_kernel_computes() -> None:
     q, k, v = (x.requires_grad_() for x in qkv())
     call = call_of(q, k, v, mask=M.Causal())._with(wants_lse=True)
-    structure, tensors = packed(call)
+    structure, tensors = flattened(call)
     out, lse = KERNELS["reference"].run(call)
     assert lse is not None
     bare = [t.detach() for t in tensors]

@@ -139,7 +139,7 @@ class Case:
         return Call(
             own["q"], own["k"], own["v"], at.rows(TOKENS - self.n, TOKENS), at.rows(low, high), tuple(terms),
             MASKS[self.mask](self.n, low, high), 0.25, self.dropout, torch.tensor([99]), wants_lse=True,
-            partial=high - low < TOKENS, aligned=False,
+            include_sink=high - low == TOKENS, aligned=False,
         ), own  # fmt: skip
 
     def exact(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -170,9 +170,9 @@ def backward(structure: Any, given: list[Tensor], wanted: list[int], *upstream: 
     return _autograd.run_backward(kernel, structure, given, wanted, *upstream, foreign=True)
 
 
-def packed(call: Call) -> tuple[Any, list[Tensor]]:
+def flattened(call: Call) -> tuple[Any, list[Tensor]]:
     tensors: list[Tensor] = []
-    return _ops.pack(without_tables(call), tensors), tensors
+    return _ops.flatten(without_tables(call), tensors), tensors
 
 
 def merged(parts: Sequence[Sides], sink: Tensor | None) -> Sides:
@@ -209,7 +209,7 @@ def by_parts(case: Case, dtype: torch.dtype = torch.float32) -> tuple[Sides, dic
     up_lse = case.up_lse.masked_fill(lse == -math.inf, 0)
     found: dict[str, list[Tensor]] = {name: [] for name in case.leaves}
     for call, own in parts:
-        structure, tensors = packed(call)
+        structure, tensors = flattened(call)
         numbers = {name: number for number, x in enumerate(tensors) for name, leaf in own.items() if leaf is x}
         given = [*tensors, out, row_max, row_sum]
         gradients = backward(structure, given, list(numbers.values()), case.up, up_lse)
@@ -274,7 +274,7 @@ def test_a_sink_may_stand_in_one_of_the_parts(sink: str) -> None:
     case = Case(97, "holes", sink)
     (out, _, row_max, row_sum), grads = by_parts(case)
     call, own = case.call(137)
-    structure, tensors = packed(replace(call, partial=False))
+    structure, tensors = flattened(replace(call, include_sink=True))
     number = next(number for number, x in enumerate(tensors) if x is own["sink"])
     given = [*tensors, out, row_max, row_sum]
     (gradient,) = backward(structure, given, [number], case.up, case.up_lse)
@@ -295,7 +295,7 @@ def test_a_part_far_below_the_whole(n: int) -> None:
     close(out, exact, "out")
     for low, high, name in ((0, 130, "k"), (0, 130, "v"), (130, 137, "k"), (137, TOKENS, "k"), (137, TOKENS, "v")):
         call, own = case.call(low, high)
-        structure, tensors = packed(call)
+        structure, tensors = flattened(call)
         number = next(number for number, x in enumerate(tensors) if x is own[name])
         (gradient,) = backward(structure, [*tensors, out, row_max, row_sum], [number], case.up, None)
         close(gradient, expected[name][:, :, low:high], f"the gradient of {name}")
@@ -314,7 +314,7 @@ def test_a_query_of_no_number_that_sees_nothing_gives_no_gradient_to_a_part(n: i
         out, _, row_max, row_sum = merged([forward(call) for call in parts], logits)
         found = []
         for call in parts:
-            structure, tensors = packed(call)
+            structure, tensors = flattened(call)
             wanted = [number for number, x in enumerate(tensors) if x.is_floating_point()]
             given = [*tensors, out, row_max, row_sum]
             found += backward(structure, given, wanted, case.up, case.up_lse)

@@ -58,9 +58,9 @@ def one_example(name: str, n: int = N, m: int = M) -> tuple[list[T.Term], list[T
     if name == "none":
         return [], []
     tensors: list[Tensor] = []
-    structure = _ops.pack(tuple(examples(Draw(), n, m)[name]), tensors)
+    structure = _ops.flatten(tuple(examples(Draw(), n, m)[name]), tensors)
     tensors = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
-    return list(_ops.unpack(structure, tensors)), [t for t in tensors if t.requires_grad]
+    return list(_ops.unflatten(structure, tensors)), [t for t in tensors if t.requires_grad]
 
 
 # ---------------------------------------------------------------- the equation, pair by pair

@@ -34,7 +34,7 @@ ORDINARY = frozenset({Tensor, torch.nn.Parameter})
 
 
 def run_forward(kernel: NativeKernel[Any], structure: Any, tensors: Sequence[Tensor]) -> Results:
-    return kernel.forward(kernel.lower(_ops.unpack(structure, tensors)), True)
+    return kernel.forward(kernel.lower(_ops.unflatten(structure, tensors)), True)
 
 
 def run_backward(
@@ -55,7 +55,7 @@ def run_backward(
         leaves = [x.detach() if x.requires_grad else x for x in tensors]
         for i in wanted:
             leaves[i] = leaves[i].detach().requires_grad_()
-        lowered = kernel.lower(_ops.unpack(structure, leaves))
+        lowered = kernel.lower(_ops.unflatten(structure, leaves))
         if d_out is None:
             d_out = out.new_zeros(()).expand(out.shape)
         found = kernel.backward(lowered, Results(out, row_max, row_sum), d_out, d_lse, foreign)
@@ -117,7 +117,7 @@ def operators(kernel: NativeKernel[Any]) -> tuple[Any, Any]:
         return Results(*(_as_promised(x, like) for x, like in zip(found, shapes(tensors, structure), strict=True)))
 
     def shapes(tensors: list[Tensor], structure: str) -> Results:
-        call: Call = _ops.unpack(_ops.read(structure), tensors)
+        call: Call = _ops.unflatten(_ops.read(structure), tensors)
         return new_results(call.q, call.v, kernel.result_dtype(call.q.dtype))
 
     def backward(
@@ -163,7 +163,7 @@ def _plain(x: Tensor) -> Tensor:
 
 
 class Attention(torch.autograd.Function):
-    """Applied to (kernel's name, structure, wants_lse, *tensors), the last as ``_ops.pack`` gives them.
+    """Applied to (kernel's name, structure, wants_lse, *tensors), the last as ``_ops.flatten`` gives them.
 
     By its name, since a compiler follows no object that an argument brings.
     """

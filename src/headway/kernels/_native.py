@@ -103,7 +103,7 @@ class NativeKernel(Kernel, Generic[L]):
             except NotOrdinaryError:
                 pass
         tensors: list[Tensor] = []
-        structure = _ops.pack(without_tables(call), tensors)
+        structure = _ops.flatten(without_tables(call), tensors)
         if not gradients:
             return _outputs(Results(*self.forward_op(tensors, _ops.write(structure))), call.wants_lse)
         apply = Attention.apply if onlooker or _transformed() else apply_in_eager

@@ -58,7 +58,7 @@ Structure = tuple[Any, ...]
 The kind is the name of a class, or ``Foreign`` of one that is not headway's."""
 
 
-def pack(part: Any, tensors: list[Tensor]) -> Any:
+def flatten(part: Any, tensors: list[Tensor]) -> Any:
     """The structure of a call; its tensors are appended to ``tensors``, each once."""
     name: str | Foreign
     if isinstance(part, Tensor):
@@ -76,10 +76,10 @@ def pack(part: Any, tensors: list[Tensor]) -> Any:
         name, values = Foreign(part, tuple(held)), tuple(held.values())
     else:
         return part
-    return (name, *[value if type(value) in LEAVES else pack(value, tensors) for value in values])
+    return (name, *[value if type(value) in LEAVES else flatten(value, tensors) for value in values])
 
 
-def unpack(structure: Any, tensors: Sequence[Tensor]) -> Any:
+def unflatten(structure: Any, tensors: Sequence[Tensor]) -> Any:
     """The call again, with these tensors in their places."""
     if not isinstance(structure, tuple):
         return structure
@@ -88,7 +88,7 @@ def unpack(structure: Any, tensors: Sequence[Tensor]) -> Any:
         return tensors[items[0]]
     if kind == "float":
         return float.fromhex(items[0])
-    items = [item if type(item) in LEAVES else unpack(item, tensors) for item in items]
+    items = [item if type(item) in LEAVES else unflatten(item, tensors) for item in items]
     if kind == "()":
         return tuple(items)
     if isinstance(kind, Foreign):

@@ -82,7 +82,7 @@ def cut(call: Call, axis: str, start: int, stop: int) -> Call:
         changes |= {"q_coordinates": call.q_coordinates.rows(start, stop), "aligned": call.aligned and stop == n}
     else:
         k, v = (x[:, :, start:stop] for x in (k, v))
-        changes |= {"k_coordinates": call.k_coordinates.rows(start, stop), "aligned": False, "partial": True}
+        changes |= {"k_coordinates": call.k_coordinates.rows(start, stop), "aligned": False, "include_sink": False}
     changes |= _cut_rotations(call, axis, start, stop, q.shape[1] // k.shape[1])
     terms = tuple(_cut_term(term, axis, start, stop, q.shape[1] // k.shape[1]) for term in call.terms)
     mask = None if call.mask is None else _cut_mask(call.mask, axis, start, stop, n, m)
@@ -169,12 +169,12 @@ def attend_in_parts(parts: Sequence[Call], kernel: str = "auto") -> tuple[Tensor
     """
     if not parts:
         raise HeadwayError("parts is empty: give at least one call")
-    parts = [part if part.partial else part._with(partial=True) for part in parts]
+    parts = [part._with(include_sink=False) if part.include_sink else part for part in parts]
     names = tuple(_native_kernel(part, kernel) for part in parts)
     tensors: list[Tensor] = []
     with without_autocast(parts[0].q):
         turned = (NATIVE[name].rotated(part) for name, part in zip(names, parts, strict=True))
-        structure = _ops.pack(tuple(map(without_tables, turned)), tensors)
+        structure = _ops.flatten(tuple(map(without_tables, turned)), tensors)
         out, lse, *_ = _InParts.apply(structure, names, *tensors)
     out = NATIVE[names[0]].restored(parts[0], out)
     return out.to(parts[0].q.dtype), lse
@@ -197,7 +197,7 @@ class _InParts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, structure: Any, names: tuple[str, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.structure, ctx.names = structure, names
-        parts = _ops.unpack(structure, tensors)
+        parts = _ops.unflatten(structure, tensors)
         results = []
         for name, part in zip(names, parts, strict=True):
             native: NativeKernel[Any] = NATIVE[name]
@@ -216,7 +216,7 @@ class _InParts(torch.autograd.Function):
         found: Gradients = []
         with torch.enable_grad(), without_autocast(out):
             leaves = [x.detach().requires_grad_(need) for x, need in zip(tensors, needed, strict=True)]
-            parts = _ops.unpack(ctx.structure, leaves)
+            parts = _ops.unflatten(ctx.structure, leaves)
             for name, part in zip(ctx.names, parts, strict=True):
                 native: NativeKernel[Any] = NATIVE[name]
                 found += native.backward(native.lower(part), whole, d_out, d_lse, foreign=True)

@@ -34,8 +34,8 @@ class Call(Record):
     seed: Tensor | None = None
     """int64 [1], drawn outside the kernel, so that a recomputation drops the same weights."""
     wants_lse: bool = False
-    partial: bool = False
-    """Leave the sink out of the log-sum-exp and of the weights."""
+    include_sink: bool = True
+    """Whether sinks take part in the weights and in the log-sum-exp."""
     aligned: bool = True
     """A static fact: the n queries are the last of the m keys, in the order of the slots."""
     q_rotation: Rotation | None = None

@@ -37,8 +37,8 @@ def try_functions(call: Call, run_last_row: Callable[[Call], Tensor]) -> None:
     run_last_row: gives the output of the last query of a call.
     """
     tensors: list[Tensor] = []
-    call = _ops.unpack(_ops.pack(call, tensors), [x.detach() for x in tensors])
-    python = [term for term in call.terms if not _ops.is_plain(_ops.pack(term, []))]
+    call = _ops.unflatten(_ops.flatten(call, tensors), [x.detach() for x in tensors])
+    python = [term for term in call.terms if not _ops.is_plain(_ops.flatten(term, []))]
     n, real = call.q.shape[2], _is_real(call.q)
     if not python or not n or not call.k.shape[2]:
         return

@@ -304,7 +304,7 @@ def without_keys(block: Block, score: Tensor, row_max: Tensor, nothing: Tensor) 
 
 def with_sinks(block: Block, score: Tensor) -> Tensor:
     """The scores, with a column for each sink that takes part."""
-    sinks = [] if block.call.partial else block.each(Sink)
+    sinks = block.each(Sink) if block.call.include_sink else []
     columns = [term.by_query[..., None].expand(*score.shape[:-1], 1) for term in sinks]
     return torch.cat([score, *columns], dim=-1) if columns else score
 
@@ -334,7 +334,7 @@ def scramble(x: Tensor) -> Tensor:
 # ---------------------------------------------------------------- forward
 
 
-def gather(block: Block, weights: Tensor) -> Tensor:
+def weighted_sum(block: Block, weights: Tensor) -> Tensor:
     """Σⱼ A[i,j]·(vⱼ + r[ρ(i,j)]): [batch, heads, rows, v's head_dim]"""
     out = weights @ block.v
     for term in block.each(RelativeValues):
@@ -364,7 +364,7 @@ def blocks(call: Call) -> Iterator[Block]:
 def run_block(block: Block) -> Results:
     """Output and statistics of the queries of a block."""
     weights, row_max, row_sum = softmax(block, masked(block, scores(block)))
-    return Results(gather(block, dropped(block, weights)), row_max, row_sum)
+    return Results(weighted_sum(block, dropped(block, weights)), row_max, row_sum)
 
 
 def forward(call: Call) -> Results:
@@ -379,7 +379,7 @@ def forward(call: Call) -> Results:
 def backward(call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None) -> Gradients:
     """The gradients of a call's tensors, each block computed again and differentiated alone."""
     tensors: list[Tensor] = []
-    _ops.pack(call, tensors)
+    _ops.flatten(call, tensors)
     inputs = [x for x in tensors if x.requires_grad]
     sums: list[Tensor | None] = [None] * len(inputs)
     for block in blocks(call):
@@ -413,7 +413,7 @@ def block_gradients(block: Block, results: Results, d_out: Tensor, d_lse: Tensor
     weights = share / row_sum[..., None].masked_fill(unweighed, 1)
     keys = block.k.shape[2]
     kept = weights[..., :keys].detach().requires_grad_()
-    summed = gather(block, dropped(block, kept))
+    summed = weighted_sum(block, dropped(block, kept))
     (d_kept,) = torch.autograd.grad(summed, kept, d_out, retain_graph=True)
     d_weights = d_kept if score.shape[-1] == keys else torch.nn.functional.pad(d_kept, (0, score.shape[-1] - keys))
     delta = (d_out * out).sum(-1)
@@ -472,7 +472,7 @@ class ReferenceKernel(NativeKernel[Call]):
 
     def runs_in_plain_operations(self, call: Call) -> bool:
         """Where nothing else is followed, and for functions under a compiler: an operator's schema has none."""
-        return plain_alone() or (torch.compiler.is_compiling() and not _ops.is_plain(_ops.pack(call.terms, [])))
+        return plain_alone() or (torch.compiler.is_compiling() and not _ops.is_plain(_ops.flatten(call.terms, [])))
 
     def forward(self, call: Call, keep: bool) -> Results:
         return forward(call)
@@ -483,13 +483,13 @@ class ReferenceKernel(NativeKernel[Call]):
         return backward(call, results, d_out, d_lse)
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
-        if torch.compiler.is_compiling() or plain_alone() or _ops.is_plain(_ops.pack(call.terms, [])):
+        if torch.compiler.is_compiling() or plain_alone() or _ops.is_plain(_ops.flatten(call.terms, [])):
             return super().run(call)
         if torch.is_grad_enabled():
             with without_autocast(call.q):
                 try_functions(computed(call), _last_row)
         tensors: list[Tensor] = []
-        _ops.pack(call, tensors)
+        _ops.flatten(call, tensors)
         before = writes(tensors)
         results = super().run(call)
         if writes(tensors) != before:
@@ -515,4 +515,4 @@ def steps(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         score = scores(block)
         hidden = masked(block, score)
         found, *_ = softmax(block, hidden)
-        return products(block), score, hidden, found, gather(block, found)
+        return products(block), score, hidden, found, weighted_sum(block, found)

@@ -56,7 +56,7 @@ def lower(call: Call) -> LoweredCall:
     if sum(isinstance(term, Temperature) for term in terms) > 1:
         terms = one_temperature(terms)
     sinks = sum(isinstance(term, Sink) for term in terms)
-    if sinks and call.partial:
+    if sinks and not call.include_sink:
         terms = tuple([term for term in terms if not isinstance(term, Sink)])
     elif sinks > 1:
         terms = one_sink(terms)
