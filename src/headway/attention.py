@@ -1,4 +1,4 @@
-"""The attention functions: each makes a ``Call`` of its arguments and has a kernel compute it."""
+"""The attention functions. Each makes a ``Call`` from its arguments and passes it to a kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .positions import PositionEncoding
 from .terms import Normalizer, Term
 
 WEIGHTS_LIMIT = 1 << 28
-"""Scores that ``attention_weights`` and ``attention_steps`` agree to hold: 1 GiB in float32."""
+"""The most weights that ``attention_weights`` and ``attention_steps`` compute: 1 GiB in float32."""
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -46,32 +46,44 @@ def attention(
     dropout_seed: int | Tensor | None = None,
     kernel: str = "auto",
 ) -> Tensor:
-    """Scaled dot-product attention with any position encoding.
+    """Computes scaled dot-product attention with any position encoding.
 
         out[h,i] = Σⱼ softmaxⱼ(score[h,i,j])·vⱼ, with score as in ``headway.terms``; without an encoding s·⟨qᵢ, kⱼ⟩
 
-    Shapes: q [batch, heads, n, head_dim]; k [batch, kv_heads, m, head_dim] and v [batch, kv_heads, m, v_dim], where
-    kv_heads divides heads; the result is [batch, heads, n, v_dim] in q's dtype (float64, 32, 16 or bfloat16).
+    A query whose mask hides all keys gives zeros, with finite gradients. NaN in a key that no query of the call may
+    attend to never reaches the output; NaN in a key that some query attends to may reach any row.
 
-    encoding      prepares q, k and v, adds its terms to the scores, and restores the output of prepared values
-    terms         further terms, for which q and k count as prepared already
-    mask          a mask of ``headway.masks``, or a boolean tensor that is True where one may look
-    scale         s; else the encoding's own, else head_dim^−½
-    dropout       share of the weights that is dropped, 0 ≤ dropout < 1
-    sink          a logit for each head, [heads], or for each query, [batch, heads, n], that takes part in the softmax
-                  and carries no value
-    soft_cap      c > 0: score ← c·tanh(score/c)
-    q_positions,  where the tokens are: a tensor [n], [batch, n] or [batch, n, axes], or ``Coordinates``. Without them
-    k_positions   the queries stand at the end of the keys where n ≤ m
-    q_input,      the layer's inputs, for encodings that read content
-    k_input
-    prepared_by   the encoding that has prepared k and v already, as those of a cache are: it has to be ``encoding``
-    dropout_seed  a whole number or an int64 tensor [1] by which weights are dropped; drawn if None
-    kernel        "auto", or the name of a kernel, which then never falls back
+    Args:
+        q: queries, [batch, heads, n, head_dim] in float64, float32, float16 or bfloat16.
+        k: keys, [batch, kv_heads, m, head_dim], where kv_heads divides heads.
+        v: values, [batch, kv_heads, m, v_dim].
+        encoding: prepares q, k and v, adds its terms to the scores, and restores the output of prepared values.
+        terms: further terms of the scores. They read q and k as they are given here.
+        mask: a mask of ``headway.masks``, or a boolean tensor that is True where a query may attend to a key.
+        scale: the factor s of the scores. Default: the encoding's own, else head_dim^−½.
+        dropout: the share of the weights that is dropped, 0 ≤ dropout < 1.
+        sink: a logit for each head, [heads], or for each query, [batch, heads, n], that takes part in the softmax and
+            has no value.
+        soft_cap: c > 0, which replaces each score by c·tanh(score/c).
+        q_positions: positions of the queries: a tensor [n], [batch, n] or [batch, n, axes], or ``Coordinates``.
+            Default: the queries are the last n of the m keys, for n ≤ m.
+        k_positions: positions of the keys, likewise. Default: 0 … m − 1.
+        q_input: the layer's input for the queries, [batch, n, embed_dim], for encodings that read it.
+        k_input: the layer's input for the keys, [batch, m, embed_dim].
+        prepared_by: the encoding that has prepared k and v already, as those in a cache are. It must be ``encoding``.
+        dropout_seed: a whole number, or an int64 tensor [1], that decides which weights are dropped. Default: drawn
+            from torch's generator.
+        kernel: "auto", or the name of a kernel of ``headway.kernels.KERNELS``, which then never falls back.
 
-    Queries that may see nothing give zeros, with finite gradients. NaN in a key that no query of the call may see never
-    reaches the output; NaN in a key that some query sees may reach any row. Raises HeadwayError for shapes that do not
-    fit, an encoding that acts on embeddings alone, an unknown kernel, or a kernel that cannot run the call.
+    Returns:
+        The output, [batch, heads, n, v_dim] in q's dtype.
+
+    Raises:
+        HeadwayError: if shapes, dtypes or devices do not fit, if the encoding acts on embeddings alone, or if the
+            kernel is unknown or cannot run the call.
+
+    References:
+        Vaswani et al. 2017, section 3.2.
     """
     _check_kernel(kernel)
     call = make_call(
@@ -96,7 +108,7 @@ def attention(
 
 
 def _takes_the_arguments_of_attention(function: Function) -> Function:
-    """Shows a function's ``**arguments`` in full: ``help``, ``inspect.signature`` and editors read it."""
+    """Shows the arguments of ``attention`` in place of ``**arguments``, for ``help`` and editors."""
     mine, whole = inspect.signature(function), inspect.signature(attention)
     own = [part for part in mine.parameters.values() if part.kind is not part.VAR_KEYWORD]
     last = next(i for i, part in enumerate(own) if part.name == "kernel")
@@ -116,14 +128,26 @@ def attention_with_lse(
     kernel: str = "auto",
     **arguments: Unpack[Arguments],
 ) -> tuple[Tensor, Tensor]:
-    """Attention, and the logarithm of the sum that its softmax divides by.
+    """Computes attention and the log-sum-exp of its scores.
 
-        lse[h,i] = ln Σⱼ exp(score[h,i,j])   (and exp of the sink, with ``include_sink``)
+        lse[h,i] = ln( Σⱼ exp(score[h,i,j]) + exp(sink) )
 
-    lse is [batch, heads, n] float32 (float64 for float64 input), −∞ for queries that see nothing, and differentiable.
-    Without ``include_sink`` the sink is left out of both results, so that results over disjoint keys can be merged.
-    Takes the arguments of ``attention``; ``partial``, deprecated, is the opposite of ``include_sink``. Raises
-    HeadwayError where a term replaces the softmax.
+    Args:
+        q: queries, as for ``attention``.
+        k: keys.
+        v: values.
+        include_sink: whether the sink takes part in the output and in lse. Without it, results over disjoint sets of
+            keys can be merged.
+        partial: deprecated, the opposite of ``include_sink``.
+        kernel: "auto", or the name of a kernel.
+        **arguments: the other arguments of ``attention``.
+
+    Returns:
+        The output, [batch, heads, n, v_dim] in q's dtype, and lse, [batch, heads, n] in float32 (float64 for float64),
+        which is −∞ for a query that attends to nothing. Both are differentiable.
+
+    Raises:
+        HeadwayError: as ``attention`` does, and if a term replaces the softmax.
     """
     if partial is not None:
         deprecated("attention_with_lse(partial=…)", f"include_sink={not partial}")
@@ -141,26 +165,36 @@ def attention_with_lse(
 def attention_weights(
     q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **arguments: Unpack[Arguments]
 ) -> Tensor:
-    """The weights A[h,i,j] that attention gives to each key, dense: [batch, heads, n, m], before any dropout.
+    """Computes the attention weights A[h,i,j] as one tensor.
 
-    Takes the arguments of ``attention``; ``kernel`` is checked and plays no other part.
-    Raises HeadwayError above 2²⁸ weights.
+    Args:
+        q: queries, as for ``attention``.
+        k: keys.
+        v: values, of which only the shape is read.
+        kernel: must be "auto" or the name of a kernel, and has no effect.
+        **arguments: the other arguments of ``attention``.
+
+    Returns:
+        The weights before dropout, [batch, heads, n, m] in q's dtype.
+
+    Raises:
+        HeadwayError: as ``attention`` does, and for more than 2²⁸ weights.
     """
     call = _dense_call(q, k, v, kernel, arguments)
     return spec.weights(spec.computed(call)).to(q.dtype)
 
 
 class AttentionSteps(NamedTuple):
-    """The five steps of scaled dot-product attention, each with its tensor."""
+    """The intermediate results of scaled dot-product attention, in order."""
 
     products: Tensor
     """1. MatMul: QKᵀ and the relative products, [batch, heads, n, m]"""
     scaled: Tensor
     """2. Scale: times s (1/√d_k) and the temperature, then with biases and the cap: the scores"""
     masked: Tensor
-    """3. Mask: −∞ where one may not look"""
+    """3. Mask: −∞ for keys that a query may not attend to"""
     weights: Tensor
-    """4. Softmax: each row sums to 1, or to 0 where nothing is in sight"""
+    """4. Softmax: each row sums to 1, or to 0 for a query that attends to nothing"""
     output: Tensor
     """5. MatMul: the weighted sum of the values, [batch, heads, n, v_dim]"""
 
@@ -169,9 +203,20 @@ class AttentionSteps(NamedTuple):
 def attention_steps(
     q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **arguments: Unpack[Arguments]
 ) -> AttentionSteps:
-    """The five steps of attention, dense, for learning and for debugging; takes the arguments of ``attention``.
+    """Computes attention step by step, for learning and debugging.
 
-    Raises HeadwayError above 2²⁸ weights.
+    Args:
+        q: queries, as for ``attention``.
+        k: keys.
+        v: values.
+        kernel: must be "auto" or the name of a kernel, and has no effect.
+        **arguments: the other arguments of ``attention``.
+
+    Returns:
+        The five steps, each as one tensor in q's dtype.
+
+    Raises:
+        HeadwayError: as ``attention`` does, and for more than 2²⁸ weights.
     """
     call = _dense_call(q, k, v, kernel, arguments)
     *steps, out = spec.steps(spec.computed(call))
@@ -180,15 +225,15 @@ def attention_steps(
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which kernel a call takes, and what speaks against each of the others."""
+    """The kernel that a call takes, and the reasons against each of the others."""
 
     kernel: str | None
     reasons: dict[str, list[str]]
     terms: tuple[str, ...]
     left: dict[str, str] = field(default_factory=dict)
-    """Kernels that could run the call and leave it to another, and why."""
+    """Kernels that can run the call but leave it to another one, with the reason."""
     notes: dict[str, str] = field(default_factory=dict)
-    """What is less than it could be, of the kernels that could run the call."""
+    """Limitations of kernels that can run the call, such as a missing library."""
 
     def __str__(self) -> str:
         spoken = ", ".join(self.terms) if self.terms else "none"
@@ -205,9 +250,20 @@ class Explanation:
 
 @_takes_the_arguments_of_attention
 def explain(q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **arguments: Unpack[Arguments]) -> Explanation:
-    """Which kernel ``attention`` would take for this call, and every reason against each of the others.
+    """Tells which kernel ``attention`` would choose for a call, and why not another. Computes no scores.
 
-    Takes the arguments of ``attention`` and computes no scores.
+    Args:
+        q: queries, as for ``attention``.
+        k: keys.
+        v: values.
+        kernel: "auto", or the name of a kernel.
+        **arguments: the other arguments of ``attention``.
+
+    Returns:
+        The explanation, which prints as a table.
+
+    Raises:
+        HeadwayError: if the arguments do not fit one another.
     """
     _check_kernel(kernel)
     call = make_call(q, k, v, **arguments)

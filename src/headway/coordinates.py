@@ -1,4 +1,4 @@
-"""Where each token is: its order in the stream, the position its encoding reads, its document."""
+"""Coordinates of tokens: their positions, their order in the stream, their documents."""
 
 from __future__ import annotations
 
@@ -16,22 +16,27 @@ from .records import Record
 from .tracing import refuse_tracers
 
 FAR = 1 << 60
-"""Beyond the index and the position of any token; sums of it with them fit int64."""
+"""Larger than the index and the position of any token; its sums with them fit int64."""
 
 
 @dataclass(frozen=True, eq=False)
 class Coordinates(Record):
-    """Where the tokens of one side (queries or keys) are: facts, whatever encoding reads them.
+    """Positions and order of the tokens of one side, queries or keys, independent of any encoding.
 
-    Shapes, with b either 1 or the batch:
-        position  [b, n, axes]  integers or floats, any gaps: what encodings read
-        index     [b, n] int64  the order of the token in its stream: what masks and dropout read
-        document  [b, n] or None
-        length    tokens in the stream: an int, or a tensor [b, 1] or [b, n]; read by encodings of total length
-        ordered   a static fact: along the slots, index rises by one; masks then become intervals of slots
-        start     a static fact: the index of the first slot in every row, where that is known without looking
-        spanned   the positions that are known, without looking, to rise by one from ``start`` on; see ``consecutive``
-        rising    the documents that are known, without looking, to lie one after another; see ``documents_in_order``
+    In the shapes below b is 1 or the batch. The last four fields state what is known without reading a tensor.
+
+    Args:
+        position: [b, n, axes], integers or floats with any gaps. Encodings read it.
+        index: [b, n] int64, the order of each token in its stream. Masks and dropout read it.
+        document: [b, n] integers, or None.
+        length: tokens in the stream: an int, or a tensor [b, 1] or [b, n]. Encodings of the total length read it.
+        ordered: whether the index rises by one from slot to slot. Masks are then intervals of slots.
+        start: the index of the first slot, if it is the same in every row and known.
+        spanned: the ``position`` that is known to rise by one from ``start`` on; see ``consecutive``.
+        rising: the ``document`` whose values are known to rise along the slots; see ``documents_in_order``.
+
+    Raises:
+        HeadwayError: for a field of another type, dtype or shape; the message names it.
     """
 
     position: Tensor
@@ -73,23 +78,23 @@ class Coordinates(Record):
     def consecutive(self) -> bool:
         """Whether positions are known to be start, start + 1, … on every axis.
 
-        A fact of one tensor: whoever puts other positions in its place loses it without having to know of it.
+        This is a fact about one tensor: it no longer holds once ``position`` is replaced.
         """
         return self.spanned is not None and self.spanned is self.position and self.start is not None
 
     @property
     def documents_in_order(self) -> bool:
-        """Whether documents are known to lie one after another; a fact of one tensor, as ``consecutive`` is."""
+        """Whether documents are known to lie one after another: a fact about one tensor, like ``consecutive``."""
         return self.rising is not None and self.rising is self.document
 
     @property
     def tables(self) -> Any:
-        """What the encoding that placed them has computed of them alone; None before one has."""
+        """What an encoding's ``tables`` computed from these coordinates; None before an encoding has placed them."""
         return None
 
     @property
     def learned(self) -> Any:
-        """What the encoding that placed them has computed with its parameters; None before one has."""
+        """What an encoding's ``learned_tables`` computed; None outside of a forward pass."""
         return None
 
     @staticmethod
@@ -101,9 +106,14 @@ class Coordinates(Record):
         axes: int = 1,
         device: torch.device | str | None = None,
     ) -> Coordinates:
-        """Tokens without gaps: position = index = start … start + n − 1, in a stream of ``length`` tokens.
+        """Coordinates of n tokens without gaps: position = index = start … start + n − 1.
 
-        On several axes a token stands at the same position on each, as text does beside images.
+        Args:
+            n: the number of tokens.
+            start: the position and index of the first one.
+            length: tokens in the stream. Default: start + n.
+            axes: the number of axes; a token has the same position on each, as text beside images has.
+            device: where the tensors are created.
         """
         index = torch.arange(start, start + n, device=device).unsqueeze(0)
         total = start + n if length is None else length
@@ -118,13 +128,18 @@ class Coordinates(Record):
         name: str = "positions",
         start: int = 0,
         length: int | None = None,
-        device: torch.device | str | None = None,
     ) -> Coordinates:
-        """Takes a plain tensor [n], [batch, n] or [batch, n, axes] as positions; ``Coordinates`` pass through.
+        """Coordinates from a tensor of positions; the index is the order of the slots, start … start + n − 1.
 
-        The index of plain positions is the order of the slots, start … start + n − 1. Their stream is ``length``
-        tokens long where that is given, else one more than the largest position.
-        Raises HeadwayError for another shape, another number of tokens, or a dtype that is no number.
+        Args:
+            positions: a tensor [n], [batch, n] or [batch, n, axes], or ``Coordinates``, which are returned as they are.
+            n: the number of tokens.
+            name: what messages call the argument.
+            start: the index of the first token.
+            length: tokens in the stream. Default: the largest position + 1.
+
+        Raises:
+            HeadwayError: for another shape or number of tokens, or a dtype that is no number.
         """
         if isinstance(positions, Coordinates):
             if positions.index.shape[-1] != n:
@@ -159,7 +174,12 @@ class Coordinates(Record):
 
     @staticmethod
     def packed(lengths: Sequence[int], *, device: torch.device | str | None = None) -> Coordinates:
-        """Documents one after another in one row: positions restart at 0, ``document`` counts them."""
+        """Coordinates of documents that follow one another in one row; positions restart at 0 in each.
+
+        Args:
+            lengths: the tokens of each document.
+            device: where the tensors are created.
+        """
         sizes = torch.tensor(list(lengths), dtype=torch.long, device=device)
         total = int(sum(lengths))
         index = torch.arange(total, device=device)
@@ -178,10 +198,19 @@ class Coordinates(Record):
         side: str = "left",
         device: torch.device | str | None = None,
     ) -> Coordinates:
-        """Sequences of several lengths in rows of n: position and index of the first real token are 0.
+        """Coordinates of padded rows: position and index of the first real token are 0 in each row.
 
-        Padding in front has a negative index and the position 0. Together with ``masks.Padding(lengths, side)``
-        a padded row gives what the unpadded one gives.
+        Padding on the left has a negative index and the position 0. With ``masks.Padding(lengths, side)`` a padded row
+        gives what the unpadded one gives.
+
+        Args:
+            lengths: the real tokens of each row.
+            n: slots in a row.
+            side: where the padding is, "left" or "right".
+            device: where the tensors are created.
+
+        Raises:
+            HeadwayError: for another side, and for lengths above n.
         """
         if side not in ("left", "right"):
             raise HeadwayError(f"side is {side!r}: give 'left' or 'right'")
@@ -194,7 +223,7 @@ class Coordinates(Record):
         return Coordinates(index.clamp(min=0)[..., None], index, length=sizes[:, None], ordered=True)
 
     def axis(self, number: int = 0) -> Tensor:
-        """The positions on one axis, [b, n]; an axis that is not there raises."""
+        """The positions on one axis, [b, n]. Raises HeadwayError if there is no such axis."""
         axes = self.position.shape[-1]
         if not 0 <= number < axes:
             raise HeadwayError(
@@ -205,7 +234,14 @@ class Coordinates(Record):
     def placed_by(
         self, encoding: Any, tables: Any = None, *, position: Tensor | None = None, learned: Any = None
     ) -> Placed:
-        """These coordinates as the encoding places them: with its tables, at ``position`` where that is another."""
+        """These coordinates as placed by an encoding.
+
+        Args:
+            encoding: the encoding.
+            tables: what its ``tables`` computed.
+            position: where it sees the tokens. Default: where they are.
+            learned: what its ``learned_tables`` computed.
+        """
         position = self.position if position is None else position
         given = self.given if isinstance(self, Placed) else self
         return Placed._made(
@@ -223,19 +259,19 @@ class Coordinates(Record):
         )
 
     def belongs_to(self, encoding: Any) -> bool:
-        """Whether the encoding has placed these coordinates, and nobody has written into the positions since."""
+        """Whether the encoding has placed these coordinates, and the positions have not been written into since."""
         return False
 
     def as_given(self) -> Coordinates:
-        """These coordinates as they were before an encoding placed them."""
+        """The coordinates from before an encoding placed them."""
         return self
 
     def facts(self) -> Coordinates:
-        """These coordinates where they are now, without the encoding that placed them and its tables."""
+        """The coordinates as they are now, without the encoding that placed them and its tables."""
         return self
 
     def append(self, other: Coordinates) -> Coordinates:
-        """The coordinates of these tokens and then of the others, as given: a longer stream is placed anew."""
+        """The coordinates of these tokens followed by others, as given: an encoding places the longer stream anew."""
         other = other.as_given()
         held, given = self.position.shape[-1], other.position.shape[-1]
         if held != given:
@@ -270,7 +306,7 @@ class Coordinates(Record):
         )
 
     def select(self, rows: Tensor) -> Coordinates:
-        """The coordinates of some rows of the batch, in the order given (beams, for one)."""
+        """The coordinates of some rows of the batch, such as beams, in the order given."""
 
         def pick(part: Tensor) -> Tensor:
             return part if part.shape[0] == 1 else part[rows]
@@ -302,17 +338,19 @@ class Coordinates(Record):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Placed(Coordinates):
-    """Coordinates that an encoding has placed: where it sees the tokens, and what it has computed of that.
+    """Coordinates that an encoding has placed: where it sees the tokens, and its tables.
 
-    Another encoding places ``given`` anew. A copy of these alone keeps the encoding; one that the encoding is copied
-    with takes its copy.
-        given    the coordinates before ``PositionEncoding.locate``
-        by       the encoding
-        located  the positions that the tables are of
-        tables   what it computed from the coordinates alone
-        learned  what it computed with its parameters, for one forward pass alone
-        parts    the same for each part of an encoding that is composed of several, made when it is first asked for
-        version  how often the given positions had been written into by then; −1 where that is not counted
+    Another encoding places ``given`` anew. A copy keeps the encoding; a copy that is made together with the encoding
+    has the encoding's copy.
+
+    Args:
+        given: the coordinates before ``PositionEncoding.locate``.
+        by: the encoding.
+        located: the positions that the tables were computed from.
+        tables: what the encoding computed from the coordinates alone.
+        learned: what the encoding computed with its parameters, for one forward pass.
+        parts: the coordinates placed by each part of a composed encoding, once they have been asked for.
+        version: the version counter of the given positions at that time; −1 if it is not counted.
     """
 
     given: Coordinates
@@ -328,13 +366,14 @@ class Placed(Coordinates):
 
     @property
     def _fresh(self) -> bool:
-        """Whether nobody has written into the positions since, as far as their version counter tells."""
+        """Whether the version counter of the given positions has not changed."""
         return torch.compiler.is_compiling() or self.version < 0 or writes_of(self.given.position) == self.version
 
     def as_given(self) -> Coordinates:
-        """These coordinates as they were before an encoding placed them.
+        """The coordinates from before an encoding placed them.
 
-        Raises HeadwayError where that is not known, because the positions were replaced since.
+        Raises:
+            HeadwayError: if the positions were replaced since, so that these are not known.
         """
         if self.position is not self.located:
             raise HeadwayError(
@@ -357,7 +396,7 @@ class Placed(Coordinates):
         return self._part(lambda at: at.rows(start, stop))
 
     def _part(self, take: Callable[[Coordinates], Coordinates]) -> Coordinates:
-        """Some of the tokens, where they are and as given; what was computed of all of them goes."""
+        """Some of the tokens, located and given; tables are left out."""
         if not self._fresh:
             return take(self.as_given())
         there, given = take(self.facts()), take(self.given)
@@ -376,7 +415,7 @@ FACTS = tuple(field.name for field in fields(Coordinates))
 
 
 def _copied(held: dict[str, Any]) -> Placed:
-    """A copy of placed coordinates, whose tensors count what is written into them for themselves."""
+    """Placed coordinates of copied tensors, which have version counters of their own."""
     return Placed._made({**held, "version": _version(held["given"].position)})
 
 
@@ -390,7 +429,7 @@ def _version(position: Tensor) -> int:
 
 
 def _need_rows(name: str, x: Tensor, rows: int, n: int, *, one: bool = False) -> None:
-    """Raises unless x is [b, n] for one row or for as many as the positions have; one: whether [b, 1] will do too."""
+    """Raises HeadwayError unless x is [1 or rows, n]; one: whether [1 or rows, 1] will do too."""
     shape = tuple(x.shape)
     if len(shape) == 2 and (shape[1] == n or (one and shape[1] == 1)) and (shape[0] == rows or 1 in (shape[0], rows)):
         return

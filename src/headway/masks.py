@@ -1,8 +1,8 @@
-"""Who may look at whom. A mask is true where a query may look at a key; it never holds numbers.
+"""Attention masks: which keys each query may attend to.
 
-Masks join with ``&`` and ``|``. Each can say, for a block of queries, what is allowed (``allowed``: the definition),
-and most can also say it as an interval of key slots (``interval``), by which a kernel skips what nobody sees.
-Masks read the ``index`` of the tokens, their order in the stream, never their positions.
+Masks are joined by ``&`` and ``|``. A mask is defined by ``allowed``, a boolean tensor for some queries and keys. Most
+masks also have an ``interval`` of key slots for each query, by which kernels skip keys that no query attends to. Masks
+read the ``index`` of the tokens, which is their order in the stream, never their positions.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from .records import Divisible, Sizes, named, owner
 
 
 class Slot(NamedTuple):
-    """The key slot that lies ``offset`` behind the query's own slot: i + offset for the query in slot i."""
+    """The key slot i + ``offset`` for the query in slot i."""
 
     offset: int
 
 
 Bound = int | Slot | Tensor | None
-"""A key slot for all queries, by a rule, or for each query (integers [b, 1 or n]); None is the first or the last."""
+"""A key slot: an int for all queries, a rule, integers [b, 1 or n], or None for the first or the last slot."""
 Bounds = tuple[Bound, Bound]
-"""Key slots start … stop − 1; those beyond the keys do not count, and there are none where stop ≤ start."""
+"""The key slots start … stop − 1 that exist; none if stop ≤ start."""
 
 
 class Mask(Divisible):
-    """The base of every mask: a subclass says ``allowed``, the ``axes`` of its tensors, and the rest where it can."""
+    """The base class of masks. A subclass defines ``allowed`` and the ``axes`` of its tensors; the rest is optional."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -41,13 +41,18 @@ class Mask(Divisible):
                 setattr(cls, name, getattr(Mask, name))
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
-        """True where the query may look at the key: bool, broadcasts to [batch, heads, n, m]."""
+        """Where queries may attend to keys: a boolean tensor that broadcasts to [batch, heads, n, m].
+
+        Args:
+            q: coordinates of the queries.
+            k: coordinates of the keys.
+        """
         raise TypeError(f"{type(self).__name__} must define allowed(q, k)")
 
     def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
-        """The same as one interval of key slots for each query, in all heads; None where it is none.
+        """The mask as one interval of key slots for each query, the same in all heads; None if it is not one.
 
-        It counts where the class that defines it also defines ``allowed``, or stands below the class that does.
+        It is used if the class that defines it also defines ``allowed``, or is a subclass of the class that does.
 
         Args:
             q: where the queries are, at least one.
@@ -60,7 +65,7 @@ class Mask(Divisible):
         return None
 
     def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
-        """Key slots that queries start … stop − 1 can reach at most, where the n queries stand at the end of m keys."""
+        """The slots of keys that queries start … stop − 1 can reach, if the n queries are the last of m keys."""
         return 0, m
 
     def block(self, start: int, stop: int, n: int) -> Mask:
@@ -68,11 +73,15 @@ class Mask(Divisible):
         return self.cut("queries", start, stop)
 
     def of_keys(self, start: int, stop: int, n: int, m: int) -> Mask:
-        """The mask for the keys start … stop − 1 of m. Raises HeadwayError where a tensor of it names no dimensions."""
+        """The mask for the keys start … stop − 1 of m.
+
+        Raises:
+            HeadwayError: if the dimensions of a tensor are not named in ``axes``.
+        """
         return self.cut("keys", start, stop)
 
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
-        """Raises HeadwayError where the mask's tensors do not fit a call of these sizes, by ``axes``."""
+        """Raises HeadwayError if the mask's tensors do not fit a call of these sizes, by ``axes``."""
         if self.axes:
             self.check_tensors({"batch": batch, "heads": heads, "queries": n, "keys": m})
 
@@ -105,18 +114,18 @@ def _difference(q: Coordinates, k: Coordinates) -> Tensor:
 
 
 def _first(k: Coordinates) -> int | Tensor:
-    """The index of the first key: a number where it is known, else [b, 1]."""
+    """The index of the first key: an int if it is known, else a tensor [b, 1]."""
     return k.index[:, :1] if k.start is None else k.start
 
 
 def _from_nought(k: Coordinates, stop: int | Tensor | None) -> Bounds:
-    """The key slots of the indices 0 … stop − 1, or of all from 0 on."""
+    """The key slots of the indices 0 … stop − 1; of all from 0 on if stop is None."""
     nought = -_first(k)
     return None if k.start == 0 else nought, None if stop is None else stop + nought
 
 
 def _beside(q: Coordinates, k: Coordinates, offset: int) -> Slot | Tensor:
-    """The key slot that has the query's own index + offset: a rule where that is known without looking."""
+    """The key slot whose index is the query's index + offset: a rule if that is known without reading a tensor."""
     if q is k:
         return Slot(offset)
     if q.ordered and q.start is not None and k.start is not None:
@@ -125,7 +134,7 @@ def _beside(q: Coordinates, k: Coordinates, offset: int) -> Slot | Tensor:
 
 
 def _count(mask: Mask, name: str, least: int) -> None:
-    """Holds a field that counts tokens to whole numbers of at least ``least``; beyond FAR the mask is that of FAR."""
+    """Checks a field that counts tokens: a whole number of at least ``least``, which is clamped to FAR."""
     value = getattr(mask, name)
     if not isinstance(value, int) or value < least:
         raise HeadwayError(f"{name} is {value!r}: give a whole number of at least {least}")
@@ -135,7 +144,7 @@ def _count(mask: Mask, name: str, least: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Causal(Mask):
-    """A query sees the keys up to its own index."""
+    """A query attends to the keys up to its own index."""
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         return _difference(q, k) <= 0
@@ -149,7 +158,15 @@ class Causal(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Window(Mask):
-    """A query sees ``left`` keys before its own index, its own, and ``right`` after it; None means all of that side."""
+    """A query attends to the keys around its own index.
+
+    Args:
+        left: keys before the query's own index; None for all of them.
+        right: keys after it; None for all of them.
+
+    Raises:
+        HeadwayError: for a number below 0.
+    """
 
     left: int | None = None
     right: int | None = None
@@ -181,10 +198,22 @@ class Window(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Chunked(Mask):
-    """A query sees the keys of its own chunk of ``size`` tokens, and of ``previous`` chunks before it.
+    """A query attends to the keys of its own chunk, and of some chunks before it.
 
-    0 ≤ ⌊i/size⌋ − ⌊j/size⌋ ≤ previous. With previous = 1, and Causal() joined, it is blockwise causal attention: xPos
-    is read with it beyond its trained length, in blocks of half of that (Sun et al. 2023, section 2.3).
+        0 ≤ ⌊i/size⌋ − ⌊j/size⌋ ≤ previous
+
+    ``Causal() & Chunked(size, previous=1)`` is blockwise causal attention, which xPos uses beyond its trained length in
+    blocks of half of that length.
+
+    Args:
+        size: tokens in a chunk, at least 1.
+        previous: chunks before the query's own, at least 0.
+
+    Raises:
+        HeadwayError: for smaller numbers.
+
+    References:
+        Sun et al. 2023, section 2.3.
     """
 
     size: int
@@ -207,9 +236,13 @@ class Chunked(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Prefix(Mask):
-    """The first ``length`` tokens are seen by all; ``Causal() | Prefix(length)`` is the prefix language model.
+    """Every query attends to the first tokens; ``Causal() | Prefix(length)`` is the mask of a prefix language model.
 
-    length: an int, or a tensor [batch].
+    Args:
+        length: tokens in the prefix: an int, or integers [batch].
+
+    Raises:
+        HeadwayError: for a number below 0.
     """
 
     axes = named(length="1|batch")
@@ -234,7 +267,14 @@ class Prefix(Mask):
 
 @dataclass(frozen=True, eq=False)
 class KeepFirst(Mask):
-    """The first ``count`` tokens stay in sight: ``Causal() & (Window(left=255) | KeepFirst(4))`` (attention sinks)."""
+    """Every query attends to the first tokens, as to attention sinks: ``Causal() & (Window(left=255) | KeepFirst(4))``.
+
+    Args:
+        count: the number of these tokens, at least 0.
+
+    Raises:
+        HeadwayError: for a number below 0.
+    """
 
     count: int
 
@@ -250,10 +290,12 @@ class KeepFirst(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Documents(Mask):
-    """A query sees the keys of its own document (packed sequences).
+    """A query attends to the keys of its own document, in rows of packed sequences.
 
-    ids: int tensor [m] or [batch, m], one for each key, the queries being the last n of them; without it the
-    coordinates' ``document`` is read (``Coordinates.packed``). query_ids: [n] or [batch, n], where they are not.
+    Args:
+        ids: the document of each key, integers [m] or [batch, m]. Default: the ``document`` of the coordinates, as
+            ``Coordinates.packed`` has it.
+        query_ids: the document of each query, [n] or [batch, n]. Default: the queries are the last n of the keys.
     """
 
     axes = named(ids=("keys", "1|batch keys"), query_ids=("queries", "1|batch queries"))
@@ -265,7 +307,7 @@ class Documents(Mask):
 
     @staticmethod
     def lengths(lengths: list[int], device: torch.device | str | None = None) -> Documents:
-        """The mask of documents with these lengths, one after another."""
+        """The mask of documents of these lengths, which follow one another."""
         sizes = torch.tensor(lengths, device=device)
         return Documents(torch.repeat_interleave(torch.arange(len(lengths), device=device), sizes))
 
@@ -291,7 +333,7 @@ class Documents(Mask):
             )
 
     def _with_query_ids(self, n: int) -> Documents:
-        """The same mask, whose queries are no longer known by being the last of the keys."""
+        """The same mask with ``query_ids``, for queries that are no longer the last of the keys."""
         if self.ids is None or self.query_ids is not None:
             return self
         ids = _by_row(self.ids)
@@ -323,10 +365,15 @@ def _by_row(ids: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Padding(Mask):
-    """Keys that are padding are seen by nobody.
+    """No query attends to padding.
 
-    lengths: real tokens in each row, int tensor [batch] or a list; ``side`` is where the padding stands. Without
-    lengths the coordinates say it: padding has an index below 0 or from ``length`` on (``Coordinates.padded``).
+    Args:
+        lengths: the real tokens of each row, integers [batch] or a list. Default: padding has an index below 0 or from
+            the ``length`` of the coordinates on, as ``Coordinates.padded`` has it.
+        side: where the padding is, "left" or "right".
+
+    Raises:
+        HeadwayError: for another side.
     """
 
     axes = named(lengths="1|batch")
@@ -350,7 +397,7 @@ class Padding(Mask):
         return Padding(here.clamp(0, stop - start), self.side)
 
     def _real(self, k: Coordinates) -> Tensor:
-        """Real tokens in each row, [b, 1]: as int64, for differences of small or unsigned integers wrap around."""
+        """The real tokens of each row, [b, 1], in int64: small or unsigned integers would wrap around."""
         return torch.as_tensor(self.lengths, device=k.index.device)[:, None].long()
 
     def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
@@ -372,17 +419,24 @@ class Padding(Mask):
 
 
 def _real_stop(k: Coordinates) -> Tensor | None:
-    """Index behind the last real token of each row, where the rows were padded one by one.
+    """The index after the last real token of each row, if rows were padded one by one.
 
-    Rows that all start at one known index (a span, plain positions, packed documents) hold no padding, and their
-    length speaks of positions.
+    Rows that all start at one known index (a span, plain positions, packed documents) have no padding; their length
+    is one of positions.
     """
     return k.length[:, -1:] if k.start is None and isinstance(k.length, Tensor) else None
 
 
 @dataclass(frozen=True, eq=False)
 class Dilated(Mask):
-    """A query sees every ``step``-th key, counted from its own index."""
+    """A query attends to every ``step``-th key, counted from its own index.
+
+    Args:
+        step: at least 1.
+
+    Raises:
+        HeadwayError: for a smaller number.
+    """
 
     step: int
 
@@ -395,7 +449,15 @@ class Dilated(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Boolean(Mask):
-    """Any boolean tensor [n, m], or one of four dimensions that broadcasts to [batch, heads, n, m]."""
+    """A mask given as a tensor.
+
+    Args:
+        values: a boolean tensor [n, m], or one of four dimensions that broadcasts to [batch, heads, n, m]; True where a
+            query may attend to a key.
+
+    Raises:
+        HeadwayError: for another dtype or number of dimensions.
+    """
 
     axes = named(values=("1|queries 1|keys", "1|batch 1|heads 1|queries 1|keys"))
 
@@ -427,7 +489,7 @@ def _equal(a: Tensor, b: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _Joined(Mask):
-    """Several masks in one."""
+    """The base class of joined masks."""
 
     masks: tuple[Mask, ...]
 
@@ -444,7 +506,11 @@ class _Joined(Mask):
 
 @dataclass(frozen=True, eq=False)
 class And(_Joined):
-    """What all of the masks allow."""
+    """Allows what all of the masks allow.
+
+    Args:
+        masks: the masks.
+    """
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         return reduce(torch.logical_and, (mask.allowed(q, k) for mask in self.masks))
@@ -456,7 +522,11 @@ class And(_Joined):
 
 @dataclass(frozen=True, eq=False)
 class Or(_Joined):
-    """What any of the masks allows."""
+    """Allows what any of the masks allows.
+
+    Args:
+        masks: the masks.
+    """
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         return reduce(torch.logical_or, (mask.allowed(q, k) for mask in self.masks))
@@ -467,7 +537,7 @@ class Or(_Joined):
 
 
 def looks_ahead(mask: Mask | None) -> bool:
-    """Whether a mask is known to let queries see later keys; what only its values could tell is not known."""
+    """Whether a mask lets queries attend to later keys, as far as that is known without reading its tensors."""
     if type(mask) is And:
         return all(map(looks_ahead, mask.masks))
     if type(mask) is Or:
