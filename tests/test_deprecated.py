@@ -10,18 +10,24 @@ import torch
 
 from headway import attention_with_lse
 from headway.deprecated import deprecated_names
-from headway.nn import StackCache
+from headway.nn import Head, StackCache
 
-RENAMED: list[tuple[str, str, str]] = []
+RENAMED = [
+    ("headway.nn", "pack", "prepack"),
+    ("headway.nn", "unpack", "unprepack"),
+]
 """Module, old name, new name."""
 
 
-def test_an_attribute_that_was_renamed() -> None:
-    cache = StackCache(2)
-    with pytest.warns(
-        DeprecationWarning, match=r"StackCache\.held is deprecated .*: use StackCache\.retention"
-    ) as seen:
-        assert cache.held == cache.retention
+ATTRIBUTES = [(StackCache(2), "held", "retention"), (Head(4, 5), "packed", "prepacked")]
+"""Object, old attribute, new attribute."""
+
+
+@pytest.mark.parametrize(("thing", "old", "new"), ATTRIBUTES)
+def test_an_attribute_that_was_renamed(thing: object, old: str, new: str) -> None:
+    name = type(thing).__name__
+    with pytest.warns(DeprecationWarning, match=rf"{name}\.{old} is deprecated .*: use {name}\.{new}") as seen:
+        assert getattr(thing, old) == getattr(thing, new)
     assert seen[0].filename == __file__
 
 

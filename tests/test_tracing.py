@@ -72,7 +72,7 @@ def projected() -> nn.Module:
 
 
 def packed() -> nn.Module:
-    return hw.nn.pack(nn.Sequential(nn.RMSNorm(16), nn.Linear(16, 16))).requires_grad_(False)
+    return hw.nn.prepack(nn.Sequential(nn.RMSNorm(16), nn.Linear(16, 16))).requires_grad_(False)
 
 
 PAIRS = [(kernel, name) for kernel in ("cpu", "sdpa", "reference") for name in ("none", "t5", "rope")]
@@ -86,7 +86,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Inputs]]] = {
         for kernel, name in PAIRS
     },
     "a turn": (Turn, lambda n: (torch.randn(2, HEADS, n, WIDTH),)),
-    "a packed norm": (packed, lambda n: (torch.randn(2, n, 16),)),
+    "a prepacked norm": (packed, lambda n: (torch.randn(2, n, 16),)),
     "a swapped encoder": (encoder, lambda n: (torch.randn(2, n, HEADS * WIDTH),)),
     "a module": (projected, lambda n: (torch.randn(2, n, HEADS * WIDTH),)),
 }
@@ -324,9 +324,9 @@ def inference(module: nn.Module, traced: Inputs, inputs: Inputs) -> Found:
 
 # ---------------------------------------------------------------- the table
 
-JIT = r"torch.jit.trace (would keep what attention decides|cannot keep packed weights)"
+JIT = r"torch.jit.trace (would keep what attention decides|cannot keep prepacked weights)"
 SYMBOLIC = r"torch.fx.symbolic_trace gives a Proxy without a shape: use torch.export.export"
-PACKED = "x wants a gradient, which packed weights have not"
+PREPACKED = "x requires a gradient, which prepacked weights do not have"
 FORWARD = "forward-mode differentiation and functionalize follow plain operations alone, as kernel 'reference'"
 BATCHED = "kernel 'cpu' takes one gradient at a time .* choose kernel='reference'"
 ONCE = "gives first derivatives alone: to differentiate a gradient choose kernel='reference'"
@@ -342,7 +342,7 @@ def refused(cases: list[str], message: str) -> dict[str, str]:
     return dict.fromkeys(cases, message)
 
 
-TRAINED = {"a packed norm": PACKED}
+TRAINED = {"a prepacked norm": PREPACKED}
 PLAIN = refused([*OF_CPU, *OF_SDPA], FORWARD) | TRAINED
 MANY = refused([*OF_CPU, "auto t5"], BATCHED) | TRAINED
 WAYS: dict[str, tuple[Callable[..., Found], dict[str, Any]]] = {
@@ -357,10 +357,10 @@ WAYS: dict[str, tuple[Callable[..., Found], dict[str, Any]]] = {
     # a proxy that meets a condition is torch's own refusal; so is one in the code of torch's encoder
     "fx.symbolic_trace": (
         symbolic_trace,
-        refused([*ALL, "a turn"], SYMBOLIC) | {"a packed norm": TraceError, "a swapped encoder": RuntimeError},
+        refused([*ALL, "a turn"], SYMBOLIC) | {"a prepacked norm": TraceError, "a swapped encoder": RuntimeError},
     ),
     "export": (export, {}),
-    "compile": (compiled, {"a packed norm": Unsupported}),  # which has the message of PACKED in it
+    "compile": (compiled, {"a prepacked norm": Unsupported}),  # which has the message of PREPACKED in it
     "aot_module": (aot, TRAINED),
     "TorchDispatchMode": (under(Operators), {}),
     "TorchDispatchMode, gradients": (under(Operators, backward=True), TRAINED),

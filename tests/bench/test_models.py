@@ -14,9 +14,9 @@ from headway.bench.measure import Red
 from headway.bench.models import ATTENTION, LINEAR, REST, Loaded, Trainer, bench_models, measure
 from headway.bench.rows import Row
 from headway.bench.run import Watch
-from headway.bench.sides import HF_EAGER, HF_SDPA, HF_TABLE, OURS, UNPACKED
+from headway.bench.sides import HF_EAGER, HF_SDPA, HF_TABLE, NOT_PREPACKED, OURS
 from headway.bench.targets import MODEL_TARGETS, judge
-from headway.nn.packed import is_packed
+from headway.nn.prepacked import is_prepacked
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +89,7 @@ def a_row(case: ModelCase, milliseconds: dict[str, float] | None = None, **more:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_case_is_measured_on_both_sides(loaded: Loaded, dtype: str) -> None:
     plan = ModelPlan(**{**vars(TINY), "dtypes": (dtype,), "parts": ("encode", "prefill", "decode", "train")})
-    sides = {"encode": {UNPACKED, HF_SDPA}, "prefill": {HF_SDPA}, "decode": {HF_SDPA}}
+    sides = {"encode": {NOT_PREPACKED, HF_SDPA}, "prefill": {HF_SDPA}, "decode": {HF_SDPA}}
     for case in plan.cases():
         row = measure(case, plan, loaded)
         others = sides.get(case.task, {HF_EAGER} if case.model == "T5" else {HF_TABLE, HF_EAGER, HF_SDPA})
@@ -101,12 +101,12 @@ def test_every_case_is_measured_on_both_sides(loaded: Loaded, dtype: str) -> Non
             assert all(parts[name] > 0 for name in (ATTENTION, LINEAR, REST))
 
 
-def test_packed_is_what_counts(loaded: Loaded) -> None:
+def test_prepacked_is_what_counts(loaded: Loaded) -> None:
     case = ModelCase("encode", "MiniLM", 8)
     loaded.sides(case)
     held = loaded._last[1]
-    assert is_packed(held[OURS])
-    assert not is_packed(held[UNPACKED])
+    assert is_prepacked(held[OURS])
+    assert not is_prepacked(held[NOT_PREPACKED])
 
 
 def test_decoding_starts_at_the_prompt_in_every_turn(loaded: Loaded) -> None:

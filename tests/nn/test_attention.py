@@ -526,7 +526,7 @@ def test_begins_on_the_meta_device() -> None:
             {"embed_dim": 64, "num_heads": 8, "sink": torch.zeros(3)},
             r"sink has shape \(3,\): give one .* 8 heads",
         ),
-        ({"embed_dim": 64, "num_heads": 8, "encoding": "rope"}, "encoding is a str: give"),
+        ({"embed_dim": 64, "num_heads": 8, "encoding": "rope"}, "encoding is of type str: give"),
     ],
 )
 def test_wrong_sizes(arguments: dict[str, object], message: str) -> None:
@@ -552,7 +552,7 @@ def test_wrong_input() -> None:
             r"query has shape \(2, 5, 30\): give \[batch, tokens, 32\], or build the layer",
         ),
         (lambda: layer(x, x[..., :30]), r"key has shape \(2, 5, 30\)"),
-        (lambda: layer(x, x[:, :4], x[:, :3]), r"key has \(2, 4\) batch and tokens but value \(2, 3\)"),
+        (lambda: layer(x, x[:, :4], x[:, :3]), r"key has batch and tokens \(2, 4\) but value \(2, 3\)"),
         (lambda: layer(x, x[:1]), "query has a batch of 2 but key of 1"),
         (lambda: layer(x, encoding=encoding_of("rope"), positions=torch.arange(4)), "there are 5 tokens"),
         (lambda: layer(x, mask=torch.ones(4, 5, dtype=torch.bool)), r"mask has shape \(4, 5\)"),

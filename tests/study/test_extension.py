@@ -285,7 +285,7 @@ def test_measured(tmp_path: Path) -> None:
     assert value == pytest.approx(ours.mean().exp().item(), rel=1e-4)
     assert error == pytest.approx(value * ours.std().item() / math.sqrt(2), rel=1e-3)
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 2 * len(found.methods)
-    assert not headway.nn.packed.is_packed(model)
+    assert not headway.nn.prepacked.is_prepacked(model)
 
 
 def test_the_token_that_begins_a_text_stands_before_each_window(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from .. import checkpoints
 from ..errors import HeadwayError
 from ..integrations.transformers import register, use_bias_table
-from ..nn import pack
+from ..nn import prepack
 from . import report
 from .cases import DTYPES, ModelCase, ModelPlan
 from .machine import where
@@ -30,7 +30,7 @@ from .measure import TOLERANCE, Red, agree, in_turn
 from .memory import WARM_UP
 from .rows import Row, Rows
 from .run import Results, Watch
-from .sides import HF_EAGER, HF_SDPA, HF_TABLE, OURS, UNPACKED, Run
+from .sides import HF_EAGER, HF_SDPA, HF_TABLE, NOT_PREPACKED, OURS, Run
 from .targets import MODEL_TARGETS, Judged, judge
 
 FOLDERS = {"MiniLM": "minilm", "SmolLM2": "smollm2"}
@@ -145,11 +145,11 @@ def measure(case: ModelCase, plan: ModelPlan, loaded: Loaded) -> Row:
         except Exception as error:  # another's failure is its result; ours is a finding
             says[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
             del runs[name]
-            if name in (OURS, UNPACKED):
+            if name in (OURS, NOT_PREPACKED):
                 raise Red(f"headway on {case}: {says[name]}") from error
         warm += 1e3 * (time.perf_counter() - began)
     ours = results.pop(OURS)
-    if set(results) <= {UNPACKED}:
+    if set(results) <= {NOT_PREPACKED}:
         raise Red(f"{case}: nothing to compare with: {says}")
     for name, other in results.items():
         (agree_on_the_whole if case.task == "train" else agree)(
@@ -246,8 +246,8 @@ class Loaded:
         models = self._once(
             ("encode", case.model, case.dtype),
             lambda: {
-                OURS: pack(self._ours(case.model, case.dtype)),
-                UNPACKED: self._ours(case.model, case.dtype),
+                OURS: prepack(self._ours(case.model, case.dtype)),
+                NOT_PREPACKED: self._ours(case.model, case.dtype),
                 HF_SDPA: self._theirs("AutoModel", case.model, case.dtype, add_pooling_layer=False),
             },
         )
@@ -266,7 +266,7 @@ class Loaded:
         return self._once(
             ("write", case.model, case.dtype),
             lambda: {
-                OURS: Headway(pack(self._ours(case.model, case.dtype))),
+                OURS: Headway(prepack(self._ours(case.model, case.dtype))),
                 HF_SDPA: Transformers(self._theirs("AutoModelForCausalLM", case.model, case.dtype)),
             },
         )

@@ -244,8 +244,8 @@ def models_head(rows: Sequence[Row], where: dict[str, Any], command: str) -> str
         f"set {where['isa']}. All sides of a case in turn in one process; medians, and ratios of medians. Before any "
         "number is taken their outputs agree, of a training step its loss and gradients.",
         "Published weights: all-MiniLM-L6-v2, and SmolLM2-135M from a GGUF file, which transformers reads as "
-        "`headway.save` writes it. In inference headway's weights are packed (`headway.nn.pack`), unless it says not. "
-        "T5 has random weights in the shape of T5-small, no dropout; the whole T5 writes a quarter of its source.",
+        "`headway.save` writes it. In inference headway's weights are prepacked (`headway.nn.prepack`), unless it says "
+        "not. T5 has random weights in the shape of T5-small, no dropout; the whole T5 writes a quarter of its source.",
     ]
     return f"```sh\n{command}\n```\n\n" + "\n\n".join(words)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..errors import HeadwayError
-from ..nn.packed import is_packed
+from ..nn.prepacked import is_prepacked
 from ._base import Config, Family
 from ._files import read_config, read_tensors, write
 from ._left_out import HEADS, Loaded, check
@@ -86,7 +86,7 @@ def save(model: nn.Module, path: str | Path) -> None:
     """Writes a loaded model, as it is now, to a folder that ``load`` and Hugging Face transformers read.
 
     Each file is written whole or not at all. Raises HeadwayError for a model that was not loaded, whose config is not
-    known, and for one that is packed.
+    known, and for one that is prepacked.
     """
     checkpoint = getattr(model, "checkpoint", None)
     if not isinstance(checkpoint, Checkpoint):
@@ -94,8 +94,10 @@ def save(model: nn.Module, path: str | Path) -> None:
             f"the model is a {type(model).__name__} that headway.load did not make, so its config is not known: save "
             "its state_dict with safetensors instead"
         )
-    if is_packed(model):
-        raise HeadwayError("the model is packed, so that its weights have no names: headway.nn.unpack(model) first")
+    if is_prepacked(model):
+        raise HeadwayError(
+            "the model is prepacked, so that its weights have no names: call headway.nn.unprepack(model) first"
+        )
     config = Config(checkpoint.config)
     family, name = _family(config, checkpoint.architecture)
     head = family.architectures[name]

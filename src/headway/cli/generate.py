@@ -37,7 +37,7 @@ def run(
 
     from .. import checkpoints
     from ..models import Decoder
-    from ..nn import pack
+    from ..nn import prepack
 
     say = console()
     if isinstance(sys.stdout, TextIOWrapper):
@@ -58,7 +58,7 @@ def run(
         "seed": seed,
         "stop": checkpoints.stop_ids(model),
     }
-    pack(loaded)
+    prepack(loaded)
     if prompt is not None:
         question = [{"role": "user", "content": prompt}]
         form = checkpoints.conversation(model, question) if chat else None

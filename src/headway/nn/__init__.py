@@ -1,5 +1,8 @@
-"""Modules: multi-head attention, its cache, and the block of a Transformer with its parts."""
+"""Modules: multi-head attention with its caches, and the block of a Transformer with its parts."""
 
+from typing import TYPE_CHECKING
+
+from ..deprecated import deprecated_names
 from .attention import MultiHeadAttention as MultiHeadAttention
 from .block import Block as Block
 from .block import ParallelBlock as ParallelBlock
@@ -11,8 +14,8 @@ from .feed_forward import FeedForward as FeedForward
 from .memory import SegmentMemory as SegmentMemory
 from .norm import LayerNorm as LayerNorm
 from .norm import RMSNorm as RMSNorm
-from .packed import pack as pack
-from .packed import unpack as unpack
+from .prepacked import prepack as prepack
+from .prepacked import unprepack as unprepack
 
 __all__ = [
     "MultiHeadAttention",
@@ -24,6 +27,9 @@ __all__ = [
     "ParallelBlock",
     "Embedding",
     "Head",
-    "pack",
-    "unpack",
+    "prepack",
+    "unprepack",
 ]
+
+if not TYPE_CHECKING:  # so that type checkers still find names that do not exist
+    __getattr__ = deprecated_names(__name__, {"pack": "prepack", "unpack": "unprepack"})

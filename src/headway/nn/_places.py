@@ -1,4 +1,4 @@
-"""Coordinates of a stream that caches follow: of tokens that come next, of all together, of those that are kept."""
+"""Coordinates of the tokens of a stream: of new tokens, of past and new ones together, and of those a cache keeps."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def continued(
     n: int,
     device: torch.device,
 ) -> Coordinates:
-    """The coordinates of n tokens that follow ``past``: those given, else each row one after its last token.
+    """Returns the coordinates of n tokens that follow ``past``: as given, or one after each row's last token.
 
-    Plain positions get the order in the stream from ``past``. Raises HeadwayError where positions on several
-    axes are to be continued: what follows a patch of a grid is not known.
+    Plain positions get their order in the stream from ``past``. Raises HeadwayError where positions on several axes
+    are not given, since the position after a patch of a grid is unknown.
     """
     if isinstance(positions, Coordinates):
         return Coordinates.of(positions, n)
     if past is None:
         return Coordinates.span(n, device=device) if positions is None else Coordinates.of(positions, n)
-    past = past.as_given()  # another token follows in the stream, not where an encoding sees it
+    past = past.as_given()  # new tokens continue the positions as given, not as an encoding has located them
     step = torch.arange(1, n + 1, device=device)[None]
     index = past.index[:, -1:] + step
     start = None if past.start is None else past.start + past.index.shape[1]
@@ -35,7 +35,7 @@ def continued(
         return replace(Coordinates.of(positions, n), index=index, start=start)
     if past.position.shape[-1] > 1:
         raise HeadwayError(
-            f"positions are not given and the tokens before have {past.position.shape[-1]} axes: give the "
+            f"positions are not given and those of earlier tokens have {past.position.shape[-1]} axes: give the "
             "positions of the new tokens"
         )
     return Coordinates(
@@ -49,7 +49,7 @@ def continued(
 
 
 def need_places(at: Coordinates, x: Tensor) -> None:
-    """Raises where tokens x [batch, n, …] are said to be in another batch, or on another device."""
+    """Raises HeadwayError unless the coordinates have the batch size and the device of the tokens x [batch, n, …]."""
     rows, batch = at.position.shape[0], x.shape[0]
     if rows not in (1, batch):
         raise HeadwayError(f"positions are for a batch of {rows} but there is a batch of {batch}: give 1 or {batch}")
@@ -58,7 +58,7 @@ def need_places(at: Coordinates, x: Tensor) -> None:
 
 
 def joined(past: Coordinates | None, new: Coordinates) -> Coordinates:
-    """The coordinates of the tokens before and of the new ones."""
+    """Returns the coordinates of the past tokens followed by the new ones."""
     return new if past is None else past.append(new)
 
 
@@ -67,7 +67,7 @@ def _last(length: int | Tensor) -> int | Tensor:
 
 
 def cropped(coordinates: Coordinates, length: int) -> Coordinates | None:
-    """The first ``length`` tokens, in a stream that much shorter; None where no token is left."""
+    """Returns the coordinates of the first ``length`` tokens, in a stream that much shorter; None if none is left."""
     removed = coordinates.index.shape[1] - length
     total = coordinates.length
     return (
@@ -78,19 +78,19 @@ def cropped(coordinates: Coordinates, length: int) -> Coordinates | None:
 
 
 def kept(at: Coordinates, first: int, last: int) -> Slots | None:
-    """The slots of each row's first real tokens and of its last ones; None where those are all."""
+    """Returns the slots of each row's first real tokens and of its last ones; None if those are all slots."""
     if first < 0 or last < 0:
         raise HeadwayError(f"keep the first {first} and the last {last} tokens: give at least 0 of each")
     latest = at.index.shape[1] - last
     if first >= latest:
         return None
-    # A row's own first token follows its padding, as long as there is any but the latest.
+    # a row's first real token follows its padding, unless the padding reaches the latest slots
     start = (at.index < 0).sum(1, keepdim=True).clamp(max=latest - first)
     return Slots(start + torch.arange(first, device=at.index.device), latest)
 
 
 def remaining(coordinates: Coordinates, slots: Slots) -> Coordinates:
-    """The coordinates of the slots; their stream is as long as before."""
+    """Returns the coordinates of the slots; the length of their stream does not change."""
     if not slots.first.shape[1]:
         return coordinates.rows(slots.latest, coordinates.index.shape[1])
     length, document = coordinates.length, coordinates.document

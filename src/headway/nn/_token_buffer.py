@@ -18,7 +18,7 @@ class Slots(NamedTuple):
     latest: int
 
     def of(self, x: Tensor, dim: int) -> Tensor:
-        """These slots of x along ``dim``; the first dimension of x is the batch."""
+        """Returns these slots of x along ``dim``; the first dimension of x is the batch."""
         last = x.narrow(dim, self.latest, x.shape[dim] - self.latest)
         if not self.first.shape[1]:
             return last
@@ -26,7 +26,7 @@ class Slots(NamedTuple):
         return torch.cat([first, last.expand(first.shape[0], *last.shape[1:])], dim)
 
     def first_of(self, x: Tensor, dim: int) -> Tensor:
-        """A copy of the first tokens alone."""
+        """Returns a copy of the first tokens alone."""
         if self.first.shape[0] == 1:
             return x.index_select(dim, self.first[0])
         shape = [1] * x.ndim
@@ -57,12 +57,12 @@ class TokenBuffer:
         return self.length
 
     def view(self) -> Tensor:
-        """All tokens, [batch, …, tokens, width]. Raises HeadwayError for an empty buffer."""
+        """Returns all tokens, [batch, …, tokens, width]. Raises HeadwayError if the buffer is empty."""
         if self.storage is None:
             raise HeadwayError("the cache is empty: append keys and values before reading it")
         if torch.is_grad_enabled():
             if _of_inference_mode(self.storage):
-                self.storage = self.storage.clone()  # which a backward pass could not save
+                self.storage = self.storage.clone()  # autograd cannot save an inference tensor
             self.saved = True
         return self._tokens()
 
@@ -86,7 +86,7 @@ class TokenBuffer:
         return self.view()
 
     def select(self, rows: Tensor) -> Tensor | None:
-        """A copy of some rows of the batch; None for an empty buffer."""
+        """Returns a copy of some rows of the batch; None if the buffer is empty."""
         return None if self.storage is None else self._tokens()[rows]
 
     def keep(self, slots: Slots) -> None:
@@ -157,5 +157,5 @@ class TokenBuffer:
 
 def _of_inference_mode(storage: Tensor) -> bool:
     """Whether a tensor was created in inference mode, which has since ended."""
-    # torch.compile cannot trace the question and compiles for one mode
+    # torch.compile cannot trace is_inference, and what it compiles is for one mode
     return not torch.compiler.is_compiling() and storage.is_inference() and not torch.is_inference_mode_enabled()

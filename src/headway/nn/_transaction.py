@@ -1,4 +1,4 @@
-"""Transactions on caches and memories: a call that raises leaves them as they were."""
+"""Transactions on caches and memories: a call that raises leaves them unchanged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..errors import HeadwayError
 
 
 class Transaction:
-    """A context that commits what is appended to the caches in it, and rolls it back where the body raises."""
+    """A context that commits what its body appends to the caches, or rolls it back if the body raises."""
 
     def __init__(self, caches: Sequence[Transactional]) -> None:
         self.caches = caches
@@ -32,9 +32,9 @@ _WITHIN = nullcontext()
 
 
 def transaction(cache: Transactional | None, other: Transactional | None = None) -> AbstractContextManager[None]:
-    """A context in which tokens are appended to these caches: all of them, or none where the body raises.
+    """Returns a context whose body appends to all of these caches, or to none if it raises.
 
-    Nested transactions on the same cache do nothing: the outermost one commits or rolls back.
+    A nested transaction on the same cache does nothing: the outermost one commits or rolls back.
     """
     if (cache is None or cache._in_call) and (other is None or other._in_call):
         return _WITHIN
@@ -42,7 +42,7 @@ def transaction(cache: Transactional | None, other: Transactional | None = None)
 
 
 class Transactional:
-    """The base of what takes part in transactions."""
+    """Base class of caches and memories that take part in transactions."""
 
     _in_call = False
     """Whether a transaction is under way."""
@@ -52,8 +52,8 @@ class Transactional:
     def _need_whole(self) -> None:
         if self._damaged:
             raise HeadwayError(
-                f"the {type(self).__name__} was left half changed by an error in reorder or keep, or while a call was "
-                "taken back: start a new one"
+                f"the {type(self).__name__} was left half changed by an error in reorder, in keep or in a rollback: "
+                "start a new one"
             )
 
     def _begin(self) -> None:

@@ -21,53 +21,66 @@ from .cache import KeyValueCache
 from .norm import make_norm
 
 PROJECTIONS = "qkvo"
-"""Of queries, keys and values, and of what comes out."""
+"""The letters of the projections: query, key, value and output."""
 
 
 def caches_prepared(encoding: PositionEncoding | None) -> bool:
-    """Whether a cache holds this encoding's keys and values as prepared: changed once, and never again."""
+    """Whether a cache stores keys and values after this encoding has prepared them, so that each is prepared once."""
     return encoding is not None and encoding.cache_prepared and bool(encoding.acts & {"prepare", "values"})
 
 
 def key_coordinates(encoding: PositionEncoding | None, keys: Coordinates) -> Coordinates:
-    """All keys of a cache as attention needs them: placed, unless nothing but masks will read them."""
+    """Returns the coordinates of all keys of a cache, placed by the encoding unless only masks read them."""
     return keys if encoding is None else placed_keys(encoding, keys, read=not caches_prepared(encoding))
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention of ``num_heads`` heads between learned projections.
+    """Applies multi-head attention between learned projections.
 
         out = Wo·concat_h( attention(Wq_h·query, Wk_h·key, Wv_h·value) ) + bo
 
+    Args:
+        embed_dim: the width of query and output.
+        num_heads: the number of query heads.
+        num_kv_heads: the number of key and value heads, each shared by num_heads / num_kv_heads query heads;
+            ``num_heads`` if None.
+        head_dim: the width of each head; embed_dim / num_heads if None.
+        key_dim: the width of key; ``embed_dim`` if None.
+        value_dim: the width of value; that of key if None.
+        encoding: a position encoding that this layer owns and keeps in its state_dict. A stack that owns its
+            encodings passes one in each call instead.
+        bias: whether all four projections have a bias, or the letters of those that do, such as "qkv" or "qvo".
+        dropout: the probability of dropping an attention weight in training, 0 ≤ dropout < 1.
+        scale: the factor of the scores; the encoding's own (head_dim^−½ for most) if None.
+        soft_cap: bounds the scores, score ← cap·tanh(score/cap), if given.
+        sink: a logit for each head that takes part in the softmax and carries no value. A number is the initial
+            value of learned logits; an nn.Parameter [num_heads] is learned; another tensor [num_heads] is constant.
+        qk_norm: the norm of each head's query and key over head_dim, before the encoding: "rms", "layer" or a
+            function of the width; none if None.
+        kernel: the name of an attention kernel, or "auto".
+        attend: the function called in place of ``headway.attention``, with its arguments, such as one that records
+            calls or one that distributes the keys among processes.
+        device: the device of the parameters created here; an encoding or a tensor passed in keeps its own.
+        dtype: the dtype of the parameters created here, likewise.
+
+    Shape:
+        query: [batch, n, embed_dim]
+        key: [batch, m, key_dim]
+        value: [batch, m, value_dim]
+        Output: [batch, n, embed_dim]
+
+    Raises:
+        HeadwayError: if sizes are below 1 or do not divide, dropout is outside of its range, ``bias`` has other
+            letters than "qkvo", ``sink`` has another shape, a name is unknown, or ``encoding`` is not a
+            PositionEncoding or only embeds.
+
+    References:
+        Vaswani et al. 2017; Ainslie et al. 2023 (shared keys and values).
+
+    Example:
         layer = MultiHeadAttention(512, 8)
-        layer(x, x, x)                 # self-attention, as is layer(x)
+        layer(x)                       # self-attention, as is layer(x, x, x)
         layer(x, context)              # cross-attention
-
-    Shapes: query [batch, n, embed_dim], key [batch, m, key_dim] and value [batch, m, value_dim] give
-    [batch, n, embed_dim].
-
-    num_kv_heads   heads of keys and values, each for num_heads / num_kv_heads query heads; num_heads if None
-    head_dim       embed_dim / num_heads if None
-    key_dim        the width of key, and value_dim that of value, where they differ from embed_dim
-    encoding       a position encoding of this layer's own, part of its state_dict; a stack that owns its
-                   encodings hands one over in the call instead
-    dropout        of the attention weights, in training alone; 0 ≤ dropout < 1
-    scale          the factor of the scores; the encoding's (head_dim^−½ for most) if None
-    soft_cap       score ← cap·tanh(score/cap)
-    sink           a logit for each head that takes part in the softmax and carries no value: a number where all
-                   start and are learned from, an nn.Parameter [num_heads] that is learned, or a tensor
-                   [num_heads] that is not
-    bias           of all four projections or none, or of those whose letters are given: "qkv", "qvo"
-    qk_norm        a norm of each head's query and key over head_dim, before the encoding: "rms", "layer" or a
-                   function of the width; none if None
-    kernel         the name of a kernel, or "auto"
-    attend         what is called in place of ``headway.attention``, with its arguments: a function that records, or one
-                   that shares the keys out among processes
-    device, dtype  of the parameters made here, as in every module of torch; an encoding or a sink that is handed over
-                   as an object stays as it is
-
-    Raises HeadwayError for sizes that do not divide or fit, and for an encoding that only embeds.
-    Cite: Vaswani et al. 2017; Ainslie et al. 2023 (shared keys and values).
     """
 
     def __init__(
@@ -134,7 +147,7 @@ class MultiHeadAttention(nn.Module):
     __prepare_scriptable__ = refuse_script
 
     def reset_parameters(self) -> None:
-        """Projections uniform with variance 2/(in + out) (Glorot and Bengio 2010), biases 0."""
+        """Resets projections to uniform values of variance 2/(in + out) (Glorot and Bengio 2010), and biases to 0."""
         for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             nn.init.xavier_uniform_(projection.weight)
             if projection.bias is not None:
@@ -142,7 +155,7 @@ class MultiHeadAttention(nn.Module):
         self.reset_sink()
 
     def reset_sink(self) -> None:
-        """Sinks where they start, if that was given as a number."""
+        """Resets a learned sink to its initial value, if that was given as a number."""
         if isinstance(self.sink, nn.Parameter) and self._first_sink is not None:
             nn.init.constant_(self.sink, self._first_sink)
 
@@ -158,14 +171,24 @@ class MultiHeadAttention(nn.Module):
         cache: KeyValueCache | None = None,
         encoding: PositionEncoding | None = None,
     ) -> Tensor:
-        """query [batch, n, embed_dim] → [batch, n, embed_dim].
+        """Returns the attention of the query to the key, [batch, n, embed_dim].
 
-        Without a key, or with the query as key, it is self-attention, and ``positions`` are those of both
-        sides. Else ``key_positions`` are those of the keys; both sides start at 0 where none are given.
-        value: the key if None. encoding: used in place of the layer's own. cache: in self-attention, keys and
-        values of the tokens before, to which these are added; the positions go on where those ended, and
-        ``key_positions``, if given, are those of all keys. In cross-attention the first call fills it and
-        later calls read it.
+        It is self-attention if key is None or is the query object itself.
+
+        Args:
+            query: [batch, n, embed_dim].
+            key: [batch, m, key_dim]; the query if None.
+            value: [batch, m, value_dim]; the key if None.
+            mask: which keys each query may see; all if None.
+            positions: the positions of the query, and in self-attention of the key; if None, they start at 0 or
+                continue those of the cache.
+            key_positions: the positions of the key in cross-attention, or of all keys in self-attention with a cache.
+            cache: in self-attention, the keys and values of past tokens, to which those of the query are appended. In
+                cross-attention, the first call fills it and later calls read it.
+            encoding: used in place of the layer's own.
+
+        Raises:
+            HeadwayError: if shapes, positions, mask, cache or encoding do not fit.
         """
         refuse_tracers(query)
         if cache is None:
@@ -232,7 +255,7 @@ class MultiHeadAttention(nn.Module):
         return self.dropout if self.training else 0.0
 
     def _heads(self, x: Tensor, heads: int | None = None) -> Tensor:
-        """[batch, n, heads·head_dim] → [batch, heads, n, head_dim]"""
+        """[batch, n, heads·head_dim] → [batch, heads, n, head_dim]."""
         return x.unflatten(-1, (heads or self.num_kv_heads, self.head_dim)).transpose(1, 2)
 
     def _keys_and_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -243,7 +266,7 @@ class MultiHeadAttention(nn.Module):
         return x if norm is None else norm(x)
 
     def _context(self, key: Tensor, value: Tensor, cache: KeyValueCache) -> tuple[Tensor, Tensor]:
-        """Keys and values of a context, computed once."""
+        """Returns the keys and values of a context; the first call computes them, later calls read the cache."""
         cache.need_prepared_by(None)
         if len(cache) == 0:
             return cache.append(*self._keys_and_values(key, value))
@@ -263,7 +286,7 @@ class MultiHeadAttention(nn.Module):
         cache: KeyValueCache,
         encoding: PositionEncoding | None,
     ) -> tuple[Tensor, Tensor, Arguments]:
-        """Keys and values of a cache with those of x appended, and what attention is told of them."""
+        """Appends the keys and values of x to the cache; returns those of all tokens, and arguments for ``attend``."""
         k, v = self._keys_and_values(x, value)
         prepared_by = encoding if caches_prepared(encoding) else None
         cache.need_prepared_by(prepared_by)
@@ -297,7 +320,7 @@ class MultiHeadAttention(nn.Module):
                 )
         if key.shape[:2] != value.shape[:2]:
             raise HeadwayError(
-                f"key has {tuple(key.shape[:2])} batch and tokens but value {tuple(value.shape[:2])}: give "
+                f"key has batch and tokens {tuple(key.shape[:2])} but value {tuple(value.shape[:2])}: give "
                 "a value for each key"
             )
         if query.shape[0] != key.shape[0]:
@@ -309,12 +332,12 @@ class MultiHeadAttention(nn.Module):
 def _check_encoding(encoding: PositionEncoding) -> None:
     if not isinstance(encoding, PositionEncoding):
         raise HeadwayError(
-            f"encoding is a {type(encoding).__name__}: give one such as headway.encoding('rope', head_dim=64)"
+            f"encoding is of type {type(encoding).__name__}: give one such as headway.encoding('rope', head_dim=64)"
         )
     if "embed" in encoding.acts and not encoding.acts & IN_ATTENTION:
         raise HeadwayError(
             f"{type(encoding).__name__} only embeds, which an attention layer cannot do: call its .embed on "
-            "the model's input, or hand it to a stack of headway.models"
+            "the model's input, or pass it to a stack of headway.models"
         )
 
 

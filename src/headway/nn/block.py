@@ -1,4 +1,4 @@
-"""One layer of a Transformer: attention, cross-attention, feed-forward, each with its norm and residual."""
+"""One layer of a Transformer: attention, cross-attention and feed-forward, each with its norm and residual."""
 
 from __future__ import annotations
 
@@ -22,23 +22,48 @@ Part = Callable[[Tensor], Tensor]
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each around a residual.
+    """Applies attention and a feed-forward layer, each with a norm and a residual connection.
 
         norm_first:       x = x + attention(norm(x));  x = x + feed_forward(norm(x))
         norm_first=False: x = norm(x + attention(x));  x = norm(x + feed_forward(x))
         norm_after:       x = x + after(attention(norm(x)));  x = x + after(feed_forward(norm(x)))
 
-    With ``cross_attention`` a third part, from x to a context, stands between the two. Each part is built by
-    the keywords, or handed in: ``attention=``, ``cross_attention=``, ``feed_forward=`` take any module that
-    is called as MultiHeadAttention and FeedForward are; ``norm`` takes a function of the width.
+    With ``cross_attention``, attention from x to a context stands between the two. Dropout acts in training on the
+    attention weights, inside the feed-forward layer, and on what each part adds to the residual.
 
-    Shapes: x [batch, n, embed_dim] → [batch, n, embed_dim]; context [batch, m, embed_dim].
-    feed_forward_dim: 4·embed_dim without another choice. ``norm_after``, like ``norm`` and only with norm_first, norms
-    what each part adds as well. Dropout acts on the attention weights, in the feed-forward and on what each part adds
-    to the residual; in training alone. device, dtype: of the parameters made here; parts handed in stay as they are.
-    Raises HeadwayError for sizes that do not fit, and for a context without cross-attention or the other way
-    round.
-    Cite: Vaswani et al. 2017 (norm behind), Xiong et al. 2020 (norm first), Ding et al. 2021 (on both sides).
+    Args:
+        embed_dim: the width of input and output.
+        num_heads: the number of query heads.
+        feed_forward_dim: the number of hidden features of the feed-forward layer; 4·embed_dim if None.
+        num_kv_heads: the number of key and value heads; ``num_heads`` if None.
+        head_dim: the width of each head; embed_dim / num_heads if None.
+        activation: the activation of the feed-forward layer, as in FeedForward.
+        norm: "layer", "rms" or a function of the width.
+        norm_first: whether norms stand before the parts, or after the residual sums.
+        norm_after: a second norm, of what attention and feed-forward add to the residual: "layer", "rms" or a
+            function of the width. Needs ``norm_first``.
+        bias: whether projections and feed-forward maps have biases.
+        dropout: the probability of dropping an element, 0 ≤ dropout < 1.
+        scale: the factor of the scores; the encoding's own (head_dim^−½ for most) if None.
+        soft_cap: bounds the scores, score ← cap·tanh(score/cap), if given.
+        sink: the attention sink of self-attention, as in MultiHeadAttention; none if None.
+        kernel: the name of an attention kernel, or "auto".
+        attention: a module that is called as MultiHeadAttention is; built from the arguments above if None.
+        cross_attention: True builds cross-attention from the arguments above; a module is used as it is.
+        feed_forward: a module that is called as FeedForward is; built from the arguments above if None.
+        device: the device of the parameters created here; modules and tensors passed in keep their own.
+        dtype: the dtype of the parameters created here, likewise.
+
+    Shape:
+        x: [batch, n, embed_dim]
+        context: [batch, m, embed_dim]
+        Output: [batch, n, embed_dim]
+
+    Raises:
+        HeadwayError: if sizes do not fit, a name is unknown, or ``norm_after`` is given without ``norm_first``.
+
+    References:
+        Vaswani et al. 2017 (norm after the sum); Xiong et al. 2020 (norm first); Ding et al. 2021 (both).
     """
 
     def __init__(
@@ -66,7 +91,7 @@ class Block(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         if norm_after is not None and not norm_first:
-            raise HeadwayError("norm_after is given but norm_first is False: what a part adds is normed already")
+            raise HeadwayError("norm_after is given but norm_first is False: leave one of them out")
         super().__init__()
         made: dict[str, Any] = {"device": device, "dtype": dtype}
 
@@ -119,10 +144,23 @@ class Block(nn.Module):
         context_positions: Tensor | Coordinates | None = None,
         context_cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """x [batch, n, embed_dim] → the same.
+        """Returns the output of the block, [batch, n, embed_dim].
 
-        memory [batch, m, embed_dim] are hidden states that stand before x: keys are those of both, and
-        ``key_positions`` says where both are. ``context_mask`` says which tokens of the context may be seen.
+        Args:
+            x: [batch, n, embed_dim].
+            mask: which keys each token of x may see in self-attention; all if None.
+            positions: the positions of x.
+            key_positions: the positions of all keys of self-attention, those of a memory or a cache included.
+            encoding: the position encoding of self-attention; the layer's own if None.
+            cache: the keys and values of past tokens, to which those of x are appended.
+            memory: hidden states [batch, m, embed_dim] that precede x. The keys are those of memory and x.
+            context: the states [batch, m, embed_dim] that cross-attention reads.
+            context_mask: which tokens of the context each token of x may see; all if None.
+            context_positions: the positions of the context.
+            context_cache: a cache for the keys and values of the context, which the first call fills.
+
+        Raises:
+            HeadwayError: if a context is given without cross-attention, or cross-attention has no context.
         """
         if (context is None) != (self.cross_attention is None):
             raise HeadwayError(
@@ -132,7 +170,7 @@ class Block(nn.Module):
             )
 
         def attend(x: Tensor) -> Tensor:
-            # With a memory x is the memory and this segment, of which only the segment asks.
+            # with a memory, x is the memory followed by this segment, and only the segment has queries
             n = x.shape[1] - (0 if memory is None else memory.shape[1])
             out: Tensor = self.attention(
                 x[:, x.shape[1] - n :],
@@ -165,7 +203,7 @@ class Block(nn.Module):
             return self._join(x, memory, attend, attend_context, feed)
 
     def _join(self, x: Tensor, memory: Tensor | None, attend: Part, attend_context: Part, feed: Part) -> Tensor:
-        """How the parts follow one another."""
+        """Applies the parts in their order."""
         x = self._residual(x, self.attention_norm, attend, before=memory)
         if self.cross_attention is not None and self.cross_attention_norm is not None:
             x = self._residual(x, self.cross_attention_norm, attend_context)
@@ -173,7 +211,7 @@ class Block(nn.Module):
         return self._residual(x, self.feed_forward_norm, feed)
 
     def _residual(self, x: Tensor, norm: nn.Module, part: Part, before: Tensor | None = None) -> Tensor:
-        """x and what the part adds to it; ``before`` is shown to the part in front of x."""
+        """Adds what a part computes of x to x; ``before`` precedes x in the input of the part."""
         shown = x if before is None else torch.cat([before, x], dim=1)
         if self.norm_first:
             return x + self._dropped(part(norm(shown)))
@@ -181,18 +219,32 @@ class Block(nn.Module):
         return out
 
     def _dropped(self, x: Tensor) -> Tensor:
-        dropout = self.dropout  # asked here, a token of decoding is spared ninety calls that do nothing
+        dropout = self.dropout  # not called in evaluation, where it does nothing but takes time in each step
         return dropout(x) if dropout.training else x
 
 
 class ParallelBlock(Block):
-    """Attention and feed-forward side by side, around one residual.
+    """Applies attention and a feed-forward layer in parallel, with one residual connection.
 
         x = x + attention(norm(x)) + feed_forward(norm'(x))
 
-    Takes what Block takes but cross_attention and norm_first=False. norm' is the same norm with ``shared_norm``, as in
-    GPT-J and Phi, and one of its own without, as in GPT-NeoX.
-    Cite: Wang and Komatsuzaki 2021 (GPT-J); Black et al. 2022 (GPT-NeoX).
+    Args:
+        embed_dim: the width of input and output.
+        num_heads: the number of query heads.
+        shared_norm: whether norm' is the norm of attention, as in GPT-J and Phi, or a second one, as in GPT-NeoX.
+        device: the device of the parameters created here; modules and tensors passed in keep their own.
+        dtype: the dtype of the parameters created here, likewise.
+        **parts: further arguments of Block, except ``cross_attention`` and ``norm_first=False``.
+
+    Shape:
+        x: [batch, n, embed_dim]
+        Output: [batch, n, embed_dim]
+
+    Raises:
+        HeadwayError: if Block raises it, or an argument is given that parallel parts do not have.
+
+    References:
+        Wang and Komatsuzaki 2021 (GPT-J); Black et al. 2022 (GPT-NeoX).
     """
 
     def __init__(
@@ -207,7 +259,7 @@ class ParallelBlock(Block):
     ) -> None:
         for name, idle in (("cross_attention", False), ("norm_first", True)):
             if parts.get(name, idle) is not idle:
-                raise HeadwayError(f"{name} is {parts[name]!r}: parallel parts have none of it, leave it out")
+                raise HeadwayError(f"{name} is {parts[name]!r}, which a ParallelBlock does not support: leave it out")
         super().__init__(embed_dim, num_heads, device=device, dtype=dtype, **parts)
         if shared_norm:
             self.feed_forward_norm = None

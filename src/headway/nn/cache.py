@@ -1,4 +1,4 @@
-"""What a layer or a stack remembers of the tokens it has read: keys and values."""
+"""Caches of keys and values, for one attention layer and for a stack."""
 
 from __future__ import annotations
 
@@ -19,50 +19,58 @@ from ._transaction import Transactional, transaction
 
 
 class KeyValueCache(Transactional):
-    """Keys and values that one attention layer has computed, so that a next token costs one row of scores.
+    """A cache of the keys and values of one attention layer, so that a new token costs one row of scores.
 
-    Keys are stored as the encoding prepared them, or as projected where the encoding says that they must not
-    be (``cache_prepared = False``). Room doubles when it is full, so that n tokens cost O(n) copies in all; where
-    ``keep`` bounds the tokens, it bounds the room too. Keys or values that want a gradient are concatenated instead,
-    which is right and slower; tokens appended without gradients, under ``torch.no_grad``, cut off those before them.
+    Keys are stored as the encoding has prepared them, or as projected if the encoding requires that
+    (``cache_prepared = False``). The storage doubles when it is full, so that n tokens cost O(n) copies in total; if
+    ``keep`` bounds the tokens, it bounds the storage too. Keys or values that require a gradient are concatenated
+    instead, which is slower. Appending tokens without gradients, under ``torch.no_grad``, detaches the earlier ones.
 
-    A layer, block or model that raises, for whatever reason, leaves the cache as it was before the call, so that the
-    call can be made again. A cache belongs to one call at a time: nothing locks it for threads.
+    A layer, block or model that raises leaves the cache as it was before the call, so that the call can be repeated.
+    A cache serves one call at a time: no lock protects it between threads.
 
+    Without positions, the tokens of each row of the batch continue after the row's own last token, so that a
+    left-padded batch (``Coordinates.padded``) continues correctly.
+
+    Example:
         cache = KeyValueCache()
         for token in tokens:  # [batch, 1, embed_dim]
             out = layer(token, mask=Causal(), cache=cache)
-
-    Without positions the tokens follow one after another, in each row of the batch after its own last token,
-    so a left-padded batch (``Coordinates.padded``) goes on as it should.
     """
 
     def __init__(self) -> None:
         self._keys, self._values, self._inputs = self._parts = TokenBuffer(), TokenBuffer(), TokenBuffer()
         self.coordinates: Coordinates | None = None
-        """Where the keys are; None where the stack keeps that for all of its layers."""
+        """The coordinates of the tokens; None if a StackCache keeps them for all layers."""
         self.prepared_by: PositionEncoding | None = None
-        """The encoding that has prepared keys and values; None for keys and values as projected."""
+        """The encoding that prepared the keys and values; None for keys and values as projected."""
         self._coordinates_before: Coordinates | None = None
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KeyValueCache:
-        """A copy, whose keys are of the same encoding; of its copy, where that has been made along with this one."""
+        """Returns a copy for the same encoding, or for the encoding's copy if both are copied together."""
         other = memo[id(self)] = KeyValueCache()
         for name, value in vars(self).items():
             setattr(other, name, memo.get(id(value), value) if name == "prepared_by" else copy.deepcopy(value, memo))
         return other
 
     def need_prepared_by(self, encoding: PositionEncoding | None) -> None:
-        """Raises unless the keys held, and those to come, are prepared by the same encoding."""
+        """Sets the encoding that prepares keys and values, which must be that of the tokens already stored.
+
+        Args:
+            encoding: the encoding object; None for keys and values as projected.
+
+        Raises:
+            HeadwayError: if the cache holds keys that another encoding prepared.
+        """
         if len(self) and self.prepared_by is not encoding:
             held, asked = (
                 "as projected" if each is None else f"prepared by a {type(each).__name__}"
                 for each in (self.prepared_by, encoding)
             )
-            another = " that is another object" if type(encoding) is type(self.prepared_by) else ""
+            another = ", another object" if type(encoding) is type(self.prepared_by) else ""
             raise HeadwayError(
                 f"the cache holds keys {held} and this call needs them {asked}{another}: start a new cache, or read it "
                 "with the encoding that filled it (cache.prepared_by)"
@@ -71,17 +79,17 @@ class KeyValueCache(Transactional):
 
     @property
     def keys(self) -> Tensor:
-        """[batch, kv_heads, tokens, head_dim]"""
+        """The keys of all tokens, [batch, kv_heads, tokens, head_dim]."""
         return self._keys.view()
 
     @property
     def values(self) -> Tensor:
-        """[batch, kv_heads, tokens, v's head_dim]"""
+        """The values of all tokens, [batch, kv_heads, tokens, value head_dim]."""
         return self._values.view()
 
     @property
     def inputs(self) -> Tensor | None:
-        """[batch, tokens, embed_dim]: the layer's inputs, kept for encodings that read them."""
+        """The layer's inputs, [batch, tokens, embed_dim], kept for encodings that read them; None if there are none."""
         return self._inputs.view() if len(self._inputs) else None
 
     def append(
@@ -92,7 +100,17 @@ class KeyValueCache(Transactional):
         coordinates: Coordinates | None = None,
         inputs: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Adds tokens and returns keys and values of all; raises HeadwayError where the batch differs."""
+        """Appends tokens and returns the keys and values of all tokens.
+
+        Args:
+            keys: [batch, kv_heads, n, head_dim].
+            values: [batch, kv_heads, n, value head_dim].
+            coordinates: the coordinates of the new tokens, if this cache keeps coordinates.
+            inputs: the layer's inputs [batch, n, embed_dim], for encodings that read them.
+
+        Raises:
+            HeadwayError: if the batch size differs from that of the tokens in the cache.
+        """
         if len(self) and keys.shape[0] != self.keys.shape[0]:
             raise HeadwayError(
                 f"the batch is {keys.shape[0]} but the cache holds {self.keys.shape[0]} rows: start a new "
@@ -106,7 +124,14 @@ class KeyValueCache(Transactional):
             return self._keys.append(keys), self._values.append(values)
 
     def crop(self, length: int) -> None:
-        """Forgets all but the first ``length`` tokens (speculative decoding)."""
+        """Removes all but the first ``length`` tokens, as speculative decoding needs.
+
+        Args:
+            length: the number of tokens to keep, 0 to ``len(cache)``.
+
+        Raises:
+            HeadwayError: if ``length`` is out of range.
+        """
         _need_within(length, len(self))
         if self.coordinates is not None:
             self.coordinates = cropped(self.coordinates, length)
@@ -114,11 +139,18 @@ class KeyValueCache(Transactional):
             tokens.crop(length)
 
     def keep(self, first: int, last: int) -> None:
-        """Forgets all but the first and the last tokens of each row (attention sinks and a window).
+        """Removes all but the first and the last tokens of each row, as attention sinks with a window need.
 
-        Padding in front is no token of a row's: a row has its own first ones. The tokens keep their places in the
-        stream, so that ``StreamingLLM`` can tell what was forgotten. Called after each step it copies nothing but the
-        first tokens, and the room stays below twice the tokens kept. Raises HeadwayError for counts below 0.
+        Left padding does not count as tokens: each row keeps its own first real tokens. The tokens keep their positions
+        in the stream, so that ``StreamingLLM`` knows what was removed. A call after each step copies only the first
+        tokens, and the storage stays below twice the tokens kept.
+
+        Args:
+            first: the number of first tokens to keep, at least 0.
+            last: the number of last tokens to keep, at least 0.
+
+        Raises:
+            HeadwayError: if a number is below 0.
         """
         at = self.coordinates
         if at is None:
@@ -130,7 +162,7 @@ class KeyValueCache(Transactional):
                 self.coordinates = remaining(self.coordinates, slots)
 
     def take(self, slots: Slots) -> None:
-        """Forgets all but these slots; the coordinates, if any are held, stay as they are."""
+        """Removes all tokens except those in ``slots``; coordinates do not change."""
         self._need_whole()
         self._damaged = True
         for tokens in self._parts:
@@ -138,7 +170,11 @@ class KeyValueCache(Transactional):
         self._damaged = False
 
     def reorder(self, rows: Tensor) -> None:
-        """Rows of the batch in another order, repeated or left out: int64 [new batch] (beams)."""
+        """Selects rows of the batch, as beam search needs.
+
+        Args:
+            rows: int64 [new batch], the numbers of the rows in their new order; rows may be repeated or left out.
+        """
         self._need_whole()
         chosen = [tokens.select(rows) for tokens in self._parts]
         coordinates = None if self.coordinates is None else self.coordinates.select(rows)
@@ -171,16 +207,16 @@ def _need_within(length: int, held: int) -> None:
 
 
 class Retention(NamedTuple):
-    """How many tokens of each row a cache holds: its first ones and its last ones."""
+    """How many tokens of each row a cache keeps: its first ones and its last ones."""
 
     first: int
     last: int
 
     @staticmethod
     def under(mask: Mask | None) -> Retention | None:
-        """What a mask lets later tokens see of those before them; None where that may be all.
+        """Returns the tokens that a mask may show to later tokens; None if that may be all of them.
 
-        At least the last token is held, since it tells where the stream goes on.
+        At least the last token is kept, since the stream continues after it.
         """
         if type(mask) is Window and mask.left is not None:
             return Retention(0, max(mask.left, 1))
@@ -201,7 +237,7 @@ class Retention(NamedTuple):
 
 
 def reads_others(encoding: PositionEncoding | None) -> bool:
-    """Whether what an encoding makes of a query and a key can depend on tokens beside them: on what lies between."""
+    """Whether an encoding's effect on a query and a key can depend on other tokens, such as those between them."""
     if encoding is None:
         return False
     parts = [part for part in encoding.modules() if isinstance(part, PositionEncoding)]
@@ -210,22 +246,27 @@ def reads_others(encoding: PositionEncoding | None) -> bool:
 
 
 class StackCache(Transactional):
-    """The caches of a stack's layers, and where their tokens are.
+    """The caches of all layers of a stack, and the coordinates of their tokens.
 
+    ``layers`` holds a KeyValueCache for each self-attention, and ``context`` one for each cross-attention, which the
+    first call fills and later calls read.
+
+    A layer whose mask hides all but the last tokens, as Window and Chunked do, or all but the first and the last ones,
+    as ``Window(255) | KeepFirst(4)`` does, keeps only those: outputs do not change, and its storage stays below twice
+    that many tokens. A layer keeps all tokens if its encoding's effect on two tokens depends on others.
+
+    A model that raises leaves the cache as it was before the call. A cache serves one call at a time: a second call
+    that starts while the first is in its layers is refused; otherwise no lock protects it between threads.
+
+    Args:
+        num_layers: the number of layers.
+        masks: the mask of each layer, None for a layer without one; no masks if None.
+        encodings: the encoding of each layer, None for a layer without one; no encodings if None.
+
+    Example:
         cache = decoder.new_cache()
         logits = decoder(prompt, cache=cache)
         logits = decoder(next_ids, cache=cache)  # ids [batch, 1]
-
-    ``layers`` holds a KeyValueCache for each self-attention, ``context`` one for each cross-attention, which
-    is filled once and then read.
-
-    masks and encodings: each layer's own, as the stack has them (None for a layer without). A layer whose mask hides
-    all but the last tokens, as Window and Chunked do, or the first and the last ones, as ``Window(255) | KeepFirst(4)``
-    does, holds those alone: what is decoded is the same, and its room stays below twice these tokens. It holds all
-    where its encoding makes of two tokens what others beside them decide.
-
-    A model that raises leaves the cache as it was before the call. A cache belongs to one call at a time: a second one
-    that comes while the first is in its layers is refused, and nothing else guards it between threads.
     """
 
     def __init__(
@@ -239,7 +280,7 @@ class StackCache(Transactional):
         nothing = [None] * num_layers
         pairs = zip(masks or nothing, encodings or nothing, strict=True)
         self.retention = [None if reads_others(encoding) else Retention.under(mask) for mask, encoding in pairs]
-        """What each layer holds; None for one that holds all tokens."""
+        """The tokens that each layer keeps; None for a layer that keeps all."""
         self._places: dict[Retention | None, Coordinates] = {}
         self._entered: dict[Retention | None, tuple[Slots | None, Coordinates]] = {}
         self._settled: set[int] = set()
@@ -248,7 +289,7 @@ class StackCache(Transactional):
 
     @property
     def held(self) -> list[Retention | None]:
-        """Deprecated: ``retention``."""
+        """Deprecated: use ``retention``."""
         deprecated("StackCache.held", "StackCache.retention")
         return self.retention
 
@@ -257,7 +298,7 @@ class StackCache(Transactional):
 
     @property
     def coordinates(self) -> Coordinates | None:
-        """Where the tokens are in the layers that hold most."""
+        """The coordinates of the tokens in the layers that keep the most; None for an empty cache."""
         most = None
         for at in self._places.values():
             most = at if most is None or at.index.shape[1] > most.index.shape[1] else most
@@ -268,12 +309,19 @@ class StackCache(Transactional):
         self._places = {} if at is None else dict.fromkeys(self.retention, at.as_given())
 
     def enter(self, new: Coordinates) -> list[Coordinates]:
-        """New tokens come: where the keys of each layer are, theirs among them; one object for layers that hold alike.
+        """Announces new tokens and returns the coordinates of each layer's keys, those of the new tokens included.
 
-        To be called within ``transaction``. A layer that has attended may be settled.
+        Layers that keep the same tokens share one object. Call it inside ``transaction``; then call ``settle`` for each
+        layer that has attended.
+
+        Args:
+            new: the coordinates of the new tokens.
+
+        Raises:
+            HeadwayError: if another call is using the cache.
         """
         if self._entered:
-            raise HeadwayError("the StackCache is in use by another call: give each call, in whatever thread, its own")
+            raise HeadwayError("the StackCache is in use by another call: give each concurrent call its own")
         keys = {retention: joined(self._places.get(retention), new) for retention in dict.fromkeys(self.retention)}
         for retention, at in keys.items():
             slots = None if retention is None else kept(at, *retention)
@@ -281,9 +329,13 @@ class StackCache(Transactional):
         return [keys[retention] for retention in self.retention]
 
     def settle(self, layer: int) -> None:
-        """The layer has the tokens that entered, and forgets what its mask hides from all tokens to come.
+        """Removes the tokens of a layer that its mask hides from all later tokens, once the layer has attended.
 
-        At once where that frees most of its room, as after a long prompt; else when the call has succeeded, in place.
+        They are removed at once if that frees most of the storage, as after a long prompt; otherwise in place when the
+        call has succeeded.
+
+        Args:
+            layer: the number of the layer, from 0.
         """
         slots, left = self._entered[self.retention[layer]]
         if slots is not None and len(self.layers[layer]) > 2 * left.index.shape[1]:
@@ -319,20 +371,24 @@ class StackCache(Transactional):
         self._leave()
 
     def _leave(self) -> None:
-        """The call is over, one way or the other."""
+        """Ends the call, whether it succeeded or not."""
         self._entered, self._settled, self._unfilled = {}, set(), []
         self._damaged = False
 
     def crop(self, length: int) -> None:
-        """Forgets all but the first ``length`` tokens; the context stays.
+        """Removes all but the first ``length`` tokens; the context stays.
 
-        Raises HeadwayError where a layer has forgotten tokens that would be in sight again.
+        Args:
+            length: the number of tokens to keep, 0 to ``len(cache)``.
+
+        Raises:
+            HeadwayError: if ``length`` is out of range, or a layer has removed tokens that would be visible again.
         """
         _need_within(length, len(self))
         if self._forgot and length:
             raise HeadwayError(
-                f"crop to {length} tokens but layers with a window have forgotten some that would be in sight again: "
-                f"decode with StackCache({len(self.layers)}), which forgets nothing"
+                f"crop to {length} tokens but layers with a window have removed some that would be visible again: "
+                f"decode with StackCache({len(self.layers)}), which keeps all tokens"
             )
         for layer in self.layers:
             layer.crop(length)
@@ -341,7 +397,15 @@ class StackCache(Transactional):
         self._forgot = False
 
     def keep(self, first: int, last: int) -> None:
-        """Forgets all but the first and the last tokens of each row in every layer; the context stays."""
+        """Removes all but the first and the last tokens of each row in every layer; the context stays.
+
+        Args:
+            first: the number of first tokens to keep, at least 0.
+            last: the number of last tokens to keep, at least 0.
+
+        Raises:
+            HeadwayError: if a number is below 0.
+        """
         self._need_whole()
         slots = {retention: kept(at, first, last) for retention, at in self._places.items()}
         self._damaged = True
@@ -355,10 +419,14 @@ class StackCache(Transactional):
         self._damaged = False
 
     def reorder(self, rows: Tensor) -> None:
-        """Rows of the batch in another order, repeated or left out: int64 [new batch] (beams)."""
+        """Selects rows of the batch in every layer and in the context, as beam search needs.
+
+        Args:
+            rows: int64 [new batch], the numbers of the rows in their new order; rows may be repeated or left out.
+        """
         self._need_whole()
         places = {retention: at.select(rows) for retention, at in self._places.items()}
         for layer in (*self.layers, *self.context):
             layer.reorder(rows)
-            self._damaged = True  # until all are
+            self._damaged = True  # until all layers are reordered
         self._places, self._damaged = places, False

@@ -1,4 +1,4 @@
-"""Tokens into vectors, and hidden states back into logits."""
+"""Token embeddings, and the head that computes logits from hidden states."""
 
 from __future__ import annotations
 
@@ -8,18 +8,34 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..deprecated import deprecated
 from ..errors import HeadwayError
 
 
 class Embedding(nn.Embedding):
-    """A vector for each token id, and where there are kinds of tokens one for each kind.
+    """A table of token embeddings, with a second one for token types if there are any.
 
         x = scale·E[id] + S[type]
 
-    Shapes: ids int64 [batch, n], each 0 … vocab_size − 1; types the same, 0 … num_types − 1, or None: 0 for all;
-    → [batch, n, embed_dim]. E begins as N(0, 1/embed_dim). device, dtype: of the parameters.
-    Raises HeadwayError for ids that are no integers [batch, n], and for types where there are none.
-    Cite: Vaswani et al. 2017, section 3.4 (scale); Devlin et al. 2019 (types).
+    E is initialized from N(0, 1/embed_dim).
+
+    Args:
+        vocab_size: the number of token ids.
+        embed_dim: the width of an embedding.
+        scale: the factor of the token embeddings.
+        num_types: the number of token types; 0 for a model without types.
+        device: the device of the parameters.
+        dtype: the dtype of the parameters.
+        **options: further arguments of torch.nn.Embedding, of which ``padding_idx``, ``max_norm``,
+            ``scale_grad_by_freq`` and ``sparse`` have no effect on the token embeddings.
+
+    Shape:
+        ids: int64 [batch, n], each 0 to vocab_size − 1
+        types: int64 [batch, n], each 0 to num_types − 1, or None: type 0 for all tokens
+        Output: [batch, n, embed_dim]
+
+    References:
+        Vaswani et al. 2017, section 3.4 (scale); Devlin et al. 2019 (types).
     """
 
     def __init__(
@@ -39,10 +55,19 @@ class Embedding(nn.Embedding):
         self.types = nn.Embedding(num_types, embed_dim, **options) if num_types else None
 
     def reset_parameters(self) -> None:
+        """Resets the token embeddings to values from N(0, 1/embed_dim)."""
         nn.init.normal_(self.weight, std=self.embedding_dim**-0.5)
 
     def forward(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
-        """ids [batch, n] → [batch, n, embed_dim]"""
+        """Returns the embeddings of token ids, [batch, n, embed_dim].
+
+        Args:
+            ids: int64 [batch, n].
+            types: int64 [batch, n]; type 0 for all tokens if None.
+
+        Raises:
+            HeadwayError: if ids or types are not integers [batch, n], or types are given to a model without types.
+        """
         _need_ids("ids", ids)
         x: Tensor = F.embedding(ids, self.weight)
         x = x if self.scale == 1 else x * self.scale
@@ -60,13 +85,25 @@ class Embedding(nn.Embedding):
 
 
 class Head(nn.Module):
-    """From hidden states to a logit for each token id.
+    """Computes a logit for each token id from hidden states.
 
         logits = cap(scale·W·transform(x) + b),  cap(y) = soft_cap·tanh(y/soft_cap)
 
-    Shapes: x [..., embed_dim] → [..., vocab_size]. W [vocab_size, width] is the layer's own, or without one
-    (``tied``) that of the token embeddings, handed over in each call; width is embed_dim unless ``transform``, any
-    module, changes it. device, dtype: of W and b; ``transform`` stays as it is.
+    Args:
+        width: the number of features that W takes: embed_dim, unless ``transform`` changes it.
+        vocab_size: the number of token ids.
+        tied: whether W is the matrix of the token embeddings, passed in each call, or a parameter of its own.
+        bias: whether to add the bias b [vocab_size].
+        transform: a module applied to x first; none if None.
+        scale: the factor of W·transform(x).
+        soft_cap: bounds the logits if given.
+        device: the device of W and b; ``transform`` keeps its own.
+        dtype: the dtype of W and b, likewise.
+
+    Shape:
+        x: [..., embed_dim]
+        embeddings: [vocab_size, width]
+        Output: [..., vocab_size]
     """
 
     weight: Tensor | None
@@ -88,25 +125,37 @@ class Head(nn.Module):
         super().__init__()
         self.scale, self.soft_cap = scale, soft_cap
         self.transform = transform
-        self.packed: nn.Module | None = None
-        """The matrix and the bias as ``pack`` lays them out."""
+        self.prepacked: nn.Module | None = None
+        """W and b as ``prepack`` lays them out; None for a head that is not prepacked."""
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.register_parameter("weight", None if tied else nn.Parameter(torch.empty(vocab_size, width, **made)))
         self.register_parameter("bias", nn.Parameter(torch.empty(vocab_size, **made)) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Resets W to values from N(0, 0.02²) and b to 0."""
         if self.weight is not None:
             nn.init.normal_(self.weight, std=0.02)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
+    @property
+    def packed(self) -> nn.Module | None:
+        """Deprecated: use ``prepacked``."""
+        deprecated("Head.packed", "Head.prepacked")
+        return self.prepacked
+
     def forward(self, x: Tensor, embeddings: Tensor) -> Tensor:
-        """x [..., embed_dim] and the token embeddings [vocab_size, width] → [..., vocab_size]"""
+        """Returns the logits of x [..., embed_dim], [..., vocab_size].
+
+        Args:
+            x: [..., embed_dim].
+            embeddings: the matrix of the token embeddings [vocab_size, width], which a tied head uses as W.
+        """
         x = x if self.transform is None else self.transform(x)
         x = x if self.scale == 1 else x * self.scale
-        if self.packed is not None:
-            logits: Tensor = self.packed(x)
+        if self.prepacked is not None:
+            logits: Tensor = self.prepacked(x)
         else:
             logits = F.linear(x, embeddings if self.weight is None else self.weight, self.bias)
         return logits if self.soft_cap is None else self.soft_cap * torch.tanh(logits / self.soft_cap)

@@ -1,4 +1,4 @@
-"""The feed-forward part of a Transformer block."""
+"""The feed-forward layer of a Transformer block."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GATED = frozenset({"reglu", "geglu", "geglu_tanh", "swiglu"})
 
 
 class Activation(nn.Module):
-    """One of ACTIVATIONS as a module; raises HeadwayError for a name that is none, or is gated."""
+    """Applies one of ACTIVATIONS that is not gated; raises HeadwayError for any other name."""
 
     def __init__(self, name: str) -> None:
         if name not in ACTIVATIONS or name in GATED:
@@ -44,15 +44,29 @@ class Activation(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with an activation between them, for each token by itself.
+    """Applies two linear maps with an activation between them, to each token independently.
 
         relu, gelu, gelu_tanh, gelu_quick, silu:  y = down(activation(up(x)))
         reglu, geglu, geglu_tanh, swiglu:         y = down(activation(gate(x)) · up(x)), by relu, gelu, gelu, silu
 
-    Shapes: x [..., embed_dim] → [..., embed_dim]; inside, hidden_dim features. Dropout acts on the hidden
-    features, in training alone. device, dtype: of the parameters.
-    Raises HeadwayError for an activation that is not in ACTIVATIONS and for sizes below 1.
-    Cite: Vaswani et al. 2017 (relu), Hendrycks and Gimpel 2016 (gelu), Shazeer 2020 (gates).
+    Args:
+        embed_dim: the width of input and output.
+        hidden_dim: the number of hidden features.
+        activation: one of the names above.
+        bias: whether the linear maps have biases.
+        dropout: the probability of dropping a hidden feature in training.
+        device: the device of the parameters.
+        dtype: the dtype of the parameters.
+
+    Shape:
+        x: [..., embed_dim]
+        Output: [..., embed_dim]
+
+    Raises:
+        HeadwayError: if the activation is unknown or a size is below 1.
+
+    References:
+        Vaswani et al. 2017 (relu); Hendrycks and Gimpel 2016 (gelu); Shazeer 2020 (gates).
     """
 
     def __init__(
@@ -78,7 +92,7 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., embed_dim] → [..., embed_dim]."""
+        """Returns y [..., embed_dim] for x [..., embed_dim]."""
         activate = ACTIVATIONS[self.activation]
         hidden = self.up_proj(x)
         hidden = activate(hidden) if self.gate_proj is None else activate(self.gate_proj(x)) * hidden

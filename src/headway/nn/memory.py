@@ -1,4 +1,4 @@
-"""The memory of Transformer-XL: hidden states of earlier segments, for every layer."""
+"""The memory of Transformer-XL: each layer's hidden states of earlier segments."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ._transaction import Transactional
 
 
 class SegmentMemory(Transactional):
-    """Hidden states of the last ``length`` tokens before a segment, for every layer, without gradients.
+    """A memory of the hidden states of the last ``length`` tokens before a segment, for each layer, without gradients.
 
         h̃ = [stop-gradient(memory) ∘ h],  q from h, k and v from h̃
 
-    A stack that is called with ``memory=`` attends to it and then appends its own segment. Under a causal mask, and
-    with a memory that holds all earlier tokens, segments one by one give what one pass over all of them gives. With a
-    shorter memory each layer sees ``length`` tokens further back than the layer below it.
+    A stack called with ``memory=`` attends to it and then appends its own segment. With a causal mask and a memory
+    that holds all earlier tokens, processing segments one by one gives the same result as one pass over all of them.
+    With a shorter memory, each layer sees ``length`` tokens further back than the layer below it.
 
     Args:
-        length: tokens that are kept, at least 1.
+        length: the number of tokens to keep, at least 1.
 
     Raises:
-        HeadwayError: for a length below 1.
+        HeadwayError: if ``length`` is below 1.
 
     References:
         Dai et al. 2019 (Transformer-XL), section 3.2.
@@ -42,7 +42,12 @@ class SegmentMemory(Transactional):
         return self.states[0].shape[1] if self.states else 0
 
     def store(self, states: list[Tensor], coordinates: Coordinates) -> None:
-        """Appends a segment and keeps the last ``length`` tokens."""
+        """Appends a segment and keeps the last ``length`` tokens.
+
+        Args:
+            states: the input of each layer, [batch, n, embed_dim].
+            coordinates: the coordinates of the tokens in the memory and in the segment.
+        """
         if self.states:
             states = [torch.cat(pair, dim=1) for pair in zip(self.states, states, strict=True)]
         # copies, so that dropped states are freed
@@ -51,7 +56,11 @@ class SegmentMemory(Transactional):
         self.coordinates = coordinates.as_given().rows(max(0, total - self.length), total)
 
     def reorder(self, rows: Tensor) -> None:
-        """Rows of the batch in another order, repeated or left out: int64 [new batch]."""
+        """Selects rows of the batch, as beam search needs.
+
+        Args:
+            rows: int64 [new batch], the numbers of the rows in their new order; rows may be repeated or left out.
+        """
         coordinates = None if self.coordinates is None else self.coordinates.select(rows)
         self.states, self.coordinates = [state[rows] for state in self.states], coordinates
 

@@ -1,4 +1,4 @@
-"""The two norms of a Transformer block: torch's own, under their short names."""
+"""The norms of a Transformer block: torch's own, by short names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make_norm(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> nn.Module:
-    """A norm over ``embed_dim`` features, by name or by a function of the width, there and in that dtype.
+    """Returns a norm over ``embed_dim`` features, made by name or by a function of the width.
 
     Raises HeadwayError for a name that is neither "layer" nor "rms".
     """

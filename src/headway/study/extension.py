@@ -29,8 +29,8 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
 from ..masks import Mask, Window
 from ..models import Decoder
-from ..nn import pack, unpack
-from ..nn.packed import is_packed
+from ..nn import prepack, unprepack
+from ..nn.prepacked import is_prepacked
 from ..positions import PositionEncoding, encoding_name, to_rope_parameters
 from ..positions.dynamic_ntk import DynamicNTK
 from ..positions.llama3 import Llama3
@@ -331,7 +331,7 @@ def measure(
     watch     told which method is at work, and the part of all work that is done
 
     The same call goes on from what is in the folder, and so does one with more windows or methods. On a CPU, weights
-    are packed meanwhile.
+    are prepacked meanwhile.
     Raises HeadwayError as ``extended``, for a text that is too short, and for a folder that holds other measurements.
     """
     methods = list(dict.fromkeys(("none", *methods)))
@@ -352,7 +352,7 @@ def measure(
         "version": VERSION,
     }
     order = [methods[0], *((RESTARTED,) if length > window else ()), *methods[1:]]
-    with Store(out) as store, _packed(model):
+    with Store(out) as store, _prepacked(model):
         store.agree(settings)
         jobs = [(method, number) for method in order for number in range(len(held))]
         left = [job for job in jobs if not store.has(*job)]
@@ -430,16 +430,16 @@ def _fingerprint(model: nn.Module) -> str:
 
 
 @contextmanager
-def _packed(model: nn.Module) -> Iterator[None]:
+def _prepacked(model: nn.Module) -> Iterator[None]:
     on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
-    if not on_cpu or is_packed(model) or not torch.backends.mkldnn.is_available():
+    if not on_cpu or is_prepacked(model) or not torch.backends.mkldnn.is_available():
         yield
         return
-    pack(model)
+    prepack(model)
     try:
         yield
     finally:
-        unpack(model)
+        unprepack(model)
 
 
 class Extension:
