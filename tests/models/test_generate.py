@@ -442,7 +442,7 @@ def test_wrong_sources(source: Any, arguments: dict[str, Any], message: str) -> 
 
 
 def test_models_that_do_not_generate() -> None:
-    with pytest.raises(HeadwayError, match="the model is a Encoder: give a Decoder or an EncoderDecoder"):
+    with pytest.raises(HeadwayError, match="the model is of type Encoder: give a Decoder or an EncoderDecoder"):
         generate(Encoder(SMALL), [[1]])  # type: ignore[arg-type]
     plain = decoder_of()
     with pytest.raises(HeadwayError, match="the Decoder has no head"):

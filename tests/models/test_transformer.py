@@ -496,7 +496,7 @@ def test_a_left_padded_source() -> None:
 
 def test_one_table_for_two_sides_is_refused() -> None:
     shared = encoding_of("t5")
-    with pytest.raises(HeadwayError, match="T5 is handed to encoder and decoder"):
+    with pytest.raises(HeadwayError, match="T5 is given to encoder and decoder"):
         EncoderDecoder(SMALL, shared, shared)
     rope = encoding_of("rope")
     EncoderDecoder(SMALL, rope, rope)
@@ -808,7 +808,7 @@ def test_an_encoding_that_writes_into_the_embeddings_is_told() -> None:
             return x.add_(1)
 
     stack = Stack.of(SMALL, Writes(32))
-    with pytest.raises(HeadwayError, match="Writes writes in embed into the embeddings"):
+    with pytest.raises(HeadwayError, match=r"Writes\.embed writes into the embeddings"):
         stack(torch.randn(1, 3, 32))
 
 

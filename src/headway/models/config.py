@@ -1,4 +1,4 @@
-"""The sizes and choices of a Transformer, but for its position encodings, which are objects."""
+"""The sizes and options of a Transformer, except its position encodings, which are objects."""
 
 from __future__ import annotations
 
@@ -9,22 +9,31 @@ from ..errors import HeadwayError, need_positive
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """What a Transformer is made of.
+    """The sizes and options of a Transformer.
 
-    vocab_size        ids are 0 … vocab_size − 1
-    num_kv_heads      num_heads if None; head_dim: embed_dim / num_heads if None
-    feed_forward_dim  4·embed_dim if None
-    activation        "relu", "gelu", "gelu_tanh" or "swiglu"; norm: "layer" or "rms"
-    norm_first        norms before the parts, and one at the end; behind the parts if false
-    dropout           of embeddings, attention weights, feed-forward and residuals, in training alone
-    attention_scale   the factor of the scores; each encoding's own (head_dim^−½ for most) if None
-    soft_cap          score ← cap·tanh(score/cap) if given
-    sink              where the learned logit of each head starts that takes part in the softmax; none if None
-    embedding_scale   the factor of token embeddings: embed_dim^½ if None
-    tied_head         logits by the token embeddings; a matrix of their own if false
-    kernel            the name of an attention kernel, or "auto"
+    Args:
+        vocab_size: the number of token ids, which are 0 to vocab_size − 1.
+        embed_dim: the width of embeddings and hidden states.
+        num_layers: the number of blocks of each stack.
+        num_heads: the number of query heads.
+        num_kv_heads: the number of key and value heads; ``num_heads`` if None.
+        head_dim: the width of each head; embed_dim / num_heads if None.
+        feed_forward_dim: the number of hidden features of the feed-forward layers; 4·embed_dim if None.
+        activation: "relu", "gelu", "gelu_tanh", "swiglu" or another one that ``headway.nn.FeedForward`` takes.
+        norm: "layer" or "rms".
+        norm_first: True puts a norm before each part and one at the end; False puts one after each residual sum.
+        bias: whether projections and feed-forward maps have biases.
+        dropout: the probability of dropping an element of embeddings, attention weights, feed-forward layers and
+            residuals in training, 0 ≤ dropout < 1.
+        attention_scale: the factor of the scores; each encoding's own (head_dim^−½ for most) if None.
+        soft_cap: bounds the scores, score ← cap·tanh(score/cap), if given.
+        sink: the initial value of a learned logit of each head that takes part in the softmax; no logit if None.
+        embedding_scale: the factor of the token embeddings; embed_dim^½ if None.
+        tied_head: whether the head computes logits by the token embeddings, or by a matrix of its own.
+        kernel: the name of an attention kernel, or "auto".
 
-    Raises HeadwayError for a size below 1 and a dropout outside 0 ≤ dropout < 1.
+    Raises:
+        HeadwayError: if a size is below 1 or dropout is outside of its range.
     """
 
     vocab_size: int

@@ -1,4 +1,4 @@
-"""From a prompt onwards, token by token: the likeliest next id, or one that is drawn."""
+"""Generation of text, token by token: the most likely next id, or one that is sampled."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Rows = Sequence[Sequence[int]] | Tensor
 """Ids of each row: lists, which may differ in length, or int64 [batch, n]."""
 
 IDLE = 0.25
-"""Rows that have ended are dropped once they are this share of those computed. Dropping copies the cache: this way all
-copies together are at most four times as large as it was."""
+"""Rows that have ended are removed once they are this share of the rows computed. Removing copies the cache; with this
+share all copies together are at most four times as large as the cache was."""
 
 
 class Options(TypedDict, total=False):
-    """What ``generate`` and ``stream`` take besides the model and the prompt."""
+    """The options of ``generate`` and ``stream``."""
 
     max_new_tokens: int
     temperature: float
@@ -42,46 +42,66 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Generated:
-    """What came after each prompt."""
+    """The ids generated for each prompt.
+
+    Attributes:
+        ids: the new ids of each row, without the prompt, the stop id and padding.
+        log_probs: the model's log-probability of each of these ids, before temperature, top_k and top_p.
+        stopped: whether a stop id ended the row, rather than ``max_new_tokens``.
+    """
 
     ids: list[list[int]]
-    """The new ids of each row: neither the prompt, nor the stop id that ended it, nor padding."""
     log_probs: list[list[float]]
-    """For each of these ids the logarithm of the model's own probability, before temperature, top-k and top-p."""
     stopped: list[bool]
-    """Whether a stop id ended the row, and not max_new_tokens."""
 
 
 class Step(NamedTuple):
-    """The next id of each row, and its log-probability; None for a row that has ended."""
+    """The next id of each row and its log-probability; None for a row that has ended.
+
+    Attributes:
+        ids: the next id of each row.
+        log_probs: the model's log-probability of each of these ids, before temperature, top_k and top_p.
+    """
 
     ids: list[int | None]
     log_probs: list[float | None]
 
 
 def generate(model: Decoder | EncoderDecoder, prompt: Rows, **options: Unpack[Options]) -> Generated:
-    """Continues each row of a prompt; with an encoder–decoder, writes the target of each row of a source.
+    """Generates the continuation of each row of a prompt, or an encoder–decoder's target for each row of a source.
 
+    The model runs in eval mode, without gradients, and then returns to the mode it was in. Its cache grows only by the
+    new tokens, and rows that have ended are removed from it. Logits are processed in float32.
+
+    Args:
+        model: a Decoder or an EncoderDecoder with a head.
+        prompt: the ids of each row: lists, which may differ in length and are padded on the left, or int64 [batch, n].
+            For an encoder–decoder, the source: lists, or any tensor that its ``encode`` takes, such as features
+            [batch, frames, width].
+        max_new_tokens: the largest number of new ids of a row, at least 1; 128 by default.
+        temperature: 0, the default, takes the most likely id; otherwise ids are sampled from
+            softmax(logits/temperature).
+        top_k: sample from the top_k most likely ids; from all if None. See ``probabilities``.
+        top_p: sample from the most likely ids that together have the probability top_p; from all if None.
+        stop: an id or several. A row ends at the first of them, which is not part of the result.
+        decoder_start: the first ids of the targets of an encoder–decoder: an id, a list of ids, or a list for each row.
+        seed: the seed of the samples.
+        generator: the random generator of the samples; torch's default one if neither seed nor generator is given.
+
+    Returns:
+        The new ids of each row, their log-probabilities, and whether a stop id ended the row.
+
+    Raises:
+        HeadwayError: before any computation, if the prompt is empty, ids are not in the model's vocabulary, prompt and
+            new tokens exceed the model's table of positions, or options are out of range.
+
+    References:
+        Fan et al. 2018 (top-k); Holtzman et al. 2020 (top-p).
+
+    Example:
         generate(decoder, [[1, 2, 3], [4, 5]], max_new_tokens=20, stop=0).ids
         generate(decoder, ids, temperature=0.8, top_p=0.95, seed=1)
         generate(encoder_decoder, source, decoder_start=0, stop=1)
-
-    prompt          ids of the rows, as lists, which may differ in length and are padded in front, or as int64
-                    [batch, n]. For an encoder–decoder the source: lists, or any tensor that its ``encode`` takes, such
-                    as features [batch, frames, width]
-    max_new_tokens  how many ids a row gets at most; 128
-    temperature     0, the default, takes the likeliest id; else ids are drawn from softmax(logits/temperature)
-    top_k, top_p    draw from the top_k likeliest ids, from the likeliest that together have top_p: see
-                    ``probabilities``
-    stop            an id or several; a row ends at the first of them, which is not part of the result
-    decoder_start   how targets of an encoder–decoder begin: an id, a list of ids, or one list for each row
-    seed, generator of the draws; torch's own generator if neither is given
-
-    The model is read in eval mode without gradients and left in the mode it had. Its cache grows by the new tokens
-    alone; rows that have ended are dropped from it. Logits are processed in float32.
-    Raises HeadwayError, before any work, for an empty prompt, ids that the model does not have, a prompt that with its
-    new tokens goes beyond the model's table of positions, and options out of range.
-    Cite: Fan et al. 2018 (top-k); Holtzman et al. 2020 (top-p).
     """
     run = _Run(model, prompt, **options)
     ids: list[list[int]] = [[] for _ in range(run.batch)]
@@ -95,12 +115,19 @@ def generate(model: Decoder | EncoderDecoder, prompt: Rows, **options: Unpack[Op
 
 
 def stream(model: Decoder | EncoderDecoder, prompt: Rows, **options: Unpack[Options]) -> Iterator[Step]:
-    """The same, one step at a time, until all rows have ended.
+    """Generates as ``generate`` does, and yields each step until all rows have ended.
 
+    Args:
+        model: a Decoder or an EncoderDecoder with a head.
+        prompt: the prompt, as in ``generate``.
+        **options: the options of ``generate``. Wrong ones raise when ``stream`` is called, before the first step.
+
+    Returns:
+        An iterator over the next id of each row and its log-probability, None for rows that have ended.
+
+    Example:
         for ids, log_probs in stream(decoder, [[1, 2, 3]], stop=0):
             print(ids[0])
-
-    Takes the arguments of ``generate``; what is wrong with them is raised by the call, before the first step.
     """
     return iter(_Run(model, prompt, **options))
 
@@ -108,20 +135,27 @@ def stream(model: Decoder | EncoderDecoder, prompt: Rows, **options: Unpack[Opti
 def probabilities(
     logits: Tensor, *, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
 ) -> Tensor:
-    """What the next id is drawn with: [..., vocab_size] logits → the same in float32, each row with the sum 1.
+    """Returns the probabilities from which the next id is sampled, [..., vocab_size] in float32.
 
-        p = softmax(logits/temperature) over the ids that are left, in this order:
-        top_k   those with the k largest logits, and those equal to the last of them
-        top_p   the likeliest, as few as have together at least top_p of what top_k left
+        p = softmax(logits/temperature) over the ids that remain
 
-    temperature ≥ 0, where 0 leaves the likeliest id alone, the first of several; top_k ≥ 1; 0 < top_p ≤ 1.
-    Raises HeadwayError for options out of range.
+    ``top_k`` is applied first, then ``top_p``.
+
+    Args:
+        logits: [..., vocab_size].
+        temperature: at least 0; 0 gives the probability 1 to the most likely id, the first of several.
+        top_k: keeps the ids with the k largest logits, and those equal to the last of them; at least 1, or all if None.
+        top_p: keeps the fewest most likely ids that together have at least the share top_p of what top_k kept,
+            0 < top_p ≤ 1; all if None.
+
+    Raises:
+        HeadwayError: if an option is out of range.
     """
     _check_sampling(temperature, top_k, top_p)
     logits = logits.float()
     if not temperature:
         return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
-    # Less the largest first, so that a small temperature does not overflow.
+    # subtract the largest first, so that a small temperature does not overflow
     logits = (logits - logits.amax(-1, keepdim=True)) / temperature
     if top_k is not None:
         least = logits.topk(min(top_k, logits.shape[-1])).values[..., -1:]
@@ -136,7 +170,7 @@ def probabilities(
 
 
 class _Run:
-    """One generation: checked when it is made, done while it is iterated over."""
+    """One generation: options are checked when it is made, and ids are generated when it is iterated over."""
 
     def __init__(
         self,
@@ -159,9 +193,9 @@ class _Run:
             given = f"top_k is {top_k}" if top_p is None else f"top_p is {top_p}"
             raise HeadwayError(f"{given} but temperature is 0, which takes the likeliest id: give temperature=1.0")
         if not isinstance(model, (Decoder, EncoderDecoder)):
-            raise HeadwayError(f"the model is a {type(model).__name__}: give a Decoder or an EncoderDecoder")
+            raise HeadwayError(f"the model is of type {type(model).__name__}: give a Decoder or an EncoderDecoder")
         if model.head is None:
-            raise HeadwayError(f"the {type(model).__name__} has no head: give one whose calls give logits")
+            raise HeadwayError(f"the {type(model).__name__} has no head: give a model that returns logits")
         self.device = next(model.parameters()).device
         vocab_size = _vocab_size(model.embedding)
         self.model, self.max_new_tokens = model, max_new_tokens
@@ -187,7 +221,7 @@ class _Run:
     @torch.no_grad()
     def __iter__(self) -> Iterator[Step]:
         reader = _Reader(self.model, self.source, self.prompt.at is not None)
-        computed = list(range(self.batch))  # which row of the results each computed row is
+        computed = list(range(self.batch))  # the row of the results that each computed row belongs to
         going = set(computed)
         logits = reader.read(self.prompt.ids, self.prompt.at)
         for left in range(self.max_new_tokens - 1, -1, -1):
@@ -210,11 +244,11 @@ class _Run:
             logits = reader.read(chosen[:, None], None)
 
     def _choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The next id of each row of logits [rows, vocab_size], and its log-probability."""
+        """Returns the next id of each row of logits [rows, vocab_size], and its log-probability."""
         logits = logits.float()
         log_probs = logits.log_softmax(-1)
         if log_probs.isnan().any():
-            raise HeadwayError("logits hold NaN or infinity: look at the model's parameters, or run it in float32")
+            raise HeadwayError("logits hold NaN or infinity: check the model's parameters, or run it in float32")
         if self.temperature:
             p = probabilities(logits, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
             chosen = torch.multinomial(p, 1, generator=self.generator)
@@ -224,14 +258,14 @@ class _Run:
 
 
 class _Padded(NamedTuple):
-    """Rows of ids, or features, and where they are; None where no row is padded."""
+    """Ids or features of each row, and their coordinates; None if no row is padded."""
 
     ids: Tensor
     at: Coordinates | None
 
 
 class _Reader:
-    """A model that reads tokens and tells the logits of the next, with a cache of what it has read."""
+    """Runs a model on new tokens with a cache, and returns the logits of the next token."""
 
     def __init__(self, model: Decoder | EncoderDecoder, source: _Padded | None, padded: bool) -> None:
         self.model, self.cache = model, model.new_cache()
@@ -248,7 +282,7 @@ class _Reader:
         return None if self.context_at is None else Padding()
 
     def read(self, ids: Tensor, at: Coordinates | None) -> Tensor:
-        """ids [rows, n] that come next → logits [rows, vocab_size] of the id after them."""
+        """Returns the logits [rows, vocab_size] of the token that follows ids [rows, n]."""
         model = self.model
         with _evaluating(model):
             if isinstance(model, Decoder):
@@ -267,7 +301,7 @@ class _Reader:
             return logits[:, -1]
 
     def select(self, rows: Tensor) -> None:
-        """Goes on with these rows alone."""
+        """Continues with these rows alone."""
         self.cache.reorder(rows)
         self.context = None if self.context is None else self.context[rows]
         self.context_at = None if self.context_at is None else self.context_at.select(rows)
@@ -275,7 +309,7 @@ class _Reader:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in eval mode, and afterwards each part of it in the mode it had."""
+    """Puts the model into eval mode, and then each of its modules back into the mode it had."""
     training = [module for module in model.modules() if module.training] if model.training else []
     for module in training:
         module.training = False
@@ -311,7 +345,7 @@ def _generator(seed: int | None, generator: torch.Generator | None, device: torc
 
 
 def _vocab_size(embedding: nn.Module) -> int | None:
-    """How many ids a model's embeddings have; None where they do not tell."""
+    """Returns the number of ids that a model's embeddings have; None if they do not say."""
     weight = getattr(embedding, "weight", None)
     return weight.shape[0] if isinstance(weight, Tensor) and weight.ndim == 2 else None
 
@@ -320,7 +354,7 @@ def _need_ids(name: str, ids: Iterable[int], vocab_size: int | None) -> None:
     for one in ids:
         if one < 0 or (vocab_size is not None and one >= vocab_size):
             has = "ids begin at 0" if vocab_size is None else f"the model has ids 0 to {vocab_size - 1}"
-            raise HeadwayError(f"{name} holds the id {one} but {has}: take the tokenizer that belongs to the model")
+            raise HeadwayError(f"{name} holds the id {one} but {has}: use the tokenizer that belongs to the model")
 
 
 def _stop_ids(stop: int | Collection[int] | None, vocab_size: int | None) -> frozenset[int]:
@@ -333,7 +367,7 @@ def _stop_ids(stop: int | Collection[int] | None, vocab_size: int | None) -> fro
 
 
 def _padded(name: str, given: Rows, vocab_size: int | None, device: torch.device) -> _Padded:
-    """Rows as one tensor on the model's device, padded in front."""
+    """Returns the rows as one tensor on the model's device, padded on the left."""
     if isinstance(given, Tensor):
         if given.ndim != 2 or given.dtype not in (torch.int64, torch.int32):
             raise HeadwayError(f"{name} is {given.dtype} of shape {tuple(given.shape)}: give int64 [batch, n]")
@@ -352,14 +386,14 @@ def _padded(name: str, given: Rows, vocab_size: int | None, device: torch.device
     n = max(lengths)
     if not min(lengths):
         raise HeadwayError(
-            f"{name} is empty in row {lengths.index(0)}: give at least one id, such as that which begins a text"
+            f"{name} is empty in row {lengths.index(0)}: give at least one id, such as the one that begins a text"
         )
     ids = torch.tensor([[0] * (n - len(row)) + row for row in rows], device=device)
     return _Padded(ids, Coordinates.padded(lengths, n, device=device) if min(lengths) < n else None)
 
 
 def _source(model: EncoderDecoder, source: Rows, device: torch.device) -> _Padded:
-    """The source of an encoder–decoder: ids, or a tensor of features as it is."""
+    """Returns the source of an encoder–decoder: padded ids, or a tensor of features as it is."""
     embedding = model.embedding if model.source_embedding is None else model.source_embedding
     if isinstance(source, Tensor) and (source.ndim != 2 or source.is_floating_point()):
         if source.ndim < 2 or not source.numel():
@@ -371,7 +405,7 @@ def _source(model: EncoderDecoder, source: Rows, device: torch.device) -> _Padde
 
 
 def _starts(given: int | Sequence[int] | Rows, batch: int) -> Rows:
-    """How the targets of a batch begin: given once for all, or for each row."""
+    """Returns the first ids of each target of a batch, given once for all or for each row."""
     if isinstance(given, int):
         return [[given]] * batch
     if isinstance(given, Tensor):
@@ -386,10 +420,10 @@ def _starts(given: int | Sequence[int] | Rows, batch: int) -> Rows:
 
 
 def _check_table(stack: nn.Module, name: str, n: int, new: int) -> None:
-    """Raises where a table of positions ends before the tokens do; the last new one is never read."""
+    """Raises HeadwayError if a table of positions ends before the tokens do; the last new token is never read."""
     parts = [part for part in stack.modules() if isinstance(part, PositionEncoding)]
     if any("locate" in part.acts for part in parts):
-        return  # what the table is asked for is not where the tokens are
+        return  # the positions that the table is read at are not those of the tokens
     ends = [part.held("max_length") for part in parts if part.ends and getattr(part, "extend", None) is None]
     end = min((end for end in ends if end is not None), default=None)
     if end is None or n + new - 1 <= end:

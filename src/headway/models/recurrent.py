@@ -1,4 +1,4 @@
-"""The baseline without attention: a recurrent language model on torch's own LSTM or RNN."""
+"""The baseline without attention: a recurrent language model on torch's LSTM or RNN."""
 
 from __future__ import annotations
 
@@ -14,21 +14,37 @@ CELLS: dict[str, type[nn.LSTM] | type[nn.RNN]] = {"lstm": nn.LSTM, "rnn": nn.RNN
 GATES = {"lstm": 4, "rnn": 1}
 
 State = Tensor | tuple[Tensor, Tensor]
-"""h [num_layers, batch, hidden_dim], and for an LSTM (h, c)."""
+"""h [num_layers, batch, hidden_dim], or (h, c) of an LSTM."""
 
 
 class RecurrentLM(nn.Module):
-    """A language model on an LSTM or an Elman network: ids [batch, n] → the logits of each next token.
+    """A recurrent language model on an LSTM or an Elman network.
 
         lstm:  i, f, o = σ(W·x + U·h + b);  g = tanh(W·x + U·h + b);  c = f⊙c + i⊙g;  h = o⊙tanh(c)
         rnn:   h = tanh(W·x + U·h + b)
 
-    Shapes: ids int64 [batch, n] → logits [batch, n, vocab_size]. Dropout acts on the embeddings, between
-    layers and before the head, in training alone. With ``tied_head`` the logits are made with the token
-    embeddings, behind a linear map to their width where hidden_dim differs from embed_dim.
-    device, dtype: of the parameters.
-    Raises HeadwayError for an unknown cell, sizes below 1, and ids that are no integers.
-    Cite: Hochreiter and Schmidhuber 1997 (lstm, its forget gate: Gers et al. 2000); Elman 1990 (rnn).
+    Args:
+        vocab_size: the number of token ids.
+        embed_dim: the width of the token embeddings.
+        hidden_dim: the width of the hidden state.
+        num_layers: the number of recurrent layers.
+        cell: "lstm" or "rnn".
+        dropout: the probability of dropping an element of the embeddings, between layers and before the head, in
+            training; 0 ≤ dropout < 1.
+        tied_head: whether logits are computed by the token embeddings, after a linear map to their width if hidden_dim
+            differs from embed_dim, or by a matrix of their own.
+        device: the device of the parameters.
+        dtype: the dtype of the parameters.
+
+    Shape:
+        ids: int64 [batch, n]
+        Output: [batch, n, vocab_size]
+
+    Raises:
+        HeadwayError: if the cell is unknown, a size is below 1 or dropout is outside of its range.
+
+    References:
+        Hochreiter and Schmidhuber 1997 (lstm); Gers et al. 2000 (its forget gate); Elman 1990 (rnn).
     """
 
     def __init__(
@@ -62,7 +78,10 @@ class RecurrentLM(nn.Module):
         self.initialise()
 
     def initialise(self) -> None:
-        """Embeddings N(0, 1/embed_dim), the rest as in torch, forget gates open (Jozefowicz et al. 2015)."""
+        """Initializes embeddings from N(0, 1/embed_dim), and the other parameters as torch does.
+
+        The forget gates of an LSTM get biases of 1 (Jozefowicz et al. 2015).
+        """
         nn.init.normal_(self.embedding.weight, std=self.embed_dim**-0.5)
         self.recurrence.reset_parameters()
         if self.cell == "lstm":
@@ -76,15 +95,26 @@ class RecurrentLM(nn.Module):
 
     @property
     def num_parameters(self) -> int:
-        """Learned numbers."""
+        """The number of learned parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def forward(self, ids: Tensor) -> Tensor:
-        """ids int64 [batch, n] → logits [batch, n, vocab_size]."""
+        """Returns the logits of each next token, [batch, n, vocab_size], for ids int64 [batch, n]."""
         return self.step(ids)[0]
 
     def step(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """The logits of ids [batch, n], and the state to go on from with what follows them."""
+        """Returns the logits of each next token, and the state from which the following tokens continue.
+
+        Args:
+            ids: int64 [batch, n].
+            state: the state after the preceding tokens; zeros if None.
+
+        Returns:
+            Logits [batch, n, vocab_size], and h [num_layers, batch, hidden_dim], or (h, c) of an LSTM.
+
+        Raises:
+            HeadwayError: if ids are not integers [batch, n].
+        """
         if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32) or ids.ndim != 2:
             what = f"{ids.dtype} {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
             raise HeadwayError(f"ids are {what}: give an int64 tensor [batch, n]")
@@ -106,9 +136,18 @@ class RecurrentLM(nn.Module):
         cell: str = "lstm",
         tied_head: bool = True,
     ) -> int:
-        """The largest hidden_dim with which the model has at most ``parameters`` parameters.
+        """Returns the largest hidden_dim with which the model has at most ``parameters`` parameters.
 
-        Raises HeadwayError where not even hidden_dim 1 fits.
+        Args:
+            parameters: the largest number of parameters.
+            vocab_size: the number of token ids.
+            embed_dim: the width of the token embeddings.
+            num_layers: the number of recurrent layers.
+            cell: "lstm" or "rnn".
+            tied_head: whether logits are computed by the token embeddings.
+
+        Raises:
+            HeadwayError: if the parameters are too few for hidden_dim 1, the cell is unknown or a size is below 1.
         """
         _check(cell, vocab_size=vocab_size, embed_dim=embed_dim, num_layers=num_layers)
 

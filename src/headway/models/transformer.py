@@ -1,7 +1,7 @@
-"""The Transformer: as encoder, as decoder (a causal language model), and both together.
+"""The Transformer: as an encoder, as a decoder (a causal language model), and both together.
 
-A stack owns its position encodings and hands them to its layers: one for all, or one for each. What follows
-from where the tokens are is computed once for each encoding and call, and shared by the layers.
+A stack owns its position encodings and passes them to its layers: one for all, or one for each. What an encoding
+computes from coordinates is computed once in each call and shared by the layers.
 """
 
 from __future__ import annotations
@@ -41,20 +41,28 @@ RESIDUAL = ("out_proj", "down_proj")
 
 
 class Stack(nn.Module):
-    """The blocks of a Transformer and the encodings they share: vectors in, vectors out.
+    """Applies the blocks of a Transformer and the position encodings they share to vectors.
 
         x = norm(block_L(… block_1(dropout(entry(embed(x))))))
 
-    Shapes: x [batch, n, width] → [batch, n, embed_dim]; the width of x is embed_dim unless ``entry`` changes it.
+    ``Stack.of`` builds the blocks of a config.
 
-    blocks     one for each layer; one that stands there several times has one set of parameters (ALBERT)
-    encoding   an encoding that embeds does so here, at the bottom. One that several layers use is registered once, so
-               that its table is one tensor in the state_dict
-    masks      one for each layer, which join that of the call by &
-    entry      a module between embeddings with their positions and the first block; norm: one behind the last
+    Args:
+        blocks: one for each layer. A block that occurs several times has one set of parameters (ALBERT).
+        encoding: one for all layers, one for each, or none. An encoding that embeds is added to x. One that several
+            layers use is registered once, so that its table is one tensor in the state_dict.
+        masks: one for each layer, joined to the mask of the call by &; none if None.
+        entry: a module between the embeddings with their positions and the first block.
+        norm: a module after the last block.
+        dropout: the probability of dropping an element of the first block's input in training.
 
-    ``Stack.of`` builds the blocks of a config. Raises HeadwayError for a list of encodings or masks that is not as long
-    as there are layers.
+    Shape:
+        x: [batch, n, width], where width is embed_dim unless ``entry`` changes it
+        Output: [batch, n, embed_dim]
+
+    Raises:
+        HeadwayError: if the numbers of encodings or masks differ from that of the layers, or one of the encodings is
+            not a PositionEncoding.
     """
 
     def __init__(
@@ -94,7 +102,19 @@ class Stack(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> Stack:
-        """The stack of a config, its blocks there and in that dtype; raises what the constructor raises."""
+        """Returns the stack of a config.
+
+        Args:
+            config: the sizes and options of the blocks.
+            encoding: as in the constructor.
+            masks: as in the constructor.
+            cross_attention: whether each block attends to a context, too.
+            device: the device of the parameters created here; encodings keep their own.
+            dtype: the dtype of the parameters created here, likewise.
+
+        Raises:
+            HeadwayError: if a block or the constructor raises it.
+        """
         blocks = [
             Block(
                 config.embed_dim,
@@ -131,20 +151,24 @@ class Stack(nn.Module):
 
     @property
     def encoding_of_layer(self) -> list[PositionEncoding | None]:
-        """The encoding of each layer, from the bottom."""
+        """The encoding of each layer, from the bottom; None for a layer without one."""
         known = self._encodings
         return [None if number is None else known[number] for number in self._encoding_of_layer]
 
     def new_cache(self) -> StackCache:
-        """An empty cache for these layers."""
+        """Returns an empty cache for these layers."""
         return StackCache(len(self.layers), self.masks, self.encoding_of_layer)
 
     def initialise(self, std: float) -> None:
-        """Linear maps N(0, std²), where they add to the residual N(0, std²/parts); biases 0, norms 1."""
+        """Initializes linear maps from N(0, std²), or N(0, std²/parts) if they add to the residual; biases 0, norms 1.
+
+        Args:
+            std: the standard deviation of the weights.
+        """
         added = [name for name, _ in self.blocks.named_modules() if name.endswith(RESIDUAL)]
         for name, module in self.named_modules():
             if name.startswith("encodings."):
-                continue  # an encoding begins as its paper says
+                continue  # an encoding has initialized itself as its paper says
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=std * len(added) ** -0.5 if name.endswith(RESIDUAL) else std)
                 if module.bias is not None:
@@ -166,7 +190,22 @@ class Stack(nn.Module):
         context_mask: Mask | Tensor | None = None,
         context_positions: Tensor | Coordinates | None = None,
     ) -> Tensor:
-        """x [batch, n, width] → [batch, n, embed_dim]; a cache or a memory gains the tokens of x."""
+        """Returns the output of the last layer, [batch, n, embed_dim].
+
+        Args:
+            x: [batch, n, width].
+            mask: which keys each token may see; all if None.
+            positions: the positions of x; if None, they start at 0 or continue those of the cache or the memory.
+            cache: the keys and values of past tokens, to which those of x are appended.
+            memory: the hidden states of past segments, to which those of x are appended.
+            context: the states [batch, m, embed_dim] that cross-attention reads.
+            context_mask: which tokens of the context each token of x may see; all if None.
+            context_positions: the positions of the context.
+
+        Raises:
+            HeadwayError: before the first layer, if positions, masks, cache or memory do not fit x, or both cache and
+                memory are given.
+        """
         if cache is not None and memory is not None:
             raise HeadwayError("cache and memory are both given: keep keys and values, or segments, and leave one out")
         if cache is not None and len(cache.layers) != len(self.masks):
@@ -196,7 +235,7 @@ class Stack(nn.Module):
         context_mask: Mask | Tensor | None,
         context_positions: Tensor | Coordinates | None,
     ) -> Tensor:
-        """The layers, one after another."""
+        """Applies the layers, one after another."""
         if cache is not None:
             everything = cache.enter(coordinates)
         else:
@@ -242,7 +281,7 @@ class Stack(nn.Module):
         context: Tensor | None,
         context_mask: Mask | Tensor | None,
     ) -> None:
-        """Raises before the first layer where a mask does not fit, which attention would raise in a later one."""
+        """Raises HeadwayError before the first layer if the mask of any layer does not fit."""
         batch, n = x.shape[:2]
         checked: list[int] = []
         for layer, (own, at) in enumerate(zip(self.masks, keys, strict=True)):
@@ -257,20 +296,20 @@ class Stack(nn.Module):
 
 
 def _check_mask(mask: Mask | Tensor, block: nn.Module, part: str, batch: int, n: int, m: int) -> None:
-    """Raises where a mask does not fit a block's attention; a block made otherwise than Block is left to itself."""
+    """Raises HeadwayError if a mask does not fit a block's attention; a block without num_heads is not checked."""
     heads = getattr(getattr(block, part, None), "num_heads", None)
     if heads is not None:
         (Boolean(mask) if isinstance(mask, Tensor) else mask).check(batch, heads, n, m)
 
 
 class _Seat:
-    """An encoding, and where tokens and keys are for it: computed once for all layers that use it."""
+    """An encoding with the coordinates it has placed, computed once for all layers that use it."""
 
     def __init__(self, encoding: PositionEncoding | None, tokens: Coordinates, remembered: Coordinates | None) -> None:
-        """remembered: where the tokens of a memory are, and behind them these; None without a memory."""
+        """``remembered``: the coordinates of a memory's tokens and of these after them; None without a memory."""
         acts = frozenset() if encoding is None else encoding.acts
         self.tokens, self._keys = tokens, [(tokens, tokens)]
-        if encoding is not None and remembered is not None:  # what is drawn for a token is drawn once
+        if encoding is not None and remembered is not None:  # so that random positions are drawn once for each token
             keys, count = encoding.for_one_forward(remembered), tokens.index.shape[1]
             total = remembered.index.shape[1]
             self.tokens = encoding.for_one_forward(keys.rows(total - count, total)) if total > count else keys
@@ -279,11 +318,11 @@ class _Seat:
             self.tokens = encoding.for_one_forward(tokens)
             self._keys = [(tokens, self.tokens)]
         self._embed = encoding if "embed" in acts else None
-        # What only embeds has done its work at the bottom.
+        # an encoding that only embeds does nothing in the layers
         self.encoding = encoding if acts & IN_ATTENTION else None
 
     def keys(self, everything: Coordinates) -> Coordinates:
-        """Where keys are for the encoding: computed once for layers that hold the same."""
+        """Returns the keys' coordinates placed by the encoding, computed once for layers that keep the same tokens."""
         for known, placed in self._keys:
             if known is everything:
                 return placed
@@ -298,13 +337,13 @@ class _Seat:
         found = self._embed.embed(x, self.tokens)
         if writes((x,)) != before:
             raise HeadwayError(
-                f"{self._embed.known_as} writes in embed into the embeddings it is given: write into a clone there"
+                f"{self._embed.known_as}.embed writes into the embeddings it is given: write into a clone of them"
             )
         return found
 
 
 def _assign(encoding: Encodings, num_layers: int) -> tuple[list[PositionEncoding], list[int | None]]:
-    """The different encodings, and for each layer which of them it uses."""
+    """Returns the different encodings, and for each layer the number of the one it uses."""
     layers = list(encoding) if isinstance(encoding, (list, tuple)) else [encoding] * num_layers
     if len(layers) != num_layers:
         raise HeadwayError(
@@ -321,28 +360,32 @@ def _assign(encoding: Encodings, num_layers: int) -> tuple[list[PositionEncoding
 
 
 def _different(modules: Sequence[M]) -> tuple[list[M], list[int]]:
-    """The different modules, in order, and for each one given its number among them."""
+    """Returns the different modules in order, and for each given one its number among them."""
     unique = list({id(module): module for module in modules}.values())
     numbers = {id(module): number for number, module in enumerate(unique)}
     return unique, [numbers[id(module)] for module in modules]
 
 
 class Transformer(nn.Module):
-    """What the three Transformers share: token embeddings, the way back to logits, and how parameters begin.
+    """Base class of the three Transformers: token embeddings, the head, and the initialization.
 
-        x = embedding_scale·E[ids],  logits = E·hidden  (or W·hidden where the head is not tied)
+        x = embedding_scale·E[ids],  logits = E·hidden  (or W·hidden if the head is not tied)
 
-    E begins as N(0, 1/embed_dim), so that with the scale √embed_dim embeddings have the size of one and a
-    code of positions added to them does not drown them (Vaswani et al. 2017, section 3.4). Everything else
-    begins as in GPT-2 (Radford et al. 2019): N(0, 0.02²), what adds to the residual smaller by the root of
-    the number of such parts. In float64 torch draws other numbers from a seed than in float32.
+    E is initialized from N(0, 1/embed_dim): with the scale √embed_dim, elements of the embeddings have variance 1, so
+    that a position code added to them does not dominate (Vaswani et al. 2017, section 3.4). Everything else is
+    initialized as in GPT-2 (Radford et al. 2019): N(0, 0.02²), or N(0, 0.02²/parts) for the weights of the parts that
+    add to the residual. In float64, torch draws other numbers from a seed than in float32.
 
-    Each takes ``device`` and ``dtype`` for the parameters that it makes. Encodings are handed over and stay as they
-    are: ``encoding.to(device)`` before, or ``model.to(device)`` afterwards, moves them too.
+    Subclasses take ``device`` and ``dtype`` for the parameters they create. Encodings that are passed in keep their
+    own: ``encoding.to(device)`` before, or ``model.to(device)`` afterwards, moves them too.
+
+    Args:
+        embedding: the module that computes embeddings from ids.
+        head: the module that computes logits from hidden states; a call returns hidden states if None.
     """
 
     config: TransformerConfig | None = None
-    """What the model was made of; None where it was made of parts."""
+    """The config the model was made from; None if it was made of parts."""
 
     def __init__(self, embedding: nn.Module, head: Head | None) -> None:
         super().__init__()
@@ -350,7 +393,7 @@ class Transformer(nn.Module):
         self.head = head
 
     def initialise(self) -> None:
-        """First values for all parameters but those of encodings; a study replaces this to try others."""
+        """Initializes all parameters but those of encodings; override it to study other initial values."""
         for part in self.children():
             if isinstance(part, (Embedding, Head)):
                 part.reset_parameters()
@@ -359,27 +402,39 @@ class Transformer(nn.Module):
 
     @property
     def num_parameters(self) -> int:
-        """Learned numbers, each counted once."""
+        """The number of learned parameters, each counted once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def vectors(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
-        """ids [batch, n] → scaled embeddings [batch, n, embed_dim]; raises HeadwayError for other input."""
+        """Returns the scaled embeddings of token ids, [batch, n, embed_dim].
+
+        Args:
+            ids: int64 [batch, n].
+            types: int64 [batch, n], for embeddings with token types.
+
+        Raises:
+            HeadwayError: if ids or types do not fit the embedding.
+        """
         x: Tensor = self.embedding(ids) if types is None else self.embedding(ids, types)
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden states [batch, n, embed_dim] → a logit for each token id, [batch, n, vocab_size]."""
+        """Returns a logit for each token id, [batch, n, vocab_size].
+
+        Args:
+            hidden: hidden states [batch, n, embed_dim].
+        """
         embeddings = cast(Tensor, self.embedding.weight)
         logits: Tensor = F.linear(hidden, embeddings) if self.head is None else self.head(hidden, embeddings)
         return logits
 
     def _out(self, hidden: Tensor) -> Tensor:
-        """What a call gives: logits, and hidden states of a model without a head."""
+        """Returns the logits of hidden states, or the hidden states themselves if there is no head."""
         return hidden if self.head is None else self.logits(hidden)
 
 
 class _OneStack(Transformer):
-    """A Transformer of one stack."""
+    """Base class of a Transformer of one stack."""
 
     def __init__(
         self,
@@ -399,10 +454,13 @@ class _OneStack(Transformer):
 
     @classmethod
     def of_parts(cls, embedding: nn.Module, stack: Stack, head: Head | None = None) -> Self:
-        """The model of parts made elsewhere, as they are; hidden states come out where there is no head.
+        """Returns a model of parts made elsewhere, which stay as they are.
 
-        embedding   any module that makes [batch, n, width] of what the model is called with; with a tied head its
-                    ``weight`` is that of the token embeddings
+        Args:
+            embedding: a module that computes [batch, n, width] from what the model is called with. With a tied head,
+                its ``weight`` is the matrix of the token embeddings.
+            stack: the blocks.
+            head: computes the logits; a call returns hidden states if None.
         """
         model = cls.__new__(cls)
         Transformer.__init__(model, embedding, head)
@@ -410,19 +468,36 @@ class _OneStack(Transformer):
         return model
 
     def new_cache(self) -> StackCache:
-        """An empty cache for decoding with this model."""
+        """Returns an empty cache for decoding with this model."""
         return self.stack.new_cache()
 
 
 class Encoder(_OneStack):
-    """Every token sees every other: ids [batch, n] → hidden states [batch, n, embed_dim].
+    """A Transformer encoder: every token sees every other, and hidden states come out.
 
+    ``encoder.logits(hidden)`` returns a logit for each token id, for masked language models. A model that is made with
+    a head (``of_parts``) returns these logits from a call.
+
+    Args:
+        config: the sizes and options of the model.
+        encoding: a position encoding for all layers, one for each layer, or none.
+        masks: a mask for each layer, joined to the mask of the call by &; none if None.
+        device: the device of the parameters created here; encodings keep their own.
+        dtype: the dtype of the parameters created here, likewise.
+
+    Shape:
+        ids: int64 [batch, n]
+        Output: [batch, n, embed_dim], or [batch, n, vocab_size] with a head
+
+    Raises:
+        HeadwayError: if a block or a stack of the config cannot be built.
+
+    References:
+        Devlin et al. 2019.
+
+    Example:
         encoder = Encoder(TransformerConfig(vocab_size=256), encoding=headway.encoding("rope", head_dim=64))
         hidden = encoder(ids, mask=masks.Padding(lengths))
-
-    ``encoder.logits(hidden)`` gives a logit for each token id (masked language models), which is what a call gives
-    where the model was made with a head (``of_parts``). ``masks``, one for each layer, join that of the call by &.
-    Cite: Devlin et al. 2019.
     """
 
     def __init__(
@@ -444,7 +519,14 @@ class Encoder(_OneStack):
         positions: Tensor | Coordinates | None = None,
         mask: Mask | Tensor | None = None,
     ) -> Tensor:
-        """ids int64 [batch, n], and types alike where tokens have types → [batch, n, embed_dim], logits with a head."""
+        """Returns hidden states [batch, n, embed_dim], or logits [batch, n, vocab_size] if the model has a head.
+
+        Args:
+            ids: int64 [batch, n].
+            types: the token types, int64 [batch, n], for embeddings that have types.
+            positions: the positions of the tokens; 0, 1, 2, … if None.
+            mask: which tokens each token may see; all if None.
+        """
         return self._out(self.hidden(ids, types=types, positions=positions, mask=mask))
 
     def hidden(
@@ -455,22 +537,46 @@ class Encoder(_OneStack):
         positions: Tensor | Coordinates | None = None,
         mask: Mask | Tensor | None = None,
     ) -> Tensor:
-        """The hidden states [batch, n, embed_dim], with a head or without."""
+        """Returns hidden states [batch, n, embed_dim], whether the model has a head or not.
+
+        Args:
+            ids: int64 [batch, n].
+            types: the token types, int64 [batch, n], for embeddings that have types.
+            positions: the positions of the tokens; 0, 1, 2, … if None.
+            mask: which tokens each token may see; all if None.
+        """
         out: Tensor = self.stack(self.vectors(ids, types), positions=positions, mask=mask)
         return out
 
 
 class Decoder(_OneStack):
-    """A causal language model: ids [batch, n] → the logits of each next token [batch, n, vocab_size].
+    """A Transformer decoder, which is a causal language model: it returns the logits of each next token.
 
+    A mask is joined to the causal mask by &, and so are ``masks``, one for each layer. With a cache (``new_cache()``),
+    ids are the tokens that come next; with a SegmentMemory, they are the next segment. Rows of different lengths are
+    padded on the left: ``decoder(ids, positions=Coordinates.padded(lengths, n), mask=masks.Padding())``, and in each
+    step that follows ``decoder(next_ids, mask=masks.Padding(), cache=cache)``.
+
+    Args:
+        config: the sizes and options of the model.
+        encoding: a position encoding for all layers, one for each layer, or none.
+        masks: a mask for each layer; none if None.
+        device: the device of the parameters created here; encodings keep their own.
+        dtype: the dtype of the parameters created here, likewise.
+
+    Shape:
+        ids: int64 [batch, n]
+        Output: [batch, n, vocab_size]
+
+    Raises:
+        HeadwayError: if a block or a stack of the config cannot be built.
+
+    References:
+        Radford et al. 2019; Dai et al. 2019 (memory).
+
+    Example:
         decoder = Decoder(TransformerConfig(vocab_size=256), encoding=headway.encoding("alibi", num_heads=4))
         logits = decoder(ids)
-
-    A ``mask`` is joined to the causal one by &, and so are ``masks``, one for each layer. With a cache
-    (``new_cache()``) ids are the tokens that come next; with a SegmentMemory they are the next segment. Rows of
-    several lengths are padded in front: ``decoder(ids, positions=Coordinates.padded(lengths, n),
-    mask=masks.Padding())``, and in each step that follows ``decoder(next_ids, mask=masks.Padding(), cache=cache)``.
-    Cite: Radford et al. 2019; Dai et al. 2019 (memory).
     """
 
     def __init__(
@@ -493,7 +599,15 @@ class Decoder(_OneStack):
         cache: StackCache | None = None,
         memory: SegmentMemory | None = None,
     ) -> Tensor:
-        """ids int64 [batch, n] → logits [batch, n, vocab_size]."""
+        """Returns the logits of each next token, [batch, n, vocab_size].
+
+        Args:
+            ids: int64 [batch, n].
+            positions: the positions of ids; if None, they start at 0 or continue those of the cache or the memory.
+            mask: joined to the causal mask by &.
+            cache: the keys and values of past tokens, to which those of ids are appended.
+            memory: the hidden states of past segments, to which those of ids are appended.
+        """
         with transaction(cache, memory):
             return self._out(self.hidden(ids, positions=positions, mask=mask, cache=cache, memory=memory))
 
@@ -506,7 +620,15 @@ class Decoder(_OneStack):
         cache: StackCache | None = None,
         memory: SegmentMemory | None = None,
     ) -> Tensor:
-        """The hidden states [batch, n, embed_dim] of which the logits are made."""
+        """Returns the hidden states from which the logits are computed, [batch, n, embed_dim].
+
+        Args:
+            ids: int64 [batch, n].
+            positions: as in a call.
+            mask: joined to the causal mask by &.
+            cache: the keys and values of past tokens, to which those of ids are appended.
+            memory: the hidden states of past segments, to which those of ids are appended.
+        """
         out: Tensor = self.stack(
             self.vectors(ids), positions=positions, mask=also(Causal(), mask), cache=cache, memory=memory
         )
@@ -514,21 +636,37 @@ class Decoder(_OneStack):
 
 
 class EncoderDecoder(Transformer):
-    """A source is encoded, a target is decoded with a view of it: (ids, decoder_ids) → logits of each next
-    token.
+    """A Transformer that encodes a source and decodes a target that attends to it.
 
+    Source and target share the token embeddings; each side has its own encodings.
+
+    Args:
+        config: the sizes and options of both stacks.
+        encoding: the encoder's position encoding for all layers, one for each layer, or none.
+        decoder_encoding: the decoder's position encoding, likewise.
+        device: the device of the parameters created here; encodings keep their own.
+        dtype: the dtype of the parameters created here, likewise.
+
+    Shape:
+        ids: int64 [batch, m]
+        decoder_ids: int64 [batch, n]
+        Output: [batch, n, vocab_size], the logits of each next token of the target
+
+    Raises:
+        HeadwayError: if one encoding that has parameters or buffers is given to both sides, or a block or a stack of
+            the config cannot be built.
+
+    References:
+        Vaswani et al. 2017; Raffel et al. 2020.
+
+    Example:
         both, causal = (headway.encoding("t5", num_heads=4, bidirectional=b) for b in (True, False))
         model = EncoderDecoder(config, both, causal)
         logits = model(ids, decoder_ids, mask=masks.Padding(lengths))
 
-    Each side has its own encodings; source and target share the token embeddings. To decode step by step,
-    encode once:
-
+        # step by step: encode once, then decode with a cache
         context, cache = model.encode(ids, mask=padding), model.new_cache()
         logits = model.decode(first_ids, context, context_mask=padding, cache=cache)
-
-    Raises HeadwayError where one encoding with state is handed to both sides.
-    Cite: Vaswani et al. 2017; Raffel et al. 2020.
     """
 
     def __init__(
@@ -557,10 +695,19 @@ class EncoderDecoder(Transformer):
         *,
         source_embedding: nn.Module | None = None,
     ) -> Self:
-        """The model of parts made elsewhere, as they are; hidden states come out where there is no head.
+        """Returns a model of parts made elsewhere, which stay as they are.
 
-        source_embedding   makes [batch, m, width] of the source, which may then be anything: features of speech,
-                           ids of another vocabulary; the source shares the target's embeddings if None
+        Args:
+            embedding: computes [batch, n, width] from the ids of the target. With a tied head, its ``weight`` is the
+                matrix of the token embeddings.
+            encoder: the blocks of the encoder.
+            decoder: the blocks of the decoder, with cross-attention.
+            head: computes the logits; a call returns hidden states if None.
+            source_embedding: computes [batch, m, width] from the source, which may be anything, such as features of
+                speech or ids of another vocabulary; the source shares the target's embeddings if None.
+
+        Raises:
+            HeadwayError: if one encoding that has parameters or buffers is given to both sides.
         """
         model = cls.__new__(cls)
         Transformer.__init__(model, embedding, head)
@@ -574,12 +721,11 @@ class EncoderDecoder(Transformer):
         for one in encoder.encodings:
             if one.state_dict() and any(one is other for other in decoder.encodings):
                 raise HeadwayError(
-                    f"{type(one).__name__} is handed to encoder and decoder and would be stored twice: give "
-                    "each its own"
+                    f"{type(one).__name__} is given to encoder and decoder and would be stored twice: give each its own"
                 )
 
     def new_cache(self) -> StackCache:
-        """An empty cache for decoding with this model."""
+        """Returns an empty cache for decoding with this model."""
         return self.decoder.new_cache()
 
     def forward(
@@ -592,10 +738,15 @@ class EncoderDecoder(Transformer):
         mask: Mask | Tensor | None = None,
         decoder_mask: Mask | Tensor | None = None,
     ) -> Tensor:
-        """ids [batch, m], decoder_ids [batch, n] → logits [batch, n, vocab_size].
+        """Returns the logits of each next token of the target, [batch, n, vocab_size].
 
-        ``mask`` says which source tokens may be seen, by source and target alike, so that it must be alike
-        for every query, as Padding is; ``decoder_mask`` is joined to the causal one.
+        Args:
+            ids: the source, int64 [batch, m], or what ``source_embedding`` takes.
+            decoder_ids: the target, int64 [batch, n].
+            positions: the positions of the source; 0, 1, 2, … if None.
+            decoder_positions: the positions of the target; 0, 1, 2, … if None.
+            mask: which source tokens source and target may see. It has to be the same for every query, as Padding is.
+            decoder_mask: joined to the causal mask of the target by &.
         """
         return self.decode(
             decoder_ids,
@@ -613,7 +764,13 @@ class EncoderDecoder(Transformer):
         positions: Tensor | Coordinates | None = None,
         mask: Mask | Tensor | None = None,
     ) -> Tensor:
-        """ids [batch, m], or what ``source_embedding`` takes → hidden states of the source [batch, m, embed_dim]."""
+        """Returns the hidden states of the source, [batch, m, embed_dim].
+
+        Args:
+            ids: int64 [batch, m], or what ``source_embedding`` takes.
+            positions: the positions of the source; 0, 1, 2, … if None.
+            mask: which source tokens each source token may see; all if None.
+        """
         x = self.vectors(ids) if self.source_embedding is None else self.source_embedding(ids)
         out: Tensor = self.encoder(x, positions=positions, mask=mask)
         return out
@@ -629,7 +786,17 @@ class EncoderDecoder(Transformer):
         context_positions: Tensor | Coordinates | None = None,
         cache: StackCache | None = None,
     ) -> Tensor:
-        """decoder_ids [batch, n] and the hidden states of the source [batch, m, embed_dim] → logits."""
+        """Returns the logits of each next token of the target, [batch, n, vocab_size].
+
+        Args:
+            decoder_ids: the target, int64 [batch, n]; with a cache, its next tokens.
+            context: the hidden states of the source, [batch, m, embed_dim].
+            positions: the positions of the target; if None, they start at 0 or continue those of the cache.
+            mask: joined to the causal mask of the target by &.
+            context_mask: which source tokens the target may see; all if None.
+            context_positions: the positions of the source; 0, 1, 2, … if None.
+            cache: the keys and values of past tokens, to which those of decoder_ids are appended.
+        """
         with transaction(cache):
             hidden = self.decoder(
                 self.vectors(decoder_ids),
@@ -653,10 +820,10 @@ def _head(config: TransformerConfig, device: torch.device | str | None, dtype: t
 
 
 def also(own: Mask, mask: Mask | Tensor | None) -> Mask:
-    """A mask, and another one joined to it where there is one."""
+    """Returns a mask joined to another one by &, if there is another one."""
     return own if mask is None else own & (Boolean(mask) if isinstance(mask, Tensor) else mask)
 
 
 def _places(positions: Tensor | Coordinates, x: Tensor) -> Coordinates:
-    """Coordinates, which attention takes also where nothing but a mask reads them."""
+    """Returns coordinates, which attention takes even where only a mask reads them."""
     return Coordinates.of(positions, x.shape[1])

@@ -1,0 +1,197 @@
+"""Public docstrings are in Google style and complete: a first sentence, every parameter, every error."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+from typing_extensions import Unpack
+
+ROOMS = ["headway.nn", "headway.models"]
+"""Modules whose public names, those of ``__all__``, keep to this style."""
+
+UNDOCUMENTED = {"extra_repr"}
+"""Methods that torch documents, and that do here what it says."""
+
+
+def things() -> Iterator[tuple[str, Any]]:
+    """(dotted name, object) of each class, function, method and property of the rooms that headway defines."""
+    found: dict[str, Any] = {}
+    for room in ROOMS:
+        for name in importlib.import_module(room).__all__:
+            found |= described(name, getattr(importlib.import_module(room), name))
+    yield from found.items()
+
+
+def described(name: str, thing: Any) -> dict[str, Any]:
+    if not getattr(thing, "__module__", "").startswith("headway"):
+        return {}
+    found = {f"{thing.__module__}.{name}": thing}
+    for base in thing.__mro__ if inspect.isclass(thing) else ():
+        for key, member in vars(base).items() if base.__module__.startswith("headway") else ():
+            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            if inspect.isfunction(function) and not key.startswith("_") and key not in UNDOCUMENTED:
+                found[f"{base.__module__}.{base.__name__}.{key}"] = function
+    return found
+
+
+def parameters(function: Callable[..., Any]) -> Iterator[str]:
+    """The parameters of a function; those of a TypedDict under ``**`` by their own names."""
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            hint = get_type_hints(function).get(parameter.name)
+            if get_origin(hint) is Unpack and f"**{parameter.name}" not in section(function, "Args"):
+                yield from get_args(hint)[0].__annotations__
+                continue
+            yield f"**{parameter.name}"
+        elif parameter.name not in ("self", "cls"):
+            yield f"*{parameter.name}" if parameter.kind is parameter.VAR_POSITIONAL else parameter.name
+
+
+def section(thing: Any, title: str) -> list[str]:
+    """The names that a section of a docstring describes, one at the beginning of each entry."""
+    lines = inspect.cleandoc(thing.__doc__ or "").splitlines()
+    if f"{title}:" not in lines:
+        return []
+    names = []
+    for line in lines[lines.index(f"{title}:") + 1 :]:
+        if line and not line.startswith(" "):
+            break
+        names += re.findall(r"^ {4}(\S+): ", line)
+    return names
+
+
+def own_code(thing: Any) -> str:
+    """The source that raises on behalf of a thing: of a class its constructor."""
+    if not inspect.isclass(thing):
+        return inspect.getsource(thing)
+    makers = [vars(thing)[name] for name in ("__init__", "__post_init__") if name in vars(thing)]
+    written = [maker for maker in makers if maker.__code__.co_filename == inspect.getsourcefile(thing)]
+    return "".join(map(inspect.getsource, written))  # a dataclass has an __init__ without source
+
+
+def faults(name: str, thing: Any) -> list[str]:
+    """What is missing from the docstring of a class or a function."""
+    documentation = inspect.cleandoc(thing.__doc__ or "")
+    first, _, rest = documentation.partition("\n")
+    if not documentation:
+        return [f"{name}: there is no docstring"]
+    found = []
+    if not first.endswith(".") or re.search(r"[.!?] [A-Z]", first) or (rest and not rest.startswith("\n")):
+        found.append(f"{name}: the first line is not one sentence that ends in a full stop: {first}")
+    if re.search(r"^Cite:", documentation, re.MULTILINE):
+        found.append(f"{name}: 'Cite:' is now a section 'References:'")
+    if "raise HeadwayError" in own_code(thing) and not section(thing, "Raises"):
+        found.append(f"{name}: it raises HeadwayError, and there is no section 'Raises:'")
+    wanted, entries = list(parameters(thing)), section(thing, "Args") or section(thing, "Attributes")
+    found += [
+        f"{name}: 'Args:' describes {entry}, which is not a parameter" for entry in entries if entry not in wanted
+    ]
+    if is_method(thing):  # of a method, the text may describe a parameter
+        entries += re.findall(r"``(\w+)``", documentation)
+        wanted = wanted[1:] if thing.__name__ == "forward" else wanted
+    found += [f"{name}: 'Args:' does not describe {parameter}" for parameter in wanted if parameter not in entries]
+    return found
+
+
+def is_method(thing: Any) -> bool:
+    return not inspect.isclass(thing) and thing.__qualname__ != thing.__name__
+
+
+THINGS = dict(things())
+
+
+@pytest.mark.parametrize("name", THINGS)
+def test_a_docstring_is_complete(name: str) -> None:
+    assert not faults(name, THINGS[name])
+
+
+def test_every_room_has_something() -> None:
+    for room in ROOMS:
+        assert [name for name in THINGS if name.startswith(room)]
+
+
+# ---------------------------------------------------------------- the test can fail
+
+
+class HeadwayError(ValueError):
+    pass
+
+
+class Good:
+    """Computes something.
+
+    Args:
+        size: how large it is,
+            on two lines: at least 1.
+        **options: anything.
+
+    Raises:
+        HeadwayError: if the size is below 1.
+    """
+
+    def __init__(self, size: int, **options: Any) -> None:
+        if size < 1:
+            raise HeadwayError
+
+    def forward(self, x: float, scale: float) -> None:
+        """Scales x.
+
+        Args:
+            scale: the factor.
+        """
+
+    def crop(self, length: int) -> None:
+        """Removes all but ``length`` tokens."""
+
+
+class Bad:
+    """Computes something. Computes more.
+
+    Cite: Nobody 2000.
+
+    Args:
+        width: what it no longer has.
+    """
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise HeadwayError
+
+    def forward(self, x: float, scale: float) -> None:
+        """[batch, n] → [batch, n]"""
+
+    def crop(self, length: int) -> None:
+        pass
+
+
+def test_a_good_class_has_no_faults() -> None:
+    for thing in (Good, Good.forward, Good.crop):
+        assert not faults("good", thing)
+
+
+@pytest.mark.parametrize(
+    ("thing", "messages"),
+    [
+        (
+            Bad,
+            [
+                "the first line is not one sentence",
+                "'Cite:' is now",
+                "it raises HeadwayError",
+                "describes width, which is not a parameter",
+                "does not describe size",
+            ],
+        ),
+        (Bad.forward, ["the first line is not one sentence", "does not describe scale"]),
+        (Bad.crop, ["there is no docstring"]),
+    ],
+)
+def test_faults_are_found(thing: Any, messages: list[str]) -> None:
+    found = faults("bad", thing)
+    assert len(found) == len(messages)
+    for fault, message in zip(found, messages, strict=True):
+        assert fault.startswith("bad: ")
+        assert message in fault
