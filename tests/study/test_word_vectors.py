@@ -17,7 +17,8 @@ from headway import HeadwayError
 from headway.study import _word_vectors_text as texts
 from headway.study import word_vectors
 from headway.study._word_vectors_picture import draw_map, draw_scores
-from headway.study._word_vectors_report import BASELINE, COLUMNS, PUBLISHED, Comparison
+from headway.study._word_vectors_report import Comparison
+from headway.study._word_vectors_results import BASELINE, COLUMNS, PUBLISHED
 from headway.study._word_vectors_task import NextWord, build, inputs_of
 from headway.study.protocol import Training
 from headway.study.tasks._base import IGNORED

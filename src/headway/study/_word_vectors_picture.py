@@ -6,15 +6,13 @@ import math
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from ._word_vectors_report import BASELINE, COLUMNS, Column
+from ._word_vectors_results import BASELINE, COLUMNS, Column, WordVectorResults
 from .charts import BASELINE as GREY
 from .charts import COLOURS, FAINT, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from ._word_vectors_report import Comparison
 
 SCORES = ("wordsim353", "simlex999", "analogies", "own_group", "nats_per_word")
 MARKERS = "osD^vP*X"
@@ -23,7 +21,7 @@ OFFSETS = ((0, 6), (0, -6), (5, 0), (-5, 0), (5, 5), (-5, 5), (5, -5), (-5, -5))
 """Where the name of a point may stand, in points from it; the first place that is free is taken."""
 
 
-def draw_scores(found: Comparison) -> Figure:
+def draw_scores(found: WordVectorResults) -> Figure:
     """A dot for each way and score, the mean over seeds, with a line to the lowest and the highest."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -46,7 +44,7 @@ def draw_scores(found: Comparison) -> Figure:
         return figure
 
 
-def _dots(axes: Axes, found: Comparison, column: Column) -> None:
+def _dots(axes: Axes, found: WordVectorResults, column: Column) -> None:
     place = {way: len(found.ways) - number for number, way in enumerate(found.ways)}
     scaled = {way: [column.factor * value for value in found.values(way, column.field)] for way in found.ways}
     everything = [value for values in scaled.values() for value in values] or [0.0, 1.0]
@@ -85,7 +83,7 @@ def _dots(axes: Axes, found: Comparison, column: Column) -> None:
     axes.spines["bottom"].set_color(FAINT)
 
 
-def draw_map(found: Comparison) -> Figure:
+def draw_map(found: WordVectorResults) -> Figure:
     """A panel for each way with the same words, coloured and shaped by their group."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure

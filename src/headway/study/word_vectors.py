@@ -28,7 +28,8 @@ from ..extras import need
 from ..vectors import VECTORS, Vectors, Vocabulary, load, word_analogies, word_similarity
 from ..vectors._evaluate import pairs_of
 from ..vectors._text import part_of
-from ._word_vectors_report import BASELINE, PUBLISHED, Comparison, protocol_of
+from ._word_vectors_report import Comparison, protocol_of
+from ._word_vectors_results import BASELINE, PUBLISHED
 from ._word_vectors_task import NextWord, build, inputs_of
 from ._word_vectors_text import Texts, read
 from .protocol import Training
