@@ -18,6 +18,7 @@ from ._base import Config, Family
 from ._files import read_config, read_tensors, write
 from ._left_out import HEADS, Loaded, check
 from ._rules import Entry, entries, named_tensors, put, read, written
+from ._table import ARCHITECTURES
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,6 @@ def _built(family: Family, config: Config, head: bool) -> nn.Module:
 
 
 def _family(values: Mapping[str, Any], architecture: str | None) -> tuple[Family, str]:
-    from . import ARCHITECTURES
-
     named = values.get("architectures") or []
     if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
         raise HeadwayError(f"the config's architectures are {named!r}: they should be a list of names")
