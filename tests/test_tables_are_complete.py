@@ -21,8 +21,11 @@ TABLES = {
     "headway.cli": "COMMANDS",
 }
 
-FILES = {"headway.checkpoints": "_table.py"}
+FILES = {"headway.positions": "_table.py", "headway.checkpoints": "_table.py"}
 """The file of a folder that has the table, where it is not ``__init__.py``."""
+
+OF_IMPORTS = {"headway.positions"}
+"""Folders whose table has a row for each class that its file imports, under the name that the class says."""
 
 ROOMS = {"headway.kernels": {"lowering"}}
 """What the things of a folder share, where it is a folder itself."""
@@ -86,7 +89,9 @@ def test_table_is_complete(package: str, table: str) -> None:
     assert named - files == set(), f"entries of {table} whose module is a helper"
 
 
-@pytest.mark.parametrize(("package", "table"), TABLES.items())
+@pytest.mark.parametrize(
+    ("package", "table"), [(package, table) for package, table in TABLES.items() if package not in OF_IMPORTS]
+)
 def test_table_is_written_by_hand(package: str, table: str) -> None:
     value = tables_in(folder(package) / FILES.get(package, "__init__.py")).get(table)
     assert isinstance(value, (ast.Dict, ast.Tuple, ast.List)), f"{package} writes {table} out as a literal"
@@ -94,6 +99,17 @@ def test_table_is_written_by_hand(package: str, table: str) -> None:
         keys = [ast.unparse(key) for key in value.keys if key is not None]
         assert len(keys) == len(value.values), "a table spells out every line: no ** in it"
         assert len(set(keys)) == len(keys), "a name stands twice"
+
+
+@pytest.mark.parametrize("package", sorted(OF_IMPORTS))
+def test_every_import_is_a_row(package: str) -> None:
+    """In the order of the imports, under a name of the class's own: two of one name would be one row."""
+    source = (folder(package) / FILES[package]).read_text(encoding="utf-8")
+    imports = [node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom)]
+    imported = [alias.name for node in imports for alias in node.names if node.module != "_base"]
+    table = getattr(importlib.import_module(package), TABLES[package])
+    assert [cls.__name__ for cls in table.values()] == imported
+    assert {name: cls.__dict__.get("name") for name, cls in table.items()} == {name: name for name in table}
 
 
 def test_no_table_is_left_out() -> None:

@@ -99,6 +99,8 @@ class PositionEncoding(nn.Module):
     writes into the tensors that it is given.
     """
 
+    name: str = ""
+    """The name in the table ENCODINGS, of an encoding that has a line in it."""
     citation: ClassVar[str] = ""
     """The paper: keys of references.bib, or BibTeX itself."""
     year: ClassVar[int] = 0

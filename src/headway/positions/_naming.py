@@ -19,6 +19,7 @@ from ..errors import HeadwayError
 from ._base import PositionEncoding
 from ._compose import Compose
 from ._references import bibtex
+from ._table import ENCODINGS
 
 SIZES = ("num_heads", "head_dim", "embed_dim", "max_length", "bidirectional")
 """What a model knows about itself: handed to every constructor that takes it."""
@@ -82,7 +83,7 @@ def encoding_name(encoding: PositionEncoding) -> str:
     if isinstance(encoding, Compose):
         return " + ".join(encoding_name(part) for part in encoding.each)
     cls = type(encoding)
-    name = next((known for known, entry in _table().items() if entry is cls), cls.__name__)
+    name = next((known for known, entry in ENCODINGS.items() if entry is cls), cls.__name__)
     parameters = _signature(cls).parameters
     unusual = [
         f"{key}={value!r}"
@@ -105,12 +106,6 @@ def citation(spec: Spec) -> str:
 
 
 # ---------------------------------------------------------------- the class a spec means
-
-
-def _table() -> dict[str, type[PositionEncoding]]:
-    from . import ENCODINGS
-
-    return ENCODINGS
 
 
 def _found(spec: Any) -> tuple[type[PositionEncoding], dict[str, Any]]:
@@ -161,14 +156,13 @@ def split_outside(text: str, separator: str) -> tuple[list[str], bool]:
 
 
 def _named(name: str) -> type[PositionEncoding]:
-    table = _table()
-    if name not in table:
-        close = difflib.get_close_matches(name.lower().replace("_", "-"), table, cutoff=0.5)
+    if name not in ENCODINGS:
+        close = difflib.get_close_matches(name.lower().replace("_", "-"), ENCODINGS, cutoff=0.5)
         meant = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
         raise HeadwayError(
-            f"encoding {name!r} is not known: {meant}there are {', '.join(table)}, or give 'path.py:Class'"
+            f"encoding {name!r} is not known: {meant}there are {', '.join(ENCODINGS)}, or give 'path.py:Class'"
         )
-    return table[name]
+    return ENCODINGS[name]
 
 
 def _encoding_class(thing: Any, name: str) -> type[PositionEncoding]:

@@ -28,6 +28,7 @@ class Abacus(Places):
     Cite: McLeish et al. 2024, section 3.
     """
 
+    name = "abacus"
     citation = "mcleish2024transformers"
     year = 2024
     evidence = "authors"

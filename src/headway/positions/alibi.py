@@ -27,6 +27,7 @@ class ALiBi(PositionEncoding):
     Cite: Press et al. 2022, section 3.
     """
 
+    name = "alibi"
     citation = "press2022train"
     year = 2021
     evidence = "independent"

@@ -24,6 +24,7 @@ class AxialRoPE(Rotary):
     Cite: Heo et al. 2024, section 3.2.
     """
 
+    name = "axial-rope"
     citation = "heo2024rotary"
     year = 2024
     evidence = "authors"

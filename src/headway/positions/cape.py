@@ -38,6 +38,7 @@ class CAPE(PositionEncoding):
     Cite: Likhomanenko et al. 2021, section 3.
     """
 
+    name = "cape"
     citation = "likhomanenko2021cape"
     year = 2021
     kind = "coordinates"

@@ -27,6 +27,7 @@ class CARoPE(ContentRotary):
     Cite: Veisi et al. 2025, section 2.
     """
 
+    name = "carope"
     citation = "veisi2025context"
     year = 2025
 

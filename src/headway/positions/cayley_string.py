@@ -31,6 +31,7 @@ class CayleySTRING(LearnedRotary):
     Cite: Schenck et al. 2025, section 3.2, equations 5, 9 and 10.
     """
 
+    name = "cayley-string"
     citation = "schenck2025learning"
     year = 2025
     evidence = "independent"

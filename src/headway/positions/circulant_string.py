@@ -26,6 +26,7 @@ class CirculantSTRING(PositionEncoding):
     Cite: Schenck et al. 2025, section 3.2, equation 11 and theorem 3.5.
     """
 
+    name = "circulant-string"
     citation = "schenck2025learning"
     year = 2025
     axes: int | None = 2

@@ -27,6 +27,7 @@ class ComRoPE(LieRotary):
     Cite: Yu et al. 2025, ComRoPE-AP and ComRoPE-LD; the first values are those of the released code.
     """
 
+    name = "comrope"
     citation = "yu2025comrope"
     year = 2025
     evidence = "authors"

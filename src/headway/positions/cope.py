@@ -26,6 +26,7 @@ class CoPE(PositionEncoding):
     Cite: Golovneva et al. 2024, section 4 and the listing of appendix B.
     """
 
+    name = "cope"
     citation = "golovneva2024contextual"
     year = 2024
     evidence = "independent"

@@ -20,6 +20,7 @@ class DAPE(DataAdaptive):
     Cite: Zheng et al. 2024, section 3.
     """
 
+    name = "dape"
     citation = "zheng2024dape"
     year = 2024
     evidence = "authors"

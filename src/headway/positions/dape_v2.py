@@ -21,6 +21,7 @@ class DAPEv2(DataAdaptive):
     Cite: Zheng et al. 2024 (DAPE V2), section 3.
     """
 
+    name = "dape-v2"
     citation = "zheng2024dapev2"
     year = 2024
     evidence = "authors"

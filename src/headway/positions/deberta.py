@@ -39,6 +39,7 @@ class DeBERTa(PositionEncoding):
     Cite: He et al. 2021, section 3.1; He et al. 2023 for the buckets.
     """
 
+    name = "deberta"
     citation = "he2021deberta he2023debertav3"
     year = 2020
     evidence = "authors"

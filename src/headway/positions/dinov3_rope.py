@@ -32,6 +32,7 @@ class DINOv3RoPE(Rotary):
     Cite: Siméoni et al. 2025; the formula is that of the released code.
     """
 
+    name = "dinov3-rope"
     citation = "simeoni2025dinov3"
     year = 2025
     evidence = "authors"

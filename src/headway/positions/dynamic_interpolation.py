@@ -21,6 +21,7 @@ class DynamicInterpolation(Rescaled):
     Cite: emozilla 2023; Peng et al. 2024, section 3.3.
     """
 
+    name = "dynamic-interpolation"
     citation = "emozilla2023dynamic peng2024yarn"
     year = 2023
     evidence = "authors"

@@ -26,6 +26,7 @@ class DynamicNTK(Rescaled):
     Cite: emozilla 2023; Peng et al. 2024, section 3.3.
     """
 
+    name = "dynamic-ntk"
     citation = "emozilla2023dynamic peng2024yarn"
     year = 2023
     evidence = "authors"

@@ -35,6 +35,7 @@ class DynamicPositionBias(Windowed):
     Cite: Wang et al. 2022.
     """
 
+    name = "dynamic-position-bias"
     citation = "wang2022crossformer"
     year = 2021
     evidence = "authors"

@@ -30,6 +30,7 @@ class FIRE(PositionEncoding):
     Cite: Li et al. 2024.
     """
 
+    name = "fire"
     citation = "li2024functional"
     year = 2023
     evidence = "independent"

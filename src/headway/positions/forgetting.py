@@ -29,6 +29,7 @@ class ForgettingGate(Contextual):
     Cite: Lin et al. 2025, section 3.
     """
 
+    name = "forgetting"
     citation = "lin2025forgetting"
     year = 2025
     evidence = "independent"

@@ -14,6 +14,7 @@ class Gopher(TransformerXL):
     Cite: Rae et al. 2021.
     """
 
+    name = "gopher"
     citation = "rae2021scaling"
     year = 2021
     evidence = "independent"

@@ -31,6 +31,7 @@ class GRAPEA(PositionEncoding):
     Cite: Zhang et al. 2026, section 4.
     """
 
+    name = "grape-a"
     citation = "zhang2026group"
     year = 2025
     evidence = "authors"

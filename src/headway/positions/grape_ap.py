@@ -32,6 +32,7 @@ class GRAPEAP(Contextual):
     Cite: Zhang et al. 2026, section 4, and the authors' code.
     """
 
+    name = "grape-ap"
     citation = "zhang2026group"
     year = 2025
     evidence = "authors"

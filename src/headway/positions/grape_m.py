@@ -28,6 +28,7 @@ class GRAPEM(LearnedRotary):
     Cite: Zhang et al. 2026, section 3.
     """
 
+    name = "grape-m"
     citation = "zhang2026group"
     year = 2025
     evidence = "authors"

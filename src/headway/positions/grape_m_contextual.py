@@ -33,6 +33,7 @@ class GRAPEMContextual(ContentRotary):
     Cite: Zhang et al. 2026, section 3, and the authors' code.
     """
 
+    name = "grape-m-contextual"
     citation = "zhang2026group"
     year = 2025
     evidence = "authors"

@@ -26,6 +26,7 @@ class HoPE(Rescaled):
     Cite: Chen et al. 2025.
     """
 
+    name = "hope"
     citation = "chen2025hope"
     year = 2024
     kind = "encoding"

@@ -18,6 +18,7 @@ class IntegerIndex(PositionEncoding):
     norm right behind takes them out again, since they are the same in every dimension; an RMS norm leaves them.
     """
 
+    name = "index"
     citation = "% IntegerIndex is a baseline for teaching: there is no paper to cite"
 
     def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:

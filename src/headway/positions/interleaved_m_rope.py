@@ -20,6 +20,7 @@ class InterleavedMRoPE(MRoPE):
     Cite: Bai et al. 2025, "Qwen3-VL", section 2.
     """
 
+    name = "interleaved-m-rope"
     citation = "bai2025qwen3vl"
     year = 2025
 

@@ -23,6 +23,7 @@ class Interpolated(PositionEncoding):
     Cite: Chen et al. 2023, section 2.3.
     """
 
+    name = "interpolated"
     citation = "chen2023extending"
     year = 2023
     kind = "coordinates"

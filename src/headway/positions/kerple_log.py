@@ -27,6 +27,7 @@ class KERPLELog(PositionEncoding):
     Cite: Chi et al. 2022.
     """
 
+    name = "kerple-log"
     citation = "chi2022kerple"
     year = 2022
     evidence = "authors"

@@ -29,6 +29,7 @@ class KERPLEPower(PositionEncoding):
     Cite: Chi et al. 2022.
     """
 
+    name = "kerple-power"
     citation = "chi2022kerple"
     year = 2022
     evidence = "authors"

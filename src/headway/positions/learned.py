@@ -40,6 +40,7 @@ class Learned(PositionEncoding):
     Cite: Gehring et al. 2017.
     """
 
+    name = "learned"
     citation = "gehring2017convolutional"
     year = 2017
     evidence = "independent"

@@ -20,6 +20,7 @@ class LearnedSink(PositionEncoding):
     Cite: OpenAI 2025.
     """
 
+    name = "sink"
     citation = "openai2025gptoss"
     year = 2025
     evidence = "authors"

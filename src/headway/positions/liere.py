@@ -27,6 +27,7 @@ class LieRE(LieRotary):
     Cite: Ostmeier et al. 2025; the first values are those of the released code.
     """
 
+    name = "liere"
     citation = "ostmeier2025liere"
     year = 2024
     evidence = "authors"

@@ -24,6 +24,7 @@ class Llama3(NTKByParts):
     Cite: Grattafiori et al. 2024, section 3.4.2.
     """
 
+    name = "llama3"
     citation = "grattafiori2024llama"
     year = 2024
     evidence = "independent"

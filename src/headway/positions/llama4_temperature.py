@@ -25,6 +25,7 @@ class Llama4Temperature(Scaling):
     Cite: Meta AI 2025; the formula is that of the released code.
     """
 
+    name = "llama4-temperature"
     citation = "meta2025llama4"
     year = 2025
     evidence = "independent"

@@ -26,6 +26,7 @@ class LogN(Scaling):
     Cite: Chiang and Cholak 2022, who scale scores by ln n; the quotient is common usage (Su 2021, Qwen 2023).
     """
 
+    name = "log-n"
     citation = "chiang2022overcoming"
     year = 2021
 

@@ -35,6 +35,7 @@ class LongRoPE(Rescaled):
     Cite: Ding et al. 2024, section 3.
     """
 
+    name = "longrope"
     citation = "ding2024longrope"
     year = 2024
     evidence = "authors"

@@ -26,6 +26,7 @@ class MRoPE(Rotary):
     Cite: Wang et al. 2024, "Qwen2-VL", section 2.1.
     """
 
+    name = "m-rope"
     citation = "wang2024qwen2vl"
     year = 2024
     evidence = "independent"

@@ -28,6 +28,7 @@ class MixedRoPE(LearnedRotary):
     Cite: Heo et al. 2024, section 3.2.
     """
 
+    name = "mixed-rope"
     citation = "heo2024rotary"
     year = 2024
     evidence = "authors"

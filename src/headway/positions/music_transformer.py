@@ -27,6 +27,7 @@ class MusicTransformer(PositionEncoding):
     Cite: Huang et al. 2019.
     """
 
+    name = "music-transformer"
     citation = "huang2019music"
     year = 2018
     evidence = "independent"

@@ -11,6 +11,7 @@ class NoPE(PositionEncoding):
     Cite: Haviv et al. 2022; Kazemnejad et al. 2023.
     """
 
+    name = "none"
     axes = None
 
     citation = "haviv2022transformer kazemnejad2023impact"

@@ -26,6 +26,7 @@ class NoPEScaling(Scaling):
     Cite: Wang et al. 2024, "Length Generalization", UniformScale and HeadScale.
     """
 
+    name = "nope-scaling"
     citation = "wang2024length"
     year = 2024
 

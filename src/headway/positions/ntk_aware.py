@@ -23,6 +23,7 @@ class NTKAware(Rescaled):
     Cite: bloc97 2023; Peng et al. 2024, section 3.1.
     """
 
+    name = "ntk-aware"
     citation = "bloc972023ntk peng2024yarn"
     year = 2023
     evidence = "authors"

@@ -26,6 +26,7 @@ class NTKByParts(Rescaled):
     Cite: Peng et al. 2024, section 3.2.
     """
 
+    name = "ntk-by-parts"
     citation = "peng2024yarn"
     year = 2023
     evidence = "independent"

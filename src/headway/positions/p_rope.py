@@ -25,6 +25,7 @@ class ProportionalRoPE(Rescaled):
     Cite: Barbero et al. 2025, section 6.
     """
 
+    name = "p-rope"
     citation = "barbero2025round"
     year = 2024
     kind = "encoding"

@@ -24,6 +24,7 @@ class PartialRoPE(Rescaled):
     Cite: Wang and Komatsuzaki 2021; Black et al. 2022, section 2.1.1.
     """
 
+    name = "partial-rope"
     citation = "wang2021gptj black2022gptneox"
     year = 2021
     kind = "encoding"

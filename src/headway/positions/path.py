@@ -35,6 +35,7 @@ class PaTH(Contextual):
     Cite: Yang et al. 2025, sections 3.1 and 3.3.
     """
 
+    name = "path"
     citation = "yang2025path"
     year = 2025
     evidence = "authors"

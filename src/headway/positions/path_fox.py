@@ -22,6 +22,7 @@ class PaTHFoX(PaTH):
     Cite: Yang et al. 2025, section 3.1.
     """
 
+    name = "path-fox"
     citation = "yang2025path lin2025forgetting"
     extrapolates = True
 

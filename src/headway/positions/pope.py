@@ -29,6 +29,7 @@ class PoPE(PositionEncoding):
     Cite: Gopalakrishnan et al. 2025, whose printed θ has lost the minus of its exponent.
     """
 
+    name = "pope"
     citation = "gopalakrishnan2025decoupling"
     year = 2025
     evidence = "independent"

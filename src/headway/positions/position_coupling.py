@@ -27,6 +27,7 @@ class PositionCoupling(Places):
     Cite: Cho et al. 2024, section 3.
     """
 
+    name = "position-coupling"
     citation = "cho2024position"
     year = 2024
     evidence = "authors"

@@ -21,6 +21,7 @@ class PositionInterpolation(Rescaled):
     Cite: Chen et al. 2023, section 2.3.
     """
 
+    name = "position-interpolation"
     citation = "chen2023extending"
     year = 2023
     evidence = "independent"

@@ -32,6 +32,7 @@ class RandomFloat(PositionEncoding):
     Cite: Shimizu et al. 2026.
     """
 
+    name = "random-float"
     citation = "shimizu2026position"
     year = 2026
     kind = "coordinates"

@@ -34,6 +34,7 @@ class RandomizedPositions(PositionEncoding):
     Cite: Ruoss et al. 2023, section 3.
     """
 
+    name = "randomized"
     citation = "ruoss2023randomized"
     year = 2023
     kind = "coordinates"

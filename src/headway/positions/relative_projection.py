@@ -25,6 +25,7 @@ class RelativeProjection(Contextual):
     Cite: Thinking Machines 2026, the released model's code; there is no paper.
     """
 
+    name = "relative-projection"
     citation = "thinkingmachines2026inkling"
     year = 2026
     evidence = "independent"

@@ -30,6 +30,7 @@ class RePo(PositionEncoding):
     Cite: Li et al. 2025, section 3.
     """
 
+    name = "repo"
     citation = "li2025repo"
     year = 2025
     kind = "coordinates"

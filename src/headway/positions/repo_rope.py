@@ -28,6 +28,7 @@ class RePoRoPE(ContentRotary):
     Cite: Li et al. 2025, section 3.
     """
 
+    name = "repo-rope"
     citation = "li2025repo"
     year = 2025
     evidence = "authors"

@@ -29,6 +29,7 @@ class ReRoPE(Rotary):
     Cite: Su 2023.
     """
 
+    name = "rerope"
     citation = "su2023rerope"
     year = 2023
     kind = "scaling"

@@ -28,6 +28,7 @@ class RoPE(Rotary):
     Cite: Su et al. 2021, section 3.2.
     """
 
+    name = "rope"
     citation = "su2024roformer"
     year = 2021
     evidence = "independent"

@@ -31,6 +31,7 @@ class RotaryValues(PositionEncoding):
     Cite: Su 2025; García-Castellanos et al. 2026; DeepSeek-AI 2026.
     """
 
+    name = "rotary-values"
     citation = "su2025vorope garciacastellanos2026rove deepseekai2026v4"
     year = 2025
     evidence = "independent"

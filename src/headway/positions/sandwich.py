@@ -29,6 +29,7 @@ class Sandwich(PositionEncoding):
     Cite: Chi et al. 2023.
     """
 
+    name = "sandwich"
     citation = "chi2023dissecting"
     year = 2022
     evidence = "independent"

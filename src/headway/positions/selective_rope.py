@@ -33,6 +33,7 @@ class SelectiveRoPE(ContentRotary):
     Cite: Movahedi et al. 2026, section 4 and the authors' code.
     """
 
+    name = "selective-rope"
     citation = "movahedi2026selective"
     year = 2025
     evidence = "authors"

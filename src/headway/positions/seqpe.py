@@ -36,6 +36,7 @@ class SeqPE(PositionEncoding):
     Cite: Li et al. 2025, section 3.
     """
 
+    name = "seqpe"
     citation = "li2025seqpe"
     year = 2025
     evidence = "authors"

@@ -29,6 +29,7 @@ class SHAPE(PositionEncoding):
     Cite: Kiyono et al. 2021, section 3.
     """
 
+    name = "shape"
     citation = "kiyono2021shape"
     year = 2021
     kind = "coordinates"

@@ -24,6 +24,7 @@ class Shaw(PositionEncoding):
     Cite: Shaw et al. 2018, section 3.2.
     """
 
+    name = "shaw"
     citation = "shaw2018self"
     year = 2018
     evidence = "independent"

@@ -27,6 +27,7 @@ class Sinusoidal(PositionEncoding):
     Cite: Vaswani et al. 2017, section 3.5.
     """
 
+    name = "sinusoidal"
     citation = "vaswani2017attention"
     year = 2017
     evidence = "independent"

@@ -22,6 +22,7 @@ class SoftmaxOne(PositionEncoding):
     Cite: Miller 2023.
     """
 
+    name = "softmax-one"
     citation = "miller2023attention"
     year = 2023
     evidence = "independent"

@@ -27,6 +27,7 @@ class SSMax(Scaling):
     Cite: Nakanishi 2025, with s alone or with s and b.
     """
 
+    name = "ssmax"
     citation = "nakanishi2025scalable"
     year = 2025
     evidence = "independent"

@@ -31,6 +31,7 @@ class StickBreaking(PositionEncoding):
     Cite: Tan et al. 2025, section 2.
     """
 
+    name = "stick-breaking"
     citation = "tan2025scaling"
     year = 2024
     evidence = "authors"

@@ -26,6 +26,7 @@ class StreamingLLM(PositionEncoding):
     Cite: Xiao et al. 2024, section 3.2.
     """
 
+    name = "streaming-llm"
     citation = "xiao2024efficient"
     year = 2023
     kind = "coordinates"

@@ -25,6 +25,7 @@ class Swin(Windowed):
     Cite: Liu et al. 2021, section 3.2.
     """
 
+    name = "swin"
     citation = "liu2021swin"
     year = 2021
     evidence = "authors"

@@ -35,6 +35,7 @@ class SwinV2(Windowed):
     Cite: Liu et al. 2022, sections 3.2 and 3.3.
     """
 
+    name = "swin-v2"
     citation = "liu2022swin"
     year = 2021
     evidence = "authors"

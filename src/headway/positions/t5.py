@@ -29,6 +29,7 @@ class T5(PositionEncoding):
     Cite: Raffel et al. 2020, section 2.1.
     """
 
+    name = "t5"
     citation = "raffel2020exploring"
     year = 2019
     evidence = "independent"

@@ -26,6 +26,7 @@ class TransformerXL(PositionEncoding):
     Cite: Dai et al. 2019, section 3.3.
     """
 
+    name = "transformer-xl"
     citation = "dai2019transformer"
     year = 2019
     evidence = "independent"

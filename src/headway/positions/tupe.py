@@ -30,6 +30,7 @@ class TUPE(PositionEncoding):
     Cite: Ke et al. 2021, section 3.
     """
 
+    name = "tupe"
     citation = "ke2021rethinking"
     year = 2020
     evidence = "authors"

@@ -23,6 +23,7 @@ class UnitIndex(PositionEncoding):
     composition passes the divided positions on to its other parts.
     """
 
+    name = "unit-index"
     citation = "% UnitIndex is a baseline for teaching: there is no paper to cite"
     extrapolates = True
 

@@ -38,6 +38,7 @@ class XPos(Rotary):
     Cite: Sun et al. 2023, "xPos"; defaults are those of the released code (torchscale).
     """
 
+    name = "xpos"
     citation = "sun2023length"
     year = 2022
     evidence = "authors"

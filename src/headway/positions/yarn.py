@@ -36,6 +36,7 @@ class YaRN(NTKByParts):
     Cite: Peng et al. 2024, section 3.4.
     """
 
+    name = "yarn"
     evidence = "authors"
 
     def __init__(
