@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "headway"
 # as long as that makes no circle. `errors` stands below everything.
 LAYERS = [
     ["_torch", "deprecated", "errors", "extras", "files", "tracing", "constants", "records"],
-    ["coordinates", "terms", "masks"],
+    ["coordinates", "terms", "masks", "biases"],
     ["positions", "kernels"],
     ["call"],
     ["attention"],

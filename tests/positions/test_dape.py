@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from headway import attention, attention_steps
+from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.kernels import reference
 from headway.masks import Boolean, Causal
-from headway.positions import T5, ALiBi, PositionEncoding, RoPE
+from headway.positions import ENCODINGS, ALiBi, PositionEncoding, RoPE
 from headway.positions.dape import DAPE
+from headway.terms import DistanceBias
 from headway.testing import ENCODING_CHECKS
 
 
@@ -51,19 +53,34 @@ def test_starts_as_linear_layers_do() -> None:
     assert encoding.out.abs().max() <= 1 / math.sqrt(32)
 
 
-def test_a_network_of_zeros_leaves_the_bias() -> None:
+def speaks_distance_biases_alone(encoding: PositionEncoding) -> bool:
+    if "terms" not in encoding.acts or encoding.acts - {"terms", "locate"} or encoding.reads_input:
+        return False
+    at = encoding.place(Coordinates.span(4, axes=encoding.axes or 1))
+    return all(isinstance(term, DistanceBias) for term in encoding.terms(at, at))
+
+
+BIASES = [name for name, kind in ENCODINGS.items() if speaks_distance_biases_alone(kind.examples()[0])]
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_a_network_of_zeros_leaves_the_bias(name: str) -> None:
     """Then it is the other encoding, packed documents, rows of a batch and blocks of rows included."""
-    encoding = DAPE(2, bias=T5(2, num_buckets=8, max_distance=20))
-    torch.nn.init.normal_(encoding.bias.table)  # type: ignore[arg-type]
+    bias = ENCODINGS[name].examples()[0]
+    heads = bias.num_heads
+    for parameter in bias.parameters():
+        torch.nn.init.normal_(parameter)
+    encoding = DAPE(heads, bias=bias)
     torch.nn.init.zeros_(encoding.out)
     torch.nn.init.zeros_(encoding.out_bias)
-    q, k, v = torch.randn(3, 2, 2, 7, 8)
+    q, k, v = torch.randn(3, 2, heads, 7, 8)
     at = torch.stack([torch.arange(7), torch.tensor([0, 1, 2, 0, 1, 2, 30])])
+    positions = at[..., None].expand(-1, -1, bias.axes or 1)
     found, expected = (
-        attention(q, k, v, encoding=e, mask=Causal(), q_positions=at, k_positions=at, scale=1.0)
-        for e in (encoding, encoding.bias)
+        attention(q, k, v, encoding=e, mask=Causal(), q_positions=positions, k_positions=positions, scale=1.0)
+        for e in (encoding, bias)
     )
-    torch.testing.assert_close(found, expected)  # type: ignore[arg-type]
+    torch.testing.assert_close(found, expected)
 
 
 def test_a_mask_of_its_own_for_each_head_is_heard() -> None:

@@ -13,11 +13,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from .. import positions
 from ..attention import attention, explain
+from ..biases import distance_bias
 from ..call import make_call
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..kernels import Call
-from ..kernels.reference import distance_bias
 from ..masks import Causal, Documents, Mask, Padding, Window
 from ..positions._base import IN_ATTENTION
 from ..terms import DistanceBias, Linear, Log

@@ -15,22 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..biases import distance_bias
 from ..constants import writes
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..records import attributes
 from ..terms import (
-    Bias,
     Clip,
-    Cosines,
     DenseBias,
     DistanceBias,
-    Linear,
-    Log,
     Normalizer,
     Part,
-    Piecewise,
-    Power,
     Product,
     RelativeKeys,
     RelativeQueries,
@@ -41,11 +36,9 @@ from ..terms import (
     Sinusoids,
     SoftCap,
     Steps,
-    Stretched,
     Temperature,
     Term,
     TokenBias,
-    distance,
 )
 from ..tracing import plain_alone
 from . import _ops
@@ -163,63 +156,6 @@ def scores(block: Block) -> Tensor:
         allowed = torch.ones_like(score, dtype=torch.bool) if block.allowed is None else block.allowed
         score = term.function(score, allowed.expand_as(score), block.q, block.slots, *term.tensors)
     return score
-
-
-def distance_bias(values: Bias, q: Coordinates, k: Coordinates, dtype: torch.dtype) -> Tensor:
-    """b_h[ρ(i,j)]: [b, heads or 1, rows, m]"""
-    if isinstance(values, Rows):
-        row = values.map.rows(q, k)
-        # index_select, because its gradient is several times faster than that of indexing
-        return values.table.index_select(1, row.flatten()).unflatten(1, row.shape).transpose(0, 1)
-    if isinstance(values, Cosines):
-        return cosines(values, q, k, dtype)
-    delta = distance(q, k, values.axis).to(dtype)[:, None]
-    far = delta.abs()
-
-    def per_head(parameter: Tensor) -> Tensor:
-        return parameter[:, None, None]
-
-    if isinstance(values, Linear):
-        return -far * torch.where(delta > 0, per_head(values.future), per_head(values.past))
-    if isinstance(values, Log):
-        return -per_head(values.weight) * torch.log1p(per_head(values.rate) * far)
-    if isinstance(values, Power):
-        # 0^e has no finite gradient in e: the pair at distance 0 gets its 0 without a power
-        near = torch.where(far == 0, torch.ones_like(far), far)
-        return -per_head(values.weight) * torch.where(far == 0, 0.0, near ** per_head(values.exponent))
-    if isinstance(values, Stretched):
-        return stretched(values, far)
-    return piecewise(values, delta)
-
-
-def cosines(values: Cosines, q: Coordinates, k: Coordinates, dtype: torch.dtype) -> Tensor:
-    """Σ_c weight_c·cos(δ·ω_c), by angle addition: [b, heads, rows, m]"""
-    rates = values.frequencies.double()
-    q_angle, k_angle = (side.axis(values.axis).double()[:, None, :, None] * rates for side in (q, k))
-    weight = values.weight[:, None].to(dtype)
-    turned = torch.cat([q_angle.cos().to(dtype) * weight, q_angle.sin().to(dtype) * weight], dim=-1)
-    return turned @ torch.cat([k_angle.cos(), k_angle.sin()], dim=-1).to(dtype).transpose(-1, -2)
-
-
-def stretched(values: Stretched, far: Tensor) -> Tensor:
-    """intercept[s] + slope[s]·t with t = ln(1 + rate·|δ|)·stretch: [b, heads, rows, m]"""
-    t = torch.log1p(values.rate * far[:, 0]) * values.stretch[..., None].to(far.dtype)
-    piece = torch.searchsorted(values.edges, t.detach().contiguous(), right=True)
-    intercept, slope = (
-        table.index_select(1, piece.flatten()).unflatten(1, piece.shape).transpose(0, 1)
-        for table in (values.intercept, values.slope)
-    )
-    return intercept + slope * t[:, None]
-
-
-def piecewise(values: Piecewise, delta: Tensor) -> Tensor:
-    """values interpolated linearly between the knots, constant beyond: [b, heads, rows, m]"""
-    knots = values.knots.to(delta.dtype)
-    right = torch.searchsorted(knots, delta.detach().contiguous()).clamp(1, len(knots) - 1)
-    share = ((delta - knots[right - 1]) / (knots[right] - knots[right - 1])).clamp(0, 1)
-    table = values.values
-    low, high = table[:, right[:, 0] - 1].transpose(0, 1), table[:, right[:, 0]].transpose(0, 1)
-    return low + share * (high - low)
 
 
 def dense_bias_of(term: DenseBias, slots: Tensor) -> Tensor:

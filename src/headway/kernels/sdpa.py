@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from ..biases import distance_bias
 from ..errors import HeadwayError
 from ..masks import Causal
 from ..records import Divisible
@@ -16,7 +17,7 @@ from ..tracing import PLAIN_ALONE, forward_mode
 from ._base import ComposedKernel
 from ._problem import Call, Problem, wants_gradient
 from .cpu._tokens import rotate
-from .reference import dense_bias_of, distance_bias
+from .reference import dense_bias_of
 
 DENSE_LIMIT = 1 << 24
 """Bytes of a dense mask or bias above which this kernel steps back: from there on the reference kernel, which needs

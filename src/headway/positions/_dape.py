@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..biases import distance_bias
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
 from ..terms import Bias, DistanceBias, ScoreMap, Stretched
 from ._base import Input, Pair, PositionEncoding, Terms
-from ._evaluate import distance_bias
 from .alibi import ALiBi
 
 SLOPE = 0.01
@@ -143,32 +143,26 @@ class _Corrected:
         return scores + bias + _along_keys(hidden, out, out_bias)
 
     def bias(self, rows: Tensor, tensors: list[Tensor]) -> Tensor:
-        """B of these rows: [b, heads, rows, m]"""
-        held, sums = iter(tensors), []
+        """B of these rows in float64: [b, heads, rows, m]"""
+        held = iter(tensors)
         values = [_with(part, {name: next(held) for name in names}) for part, names in self.parts]
-        for b in range(max(self.q_at.position.shape[0], self.k_at.position.shape[0])):
-            queries, keys = _row(self.q_at, b, rows), _row(self.k_at, b, None)
-            each = [distance_bias(_of_rows(value, b, rows), queries, keys) for value in values]
-            sums.append(sum(each[1:], each[0]))
-        return torch.stack(sums)
+        queries, keys = _positions(self.q_at, rows), _positions(self.k_at, None)
+        each = [distance_bias(_of_rows(value, rows), queries, keys, torch.float64) for value in values]
+        return sum(each[1:], each[0])
 
 
 def _with(part: Bias, tensors: dict[str, Tensor]) -> Bias:
     return replace(part, **tensors)  # type: ignore[arg-type]
 
 
-def _row(at: Coordinates, b: int, rows: Tensor | None) -> Coordinates:
-    """The positions of one row of the batch, of some queries alone."""
-    position = at.position[b : b + 1] if at.position.shape[0] > 1 else at.position
-    position = position if rows is None else position[:, rows]
+def _positions(at: Coordinates, rows: Tensor | None) -> Coordinates:
+    """The positions, of some queries alone."""
+    position = at.position if rows is None else at.position[:, rows]
     return Coordinates(position, torch.zeros_like(position[..., 0], dtype=torch.int64))
 
 
-def _of_rows(values: Bias, b: int, rows: Tensor) -> Bias:
-    if not isinstance(values, Stretched):
-        return values
-    stretch = values.stretch[b : b + 1] if values.stretch.shape[0] > 1 else values.stretch
-    return replace(values, stretch=stretch[:, rows])
+def _of_rows(values: Bias, rows: Tensor) -> Bias:
+    return replace(values, stretch=values.stretch[:, rows]) if isinstance(values, Stretched) else values
 
 
 def _along_keys(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
