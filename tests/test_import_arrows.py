@@ -17,6 +17,7 @@ LAYERS = [
     ["positions", "kernels"],
     ["call"],
     ["attention"],
+    ["properties"],
     ["nn"],
     ["models"],
     ["checkpoints", "integrations", "parallel"],

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headway.coordinates import Coordinates
 from headway.positions import Pair, PositionEncoding
-from headway.positions._evaluate import Pairs
+from headway.properties import Pairs
 from headway.testing.inputs import on_axes
 
 Gap = Callable[..., float]
@@ -45,7 +45,7 @@ def score_gap() -> Gap:
         heads, head_dim = size_of(encoding, "num_heads", 4), size_of(encoding, "head_dim", 8)
         q, k, v = torch.randn(3, heads, n, head_dim, dtype=torch.float64)
         x = torch.randn(n, size_of(encoding, "embed_dim", heads * head_dim), dtype=torch.float64)
-        pairs = Pairs.of(encoding, q, k, at, at, x[None], x[None])
+        pairs = Pairs(encoding, q, k, at, at, x[None], x[None])
         scores, added = pairs.scores(), sum(pairs.values(), torch.zeros(1, 1, 1, 1))
         added = added.expand(heads, n, n, head_dim)
         seen = pairs.transformed(v) + added

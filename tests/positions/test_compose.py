@@ -9,7 +9,7 @@ import torch
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import T5, ALiBi, Compose, Learned, Pair, PositionEncoding, RoPE, Shaw, Sinusoidal, UnitIndex
-from headway.positions._evaluate import Pairs
+from headway.properties import Pairs
 
 
 class Doubled(PositionEncoding):
@@ -65,7 +65,7 @@ def test_scores_of_a_rotation_and_a_bias_by_the_oracle(score_gap: Any) -> None:
 def test_compositions_nest() -> None:
     q, at = torch.randn(2, 2, 4, 8).double(), Coordinates.span(4)
     flat, nested = Compose(RoPE(8), ALiBi(2), Doubled()), Compose(Compose(RoPE(8), ALiBi(2)), Doubled())
-    flat_scores, nested_scores = (Pairs.of(e, q[0], q[1], at, at).scores() for e in (flat, nested))
+    flat_scores, nested_scores = (Pairs(e, q[0], q[1], at, at).scores() for e in (flat, nested))
     assert torch.equal(flat_scores, nested_scores)
     assert nested.acts == {"prepare", "terms", "locate"}
 

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions._evaluate import Pairs
 from headway.positions.deberta import DeBERTa
+from headway.properties import Pairs
 
 
 def waves(*shape: int, at: float) -> Tensor:
@@ -17,7 +17,7 @@ def waves(*shape: int, at: float) -> Tensor:
 
 def weights(encoding: DeBERTa, q: Tensor, k: Tensor, positions: Tensor | None = None) -> Tensor:
     at = Coordinates.span(q.shape[1]) if positions is None else Coordinates.of(positions, len(positions))
-    return Pairs.of(encoding, q, k, at, at).scores().softmax(-1).detach()
+    return Pairs(encoding, q, k, at, at).scores().softmax(-1).detach()
 
 
 LOG = [

@@ -6,13 +6,13 @@ from torch import Tensor
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions._evaluate import Pairs
 from headway.positions.dynamic_position_bias import DynamicPositionBias
+from headway.properties import Pairs
 
 
 def bias(encoding: DynamicPositionBias, at: Coordinates) -> Tensor:
     zeros = torch.zeros(encoding.num_heads, at.index.shape[1], 4, dtype=torch.float64)
-    return Pairs.of(encoding, zeros, zeros, at, at).scores().detach()
+    return Pairs(encoding, zeros, zeros, at, at).scores().detach()
 
 
 def test_crossformers_numbers() -> None:

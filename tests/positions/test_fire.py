@@ -7,14 +7,14 @@ from torch import Tensor
 import headway as hw
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions._evaluate import Pairs
 from headway.positions.fire import FIRE
+from headway.properties import Pairs
 
 
 def bias(encoding: FIRE, positions: Tensor) -> Tensor:
     at = Coordinates.of(positions, len(positions))
     zeros = torch.zeros(encoding.num_heads, len(positions), 4, dtype=torch.float64)
-    return Pairs.of(encoding, zeros, zeros, at, at).scores()
+    return Pairs(encoding, zeros, zeros, at, at).scores()
 
 
 def by_the_network(encoding: FIRE, positions: Tensor) -> Tensor:

@@ -6,14 +6,14 @@ from torch import Tensor
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions._evaluate import Pairs
 from headway.positions.kerple_log import KERPLELog
+from headway.properties import Pairs
 
 
 def bias(encoding: KERPLELog, n: int) -> Tensor:
     at = Coordinates.span(n)
     zeros = torch.zeros(encoding.num_heads, n, 4, dtype=torch.float64)
-    return Pairs.of(encoding.double(), zeros, zeros, at, at).scores().detach()
+    return Pairs(encoding.double(), zeros, zeros, at, at).scores().detach()
 
 
 def given(weight: list[float], rate: list[float]) -> KERPLELog:

@@ -9,8 +9,8 @@ from torch import Tensor
 import headway as hw
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions._evaluate import Pairs
 from headway.positions.kerple_power import KERPLEPower
+from headway.properties import Pairs
 
 
 def given(**values: list[float]) -> KERPLEPower:
@@ -24,7 +24,7 @@ def given(**values: list[float]) -> KERPLEPower:
 def scores(encoding: KERPLEPower, content: Tensor) -> Tensor:
     """The scores of 5 tokens whose content alone would score ``content``."""
     at, q = Coordinates.span(5), torch.eye(5, dtype=torch.float64).expand(2, 5, 5)
-    return Pairs.of(encoding, q * math.sqrt(5), content.mT, at, at).scores().detach()
+    return Pairs(encoding, q * math.sqrt(5), content.mT, at, at).scores().detach()
 
 
 BIAS = {"weight": [0.4, 0.9], "exponent": [1.5, 0.25]}

@@ -7,8 +7,8 @@ from torch import Tensor
 import headway as hw
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions._evaluate import Pairs
 from headway.positions.music_transformer import MusicTransformer
+from headway.properties import Pairs
 
 
 def waves(*shape: int, at: float) -> Tensor:
@@ -18,7 +18,7 @@ def waves(*shape: int, at: float) -> Tensor:
 
 def scores(encoding: MusicTransformer, q: Tensor, k: Tensor) -> Tensor:
     at = Coordinates.span(q.shape[1])
-    return Pairs.of(encoding, q, k, at, at).scores().detach()
+    return Pairs(encoding, q, k, at, at).scores().detach()
 
 
 def test_numbers_of_the_skewing() -> None:

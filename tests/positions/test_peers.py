@@ -11,7 +11,7 @@ from torch import Tensor
 import headway as hw
 from headway.coordinates import Coordinates
 from headway.positions import T5, ALiBi, Learned, NoPE, RoPE, Shaw, Sinusoidal, TransformerXL
-from headway.positions._evaluate import Pairs
+from headway.properties import Pairs
 
 N, HEADS, HEAD_DIM = 7, 4, 8
 
@@ -19,7 +19,7 @@ N, HEADS, HEAD_DIM = 7, 4, 8
 def scores(encoding: hw.positions.PositionEncoding, q: Tensor, k: Tensor) -> Tensor:
     """What the encoding's hooks make of q and k [heads, n, head_dim] at 0 … n − 1."""
     at = Coordinates.span(q.shape[1])
-    return Pairs.of(encoding, q, k, at, at).scores().detach()
+    return Pairs(encoding, q, k, at, at).scores().detach()
 
 
 def test_none_is_torchs_attention() -> None:

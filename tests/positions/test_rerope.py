@@ -9,8 +9,8 @@ import headway as hw
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import RoPE
-from headway.positions._evaluate import Pairs
 from headway.positions.rerope import ReRoPE
+from headway.properties import Pairs
 
 # bojone/rerope (the author's), rerope_patch.py and leaky_rerope_patch.py at acfe788, run in float64 on six tokens with
 # k = sin(0.7·t)·1.5 of 8, q = k back to front, a causal mask: the last token's weights; window 3, scaling_factor 4
@@ -21,7 +21,7 @@ AUTHORS = {
 
 
 def scores(encoding: hw.positions.PositionEncoding, q: torch.Tensor, k: torch.Tensor, at: Coordinates) -> torch.Tensor:
-    return Pairs.of(encoding, q, k, at, at).scores()
+    return Pairs(encoding, q, k, at, at).scores()
 
 
 @pytest.mark.parametrize("leak", AUTHORS)

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions._evaluate import Pairs
 from headway.positions.sandwich import Sandwich
+from headway.properties import Pairs
 
 
 def bias(encoding: Sandwich, positions: list[int]) -> Tensor:
@@ -16,7 +16,7 @@ def bias(encoding: Sandwich, positions: list[int]) -> Tensor:
         Coordinates.of(torch.tensor(positions), len(positions)),
         torch.zeros(encoding.num_heads, len(positions), 4, dtype=torch.float64),
     )
-    return Pairs.of(encoding, zeros, zeros, at, at).scores()[:, -1]
+    return Pairs(encoding, zeros, zeros, at, at).scores()[:, -1]
 
 
 def test_numbers_by_hand() -> None:

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions._evaluate import Pairs
 from headway.positions.swin import Swin
+from headway.properties import Pairs
 
 
 def bias(encoding: Swin, height: int, width: int) -> Tensor:
@@ -15,7 +15,7 @@ def bias(encoding: Swin, height: int, width: int) -> Tensor:
     n = height * width
     position = torch.stack([torch.arange(n) // width, torch.arange(n) % width], dim=-1)
     at, zeros = Coordinates.of(position[None], n), torch.zeros(encoding.num_heads, n, 4, dtype=torch.float64)
-    return Pairs.of(encoding, zeros, zeros, at, at).scores().detach()
+    return Pairs(encoding, zeros, zeros, at, at).scores().detach()
 
 
 def test_the_authors_numbers() -> None:

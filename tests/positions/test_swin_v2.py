@@ -9,8 +9,8 @@ from torch import Tensor
 
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
-from headway.positions._evaluate import Pairs
 from headway.positions.swin_v2 import SwinV2
+from headway.properties import Pairs
 
 
 def image(height: int, width: int) -> Coordinates:
@@ -58,7 +58,7 @@ def test_the_authors_scores(pretrained: tuple[int, int] | None, expected: list[l
     encoding.logit_scale.data = torch.tensor([1.5, 9.0], dtype=torch.float64).view(2, 1, 1)
     q, k, _ = (waves(6, 8, at=0.1) @ waves(24, 8).T).view(6, 3, 2, 4).permute(1, 2, 0, 3)
     at = image(2, 3)
-    found = Pairs.of(encoding, q, k, at, at).scores().detach()[:, [0, 4]].flatten(0, 1)
+    found = Pairs(encoding, q, k, at, at).scores().detach()[:, [0, 4]].flatten(0, 1)
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), atol=1e-5, rtol=0)
 
 
@@ -80,7 +80,7 @@ def test_weights_are_those_of_transformers_from_its_checkpoint() -> None:
     q, k = (linear(x)[0].view(16, 3, 4).transpose(0, 1) for linear in (theirs.query, theirs.key))
     at = image(4, 4)
     _, expected = theirs(x, output_attentions=True)
-    torch.testing.assert_close(Pairs.of(ours, q, k, at, at).scores().softmax(-1), expected[0], atol=1e-6, rtol=0)
+    torch.testing.assert_close(Pairs(ours, q, k, at, at).scores().softmax(-1), expected[0], atol=1e-6, rtol=0)
 
 
 def test_the_papers_spacing_is_another() -> None:
@@ -92,7 +92,7 @@ def test_the_papers_spacing_is_another() -> None:
         encoding = SwinV2(1, 4, hidden=2, spacing=spacing).double()
         encoding.cpb_mlp[0].weight.data = torch.tensor([[0.0, 1.0], [0.0, -1.0]], dtype=torch.float64)
         encoding.cpb_mlp[2].weight.data = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
-        bias = Pairs.of(encoding, zeros, zeros, at, at).scores().detach()[0]
+        bias = Pairs(encoding, zeros, zeros, at, at).scores().detach()[0]
         found[spacing] = (bias / 16).logit()[3].tolist()  # query 3, so Δ = 3, 2, 1, 0
     assert found["paper"] == pytest.approx([math.log(1 + d) for d in (3, 2, 1, 0)])
     assert found["code"] == pytest.approx([math.log2(1 + 8 * d / 3) / 3 for d in (3, 2, 1, 0)])

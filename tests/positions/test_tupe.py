@@ -8,8 +8,8 @@ import headway as hw
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import T5, Compose
-from headway.positions._evaluate import Pairs
 from headway.positions.tupe import TUPE
+from headway.properties import Pairs
 
 
 def waves(*shape: int, at: float) -> Tensor:
@@ -19,7 +19,7 @@ def waves(*shape: int, at: float) -> Tensor:
 
 def scores(encoding: TUPE, at: Coordinates, q: Tensor | None = None, k: Tensor | None = None) -> Tensor:
     zeros = torch.zeros(encoding.num_heads, at.index.shape[1], encoding.head_dim, dtype=torch.float64)
-    return Pairs.of(encoding, zeros if q is None else q, zeros if k is None else k, at, at).scores().detach()
+    return Pairs(encoding, zeros if q is None else q, zeros if k is None else k, at, at).scores().detach()
 
 
 def test_the_authors_numbers() -> None:
@@ -84,7 +84,7 @@ def test_with_t5_it_is_tupe_r() -> None:
     at = Coordinates.span(9)
     q, k, v = torch.randn(3, 1, 2, 9, 4, dtype=torch.float64)
     zeros = torch.zeros(2, 9, 4, dtype=torch.float64)
-    both = scores(encoding, at, q[0], k[0]) + Pairs.of(buckets, zeros, zeros, at, at).scores()
+    both = scores(encoding, at, q[0], k[0]) + Pairs(buckets, zeros, zeros, at, at).scores()
     found = hw.attention(q, k, v, encoding=Compose(encoding, buckets), scale=8**-0.5)
     torch.testing.assert_close(found, (both.softmax(-1) @ v[0])[None])
 

@@ -1,4 +1,4 @@
-"""What an encoding is: five optional hooks, what it says of itself, an oracle, and the four demands measured."""
+"""What an encoding is: five optional hooks, what it says of itself, and an oracle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,7 @@ from ..errors import HeadwayError
 from ..records import owner
 from ..terms import Rotation, Term
 from ..tracing import refuse_script, watched
-
-if TYPE_CHECKING:
-    from ._properties import Properties
+from ._properties import Properties
 
 Terms = tuple[Term, ...]
 Input = Tensor | None
@@ -132,6 +130,8 @@ class PositionEncoding(nn.Module):
     """Of "prepare" and "values" those that ``rotation`` or ``split`` speaks for."""
     _has_tables: ClassVar[bool] = False
     _places: ClassVar[bool] = False
+    _measure: ClassVar[Callable[[PositionEncoding], Properties]]
+    """What ``properties`` calls: set by ``headway.properties``, which stands above attention."""
     learning_rate_multiplier: ClassVar[float] = 1.0
     """For the encoding's own parameters, where its paper gives one."""
 
@@ -368,9 +368,7 @@ class PositionEncoding(nn.Module):
 
     def properties(self) -> Properties:
         """The four demands on a code of positions, measured on this encoding; see ``Properties``."""
-        from ._properties import measure
-
-        return measure(self)
+        return PositionEncoding._measure(self)
 
     def arguments(self) -> dict[str, Any]:
         """The constructor's arguments, as far as they are held under their own names and are literals."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..positions import PositionEncoding
-from ..positions._evaluate import Pairs
+from ..properties import Pairs
 from .charts import COLOURS, FAINT, INK
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class _Sitter:
         scale = self.encoding.default_scale(self.head_dim)
         like = like / math.sqrt(scale * self.head_dim)
         x = torch.randn(1, n, self.width, dtype=torch.float64)
-        return Pairs.of(self.encoding, like, like, at, at, x, x)
+        return Pairs(self.encoding, like, like, at, at, x, x)
 
     def along(self, n: int, axis: int | None = None) -> Coordinates:
         """n tokens on one axis, the others at 0, or on all of them alike."""

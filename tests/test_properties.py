@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from headway.coordinates import Coordinates
 from headway.positions import (
+    ENCODINGS,
     T5,
     ALiBi,
     Compose,
@@ -15,6 +16,7 @@ from headway.positions import (
     IntegerIndex,
     Learned,
     NoPE,
+    Pair,
     PositionEncoding,
     Properties,
     RoPE,
@@ -23,7 +25,9 @@ from headway.positions import (
     TransformerXL,
     UnitIndex,
 )
+from headway.properties import Pairs
 from headway.terms import Clip, DenseBias, DistanceBias, Log, RelativeQueries, RelativeValues, Rows, Temperature, Term
+from headway.testing.inputs import Sizes, on_axes, randomized
 
 RELATIVE = ("not its job", "yes", "yes", "yes")
 
@@ -179,6 +183,30 @@ def test_what_changes_only_late_in_a_long_text_is_seen() -> None:
             return (DenseBias((at[0][:, None, :, None] - at[1][:, None, None, :]) * (1 + (at[0].max() > 500))),)
 
     assert Late().properties().alike.verdict == "no"
+
+
+@pytest.mark.parametrize("factor", [2.0, 1 / 3, 0.1, 7.3])
+def test_rounding_alone_tells_no_distance(factor: float) -> None:
+    """One factor for all pairs: they differ by rounding, of which no share goes with the distance."""
+    distance = Bias(Temperature(torch.full((1, 1, 1), factor, dtype=torch.float64))).properties().distance
+    assert (distance.verdict, distance.number) == ("no", 0)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in ENCODINGS.items() if kind.causal_only])
+def test_the_last_query_alone_sees_all_keys(name: str) -> None:
+    """What is measured of one query behind its keys is the formula's, where no query looks at later keys too."""
+    encoding = randomized(
+        ENCODINGS[name].examples()[0], torch.Generator().manual_seed(0), torch.float64
+    ).requires_grad_(False)
+    sizes = Sizes.of(encoding)
+    heads, head_dim = sizes.heads, sizes.head_dim
+    q, k = torch.randn(2, heads, 6, head_dim, dtype=torch.float64)
+    x = torch.randn(6, sizes.embed_dim, dtype=torch.float64)
+    at = on_axes(Coordinates.span(6), encoding.axes)
+    found = Pairs(encoding, q[:, 5:], k, at.rows(5, 6), at, x[None, 5:], x[None]).scores()
+    scale = encoding.default_scale(head_dim)
+    expected = [[encoding.oracle(Pair(h, 5, j, q, k, x, at, scale)) for j in range(6)] for h in range(heads)]
+    torch.testing.assert_close(found[:, 0], torch.tensor(expected, dtype=torch.float64))
 
 
 def test_prepared_queries_that_grow_are_seen() -> None:

@@ -1,0 +1,305 @@
+"""The four demands on a code of positions, measured: what attention makes of an encoding, pair by pair.
+
+``PositionEncoding.properties`` is ``measure``: this file stands above attention, and sets it in its last line.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from .attention import attention_steps
+from .biases import rows_of_pairs
+from .call import Arguments, make_call, restored
+from .coordinates import Coordinates
+from .errors import HeadwayError
+from .masks import Causal
+from .positions import PositionEncoding, Properties, Property
+from .positions._base import IN_ATTENTION
+from .terms import RelativeValues
+
+YES, NO, NOT_ITS_JOB = "yes", "no", "not its job"
+SAME = 0.01
+"""Differences up to this share of the largest value count as none."""
+ROUNDING = 1e-12
+"""Numbers up to this are rounding, and count as nothing."""
+FARTHEST = 20
+"""Positions and distances 1, 2, 4 … 2²⁰ are looked at for growth."""
+MOST_READ = 512
+"""As far as an encoding is followed that reads every token in between."""
+
+
+def measure(encoding: PositionEncoding) -> Properties:
+    """Measures the four demands on an encoding with its parameters as they are, in float64, through its hooks.
+
+    An encoding that embeds is seen through the vector it adds, and two positions through the length of the difference
+    of their vectors; one that acts on scores through what it changes in the score of a query and a key that are the
+    same everywhere. A parameter that is all zero is drawn from N(0, 1) first: nothing could be seen of it.
+
+    Looked at are 1024 positions, pairs within 32 tokens at five places in sequences of 32 to 1024 tokens, and
+    single positions and distances up to 2²⁰; fewer where a table ends before.
+    """
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        probe = _Probe(encoding)
+        pairs = probe.everywhere()
+        spread = _spread(pairs[0])
+        return Properties(
+            repr(encoding),
+            _distinct(probe, pairs[0], spread),
+            _distance(pairs[0]),
+            _alike(pairs),
+            _bounded(probe),
+        )
+
+
+# ---------------------------------------------------------------- what is looked at
+
+
+class Pairs:
+    """One encoding between the queries and the keys of one sequence; q [heads, n, head_dim], k [heads, m, head_dim].
+
+    Dense and as attention has it. Queries see no later keys where the encoding is defined for that alone.
+    """
+
+    def __init__(
+        self,
+        encoding: PositionEncoding,
+        q: Tensor,
+        k: Tensor,
+        q_at: Coordinates,
+        k_at: Coordinates,
+        q_input: Tensor | None = None,
+        k_input: Tensor | None = None,
+    ) -> None:
+        self.encoding, self.q, self.k = encoding, q, k
+        self._arguments: Arguments = {
+            "encoding": encoding if encoding.acts & IN_ATTENTION else None,
+            "mask": Causal() if encoding.causal_only else None,
+            "q_positions": q_at,
+            "k_positions": k_at,
+            "q_input": q_input,
+            "k_input": k_input,
+        }
+        call = make_call(q[None], k[None], k[None], **self._arguments)
+        self._call = call.rotated(lambda x, rotation: rotation.of(x))
+        self.prepared_q, self.prepared_k = self._call.q[0], self._call.k[0]
+
+    def content(self) -> Tensor:
+        """s·⟨q, k⟩ of the prepared queries and keys alone: [heads, n, m]"""
+        return self._call.scale * self.prepared_q @ self.prepared_k.transpose(-1, -2)
+
+    def scores(self) -> Tensor:
+        """The finished scores, not yet masked: [heads, n, m]"""
+        return attention_steps(self.q[None], self.k[None], self.k[None], **self._arguments).scaled[0]
+
+    def values(self) -> list[Tensor]:
+        """What joins the value of each pair, by term: [heads or 1, n, m, head_dim]"""
+        q_at, k_at = self._call.q_coordinates, self._call.k_coordinates
+        return [rows_of_pairs(t.rows, q_at, k_at)[0] for t in self._call.terms if isinstance(t, RelativeValues)]
+
+    def transformed(self, v: Tensor) -> Tensor:
+        """T_i⁻¹·T_j·v_j of every pair; v [heads, m, head_dim] gives [heads, n, m, head_dim]"""
+        prepared = self.encoding.prepare_value(v[None], self._call.k_coordinates)[0]
+        each_key = prepared.transpose(0, 1)[:, :, None].expand(-1, -1, self.q.shape[1], -1)
+        return restored(self._call, each_key).permute(1, 2, 0, 3)
+
+
+class _Probe:
+    """A float64 copy of an encoding, and inputs that are the same at every position."""
+
+    def __init__(self, encoding: PositionEncoding) -> None:
+        self.encoding = copy.deepcopy(encoding).to("cpu", torch.float64).eval()
+        for parameter in self.encoding.parameters():
+            if parameter.numel() and not parameter.any():
+                parameter.normal_()
+        heads, head_dim = self.encoding.held("num_heads") or 4, self.encoding.held("head_dim") or 16
+        self.q, self.k = torch.randn(2, heads, 1, head_dim, dtype=torch.float64)
+        self.x = torch.randn(1, 1, self.encoding.held("embed_dim") or heads * head_dim, dtype=torch.float64)
+
+    @property
+    def acts_in_attention(self) -> bool:
+        return bool(self.encoding.acts & IN_ATTENTION)
+
+    def span(self, n: int, start: int, length: int) -> Coordinates:
+        """n tokens in a row, at the same position on every axis that the encoding reads."""
+        return Coordinates.span(n, start=start, length=length, axes=self.encoding.axes or 1)
+
+    def codes(self, start: int, n: int, length: int) -> Tensor:
+        """What ``embed`` adds at the positions start … start + n − 1: [n, embed_dim]"""
+        x = self.x.expand(1, n, -1)
+        return (self.encoding.embed(x, self.span(n, start, length)) - x)[0]
+
+    def between(self, q_at: Coordinates, k_at: Coordinates) -> Pairs:
+        """The encoding between the same query and the same key at every position."""
+        n, m = q_at.index.shape[1], k_at.index.shape[1]
+        q, k = self.q.expand(-1, n, -1), self.k.expand(-1, m, -1)
+        return Pairs(self.encoding, q, k, q_at, k_at, self.x.expand(1, n, -1), self.x.expand(1, m, -1))
+
+    def changes_of_values(self, pairs: Pairs) -> list[Tensor]:
+        """What the encoding changes in a value that is the same everywhere: [heads or 1, n, m, head_dim]"""
+        found = pairs.values()
+        if "values" in self.encoding.acts:
+            v = pairs.k  # any vector will do
+            found.append(pairs.transformed(v) - v[:, None])
+        return found
+
+    def window(self, start: int, n: int, length: int) -> list[Tensor]:
+        """What shows of each pair of n positions, by kind: [n, n, features]"""
+        found = []
+        if "embed" in self.encoding.acts:
+            codes = self.codes(start, n, length)
+            found.append((codes[:, None] - codes).norm(dim=-1, keepdim=True))
+        if self.acts_in_attention:
+            at = self.span(n, start, length)
+            pairs = self.between(at, at)
+            plain = self.encoding.default_scale(self.q.shape[-1]) * (self.q @ self.k.transpose(-1, -2))
+            change = pairs.scores() - plain
+            found.append((change.tril() if self.encoding.causal_only else change).movedim(0, -1))
+            found += [values.movedim(0, 2).flatten(2) for values in self.changes_of_values(pairs)]
+        return found or [torch.zeros(n, n, 1, dtype=torch.float64)]
+
+    def sizes(self, far: int) -> dict[tuple[str, str], float]:
+        """The largest values at one position and at one distance, by what and where they are."""
+        found: dict[tuple[str, str], float] = {}
+        if "embed" in self.encoding.acts:
+            found["value of a code", "position"] = float(self.codes(far, 1, far + 1).abs().max())
+        if not self.acts_in_attention:
+            return found
+        if self.encoding.reads_input:  # what content decides comes of every token in between
+            if far > MOST_READ:
+                raise HeadwayError(f"content is read up to {MOST_READ} tokens")
+            whole = self.span(far + 1, 0, far + 1)
+            both = [self.between(whole, whole)]
+        else:
+            near, away = self.span(8, 0, far + 1), self.span(1, far, far + 1)
+            both = [self.between(away, near)]
+            both += [] if self.encoding.causal_only else [self.between(near, away)]
+        if "terms" in self.encoding.acts:
+            added = [pairs.scores() - pairs.content() for pairs in both]
+            added += [values for pairs in both for values in pairs.values()]
+            found["change of a score", "distance"] = max(float(part.abs().max()) for part in added)
+        if "values" in self.encoding.acts:
+            changed = [values for pairs in both for values in self.changes_of_values(pairs)]
+            found["change of a value", "distance"] = max(float(part.abs().max()) for part in changed)
+        if "prepare" in self.encoding.acts:
+            turned = [(p.prepared_q, self.q) for p in both] + [(p.prepared_k, self.k) for p in both]
+            longer = max(float((after.norm(dim=-1) / before.norm(dim=-1)).max()) for after, before in turned)
+            found["prepared query or key, of length 1 before", "position"] = longer
+        return found
+
+    def everywhere(self) -> list[Tensor]:
+        """Windows at several places in several lengths, in units of the largest value of the first."""
+        n = _largest((32, 16, 8, 4, 2), lambda size: self.window(0, size, size))
+        first = self.window(0, n, n)
+        units = [unit if (unit := float(kind.abs().max())) > ROUNDING else math.inf for kind in first]
+        found = []
+        for start, length in ((0, n), (0, 2 * n), (0, 32 * n), (n, 2 * n), (31 * n, 32 * n)):
+            try:
+                kinds = self.window(start, n, length)
+            except HeadwayError:  # the table ends before
+                continue
+            found.append(torch.cat([kind / unit for kind, unit in zip(kinds, units, strict=True)], dim=-1))
+        return found
+
+
+def _largest(sizes: tuple[int, ...], attempt: Callable[[int], object]) -> int:
+    """The first of falling sizes that works; the error of the last if none does."""
+    for size in sizes:
+        try:
+            attempt(size)
+        except HeadwayError:
+            if size == sizes[-1]:
+                raise
+        else:
+            break
+    return size
+
+
+def _diagonals(*windows: Tensor) -> Iterator[Tensor]:
+    """For each distance other than 0, what shows of all its pairs: [features, pairs]"""
+    n = windows[0].shape[0]
+    for distance in range(1 - n, n):
+        if distance:
+            yield torch.cat([window.diagonal(distance) for window in windows], dim=-1)
+
+
+def _spread(*windows: Tensor) -> float:
+    """The largest difference between two pairs of the same distance."""
+    return max(float((pairs.amax(-1) - pairs.amin(-1)).max()) for pairs in _diagonals(*windows))
+
+
+# ---------------------------------------------------------------- the four demands
+
+
+def _distinct(probe: _Probe, window: Tensor, spread: float) -> Property:
+    demand = "each position is told from every other"
+    if "embed" in probe.encoding.acts:
+        n = _largest((1024, 512, 256, 128, 64, 32, 16, 8, 4, 2), lambda size: probe.codes(0, size, size))
+        codes = probe.codes(0, n, n)
+        number = float(torch.pdist(codes).min() / codes.norm(dim=-1).max())
+        what = f"smallest difference between the codes of {n} positions, the longest being 1"
+    elif not window.any():
+        return Property(demand, NO, 0.0, "nothing of a position shows")
+    elif spread <= SAME:
+        return Property(demand, NOT_ITS_JOB, spread, "difference that a place makes: scores know distances alone")
+    else:
+        half = window.shape[0] // 2
+        rows = torch.stack([window[p, p : p + half].flatten() for p in range(half)])
+        number = float(torch.pdist(rows).min())
+        what = f"smallest difference between the scores seen from {half} positions, the largest being 1"
+    return Property(demand, YES if number > 1e-6 else NO, number, what)
+
+
+def _distance(window: Tensor) -> Property:
+    demand = "the distance between two positions shows"
+    groups = list(_diagonals(window))
+    total = torch.cat(groups, dim=-1)
+    within = sum(float(((pairs - pairs.mean(-1, keepdim=True)) ** 2).sum()) for pairs in groups)
+    whole = float(((total - total.mean(-1, keepdim=True)) ** 2).sum())
+    differ = float((total.amax(-1) - total.amin(-1)).max()) > ROUNDING
+    number = 1 - within / whole if differ else 0.0
+    what = "share of what tells pairs apart that goes with their distance"
+    return Property(demand, YES if number > 0.5 else NO, number, what)
+
+
+def _alike(windows: list[Tensor]) -> Property:
+    demand = "the same distance is alike everywhere"
+    if not any(window.any() for window in windows):
+        return Property(demand, NOT_ITS_JOB, 0.0, "nothing shows, so nothing can differ")
+    number = _spread(*windows)
+    places = f"over {len(windows)} places and lengths"
+    what = f"largest difference at one distance {places}, the largest value being 1"
+    return Property(demand, YES if number <= SAME else NO, number, what)
+
+
+def _bounded(probe: _Probe) -> Property:
+    demand = "the values stay bounded"
+    looked: list[dict[tuple[str, str], float]] = []
+    for exponent in range(FARTHEST + 1):
+        try:
+            looked.append(probe.sizes(2**exponent))
+        except HeadwayError:  # the table ends before
+            break
+    if not looked[0]:
+        return Property(demand, YES, 0.0, "nothing is added")
+    for what, where in looked[0]:
+        sizes = [found[what, where] for found in looked[1:]]
+        # the largest up to 2⁴, 2⁸ … 2²⁰: what is bounded levels off, even a logarithm rises by a quarter at last
+        tops = [max(sizes[i : i + 4]) for i in range(0, len(sizes), 4)]
+        if len(sizes) == FARTHEST and all(
+            later > 0 and not later < 1.15 * sooner for sooner, later in itertools.pairwise(tops)
+        ):
+            said = f"largest {what}, at {where} {2**FARTHEST}; at {2 ** (FARTHEST - 4)} it is {tops[-2]:.6g}"
+            return Property(demand, NO, tops[-1], said)
+    what, where = first = next(iter(looked[0]))
+    number = max(found[first] for found in looked)
+    return Property(demand, YES, number, f"largest {what}, up to {where} {2 ** (len(looked) - 1)}")
+
+
+PositionEncoding._measure = measure
