@@ -21,7 +21,7 @@ TABLES = {
     "headway.cli": "COMMANDS",
 }
 
-FILES = {"headway.positions": "_table.py", "headway.checkpoints": "_table.py"}
+FILES = dict.fromkeys(("headway.positions", "headway.checkpoints", "headway.vectors"), "_table.py")
 """The file of a folder that has the table, where it is not ``__init__.py``."""
 
 OF_IMPORTS = {"headway.positions"}

@@ -12,8 +12,7 @@ from gensim.models.fasttext import FastTextKeyedVectors, ft_ngram_hashes, load_f
 from gensim.test.utils import datapath
 
 from headway.errors import HeadwayError
-from headway.vectors import FastText, Vocabulary, Words
-from headway.vectors._fasttext_bin import read
+from headway.vectors import FastText, Vocabulary, Words, load
 from headway.vectors.fasttext import ngrams_of
 
 pytestmark = pytest.mark.slow
@@ -124,7 +123,7 @@ def test_training_against_gensim(architecture: str, sg: int) -> None:
 
 @pytest.mark.parametrize("name", ["lee_fasttext_new.bin", "crime-and-punishment.bin"])
 def test_real_files_against_gensim(name: str) -> None:
-    ours, theirs = read(Path(datapath(name)), None), load_facebook_vectors(datapath(name))
+    ours, theirs = load(datapath(name)), load_facebook_vectors(datapath(name))
     assert (ours.min_n, ours.max_n, ours.bucket) == (theirs.min_n, theirs.max_n, theirs.bucket)
     assert list(ours.words) == theirs.index_to_key
     for word in [*ours.words, "unseenword", "国王", "naïvetés", "раскольниковыми", "x"]:
@@ -136,7 +135,7 @@ def test_real_files_against_gensim(name: str) -> None:
 
 def test_real_file_against_what_fasttext_wrote() -> None:
     """The .vec beside it holds the vectors to five places, that of "</s>" too."""
-    ours = read(Path(datapath("crime-and-punishment.bin")), None)
+    ours = load(datapath("crime-and-punishment.bin"))
     lines = Path(datapath("crime-and-punishment.vec")).read_text().splitlines()[1:]
     assert any(line.startswith("</s> ") for line in lines)
     for line in lines:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headway.errors import HeadwayError
 from headway.vectors import VECTORS, SubWords, Vectors, Words
-from headway.vectors._files import FORMATS, load, save, write
+from headway.vectors._files import FORMATS, load, write
 from headway.vectors._pretrained import Pretrained
 
 TEXTS = ["The river floods its banks.", "A bank lends money to the town.", "The town by the river has a bank."] * 5
@@ -265,7 +265,7 @@ def test_capitals_of_the_words_decide_those_of_texts(tmp_path: Path) -> None:
     cased = Pretrained.of(["The", "the", "River"], torch.eye(3))
     assert cased.tokenizer == Words(lower=False)
     assert cased.encode("The River").tolist() == [[1, 0, 0], [0, 0, 1]]
-    save(cased, tmp_path / "v")
+    cased.save(tmp_path / "v")
     assert load(tmp_path / "v").tokenizer == Words(lower=False)
     write(cased, tmp_path / "v.vec")
     assert load(tmp_path / "v.vec").tokenizer == Words(lower=False)

@@ -7,6 +7,7 @@ from ._evaluate import word_similarity as word_similarity
 from ._files import load as load
 from ._files import write as write
 from ._pretrained import Pretrained as Pretrained
+from ._table import VECTORS as VECTORS
 from ._text import SubWords as SubWords
 from ._text import Vocabulary as Vocabulary
 from ._text import WordCorpus as WordCorpus
@@ -19,17 +20,6 @@ from .glove import GloVe as GloVe
 from .one_hot import OneHot as OneHot
 from .tf_idf import TFIDF as TFIDF
 from .word2vec import Word2Vec as Word2Vec
-
-VECTORS: dict[str, type[Vectors]] = {
-    "one-hot": OneHot,
-    "bag-of-words": BagOfWords,
-    "tf-idf": TFIDF,
-    "word2vec": Word2Vec,
-    "glove": GloVe,
-    "fasttext": FastText,
-    "bert": Bert,
-}
-"""By name; each file of this folder is one."""
 
 __all__ = [
     "VECTORS",

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from ..errors import HeadwayError
-from ._text import Tokenizer, Vocabulary, Watch, WordCorpus, Words, nobody
+from . import _saved
+from ._text import Tokenizer, Vocabulary, Watch, WordCorpus, Words, described, nobody
 
 MOST_BYTES = 2**33
 """The largest matrix that is made of the vectors of words."""
@@ -213,11 +214,19 @@ class Vectors(ABC):
         return {name: getattr(self, name) for name in dict.fromkeys(names) if name != "tokenizer"}
 
     def save(self, path: str | Path) -> None:
-        """Writes everything into one safetensors file, which ``headway.vectors.load`` reads; whole or not at all."""
-        from ._files import save
+        """Writes everything into one safetensors file, which ``headway.vectors.load`` reads; whole or not at all.
 
+        A tokenizer that is neither Words nor SubWords is left out: ``load`` then has to be given one.
+        Raises HeadwayError for a class of the user's own, and where the file cannot be written.
+        """
         self._need_fitted()
-        save(self, Path(path))
+        if type(self).__module__.partition(".")[0] != __name__.partition(".")[0]:
+            raise HeadwayError(
+                f"{type(self).__name__} is none of headway's ways: save its words and rows by Pretrained.of"
+            )
+        tokenizer = described(self.tokenizer)
+        saved = _saved.Saved(self.name, self.options, tokenizer, self.words, self.counts, self._tensors())
+        _saved.write(saved, Path(path))
 
     @abstractmethod
     def _tensors(self) -> dict[str, Tensor]:

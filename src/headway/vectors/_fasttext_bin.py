@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import mmap
-import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadwayError
-from ._base import Vectors
 from ._formats import check_finite, show
-from .fasttext import FastText
 
 MAGIC = struct.pack("<i", 793712314)
 VERSION = 12
@@ -30,10 +28,31 @@ SHAPE = struct.Struct("<?2q")
 ARCHITECTURES = {1: "cbow", 2: "skip-gram"}
 NEGATIVE_SAMPLING = 2
 CLASSIFIER = 3
-_UNFIT = re.compile("[\0\ud800-\udfff]")
 
 
-def read(path: Path, limit: int | None) -> FastText:
+@dataclass(frozen=True)
+class Model:
+    """What such a file holds of words and n-grams.
+
+    words     their bytes, since fastText hashes those: published files hold some that are no UTF-8
+    counts    int64 [words]: how often each occurred
+    own       float32 [words, dim]: the rows of the words themselves
+    ngrams    float32 [rows, dim]: those of the n-grams
+    buckets   int64 [rows], ascending: which each is of; the rows of the others are zeros
+    bucket    how many there are
+    options   window, epochs, min_count, architecture, negative, subsample, min_n and max_n, as FastText takes them
+    """
+
+    words: Sequence[bytes]
+    counts: Tensor
+    own: Tensor
+    ngrams: Tensor
+    buckets: Tensor
+    bucket: int
+    options: dict[str, Any]
+
+
+def read(path: Path, limit: int | None) -> Model:
     """Every size that the file states is compared with the file's own before memory is taken for it."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         at = len(MAGIC)
@@ -74,24 +93,12 @@ def read(path: Path, limit: int | None) -> FastText:
         "architecture": ARCHITECTURES.get(model, "skip-gram"),
         "negative": max(negative, 1),
         "subsample": subsample,
+        "min_n": min_n,
+        "max_n": max_n,
     }
-    # fastText hashes the bytes of a word. Those that are no UTF-8, of which published files hold some, come back out of
-    # these letters; but nobody can print them, and so the word is then called otherwise, as gensim calls it.
-    hashed = [word.decode(errors="surrogateescape") for word in words[:kept]]
-    if len(set(hashed)) < kept:
+    if len(set(words[:kept])) < kept:
         raise HeadwayError("a word stands twice in it: it is damaged")
-    made = FastText.of(
-        hashed,
-        own,
-        ngrams,
-        counts=torch.tensor(counts[:kept]),
-        bucket=bucket,
-        min_n=min_n,
-        max_n=max_n,
-        **options,
-    )
-    made._take([word.decode(errors="backslashreplace") for word in words[:kept]], made.counts)
-    return made
+    return Model(words[:kept], torch.tensor(counts[:kept]), own, ngrams, torch.arange(bucket), bucket, options)
 
 
 def _unpack(form: struct.Struct, mapped: mmap.mmap, at: int) -> tuple[tuple[int, ...], int]:
@@ -122,55 +129,49 @@ def _matrix(path: Path, at: int, rows: int, columns: int) -> Tensor:
     return torch.from_numpy(found.astype(np.float32, copy=False).reshape(rows, columns))
 
 
-def write(vectors: Vectors, stream: IO[bytes]) -> None:
+def write(model: Model, stream: IO[bytes]) -> None:
     """The table of the predicted words, which only further training would need, was not kept: zeros stand for it."""
-    if not isinstance(vectors, FastText):
-        raise HeadwayError(f"{vectors.name} has no sub-words, which fastText's .bin holds: write 'word2vec-binary'")
-    for word in vectors.words:
-        if not word or _UNFIT.search(word):
-            raise HeadwayError(
-                f"the word {word!r} is empty or holds a zero, which ends a word in this format, or what is no UTF-8: "
-                "save(path) keeps it"
-            )
-    counts = [1] * len(vectors) if vectors.counts is None else vectors.counts.tolist()
-    model = next(number for number, name in ARCHITECTURES.items() if name == vectors.architecture)
-    bucket = vectors.bucket if vectors.max_n else 0
+    count, dim = model.own.shape
+    options = model.options
+    architecture = next(number for number, name in ARCHITECTURES.items() if name == options["architecture"])
+    bucket = model.bucket if options["max_n"] else 0
     stream.write(MAGIC + struct.pack("<i", VERSION))
     stream.write(
         ARGUMENTS.pack(
-            vectors.dim,
-            vectors.window,
-            vectors.epochs,
-            vectors.min_count,
-            vectors.negative,
+            dim,
+            options["window"],
+            options["epochs"],
+            options["min_count"],
+            options["negative"],
             1,
             NEGATIVE_SAMPLING,
-            model,
+            architecture,
             bucket,
-            vectors.min_n,
-            vectors.max_n,
+            options["min_n"],
+            options["max_n"],
             100,
-            vectors.subsample,
+            options["subsample"],
         )
     )
-    stream.write(SIZES.pack(len(vectors), len(vectors), 0, sum(counts), -1))
-    for word, count in zip(vectors.words, counts, strict=True):
-        stream.write(word.encode() + b"\0" + ENTRY.pack(count, 0))
-    stream.write(SHAPE.pack(False, len(vectors) + bucket, vectors.dim))
-    _floats(stream, vectors.own())
-    for block in _all_buckets(vectors, bucket):
+    counts = model.counts.tolist()
+    stream.write(SIZES.pack(count, count, 0, sum(counts), -1))
+    for word, many in zip(model.words, counts, strict=True):
+        stream.write(word + b"\0" + ENTRY.pack(many, 0))
+    stream.write(SHAPE.pack(False, count + bucket, dim))
+    _floats(stream, model.own)
+    for block in _all_buckets(model, bucket):
         _floats(stream, block)
-    stream.write(SHAPE.pack(False, len(vectors), vectors.dim))
-    for _ in range(len(vectors)):
-        stream.write(bytes(4 * vectors.dim))
+    stream.write(SHAPE.pack(False, count, dim))
+    for _ in range(count):
+        stream.write(bytes(4 * dim))
 
 
-def _all_buckets(vectors: FastText, bucket: int, at_once: int = 1 << 16) -> Iterator[Tensor]:
+def _all_buckets(model: Model, bucket: int, at_once: int = 1 << 16) -> Iterator[Tensor]:
     """The rows of all buckets, those not kept being zeros."""
     for start in range(0, bucket, at_once):
-        block = torch.zeros(min(at_once, bucket - start), vectors.dim)
-        low, high = torch.searchsorted(vectors.buckets, torch.tensor([start, start + len(block)])).tolist()
-        block[vectors.buckets[low:high] - start] = vectors.ngrams[low:high]
+        block = torch.zeros(min(at_once, bucket - start), model.own.shape[1])
+        low, high = torch.searchsorted(model.buckets, torch.tensor([start, start + len(block)])).tolist()
+        block[model.buckets[low:high] - start] = model.ngrams[low:high]
         yield block
 
 

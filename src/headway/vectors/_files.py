@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import gzip
-import json
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
-import torch
 from torch import Tensor
 
 from ..errors import HeadwayError
-from ..extras import need
 from ..files import whole
-from . import _fasttext_bin, _formats
+from . import _fasttext_bin, _formats, _saved
 from ._base import Vectors
+from ._formats import naming
 from ._pretrained import Pretrained, tokenizer_of
-from ._text import Tokenizer, described, tokenizer_from
+from ._table import VECTORS
+from ._text import Tokenizer, tokenizer_from
+from .bert import Bert
+from .fasttext import FastText
 
-OURS = "headway.vectors"
 GZIP, ZIP = b"\x1f\x8b", b"PK\x03\x04"
 START = 2**16
 """The bytes by which a format is known."""
@@ -38,11 +37,29 @@ class Format:
     ending: str | None = None
 
 
+def _write_text(vectors: Vectors, stream: IO[bytes], *, header: bool) -> None:
+    _formats.write_text(_plain(vectors), stream, header)
+
+
+def _write_binary(vectors: Vectors, stream: IO[bytes]) -> None:
+    _formats.write_binary(_plain(vectors), stream)
+
+
+def _plain(vectors: Vectors) -> _formats.WordRows:
+    return _formats.WordRows(vectors.words, vectors.dim, vectors.rows)
+
+
+def _write_fasttext(vectors: Vectors, stream: IO[bytes]) -> None:
+    if not isinstance(vectors, FastText):
+        raise HeadwayError(f"{vectors.name} has no sub-words, which fastText's .bin holds: write 'word2vec-binary'")
+    _fasttext_bin.write(vectors._as_model(), stream)
+
+
 FORMATS: dict[str, Format] = {
-    "word2vec": Format("text behind a line of sizes", partial(_formats.write_text, header=True), ".vec"),
-    "word2vec-binary": Format("float32 behind a line of sizes", _formats.write_binary),
-    "glove": Format("text without a line of sizes", partial(_formats.write_text, header=False)),
-    "fasttext": Format("fastText's .bin, words and sub-words", _fasttext_bin.write),
+    "word2vec": Format("text behind a line of sizes", partial(_write_text, header=True), ".vec"),
+    "word2vec-binary": Format("float32 behind a line of sizes", _write_binary),
+    "glove": Format("text without a line of sizes", partial(_write_text, header=False)),
+    "fasttext": Format("fastText's .bin, words and sub-words", _write_fasttext),
 }
 """By name; .txt may be two of these and .bin two others, so that ``write`` needs to be told."""
 
@@ -82,18 +99,12 @@ def load(
     except LookupError:
         raise HeadwayError(f"encoding is {encoding!r}, which Python does not know: give such as 'utf-8'") from None
     if path.is_dir():
-        from .bert import Bert
-
         _no_limit(path, limit)
         return Bert.read(path, tokenizer=tokenizer)
     if not path.is_file():
         raise HeadwayError(f"there is no file {path}: give one with vectors")
-    try:
+    with naming(path):
         return _load(path, tokenizer, limit, encoding)
-    except HeadwayError as error:
-        raise HeadwayError(f"{path}: {error}") from error.__cause__
-    except (OSError, EOFError, zlib.error) as error:
-        raise HeadwayError(f"{path} cannot be read ({error}): get the whole file") from error
 
 
 def _load(path: Path, tokenizer: Tokenizer | None, limit: int | None, encoding: str) -> Vectors:
@@ -113,11 +124,11 @@ def _load(path: Path, tokenizer: Tokenizer | None, limit: int | None, encoding: 
             raise HeadwayError("it is compressed, which only word2vec's and GloVe's formats may be: unpack it")
         if ours:
             _no_limit(path, limit)
-            return _read_safetensors(path, tokenizer)
+            return _read_ours(path, tokenizer)
         if start.startswith(_fasttext_bin.MAGIC):
             if encoding != "utf-8":
                 raise HeadwayError("encoding is for other formats: fastText's sub-words are bytes of UTF-8")
-            vectors: Vectors = _fasttext_bin.read(path, limit)
+            vectors = FastText._of_model(_fasttext_bin.read(path, limit))
             vectors.tokenizer = tokenizer or tokenizer_of(vectors.words)
             return vectors
         stream.seek(0)
@@ -157,76 +168,23 @@ def _no_limit(path: Path, limit: int | None) -> None:
         raise HeadwayError(f"{path} holds a whole way: leave limit out, which is for others' formats")
 
 
-# ---------------------------------------------------------------- headway's own
-
-
-def save(vectors: Vectors, path: Path) -> None:
-    """The way with its options, tokenizer, words, counts and tensors as one safetensors file, whole or not at all.
-
-    A tokenizer that is neither Words nor SubWords is left out: ``load`` then has to be given one.
-    Raises HeadwayError for a way that is not in VECTORS, and where the file cannot be written.
-    """
-    safetensors = need("safetensors.torch", "saving vectors", "checkpoints")
-    if _ways().get(vectors.name) is not type(vectors):
-        raise HeadwayError(
-            f"{type(vectors).__name__} is none of headway's ways: save its words and rows by Pretrained.of"
-        )
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in vectors._tensors().items()}
-    # as JSON, since a tokenizer's words may hold spaces and line ends
-    tensors["words"] = torch.frombuffer(bytearray(json.dumps(vectors.words).encode()), dtype=torch.uint8)
-    if vectors.counts is not None:
-        tensors["counts"] = vectors.counts.cpu()
-    about = {"format": OURS, "way": vectors.name, "options": json.dumps(vectors.options)}
-    if (tokenizer := described(vectors.tokenizer)) is not None:
-        about["tokenizer"] = tokenizer
-    with whole(path) as part:
-        safetensors.save_file(tensors, part, metadata=about)
-
-
-def _read_safetensors(path: Path, tokenizer: Tokenizer | None) -> Vectors:
-    library = need("safetensors", "loading vectors", "checkpoints")
-    try:
-        with library.safe_open(path, framework="pt") as file:
-            about: dict[str, str] = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (library.SafetensorError, OSError) as error:
-        raise HeadwayError(f"it is no safetensors file that is whole ({error}): get it again") from error
-    if about.get("format") != OURS or "words" not in tensors:
-        raise HeadwayError(
-            f"it holds the tensors {_some(sorted(tensors))} and not which words they are of: give a file that "
-            "headway's save wrote, or make Pretrained.of(words, matrix)"
-        )
-    kind = _ways().get(about.get("way", ""))
-    if kind is None:
-        raise HeadwayError(f"its way is {about.get('way')!r}, headway has {', '.join(_ways())}: get a later headway")
-    if tokenizer is None and "tokenizer" not in about:
+def _read_ours(path: Path, tokenizer: Tokenizer | None) -> Vectors:
+    """The way that a file of headway's own holds."""
+    saved = _saved.read(path)
+    ways: dict[str, type[Vectors]] = {**VECTORS, Pretrained.name: Pretrained}
+    if saved.way not in ways:
+        raise HeadwayError(f"its way is {saved.way!r}, headway has {', '.join(ways)}: get a later headway")
+    if tokenizer is None and saved.tokenizer is None:
         raise HeadwayError("it was saved with a tokenizer of your own: give it again, load(path, tokenizer=…)")
     try:
-        options = json.loads(about["options"])
-        words = json.loads(tensors.pop("words").numpy().tobytes())
-        vectors = kind(**options, tokenizer=tokenizer or tokenizer_from(about["tokenizer"]))
+        vectors = ways[saved.way](**saved.options, tokenizer=tokenizer or tokenizer_from(saved.tokenizer or ""))
     except HeadwayError:
         raise
     except Exception as error:  # whatever a file that somebody changed can raise
-        raise HeadwayError(f"its words or options cannot be read ({error}): get it again") from error
-    counts = tensors.pop("counts", None)
-    if not _are_words(words) or not (counts is None or (counts.dtype, counts.shape) == (torch.int64, (len(words),))):
-        raise HeadwayError("its words are not each once there, or their counts not: get it again")
-    vectors._take(words, counts)
-    vectors._restore(tensors)
+        raise _saved.unreadable(error) from error
+    vectors._take(saved.words, saved.counts)
+    vectors._restore(saved.tensors)
     return vectors
-
-
-def _are_words(words: Any) -> bool:
-    return (
-        isinstance(words, list) and all(isinstance(word, str) for word in words) and len(words) == len(set(words)) > 0
-    )
-
-
-def _ways() -> dict[str, type[Vectors]]:
-    from . import VECTORS
-
-    return {**VECTORS, Pretrained.name: Pretrained}
 
 
 # ---------------------------------------------------------------- write
@@ -268,7 +226,3 @@ def _format(path: Path, format: str | None) -> str:
     wrong = f"{path.name} does not say which format is meant" if format is None else f"format is {format!r}"
     names = ", ".join(f"{name!r} ({of.holds})" for name, of in FORMATS.items())
     raise HeadwayError(f"{wrong}: give format=, one of {names}; safetensors is what vectors.save(path) writes")
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

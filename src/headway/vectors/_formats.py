@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, TYPE_CHECKING
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..errors import HeadwayError
-from ._base import Vectors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +22,26 @@ BLOCK = 2**23
 MOST_NUMBERS = 2**20
 """Numbers in a vector above which a header is not believed."""
 
-# Every reader gives words and their vectors, and names the place of what is wrong; the caller names the file.
+# Every reader gives plain data, and names the place of what is wrong; the caller names the file, by ``naming``.
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Says of which file an error is."""
+    try:
+        yield
+    except HeadwayError as error:
+        raise HeadwayError(f"{path}: {error}") from error.__cause__
+    except (OSError, EOFError, zlib.error) as error:
+        raise HeadwayError(f"{path} cannot be read ({error}): get the whole file") from error
+
+
+class WordRows(NamedTuple):
+    """Words, the numbers in a vector, and the vectors of words by their ids, int64 [n] → float32 [n, dim]."""
+
+    words: Sequence[str]
+    dim: int
+    rows: Callable[[Tensor], Tensor]
 
 
 def header_of(line: bytes) -> tuple[int, int] | None:
@@ -136,10 +157,10 @@ def _number(field: bytes) -> float | None:
         return None
 
 
-def write_text(vectors: Vectors, stream: IO[bytes], header: bool) -> None:
+def write_text(vectors: WordRows, stream: IO[bytes], header: bool) -> None:
     """Nine digits a number, which give back the same float32."""
     if header:
-        stream.write(f"{len(vectors)} {vectors.dim}\n".encode())
+        stream.write(f"{len(vectors.words)} {vectors.dim}\n".encode())
     line = "%s" + " %.9g" * vectors.dim + "\n"
     for words, rows in _blocks(vectors):
         stream.write(
@@ -183,8 +204,8 @@ def read_binary(stream: IO[bytes], limit: int | None, encoding: str) -> tuple[li
     return _together(found, rows, encoding, lambda number: f"word {number + 1}")
 
 
-def write_binary(vectors: Vectors, stream: IO[bytes]) -> None:
-    stream.write(f"{len(vectors)} {vectors.dim}\n".encode())
+def write_binary(vectors: WordRows, stream: IO[bytes]) -> None:
+    stream.write(f"{len(vectors.words)} {vectors.dim}\n".encode())
     for words, rows in _blocks(vectors):
         numbers = rows.numpy().astype("<f4")
         stream.write(
@@ -272,7 +293,7 @@ def _decoded(found: Sequence[bytes], encoding: str, place: Callable[[int], str])
     return words
 
 
-def _blocks(vectors: Vectors) -> Iterator[tuple[Sequence[str], Tensor]]:
+def _blocks(vectors: WordRows) -> Iterator[tuple[Sequence[str], Tensor]]:
     """The words and their vectors, some at a time.
 
     Raises HeadwayError, before any, for a word that these formats cannot hold.
@@ -283,7 +304,7 @@ def _blocks(vectors: Vectors) -> Iterator[tuple[Sequence[str], Tensor]]:
                 f"the word {word!r} is empty or holds a space or a line's end, which end a word in this format, "
                 "or what is no UTF-8: save(path) keeps it"
             )
-    for ids in torch.arange(len(vectors)).split(1024):
+    for ids in torch.arange(len(vectors.words)).split(1024):
         yield [vectors.words[i] for i in ids.tolist()], vectors.rows(ids).float().cpu()
 
 

@@ -21,8 +21,9 @@ from ..errors import HeadwayError, need_positive
 from ..masks import Padding
 from ..models import Encoder
 from ..positions import Learned
+from . import _saved
 from ._base import Table
-from ._files import load
+from ._formats import naming
 from ._pretrained import Pretrained
 from ._text import SubWords, Tokenizer, Watch, WordCorpus, Words, described, need_texts, nobody, part_of, tokenizer_from
 from ._train_bert import Settings, train_bert
@@ -419,14 +420,16 @@ class Bert(Table):
         except Exception as error:  # whatever a file that somebody changed can raise
             raise HeadwayError(f"{folder / OPTIONS} cannot be read ({error}): save the vectors again") from error
         if (folder / TABLE).is_file():
-            table = load(folder / TABLE, tokenizer=found.tokenizer)
-            if not isinstance(table, Table) or table.dim != found.dim:
+            dim = found.dim
+            with naming(folder / TABLE):
+                table = _saved.read(folder / TABLE)
+                found._take(table.words, table.counts)
+                found._restore(table.tensors)
+            if found.dim != dim:
                 raise HeadwayError(
-                    f"{folder / TABLE} has vectors of {table.dim} numbers and the encoder beside it makes {found.dim}: "
+                    f"{folder / TABLE} has vectors of {found.dim} numbers and the encoder beside it makes {dim}: "
                     "save the vectors again"
                 )
-            found._take(table.words, table.counts)
-            found._set(table.matrix)
         return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,11 +12,13 @@ from torch import Tensor
 
 from ..errors import HeadwayError
 from ..extras import need
+from ._fasttext_bin import Model
 from ._negative_sampling import NegativeSampling, frequencies
 from ._text import Watch, WordCorpus
 
 AT_ONCE = 1 << 16
 """The words whose n-grams are found in one go, which takes about 100 MB."""
+_UNFIT = re.compile("[\0\ud800-\udfff]")
 END_OF_SENTENCE = "</s>"
 """fastText's own sign, which has no n-grams."""
 
@@ -189,6 +192,34 @@ class FastText(NegativeSampling):
         return f"and none of its n-grams of {self.min_n} … {self.max_n} letters was; bert reads any text"
 
     # ---------------------------------------------------------------- in a file
+
+    @classmethod
+    def _of_model(cls, model: Model) -> FastText:
+        """The vectors of a file of fastText's own program."""
+        # fastText hashes the bytes of a word. Those that are no UTF-8 come back out of these letters; but nobody can
+        # print them, and so the word is then called otherwise, as gensim calls it.
+        hashed = [word.decode(errors="surrogateescape") for word in model.words]
+        made = cls.of(
+            hashed, model.own, model.ngrams, counts=model.counts, buckets=model.buckets, bucket=model.bucket,
+            **model.options,
+        )  # fmt: skip
+        made._take([word.decode(errors="backslashreplace") for word in model.words], made.counts)
+        return made
+
+    def _as_model(self) -> Model:
+        """What such a file holds; raises HeadwayError for a word that it cannot hold."""
+        for word in self.words:
+            if not word or _UNFIT.search(word):
+                raise HeadwayError(
+                    f"the word {word!r} is empty or holds a zero, which ends a word in this format, or what is no "
+                    "UTF-8: save(path) keeps it"
+                )
+        names = ("window", "epochs", "min_count", "architecture", "negative", "subsample", "min_n", "max_n")
+        counts = torch.ones(len(self), dtype=torch.int64) if self.counts is None else self.counts
+        return Model(
+            [word.encode() for word in self.words], counts, self.own(), self.ngrams, self.buckets, self.bucket,
+            {name: getattr(self, name) for name in names},
+        )  # fmt: skip
 
     def _hold(self, ngrams: Tensor, buckets: Tensor) -> None:
         if tuple(buckets.shape) != (len(ngrams),) or buckets.dtype != torch.int64:
