@@ -1,7 +1,10 @@
-"""Imports point one way. Read from the source, so that an import inside a function counts as well."""
+"""Imports point one way, between parts and between files. Read from the source, so that an import inside a function
+counts as well.
+"""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TypeGuard
 
@@ -20,9 +23,8 @@ LAYERS = [
     ["properties"],
     ["nn"],
     ["models"],
-    ["checkpoints", "integrations", "parallel"],
+    ["checkpoints", "integrations"],
     ["vectors"],
-    ["inspection"],
     ["testing"],
     ["study"],
     ["bench"],
@@ -64,6 +66,11 @@ def imported_names(tree: ast.AST, package: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, str(name.value)
 
 
+@cache
+def imports_in(source: str, package: str) -> tuple[tuple[int, str], ...]:
+    return tuple(imported_names(ast.parse(source), package))
+
+
 def part_of(name: str) -> str | None:
     """The part that a dotted name lies in: headway.nn.block is in nn, headway.encoding in the root."""
     first, *rest = name.split(".")
@@ -76,7 +83,7 @@ def arrows(source: str, module: str, *, is_package: bool) -> Iterator[tuple[int,
     """(line, part that imports, part imported) of every import that crosses from one part into another."""
     origin = part_of(module) or ROOT
     package = module if is_package else module.rpartition(".")[0]
-    for line, name in imported_names(ast.parse(source), package):
+    for line, name in imports_in(source, package):
         target = part_of(name)
         if target is not None and target != origin:
             yield line, origin, target
@@ -95,19 +102,50 @@ def refusal(origin: str, target: str) -> str | None:
     return None
 
 
-def all_arrows() -> Iterator[tuple[str, str, str]]:
-    """(place, part that imports, part imported) over the whole package."""
+def sources() -> Iterator[tuple[Path, str, bool]]:
+    """(file, dotted name of its module, whether that is a package) of the whole package."""
     for path in sorted(SOURCE.rglob("*.py")):
         inside = path.relative_to(SOURCE.parent).with_suffix("")
         is_package = inside.name == "__init__"
-        module = ".".join(inside.parent.parts if is_package else inside.parts)
+        yield path, ".".join(inside.parent.parts if is_package else inside.parts), is_package
+
+
+def all_arrows() -> Iterator[tuple[str, str, str]]:
+    """(place, part that imports, part imported) over the whole package."""
+    for path, module, is_package in sources():
         for line, origin, target in arrows(path.read_text(encoding="utf-8"), module, is_package=is_package):
             yield f"{path.relative_to(SOURCE)}:{line}", origin, target
+
+
+def files_imported(source: str, module: str, known: Collection[str], *, is_package: bool) -> set[str]:
+    """The modules that a module imports, by the files they are in: of a name in a package, the package's own."""
+    package = module if is_package else module.rpartition(".")[0]
+    names = [name for _, name in imports_in(source, package)]
+    return {name if name in known else name.rpartition(".")[0] for name in names} & set(known) - {module}
+
+
+def circles(edges: Mapping[str, Collection[str]]) -> list[list[str]]:
+    """The modules that reach themselves by imports, together with those that they reach and are reached by."""
+    reached: dict[str, set[str]] = {}
+    for origin in edges:
+        seen, ahead = set(), list(edges[origin])
+        while ahead:
+            if (target := ahead.pop()) not in seen:
+                seen.add(target)
+                ahead += edges.get(target, ())
+        reached[origin] = seen
+    found = {
+        tuple(sorted(target for target in targets if origin in reached.get(target, ())))
+        for origin, targets in reached.items()
+        if origin in targets
+    }
+    return sorted(map(list, found))
 
 
 def test_every_part_has_its_layer() -> None:
     parts = {p.stem for p in SOURCE.iterdir() if p.suffix == ".py" or (p.is_dir() and any(p.rglob("*.py")))}
     assert parts - {"__init__", "__main__", *HEIGHT} == set(), "give the new part a place in LAYERS"
+    assert set(HEIGHT) - parts == set(), "LAYERS lists what is not there"
 
 
 def test_imports_point_one_way() -> None:
@@ -125,10 +163,50 @@ def test_no_circles_between_parts() -> None:
         if ROOT not in (origin, target):
             edges.setdefault(origin, set()).add(target)
     assert edges, "no import between parts was found: the test reads the wrong folder"
-    while leaves := {target for targets in edges.values() for target in targets} - set(edges):
-        edges = {origin: targets - leaves for origin, targets in edges.items()}
-        edges = {origin: targets for origin, targets in edges.items() if targets}
-    assert not edges, f"a circle among {sorted(edges)}"
+    assert circles(edges) == []
+
+
+def test_no_circles_between_files() -> None:
+    known = {module for _, module, _ in sources()}
+    edges = {
+        module: files_imported(path.read_text(encoding="utf-8"), module, known, is_package=is_package)
+        for path, module, is_package in sources()
+    }
+    assert "headway.nn.attention" in edges["headway.nn"], "imports between files were not found"
+    assert circles(edges) == []
+
+
+ROOM = {
+    "headway.rooms": "from ._base import Base as Base\nfrom .one import One as One\nTABLE = {'one': One}",
+    "headway.rooms._base": "from ..errors import HeadwayError",
+    "headway.rooms.one": "from ._base import Base",
+    "headway.errors": "",
+}
+"""A room without a circle, by module."""
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "expected"),
+    [
+        ("headway.rooms._base", "", []),
+        ("headway.rooms._base", "from .one import One", ["headway.rooms._base", "headway.rooms.one"]),
+        ("headway.rooms._base", "import headway.rooms.one", ["headway.rooms._base", "headway.rooms.one"]),
+        ("headway.rooms._base", "from . import one", ["headway.rooms._base", "headway.rooms.one"]),
+        ("headway.rooms._base", "def f():\n    from .one import One", ["headway.rooms._base", "headway.rooms.one"]),
+        ("headway.rooms.one", "def f():\n    from . import TABLE", ["headway.rooms", "headway.rooms.one"]),
+        ("headway.rooms._base", "from . import TABLE", ["headway.rooms", "headway.rooms._base", "headway.rooms.one"]),
+        (
+            "headway.errors",
+            "from .rooms.one import One",
+            ["headway.errors", "headway.rooms._base", "headway.rooms.one"],
+        ),
+        ("headway.rooms._base", "if TYPE_CHECKING:\n    from .one import One", []),
+    ],
+)
+def test_a_circle_between_files_is_seen(module: str, source: str, expected: list[str]) -> None:
+    room = {**ROOM, module: f"{ROOM[module]}\n{source}"}
+    edges = {name: files_imported(text, name, room, is_package=name == "headway.rooms") for name, text in room.items()}
+    assert circles(edges) == ([expected] if expected else [])
 
 
 @pytest.mark.parametrize(
