@@ -15,9 +15,10 @@ from torch import Tensor
 
 from .attention import attention_steps
 from .biases import rows_of_pairs
-from .call import Arguments, make_call, restored
+from .call import Arguments, make_call
 from .coordinates import Coordinates
 from .errors import HeadwayError
+from .kernels import KERNELS
 from .masks import Causal
 from .positions import PositionEncoding, Properties, Property
 from .positions._base import IN_ATTENTION
@@ -107,7 +108,7 @@ class Pairs:
         """T_i⁻¹·T_j·v_j of every pair; v [heads, m, head_dim] gives [heads, n, m, head_dim]"""
         prepared = self.encoding.prepare_value(v[None], self._call.k_coordinates)[0]
         each_key = prepared.transpose(0, 1)[:, :, None].expand(-1, -1, self.q.shape[1], -1)
-        return restored(self._call, each_key).permute(1, 2, 0, 3)
+        return KERNELS["reference"].restored(self._call, each_key).permute(1, 2, 0, 3)
 
 
 class _Probe:
