@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 import headway as hw
 from headway.extras import need
-from headway.files import whole
+from headway.files import atomic_write
 from headway.study.charts import BASELINE, COLOURS, FAINT, INK
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
     for language, folder in LANGUAGES.items():
         place = chosen.out / folder / f"{picture_name(stem)}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
-        with paper(), whole(place) as part:
+        with paper(), atomic_write(place) as part:
             _save(lesson.draw(found, SPEAK[language]), part)
         shown = os.path.relpath(place) if place.is_relative_to(Path.cwd()) else place
         print(SPEAK[chosen.language](f"drawn: {shown}", f"图：{shown}"))

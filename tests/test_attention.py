@@ -529,7 +529,7 @@ BAD: dict[str, tuple[tuple[Any, Any, Any], dict[str, Any], str]] = {
     "dropout above": ((Q, K, V), {"dropout": 1.0}, r"dropout is 1\.0: give a share of at least 0 and below 1"),
     "dropout below": ((Q, K, V), {"dropout": -0.1}, r"dropout is -0\.1"),
     "dropout, a word": ((Q, K, V), {"dropout": "0.1"}, r"dropout is '0\.1'"),
-    "scale": ((Q, K, V), {"scale": torch.ones(1)}, r"scale is a tensor: give a number.*terms\.Temperature"),
+    "scale": ((Q, K, V), {"scale": torch.ones(1)}, r"scale is a tensor: give a number.*terms\.QueryScale"),
     "scale of NaN": ((Q, K, V), {"scale": math.nan}, r"scale is nan: give a finite number that float32 can hold"),
     "infinite scale": ((Q, K, V), {"scale": -math.inf}, r"scale is -inf: give a finite number"),
     "scale beyond float32": ((Q, K, V), {"scale": 1e39}, r"scale is 1e\+39: give a finite number that float32"),

@@ -15,6 +15,8 @@ from headway.nn import Head, StackCache
 RENAMED = [
     ("headway.nn", "pack", "prepack"),
     ("headway.nn", "unpack", "unprepack"),
+    ("headway.terms", "Steps", "Bucketize"),
+    ("headway.terms", "Temperature", "QueryScale"),
 ]
 """Module, old name, new name."""
 

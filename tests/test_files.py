@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from headway.errors import HeadwayError
-from headway.files import read_checkpoint, whole, write_checkpoint
+from headway.files import atomic_write, read_checkpoint, write_checkpoint
 
 
 def test_a_file_takes_its_place_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("before")
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_text("after")
         assert path.read_text() == "before"
     assert path.read_text() == "after"
@@ -25,7 +25,7 @@ def test_what_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path.write_text("before")
 
     def stopped() -> None:
-        with whole(path) as part:
+        with atomic_write(path) as part:
             part.write_text("half of it")
             raise KeyboardInterrupt
 
@@ -37,7 +37,7 @@ def test_what_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
 
 def test_others_may_read_it_as_any_new_file(tmp_path: Path) -> None:
     (tmp_path / "usual").touch()
-    with whole(tmp_path / "a") as part:
+    with atomic_write(tmp_path / "a") as part:
         part.unlink()
         part.touch(mode=0o600)
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == stat.S_IMODE((tmp_path / "usual").stat().st_mode)
@@ -45,12 +45,15 @@ def test_others_may_read_it_as_any_new_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["no-folder/a.txt", "."])
 def test_a_place_for_no_file_is_refused_before_any_work(tmp_path: Path, name: str) -> None:
-    with pytest.raises(HeadwayError, match="give a file in a folder that there is"), whole(tmp_path / name):
+    with pytest.raises(HeadwayError, match="give a file in a folder that there is"), atomic_write(tmp_path / name):
         pytest.fail("the work began")
 
 
 def test_a_disk_that_is_full_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match=r"a\.txt cannot be written \(.*No space left"), whole(tmp_path / "a.txt"):
+    with (
+        pytest.raises(HeadwayError, match=r"a\.txt cannot be written \(.*No space left"),
+        atomic_write(tmp_path / "a.txt"),
+    ):
         raise OSError(28, "No space left on device")
 
 

@@ -40,7 +40,7 @@ def qkv(n: int, *, heads: int = 1, kv_heads: int = 1, v_dim: int = WIDTH) -> lis
 def t5_like(heads: int = 1) -> T.DistanceBias:
     """32 learned rows for distances, in growing steps."""
     steps = torch.cat([torch.arange(-16.0, 1), -torch.logspace(1.3, 2.1, 14).flip(0)]).sort().values
-    return T.DistanceBias(T.Rows(torch.randn(heads, 32, requires_grad=True), T.Steps(steps)))
+    return T.DistanceBias(T.Rows(torch.randn(heads, 32, requires_grad=True), T.Bucketize(steps)))
 
 
 def training(n: int, sizes: dict[str, int] | None = None, **arguments: Any) -> Callable[[], None]:

@@ -26,7 +26,7 @@ from headway.positions import (
     UnitIndex,
 )
 from headway.properties import Pairs
-from headway.terms import Clip, DenseBias, DistanceBias, Log, RelativeQueries, RelativeValues, Rows, Temperature, Term
+from headway.terms import Clip, DenseBias, DistanceBias, Log, QueryScale, RelativeQueries, RelativeValues, Rows, Term
 from headway.testing.inputs import Sizes, on_axes, randomized
 
 RELATIVE = ("not its job", "yes", "yes", "yes")
@@ -165,7 +165,7 @@ FOUR = torch.full((4,), 0.3, dtype=torch.float64)
         (Bias(DistanceBias(Log(FOUR, FOUR))), ("not its job", "yes", "yes", "no")),
         (Bias(RelativeValues(Rows(torch.randn(1, 9, 16).double(), Clip(-4, 4)))), RELATIVE),
         (Bias(RelativeQueries(Rows(torch.randn(1, 9, 16).double(), Clip(-4, 4)))), RELATIVE),
-        (Bias(Temperature(torch.full((1, 1, 1), 2.0, dtype=torch.float64))), ("not its job", "no", "yes", "yes")),
+        (Bias(QueryScale(torch.full((1, 1, 1), 2.0, dtype=torch.float64))), ("not its job", "no", "yes", "yes")),
         (Absolute(), ("yes", "no", "no", "yes")),
         (Zero(), RELATIVE),
         (Halved(), ("no", "no", "not its job", "yes")),
@@ -188,7 +188,7 @@ def test_what_changes_only_late_in_a_long_text_is_seen() -> None:
 @pytest.mark.parametrize("factor", [2.0, 1 / 3, 0.1, 7.3])
 def test_rounding_alone_tells_no_distance(factor: float) -> None:
     """One factor for all pairs: they differ by rounding, of which no share goes with the distance."""
-    distance = Bias(Temperature(torch.full((1, 1, 1), factor, dtype=torch.float64))).properties().distance
+    distance = Bias(QueryScale(torch.full((1, 1, 1), factor, dtype=torch.float64))).properties().distance
     assert (distance.verdict, distance.number) == ("no", 0)
 
 

@@ -36,7 +36,7 @@ def examples() -> list[Record]:
         masks.Causal() & masks.Documents(ids),
         masks.Causal() | masks.Documents(ids),
         table,
-        terms.Steps(torch.tensor([1, 2, 5])),
+        terms.Bucketize(torch.tensor([1, 2, 5])),
         terms.DistanceBias(table),
         terms.DistanceBias(terms.Linear(torch.ones(2), torch.zeros(2))),
         terms.Sink(torch.zeros(2)),
@@ -99,9 +99,9 @@ def relative_keys(**tensors: Tensor) -> terms.Part:
 
 
 FITTING: dict[str, list[tuple[Callable[..., Divisible], dict[str, tuple[Shape, Shape]]]]] = {
-    "Steps": [
+    "Bucketize": [
         (
-            lambda boundaries: terms.DistanceBias(terms.Rows(torch.ones(4, 4), terms.Steps(boundaries))),
+            lambda boundaries: terms.DistanceBias(terms.Rows(torch.ones(4, 4), terms.Bucketize(boundaries))),
             {"boundaries": ((3,), (3,))},
         )
     ],
@@ -130,7 +130,7 @@ FITTING: dict[str, list[tuple[Callable[..., Divisible], dict[str, tuple[Shape, S
             },
         )
     ],
-    "Temperature": [(terms.Temperature, {"factor": ((2, 4, 5), (1, 1, 1))})],
+    "QueryScale": [(terms.QueryScale, {"factor": ((2, 4, 5), (1, 1, 1))})],
     "RelativeKeys": [
         (relative_keys, {"query_bias": ((4, 8), (1, 8))}),
         (relative_keys, {"query": ((2, 4, 5, 8), (2, 4, 5, 8)), "query_bias": ((4, 8), (1, 8))}),
@@ -166,7 +166,7 @@ FITTING: dict[str, list[tuple[Callable[..., Divisible], dict[str, tuple[Shape, S
 """Of each class with tensors, what makes a term or a mask of them, the shapes that they have and the least that fit."""
 
 ELSEWHERE = {
-    ("Steps", "boundaries"): "table has shape",
+    ("Bucketize", "boundaries"): "table has shape",
     ("Rows", "table"): "table has shape",
     ("Piecewise", "knots"): "knots have shape",
     ("Piecewise", "values"): "knots have shape",
@@ -339,6 +339,6 @@ def test_layouts_of_as_many_dimensions_are_refused() -> None:
 
 def test_tensors_that_name_no_such_layout_cannot_be_cut() -> None:
     with pytest.raises(
-        hw.HeadwayError, match=r"Temperature has factor of shape \(4, 5\): give \[1 or batch, 1 or heads"
+        hw.HeadwayError, match=r"QueryScale has factor of shape \(4, 5\): give \[1 or batch, 1 or heads"
     ):
-        terms.Temperature(torch.ones(4, 5)).cut("heads", 0, 2)
+        terms.QueryScale(torch.ones(4, 5)).cut("heads", 0, 2)

@@ -42,14 +42,14 @@ def test_clip(deltas: Tensor) -> None:
 def test_steps(deltas: Tensor, dtype: torch.dtype) -> None:
     """row = boundaries reached: a distance on a boundary is behind it, one between whole boundaries is not rounded."""
     boundaries = [-2, -1, 0, 1, 4]
-    where = T.Steps(torch.tensor(boundaries, dtype=dtype))
+    where = T.Bucketize(torch.tensor(boundaries, dtype=dtype))
     assert where.count == 6
     assert rows_at(where, deltas) == [sum(b <= d for b in boundaries) for d in deltas.tolist()]
 
 
 def test_a_step_just_above_a_distance() -> None:
     above = torch.nextafter(torch.tensor([2.0]), torch.tensor([math.inf]))
-    assert rows_at(T.Steps(above), torch.tensor([1, 2, 3])) == [0, 0, 1]
+    assert rows_at(T.Bucketize(above), torch.tensor([1, 2, 3])) == [0, 0, 1]
 
 
 def test_grid_and_classes() -> None:
@@ -106,7 +106,7 @@ def test_a_block_holds_its_queries_alone(name: str) -> None:
 
 def test_what_stands_for_all_queries_stays() -> None:
     for term in (
-        T.Temperature(torch.ones(1, 4, 1)),
+        T.QueryScale(torch.ones(1, 4, 1)),
         T.TokenBias(keys=torch.ones(1, 1, 7)),
         T.DenseBias(torch.ones(1, 7)),
         T.DenseBias(torch.ones(7)),
@@ -128,12 +128,12 @@ def test_copies_and_pickles(name: str) -> None:
 
 WRONG: dict[str, tuple[Callable[[], T.Term], str]] = {
     "temperature": (
-        lambda: T.Temperature(torch.ones(1, 4, 6)),
+        lambda: T.QueryScale(torch.ones(1, 4, 6)),
         r"factor of shape \(1, 4, 6\): give \[1 or 2, 1 or 4, 1 or 5\]",
     ),
     "temperature of two dimensions": (
-        lambda: T.Temperature(torch.ones(4, 5)),
-        r"Temperature has factor of shape \(4, 5\)",
+        lambda: T.QueryScale(torch.ones(4, 5)),
+        r"QueryScale has factor of shape \(4, 5\)",
     ),
     "table": (
         lambda: T.DistanceBias(T.Rows(torch.ones(3, 5), T.Clip(-2, 2))),

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from claims import SUBJECTS, numbers, page
-from headway.files import whole
+from headway.files import atomic_write
 from lesson import DOCS, SPEAK
 
 EXAMPLES = Path(__file__).parents[1]
@@ -28,7 +28,7 @@ def main() -> None:
             found[name] = numbers(json.loads(file.read_text(encoding="utf-8")))
     texts = {path: page(SUBJECTS, found, SPEAK[language]) for language, path in PAGES.items()}
     for path, text in texts.items():
-        with whole(path) as draft:
+        with atomic_write(path) as draft:
             draft.write_text(text, encoding="utf-8")
         print(f"written: {path}")
 

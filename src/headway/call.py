@@ -178,7 +178,7 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, *, prepared: bool) -> None:
 
 def _check_options(q: Tensor, scale: float | None, dropout: float, sink: Tensor | None) -> None:
     if isinstance(scale, Tensor):
-        raise HeadwayError("scale is a tensor: give a number; a factor that is learned is terms.Temperature")
+        raise HeadwayError("scale is a tensor: give a number; a factor that is learned is terms.QueryScale")
     if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
         raise HeadwayError(f"dropout is {dropout!r}: give a share of at least 0 and below 1")
     if sink is None:

@@ -14,10 +14,10 @@ from .errors import HeadwayError
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A file beside ``path`` to write to, which takes its place at the end, and is gone where something failed.
 
-        with whole(path) as part:
+        with atomic_write(path) as part:
             part.write_text(text)
 
     Raises HeadwayError, before any work, where the folder is not there or the path is one, and where writing fails.
@@ -42,7 +42,7 @@ def whole(path: Path) -> Iterator[Path]:
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """The state of a training, from which it goes on."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole(path) as part:
+    with atomic_write(path) as part:
         torch.save(state, part)
 
 

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
 from .coordinates import FAR, Coordinates
+from .deprecated import deprecated_names
 from .errors import HeadwayError
 from .records import Divisible, Sizes, named
 
@@ -75,7 +76,7 @@ class Clip(Part):
 
 
 @dataclass(frozen=True, eq=False)
-class Steps(Part):
+class Bucketize(Part):
     """row = the number of boundaries that δ has reached (boundary ≤ δ): any monotone map from distance to row.
 
     ``boundaries`` is a rising tensor; a step just above b is written torch.nextafter(b, ∞).
@@ -126,7 +127,7 @@ class Classes(Part):
 class Grid(Part):
     """row = (row of the first map)·count of the second + row of the second …: a table over several axes, or classes."""
 
-    maps: tuple[Clip | Steps | Classes, ...]
+    maps: tuple[Clip | Bucketize | Classes, ...]
 
     @property
     def count(self) -> int:
@@ -143,7 +144,7 @@ class Grid(Part):
         return row
 
 
-Map = Clip | Steps | Classes | Grid
+Map = Clip | Bucketize | Classes | Grid
 """One of your own is a ``Part`` with ``count`` and ``rows``, and with ``block`` where it holds something for each
 query; its tensors are attributes, which ``axes`` checks and cuts. Kernels that know only these leave it to
 ``reference``."""
@@ -181,7 +182,7 @@ class Rows(Part):
         return {"rows": count, "width": width, "numbers": count if width is None else None}
 
     @property
-    def maps(self) -> tuple[Clip | Steps | Classes, ...]:
+    def maps(self) -> tuple[Clip | Bucketize | Classes, ...]:
         """The maps of a grid, or the one map."""
         return self.map.maps if isinstance(self.map, Grid) else (self.map,)
 
@@ -304,7 +305,7 @@ BIASES = get_args(Bias)
 
 
 @dataclass(frozen=True, eq=False)
-class Temperature(Part):
+class QueryScale(Part):
     """τ[h,i], which multiplies the content and relative parts of the scores; factor: [b, heads or 1, n or 1]."""
 
     axes = named(factor="1|batch 1|heads 1|queries")
@@ -525,7 +526,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int = 0) -> 
 
 
 Term = (
-    Temperature
+    QueryScale
     | DistanceBias
     | RelativeKeys
     | RelativeQueries
@@ -554,3 +555,7 @@ def check(terms: tuple[Term, ...], sizes: Sizes) -> None:
                 f"terms hold a {type(term).__name__}: give objects of headway.terms, such as Sink(logits)"
             )
         term.check_tensors(sizes)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = deprecated_names(__name__, {"Steps": "Bucketize", "Temperature": "QueryScale"})

@@ -367,7 +367,7 @@ def term(name: str, label: str, draw: Draws, g: torch.Generator, case: Case, axe
         return T.Rows(leaf("table", own, by.count, *width, size=d**-0.25 if width else 1.0), by)
 
     if name == "temperature":
-        return [T.Temperature(leaf("factor", r.choice((1, b)), own, r.choice((1, n)), size=0.5) + 1)]
+        return [T.QueryScale(leaf("factor", r.choice((1, b)), own, r.choice((1, n)), size=0.5) + 1)]
     if name.startswith("keys"):
         if name == "keys with u":
             return [T.RelativeKeys(rows(d), query_bias=leaf("u", own, d))]
@@ -412,7 +412,7 @@ def _bias(
         )
         return T.Rows(leaf("table", own, by.count), by)
     if name in ("steps", "whole steps"):
-        by = _steps(r, axis) if name == "steps" else T.Steps(torch.tensor([-90, -33, -2, 0, 1, 7, 120]), axis)
+        by = _steps(r, axis) if name == "steps" else T.Bucketize(torch.tensor([-90, -33, -2, 0, 1, 7, 120]), axis)
         return T.Rows(leaf("table", own, by.count), by)
     if name == "grid":
         by = T.Grid((T.Clip(-5, 5, 0), T.Clip(-2, 2, axes - 1)))
@@ -443,11 +443,11 @@ def _bias(
     return T.Piecewise(knots, leaf("values", own, 6), axis)
 
 
-def _steps(r: random.Random, axis: int) -> T.Steps:
+def _steps(r: random.Random, axis: int) -> T.Bucketize:
     """Rows that grow wider with the distance, as T5 has them."""
     far = [math.ceil(8 * (r.choice((64, 128, 500)) / 8) ** (i / 8)) for i in range(9)]
     past = [-float(x) + 1 for x in reversed(far)]
-    return T.Steps(torch.tensor(sorted({*past, *map(float, range(-6, 8)), *map(float, far)})), axis)
+    return T.Bucketize(torch.tensor(sorted({*past, *map(float, range(-6, 8)), *map(float, far)})), axis)
 
 
 # ---------------------------------------------------------------- comparing

@@ -242,7 +242,7 @@ def shared(name: str, p: Tensor) -> T.Term:
     knots = torch.tensor([-9.0, -2.0, 0.0, 3.0, 12.0])
     biases: dict[str, Callable[[], T.Bias]] = {
         "table": lambda: T.Rows(p, T.Clip(-2, 2)),
-        "steps": lambda: T.Rows(p, T.Steps(torch.tensor([-3.5, -1.0, 1.0, 2.0]))),
+        "steps": lambda: T.Rows(p, T.Bucketize(torch.tensor([-3.5, -1.0, 1.0, 2.0]))),
         "linear": lambda: T.Linear(p[:, 0], p[:, 1]),
         "logarithm": lambda: T.Log(p[:, 0], p[:, 1].exp()),
         "power": lambda: T.Power(p[:, 0], p[:, 1].sigmoid()),
@@ -261,7 +261,7 @@ def shared(name: str, p: Tensor) -> T.Term:
         "keys": lambda: T.TokenBias(keys=wide[None]),
         "sink": lambda: T.Sink(p[:, 0]),
         "sink by query": lambda: T.Sink(wide[None]),
-        "temperature": lambda: T.Temperature(p[None, :, :1]),
+        "temperature": lambda: T.QueryScale(p[None, :, :1]),
         "u": lambda: T.RelativeKeys(T.Rows(torch.eye(5, 16)[None], T.Clip(-2, 2)), query_bias=wide),
     }[name]()  # type: ignore[no-any-return]
 
@@ -446,7 +446,7 @@ def every_term(cast: Callable[[Tensor], Tensor], b: int, h: int, kv: int, n: int
         T.RelativeValues(T.Rows(leaf(h, 9, dv), by)),
         T.DenseBias(leaf(1, 1, n, m)),
         T.TokenBias(leaf(1, h, n), leaf(b, 1, m)),
-        T.Temperature(leaf(1, h, 1)),
+        T.QueryScale(leaf(1, h, 1)),
         T.Sink(leaf(h)),
         T.Sink(leaf(b, h, n)),
     ]
@@ -748,7 +748,7 @@ def test_several_sinks_temperatures_and_caps(shape: tuple[int, ...]) -> None:
         leaves += [torch.randn(size, generator=g).to(dtype).requires_grad_() for size in ((2,), shape)]
         leaves += [torch.rand(size, generator=g).to(dtype).requires_grad_() for size in ((1, 2, 1), (2, 1, 9))]
         q, k, v, sink, other, factor, second = leaves
-        terms = (T.Sink(other), T.Temperature(factor), T.SoftCap(4.0), T.Temperature(second))
+        terms = (T.Sink(other), T.QueryScale(factor), T.SoftCap(4.0), T.QueryScale(second))
         out, lse = hw.attention_with_lse(q, k, v, terms=terms, sink=sink, soft_cap=2.0, kernel=kernel)
         results.append([out, lse, *torch.autograd.grad(out.square().sum() + lse.sum(), leaves)])
     for found, expected in zip(*results, strict=True):
@@ -807,7 +807,7 @@ def peak():
 def train(n):
     q, k, v = (torch.randn(1, 1, n, 16, requires_grad=True) for _ in range(3))
     steps = torch.arange(-24.0, 8).square().sort().values
-    bias = T.DistanceBias(T.Rows(torch.randn(1, 33, requires_grad=True), T.Steps(steps)))
+    bias = T.DistanceBias(T.Rows(torch.randn(1, 33, requires_grad=True), T.Bucketize(steps)))
     hw.attention(q, k, v, terms=(bias,), kernel="cpu").sum().backward()
 
 train(64)

@@ -142,7 +142,7 @@ def read_map(r: Reader, b: int, n: int, m: int) -> T.Map:
             maps.append(T.Classes(r.some(b, n), r.some(b, m), classes))
             continue
         axis = r.word()
-        maps.append(T.Clip(r.word(), r.word(), axis) if kind == 0 else T.Steps(r.some(r.word() - 1), axis))
+        maps.append(T.Clip(r.word(), r.word(), axis) if kind == 0 else T.Bucketize(r.some(r.word() - 1), axis))
     return maps[0] if len(maps) == 1 else T.Grid(tuple(maps))
 
 
@@ -150,7 +150,7 @@ def read_term(r: Reader, q: Coordinates, k: Coordinates, h: int, kv: int, d: int
     (b, n), m = q.index.shape, k.index.shape[1]
     kind = r.word()
     if kind == 1:
-        return T.Temperature(r.leaf(b, h, n))
+        return T.QueryScale(r.leaf(b, h, n))
     if kind == 2:
         return T.TokenBias(queries=r.leaf(b, h, n))
     if kind == 3:
@@ -198,7 +198,7 @@ def read_stretched(r: Reader, q: Coordinates, k: Coordinates, h: int) -> T.Dense
     axis, pieces = r.word(), r.word()
     edges = r.some(pieces - 1)
     intercept, slope, rate, stretch = r.leaf(h, pieces), r.leaf(h, pieces), r.leaf(h), r.leaf(b, h, n)
-    far = spec.distance(q, k, axis).abs().float()[:, None]
+    far = T.distance(q, k, axis).abs().float()[:, None]
     t = torch.log1p(rate[:, None, None] * far) * stretch[..., None]
     piece = torch.searchsorted(edges, t.detach(), right=True)
     head = torch.arange(h)[:, None, None]
@@ -355,7 +355,7 @@ def test_tensors_at_odd_addresses(calls: list[int]) -> None:
         )
         at = move(places)
         terms = (
-            T.DistanceBias(T.Rows(table, T.Steps(move(torch.linspace(-3, 3, 8))))),
+            T.DistanceBias(T.Rows(table, T.Bucketize(move(torch.linspace(-3, 3, 8))))),
             T.RelativeKeys(T.Rows(keys, T.Clip(-4, 4))),
             T.DistanceBias(T.Linear(slopes, slopes)),
             T.DistanceBias(T.Piecewise(move(knots), keys[:, :3, 0])),
@@ -524,11 +524,11 @@ def test_sinusoids_are_lowered(positions: str, mask: str, calls: list[int]) -> N
     rates = RATES.clone().requires_grad_()
     q, k, v, weight, u, table = leaves
     terms = (
-        T.Temperature(torch.rand(1, 4, 1) + 0.5),
+        T.QueryScale(torch.rand(1, 4, 1) + 0.5),
         T.RelativeKeys(T.Sinusoids(weight, rates), u),
         T.RelativeKeys(T.Rows(table, T.Clip(-2, 2))),
         T.RelativeQueries(T.Rows(table, T.Clip(-2, 2))),
-        T.Temperature(torch.rand(2, 1, 4) + 0.5),
+        T.QueryScale(torch.rand(2, 1, 4) + 0.5),
     )
     results = []
     for name in ("cpu", "reference"):
@@ -581,8 +581,8 @@ class Steeper(T.Linear):
     """A user's own form."""
 
 
-def boundaries(dtype: torch.dtype) -> T.Steps:
-    return T.Steps(torch.tensor([-1, 0, 1]).to(dtype))
+def boundaries(dtype: torch.dtype) -> T.Bucketize:
+    return T.Bucketize(torch.tensor([-1, 0, 1]).to(dtype))
 
 
 def rows(parts: T.Map) -> T.DistanceBias:
@@ -606,7 +606,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "normalizer": ({"terms": [T.Normalizer(torch.matmul)]}, "it has no Normalizer"),
     "function": ({"terms": [T.DenseBias(torch.matmul)]}, "DenseBias of a function is Python, which it cannot call"),
     "form": ({"terms": [T.DistanceBias(Steeper(*torch.ones(2, 2)))]}, "it has no DistanceBias of Steeper"),
-    "boundaries": ({"terms": [rows(boundaries(torch.half))]}, "boundaries of Steps in torch.float16 round distances"),
+    "boundaries": ({"terms": [rows(boundaries(torch.half))]}, "boundaries of Bucketize in torch.float16 round"),
     "maps": ({"terms": [rows(T.Grid((T.Clip(0, 0),) * 5))]}, "a Grid has more than 4 maps"),
     "terms": ({"terms": [T.SoftCap(2.0)] * 33}, "it takes at most 32 terms, of which a TokenBias may be two"),
     "knots": ({"terms": [T.DistanceBias(T.Piecewise(KNOTS, torch.zeros(2, 2)))]}, "no gradient to the knots"),

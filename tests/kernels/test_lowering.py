@@ -404,19 +404,19 @@ def test_several_temperatures_and_sinks_are_one() -> None:
     factors = [torch.rand(1, 4, 1) + 0.5, torch.rand(2, 1, N) + 0.5, torch.rand(1, 1, N).bfloat16() + 0.5]
     logits = [torch.randn(4), torch.randn(2, 4, N), torch.randn(4)]
     cap = T.SoftCap(5.0)
-    terms = (*map(T.Sink, logits), *map(T.Temperature, factors), cap)
+    terms = (*map(T.Sink, logits), *map(T.QueryScale, factors), cap)
     q, k = torch.randn(2, 4, N, 8), torch.randn(2, 4, KEYS, 8).bfloat16()
     call = Call(q, k, k, *_span(N, KEYS), terms=terms)
     found = lower(call)
-    assert [type(term) for term in found.terms] == [T.Temperature, T.SoftCap, T.Sink]
+    assert [type(term) for term in found.terms] == [T.QueryScale, T.SoftCap, T.Sink]
     temperature, _, sink = found.terms
     torch.testing.assert_close(temperature.factor, factors[0] * factors[1] * factors[2].float())
     by_query = torch.stack([x if x.ndim == 3 else x[:, None].expand(2, 4, N) for x in logits])
     torch.testing.assert_close(sink.logits, by_query.double().exp().sum(0).log().float())
     assert found.q.dtype == found.k.dtype == found.v.dtype == torch.float32  # of several dtypes
     of_a_part = lower(call._with(include_sink=False))
-    assert [type(term) for term in of_a_part.terms] == [T.Temperature, T.SoftCap]
-    alone = (T.Sink(logits[0]), cap, T.Temperature(factors[0]))
+    assert [type(term) for term in of_a_part.terms] == [T.QueryScale, T.SoftCap]
+    alone = (T.Sink(logits[0]), cap, T.QueryScale(factors[0]))
     assert lower(call._with(terms=alone)).terms is alone
 
 

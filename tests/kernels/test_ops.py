@@ -90,7 +90,19 @@ def test_numbers_and_words_are_written_exactly(number: object) -> None:
 
 
 def test_every_term_and_mask_can_be_packed() -> None:
-    parts = [*T.TERMS, T.Clip, T.Steps, T.Classes, T.Grid, T.Rows, T.Linear, T.Log, T.Power, T.Piecewise, T.Sinusoids]
+    parts = [
+        *T.TERMS,
+        T.Clip,
+        T.Bucketize,
+        T.Classes,
+        T.Grid,
+        T.Rows,
+        T.Linear,
+        T.Log,
+        T.Power,
+        T.Piecewise,
+        T.Sinusoids,
+    ]
     parts += M.Mask.__subclasses__()
     assert {part.__name__ for part in parts if part.__module__.startswith("headway")} <= set(_ops.PARTS)
 

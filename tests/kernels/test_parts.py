@@ -126,7 +126,7 @@ class Case:
         own = {name: x.to(dtype, copy=True) for name, x in own.items()}
         by = T.Clip(-4, 4)
         terms: list[T.Term] = [
-            T.Temperature(own["factor"]),
+            T.QueryScale(own["factor"]),
             T.DistanceBias(T.Rows(own["table"], by)),
             T.DistanceBias(T.Linear(own["slope"], own["slope"])),
             T.RelativeKeys(T.Rows(own["keys"], by)),

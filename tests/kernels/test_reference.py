@@ -176,7 +176,7 @@ def literal(
                 found = found + key @ vector_of(term.rows, h, where)
         found = scale * found
         for term in terms:
-            if isinstance(term, T.Temperature):
+            if isinstance(term, T.QueryScale):
                 found = found * pick(term.factor, b, h, i)
         for term in terms:
             if isinstance(term, T.DistanceBias):

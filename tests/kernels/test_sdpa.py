@@ -38,8 +38,8 @@ def assert_alike(inputs: list[Tensor], **arguments: Any) -> None:
 
 
 TERMS: dict[str, T.Term] = {
-    "temperature": T.Temperature(torch.rand(1, HEADS, 5) + 0.5),
-    "one temperature": T.Temperature(torch.full((1, 1, 1), 1.7)),
+    "temperature": T.QueryScale(torch.rand(1, HEADS, 5) + 0.5),
+    "one temperature": T.QueryScale(torch.full((1, 1, 1), 1.7)),
     "rows": T.DistanceBias(T.Rows(torch.randn(HEADS, 5), T.Clip(-2, 2))),
     "linear": T.DistanceBias(T.Linear(torch.rand(HEADS), torch.rand(HEADS))),
     "token bias of queries": T.TokenBias(queries=torch.randn(2, 1, 5)),

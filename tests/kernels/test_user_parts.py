@@ -29,7 +29,7 @@ class MirroredClip(T.Clip):
 
 
 @dataclass(frozen=True)
-class Scaled(T.Steps):
+class Scaled(T.Bucketize):
     """A subclass that is a dataclass with a field more."""
 
     factor: int = 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..files import whole
+from ..files import atomic_write
 from .cases import WINDOW, Case, ModelCase, pairs
 from .rows import Row
 from .sides import CONTIGUOUS, FLEX, FULL_CAUSAL, OURS, PLAIN, SDPA
@@ -31,7 +31,7 @@ def markdown(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Se
 
 def save(path: Path, text: str) -> None:
     """Writes a file so that either the old or the new one is there."""
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_text(text)
 
 

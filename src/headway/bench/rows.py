@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from ..errors import HeadwayError
-from ..files import whole
+from ..files import atomic_write
 from ..study.store import _locked
 from .cases import AnyCase, Case
 
@@ -77,7 +77,7 @@ class Rows:
         row = {"case": case.fields(), "where": self.where, "date": date, **found}
         before = [old for old in self.all if (old["case"], old["where"]) != (row["case"], row["where"])]
         self.all = [*before, row]
-        with whole(self.file) as part:
+        with atomic_write(self.file) as part:
             part.write_text("".join(json.dumps(row) + "\n" for row in self.all))
         return row
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import HeadwayError
 from ..extras import need
-from ..files import whole
+from ..files import atomic_write
 
 CONFIG = "config.json"
 TENSORS = "model.safetensors"
@@ -98,7 +98,7 @@ def unpickle(folder: str | Path) -> Path:
         # a copy of each: tensors that share memory cannot be written apart
         tensors.update({name: value.clone().contiguous() for name, value in held.items() if isinstance(value, Tensor)})
     out = folder / TENSORS
-    with whole(out) as part:
+    with atomic_write(out) as part:
         save_file(tensors, part, metadata={"format": "pt"})
     return out
 
@@ -109,9 +109,9 @@ def write(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 
     folder.mkdir(parents=True, exist_ok=True)
     own = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
-    with whole(folder / TENSORS) as part:
+    with atomic_write(folder / TENSORS) as part:
         save_file(own, part, metadata={"format": "pt"})
-    with whole(folder / CONFIG) as part:
+    with atomic_write(folder / CONFIG) as part:
         part.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -21,12 +21,14 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..records import attributes
 from ..terms import (
+    Bucketize,
     Clip,
     DenseBias,
     DistanceBias,
     Normalizer,
     Part,
     Product,
+    QueryScale,
     RelativeKeys,
     RelativeQueries,
     RelativeValues,
@@ -35,8 +37,6 @@ from ..terms import (
     Sink,
     Sinusoids,
     SoftCap,
-    Steps,
-    Temperature,
     Term,
     TokenBias,
 )
@@ -116,7 +116,7 @@ def _reads_key_slots(terms: tuple[Term, ...]) -> bool:
 def _by_class(term: Term) -> bool:
     """Whether a map may read something else of the keys than their distance: classes, or what a user's own reads."""
     rows = getattr(term, "values", getattr(term, "rows", None))
-    return isinstance(rows, Rows) and any(type(part) not in (Clip, Steps) for part in rows.maps)
+    return isinstance(rows, Rows) and any(type(part) not in (Clip, Bucketize) for part in rows.maps)
 
 
 # ---------------------------------------------------------------- scores
@@ -139,7 +139,7 @@ def products(block: Block) -> Tensor:
 def scores(block: Block) -> Tensor:
     """The finished scores, not yet masked: [batch, heads, rows, m]"""
     score = block.call.scale * products(block)
-    for term in block.each(Temperature):
+    for term in block.each(QueryScale):
         score = score * term.factor[..., None]
     for term in block.each(DistanceBias):
         score = score + distance_bias(term.values, block.q_coordinates, block.k_coordinates, block.q.dtype)

@@ -12,7 +12,7 @@ from ..biases import distance_bias
 from ..errors import HeadwayError
 from ..masks import Causal
 from ..records import Divisible
-from ..terms import DenseBias, DistanceBias, Rotation, Temperature, TokenBias
+from ..terms import DenseBias, DistanceBias, QueryScale, Rotation, TokenBias
 from ..tracing import PLAIN_ALONE, forward_mode
 from ._base import ComposedKernel
 from ._problem import Call, Problem, wants_gradient
@@ -27,7 +27,7 @@ VECTOR = 16
 """Keys below which torch's fused attention on a CPU gives zeros, and not NaN, to a query whose scores are all NaN."""
 
 ADDED = (DistanceBias, TokenBias, DenseBias)
-SPOKEN = (*ADDED, Temperature)
+SPOKEN = (*ADDED, QueryScale)
 
 
 class SdpaKernel(ComposedKernel):
@@ -62,7 +62,7 @@ class SdpaKernel(ComposedKernel):
     def compute(self, call: Call) -> Tensor:
         q, k, v = call.q, call.k, call.v
         for term in call.terms:
-            if isinstance(term, Temperature):
+            if isinstance(term, QueryScale):
                 q = (q * term.factor[..., None]).to(q.dtype)
         problem = Problem.of(call)
         seeing = bias = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..coordinates import Coordinates
-from ..terms import Temperature
+from ..terms import QueryScale
 from ._base import Input, Pair, PositionEncoding, Terms, oracle_length, total_length
 
 
@@ -26,7 +26,7 @@ class Scaling(PositionEncoding):
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """The temperature of each query."""
-        return (Temperature(self.temperature(q_at)),)
+        return (QueryScale(self.temperature(q_at)),)
 
     def oracle_temperature(self, pair: Pair) -> float:
         """τ as the paper writes it."""

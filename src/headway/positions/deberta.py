@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
-from ..terms import Clip, RelativeKeys, RelativeQueries, Rows, Steps
+from ..terms import Bucketize, Clip, RelativeKeys, RelativeQueries, Rows
 from ._base import Input, Pair, PositionEncoding, Terms, normal
 from ._layers import linear, linear_by_hand, normed, normed_by_hand
 
@@ -116,9 +116,9 @@ class DeBERTa(PositionEncoding):
         """The vectors by pⱼ − pᵢ, [num_heads, rows, head_dim]: backwards for row(pᵢ − pⱼ), else for row(pⱼ − pᵢ)."""
         table = linear(layer, normed(self.table_norm, self.table)).unflatten(1, (-1, self.head_dim)).transpose(0, 1)
         if self.buckets == "clip":
-            reach: Clip | Steps = Clip(1 - self.span, self.span) if backwards else Clip(-self.span, self.span - 1)
+            reach: Clip | Bucketize = Clip(1 - self.span, self.span) if backwards else Clip(-self.span, self.span - 1)
         else:
-            table, reach = table[:, 1:], Steps(edges)  # no distance is in bucket −S
+            table, reach = table[:, 1:], Bucketize(edges)  # no distance is in bucket −S
         return Rows(table.flip(1) if backwards else table, reach)
 
     def oracle(self, pair: Pair) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
-from ..terms import Temperature
+from ..terms import QueryScale
 from ._base import Input, Pair, PositionEncoding, Terms
 from ._layers import linear, linear_by_hand
 from ._window import Windowed, two
@@ -83,7 +83,7 @@ class SwinV2(Windowed):
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """The temperature and the bias."""
         factor = self.logit_scale.double().clamp(max=math.log(100)).exp()[None, :, :, 0]
-        return Temperature(factor), *super().terms(q_at, k_at)
+        return QueryScale(factor), *super().terms(q_at, k_at)
 
     def oracle(self, pair: Pair) -> float:
         delta = self.oracle_offset(pair)

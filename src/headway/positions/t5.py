@@ -11,7 +11,7 @@ from torch import Tensor
 from ..constants import constant
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
-from ..terms import DistanceBias, Rows, Steps
+from ..terms import Bucketize, DistanceBias, Rows
 from ._base import Input, Pair, PositionEncoding, Terms, normal, numbers
 
 
@@ -77,7 +77,7 @@ class T5(PositionEncoding):
         """The bias, its buckets put in the order of the distance: far past … 0 … far future."""
         table = self.table
         order = constant(_order, self.per_side, self.num_buckets, device=table.device)
-        return (DistanceBias(Rows(table.index_select(1, order), Steps(self.place(q_at).tables))),)
+        return (DistanceBias(Rows(table.index_select(1, order), Bucketize(self.place(q_at).tables))),)
 
     def oracle(self, pair: Pair) -> float:
         delta = math.trunc(pair.distance)

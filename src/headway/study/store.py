@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from ..errors import HeadwayError
-from ..files import whole
+from ..files import atomic_write
 from .watch import Row
 
 LATER = ("equal_time_steps", "sources")
@@ -103,12 +103,12 @@ class Store:
         """Puts rows in place of those with the same encoding, seed and length, on disk before it returns."""
         new = {_key(row) for row in rows}
         self.rows = [row for row in self.rows if _key(row) not in new] + list(rows)
-        with whole(self.results) as part:
+        with atomic_write(self.results) as part:
             part.write_text("".join(json.dumps(row, allow_nan=False) + "\n" for row in self.rows))
 
     def save_settings(self) -> None:
         """Writes the settings, whole."""
-        with whole(self.out / "settings.json") as part:
+        with atomic_write(self.out / "settings.json") as part:
             part.write_text(json.dumps(self.settings, indent=2) + "\n")
 
     def _read_settings(self) -> dict[str, Any]:

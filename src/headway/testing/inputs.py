@@ -13,6 +13,7 @@ from ..masks import Causal
 from ..positions import PositionEncoding
 from ..positions._base import IN_ATTENTION
 from ..terms import (
+    Bucketize,
     Classes,
     Clip,
     Cosines,
@@ -25,6 +26,7 @@ from ..terms import (
     Piecewise,
     Power,
     Product,
+    QueryScale,
     RelativeKeys,
     RelativeQueries,
     RelativeValues,
@@ -32,9 +34,7 @@ from ..terms import (
     ScoreMap,
     Sink,
     Sinusoids,
-    Steps,
     Stretched,
-    Temperature,
     Term,
     TokenBias,
 )
@@ -178,9 +178,9 @@ def term_examples(
         return lambda rows, table: table[:, :, rows] * values.to(table.dtype)
 
     return {
-        "temperature": [Temperature(draw(1, heads, n))],
+        "temperature": [QueryScale(draw(1, heads, n))],
         "distance bias, clipped rows": [DistanceBias(Rows(draw(heads, 9), Clip(-4, 4)))],
-        "distance bias, steps": [DistanceBias(Rows(draw(heads, 6), Steps(steps)))],
+        "distance bias, steps": [DistanceBias(Rows(draw(heads, 6), Bucketize(steps)))],
         "distance bias, two tables": [
             DistanceBias(Rows(draw(heads, 9), Clip(-4, 4))),
             DistanceBias(Rows(draw(1, 5), Clip(-2, 2))),
@@ -203,7 +203,7 @@ def term_examples(
             RelativeKeys(Rows(draw(heads, 9, head_dim), Clip(-4, 4)), query=draw(batch, heads, n, head_dim))
         ],
         "relative keys, sinusoids": [RelativeKeys(Sinusoids(draw(heads, head_dim, 6), torch.tensor([1.0, 0.3, 0.05])))],
-        "relative queries": [RelativeQueries(Rows(draw(heads, 6, head_dim), Steps(steps)))],
+        "relative queries": [RelativeQueries(Rows(draw(heads, 6, head_dim), Bucketize(steps)))],
         "relative values": [RelativeValues(Rows(draw(1, 9, v_dim), Clip(-4, 4)))],
         "relative keys, queries and values": [
             RelativeKeys(Rows(draw(1, 9, head_dim), Clip(-4, 4))),

@@ -13,7 +13,7 @@ from typing import IO, cast
 from torch import Tensor
 
 from ..errors import HeadwayError
-from ..files import whole
+from ..files import atomic_write
 from . import _fasttext_bin, _formats, _saved
 from ._base import Vectors
 from ._formats import naming
@@ -207,7 +207,7 @@ def write(vectors: Vectors, path: str | Path, format: str | None = None) -> None
     path = Path(path)
     vectors._need_fitted()
     chosen = FORMATS[_format(path, format)]
-    with whole(path) as part, part.open("wb") as file:
+    with atomic_write(path) as part, part.open("wb") as file:
         if path.suffix == ".gz":
             with gzip.GzipFile(fileobj=file, mode="wb", mtime=0) as compressed:
                 chosen.write(vectors, cast("IO[bytes]", compressed))

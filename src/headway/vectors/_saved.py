@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import HeadwayError
 from ..extras import need
-from ..files import whole
+from ..files import atomic_write
 
 OURS = "headway.vectors"
 
@@ -45,7 +45,7 @@ def write(saved: Saved, path: Path) -> None:
     about = {"format": OURS, "way": saved.way, "options": json.dumps(saved.options)}
     if saved.tokenizer is not None:
         about["tokenizer"] = saved.tokenizer
-    with whole(path) as part:
+    with atomic_write(path) as part:
         safetensors.save_file(tensors, part, metadata=about)
 
 

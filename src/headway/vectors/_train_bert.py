@@ -20,7 +20,7 @@ from ..checkpoints import BERT, Checkpoint, Config, load, save
 from ..checkpoints import tokenizer as read_tokenizer
 from ..errors import HeadwayError
 from ..extras import need
-from ..files import read_checkpoint, whole, write_checkpoint
+from ..files import atomic_write, read_checkpoint, write_checkpoint
 from ..models import Encoder
 from ._text import Watch, need_texts, nobody
 
@@ -204,9 +204,9 @@ def _pieces(texts: Sequence[str], out: Path, vocab_size: int) -> Any:
         made.post_processor = library.processors.BertProcessing(("[SEP]", SEP), ("[CLS]", CLS))
         made.add_special_tokens(list(SPECIAL))
         settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
-        with whole(out / "tokenizer_config.json") as part:
+        with atomic_write(out / "tokenizer_config.json") as part:
             part.write_text(json.dumps(settings, indent=2) + "\n")
-        with whole(out / "tokenizer.json") as part:
+        with atomic_write(out / "tokenizer.json") as part:
             made.save(str(part))
     return read_tokenizer(out)
 
@@ -357,7 +357,7 @@ def _train(
             seconds = time.perf_counter() - since
             mean = math.fsum(losses) / len(losses)
             lines.append({"step": done, "seconds": round(seconds, 1), "loss": mean, **exam.grade(model)})
-            with whole(out / RESULTS) as part:
+            with atomic_write(out / RESULTS) as part:
                 part.write_text("".join(json.dumps(line) + "\n" for line in lines))
             losses = []
         seconds = time.perf_counter() - since
@@ -422,7 +422,7 @@ def _agree(out: Path, settings: dict[str, Any]) -> None:
         if taken:
             raise HeadwayError(f"{out} holds {taken[0]} that train_bert did not write: give a new folder as out")
         out.mkdir(parents=True, exist_ok=True)
-        with whole(path) as part:
+        with atomic_write(path) as part:
             part.write_text(json.dumps(settings, indent=2) + "\n")
         return
     try:

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..._torch import constant_in_graphs
 from ...masks import And, Boolean, Causal, Chunked, Dilated, Documents, KeepFirst, Mask, Or, Padding, Prefix, Window
 from ...terms import (
+    Bucketize,
     Classes,
     Clip,
     Cosines,
@@ -21,6 +22,7 @@ from ...terms import (
     Log,
     Piecewise,
     Power,
+    QueryScale,
     RelativeKeys,
     RelativeQueries,
     RelativeValues,
@@ -28,9 +30,7 @@ from ...terms import (
     Sink,
     Sinusoids,
     SoftCap,
-    Steps,
     Stretched,
-    Temperature,
     TokenBias,
 )
 from ...tracing import PLAIN_ALONE, plain_alone
@@ -40,7 +40,7 @@ from ._words import MOST_CLASSES, MOST_DEPTH, MOST_KNOTS, MOST_MAPS, MOST_NODES,
 
 MASKS = frozenset({Boolean, Causal, Chunked, Dilated, Documents, KeepFirst, Padding, Prefix, Window})
 RELATIVE = frozenset({RelativeKeys, RelativeQueries, RelativeValues})
-TERMS = frozenset({*RELATIVE, DenseBias, DistanceBias, Sink, SoftCap, Temperature, TokenBias})
+TERMS = frozenset({*RELATIVE, DenseBias, DistanceBias, Sink, SoftCap, QueryScale, TokenBias})
 CLOSED = frozenset({Linear, Log, Power, Piecewise, Cosines, Stretched})
 BOUNDARIES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
 
@@ -113,17 +113,17 @@ def _against_term(term: Any) -> Iterator[str]:
 
 def _against_rows(rows: Rows) -> Iterator[str]:
     kind = type(rows.map)
-    if kind not in (Clip, Steps, Classes, Grid):
+    if kind not in (Clip, Bucketize, Classes, Grid):
         yield f"it has no rows by {kind.__name__}"
         return
     maps = rows.maps
     if len(maps) > MOST_MAPS:
         yield f"a Grid has more than {MOST_MAPS} maps"
     for part in maps:
-        if type(part) not in (Clip, Steps, Classes):
+        if type(part) not in (Clip, Bucketize, Classes):
             yield f"it has no rows by a Grid of {type(part).__name__}"
-        elif isinstance(part, Steps) and part.boundaries.dtype not in BOUNDARIES:
-            yield f"boundaries of Steps in {part.boundaries.dtype} round distances"
+        elif isinstance(part, Bucketize) and part.boundaries.dtype not in BOUNDARIES:
+            yield f"boundaries of Bucketize in {part.boundaries.dtype} round distances"
         elif isinstance(part, Classes) and part.classes > MOST_CLASSES:
             yield f"there are more than {MOST_CLASSES:,} classes"
 

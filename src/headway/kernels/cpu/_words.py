@@ -23,6 +23,7 @@ from ...terms import (
     Part,
     Piecewise,
     Power,
+    QueryScale,
     RelativeKeys,
     RelativeQueries,
     RelativeValues,
@@ -31,7 +32,6 @@ from ...terms import (
     Sinusoids,
     SoftCap,
     Stretched,
-    Temperature,
     TokenBias,
 )
 from ..lowering.masks import slots, within
@@ -281,7 +281,7 @@ class Words:
                         self.row[at] += 1
                         self.row.append(kind)
                         self.parameter(term, name)
-            elif isinstance(term, Temperature):
+            elif isinstance(term, QueryScale):
                 self.row.append(TEMPERATURE)
                 self.parameter(term, "factor")
             else:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...coordinates import Coordinates
 from ...masks import Bounds, Mask
-from ...terms import RelativeKeys, Sink, Sinusoids, Temperature
+from ...terms import QueryScale, RelativeKeys, Sink, Sinusoids
 from .._problem import Call
 from .masks import lower_mask
 from .sinusoids import without_sinusoids
@@ -53,7 +53,7 @@ def lower(call: Call) -> LoweredCall:
     terms: tuple[Any, ...] = call.terms
     if not terms:
         return lowered
-    if sum(isinstance(term, Temperature) for term in terms) > 1:
+    if sum(isinstance(term, QueryScale) for term in terms) > 1:
         terms = one_temperature(terms)
     sinks = sum(isinstance(term, Sink) for term in terms)
     if sinks and not call.include_sink:

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from ...terms import Sink, Temperature
+from ...terms import QueryScale, Sink
 
 
 def one_temperature(terms: tuple[Any, ...]) -> tuple[Any, ...]:
-    factors = [term.factor.float() for term in terms if isinstance(term, Temperature)]
-    rest = [term for term in terms if not isinstance(term, Temperature)]
-    return Temperature(reduce(torch.mul, factors)), *rest
+    factors = [term.factor.float() for term in terms if isinstance(term, QueryScale)]
+    rest = [term for term in terms if not isinstance(term, QueryScale)]
+    return QueryScale(reduce(torch.mul, factors)), *rest
 
 
 def one_sink(terms: tuple[Any, ...]) -> tuple[Any, ...]:
