@@ -36,11 +36,12 @@ MOST_READ = 512
 
 
 def measure(encoding: PositionEncoding) -> Properties:
-    """Measures the four demands on an encoding with its parameters as they are, in float64, through its hooks.
+    """Measures the four demands on an encoding with its parameters as they are, in float64.
 
     An encoding that embeds is seen through the vector it adds, and two positions through the length of the difference
-    of their vectors; one that acts on scores through what it changes in the score of a query and a key that are the
-    same everywhere. A parameter that is all zero is drawn from N(0, 1) first: nothing could be seen of it.
+    of their vectors; one that acts in attention through what it changes in the score of a query and a key that are the
+    same everywhere, and in a value. A parameter that is all zero is drawn from N(0, 1) first: nothing could be seen of
+    it.
 
     Looked at are 1024 positions, pairs within 32 tokens at five places in sequences of 32 to 1024 tokens, and
     single positions and distances up to 2²⁰; fewer where a table ends before.
