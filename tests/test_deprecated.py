@@ -11,6 +11,7 @@ import torch
 from headway import attention_with_lse
 from headway.deprecated import deprecated_names
 from headway.nn import Head, StackCache
+from headway.positions import ALiBi
 
 RENAMED = [
     ("headway.nn", "pack", "prepack"),
@@ -31,6 +32,14 @@ def test_an_attribute_that_was_renamed(thing: object, old: str, new: str) -> Non
     with pytest.warns(DeprecationWarning, match=rf"{name}\.{old} is deprecated .*: use {name}\.{new}") as seen:
         assert getattr(thing, old) == getattr(thing, new)
     assert seen[0].filename == __file__
+
+
+def test_held_is_a_field_of_sizes() -> None:
+    encoding = ALiBi(4)
+    for name, size in encoding.sizes._asdict().items():
+        with pytest.warns(DeprecationWarning, match=r"held\(name\) is deprecated .*: use PositionEncoding.sizes"):
+            assert encoding.held(name) == size
+    assert encoding.sizes.num_heads == 4
 
 
 def test_partial_is_the_opposite_of_include_sink() -> None:

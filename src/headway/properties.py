@@ -120,9 +120,9 @@ class _Probe:
         for parameter in self.encoding.parameters():
             if parameter.numel() and not parameter.any():
                 parameter.normal_()
-        heads, head_dim = self.encoding.held("num_heads") or 4, self.encoding.held("head_dim") or 16
+        heads, head_dim = self.encoding.sizes.num_heads or 4, self.encoding.sizes.head_dim or 16
         self.q, self.k = torch.randn(2, heads, 1, head_dim, dtype=torch.float64)
-        self.x = torch.randn(1, 1, self.encoding.held("embed_dim") or heads * head_dim, dtype=torch.float64)
+        self.x = torch.randn(1, 1, self.encoding.sizes.embed_dim or heads * head_dim, dtype=torch.float64)
 
     @property
     def acts_in_attention(self) -> bool:

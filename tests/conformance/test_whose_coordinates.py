@@ -48,7 +48,7 @@ def twins(encoding: PositionEncoding) -> tuple[PositionEncoding, PositionEncodin
 
 def layer_of(encoding: PositionEncoding) -> MultiHeadAttention:
     sizes = Sizes.of(encoding)
-    kv_heads = encoding.held("num_kv_heads")
+    kv_heads = encoding.sizes.num_kv_heads
     torch.manual_seed(0)
     return MultiHeadAttention(
         sizes.embed_dim, sizes.heads, num_kv_heads=kv_heads, head_dim=sizes.head_dim, encoding=encoding

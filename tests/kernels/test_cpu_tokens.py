@@ -211,7 +211,7 @@ def test_every_rotary_encoding_is_itself(name: str) -> None:
         assert isinstance(encoding, Rotary)
         if encoding.reads_input:
             continue
-        heads, axes = encoding.held("num_heads") or 3, encoding.axes or 1
+        heads, axes = encoding.sizes.num_heads or 3, encoding.axes or 1
         x, at = torch.randn(2, heads, 6, encoding.head_dim), Coordinates.of(torch.randint(0, 9, (1, 6, axes)), 6)
         found = []
         for rotate in (_tokens.rotate, lambda x, rotation: rotation.of(x)):

@@ -335,11 +335,11 @@ def test_every_encoding_decodes_the_same_behind_a_window(name: str) -> None:
     for encoding in ENCODINGS[name].examples():
         if not encoding.acts & IN_ATTENTION:
             continue  # it only embeds
-        heads, head_dim = encoding.held("num_heads") or 4, encoding.held("head_dim") or 8
+        heads, head_dim = encoding.sizes.num_heads or 4, encoding.sizes.head_dim or 8
         with torch.no_grad():
             for parameter in encoding.parameters():
                 parameter.copy_(torch.randn_like(parameter))
-        width = encoding.held("embed_dim") or heads * head_dim
+        width = encoding.sizes.embed_dim or heads * head_dim
         layers = Layers(masks, encoding.double().eval(), width, heads, head_dim=head_dim)
         cache = StackCache(2, masks, [encoding] * 2)
         assert (cache.retention == [None] * 2) == reads_others(encoding)
@@ -471,8 +471,8 @@ def test_a_layer_that_raises_leaves_its_cache_as_it_was(name: str) -> None:
     encoding = ENCODINGS[name].examples()[0]
     if not encoding.acts & IN_ATTENTION:
         return  # it only embeds
-    heads, head_dim = encoding.held("num_heads") or 4, encoding.held("head_dim") or 8
-    width, axes = encoding.held("embed_dim") or heads * head_dim, encoding.axes or 1
+    heads, head_dim = encoding.sizes.num_heads or 4, encoding.sizes.head_dim or 8
+    width, axes = encoding.sizes.embed_dim or heads * head_dim, encoding.axes or 1
     layer = MultiHeadAttention(width, heads, head_dim=head_dim, encoding=encoding).eval()
     caches, x = [KeyValueCache(), KeyValueCache()], torch.randn(2, 8, width)
     at = Coordinates.span(8, axes=axes)

@@ -6,13 +6,14 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..constants import constant, writes
 from ..coordinates import Coordinates, Placed
+from ..deprecated import deprecated
 from ..errors import HeadwayError
 from ..records import owner
 from ..terms import Rotation, Term
@@ -82,6 +83,16 @@ class Pair:
     def distance(self) -> float:
         """δ = pⱼ − pᵢ"""
         return self.at(self.j) - self.at(self.i)
+
+
+class EncodingSizes(NamedTuple):
+    """The sizes that an encoding was built for; None for those that it works with in any size."""
+
+    num_heads: int | None
+    num_kv_heads: int | None
+    head_dim: int | None
+    embed_dim: int | None
+    max_length: int | None
 
 
 class PositionEncoding(nn.Module):
@@ -321,16 +332,24 @@ class PositionEncoding(nn.Module):
                 f"{self.axes}: give positions [batch, n, {self.axes}]"
             )
 
+    @property
+    def sizes(self) -> EncodingSizes:
+        """The sizes that this encoding, or else a part of it, was built for."""
+        parts = list(self.modules())
+        each = ((getattr(part, name, None) for part in parts) for name in EncodingSizes._fields)
+        return EncodingSizes(*(next((size for size in found if isinstance(size, int)), None) for found in each))
+
     def held(self, name: str) -> int | None:
-        """A size by name, such as num_heads, that this encoding or a part of it holds; None where none does."""
-        sizes = (getattr(part, name, None) for part in self.modules())
-        return next((size for size in sizes if isinstance(size, int)), None)
+        """Deprecated: a field of ``sizes``."""
+        deprecated("PositionEncoding.held(name)", "PositionEncoding.sizes")
+        size: int | None = getattr(self.sizes, name, None)
+        return size
 
     @property
     def table_end(self) -> int | None:
         """The positions that the table of this encoding or of a part of it has; None where none ends."""
         tables = (part for part in self.modules() if isinstance(part, PositionEncoding) and part.ends)
-        return next((table.held("max_length") for table in tables), None)
+        return next((table.sizes.max_length for table in tables), None)
 
     @property
     def acts(self) -> frozenset[str]:

@@ -60,8 +60,8 @@ class _Sitter:
 
     def __init__(self, encoding: PositionEncoding) -> None:
         self.encoding = copy.deepcopy(encoding).to("cpu", torch.float64).eval()
-        self.heads, self.head_dim = encoding.held("num_heads") or 1, encoding.held("head_dim") or 64
-        self.width = encoding.held("embed_dim") or self.heads * self.head_dim
+        self.heads, self.head_dim = encoding.sizes.num_heads or 1, encoding.sizes.head_dim or 64
+        self.width = encoding.sizes.embed_dim or self.heads * self.head_dim
         self.limit = encoding.table_end or 1 << 20
         self.axes = self.encoding.axes or 1
 

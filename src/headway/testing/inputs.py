@@ -51,7 +51,7 @@ class Sizes:
 
     @staticmethod
     def of(encoding: PositionEncoding) -> Sizes:
-        heads, head_dim, embed_dim = map(encoding.held, ("num_heads", "head_dim", "embed_dim"))
+        heads, _, head_dim, embed_dim, _ = encoding.sizes
         heads = heads or (embed_dim // head_dim if embed_dim and head_dim else 4)
         head_dim = head_dim or (embed_dim // heads if embed_dim else 8)
         return Sizes(heads, head_dim, embed_dim or heads * head_dim, encoding.table_end)
