@@ -747,7 +747,7 @@ def test_a_table_that_wants_a_gradient_is_refused() -> None:
 
     q = torch.randn(1, 2, 5, 8)
     for encoding in (Learned(), Compose(Learned(), hw.encoding("alibi", num_heads=2))):
-        with pytest.raises(hw.HeadwayError, match="a table of Learned wants a gradient"):
+        with pytest.raises(hw.HeadwayError, match="a table of Learned requires a gradient"):
             hw.attention(q, q, q, encoding=encoding)
     positions = torch.arange(5.0, requires_grad=True)  # that is no parameter's
     out = hw.attention(q, q, q, encoding=type("Own", (RoPE,), {})(8), q_positions=positions)

@@ -401,7 +401,7 @@ def test_a_captured_tensor_that_wants_a_gradient_is_refused() -> None:
     q, k, v = qkv()
     table = torch.randn(N, M, dtype=torch.float64, requires_grad=True)
     captured = T.DenseBias(lambda rows: table[rows][None, None])
-    with pytest.raises(hw.HeadwayError, match=r"DenseBias captures a tensor that wants a gradient.*tensors="):
+    with pytest.raises(hw.HeadwayError, match=r"DenseBias captures a tensor that requires a gradient.*tensors="):
         hw.attention(q, k, v, terms=(captured,), kernel="reference")
     with torch.no_grad():  # nobody asks for a gradient here
         expected = hw.attention(q, k, v, terms=(captured,), kernel="reference")

@@ -168,7 +168,7 @@ def test_a_gradient_that_would_be_lost_is_refused() -> None:
 
     rows = object.__new__(Hiding)
     object.__setattr__(rows, "map", T.Clip(-3, 3))
-    with pytest.raises(hw.HeadwayError, match="captures a tensor that wants a gradient"):
+    with pytest.raises(hw.HeadwayError, match="captures a tensor that requires a gradient"):
         hw.attention(*qkv(), terms=(T.DistanceBias(rows),), kernel="reference")
 
 

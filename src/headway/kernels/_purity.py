@@ -49,7 +49,7 @@ def try_functions(call: Call, run_last_row: Callable[[Call], Tensor]) -> None:
         out = run_last_row(tried)
     if out.requires_grad:
         raise HeadwayError(
-            f"a function of {names} captures a tensor that wants a gradient: pass the tensor in the term's "
+            f"a function of {names} captures a tensor that requires a gradient: pass the tensor in the term's "
             "tensors=(…) and take it as an argument; a class of your own holds it as an attribute"
         )
     if not real:

@@ -1,4 +1,4 @@
-"""What an encoding is: five optional hooks, what it says of itself, and an oracle."""
+"""The base class of position encodings: five optional hooks, attributes that describe an encoding, and an oracle."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOOKS = {
     "values": ("prepare_value", "restore_output"),
 }
 IN_ATTENTION = frozenset({"prepare", "terms", "values"})
-"""The hooks that change what attention gives for the tokens where they are."""
+"""The hooks that act within attention."""
 
 KINDS = {
     "encoding": "tells tokens apart by where they are",
@@ -48,7 +48,7 @@ EVIDENCE = {
 
 @dataclass(frozen=True)
 class Pair:
-    """Query i and key j of one sequence in head h, as an oracle sees them: float64, before ``prepare``."""
+    """The arguments of an oracle: query i and key j of one sequence in head h, in float64, before ``prepare``."""
 
     h: int
     i: int
@@ -96,139 +96,176 @@ class EncodingSizes(NamedTuple):
 
 
 class PositionEncoding(nn.Module):
-    """The base of every encoding: each hook is optional and does nothing by itself.
+    """The base class of position encodings.
 
-    locate(coordinates)    changes where tokens are
-    embed(x)               adds to the token embeddings, once, at the model's input
-    prepare(q or k)        a transform of each query and each key
-    terms(…)               what the scores gain
-    prepare_value(v)       a transform of each value, whose inverse ``restore_output`` applies to the output
+    An encoding acts through five hooks, each of which does nothing by default:
 
-    A subclass overrides the hooks it acts through and writes its paper's formula, literally, in an ``oracle``. No hook
-    writes into the tensors that it is given.
+    - ``locate`` changes the positions of tokens.
+    - ``embed`` adds to the token embeddings at the model's input.
+    - ``prepare`` transforms each query and each key.
+    - ``terms`` adds terms to the scores.
+    - ``prepare_value`` transforms each value, and ``restore_output`` applies the inverse to the output.
+
+    A subclass overrides the hooks that it needs, and writes the formula of its paper literally in ``oracle``. A hook
+    must not write into the tensors that it is given.
     """
 
     name: str = ""
-    """The name in the table ENCODINGS, of an encoding that has a line in it."""
+    """The name in the table ENCODINGS; empty for an encoding that is not in it."""
     citation: ClassVar[str] = ""
     """The paper: keys of references.bib, or BibTeX itself."""
     year: ClassVar[int] = 0
     kind: ClassVar[str] = "encoding"
     """One of ``KINDS``."""
     evidence: ClassVar[str] = "formula"
-    """One of ``EVIDENCE``: what this implementation was compared with beyond the paper's formula."""
+    """One of ``EVIDENCE``: what this implementation was compared with, besides the paper's formula."""
     same_function_as: ClassVar[str | None] = None
-    """The name of another row of the table that computes the same, where one does."""
+    """The name of another row of the table that computes the same function, if there is one."""
     extrapolates: ClassVar[bool] = False
-    """Whether by construction nothing is met beyond the trained lengths that training has not met: what a distance
-    adds is shared by all far ones, or falls on."""
+    """Whether lengths beyond the trained ones bring nothing by construction that training did not have: all far
+    distances share one number, or it keeps falling."""
 
     axes: int | None = 1
-    """Axes of the positions it reads; None where any number will do."""
+    """The axes of the positions that it reads; None for any number."""
     ends: ClassVar[bool] = False
     """Whether it has a table of max_length positions and none beyond."""
     causal_only: bool = False
-    """Whether it is defined only where no query looks at later keys."""
+    """Whether it is defined only for masks that hide later keys."""
     cache_prepared: bool = True
-    """Whether keys and values may be cached as prepared: not where that depends on the total length or on later
-    tokens."""
+    """Whether caches may hold prepared keys and values: not if these depend on the total length or on later tokens."""
     reads_input: bool = False
     """Whether ``relocate`` or ``terms`` read q_input and k_input."""
     watched: bool = False
-    """Whether calls look for hooks that break their promises: those of headway's own are held by its checks alone."""
+    """Whether calls check that hooks keep to their contract. Those of headway's own are checked in its tests alone."""
     _acts: ClassVar[frozenset[str]] = frozenset()
     _rotates: ClassVar[frozenset[str]] = frozenset()
-    """Of "prepare" and "values" those that ``rotation`` or ``split`` speaks for."""
+    """Those of "prepare" and "values" that ``rotation`` or ``split`` covers."""
     _has_tables: ClassVar[bool] = False
     _places: ClassVar[bool] = False
     _measure: ClassVar[Callable[[PositionEncoding], Properties]]
-    """What ``properties`` calls: set by ``headway.properties``, which stands above attention."""
+    """The function behind ``properties``. The module ``headway.properties``, above attention, sets it."""
     learning_rate_multiplier: ClassVar[float] = 1.0
-    """For the encoding's own parameters, where its paper gives one."""
+    """The multiplier for the encoding's own parameters, if its paper gives one."""
 
     __prepare_scriptable__ = refuse_script
 
     # ------------------------------------------------------------ the hooks
 
     def locate(self, coordinates: Coordinates) -> Coordinates:
-        """Where the tokens are, as this encoding sees it: other positions, the rest of the coordinates as it is."""
+        """The coordinates with the positions that this encoding gives the tokens; nothing else may change.
+
+        Args:
+            coordinates: where the tokens are.
+        """
         return coordinates
 
     def relocate(
         self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None
     ) -> tuple[Coordinates, Coordinates]:
-        """Where tokens are once both sides and the layer's input are known: for phases that content decides.
+        """A second step of ``locate``, called in every layer with both sides and the layer's input.
 
-        Called in every layer, after ``locate``; needs ``cache_prepared = False`` where keys depend on it. k_input holds
-        all keys' tokens in the order of the keys; the queries of self-attention are the last of them.
+        For positions and phases that depend on content. It needs ``cache_prepared = False`` if keys depend on it.
+
+        Args:
+            q_at: placed coordinates of the queries.
+            k_at: placed coordinates of the keys.
+            q_input: the layer's input for the queries, [batch, n, embed_dim].
+            k_input: the layer's input for the keys, [batch, m, embed_dim]. In self-attention the queries are the last.
+
+        Returns:
+            Both coordinates, as ``placed_by`` this encoding.
         """
         return q_at, k_at
 
     def tables(self, coordinates: Coordinates) -> Any:
-        """What located coordinates alone decide (cosines, sines): computed once per forward for all layers.
+        """Tables such as cosines that depend on located coordinates alone; computed once for all layers.
 
-        They read no parameter and no buffer, and nothing that changes after construction: coordinates may be held while
-        those change. What reads one belongs in ``learned_tables``, ``prepare`` or ``terms``.
+        They must not depend on parameters, buffers or anything that changes after construction, since coordinates may
+        outlive such a change. What depends on parameters belongs in ``learned_tables``, ``prepare`` or ``terms``.
+
+        Args:
+            coordinates: where the tokens are, located.
         """
         return None
 
     def learned_tables(self, coordinates: Coordinates) -> Any:
-        """What placed coordinates and parameters decide: computed once for the layers of one forward pass.
+        """Tables that depend on parameters too; computed once for the layers of one forward pass.
 
-        ``for_one_forward(coordinates).learned`` has them in ``prepare``. Nothing holds them beyond the pass.
+        ``for_one_forward(coordinates).learned`` gives them, in ``prepare`` for instance.
+
+        Args:
+            coordinates: where the tokens are, placed.
         """
         return None
 
     def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:
-        """x [batch, n, embed_dim] with positions added, at the model's input."""
+        """Adds positions to the token embeddings.
+
+        Args:
+            x: [batch, n, embed_dim].
+            coordinates: where the tokens are. Default: 0 … n − 1.
+        """
         return x
 
     def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
-        """The transform of queries and keys alike; x [batch, heads, n, head_dim]."""
+        """Transforms queries and keys.
+
+        Args:
+            x: [batch, heads, n, head_dim].
+            coordinates: where the tokens are, placed.
+        """
         return x
 
     def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
-        """The transform of queries, where it differs from that of keys."""
+        """Transforms queries, if differently from keys; see ``prepare`` for ``q`` and ``coordinates``."""
         return self.prepare(q, coordinates)
 
     def prepare_key(self, k: Tensor, coordinates: Coordinates) -> Tensor:
-        """The transform of keys, where it differs from that of queries."""
+        """Transforms keys, if differently from queries; see ``prepare`` for ``k`` and ``coordinates``."""
         return self.prepare(k, coordinates)
 
     def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
-        """What a hook does to x, where it is a rotation of pairs and nothing else: kernels then do it.
+        """The transform of a hook as data, if it is a rotation of pairs and nothing else; kernels then apply it.
 
         Args:
             side: "query" or "key" for ``prepare``, "value" for ``prepare_value``, "output" for ``restore_output``.
-            x: what is turned, [batch, heads, n, head_dim]; read for its shape and dtype alone.
-            coordinates: where x's tokens are, placed.
+            x: what is rotated, [batch, heads, n, head_dim]; only its shape and dtype are read.
+            coordinates: where the tokens are, placed.
 
         Returns:
-            The rotation; None where the hook does anything else.
+            The rotation, or None if the hook does anything else.
         """
         return None
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """What the scores gain; q_input and k_input are the layer's inputs, for those that read content."""
+        """The terms that are added to the scores; see ``headway.terms``.
+
+        Args:
+            q_at: placed coordinates of the queries.
+            k_at: placed coordinates of the keys.
+            q_input: the layer's input for the queries, [batch, n, embed_dim], for encodings that read it.
+            k_input: the layer's input for the keys, [batch, m, embed_dim].
+        """
         return ()
 
     def prepare_value(self, v: Tensor, coordinates: Coordinates) -> Tensor:
-        """The transform of values, v_j → T_j·v_j, in their dtype and shape.
+        """Transforms values, v_j → T_j·v_j, in their dtype and shape.
 
-        With it out_i = T_i⁻¹·Σ_j A_ij·(T_j·v_j + r_ij): a value is seen from where the query is. T_j is linear, and
-        ``restore_output`` applies its inverse; a class that overrides one of the two overrides the other.
+            out_i = T_i⁻¹·Σ_j A_ij·(T_j·v_j + r_ij)
+
+        T_j is linear, and ``restore_output`` applies the inverse: a class overrides both methods or neither.
 
         Args:
             v: values [batch, kv_heads, m, v_dim].
-            coordinates: where they are, placed.
+            coordinates: where the values are, placed.
 
         Returns:
-            The values transformed, [batch, kv_heads, m, v_dim] in v's dtype.
+            The transformed values, [batch, kv_heads, m, v_dim] in v's dtype.
         """
         return v
 
     def restore_output(self, out: Tensor, coordinates: Coordinates) -> Tensor:
-        """The inverse of ``prepare_value`` on the output, out_i → T_i⁻¹·out_i, in its dtype and shape.
+        """Applies the inverse of ``prepare_value`` to the output, out_i → T_i⁻¹·out_i, in its dtype and shape.
 
         Args:
             out: the weighted sums of transformed values, [batch, heads, n, v_dim].
@@ -240,7 +277,11 @@ class PositionEncoding(nn.Module):
         return out
 
     def default_scale(self, head_dim: int) -> float:
-        """The factor s of the scores where the caller gives none."""
+        """The factor s of the scores, if the caller gives none.
+
+        Args:
+            head_dim: the size of each head.
+        """
         return float(head_dim) ** -0.5
 
     # ------------------------------------------------------------ what follows from the hooks
@@ -263,12 +304,17 @@ class PositionEncoding(nn.Module):
         return rotation, None if rotation is not None else lambda out: self.restore_output(out, coordinates)
 
     def place(self, coordinates: Coordinates) -> Coordinates:
-        """The coordinates located and with their tables. What this encoding has placed is not located again.
+        """Places coordinates: locates them and computes their tables.
 
-        An encoding that neither locates nor has tables leaves them as they are.
+        Coordinates that this encoding has placed are not located again; those that another encoding has placed are
+        placed anew, from where they were given. An encoding without ``locate`` and tables returns them as they are.
 
-        Coordinates that another one has placed are placed anew, from where they were before. Raises HeadwayError where
-        that is not known, for positions on other axes, and where ``locate`` or ``tables`` break what they promise.
+        Args:
+            coordinates: where the tokens are.
+
+        Raises:
+            HeadwayError: if the given coordinates are not known, have other axes, or if ``locate`` or ``tables`` break
+                their contract.
         """
         given = coordinates
         if isinstance(coordinates, Placed):
@@ -298,7 +344,11 @@ class PositionEncoding(nn.Module):
         return given.placed_by(self, tables, position=located.position)
 
     def for_one_forward(self, coordinates: Coordinates) -> Coordinates:
-        """The coordinates placed and with ``learned_tables``, which are not to be held beyond a forward pass."""
+        """Places coordinates and computes ``learned_tables``; the result must not outlive a forward pass.
+
+        Args:
+            coordinates: where the tokens are.
+        """
         placed = self.place(coordinates)
         if not isinstance(placed, Placed) or placed.learned is not None:
             return placed
@@ -306,25 +356,25 @@ class PositionEncoding(nn.Module):
         return placed if learned is None else placed._with(learned=learned, parts=None)
 
     def tables_of(self, located: Coordinates) -> Any:
-        """``tables``; raises where one wants a gradient that does not come of the coordinates."""
+        """``tables`` of ``located`` coordinates. Raises HeadwayError if one requires a gradient but these do not."""
         found = self.tables(located)
         if not self.watched or found is None or not torch.is_grad_enabled():
             return found
         if _wants_gradient(found) and not _wants_gradient((located.position, located.length)):
             raise HeadwayError(
-                f"a table of {self.known_as} wants a gradient, and tables outlive an update: compute what reads "
+                f"a table of {self.known_as} requires a gradient, and tables outlive an update: compute what needs "
                 "parameters in learned_tables, prepare or terms"
             )
         return found
 
     @property
     def known_as(self) -> str:
-        """The class, and those of its parts: for messages."""
+        """The names of the class and of its parts, for messages."""
         parts = [type(part).__name__ for part in self.modules() if isinstance(part, PositionEncoding)]
         return parts[0] if len(parts) == 1 else f"{parts[0]} ({', '.join(parts[1:])})"
 
     def need_axes(self, coordinates: Coordinates) -> None:
-        """Raises unless the positions have as many axes as the encoding reads."""
+        """Raises HeadwayError unless the positions of ``coordinates`` have as many axes as the encoding reads."""
         given = coordinates.position.shape[-1]
         if self.axes is not None and given != self.axes:
             raise HeadwayError(
@@ -400,44 +450,44 @@ class PositionEncoding(nn.Module):
     # ------------------------------------------------------------ for the checks
 
     def oracle(self, pair: Pair) -> float:
-        """The score of a pair as the paper writes it, with the factor pair.scale where the paper divides by √d."""
+        """The score of a pair, as the paper writes it, with pair.scale in place of 1/√d."""
         return pair.scale * pair.dot
 
     def oracle_weights(self, h: int, i: int, scores: list[float]) -> list[float]:
-        """The weights of the keys that query i may see in head h, from their scores; the softmax for most."""
+        """The weights of the keys of query i in head h from their scores; the softmax for most encodings."""
         return torch.tensor(scores, dtype=torch.float64).softmax(0).tolist()
 
     def oracle_value(self, pair: Pair, v: Tensor) -> Tensor:
-        """What query i takes from key j in head h; v: [heads, n, head_dim]."""
+        """The value that query i takes from key j in head h; v is [heads, n, head_dim]."""
         return v[pair.h, pair.j]
 
     def oracle_locate(self, coordinates: Coordinates) -> Coordinates:
-        """Where the tokens of one sequence are as the paper writes it, for what other encodings then read."""
+        """The located coordinates of one sequence, as the paper writes it."""
         return self.locate(coordinates)
 
     def oracle_embed(self, x: Tensor, coordinates: Coordinates) -> Tensor:
-        """The embeddings with positions as the paper writes it; x: [n, embed_dim]."""
+        """The embeddings with positions, as the paper writes it; x is [n, embed_dim]."""
         return x
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:
-        """Instances for the checks: with 4 and with 6 heads of 8, and embed_dim = 8·heads."""
+        """Instances for the checks, with 4 and with 6 heads of 8 and embed_dim = 8·heads."""
         return [cls()]
 
 
 IDLE = [(hook, name, getattr(PositionEncoding, name)) for hook, names in HOOKS.items() for name in names]
-"""The hooks as they do nothing."""
+"""The hooks of the base class, which do nothing."""
 
 # ---------------------------------------------------------------- what several encodings need
 
 
 def _beside(coordinates: Coordinates) -> tuple[int, ...]:
-    """Which objects the facts beside the positions are."""
+    """The identities of the fields other than the positions."""
     return id(coordinates.index), id(coordinates.document), id(coordinates.length)
 
 
 def _wants_gradient(part: Any) -> bool:
-    """Whether a tensor of tables wants a gradient, however they are nested."""
+    """Whether a tensor in nested tables requires a gradient."""
     if isinstance(part, Tensor):
         return part.requires_grad
     if isinstance(part, dict):
@@ -446,13 +496,13 @@ def _wants_gradient(part: Any) -> bool:
 
 
 def need_base(base: float) -> None:
-    """Raises unless a base of frequencies is above 1."""
+    """Raises HeadwayError unless a base of frequencies is above 1."""
     if not 1 < base < math.inf:
         raise HeadwayError(f"base is {base}: give a number above 1, such as 10000.0")
 
 
 def need_width(x: Tensor, name: str, width: int) -> None:
-    """Raises unless the last dimension of x is what the encoding was built for."""
+    """Raises HeadwayError unless the last dimension of x has the size that the encoding was built for."""
     if x.shape[-1] != width:
         raise HeadwayError(
             f"x has a last dimension of {x.shape[-1]} but the encoding {name} {width}: build it with "
