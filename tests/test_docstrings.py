@@ -3,14 +3,19 @@
 import importlib
 import inspect
 import re
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 from typing_extensions import Unpack
 
-ROOMS = ["headway.nn", "headway.models"]
-"""Modules whose public names, those of ``__all__``, keep to this style."""
+ROOMS = [
+    *("headway.attention", "headway.coordinates", "headway.masks", "headway.terms"),
+    "headway.models",
+    "headway.nn",
+]
+"""Modules whose public names, those of ``__all__`` or else all that they define, keep to this style."""
 
 UNDOCUMENTED = {"extra_repr"}
 """Methods that torch documents, and that do here what it says."""
@@ -20,8 +25,11 @@ def things() -> Iterator[tuple[str, Any]]:
     """(dotted name, object) of each class, function, method and property of the rooms that headway defines."""
     found: dict[str, Any] = {}
     for room in ROOMS:
-        for name in importlib.import_module(room).__all__:
-            found |= described(name, getattr(importlib.import_module(room), name))
+        module = importlib.import_module(room)
+        kinds = (type, types.FunctionType)
+        own = (name for name, x in vars(module).items() if isinstance(x, kinds) and x.__module__ == room)
+        for name in getattr(module, "__all__", None) or [name for name in own if not name.startswith("_")]:
+            found |= described(name, getattr(module, name))
     yield from found.items()
 
 
@@ -32,13 +40,19 @@ def described(name: str, thing: Any) -> dict[str, Any]:
     for base in thing.__mro__ if inspect.isclass(thing) else ():
         for key, member in vars(base).items() if base.__module__.startswith("headway") else ():
             function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
-            if inspect.isfunction(function) and not key.startswith("_") and key not in UNDOCUMENTED:
+            inherits = not getattr(function, "__doc__", None) and bool(inspect.getdoc(getattr(base, key, None)))
+            if inspect.isfunction(function) and not key.startswith("_") and key not in UNDOCUMENTED and not inherits:
                 found[f"{base.__module__}.{base.__name__}.{key}"] = function
     return found
 
 
 def parameters(function: Callable[..., Any]) -> Iterator[str]:
-    """The parameters of a function; those of a TypedDict under ``**`` by their own names."""
+    """The parameters of a function; those of a TypedDict under ``**`` by their own names, unless it is described."""
+    if any(name.startswith("**") for name in section(function, "Args")):
+        code = (function.__init__ if inspect.isclass(function) else function).__code__
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1]
+        yield from (*(name for name in names[:-1] if name != "self"), f"**{names[-1]}")
+        return
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             hint = get_type_hints(function).get(parameter.name)
@@ -86,13 +100,16 @@ def faults(name: str, thing: Any) -> list[str]:
     if "raise HeadwayError" in own_code(thing) and not section(thing, "Raises"):
         found.append(f"{name}: it raises HeadwayError, and there is no section 'Raises:'")
     wanted, entries = list(parameters(thing)), section(thing, "Args") or section(thing, "Attributes")
+    inherited = [entry for base in getattr(thing, "__mro__", ())[1:] for entry in section(base, "Args")]
     found += [
         f"{name}: 'Args:' describes {entry}, which is not a parameter" for entry in entries if entry not in wanted
     ]
     if is_method(thing):  # of a method, the text may describe a parameter
         entries += re.findall(r"``(\w+)``", documentation)
         wanted = wanted[1:] if thing.__name__ == "forward" else wanted
-    found += [f"{name}: 'Args:' does not describe {parameter}" for parameter in wanted if parameter not in entries]
+    found += [
+        f"{name}: 'Args:' does not describe {parameter}" for parameter in wanted if parameter not in entries + inherited
+    ]
     return found
 
 

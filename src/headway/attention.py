@@ -185,18 +185,21 @@ def attention_weights(
 
 
 class AttentionSteps(NamedTuple):
-    """The intermediate results of scaled dot-product attention, in order."""
+    """The intermediate results of scaled dot-product attention, in order.
+
+    Attributes:
+        products: 1. MatMul: QKᵀ and the relative products, [batch, heads, n, m].
+        scaled: 2. Scale: times s (1/√d_k) and the query scale, then with biases and the cap: the scores.
+        masked: 3. Mask: −∞ for keys that a query may not attend to.
+        weights: 4. Softmax: each row sums to 1, or to 0 for a query that attends to nothing.
+        output: 5. MatMul: the weighted sum of the values, [batch, heads, n, v_dim].
+    """
 
     products: Tensor
-    """1. MatMul: QKᵀ and the relative products, [batch, heads, n, m]"""
     scaled: Tensor
-    """2. Scale: times s (1/√d_k) and the temperature, then with biases and the cap: the scores"""
     masked: Tensor
-    """3. Mask: −∞ for keys that a query may not attend to"""
     weights: Tensor
-    """4. Softmax: each row sums to 1, or to 0 for a query that attends to nothing"""
     output: Tensor
-    """5. MatMul: the weighted sum of the values, [batch, heads, n, v_dim]"""
 
 
 @_takes_the_arguments_of_attention
@@ -225,15 +228,21 @@ def attention_steps(
 
 @dataclass(frozen=True)
 class Explanation:
-    """The kernel that a call takes, and the reasons against each of the others."""
+    """The kernel that a call takes, and the reasons against each of the others.
+
+    Attributes:
+        kernel: the kernel's name; None if no kernel can run the call.
+        reasons: why each kernel cannot run the call; empty for those that can.
+        terms: the names of the call's terms.
+        left: kernels that can run the call but leave it to another one, with the reason.
+        notes: limitations of kernels that can run the call, such as a missing library.
+    """
 
     kernel: str | None
     reasons: dict[str, list[str]]
     terms: tuple[str, ...]
     left: dict[str, str] = field(default_factory=dict)
-    """Kernels that can run the call but leave it to another one, with the reason."""
     notes: dict[str, str] = field(default_factory=dict)
-    """Limitations of kernels that can run the call, such as a missing library."""
 
     def __str__(self) -> str:
         spoken = ", ".join(self.terms) if self.terms else "none"
@@ -250,7 +259,7 @@ class Explanation:
 
 @_takes_the_arguments_of_attention
 def explain(q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **arguments: Unpack[Arguments]) -> Explanation:
-    """Tells which kernel ``attention`` would choose for a call, and why not another. Computes no scores.
+    """Tells which kernel ``attention`` would choose for a call, and why no other; computes no scores.
 
     Args:
         q: queries, as for ``attention``.

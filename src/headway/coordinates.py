@@ -223,7 +223,14 @@ class Coordinates(Record):
         return Coordinates(index.clamp(min=0)[..., None], index, length=sizes[:, None], ordered=True)
 
     def axis(self, number: int = 0) -> Tensor:
-        """The positions on one axis, [b, n]. Raises HeadwayError if there is no such axis."""
+        """The positions on one axis, [b, n].
+
+        Args:
+            number: the axis.
+
+        Raises:
+            HeadwayError: if there is no such axis.
+        """
         axes = self.position.shape[-1]
         if not 0 <= number < axes:
             raise HeadwayError(
@@ -259,7 +266,7 @@ class Coordinates(Record):
         )
 
     def belongs_to(self, encoding: Any) -> bool:
-        """Whether the encoding has placed these coordinates, and the positions have not been written into since."""
+        """Whether ``encoding`` has placed these coordinates, and the positions have not been written into since."""
         return False
 
     def as_given(self) -> Coordinates:
@@ -271,7 +278,14 @@ class Coordinates(Record):
         return self
 
     def append(self, other: Coordinates) -> Coordinates:
-        """The coordinates of these tokens followed by others, as given: an encoding places the longer stream anew."""
+        """The coordinates of these tokens followed by others, as given: an encoding places the longer stream anew.
+
+        Args:
+            other: the coordinates that follow.
+
+        Raises:
+            HeadwayError: if the positions of both have different numbers of axes.
+        """
         other = other.as_given()
         held, given = self.position.shape[-1], other.position.shape[-1]
         if held != given:
@@ -306,7 +320,7 @@ class Coordinates(Record):
         )
 
     def select(self, rows: Tensor) -> Coordinates:
-        """The coordinates of some rows of the batch, such as beams, in the order given."""
+        """The coordinates of the ``rows`` of the batch, an int64 tensor, such as beams."""
 
         def pick(part: Tensor) -> Tensor:
             return part if part.shape[0] == 1 else part[rows]
@@ -320,7 +334,7 @@ class Coordinates(Record):
         )
 
     def rows(self, start: int, stop: int) -> Coordinates:
-        """The coordinates of the tokens start … stop − 1."""
+        """The coordinates of the tokens ``start`` … ``stop`` − 1."""
         length, position = self.length, self.position[:, start:stop]
         document = None if self.document is None else self.document[:, start:stop]
         if isinstance(length, Tensor) and length.shape[-1] > 1:

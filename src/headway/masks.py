@@ -20,7 +20,11 @@ from .records import Divisible, Sizes, named, owner
 
 
 class Slot(NamedTuple):
-    """The key slot i + ``offset`` for the query in slot i."""
+    """The key slot i + offset for the query in slot i.
+
+    Args:
+        offset: slots after the query's own.
+    """
 
     offset: int
 
@@ -32,7 +36,10 @@ Bounds = tuple[Bound, Bound]
 
 
 class Mask(Divisible):
-    """The base class of masks. A subclass defines ``allowed`` and the ``axes`` of its tensors; the rest is optional."""
+    """The base class of masks.
+
+    A subclass defines ``allowed`` and the ``axes`` of its tensors. Everything else is optional.
+    """
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -65,15 +72,15 @@ class Mask(Divisible):
         return None
 
     def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
-        """The slots of keys that queries start … stop − 1 can reach, if the n queries are the last of m keys."""
+        """The key slots that queries ``start`` … ``stop`` − 1 reach, if ``n`` queries are the last of ``m`` keys."""
         return 0, m
 
     def block(self, start: int, stop: int, n: int) -> Mask:
-        """The mask for the queries start … stop − 1 of n."""
+        """The mask for the queries ``start`` … ``stop`` − 1 of ``n``."""
         return self.cut("queries", start, stop)
 
     def of_keys(self, start: int, stop: int, n: int, m: int) -> Mask:
-        """The mask for the keys start … stop − 1 of m.
+        """The mask for the keys ``start`` … ``stop`` − 1 of ``m``, for ``n`` queries.
 
         Raises:
             HeadwayError: if the dimensions of a tensor are not named in ``axes``.
@@ -81,7 +88,11 @@ class Mask(Divisible):
         return self.cut("keys", start, stop)
 
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
-        """Raises HeadwayError if the mask's tensors do not fit a call of these sizes, by ``axes``."""
+        """Checks by ``axes`` that tensors fit a call of ``batch`` rows, ``heads``, ``n`` queries and ``m`` keys.
+
+        Raises:
+            HeadwayError: if one does not.
+        """
         if self.axes:
             self.check_tensors({"batch": batch, "heads": heads, "queries": n, "keys": m})
 
@@ -307,7 +318,7 @@ class Documents(Mask):
 
     @staticmethod
     def lengths(lengths: list[int], device: torch.device | str | None = None) -> Documents:
-        """The mask of documents of these lengths, which follow one another."""
+        """The mask of documents of these ``lengths``, which follow one another, with ids on ``device``."""
         sizes = torch.tensor(lengths, device=device)
         return Documents(torch.repeat_interleave(torch.arange(len(lengths), device=device), sizes))
 
@@ -537,7 +548,11 @@ class Or(_Joined):
 
 
 def looks_ahead(mask: Mask | None) -> bool:
-    """Whether a mask lets queries attend to later keys, as far as that is known without reading its tensors."""
+    """Whether a mask lets queries attend to later keys, as far as that is known without reading its tensors.
+
+    Args:
+        mask: the mask; None hides nothing.
+    """
     if type(mask) is And:
         return all(map(looks_ahead, mask.masks))
     if type(mask) is Or:

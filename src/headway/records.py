@@ -127,7 +127,15 @@ class Divisible(Record):
         cls._holding = holding if "__annotations__" in vars(cls) else None
 
     def dimensions(self, name: str, x: Tensor) -> tuple[str, ...]:
-        """The dimensions of a tensor that is held by that name."""
+        """The names of the dimensions of a tensor.
+
+        Args:
+            name: the field that holds it.
+            x: the tensor.
+
+        Raises:
+            HeadwayError: if ``axes`` does not name them.
+        """
         if name not in self.axes:
             raise HeadwayError(
                 f"{type(self).__name__} holds the tensor {name!r} and does not say which of its dimensions are batch, "
@@ -139,7 +147,7 @@ class Divisible(Record):
         return tuple([word for _, word, _ in layouts[x.ndim]]) if layouts else ()
 
     def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
-        """What words that are none of the call's stand for; of others the tensors of a record agree in the size.
+        """The sizes of dimensions that are not the call's; where it gives none, the tensors of a record must agree.
 
         Args:
             sizes: those of the call.
@@ -148,12 +156,15 @@ class Divisible(Record):
         return {}
 
     def check_tensors(self, sizes: Sizes, holder: Divisible | None = None, around: Sizes = NONE) -> None:
-        """Raises HeadwayError where a tensor, of this or of a record that it holds, does not fit ``axes`` or ``whole``.
+        """Checks the tensors of this record, and of records that it holds, by ``axes`` and ``whole``.
 
         Args:
             sizes: those of the call, by the words for dimensions.
-            holder: the record that the message names, if not this.
+            holder: the record that the message names. Default: this one.
             around: the own sizes of the record that holds this one.
+
+        Raises:
+            HeadwayError: if a tensor does not fit.
         """
         holder = self if holder is None else holder
         own = self.own_sizes(sizes, around) if self._knows else {}
@@ -192,7 +203,7 @@ class Divisible(Record):
         return HeadwayError(f"{type(holder).__name__} has {name} of shape {tuple(x.shape)}: give [{said}]")
 
     def extent(self, axis: str) -> int:
-        """The largest size along one of the dimensions, of its tensors and those of records that it holds, or 1."""
+        """The largest size of its tensors, and of those of records that it holds, along ``axis``; at least 1."""
         largest = 1
         for name, value in attributes(self).items():
             for x in value if isinstance(value, tuple) else (value,):
@@ -203,13 +214,14 @@ class Divisible(Record):
         return largest
 
     def full_shape(self, name: str, x: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """The shape of a tensor in which no size of 1 stands for all."""
+        """The shape of tensor ``x`` of field ``name`` with the call's ``sizes`` in place of 1."""
         return tuple([sizes.get(word, size) for word, size in zip(self.dimensions(name, x), x.shape, strict=True)])
 
     def cut(self, axis: str, start: int, stop: int) -> Self:
-        """The same for the range start … stop − 1 along one of the dimensions, with all records that it holds.
+        """The record, with all records that it holds, for the range ``start`` … ``stop`` − 1 along ``axis``.
 
-        Raises HeadwayError for a tensor whose dimensions are not named.
+        Raises:
+            HeadwayError: if the dimensions of a tensor are not named.
         """
         changes = {name: self._cut_one(name, value, axis, start, stop) for name, value in attributes(self).items()}
         changed = {name: value for name, value in changes.items() if value is not getattr(self, name)}

@@ -1,16 +1,15 @@
-"""The contract between encodings and kernels: what a score may be made of.
+"""Terms: the parts of attention scores, which encodings return and kernels implement.
 
     score[h,i,j] = cap( s·τ[h,i]·( ⟨qᵢ, kⱼ⟩ + Σᵣ ⟨q'ᵢ + uᵣ_h, aᵣ_h[ρᵣ(i,j)]⟩ + Σᵣ ⟨k'ⱼ, cᵣ_h[ρᵣ(i,j)]⟩ )
                      + Σᵣ bᵣ_h[ρᵣ(i,j)] + e[h,i] + g[h,j] + D[h,i,j] )
     out[h,i]     = Σⱼ A[h,i,j]·(vⱼ + Σᵣ rᵣ_h[ρᵣ(i,j)]),   A = softmax over the allowed j and a sink logit z[h,i]
 
-A function in a term is pure: what it gives depends on its arguments alone, it draws no random numbers, keeps no count
-and writes into nothing that it is given. Kernels call it for blocks of rows, and again in the backward pass. Random
-numbers are drawn outside and handed over in ``tensors``.
+An encoding returns a tuple of terms, in which one class may occur several times. Kernels read terms and know no
+encoding; q and k are prepared by then. The distance of a pair is δ = key position − query position, on one axis.
 
-An encoding speaks a list of terms, in which one kind may occur more than once; a kernel implements terms and never
-hears of an encoding. ``attention`` has prepared q and k by then. The distance of a pair is δ = key position − query
-position, on one axis of the positions.
+A function in a term must be pure: its result depends on its arguments alone, it draws no random numbers, keeps no state
+and writes into none of its arguments. Kernels call it for blocks of rows, and again in the backward pass. Random
+numbers are drawn outside and passed in ``tensors``, as is every tensor that requires a gradient.
 """
 
 from __future__ import annotations
@@ -32,24 +31,33 @@ from .records import Divisible, Sizes, named
 
 
 class Part(Divisible):
-    """A part of the scores. Its tensors name their dimensions in ``axes``, by which they are checked and cut."""
+    """The base class of terms and of what they hold; ``axes`` names the dimensions of its tensors."""
 
     exact: ClassVar[tuple[str, ...]] = ()
-    """Fields whose tensors keep their dtype, whatever the kernel computes in."""
+    """Fields whose tensors keep their dtype when a kernel casts the others."""
 
     def block(self, start: int, stop: int) -> Self:
-        """The same part for the queries start … stop − 1 alone."""
+        """The part for the queries ``start`` … ``stop`` − 1."""
         return self.cut("queries", start, stop)
 
     def _cut_one(self, name: str, value: Any, axis: str, start: int, stop: int) -> Any:
         if axis == "queries" and isinstance(value, Part):
-            return value.block(start, stop)  # which a user's own part may have defined
+            return value.block(start, stop)  # a user's own class may define it
         return super()._cut_one(name, value, axis, start, stop)
 
 
 @dataclass(frozen=True, eq=False)
 class Clip(Part):
-    """row = clamp(⌊δ⌋, low, high) − low: one row for each whole distance, the last ones for all beyond."""
+    """Maps a distance to a row, one for each whole distance: row = clamp(⌊δ⌋, low, high) − low.
+
+    Args:
+        low: the distance of the first row, which serves all smaller ones too.
+        high: the distance of the last row, which serves all larger ones too.
+        axis: the axis of the positions.
+
+    Raises:
+        HeadwayError: if low exceeds high, or either is beyond ±2⁶⁰.
+    """
 
     low: int
     high: int
@@ -65,10 +73,11 @@ class Clip(Part):
 
     @property
     def count(self) -> int:
+        """The number of rows."""
         return self.high - self.low + 1
 
     def rows(self, q: Coordinates, k: Coordinates) -> Tensor:
-        """int64 [b, n, m]"""
+        """The row of each pair, int64 [b, n, m], for queries at ``q`` and keys at ``k``."""
         delta = distance(q, k, self.axis)
         if delta.is_floating_point():
             delta = delta.floor()
@@ -77,9 +86,11 @@ class Clip(Part):
 
 @dataclass(frozen=True, eq=False)
 class Bucketize(Part):
-    """row = the number of boundaries that δ has reached (boundary ≤ δ): any monotone map from distance to row.
+    """Maps a distance to a row by boundaries, as ``torch.bucketize``: row = the number of boundaries ≤ δ.
 
-    ``boundaries`` is a rising tensor; a step just above b is written torch.nextafter(b, ∞).
+    Args:
+        boundaries: rising, [buckets − 1]. A bucket that begins just above b has the boundary torch.nextafter(b, ∞).
+        axis: the axis of the positions.
     """
 
     axes = named(boundaries="steps")
@@ -91,10 +102,11 @@ class Bucketize(Part):
 
     @property
     def count(self) -> int:
+        """The number of rows."""
         return self.boundaries.numel() + 1
 
     def rows(self, q: Coordinates, k: Coordinates) -> Tensor:
-        """int64 [b, n, m]"""
+        """The row of each pair, int64 [b, n, m], for queries at ``q`` and keys at ``k``."""
         delta = distance(q, k, self.axis)
         if delta.is_floating_point() and not self.boundaries.is_floating_point():
             delta = delta.floor()  # a whole boundary ≤ δ is a boundary ≤ ⌊δ⌋; a cast would round towards 0
@@ -104,7 +116,13 @@ class Bucketize(Part):
 
 @dataclass(frozen=True, eq=False)
 class Classes(Part):
-    """row = class of the query · classes + class of the key: a table over pairs of token classes ([CLS], segments)."""
+    """Maps a pair of token classes, such as segments, to a row: row = class of the query · classes + class of the key.
+
+    Args:
+        q_class: the class of each query, integers [b, n].
+        k_class: the class of each key, integers [b, m].
+        classes: the number of classes.
+    """
 
     axes = named(q_class="1|batch queries", k_class="1|batch keys")
 
@@ -116,28 +134,36 @@ class Classes(Part):
 
     @property
     def count(self) -> int:
+        """The number of rows."""
         return self.classes**2
 
     def rows(self, q: Coordinates, k: Coordinates) -> Tensor:
-        """int64 [b, n, m]"""
+        """The row of each pair, int64 [b, n, m], for queries at ``q`` and keys at ``k``."""
         return self.q_class.long()[..., :, None] * self.classes + self.k_class.long()[..., None, :]
 
 
 @dataclass(frozen=True, eq=False)
 class Grid(Part):
-    """row = (row of the first map)·count of the second + row of the second …: a table over several axes, or classes."""
+    """Maps a pair to a row by several maps.
+
+        row = (row of the first)·(count of the second) + (row of the second), and so on
+
+    Args:
+        maps: the maps, such as one for each axis.
+    """
 
     maps: tuple[Clip | Bucketize | Classes, ...]
 
     @property
     def count(self) -> int:
+        """The number of rows."""
         total = 1
         for part in self.maps:
             total *= part.count
         return total
 
     def rows(self, q: Coordinates, k: Coordinates) -> Tensor:
-        """int64 [b, n, m]"""
+        """The row of each pair, int64 [b, n, m], for queries at ``q`` and keys at ``k``."""
         row = self.maps[0].rows(q, k)
         for part in self.maps[1:]:
             row = row * part.count + part.rows(q, k)
@@ -145,13 +171,17 @@ class Grid(Part):
 
 
 Map = Clip | Bucketize | Classes | Grid
-"""One of your own is a ``Part`` with ``count`` and ``rows``, and with ``block`` where it holds something for each
-query; its tensors are attributes, which ``axes`` checks and cuts. Kernels that know only these leave it to
-``reference``."""
+"""A map of your own is a ``Part`` with ``count``, ``rows`` and ``axes``. The kernel ``reference`` runs it."""
 
 
 def distance(q: Coordinates, k: Coordinates, axis: int = 0) -> Tensor:
-    """δ = key position − query position, [b, n, m]."""
+    """Computes δ = key position − query position, [b, n, m].
+
+    Args:
+        q: coordinates of the queries.
+        k: coordinates of the keys.
+        axis: the axis of the positions.
+    """
     return k.axis(axis)[:, None, :] - q.axis(axis)[:, :, None]
 
 
@@ -160,9 +190,16 @@ def distance(q: Coordinates, k: Coordinates, axis: int = 0) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Rows(Part):
-    """A learned or given table, one row for each value of ``map``; its size grows neither with n nor with positions.
+    """A table with a row for each value of a map.
 
-    table: [heads or 1, rows] for a bias, [heads or 1, rows, head_dim] for relative keys, queries and values.
+    Its size does not depend on n or on the positions.
+
+    Args:
+        table: [heads or 1, rows] for a bias, [heads or 1, rows, head_dim] for relative keys, queries and values.
+        map: finds the row of each pair.
+
+    Raises:
+        HeadwayError: if the table has another number of rows than the map.
     """
 
     axes = named(table=("1|heads numbers", "1|heads rows width"))
@@ -189,7 +226,13 @@ class Rows(Part):
 
 @dataclass(frozen=True, eq=False)
 class Linear(Part):
-    """b_h(δ) = −past_h·|δ| for δ ≤ 0, −future_h·|δ| for δ > 0 (ALiBi)."""
+    """A linear bias (ALiBi): b_h(δ) = −past_h·|δ| for δ ≤ 0, −future_h·|δ| for δ > 0.
+
+    Args:
+        past: slopes towards earlier keys, [heads or 1].
+        future: slopes towards later keys, [heads or 1].
+        axis: the axis of the positions.
+    """
 
     axes = named(past="1|heads", future="1|heads")
 
@@ -200,7 +243,13 @@ class Linear(Part):
 
 @dataclass(frozen=True, eq=False)
 class Log(Part):
-    """b_h(δ) = −weight_h·ln(1 + rate_h·|δ|) (KERPLE, logarithmic)."""
+    """A logarithmic bias (KERPLE): b_h(δ) = −weight_h·ln(1 + rate_h·|δ|).
+
+    Args:
+        weight: [heads or 1].
+        rate: [heads or 1].
+        axis: the axis of the positions.
+    """
 
     axes = named(weight="1|heads", rate="1|heads")
 
@@ -211,7 +260,13 @@ class Log(Part):
 
 @dataclass(frozen=True, eq=False)
 class Power(Part):
-    """b_h(δ) = −weight_h·|δ|^exponent_h (KERPLE, power)."""
+    """A power of the distance as bias (KERPLE): b_h(δ) = −weight_h·|δ|^exponent_h.
+
+    Args:
+        weight: [heads or 1].
+        exponent: [heads or 1].
+        axis: the axis of the positions.
+    """
 
     axes = named(weight="1|heads", exponent="1|heads")
 
@@ -222,7 +277,16 @@ class Power(Part):
 
 @dataclass(frozen=True, eq=False)
 class Piecewise(Part):
-    """b_h(δ) = values_h interpolated linearly between rising knots, and constant beyond the first and the last."""
+    """A piecewise linear bias: b_h(δ) interpolates values_h between knots, and is constant beyond the outermost ones.
+
+    Args:
+        knots: rising distances, [knots], at least 2.
+        values: the bias at each knot, [heads or 1, knots].
+        axis: the axis of the positions.
+
+    Raises:
+        HeadwayError: for other shapes.
+    """
 
     axes = named(knots="knots", values="1|heads knots")
 
@@ -243,9 +307,14 @@ class Piecewise(Part):
 
 @dataclass(frozen=True, eq=False)
 class Sinusoids(Part):
-    """a_h(δ) = weight_h·[sin(−δω), cos(−δω)]: relative keys as a linear map of sinusoids (Transformer-XL).
+    """Relative keys as a linear map of sinusoids (Transformer-XL): a_h(δ) = weight_h·[sin(−δω), cos(−δω)].
 
-    −δ is the query's position minus the key's. weight: [heads, head_dim, 2·frequencies]; frequencies: [frequencies].
+    −δ is the query's position minus the key's.
+
+    Args:
+        weight: [heads or 1, head_dim, 2·frequencies].
+        frequencies: ω, [frequencies].
+        axis: the axis of the positions.
     """
 
     axes = named(frequencies="frequencies", weight="1|heads width waves")
@@ -262,7 +331,13 @@ class Sinusoids(Part):
 
 @dataclass(frozen=True, eq=False)
 class Cosines(Part):
-    """b_h(δ) = Σ_c weight[h,c]·cos(δ·ω_c): a bias that is a sum of waves (Sandwich)."""
+    """A sum of cosines as bias (Sandwich): b_h(δ) = Σ_c weight[h,c]·cos(δ·ω_c).
+
+    Args:
+        weight: [heads or 1, frequencies].
+        frequencies: ω, [frequencies].
+        axis: the axis of the positions.
+    """
 
     axes = named(frequencies="waves", weight="1|heads waves")
 
@@ -275,10 +350,19 @@ class Cosines(Part):
 
 @dataclass(frozen=True, eq=False)
 class Stretched(Part):
-    """b_h(i,δ) = intercept[h,s] + slope[h,s]·t,  t = ln(1 + rate·|δ|)·stretch_i,  s = how many edges are ≤ t (FIRE).
+    """A piecewise linear function of a log-distance that each query scales (FIRE).
 
-    A function of straight pieces of a distance that each query measures on a scale of its own. The pieces are to meet
-    at the edges, so that these have no gradient of their own.
+        b_h(i,δ) = intercept[h,s] + slope[h,s]·t,   t = ln(1 + rate·|δ|)·stretch_i,   s = the number of edges ≤ t
+
+    The pieces must meet at the edges, which get no gradient.
+
+    Args:
+        edges: rising, [pieces − 1].
+        intercept: [heads or 1, pieces].
+        slope: [heads or 1, pieces].
+        rate: [1].
+        stretch: the scale of each query, [b, n].
+        axis: the axis of the positions.
     """
 
     axes = named(
@@ -306,7 +390,11 @@ BIASES = get_args(Bias)
 
 @dataclass(frozen=True, eq=False)
 class QueryScale(Part):
-    """τ[h,i], which multiplies the content and relative parts of the scores; factor: [b, heads or 1, n or 1]."""
+    """A factor τ[h,i] of each query, which multiplies the content and relative parts of its scores.
+
+    Args:
+        factor: [b, heads or 1, n or 1].
+    """
 
     axes = named(factor="1|batch 1|heads 1|queries")
 
@@ -315,7 +403,14 @@ class QueryScale(Part):
 
 @dataclass(frozen=True, eq=False)
 class DistanceBias(Part):
-    """b_h[ρ(i,j)] added to the scores, by a table or in closed form."""
+    """A bias b_h[ρ(i,j)] that is added to the scores.
+
+    Args:
+        values: the bias, as a table (``Rows``) or in closed form.
+
+    Raises:
+        HeadwayError: for another class.
+    """
 
     values: Bias
 
@@ -329,9 +424,16 @@ class DistanceBias(Part):
 
 @dataclass(frozen=True, eq=False)
 class RelativeKeys(Part):
-    """⟨q'ᵢ + u_h, a_h[ρ(i,j)]⟩, scaled like the scores.
+    """Products of queries with relative keys, ⟨q'ᵢ + u_h, a_h[ρ(i,j)]⟩, which are scaled like the scores.
 
-    q' is the query before ``prepare``; ``attention`` fills it in as ``query`` where that differs from the prepared one.
+    Args:
+        rows: the relative keys a.
+        query_bias: u, [heads or 1, head_dim].
+        query: q', the queries before ``prepare``, [batch, heads, n, head_dim]. ``attention`` sets it if an encoding
+            prepares queries.
+
+    Raises:
+        HeadwayError: if rows are of another class.
     """
 
     axes = named(query="batch heads queries width", query_bias="1|heads width")
@@ -349,7 +451,16 @@ class RelativeKeys(Part):
 
 @dataclass(frozen=True, eq=False)
 class RelativeQueries(Part):
-    """⟨k'ⱼ, c_h[ρ(i,j)]⟩, scaled like the scores; k' is the key before ``prepare``."""
+    """Products of keys with relative queries, ⟨k'ⱼ, c_h[ρ(i,j)]⟩, which are scaled like the scores.
+
+    Args:
+        rows: the relative queries c.
+        key: k', the keys before ``prepare``, [batch, kv_heads, m, head_dim]. ``attention`` sets it if an encoding
+            prepares keys.
+
+    Raises:
+        HeadwayError: if rows are of another class.
+    """
 
     axes = named(key="batch kv_heads keys width")
 
@@ -365,7 +476,14 @@ class RelativeQueries(Part):
 
 @dataclass(frozen=True, eq=False)
 class RelativeValues(Part):
-    """r_h[ρ(i,j)] added to the value that query i takes from key j."""
+    """Relative values r_h[ρ(i,j)], which are added to the value that query i takes from key j.
+
+    Args:
+        rows: the relative values r.
+
+    Raises:
+        HeadwayError: if rows are of another class.
+    """
 
     rows: Rows
 
@@ -383,7 +501,12 @@ def _hold_rows(rows: object, *kinds: type[Part]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class TokenBias(Part):
-    """e[h,i] for queries and g[h,j] for keys, added to the scores; each [b, heads or 1, tokens] or None."""
+    """Biases e[h,i] of queries and g[h,j] of keys, which are added to the scores.
+
+    Args:
+        queries: e, [b, heads or 1, n], or None.
+        keys: g, [b, heads or 1, m], or None.
+    """
 
     axes = named(queries="1|batch 1|heads queries", keys="1|batch 1|heads keys")
 
@@ -393,10 +516,12 @@ class TokenBias(Part):
 
 @dataclass(frozen=True, eq=False)
 class DenseBias(Part):
-    """D[h,i,j]: a tensor that broadcasts to [batch, heads, n, m], or a function of a block of rows.
+    """A dense bias D[h,i,j], which is added to the scores.
 
-    A function is called as ``values(rows, *tensors)`` with rows an int64 tensor of query slots, and gives
-    [b, heads or 1, len(rows), m]. It is pure, and every tensor that wants a gradient stands in ``tensors``.
+    Args:
+        values: a tensor that broadcasts to [batch, heads, n, m], or a pure function ``values(rows, *tensors)`` of an
+            int64 tensor of query slots, which returns [b, heads or 1, len(rows), m].
+        tensors: the arguments of the function that require a gradient or are random.
     """
 
     axes = named(
@@ -410,9 +535,10 @@ class DenseBias(Part):
 
 @dataclass(frozen=True, eq=False)
 class Sink(Part):
-    """z[h,i]: a logit that takes part in the softmax and carries no value.
+    """A logit z[h,i] that takes part in the softmax and has no value.
 
-    logits: [heads], or [b, heads or 1, n or 1] for one of each query.
+    Args:
+        logits: [heads], or [b, heads or 1, n or 1] for one of each query.
     """
 
     axes = named(logits=("1|batch 1|heads 1|queries", "heads"))
@@ -427,7 +553,14 @@ class Sink(Part):
 
 @dataclass(frozen=True, eq=False)
 class SoftCap(Part):
-    """score ← cap·tanh(score / cap)."""
+    """Bounds the scores: score ← cap·tanh(score / cap).
+
+    Args:
+        cap: above 0.
+
+    Raises:
+        HeadwayError: for another number.
+    """
 
     cap: float
 
@@ -438,10 +571,12 @@ class SoftCap(Part):
 
 @dataclass(frozen=True, eq=False)
 class Product(Part):
-    """Replaces ⟨qᵢ, kⱼ⟩: ``function(q, k, rows, *tensors)`` gives [batch, heads, len(rows), m], not yet scaled.
+    """Replaces the products ⟨qᵢ, kⱼ⟩ by a pure function.
 
-    q holds the queries of the block, k all keys with as many heads as q; rows: int64 slots of the block's queries. The
-    function is pure, and every tensor that wants a gradient stands in ``tensors``.
+    Args:
+        function: ``function(q, k, rows, *tensors)`` returns [batch, heads, len(rows), m], before scaling. q holds the
+            queries of a block, k all keys with as many heads as q; rows are the int64 slots of the queries.
+        tensors: the arguments that require a gradient or are random.
     """
 
     axes = named(tensors=())
@@ -452,9 +587,11 @@ class Product(Part):
 
 @dataclass(frozen=True, eq=False)
 class ScoreMap(Part):
-    """Replaces the finished scores: ``function(scores, allowed, q, rows, *tensors)`` gives scores of the same shape.
+    """Replaces the scores by a pure function of them.
 
-    The function is pure, and every tensor that wants a gradient stands in ``tensors``.
+    Args:
+        function: ``function(scores, allowed, q, rows, *tensors)`` returns scores of the same shape.
+        tensors: the arguments that require a gradient or are random.
     """
 
     axes = named(tensors=())
@@ -465,9 +602,11 @@ class ScoreMap(Part):
 
 @dataclass(frozen=True, eq=False)
 class Normalizer(Part):
-    """Replaces the softmax: ``function(scores, allowed, *tensors)`` gives the weights; there is no log-sum-exp then.
+    """Replaces the softmax by a pure function, so that there is no log-sum-exp.
 
-    The function is pure, and every tensor that wants a gradient stands in ``tensors``.
+    Args:
+        function: ``function(scores, allowed, *tensors)`` returns the weights.
+        tensors: the arguments that require a gradient or are random.
     """
 
     axes = named(tensors=())
@@ -476,16 +615,20 @@ class Normalizer(Part):
     tensors: tuple[Tensor, ...] = ()
 
 
-# ---------------------------------------------------------------- what is done to q and k before they meet
+# ---------------------------------------------------------------- rotations
 
 
 @dataclass(frozen=True, eq=False)
 class Rotation(Part):
-    """Pairs of dimensions of each token turned by angles: μ·(a·cos φ − b·sin φ, a·sin φ + b·cos φ).
+    """A rotation of pairs of dimensions by an angle for each token: (a, b) → μ·(a·cos φ − b·sin φ, a·sin φ + b·cos φ).
 
-    The token is a query, a key, a value or a row of the output. layout: which of the 2·pairs dimensions that begin at
-    start are the pair c, (2c, 2c+1) "interleaved" or (c, c + pairs) "half"; the other dimensions stay. A kernel turns
-    q, k and v as it reads them and the output as it writes it, or has that done before and after.
+    A kernel rotates q, k and v when it loads them and the output when it stores it, or has this done before and after.
+
+    Args:
+        cos: μ·cos φ in float64, [b, heads or 1, n, pairs].
+        sin: μ·sin φ likewise.
+        layout: which of the 2·pairs dimensions are pair c: (2c, 2c+1) "interleaved", or (c, c + pairs) "half".
+        start: the first of these dimensions. The others do not change.
     """
 
     axes = named(cos="1|batch 1|heads tokens pairs", sin="1|batch 1|heads tokens pairs")
@@ -498,14 +641,19 @@ class Rotation(Part):
     start: int = 0
 
     def of(self, x: Tensor) -> Tensor:
-        """x [batch, heads, n, head_dim] turned, in float32 or wider and rounded once."""
+        """Rotates ``x`` [batch, heads, n, head_dim], in float32 or wider, and rounds once."""
         return rotate(x, self.cos, self.sin, self.layout, self.start)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int = 0) -> Tensor:
-    """x [batch, heads, n, head_dim] with the 2·pairs dimensions from start on turned.
+    """Rotates dimensions of x, in float32 or wider, and rounds once.
 
-    cos and sin are [b, heads or 1, n, pairs].
+    Args:
+        x: [batch, heads, n, head_dim].
+        cos: as in ``Rotation``.
+        sin: as in ``Rotation``.
+        layout: as in ``Rotation``.
+        start: as in ``Rotation``.
     """
     wide = torch.promote_types(x.dtype, torch.float32)
     cos, sin = cos.to(wide), sin.to(wide)
@@ -545,9 +693,14 @@ TERMS = get_args(Term)
 
 
 def check(terms: tuple[Term, ...], sizes: Sizes) -> None:
-    """Raises HeadwayError for what is no term, and for a term whose tensors do not fit the call.
+    """Checks that terms are terms and that their tensors fit a call.
 
-    sizes: batch, heads, kv_heads, queries, keys, head_dim and v_dim.
+    Args:
+        terms: the terms.
+        sizes: batch, heads, kv_heads, queries, keys, head_dim and v_dim of the call.
+
+    Raises:
+        HeadwayError: if one is no term, or does not fit.
     """
     for term in terms:
         if not isinstance(term, TERMS):
