@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 
 ROOMS = [
     *("headway.attention", "headway.coordinates", "headway.masks", "headway.terms"),
+    "headway.kernels",
     "headway.models",
     "headway.nn",
 ]

@@ -1,4 +1,4 @@
-"""Kernels: ways of computing attention, in order of preference. Only ``attention`` looks in here."""
+"""Kernels, which compute attention, in order of preference."""
 
 from ._base import ComposedKernel, Kernel
 from ._blocks import ScoreBlock, score_blocks

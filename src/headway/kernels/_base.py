@@ -1,4 +1,4 @@
-"""What a kernel is: reasons against a call, and running it."""
+"""The base classes of kernels."""
 
 from __future__ import annotations
 
@@ -15,53 +15,75 @@ from ._problem import Call, Problem
 
 
 class Kernel(ABC):
-    """One way of computing attention. Kernels know terms and masks; none knows an encoding."""
+    """The base class of kernels, which know terms, masks and rotations, and no encoding."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def why_not(self, problem: Problem) -> list[str]:
-        """Every reason why this kernel cannot run the call; empty where it can. Reads metadata only."""
+        """Returns every reason why this kernel cannot run a call; none if it can.
+
+        Args:
+            problem: the facts of the call. No value of a tensor is read.
+        """
 
     def defers(self, problem: Problem) -> str | None:
-        """Why ``auto`` leaves a call that this kernel could run to a later one; None where it does not."""
+        """Returns why "auto" should leave a call that this kernel can run to a later kernel; None if it should not.
+
+        Args:
+            problem: the facts of the call.
+        """
         return None
 
     def note(self) -> str:
-        """What is less here than it could be, for ``explain``; empty where nothing is."""
+        """Returns a limitation of this installation, such as a missing library, for ``explain``; else an empty text."""
         return ""
 
     def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
-        """q, k, v or the output turned, where the kernel does not do it on load."""
+        """Applies ``rotation`` to ``x``, which is q, k, v or the output, if the kernel does not do it on load."""
         return rotation.of(x)
 
     def rotated(self, call: Call) -> Call:
-        """The call with q, k and v turned."""
+        """The ``call`` with its rotations of q, k and v applied."""
         return call.rotated(self.rotate)
 
     def restored(self, call: Call, out: Tensor) -> Tensor:
-        """The output of attention from the weighted sums of the values, in their dtype: turned, and the rest."""
+        """The output of attention.
+
+        Args:
+            call: the call.
+            out: the weighted sums of the prepared values, [batch, heads, n, v's head_dim].
+        """
         if call.out_rotation is not None:
             out = self.rotate(out, call.out_rotation)
         return out if call.restore is None else call.restore(out)
 
     @abstractmethod
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
-        """The output of attention, and the log-sum-exp [batch, heads, n] if it was wanted.
+        """Computes attention.
 
-        The output is [batch, heads, n, v's head_dim] in q's dtype, ``restored``.
+        Args:
+            call: the call, which ``why_not`` has no reason against.
+
+        Returns:
+            The output, ``restored``, [batch, heads, n, v's head_dim] in q's dtype, and the log-sum-exp,
+            [batch, heads, n], if the call wants it.
         """
 
 
 class ComposedKernel(Kernel):
-    """A kernel made of torch's own operations: autograd, compilers and transforms see through it.
+    """The base class of kernels made of torch's operations, through which autograd and compilers trace.
 
-    It gives no statistics, so that ``why_not`` refuses calls that want the log-sum-exp.
+    Such a kernel computes no statistics, and its ``why_not`` must refuse calls that want the log-sum-exp.
     """
 
     @abstractmethod
     def compute(self, call: Call) -> Tensor:
-        """out of a call whose rotations are done, outside of autocast."""
+        """Computes the weighted sums of the values, [batch, heads, n, v's head_dim], outside of autocast.
+
+        Args:
+            call: a call whose rotations of q, k and v have been applied.
+        """
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
         with without_autocast(call.q):
@@ -70,7 +92,7 @@ class ComposedKernel(Kernel):
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Inside, dtypes are what the kernel makes them: q, k and v have been cast already, and terms stay as they are."""
+    """A context without autocast on the device of x: q, k and v are cast already, and terms keep their dtypes."""
     return torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext()
 
 

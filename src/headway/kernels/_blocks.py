@@ -19,8 +19,13 @@ from ._results import log_sum_exp
 class ScoreBlock(NamedTuple):
     """The scores of some queries with the keys that they can reach, and the logarithms of their weights.
 
-    Shapes: scores, log_weights [batch, heads, rows, keys] in float32 (float64 for float64); both −∞ where a query may
-    not look. A sink takes part in the weights and has no column. Under a Normalizer the weights are its own.
+    A sink takes part in the weights and has no column. Under a Normalizer the weights are its own.
+
+    Attributes:
+        rows: the slots of the queries.
+        keys: the slots of the keys.
+        scores: [batch, heads, rows, keys] in float32 (float64 for float64); −∞ where the mask hides a key.
+        log_weights: likewise.
     """
 
     rows: slice
@@ -30,9 +35,12 @@ class ScoreBlock(NamedTuple):
 
 
 def score_blocks(call: Call) -> Iterator[ScoreBlock]:
-    """Every block of rows of a call, in order, in memory that does not grow with the number of queries.
+    """Yields the blocks of rows of a call, in order, in memory that does not grow with the number of queries.
 
-    Without gradients, and before any dropout.
+    The blocks have no gradients, and no dropout.
+
+    Args:
+        call: the call, from ``headway.call.make_call``.
     """
     with torch.no_grad(), without_autocast(call.q):
         call = reference.computed(call)

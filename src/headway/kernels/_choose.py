@@ -11,13 +11,17 @@ from ._problem import Call, Problem
 
 
 class Choice(NamedTuple):
-    """The kernel that a call takes, and what speaks against each kernel that was asked."""
+    """The kernel that a call takes, and the reasons against each kernel that was asked.
+
+    Attributes:
+        kernel: the kernel's name; None if no kernel can run the call.
+        reasons: why each kernel cannot run the call; empty for those that can.
+        deferred: kernels that can run the call but leave it to another one, with the reason.
+    """
 
     kernel: str | None
     reasons: dict[str, list[str]]
-    """Why each kernel cannot run the call; empty where it can."""
     deferred: dict[str, str]
-    """Kernels that could run the call and leave it to another, and why."""
 
 
 def choose(kernels: Mapping[str, Kernel], problem: Problem, name: str = "auto", *, ask_all: bool = False) -> Choice:
@@ -50,7 +54,16 @@ def choose(kernels: Mapping[str, Kernel], problem: Problem, name: str = "auto", 
 
 
 def kernel_for(kernels: Mapping[str, Kernel], call: Call, name: str) -> Kernel:
-    """The kernel that runs a call. Raises HeadwayError where the one asked for cannot, or none can."""
+    """Returns the kernel that runs a call.
+
+    Args:
+        kernels: the table, in order of preference.
+        call: the call.
+        name: "auto", or a name of the table.
+
+    Raises:
+        HeadwayError: if the kernel asked for cannot run the call, or no kernel can.
+    """
     choice = choose(kernels, Problem.of(call), name)
     if choice.kernel is not None:
         return kernels[choice.kernel]

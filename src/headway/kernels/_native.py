@@ -25,24 +25,25 @@ apply_in_eager = eager_apply(Attention)
 
 
 class NotOrdinaryError(Exception):
-    """A tensor of the call has no memory behind it: the kernel is to be run as an operator."""
+    """Raised if a tensor of the call has no memory, so that the kernel must be run as an operator."""
 
 
 L = TypeVar("L", bound=Call)
 
 
 class NativeKernel(Kernel, Generic[L]):
-    """A kernel that computes a call and, from its results, its gradients. ``run`` is the same for all of them.
+    """The base class of kernels that compute a call and, from its results, its gradients.
 
-    A subclass says ``why_not``, ``forward`` and ``backward``; ``lower`` where it takes a call in simpler terms.
+    A subclass defines ``why_not``, ``forward`` and ``backward``, and ``lower`` if it takes calls in simpler terms.
+    ``run`` ties it into autograd, compilers and torch.func.
     """
 
     opaque: ClassVar[bool] = True
-    """Whether it reads memory itself, so that whoever looks on must see one operator."""
+    """Whether it reads memory itself, so that compilers and modes must be given an operator."""
     rotates_on_load: ClassVar[bool] = False
     """Whether ``forward`` and ``backward`` take q, k and v before their rotations."""
     differentiable: ClassVar[bool] = False
-    """Whether ``forward`` is made of torch's operations: then autograd follows it, and gradients have derivatives."""
+    """Whether ``forward`` is made of torch's operations, so that its gradients can be differentiated."""
 
     def __init__(self) -> None:
         NATIVE[self.name] = self
@@ -50,33 +51,45 @@ class NativeKernel(Kernel, Generic[L]):
 
     @abstractmethod
     def forward(self, call: L, keep: bool) -> Results:
-        """The results of a lowered call; keep: whether the statistics are wanted.
+        """Computes the results of a lowered call.
 
-        An opaque kernel raises NotOrdinaryError where a tensor has no memory behind it.
+        Args:
+            call: the call.
+            keep: whether the statistics of each row are wanted.
+
+        Raises:
+            NotOrdinaryError: by an opaque kernel, if a tensor has no memory.
         """
 
     @abstractmethod
     def backward(
         self, call: L, results: Results, d_out: Tensor, d_lse: Tensor | None, foreign: bool = False
     ) -> Gradients:
-        """The gradients of every tensor of a lowered call that requires one.
+        """Computes the gradients of all tensors of a lowered call that require one.
 
-        With P = exp(score − row_max)/row_sum and δ = Σ d_out·out − d_lse, the gradient of a score is P·(dP − δ).
-        foreign: the results, d_out and d_lse are those of a call over more keys, of which this one has a part. They are
-        taken as they are; δ must not be summed of this call's own products.
-        Called with gradients enabled, so that what it derives of the call's tensors is followed by autograd.
+            d_score = P·(dP − δ),   P = exp(score − row_max)/row_sum,   δ = Σ d_out·out − d_lse
+
+        It is called with autograd enabled, which follows what is derived from the call's tensors.
+
+        Args:
+            call: the call.
+            results: what ``forward`` computed.
+            d_out: the gradient of the output.
+            d_lse: the gradient of the log-sum-exp, or None.
+            foreign: whether results, d_out and d_lse are those of a call over more keys, of which this one has a part.
+                δ must then be computed from them, not from this call's own products.
         """
 
     def lower(self, call: Call) -> L:
-        """The call in the simpler terms that ``forward`` takes, made by torch's operations, which autograd follows."""
+        """The ``call`` in the simpler terms that ``forward`` takes, by torch's operations, which autograd follows."""
         return call  # type: ignore[return-value]
 
     def result_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """The dtype of ``out`` for a q of this dtype."""
+        """The dtype of the output for a q of ``dtype``."""
         return dtype
 
     def runs_in_plain_operations(self, call: Call) -> bool:
-        """Whether ``forward`` is to be followed operation by operation here, in place of being one operator."""
+        """Whether ``forward`` of this ``call`` is traced operation by operation, instead of being one operator."""
         return False
 
     # ------------------------------------------------------------ the runner
@@ -111,7 +124,7 @@ class NativeKernel(Kernel, Generic[L]):
         return out, lse if call.wants_lse else None
 
     def as_operator(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether somebody is to see one operator here: an onlooker, or a tensor with a class of its own."""
+        """Whether to call the operator: for a compiler or a mode, or if one of ``tensors`` is of a subclass."""
         if not self.opaque:
             return torch.compiler.is_compiling()
         return watched() or not ORDINARY.issuperset(map(type, tensors))

@@ -32,7 +32,11 @@ WHOLE = (Product, ScoreMap, Normalizer)
 
 
 def why_not_in_parts(call: Call) -> str | None:
-    """Why a call cannot be cut into parts: its functions are given the whole of it. None where it can."""
+    """Returns which of its functions keep a call from being cut into parts, because they take all of it; else None.
+
+    Args:
+        call: the call.
+    """
     for term in call.terms:
         name = type(term).__name__
         if isinstance(term, WHOLE):
@@ -43,11 +47,20 @@ def why_not_in_parts(call: Call) -> str | None:
 
 
 def cut(call: Call, axis: str, start: int, stop: int) -> Call:
-    """The part start … stop − 1 of a call along "batch", "heads" (by groups that share keys), "queries" or "keys".
+    """Returns a part of a call.
 
-    A part of the batch or of the heads drops what the whole drops, by the same seed. A part of the keys leaves out the
-    sink: ``merged`` adds it. Raises HeadwayError for terms and masks that cannot be cut so, and along all but the keys
-    where a function restores the output of transformed values: it is given all of it.
+    A part of the batch or of the heads drops the weights that the whole call drops, given its seed. A part of the keys
+    leaves out the sink, which ``merged`` adds.
+
+    Args:
+        call: the call.
+        axis: "batch", "heads" (in groups that share keys), "queries" or "keys".
+        start: the first row, head, query or key.
+        stop: the one after the last.
+
+    Raises:
+        HeadwayError: if terms or masks cannot be cut along this axis, or, along any but the keys, if a function
+            restores the output of transformed values.
     """
     n, m = call.q.shape[2], call.k.shape[2]
     sizes = {"batch": call.q.shape[0], "heads": call.q.shape[1], "queries": n, "keys": m}
@@ -120,7 +133,12 @@ def _cut_mask(mask: Mask, axis: str, start: int, stop: int, n: int, m: int) -> M
 
 
 def merged(results: Sequence[Results], sinks: Sequence[Sink] = ()) -> Results:
-    """The results over all keys from those over disjoint parts of them, and the sinks once."""
+    """Merges results over disjoint sets of keys.
+
+    Args:
+        results: the results of the parts.
+        sinks: the sinks of the whole call.
+    """
     row_max = torch.stack([part.row_max for part in results]).amax(0)
     logits = [sink.by_query.to(row_max.dtype).expand(row_max.shape) for sink in sinks]
     for logit in logits:

@@ -1,4 +1,4 @@
-"""One call of attention: its tensors (``Call``) and the facts a kernel decides by (``Problem``)."""
+"""A call of attention (``Call``), and its facts by which a kernel is chosen (``Problem``)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,29 @@ from ..terms import Part, Rotation, Term
 
 @dataclass(frozen=True, eq=False)
 class Call(Record):
-    """Everything a kernel needs; q, k and v are prepared, all arguments checked.
+    """The input of a kernel: arguments that have been checked and prepared by an encoding.
 
-    q [batch, heads, n, head_dim]; k [batch, kv_heads, m, head_dim]; v [batch, kv_heads, m, v's head_dim]
+    Attributes:
+        q: queries, [batch, heads, n, head_dim].
+        k: keys, [batch, kv_heads, m, head_dim].
+        v: values, [batch, kv_heads, m, v's head_dim].
+        q_coordinates: coordinates of the queries.
+        k_coordinates: coordinates of the keys.
+        terms: the terms of the scores.
+        mask: which keys each query attends to; None for all.
+        scale: the factor of the scores.
+        dropout: the share of the weights that is dropped.
+        seed: int64 [1], drawn outside of kernels, so that a recomputation drops the same weights.
+        wants_lse: whether the log-sum-exp is wanted.
+        include_sink: whether sinks take part in the weights and in the log-sum-exp.
+        aligned: whether it is known that the n queries are the last of the m keys, in the order of the slots.
+        q_rotation: what is still to be done to q.
+        k_rotation: what is still to be done to k; None for keys from a cache, which have been rotated.
+        v_rotation: what is still to be done to v, likewise.
+        out_rotation: what is to be done to the output, after parts have been merged.
+        batch_offset: the row of the whole call's batch that row 0 of this part is, from which dropout counts.
+        head_offset: the head of the whole call that head 0 of this part is.
+        restore: what is to be done to the output after its rotation. Kernels do not read it.
     """
 
     q: Tensor
@@ -32,26 +52,19 @@ class Call(Record):
     scale: float = 1.0
     dropout: float = 0.0
     seed: Tensor | None = None
-    """int64 [1], drawn outside the kernel, so that a recomputation drops the same weights."""
     wants_lse: bool = False
     include_sink: bool = True
-    """Whether sinks take part in the weights and in the log-sum-exp."""
     aligned: bool = True
-    """A static fact: the n queries are the last of the m keys, in the order of the slots."""
     q_rotation: Rotation | None = None
-    """What is still to be done to q, to k and to v; cached keys and values have it behind them."""
     k_rotation: Rotation | None = None
     v_rotation: Rotation | None = None
     out_rotation: Rotation | None = None
-    """What is to be done to the output, once parts are merged."""
     batch_offset: int = 0
     head_offset: int = 0
-    """Where row 0 of the batch and head 0 stand in the call of which this is a part: dropout counts from there."""
     restore: Callable[[Tensor], Tensor] | None = None
-    """What is to be done to the output after its rotation; no kernel reads it."""
 
     def rotated(self, rotate: Callable[[Tensor, Rotation], Tensor]) -> Call:
-        """The call with q, k and v turned by ``rotate``."""
+        """The call with its rotations of q, k and v applied by ``rotate``."""
         if self.q_rotation is None and self.k_rotation is None and self.v_rotation is None:
             return self
         q = self.q if self.q_rotation is None else rotate(self.q, self.q_rotation)
@@ -61,7 +74,7 @@ class Call(Record):
 
 
 def without_tables(call: Call) -> Call:
-    """The call with coordinates that hold no more than kernels read, and without what is done to the output."""
+    """The call with no more of its coordinates than kernels read, and without what is done to the output."""
     q_at, k_at = _bare(call.q_coordinates), _bare(call.k_coordinates)
     return call._with(q_coordinates=q_at, k_coordinates=k_at, out_rotation=None, restore=None)
 
@@ -73,9 +86,12 @@ def _bare(side: Coordinates) -> Coordinates:
 
 
 class Problem:
-    """The facts of one call, without the values of its tensors: what a kernel may decide by.
+    """The facts of a call by which a kernel is chosen; no values of its tensors.
 
-    terms, mask, dropout, wants_lse and aligned are those of the call.
+    Its attributes are sizes, dtype and device, and terms, mask, dropout, wants_lse and aligned of the call.
+
+    Args:
+        call: the call.
     """
 
     __slots__ = (
@@ -94,21 +110,22 @@ class Problem:
 
     @staticmethod
     def of(call: Call) -> Problem:
+        """The facts of ``call``."""
         return Problem(call)
 
     @property
     def capability(self) -> tuple[int, int] | None:
-        """Of the GPU, as CUDA counts them, such as (9, 0); None on any other device."""
+        """The compute capability of a GPU, such as (9, 0); None on any other device."""
         return torch.cuda.get_device_capability(self._call.q.device) if self.device == "cuda" else None
 
     @property
     def strides(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Of q, k and v, in numbers."""
+        """The strides of q, k and v, in elements."""
         return self._call.q.stride(), self._call.k.stride(), self._call.v.stride()
 
     @property
     def wanted(self) -> frozenset[str]:
-        """Which of q, k, v, "terms" and "positions" want a gradient; none while autograd is off."""
+        """Those of "q", "k", "v", "terms" and "positions" that require a gradient; none while autograd is off."""
         call = self._call
         if not torch.is_grad_enabled():
             return frozenset()
@@ -118,12 +135,13 @@ class Problem:
 
     @property
     def positions_want_gradient(self) -> bool:
+        """Whether positions require a gradient."""
         q, k = self._call.q_coordinates, self._call.k_coordinates
         return (q.position.requires_grad or k.position.requires_grad) and torch.is_grad_enabled()
 
     @property
     def coordinate_rows(self) -> int:
-        """Rows of the batch whose coordinates are kept apart: 1 or the batch."""
+        """The rows of the coordinates: 1 or the batch."""
         sides = self._call.q_coordinates, self._call.k_coordinates
         return max(x.shape[0] for side in sides for x in (side.position, side.index))
 
@@ -141,5 +159,5 @@ def tensors_in(part: Any) -> Iterator[Tensor]:
 
 
 def wants_gradient(part: Any) -> bool:
-    """Whether any tensor in a term wants a gradient."""
+    """Whether any tensor in a term requires a gradient."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(part))

@@ -407,7 +407,7 @@ class ReferenceKernel(NativeKernel[Call]):
         return torch.float64 if dtype == torch.float64 else torch.float32
 
     def runs_in_plain_operations(self, call: Call) -> bool:
-        """Where nothing else is followed, and for functions under a compiler: an operator's schema has none."""
+        """Whether ``call`` is traced: where only plain operations are, and for functions under a compiler."""
         return plain_alone() or (torch.compiler.is_compiling() and not _ops.is_plain(_ops.flatten(call.terms, [])))
 
     def forward(self, call: Call, keep: bool) -> Results:
