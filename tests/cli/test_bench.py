@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from headway import cli
-from headway.bench import Plan, run, vectors, verify
+from headway.bench import Plan, run, verify
 
 TINY = Plan(
     lengths=(16,), dims=(8,), dtypes=("float32",), masks=("none",), encodings=("none", "t5"), parts=("attention",)
@@ -86,20 +86,6 @@ def test_a_red_check_is_an_exit_code(capsys: pytest.CaptureFixture[str], monkeyp
     assert " ms" not in printed
 
 
-def test_vectors_are_a_benchmark_of_their_own(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    plan = vectors.VectorPlan(glove=({"window": 2},), dim=4, min_count=1, epochs=1)
-    monkeypatch.setattr(vectors, "PLAN", plan)
-    (tmp_path / "text.txt").write_text("a king and a queen\na man and a woman\na cat and a tiger\n" * 3)
-    (tmp_path / "out").mkdir()
-    code, printed, errors = bench(capsys, "--vectors", "text.txt", "--out", "out")
-    assert (code, errors) == (0, "")
-    for said in ("3 cases", "GloVe, headway", "Spearman ", "wanted ≥ −0.05: ", "out/vectors.md, out/vectors.jsonl"):
-        assert said in printed
-    assert "Targets" not in printed
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -116,10 +102,6 @@ def test_vectors_are_a_benchmark_of_their_own(
         (["--seconds", "-1"], "seconds is -1.0"),
         (["--seconds", "long"], "--seconds"),
         (["--colour", "red"], "--colour"),
-        (["--vectors", "text.txt", "--models", "."], "--models and --vectors are two benchmarks"),
-        (["--vectors", "text.txt", "--quick"], "--quick chooses cases of attention"),
-        (["--vectors", "text.txt", "--dims", "4"], "--dims chooses cases of attention"),
-        (["--vectors", "text.txt"], "text.txt cannot be read"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_two(

@@ -30,12 +30,6 @@ def run(
             metavar="DIR",
         ),
     ] = None,
-    vectors: Annotated[
-        Path | None,
-        typer.Option(
-            help="GloVe against gensim's skip-gram instead: a text in UTF-8, one document on a line.", metavar="FILE"
-        ),
-    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, shorter: a few minutes.")] = False,
     lengths: Annotated[
         str | None, typer.Option(help=f"Tokens, with commas between. [{','.join(map(str, FULL.lengths))}]")
@@ -65,12 +59,10 @@ def run(
     hour or two, --quick a few minutes.
 
     With --models: published models and a training step of T5, in turn with transformers; writes models.jsonl and
-    models.md. Takes eight minutes. With --vectors: word vectors learned from a text, in turn with gensim; writes
-    vectors.jsonl and vectors.md.
+    models.md. Takes eight minutes.
     """
     from ..bench import bench
     from ..bench.models import bench_models
-    from ..bench.vectors import PLAN, bench_vectors, verdicts
 
     given: dict[str, Any] = {
         "lengths": None if lengths is None else tuple(numbers(lengths)),
@@ -84,28 +76,17 @@ def run(
         "rounds": rounds,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    if models is not None and vectors is not None:
-        raise HeadwayError("--models and --vectors are two benchmarks: give one of them")
-    if vectors is not None and (given or quick):
-        raise HeadwayError(f"--{next(iter(given), 'quick')} chooses cases of attention: leave it out with --vectors")
     screen = Screen(console())
     to: Any = {"fresh": fresh, "command": _typed(context), "watch": screen.watch()}
     results: Results
     with going_on(out), screen:
-        if vectors is not None:
-            results = bench_vectors(PLAN, vectors, out, **to)
-        elif models is None:
+        if models is None:
             results = bench(replace(QUICK if quick else FULL, **given), out, **to)
         else:
             _only_of_models(given)
             results = bench_models(replace(QUICK_MODELS if quick else MODELS, **given), models, out, **to)
-    written: tuple[str, ...] = ("bench.md", "roof.png", "rows.jsonl")
-    if models is not None:
-        written = ("models.md", "models.jsonl")
-    if vectors is not None:
-        written = ("vectors.md", "vectors.jsonl")
-    said = verdicts(results.rows) if vectors is not None else []
-    screen.conclude(results, said, [f"{out}/{name}" for name in written])
+    written = ("bench.md", "roof.png", "rows.jsonl") if models is None else ("models.md", "models.jsonl")
+    screen.conclude(results, [f"{out}/{name}" for name in written])
     if results.red:
         raise typer.Exit(1)
 
@@ -185,12 +166,10 @@ class Screen:
         """Prints a line as it is."""
         self.out.print(said, style=style, markup=False, soft_wrap=True)
 
-    def conclude(self, results: Results, said: list[str], files: list[str]) -> None:
+    def conclude(self, results: Results, files: list[str]) -> None:
         """Prints what was wanted and what was reached."""
         if results.targets:
             self._targets(results)
-        for one in said:
-            self.say(one)
         self.out.print(", ".join(files), markup=False, soft_wrap=True)
 
     def _targets(self, results: Results) -> None:
@@ -213,14 +192,11 @@ class Screen:
 
 def _line(row: Row | None) -> str:
     """What was found for a case, on one line."""
-    from ..bench import vectors
     from ..bench.sides import OURS
     from ..bench.targets import share_of_roof
 
     if row is None:
         return "no number"
-    if "spearman" in row:
-        return vectors.line(row)
     if "extra_bytes" in row:
         return f"{row['extra_bytes'] / 2**20:,.1f} MiB beyond inputs and outputs, kernel {row['kernel']}"
     if "bytes" in row:
