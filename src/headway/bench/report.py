@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._markdown import table
 from ..files import atomic_write
 from .cases import WINDOW, Case, ModelCase, pairs
 from .rows import Row
@@ -314,12 +315,6 @@ def _by_length(
         more = [", ".join(dict.fromkeys(map(tell, found.values()))) for tell in (beside or {}).values()]
         said.append([*key, *more, *(cell(found[n]) if n in found else "–" for n in lengths)])
     return table([*fields, *(beside or {}), *(f"{n:,}" for n in lengths)], said)
-
-
-def table(names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    if not lines:
-        return ""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (names, ["---"] * len(names), *lines))
 
 
 def _titled(title: str, text: str) -> str:

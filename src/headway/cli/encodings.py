@@ -125,9 +125,9 @@ def _table(encodings: dict[str, type[PositionEncoding]], wide: bool) -> Table:
 
 def markdown(encodings: dict[str, type[PositionEncoding]]) -> str:
     """The table as it stands in docs/encodings.md."""
-    lines = [f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"]
-    lines += [f"| {' | '.join(cell.replace('|', '∣') for cell in row)} |" for row in _rows(encodings)]
-    return "\n".join(lines) + "\n"
+    from .._markdown import table
+
+    return table(COLUMNS, list(_rows(encodings))) + "\n"
 
 
 def _counted(encodings: dict[str, type[PositionEncoding]]) -> tuple[str, int]:

@@ -6,6 +6,7 @@ import math
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from .._markdown import signed
 from ._word_vectors_results import BASELINE, COLUMNS, Column, WordVectorResults
 from .charts import BASELINE as GREY
 from .charts import COLOURS, FAINT, INK
@@ -65,7 +66,7 @@ def _dots(axes: Axes, found: WordVectorResults, column: Column) -> None:
         axes.plot([min(values), max(values)], [place[way]] * 2, color=colour, linewidth=2, solid_capstyle="round")
         axes.plot(mean(values), place[way], "s" if way == BASELINE else "o", color=colour, markersize=7)
         axes.annotate(
-            f"{mean(values):.{min(column.digits, 2)}f}".replace("-", "−"), (max(values), place[way]), xytext=(7, 0),
+            signed(mean(values), f".{min(column.digits, 2)}f"), (max(values), place[way]), xytext=(7, 0),
             textcoords="offset points", va="center", fontsize=8.5, color=INK,
             fontweight="bold" if mean(values) == best else "normal",
             bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"},

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from .._markdown import bullets, signed, table
 from ._word_vectors_picture import draw_map, draw_scores
 from ._word_vectors_results import BASELINE, COLUMNS, PUBLISHED, Column, WordVectorResults
 from ._word_vectors_text import DEFAULT_NAME
@@ -42,7 +43,7 @@ class Comparison(WordVectorResults):
             fact = self.of(way)[0].get(column.field)
             return "—" if fact is None else self._dash(fact["reason"])
         scaled = [column.factor * value for value in found]
-        text = _signed(mean(scaled), column.digits)
+        text = signed(mean(scaled), f",.{column.digits}f")
         if len(scaled) > 1 and stdev(scaled) >= 0.5 * 10**-column.digits:
             text += f" ± {stdev(scaled):.{column.digits}f}"
         text = f"**{text}**" if mean(found) == best else text
@@ -98,8 +99,8 @@ class Comparison(WordVectorResults):
         (best, value), rest = ranking[0], ranking[1:]
         used = self.of(best)[0]["wordsim353"]["pairs"]
         error = 1 / math.sqrt(max(1, used - 3))
-        others = ", ".join(f"{way} {_signed(rho, 3)}" for way, rho in rest)
-        said = f"WordSim-353: {best} {_signed(value, 3)}" + (f", then {others}" if rest else "") + "."
+        others = ", ".join(f"{way} {signed(rho, ',.3f')}" for way, rho in rest)
+        said = f"WordSim-353: {best} {signed(value, ',.3f')}" + (f", then {others}" if rest else "") + "."
         return [
             f"{said} A correlation over {used:,} pairs has a standard error of about {error:.2f}; smaller "
             "differences say little."
@@ -127,7 +128,7 @@ class Comparison(WordVectorResults):
         if not ranking or not base:
             return []
         against = [(way, value - mean(base)) for way, value in ranking if way != BASELINE]
-        listed = ", ".join(f"{way} {_signed(apart, 3, plus=True)}" for way, apart in against)
+        listed = ", ".join(f"{way} {signed(apart, '+,.3f')}" for way, apart in against)
         said = [
             f"Held-out loss against the Transformer that learns its input ({mean(base):.3f}): {listed} nats per word."
         ]
@@ -165,10 +166,10 @@ class Comparison(WordVectorResults):
         """The report, with its pictures beside it."""
         parts = [
             "# Words into vectors",
-            _list(self.protocol()),
-            _table(self.titles, self.lines),
+            bullets(self.protocol()),
+            table(self.titles, self.lines),
             "\\\n".join(self.footnotes()),
-            _list(self.explained()),
+            bullets(self.explained()),
             "![Scores](vectors-scores.png)",
             "## Nearest words",
             self._crossed(self.neighbours()),
@@ -178,13 +179,13 @@ class Comparison(WordVectorResults):
             "t-SNE of vectors of length one. Distances between groups that lie far apart mean nothing.",
             "![Maps](vectors-map.png)",
             "## What may be read off",
-            _list(self.conclusions()),
+            bullets(self.conclusions()),
         ]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def _crossed(self, found: dict[str, dict[str, str]]) -> str:
         ways = [way for way in self.ways if any(way in its for its in found.values())]
-        return _table(["way", *found], [[way, *(its.get(way, "—") for its in found.values())] for way in ways])
+        return table(["way", *found], [[way, *(its.get(way, "—") for its in found.values())] for way in ways])
 
     def write(self, out: str | Path) -> None:
         """vectors.md, vectors-scores.png and vectors-map.png, into a folder."""
@@ -237,10 +238,6 @@ def protocol_of(said: dict[str, Any], ways: Sequence[str]) -> list[str]:
     return sentences
 
 
-def _signed(value: float, digits: int, *, plus: bool = False) -> str:
-    return f"{value:{'+' if plus else ''},.{digits}f}".replace("-", "−")
-
-
 def _raised(number: int) -> str:
     return str(number).translate(RAISED)
 
@@ -253,12 +250,3 @@ def _near(near: Any) -> str:
 
 def _and(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _list(sentences: Sequence[str]) -> str:
-    return "\n".join(f"- {one}" for one in sentences)
-
-
-def _table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rows = [titles, ["---"] * len(titles), *lines]
-    return "\n".join(f"| {' | '.join(cell.replace('|', ' ') for cell in row)} |" for row in rows)

@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .._markdown import bullets, signed, table
 from ..checkpoints import ARCHITECTURES, Checkpoint, Config
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
@@ -480,7 +481,7 @@ class Extension:
         """By how many per cent perplexity differs, and the standard error of that over windows of the same text."""
         apart = [a - b for a, b in zip(self.nats(method, first, last), self.nats(other, first, last), strict=True)]
         ratio = math.exp(mean(apart))
-        said = f"{100 * (ratio - 1):+.1f}".replace("-", "−")
+        said = signed(100 * (ratio - 1), "+.1f")
         if len(apart) > 1:
             said += f" ± {100 * ratio * stdev(apart) / math.sqrt(len(apart)):.1f}"
         return f"{said} %"
@@ -543,11 +544,13 @@ class Extension:
 
     def markdown(self) -> str:
         """The report, with its picture beside it."""
-        titles, lines = self.table()
-        rows = [titles, ["---"] * len(titles), *lines]
-        table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-        picture = "![Perplexity by position](extension.png)"
-        parts = ("# Reading further than the window", _list(self.protocol()), table, picture, _list(self.conclusions()))
+        parts = (
+            "# Reading further than the window",
+            bullets(self.protocol()),
+            table(*self.table()),
+            "![Perplexity by position](extension.png)",
+            bullets(self.conclusions()),
+        )
         return "\n\n".join(parts) + "\n"
 
     def write(self, out: str | Path) -> None:
@@ -557,10 +560,6 @@ class Extension:
 
         Path(out, "extension.md").write_text(self.markdown(), encoding="utf-8")
         png(draw(self), Path(out, "extension.png"))
-
-
-def _list(sentences: Sequence[str]) -> str:
-    return "\n".join(f"- {one}" for one in sentences)
 
 
 def _number(value: float, error: float | None = None) -> str:

@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from statistics import mean
 
+from .._markdown import signed
 from ..errors import HeadwayError
 from .protocol import Protocol
 from .store import read_rows
@@ -35,8 +36,8 @@ class Difference:
 
     def __str__(self) -> str:
         if self.seeds == 1:
-            return f"{self.a} − {self.b}: {_signed(self.smallest)}"
-        return f"{self.a} − {self.b}: {_signed(self.smallest)} to {_signed(self.largest)}"
+            return f"{self.a} − {self.b}: {signed(self.smallest, '+.4f')}"
+        return f"{self.a} − {self.b}: {signed(self.smallest, '+.4f')} to {signed(self.largest, '+.4f')}"
 
 
 class Results:
@@ -243,10 +244,6 @@ class Results:
                 "further away say nothing about distance."
             )
         return sentences
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.4f}".replace("-", "−")
 
 
 def _times(length: int, trained: int) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._markdown import table
 from ..checkpoints import ARCHITECTURES, FAMILIES, Config, load, save
 from ..checkpoints._rules import entries, named_tensors
 from ..coordinates import Coordinates
@@ -298,17 +299,17 @@ def _check_generation(ours: Any, theirs: Any, count: int = 9) -> None:
 
 def markdown() -> str:
     """The families as a Markdown table, each measured on its examples: python -m headway.testing.checkpoints."""
-    rows = ["| family | positions | outputs differ by | hidden states by | reads |", "| --- | --- | --- | --- | --- |"]
+    rows: list[tuple[str, ...]] = []
     for name, family in FAMILIES.items():
         title, encodings, reads = cells(name)
         if family.oracle is not None:
-            rows.append(f"| {title} | {encodings} | {family.oracle} | | {reads} |")
+            rows.append((title, encodings, family.oracle, "", reads))
             continue
         with tempfile.TemporaryDirectory() as folder:
             found = [check_family(config, Path(folder) / str(number)) for number, config in enumerate(family.examples)]
         outputs, states = max(one.outputs for one in found), max(one.hidden_states for one in found)
-        rows.append(f"| {title} | {encodings} | {outputs:.0e} | {states:.0e} | {reads} |")
-    return "\n".join(rows)
+        rows.append((title, encodings, f"{outputs:.0e}", f"{states:.0e}", reads))
+    return table(("family", "positions", "outputs differ by", "hidden states by", "reads"), rows)
 
 
 def cells(name: str) -> tuple[str, str, str]:
