@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headway.errors import HeadwayError
-from headway.files import atomic_write, read_checkpoint, write_checkpoint
+from headway.files import LockedFolder, atomic_write, read_checkpoint, write_checkpoint
 
 
 def test_a_file_takes_its_place_at_the_end(tmp_path: Path) -> None:
@@ -65,3 +65,36 @@ def test_a_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(HeadwayError, match=r"state\.pt cannot be read .*: delete it to train anew"):
         read_checkpoint(path)
+
+
+class Kept(LockedFolder):
+    used_by = "test"
+
+    def _begin(self) -> None:
+        if (self.out / "damaged").exists():
+            raise HeadwayError("damaged")
+
+
+def test_a_folder_is_for_one_at_a_time(tmp_path: Path) -> None:
+    with Kept(tmp_path / "a" / "b") as kept:
+        with pytest.raises(HeadwayError, match="in use by another test: wait for it, or give another --out"):
+            Kept(kept.out).__enter__()
+        with Kept(tmp_path / "c"):
+            pass
+    with Kept(kept.out):
+        pass
+
+
+def test_a_folder_is_free_again_where_reading_it_fails(tmp_path: Path) -> None:
+    (tmp_path / "damaged").touch()
+    with pytest.raises(HeadwayError, match="damaged") as held:
+        Kept(tmp_path).__enter__()
+    (tmp_path / "damaged").unlink()
+    with Kept(tmp_path):
+        assert held.value  # while it lives, its traceback holds the first one and the file that it opened
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HeadwayError, match="cannot be written to"):
+        Kept(tmp_path / "file" / "out").__enter__()

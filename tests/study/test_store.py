@@ -61,6 +61,15 @@ def test_a_folder_is_for_one_comparison_at_a_time(tmp_path: Path) -> None:
         pass
 
 
+def test_a_folder_that_cannot_be_read_is_not_kept(tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text("{")
+    with pytest.raises(HeadwayError, match="is damaged") as held:
+        Store(tmp_path).__enter__()
+    (tmp_path / "settings.json").unlink()
+    with Store(tmp_path):
+        assert held.value  # while it lives, its traceback holds the first store and the file that it opened
+
+
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HeadwayError, match="cannot be written to"):

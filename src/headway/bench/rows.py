@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from ..errors import HeadwayError
-from ..files import atomic_write
-from ..study.store import _locked
+from ..files import LockedFolder, atomic_write
 from .cases import AnyCase, Case
 
 Row = dict[str, Any]
 """What was found for one case, where and when."""
 
 
-class Rows:
+class Rows(LockedFolder):
     """The rows in a folder, which one benchmark at a time writes to, and those among them that were found ``where``.
 
     with Rows(out, where()) as rows:
@@ -25,6 +23,8 @@ class Rows:
     kind   what its cases are; each kind has a file of its own
     """
 
+    used_by = "benchmark"
+
     def __init__(
         self,
         out: str | Path,
@@ -32,31 +32,12 @@ class Rows:
         fresh: bool = False,
         kind: type[AnyCase] = Case,
     ) -> None:
-        self.out, self.where, self.fresh, self.kind = Path(out), where, fresh, kind
+        super().__init__(out)
+        self.where, self.fresh, self.kind = where, fresh, kind
         self.all: list[Row] = []
-        self._lock: IO[str] | None = None
 
-    def __enter__(self) -> Rows:
-        try:
-            self.out.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.out / "lock", "w")
-        except OSError as error:
-            raise HeadwayError(f"out {self.out} cannot be written to ({error.strerror}): give another --out") from None
-        if not _locked(self._lock):
-            self._lock.close()
-            raise HeadwayError(f"out {self.out} is in use by another benchmark: wait for it, or give another --out")
-        try:
-            self.all = [row for row in read(self.file, self.kind) if not (self.fresh and row["where"] == self.where)]
-        except HeadwayError:
-            self._lock.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._lock is not None:
-            self._lock.close()
+    def _begin(self) -> None:
+        self.all = [row for row in read(self.file, self.kind) if not (self.fresh and row["where"] == self.where)]
 
     @property
     def file(self) -> Path:

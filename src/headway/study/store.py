@@ -7,18 +7,17 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from ..errors import HeadwayError
-from ..files import atomic_write
+from ..files import LockedFolder, atomic_write
 from .watch import Row
 
 LATER = ("equal_time_steps", "sources")
 """Settings that a run adds to, which need not be known when it starts."""
 
 
-class Store:
+class Store(LockedFolder):
     """A folder that one comparison at a time writes to, and that the next one goes on from.
 
     with Store(out) as store:
@@ -26,30 +25,16 @@ class Store:
         store.add(rows)
     """
 
+    used_by = "comparison"
+
     def __init__(self, out: str | Path) -> None:
-        self.out = Path(out)
+        super().__init__(out)
         self.rows: list[Row] = []
         self.settings: dict[str, Any] = {}
-        self._lock: IO[str] | None = None
 
-    def __enter__(self) -> Store:
-        try:
-            self.out.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.out / "lock", "w")
-        except OSError as error:
-            raise HeadwayError(f"out {self.out} cannot be written to ({error.strerror}): give another --out") from None
-        if not _locked(self._lock):
-            self._lock.close()
-            raise HeadwayError(f"out {self.out} is in use by another comparison: wait for it, or give another --out")
+    def _begin(self) -> None:
         self.settings = self._read_settings()
         self.rows = read_rows(self.results)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._lock is not None:
-            self._lock.close()
 
     @property
     def results(self) -> Path:
@@ -149,16 +134,3 @@ def _key(row: Row) -> tuple[str, int, int]:
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 40 else text[:12] + "…" + text[-4:]
-
-
-def _locked(file: IO[str]) -> bool:
-    """Whether this process now holds the file for itself; true where the system knows no such lock."""
-    try:
-        import fcntl
-    except ImportError:
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
