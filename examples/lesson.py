@@ -301,6 +301,11 @@ def matrix(
                 axes.text(j, i, says(i, j), ha="center", va="center", fontsize=size, color=colour)
 
 
+def percents(axes: Axes, end: float) -> None:
+    """Along the axis below are shares in per cent, from 0 up to the share ``end``."""
+    axes.set(xlim=(0, end), xticks=[0, 0.5, 1], xticklabels=["0", "50 %", "100 %"])
+
+
 def double(axes: Axes, values: Sequence[int], label: str) -> None:
     """Along the axis below each step doubles: the values stand as far apart as their logarithms."""
     axes.set_xscale("log", base=2)

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 
 import headway as hw
 from headway.vectors import Vectors
-from lesson import COLOURS, GREY, INK, Text, panels, run, table, weights
+from lesson import COLOURS, GREY, INK, Text, panels, percents, run, table, weights
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -221,12 +221,8 @@ def draw(found: Found, t: Text) -> Figure:
     left.axvline(found.chance, color=INK, linewidth=1, linestyle=(0, (4, 3)))
     left.text(found.chance + 0.015, -0.4, t("chance", "随机"), fontsize=8.5)
     left.invert_yaxis()
-    left.set(
-        xlim=(0, 1.12),
-        xticks=[0, 0.5, 1],
-        xticklabels=["0", "50 %", "100 %"],
-        title=t("Nearest word of the same kind", "最近的词属于同类"),
-    )
+    percents(left, 1.12)
+    left.set(title=t("Nearest word of the same kind", "最近的词属于同类"))
 
     points = []
     for colour, (english, chinese) in zip(COLOURS, KINDS, strict=False):

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import headway as hw
 from headway.masks import Causal, Mask
-from lesson import BLUE, FAINT, INK, ORANGE, Text, descend, matrix, page, run, table
+from lesson import BLUE, FAINT, INK, ORANGE, Text, descend, matrix, page, percents, run, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -300,7 +300,7 @@ def draw_accuracy(axes: Axes, found: Found, t: Text) -> None:
     axes.bar_label(bars, [f"{share:.0%}" for share in shares], label_type="center", color="white")
     axes.axvline(0.5, color=FAINT, zorder=0)
     axes.invert_yaxis()
-    axes.set(xlim=(0, 1.05), xticks=[0, 0.5, 1], xticklabels=["0", "50 %", "100 %"])
+    percents(axes, 1.05)
     axes.set_title(t("Who chases?", "谁在追？正确率"))
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..study.charts import BASELINE as GREY
+from ..study.charts import COLOURS, INK, frame
 from .cases import DIRECTIONS
 from .rows import Row
 from .sides import DENSE, DENSE_GRADIENT, FLEX, OURS, SDPA
@@ -14,7 +16,7 @@ from .targets import gflops, share_of_roof
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-BLUE, ORANGE, GREY, INK, FAINT = "#0072b2", "#d55e00", "#6b7280", "#1f2430", "#d9dce3"
+BLUE, ORANGE = COLOURS[:2]
 SOLID: Any = "-"
 DASHED: Any = (0, (4, 1.6))
 
@@ -86,8 +88,6 @@ def _marker(dashes: Any) -> dict[str, Any]:
 
 
 def _panel(axes: Axes, rows: Sequence[Row], value: Callable[[Row, str], float | None], roof: bool) -> None:
-    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
-
     lengths = sorted({row["case"]["n"] for row in rows})
     for _, encoding, sides, colour, dashes in LINES:
         points = {}
@@ -103,16 +103,7 @@ def _panel(axes: Axes, rows: Sequence[Row], value: Callable[[Row, str], float | 
             **_marker(dashes),
         )
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(lengths))
-    axes.xaxis.set_major_formatter(FixedFormatter([f"{n:,}" for n in lengths]))
-    axes.xaxis.set_minor_locator(NullLocator())
+    frame(axes, lengths)
     axes.set_ylim(0, 104 if roof else None)
     axes.set_ylabel("% of the roof" if roof else "GFLOP/s", color=INK)
     axes.label_outer()
-    axes.grid(axis="y", color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for edge in ("top", "right", "left"):
-        axes.spines[edge].set_visible(False)
-    axes.spines["bottom"].set_color(INK)
-    axes.tick_params(axis="y", length=0, colors=INK)
-    axes.tick_params(axis="x", colors=INK)

@@ -268,6 +268,7 @@ def _powers(start: float, end: float) -> list[int]:
 
 
 def frame(axes: Axes, ticks: Sequence[int]) -> None:
+    """Numbers at the ticks along the axis below, lines across at those of the other axis, and no box around."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     axes.xaxis.set_major_locator(FixedLocator(list(ticks)))

@@ -21,6 +21,7 @@ from ..kernels import KERNELS
 from ..kernels import reference as spec
 from ..masks import Boolean, Causal, Documents, Mask, Padding
 from ..positions import Interpolated, Pair, PositionEncoding
+from ._checks import by_name, run_checks
 from .inputs import Layer, Sizes, gaps, on_axes, randomized
 from .tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison, assert_close
 
@@ -34,12 +35,7 @@ def check_encoding(encoding: PositionEncoding) -> list[str]:
 
     Raises AssertionError, naming the check and what it found, at the first that fails.
     """
-    for name, check in ENCODING_CHECKS.items():
-        try:
-            check(encoding)
-        except (AssertionError, HeadwayError) as error:
-            raise AssertionError(f"{type(encoding).__name__} fails {name}: {error}") from error
-    return list(ENCODING_CHECKS)
+    return run_checks(type(encoding).__name__, ENCODING_CHECKS, encoding)
 
 
 # ---------------------------------------------------------------- set-up
@@ -592,29 +588,26 @@ def is_documented(encoding: PositionEncoding) -> None:
     assert sizes.embed_dim % sizes.heads == 0, f"{sizes} do not fit"
 
 
-ENCODING_CHECKS: dict[str, Check] = {
-    check.__name__: check
-    for check in (
-        is_documented,
-        matches_its_formula,
-        changes_the_output,
-        keeps_the_promise_in_every_dtype,
-        embeds_far_away_as_near,
-        every_gradient_is_there,
-        decoding_equals_a_full_pass,
-        packed_equals_separate,
-        padded_equals_unpadded,
-        the_future_leaves_the_past,
-        rows_without_keys_are_zero,
-        survives_saving,
-        instances_share_nothing,
-        places_anew_what_another_placed,
-        tables_are_of_coordinates_alone,
-        writes_into_nothing_it_is_given,
-        computes_the_same_twice,
-        compiles_as_one_graph,
-        trains_with_dropout,
-        says_where_it_acts,
-        measures_its_properties,
-    )
-}
+ENCODING_CHECKS: dict[str, Check] = by_name(
+    is_documented,
+    matches_its_formula,
+    changes_the_output,
+    keeps_the_promise_in_every_dtype,
+    embeds_far_away_as_near,
+    every_gradient_is_there,
+    decoding_equals_a_full_pass,
+    packed_equals_separate,
+    padded_equals_unpadded,
+    the_future_leaves_the_past,
+    rows_without_keys_are_zero,
+    survives_saving,
+    instances_share_nothing,
+    places_anew_what_another_placed,
+    tables_are_of_coordinates_alone,
+    writes_into_nothing_it_is_given,
+    computes_the_same_twice,
+    compiles_as_one_graph,
+    trains_with_dropout,
+    says_where_it_acts,
+    measures_its_properties,
+)

@@ -20,6 +20,7 @@ from ..models import Encoder, Stack
 from ..nn import Block
 from ..positions import encoding
 from ..vectors import VECTORS, Vectors, Vocabulary
+from ._checks import by_name, run_checks
 from .tolerances import assert_close
 
 Check = Callable[["Trial"], None]
@@ -39,13 +40,7 @@ def check_vectors(kind: type[Vectors], texts: Sequence[str], **options: Any) -> 
 
     Raises AssertionError, naming the check and what it found, at the first that fails.
     """
-    trial = Trial(kind, list(texts), options)
-    for name, check in VECTOR_CHECKS.items():
-        try:
-            check(trial)
-        except (AssertionError, HeadwayError) as error:
-            raise AssertionError(f"{kind.__name__} fails {name}: {error}") from error
-    return list(VECTOR_CHECKS)
+    return run_checks(kind.__name__, VECTOR_CHECKS, Trial(kind, list(texts), options))
 
 
 # ---------------------------------------------------------------- set-up
@@ -398,21 +393,18 @@ def refuses_what_it_cannot(trial: Trial) -> None:
     _refused("neighbours of a vector of another length", lambda: vectors.most_similar(torch.ones(vectors.dim + 1)))
 
 
-VECTOR_CHECKS: dict[str, Check] = {
-    check.__name__: check
-    for check in (
-        is_documented,
-        knows_the_words,
-        tells_how_far_it_is,
-        gives_each_word_a_vector,
-        encodes_token_by_token,
-        sums_up_a_document,
-        finds_the_nearest,
-        solves_analogies,
-        makes_an_embedding,
-        feeds_a_transformer,
-        survives_saving,
-        repeats_itself,
-        refuses_what_it_cannot,
-    )
-}
+VECTOR_CHECKS: dict[str, Check] = by_name(
+    is_documented,
+    knows_the_words,
+    tells_how_far_it_is,
+    gives_each_word_a_vector,
+    encodes_token_by_token,
+    sums_up_a_document,
+    finds_the_nearest,
+    solves_analogies,
+    makes_an_embedding,
+    feeds_a_transformer,
+    survives_saving,
+    repeats_itself,
+    refuses_what_it_cannot,
+)
