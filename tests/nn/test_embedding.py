@@ -1,5 +1,7 @@
 """Tokens into vectors and hidden states into logits."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -19,6 +21,41 @@ def test_the_sum_of_word_and_type() -> None:
 
 def test_first_values_have_the_size_of_one_vector() -> None:
     assert Embedding(500, 64).weight.norm(dim=1).mean().item() == pytest.approx(1, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"padding_idx": 3},
+        {"max_norm": 0.5},
+        {"max_norm": 0.5, "norm_type": 1.0},
+        {"scale_grad_by_freq": True},
+        {"sparse": True},
+    ],
+    ids=str,
+)
+def test_options_of_torch_act_as_in_torch(options: dict[str, Any]) -> None:
+    ids = torch.tensor([[1, 3, 3], [0, 5, 1]])
+    ours = Embedding(7, 4, scale=2.0, num_types=2, **options)
+    theirs = nn.Embedding(7, 4, _weight=ours.weight.detach().clone(), **options)
+    assert ours.types is not None
+    outputs = ours(ids), 2 * theirs(ids) + ours.types.weight[0]
+    torch.testing.assert_close(*outputs)
+    for output in outputs:
+        output.square().sum().backward()
+    for weight in (ours.weight, theirs.weight):
+        assert weight.grad is not None
+        assert weight.grad.is_sparse == options.get("sparse", False)
+    torch.testing.assert_close(ours.weight, theirs.weight)  # max_norm changes it
+    torch.testing.assert_close(ours.weight.grad.to_dense(), theirs.weight.grad.to_dense())
+
+
+def test_the_embedding_of_padding_begins_as_zero() -> None:
+    embedding = Embedding(7, 4, num_types=2, padding_idx=3)
+    assert not embedding.weight[3].any()
+    assert embedding.weight[2].any()
+    assert embedding.types is not None
+    assert embedding.types.weight.any(1).all()
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ class Embedding(nn.Embedding):
         num_types: the number of token types; 0 for a model without types.
         device: the device of the parameters.
         dtype: the dtype of the parameters.
-        **options: further arguments of torch.nn.Embedding, of which ``padding_idx``, ``max_norm``,
-            ``scale_grad_by_freq`` and ``sparse`` have no effect on the token embeddings.
+        **options: further arguments of torch.nn.Embedding for the token embeddings, such as ``padding_idx``,
+            ``max_norm``, ``scale_grad_by_freq`` and ``sparse``.
 
     Shape:
         ids: int64 [batch, n], each 0 to vocab_size − 1
@@ -49,14 +49,15 @@ class Embedding(nn.Embedding):
         dtype: torch.dtype | None = None,
         **options: Any,
     ) -> None:
-        options |= {"device": device, "dtype": dtype}
-        super().__init__(vocab_size, embed_dim, **options)
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(vocab_size, embed_dim, **options, **made)
         self.scale = scale
-        self.types = nn.Embedding(num_types, embed_dim, **options) if num_types else None
+        self.types = nn.Embedding(num_types, embed_dim, **made) if num_types else None
 
     def reset_parameters(self) -> None:
-        """Resets the token embeddings to values from N(0, 1/embed_dim)."""
+        """Resets the token embeddings to values from N(0, 1/embed_dim), that of ``padding_idx`` to 0."""
         nn.init.normal_(self.weight, std=self.embedding_dim**-0.5)
+        self._fill_padding_idx_with_zero()
 
     def forward(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
         """Returns the embeddings of token ids, [batch, n, embed_dim].
@@ -69,7 +70,7 @@ class Embedding(nn.Embedding):
             HeadwayError: if ids or types are not integers [batch, n], or types are given to a model without types.
         """
         _need_ids("ids", ids)
-        x: Tensor = F.embedding(ids, self.weight)
+        x = super().forward(ids)
         x = x if self.scale == 1 else x * self.scale
         if types is not None:
             _need_ids("types", types)
