@@ -12,6 +12,8 @@ from typing_extensions import Unpack
 
 ROOMS = [
     *("headway.attention", "headway.coordinates", "headway.masks", "headway.terms"),
+    "headway.checkpoints",
+    *("headway.integrations.torch", "headway.integrations.transformers"),
     "headway.kernels",
     "headway.models",
     "headway.nn",

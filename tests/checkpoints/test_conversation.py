@@ -41,7 +41,7 @@ def test_a_model_that_was_not_taught_to_talk(tmp_path: Path) -> None:
     ["{% for %}", "{{ raise_exception('no system role') }}", "{{ messages.append(1) }}", "{{ ''.__class__.__mro__ }}"],
 )
 def test_a_template_that_cannot_or_must_not_be_run(tmp_path: Path, template: str) -> None:
-    with pytest.raises(HeadwayError, match="cannot be run"):
+    with pytest.raises(HeadwayError, match="cannot be rendered"):
         conversation(settings(tmp_path, chat_template=template), ASKED)
 
 

@@ -224,11 +224,11 @@ def one_of_whole_numbers(folder: Path) -> None:
         ),
         (lambda folder: change_config(folder, resid_pdrop="a"), "resid_pdrop is 'a': give a number"),
         (lambda folder: change_config(folder, n_layer=10**9), "n_layer is 1000000000: headway builds 10000 at most"),
-        (lambda folder: change_config(folder, n_layer="3"), r"the config makes no model \(TypeError"),
-        (lambda folder: change_config(folder, vocab_size=-1), r"the config makes no model \(RuntimeError"),
-        (lambda folder: change_config(folder, n_positions=[[64]]), "the config makes no model"),
+        (lambda folder: change_config(folder, n_layer="3"), r"no model can be built from the config \(TypeError"),
+        (lambda folder: change_config(folder, vocab_size=-1), r"no model can be built from the config \(RuntimeError"),
+        (lambda folder: change_config(folder, n_positions=[[64]]), "no model can be built from the config"),
         (lambda folder: change_config(folder, architectures=[["GPT2Model"]]), "architectures are .*a list of names"),
-        (lambda folder: change_config(folder, architectures=-1), "architectures are -1: they should be a list"),
+        (lambda folder: change_config(folder, architectures=-1), "architectures are -1: give a list"),
         (lambda folder: (folder / "config.json").write_text("[" * 100_000), r"config\.json cannot be read"),
     ],
 )
@@ -240,14 +240,14 @@ def test_a_folder_that_is_not_whole(folder: Path, spoil: Callable[[Path], None],
 
 
 def test_numbers_have_a_point(folder: Path) -> None:
-    with pytest.raises(HeadwayError, match=r"dtype is torch\.int8: give one of numbers with a point"):
+    with pytest.raises(HeadwayError, match=r"dtype is torch\.int8: give a floating-point dtype"):
         headway.load(folder, dtype=torch.int8)
     change_config(folder, dtype="int8")
     assert {p.dtype for p in headway.load(folder).parameters()} == {torch.float32}
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match=r"none is not a folder.*headway downloads nothing"):
+    with pytest.raises(HeadwayError, match=r"none is not a folder.*headway does not download"):
         headway.load(tmp_path / "none")
 
 

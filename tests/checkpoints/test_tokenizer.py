@@ -151,7 +151,7 @@ def test_tokens_that_are_put_beside_a_text(learned: Any, tmp_path: Path) -> None
         ("viking", {}, "tokenizer.ggml.pre is 'viking': headway knows gpt-2"),
         ("gpt-2", {"token_type": [1, 1, 1]}, "of 3 types"),
         ("gpt-2", {"merges": ["a b c"]}, "merges a and b c"),
-        ("gpt-2", {"merges": ["q qqqqq"]}, "which are no tokens"),
+        ("gpt-2", {"merges": ["q qqqqq"]}, "which are not tokens"),
         ("gpt-2", {"bos_token_id": 450, "add_bos_token": True}, "adds token 450 of 450"),
     ],
 )

@@ -19,6 +19,8 @@ from torch.utils._pytree import tree_leaves
 import headway as hw
 from headway import HeadwayError, masks, terms
 from headway.integrations import transformers as integration
+from headway.integrations.transformers import _attention
+from headway.integrations.transformers._mask_tensor import MaskTensor
 
 T = pytest.importorskip("transformers")
 if not hasattr(T, "AttentionMaskInterface"):
@@ -241,7 +243,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         seen.append({"q": q, "k": k, **arguments})
         return hw.attention(q, k, v, **arguments)
 
-    monkeypatch.setattr(integration, "attention", spy)
+    monkeypatch.setattr(_attention, "attention", spy)
     return seen
 
 
@@ -572,8 +574,8 @@ def test_a_mask_is_the_tensor_it_stands_for(side: str) -> None:
 def test_a_mask_stays_one_where_keys_are_cut_off() -> None:
     _, ours = masks_of(model_of("llama"), "left")
     for kept in (ours[:, :, :, :7], ours[:, :, :, :50], ours.detach()):
-        assert isinstance(kept, integration._MaskTensor)
-        assert kept.sight.mask == masks.Causal() & masks.Padding()
+        assert isinstance(kept, MaskTensor)
+        assert kept.located.mask == masks.Causal() & masks.Padding()
 
 
 @pytest.mark.parametrize("change", ["add", "fill", "cast"])
@@ -786,8 +788,8 @@ def test_a_mask_of_fewer_keys_than_the_cache_holds_is_refused() -> None:
 def test_what_headway_does_not_take_is_refused() -> None:
     attend = T.AttentionInterface()["headway"]
     x = torch.randn(1, 2, 3, 8)
-    for name in integration.REFUSED:
-        with pytest.raises(HeadwayError, match=f"hands {name} to its attention.*attn_implementation='sdpa'"):
+    for name in _attention.REFUSED:
+        with pytest.raises(HeadwayError, match=f"passes {name} to its attention.*attn_implementation='sdpa'"):
             attend(Layer(), x, x, x, None, **{name: x})
     cache = type("PagedAttentionCache", (), {})()
     with pytest.raises(HeadwayError, match="paged cache"):
@@ -911,9 +913,9 @@ class Largest(TorchDispatchMode):
 
 
 def test_a_model_without_a_bias_by_distance_has_no_table() -> None:
-    with pytest.raises(HeadwayError, match="'bert' is no model with a bias by distance: give one of t5"):
+    with pytest.raises(HeadwayError, match="'bert' is not a model with a bias by distance: give one of t5"):
         integration.use_bias_table(model_of("bert"))
-    with pytest.raises(HeadwayError, match="'Linear' is no model"):
+    with pytest.raises(HeadwayError, match="'Linear' is not a model"):
         integration.use_bias_table(nn.Linear(2, 2))
 
 

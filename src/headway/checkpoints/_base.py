@@ -1,4 +1,4 @@
-"""What a family of published models is: which config it reads, which model that means, what its tensors are called."""
+"""The base class of families of published models: the config they read, the model they build, the tensors' names."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-"""Their names of activations, and ours."""
+"""The names of activations in configs, and headway's."""
 GATED = {"relu": "reglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "silu": "swiglu"}
-"""The same with a gate."""
+"""The gated form of each activation of headway."""
 
 MOST_LAYERS = 10_000
-"""More of a kind are taken for a damaged config: to build them would end in a full memory."""
-
+"""A config with more layers or groups is refused as damaged, since building them would exhaust the memory."""
 
 SMALL = {
     "vocab_size": 40,
@@ -41,11 +40,17 @@ SMALL = {
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
 }
-"""The sizes of the examples, under the names that most configs have."""
+"""The sizes of the examples, under the names that most configs use."""
 
 
 class Config(Mapping[str, Any]):
-    """A config.json whose keys are asked for by name, and which says what is missing or cannot be had."""
+    """A config.json, whose errors name the key that is missing or not supported.
+
+    ``config[key]`` raises HeadwayError if the key is missing, or if it counts layers or groups and is above 10,000.
+
+    Args:
+        values: the entries of the config.json.
+    """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values_ = dict(values)
@@ -68,9 +73,15 @@ class Config(Mapping[str, Any]):
         return key in self.values_
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value, or the default where it is missing or null.
+        """The value of a key, or the default if it is missing or null.
 
-        Raises HeadwayError for a text where the default is a number, and for anything else where it is a text.
+        Args:
+            key: the key.
+            default: the value if the config has none.
+
+        Raises:
+            HeadwayError: if the default is a number and the value is not, or the default is a string and the value is
+                not.
         """
         value = self[key] if key in self.values_ else None
         if value is None:
@@ -81,14 +92,31 @@ class Config(Mapping[str, Any]):
         return value
 
     def only(self, key: str, *allowed: Any) -> None:
-        """Raises where a key has another value than those we can say; one that is missing has the first of them."""
+        """Checks that a key has one of the values that headway supports.
+
+        Args:
+            key: the key.
+            *allowed: the values; the first is that of a missing key.
+
+        Raises:
+            HeadwayError: if the key has another value.
+        """
         value = self.get(key, allowed[0])
         if value not in allowed:
             said = " or ".join(repr(one) for one in allowed)
-            raise HeadwayError(f"the config's {key} is {value!r}: headway reads such models with {said} alone")
+            raise HeadwayError(f"the config's {key} is {value!r}: headway reads such models with {said} only")
 
     def activation(self, key: str, default: str = "gelu", *, gated: bool = False) -> str:
-        """Our name of the activation."""
+        """headway's name of the activation under a key.
+
+        Args:
+            key: the key.
+            default: the config's name of the activation if the key is missing.
+            gated: whether to return the name of the gated form.
+
+        Raises:
+            HeadwayError: if headway has no such activation.
+        """
         name = self.get(key, default)
         ours = ACTIVATIONS.get(name)
         if ours is None or (gated and ours not in GATED):
@@ -96,9 +124,13 @@ class Config(Mapping[str, Any]):
         return GATED[ours] if gated else ours
 
     def rope(self, head_dim: int, *, layout: str = "half", base: float = 10000.0, kind: str | None = None) -> Any:
-        """The rotary encoding that the config's rope_parameters (rope_scaling and rope_theta in older ones) mean.
+        """The rotary encoding of the config's rope_parameters, in older configs rope_scaling and rope_theta.
 
-        kind   which of them, where there is one set for each kind of layer
+        Args:
+            head_dim: the size of a head.
+            layout: the layout of the rotary pairs, "half" or "interleaved".
+            base: the base if the config has no rope_theta.
+            kind: the kind of layer, if the config has parameters for each kind.
         """
         parameters = self.get("rope_parameters", self.get("rope_scaling"))
         if kind is not None and isinstance(parameters, Mapping) and isinstance(parameters.get(kind), Mapping):
@@ -118,50 +150,69 @@ class Config(Mapping[str, Any]):
 
 
 class Family:
-    """Published models of one shape.
+    """The base class of families: published models of one architecture.
 
-    A family says which ``architectures`` it reads, ``build``s headway's model of a config, and lists ``rules``: what
-    each tensor is called there and here. One instance serves all models.
+    A family lists the ``architectures`` it reads, ``build`` makes headway's model of a config, and ``rules`` maps the
+    checkpoint's names of tensors to headway's. An instance has no state.
     """
 
     title: ClassVar[str | None] = None
-    """What the models are called, where it is not the first line of the file."""
+    """The name of the models in the documentation; that of the module's docstring if None."""
     architectures: ClassVar[dict[str, bool]] = {}
-    """The names that a config.json has under "architectures", and whether such a model has a head."""
+    """The names under "architectures" in a config.json, and whether such a model has a head."""
     examples: ClassVar[tuple[dict[str, Any], ...]] = ()
-    """Small configs, as a config.json has them: the checks make models of them with random weights."""
+    """Small configs in the form of a config.json, from which the checks make models with random weights."""
     oracle: ClassVar[str | None] = None
-    """Where numbers come from that the tests hold, where the transformers of today has no such model."""
+    """The source of the expected outputs in the tests, if the tested transformers has no such model."""
     prefix: ClassVar[str] = ""
-    """What stands before the names of the body's tensors in a model with a head, such as "bert."."""
+    """The prefix of the names of the body's tensors in a model with a head, such as "bert."."""
     ignored: ClassVar[dict[str, LeftOut]] = {}
-    """Patterns of tensors that are not read (computed tables, tied copies, poolers), and what each has to be."""
+    """Patterns of tensors that are not read (computed tables, tied copies, poolers), and the content each must have."""
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
-        """The model of a config, its parameters as they come; with its head or without."""
+        """The model of a config, with freshly initialized parameters.
+
+        Args:
+            config: the config.
+            head: whether the model has its head.
+        """
         raise NotImplementedError
 
     def body(self, config: Config) -> Sequence[Rule]:
-        """What the tensors of the body are called, without the prefix."""
+        """The rules of the body's tensors, without the prefix.
+
+        Args:
+            config: the config.
+        """
         raise NotImplementedError
 
     def head(self, config: Config) -> Sequence[Rule]:
-        """What the tensors of the head are called."""
+        """The rules of the head's tensors.
+
+        Args:
+            config: the config.
+        """
         return ()
 
     def rules(self, config: Config, *, head: bool, prefix: bool) -> list[Rule]:
-        """All rules, with the prefix or without."""
+        """The rules of all tensors.
+
+        Args:
+            config: the config.
+            head: whether to include those of the head.
+            prefix: whether the body's tensors have the prefix.
+        """
         before = self.prefix if prefix else ""
         body = [Rule(before + rule.theirs, rule.ours, rule.change) for rule in self.body(config)]
         return body + list(self.head(config) if head else ())
 
 
 def masked_words(width: int, narrow: int, vocab_size: int, activation: str, norm: Callable[[int], nn.Module]) -> Head:
-    """The head of BERT and its like: hidden states are turned once more before the tied embeddings, which have a bias.
+    """The head for masked tokens of BERT and related models, with the tied embeddings E.
 
         logits = E·norm(activation(W·x + c)) + b,   W [narrow, width], E [vocab_size, narrow]
 
-    Its rules name ``head.transform.0``, W and c, ``head.transform.2``, the norm, and ``head.bias``.
+    In rules, W and c are ``head.transform.0``, the norm is ``head.transform.2``, and b is ``head.bias``.
     """
     turn = nn.Sequential(nn.Linear(width, narrow), Activation(activation), norm(narrow))
     return Head(narrow, vocab_size, tied=True, bias=True, transform=turn)

@@ -1,4 +1,4 @@
-"""What a model that talks expects to read, and where it ends."""
+"""The prompt format of chat models, and the ids that end their answers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,22 @@ TEMPLATE, SETTINGS, GENERATION = "chat_template.jinja", "tokenizer_config.json",
 
 
 def conversation(path: str | Path, messages: Sequence[Mapping[str, str]]) -> str | None:
-    """The messages as the model was taught to read them, up to where its answer begins; None where it was not.
+    """The prompt of a conversation in the format the model was trained on, up to the beginning of its answer.
 
         conversation(path, [{"role": "user", "content": "Name the capital of France."}])
 
-    The template is the model's own, of chat_template.jinja, tokenizer_config.json or the GGUF file; it is run in
-    jinja's sandbox. Raises HeadwayError for a template that cannot be run.
+    The chat template is the model's own, from chat_template.jinja, tokenizer_config.json or the GGUF file. It is
+    rendered in jinja's sandbox.
+
+    Args:
+        path: the model's folder or .gguf file.
+        messages: the messages, each with a "role" and its "content".
+
+    Returns:
+        The prompt, or None if the model has no chat template.
+
+    Raises:
+        HeadwayError: if the template cannot be rendered.
     """
     template, words = _template(Path(path))
     if template is None:
@@ -35,12 +45,18 @@ def conversation(path: str | Path, messages: Sequence[Mapping[str, str]]) -> str
     try:
         text: str = jinja.from_string(template).render(messages=list(messages), add_generation_prompt=True, **words)
     except TemplateError as error:
-        raise HeadwayError(f"the chat template of {path} cannot be run: {error}: give the prompt as it is") from error
+        raise HeadwayError(f"the chat template of {path} cannot be rendered: {error}: give a plain prompt") from error
     return text
 
 
 def stop_ids(path: str | Path) -> list[int]:
-    """The ids with which the model ends what it says, none where it does not say: eos_token_id, of several files."""
+    """The ids that end a model's output, an empty list if its files name none.
+
+    They are the eos_token_id of generation_config.json, of config.json, or of the GGUF file.
+
+    Args:
+        path: the model's folder or .gguf file.
+    """
     path = Path(path)
     if path.suffix == ".gguf":
         found = read_metadata(path).get("tokenizer.ggml.eos_token_id")
@@ -51,7 +67,7 @@ def stop_ids(path: str | Path) -> list[int]:
 
 
 def _template(path: Path) -> tuple[str | None, dict[str, str]]:
-    """The template, and the words that it may name."""
+    """The chat template, or None, and the variables that it may use."""
     if path.suffix == ".gguf":
         held = read_metadata(path)
         tokens = held.get("tokenizer.ggml.tokens", ())

@@ -1,4 +1,4 @@
-"""The files of a checkpoint's folder: config and tensors, read without running anything that stands in them."""
+"""The files of a checkpoint's folder, config and tensors, which are read without running code from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TENSORS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
 OLDER = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
-"""Names in files that were made of TensorFlow's, such as those of bert-base-uncased, and what all others have."""
+"""Names in files that were converted from TensorFlow, such as those of bert-base-uncased, and the current names."""
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -29,18 +29,18 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises where there is no such folder, as where it is the name of a model on the hub."""
+    """Raises HeadwayError if the folder does not exist, such as for the name of a model on the hub."""
     if not folder.is_dir():
         raise HeadwayError(
-            f"{folder} is not a folder: give one with {CONFIG} and {TENSORS}, or a .gguf file; headway downloads "
-            "nothing, 'hf download NAME --local-dir FOLDER' does"
+            f"{folder} is not a folder: give one with {CONFIG} and {TENSORS}, or a .gguf file; headway does not "
+            "download, 'hf download NAME --local-dir FOLDER' does"
         )
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """The tensors of the folder's safetensors files, which stay on disk until they are used, by today's names.
+    """The tensors of the folder's safetensors files under their current names; they stay on disk until used.
 
-    Raises HeadwayError where there are none, where one of several is missing, and where a file is damaged.
+    Raises HeadwayError if there are no such files, one of several is missing, or a file is damaged.
     """
     if (folder / INDEX).is_file():
         files = _parts(folder / INDEX)
@@ -48,8 +48,8 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         files = [TENSORS]
     elif list(folder.glob("pytorch_model*.bin")):
         raise HeadwayError(
-            f"{folder} holds {PICKLE} alone, a pickle, which can run code when it is read: "
-            f"headway.checkpoints.unpickle(folder) reads its tensors alone and writes {TENSORS} beside it"
+            f"{folder} has only {PICKLE}, a pickle, which can run code when it is read: "
+            f"headway.checkpoints.unpickle(folder) reads only its tensors and writes {TENSORS} beside it"
         )
     else:
         raise HeadwayError(f"{folder} has no {TENSORS}: give a folder with the model's weights")
@@ -60,13 +60,13 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _parts(index: Path) -> list[str]:
-    """The files that an index names."""
+    """The names of the files in an index."""
     named = _json(index).get("weight_map")
     if not isinstance(named, dict) or not all(isinstance(file, str) for file in named.values()):
-        raise HeadwayError(f"{index} has no weight_map from tensors to files: give a folder that is whole")
+        raise HeadwayError(f"{index} has no weight_map from tensors to files: give a complete folder")
     for name in (found := sorted(set(named.values()))):
         if Path(name).name != name:
-            raise HeadwayError(f"{index} names {name}, which lies elsewhere: give a folder that is whole")
+            raise HeadwayError(f"{index} names {name}, which is not in the folder: give a complete folder")
     return found
 
 
@@ -77,9 +77,18 @@ def _todays(name: str) -> str:
 
 
 def unpickle(folder: str | Path) -> Path:
-    """Writes ``model.safetensors`` beside the folder's ``pytorch_model*.bin``; tensors alone are read, code is not run.
+    """Converts the ``pytorch_model*.bin`` of a folder to ``model.safetensors`` beside them.
 
-    Raises HeadwayError for a folder without them, and for pickles that hold anything but tensors.
+    Only tensors are read; no code of the pickles is run.
+
+    Args:
+        folder: the folder of a model.
+
+    Returns:
+        The path of the new file.
+
+    Raises:
+        HeadwayError: if the folder has no such file, or a file holds anything but tensors.
     """
     from safetensors.torch import save_file
 
@@ -95,7 +104,7 @@ def unpickle(folder: str | Path) -> Path:
             raise HeadwayError(
                 f"{file} holds more than tensors, or is damaged: get the model as safetensors"
             ) from error
-        # a copy of each: tensors that share memory cannot be written apart
+        # copies, since safetensors refuses tensors that share memory
         tensors.update({name: value.clone().contiguous() for name, value in held.items() if isinstance(value, Tensor)})
     out = folder / TENSORS
     with atomic_write(out) as part:
@@ -104,7 +113,7 @@ def unpickle(folder: str | Path) -> Path:
 
 
 def write(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Config and tensors into a folder, each file whole or not at all."""
+    """Writes config and tensors to a folder, each file completely or not at all."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -123,14 +132,14 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise HeadwayError(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict):
-        raise HeadwayError(f"{path} holds a {type(found).__name__}: it should be an object with the model's sizes")
+        raise HeadwayError(f"{path} holds a {type(found).__name__}: give an object with the model's sizes")
     return found
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
     library = need("safetensors", "reading checkpoints", "checkpoints")
     if not path.is_file():
-        raise HeadwayError(f"{path} is missing: the index names it, give a folder that is whole")
+        raise HeadwayError(f"{path} is missing, and the index names it: give a complete folder")
     try:
         with library.safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

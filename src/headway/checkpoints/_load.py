@@ -1,4 +1,4 @@
-"""From a folder to a model and back."""
+"""Loading a model from a folder or a GGUF file, and saving it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ from ._table import ARCHITECTURES
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a loaded model comes from: its family's architecture and its config, as the file has it."""
+    """The origin of a loaded model.
+
+    Attributes:
+        architecture: the name of the architecture, one of ``headway.checkpoints.ARCHITECTURES``.
+        config: the config as it is in the file.
+    """
 
     architecture: str
     config: Mapping[str, Any]
@@ -36,25 +41,32 @@ def load(
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
 ) -> Any:
-    """A published model as headway's own: token ids, or ids and decoder ids, to logits or hidden states.
+    """Loads a published model as a model of headway.
 
         model = headway.load("SmolLM2-135M")       # a folder with config.json and model.safetensors, or a .gguf file
         logits = model(ids)                        # ids int64 [batch, n] → [batch, n, vocab_size]
 
-    What comes out are logits where the checkpoint has a head and hidden states where not; the model is in eval mode,
-    its parameters are the file's.
+    The model maps token ids, or ids and decoder ids, to logits if the checkpoint has a head, else to hidden states. It
+    is in eval mode.
 
-    architecture   one of ``headway.checkpoints.ARCHITECTURES``; the config's own if None. "BertModel" of a checkpoint
-                   for masked words leaves out its head
-    dtype          of the parameters; the config's, or the file's, if None
+    Args:
+        path: a folder with config.json and model.safetensors, or a .gguf file.
+        architecture: one of ``headway.checkpoints.ARCHITECTURES``; the config's own if None. "BertModel" for a
+            checkpoint of masked tokens leaves out its head.
+        dtype: the dtype of the parameters; the config's, or that of the file, if None.
+        device: the device of the parameters.
 
-    Raises HeadwayError for a folder without config or weights, an architecture that is not known or not named, a config
-    that asks for what headway has not, a pickle, a damaged file, and tensors that are missing, unexpected or of another
-    shape; all are named, and no model is made.
+    Returns:
+        The model, with the parameters of the file.
+
+    Raises:
+        HeadwayError: if the folder has no config or no weights, the architecture is unknown or not named, the config
+            needs what headway does not have, the weights are a pickle, a file is damaged, or tensors are missing,
+            unexpected or of another shape. All such tensors are named, and no model is made.
     """
     path = Path(path)
     if dtype is not None and not dtype.is_floating_point:
-        raise HeadwayError(f"dtype is {dtype}: give one of numbers with a point, such as torch.bfloat16")
+        raise HeadwayError(f"dtype is {dtype}: give a floating-point dtype, such as torch.bfloat16")
     if path.suffix == ".gguf":
         from ._gguf import read_gguf
 
@@ -67,7 +79,7 @@ def load(
     tensors = read_tensors(path) if tensors is None else tensors
     prefixed = bool(family.prefix) and any(key.startswith(family.prefix) for key in tensors)
     ignored = dict(family.ignored)
-    if not head:  # the head that the file may have is left out
+    if not head:  # the file may have a head, which is not read
         ignored |= {f"{rule.theirs}*": HEADS for rule in family.head(config)}
     own = named_tensors(model)
     wanted = entries(family.rules(config, head=head, prefix=prefixed), own)
@@ -84,10 +96,16 @@ def load(
 
 
 def save(model: nn.Module, path: str | Path) -> None:
-    """Writes a loaded model, as it is now, to a folder that ``load`` and Hugging Face transformers read.
+    """Writes a loaded model in its current state to a folder that ``load`` and Hugging Face transformers read.
 
-    Each file is written whole or not at all. Raises HeadwayError for a model that was not loaded, whose config is not
-    known, and for one that is prepacked.
+    Each file is written completely or not at all.
+
+    Args:
+        model: a model that ``load`` returned.
+        path: the folder; it is created if needed.
+
+    Raises:
+        HeadwayError: if the model was not made by ``load``, so that its config is unknown, or if it is prepacked.
     """
     checkpoint = getattr(model, "checkpoint", None)
     if not isinstance(checkpoint, Checkpoint):
@@ -109,7 +127,7 @@ def save(model: nn.Module, path: str | Path) -> None:
 
 
 class _Unfilled(TorchFunctionMode):
-    """Leaves tensors without their first values: on the meta device these would have torch load its compiler."""
+    """Skips torch.nn.init, which on the meta device would make torch import its compiler."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -121,24 +139,24 @@ class _Unfilled(TorchFunctionMode):
 
 
 def _built(family: Family, config: Config, head: bool) -> nn.Module:
-    """The family's model of a config, without numbers."""
+    """The family's model of a config, on the meta device."""
     try:
         with torch.device("meta"), _Unfilled():
             return family.build(config, head=head)
     except HeadwayError:
         raise
-    except Exception as error:  # whatever a list in place of a number leads to
+    except Exception as error:  # anything, such as a list in place of a number
         said = " ".join(str(error).split())
         raise HeadwayError(
-            f"the config makes no model ({type(error).__name__}: {said}): give the config.json that belongs to the "
-            "weights"
+            f"no model can be built from the config ({type(error).__name__}: {said}): give the config.json that "
+            "belongs to the weights"
         ) from error
 
 
 def _family(values: Mapping[str, Any], architecture: str | None) -> tuple[Family, str]:
     named = values.get("architectures") or []
     if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
-        raise HeadwayError(f"the config's architectures are {named!r}: they should be a list of names")
+        raise HeadwayError(f"the config's architectures are {named!r}: give a list of names")
     if architecture is None and not named:
         raise HeadwayError("the config names no architectures: give architecture=, one of " + ", ".join(ARCHITECTURES))
     name = architecture or named[0]
@@ -153,7 +171,7 @@ def _family(values: Mapping[str, Any], architecture: str | None) -> tuple[Family
 def _check_head(
     family: Family, name: str, config: Config, wanted: Sequence[Entry], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Raises where the config names a head of which the file has nothing, as those of sentence encoders do."""
+    """Raises HeadwayError if the config names a head and the file has no tensor of it, as for sentence encoders."""
     of_head = tuple(rule.theirs for rule in family.head(config))
     names = [entry.theirs for entry in wanted if entry.theirs.startswith(of_head)]
     bare = [one for one, head in family.architectures.items() if not head]
@@ -166,7 +184,7 @@ def _check_head(
 
 
 def _dtype(config: Config, tensors: Mapping[str, Tensor]) -> torch.dtype:
-    """The config's dtype, or that of most of the file's numbers."""
+    """The config's dtype, or that of most numbers in the file."""
     named = getattr(torch, str(config.get("dtype", config.get("torch_dtype", ""))).removeprefix("torch."), None)
     if isinstance(named, torch.dtype) and named.is_floating_point:
         return named

@@ -1,4 +1,4 @@
-"""The tokenizer that belongs to a checkpoint, as one of the package ``tokenizers``."""
+"""The tokenizer of a checkpoint, as a Tokenizer of the package ``tokenizers``."""
 
 from __future__ import annotations
 
@@ -17,30 +17,41 @@ if TYPE_CHECKING:
 FILE, WORDS, SETTINGS = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
-"""Some of tokenizer.ggml.token_type: what is cut from text, what text never holds, what is cut out before all else."""
+"""Values of tokenizer.ggml.token_type: tokens of text, special tokens, and tokens that are split off first."""
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SPLITS = {
     "llama-bpe": rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{REST}",
     "qwen2": rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{REST}",
 }
-"""What text is cut into before bytes are merged, by tokenizer.ggml.pre, where that is not GPT-2's own."""
+"""Patterns that split text before bytes are merged, by tokenizer.ggml.pre, other than GPT-2's."""
 GPT2 = ("gpt-2", "gpt2", "phi-2")
 DIGITS = ("smollm", "starcoder")
-"""GPT-2's own with each digit by itself."""
+"""Those that split as GPT-2 does, and each digit by itself."""
 
 
 def tokenizer(path: str | Path) -> Tokenizer:
-    """The tokenizer of a model's folder or GGUF file.
+    """Loads the tokenizer of a model.
 
         ids = tokenizer("SmolLM2-135M").encode("The capital of France is").ids
 
-    A folder's tokenizer.json is read as it is, but neither pads nor cuts texts; of vocab.txt a WordPiece tokenizer is
-    made, lower-casing unless tokenizer_config.json says otherwise; of a GGUF file one of bytes in pairs
-    (tokenizer.ggml.model "gpt2"). Special tokens are added where the file adds them; ``encode(text,
+    A folder's tokenizer.json is read as it is, with padding and truncation switched off. From vocab.txt a WordPiece
+    tokenizer is made, which lower-cases unless tokenizer_config.json says otherwise. From a GGUF file a byte-pair
+    tokenizer is made (tokenizer.ggml.model "gpt2"). Special tokens are added if the file adds them; ``encode(text,
     add_special_tokens=False)`` leaves them out.
-    Raises HeadwayError where there is none of these, for a damaged file, and for a kind of GGUF that is not known.
-    Cite: Sennrich et al. 2016; Radford et al. 2019 (bytes); Wu et al. 2016 (WordPiece).
+
+    Args:
+        path: the model's folder or .gguf file.
+
+    Returns:
+        A Tokenizer of the package ``tokenizers``.
+
+    Raises:
+        HeadwayError: if the folder has none of these files, a file is damaged, or the GGUF file has an unknown kind of
+            tokenizer.
+
+    References:
+        Sennrich et al. 2016; Radford et al. 2019 (bytes); Wu et al. 2016 (WordPiece).
     """
     tokenizers = need("tokenizers", "reading a tokenizer", "checkpoints")
     path = Path(path)
@@ -52,7 +63,7 @@ def tokenizer(path: str | Path) -> Tokenizer:
             found = tokenizers.Tokenizer.from_file(str(path / FILE))
         except Exception as error:  # the package raises Exception itself
             raise HeadwayError(f"{path / FILE} cannot be read: {error}") from error
-        found.no_padding()  # sentence encoders' files pad each text to one length
+        found.no_padding()  # files of sentence encoders pad every text to one length
         found.no_truncation()
         return found
     if (path / WORDS).is_file():
@@ -92,7 +103,7 @@ def _of_words(folder: Path) -> Tokenizer:
 
 
 def _spelled(token: Any) -> str:
-    """A special token of tokenizer_config.json, which is its text or an object with it."""
+    """The text of a special token in tokenizer_config.json, which is the text itself or an object with it."""
     return str(token["content"] if isinstance(token, Mapping) else token)
 
 
@@ -104,7 +115,7 @@ def _of_pairs(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
 
     model, before = get("model"), get("pre", "gpt-2")
     if model != "gpt2":
-        raise HeadwayError(f"tokenizer.ggml.model is {model!r}: headway reads 'gpt2', pairs of bytes; {_remedy(path)}")
+        raise HeadwayError(f"tokenizer.ggml.model is {model!r}: headway reads 'gpt2', byte pairs; {_remedy(path)}")
     tokens, merges = get("tokens", ()), get("merges", ())
     kinds = get("token_type", (NORMAL,) * len(tokens))
     if not tokens or len(kinds) != len(tokens) or not all(isinstance(token, str) for token in tokens):
@@ -113,8 +124,8 @@ def _of_pairs(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
     pairs = [(left, right) for left, _, right in (str(merge).partition(" ") for merge in merges)]
     lost = [pair for pair in pairs if not {*pair, "".join(pair)} <= ids.keys()]
     if lost:
-        raise HeadwayError(f"{path} merges {' and '.join(lost[0])}, which are no tokens: {_remedy(path)}")
-    # Llama 3 takes a word that is a token as it is, whatever its merges would make of it
+        raise HeadwayError(f"{path} merges {' and '.join(lost[0])}, which are not tokens: {_remedy(path)}")
+    # Llama 3 keeps a word that is a token, whatever the merges would give
     bpe: Any = models.BPE(ids, pairs, ignore_merges=before == "llama-bpe")
     found = Tokenizer(bpe)
     _cut(found, before, path)
@@ -136,7 +147,7 @@ def _of_pairs(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
 
 
 def _cut(found: Tokenizer, before: str, path: Path) -> None:
-    """How text is cut into pieces, each of which is merged by itself."""
+    """Sets how text is split into pieces, each of which is merged by itself."""
     from tokenizers import Regex, normalizers, pre_tokenizers
 
     if before in GPT2:
@@ -156,7 +167,7 @@ def _cut(found: Tokenizer, before: str, path: Path) -> None:
 
 
 def _added(tokens: tuple[str, ...], number: Any, wanted: Any, path: Path) -> list[str]:
-    """The token that is put beside a text, in a list, or none."""
+    """A list of the token that is added to a text, or an empty list."""
     if not wanted or number is None:
         return []
     if not isinstance(number, int) or not 0 <= number < len(tokens):

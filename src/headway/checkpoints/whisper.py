@@ -17,7 +17,7 @@ from .bart import rules, stack
 
 SAMPLING_RATE, SECONDS = 16000, 30
 WINDOW, HOP = 400, 160
-"""Samples of which a spectrum is made, and from one spectrum to the next: 25 and 10 ms."""
+"""The samples of one spectrum and the step between spectra: 25 and 10 ms."""
 
 
 class Whisper(Family):
@@ -25,13 +25,16 @@ class Whisper(Family):
 
         model, tokenizer = headway.load("whisper-tiny.en"), checkpoints.tokenizer("whisper-tiny.en")
         spoken = models.generate(model, log_mel(samples), decoder_start=[50257, 50362], stop=50256)
-        text = tokenizer.decode(spoken.ids[0])           # 50257: start; 50362: no times; 50256: end, of .en models
+        text = tokenizer.decode(spoken.ids[0])           # of .en models: 50257 start, 50362 no timestamps, 50256 end
 
-    The source are log-mel features [batch, mels, frames], of which two convolutions make a vector for every second
-    frame. Positions: the encoder's are sinusoids, those of ``Sinusoidal(width, variant="tensor2tensor")``, but stored,
-    and rounded by up to 2.5·10⁻⁴: the numbers are taken as they are, as a table that is not learned. The decoder's are
-    learned. Keys have no bias. The head is the embeddings of the text. Features need no mask: silence is heard.
-    Cite: Radford et al. 2023.
+    The input is log-mel features [batch, mels, frames], from which two convolutions compute a vector for every second
+    frame. Positions: the encoder's are the sinusoids of ``Sinusoidal(width, variant="tensor2tensor")``, but stored, and
+    rounded by up to 2.5·10⁻⁴; the stored numbers are used, as a table that is not trained. The decoder's are learned.
+    Keys have no bias. The head is tied to the embeddings of the text. Features need no mask, since silence is encoded
+    too.
+
+    References:
+        Radford et al. 2023.
     """
 
     architectures = {"WhisperModel": False, "WhisperForConditionalGeneration": True}
@@ -101,12 +104,17 @@ class Whisper(Family):
 
 
 class Convolutions(nn.Module):
-    """Features of sound into vectors, half as many as there are frames.
+    """Computes a vector for every second frame of the features of sound.
 
-        y = gelu(second(gelu(first(features)))),   both of width 3, the second by steps of 2
+        y = gelu(second(gelu(first(features)))),   kernels of width 3, the second with stride 2
 
-    Shapes: features [batch, mels, frames] → [batch, ⌈frames/2⌉, width].
-    Raises HeadwayError for features of another shape.
+    Args:
+        mels: the number of mel bands.
+        width: the width of a vector.
+
+    Shape:
+        features: [batch, mels, frames]
+        Output: [batch, ⌈frames/2⌉, width]
     """
 
     def __init__(self, mels: int, width: int) -> None:
@@ -115,34 +123,47 @@ class Convolutions(nn.Module):
         self.second = nn.Conv1d(width, width, 3, stride=2, padding=1)
 
     def forward(self, features: Tensor) -> Tensor:
-        """features [batch, mels, frames] → [batch, ⌈frames/2⌉, width]"""
+        """Returns the vectors [batch, ⌈frames/2⌉, width] of features [batch, mels, frames].
+
+        Raises:
+            HeadwayError: if the features have another shape.
+        """
         mels = self.first.in_channels
         if features.ndim != 3 or features.shape[1] != mels:
             raise HeadwayError(
-                f"the features have shape {tuple(features.shape)}: give [batch, {mels}, frames], such as log_mel makes"
+                f"the features have shape {tuple(features.shape)}: give [batch, {mels}, frames], such as log_mel returns"
             )
-        features = features.to(self.first.weight.dtype)  # they are made in float32
+        features = features.to(self.first.weight.dtype)  # log_mel returns float32
         out: Tensor = F.gelu(self.second(F.gelu(self.first(features))))
         return out.transpose(1, 2)
 
 
 def log_mel(samples: Tensor, sampling_rate: int = SAMPLING_RATE, *, num_mels: int = 80) -> Tensor:
-    """Sound as Whisper hears it: the logarithm of the energy in each band of pitch, every 10 ms, in 30 s.
+    """The log-mel features of Whisper: the logarithm of the energy in each mel band, every 10 ms, for 30 s.
 
         P[f, t] = |Σₙ w(n)·x(160·t + n − 200)·e^(−2πi·f·n/400)|²,   w(n) = sin²(πn/400)
         y = log₁₀ max(M·P, 10⁻¹⁰),   features = (max(y, max y − 8) + 4)/4
 
-    M are triangles on Slaney's scale of pitch from 0 to 8000 Hz, each of the same area. Sound that is shorter is filled
-    up with silence; at both ends it is mirrored.
+    M are triangular filters of equal area on Slaney's mel scale, from 0 to 8000 Hz. Shorter sound is padded with
+    silence to 30 s, and reflected at both ends.
 
-    Shapes: samples [n] or [batch, n], a tensor or what torch makes one of, −1 … 1, at 16 kHz, at most 30 s →
-    [batch, num_mels, 3000], float32. num_mels is 80, and 128 for large-v3.
-    Raises HeadwayError for another sampling rate, another shape, and sound that is longer.
-    Cite: Radford et al. 2023, section 2.2; Slaney 1998 (the scale).
+    Args:
+        samples: [n] or [batch, n], a tensor or what ``torch.as_tensor`` takes, from −1 to 1, at most 30 s.
+        sampling_rate: the samples per second, which must be 16,000.
+        num_mels: the number of mel bands: 80, or 128 for large-v3.
+
+    Returns:
+        The features, float32 [batch, num_mels, 3000].
+
+    Raises:
+        HeadwayError: if the sampling rate or the shape is another one, the sound is longer, or num_mels is below 1.
+
+    References:
+        Radford et al. 2023, section 2.2; Slaney 1998 (the scale).
     """
     if sampling_rate != SAMPLING_RATE:
         raise HeadwayError(f"sampling_rate is {sampling_rate}: resample the sound to {SAMPLING_RATE} Hz")
-    # in float64: silence is below what float32 adds up to
+    # in float64, since the energy of silence is below the rounding errors of float32
     x = torch.as_tensor(samples).to(torch.float64)
     full = SAMPLING_RATE * SECONDS
     if x.ndim not in (1, 2) or not 0 < x.shape[-1] <= full:
@@ -159,12 +180,14 @@ def log_mel(samples: Tensor, sampling_rate: int = SAMPLING_RATE, *, num_mels: in
 
 
 def mel_filters(num_mels: int) -> Tensor:
-    """A triangle for each band over the frequencies of a spectrum, float64 [num_mels, 201].
+    """The triangular filter of each mel band over the frequencies of a spectrum, float64 [num_mels, 201].
 
-    Bands are as wide as their pitch is: pitch rises with the frequency up to 1000 Hz and with its logarithm above, 15
-    of its units up to there and 27 for each factor of 6.4. A triangle reaches from the middle of the band below to that
-    above, and its area over the frequencies in Hz is 1.
-    Raises HeadwayError for fewer than one band.
+    Bands are equally wide on the mel scale, which is linear up to 1000 Hz (15 mels) and logarithmic above (27 mels for
+    each factor of 6.4). A triangle reaches from the centre of the band below to that of the band above, and its area
+    over the frequencies in Hz is 1.
+
+    Raises:
+        HeadwayError: if num_mels is below 1.
     """
     if num_mels < 1:
         raise HeadwayError(f"num_mels is {num_mels}: give at least 1")

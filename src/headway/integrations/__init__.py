@@ -1,4 +1,4 @@
-"""headway inside other people's models: each file is named after the library it serves."""
+"""headway's attention inside the models of other libraries; each module is named after its library."""
 
 from . import torch as torch
 from . import transformers as transformers

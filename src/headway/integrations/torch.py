@@ -1,4 +1,4 @@
-"""headway in place of torch's own attention: every ``nn.MultiheadAttention`` of a model swapped, and back again."""
+"""headway's attention in place of torch's: swaps every ``nn.MultiheadAttention`` of a model, and restores it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Choice = Spec | Callable[[str, nn.MultiheadAttention], Spec | None]
 
 
 class HeadwayAttention(nn.MultiheadAttention):
-    """``nn.MultiheadAttention`` computed by headway; ``swap_attention`` makes it, and its docstring has the rules."""
+    """``nn.MultiheadAttention`` computed by headway, as ``swap_attention`` makes it and describes it."""
 
     encoding: PositionEncoding | None
     __prepare_scriptable__ = refuse_script
 
     @property
     def _qkv_same_embed_dim(self) -> bool:
-        """Torch's Transformer layers ask here whether their fast path may go past ``forward``: it may not."""
+        """False, so that the fast path of torch's Transformer layers does not bypass ``forward``."""
         return False
 
     def forward(
@@ -49,25 +49,35 @@ class HeadwayAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """The output in query's layout, and the weights or None; with torch's arguments.
+        """Returns the output in the layout of query, and the weights or None.
 
-        Shapes: query [n, batch, embed_dim], key [m, batch, kdim], value [m, batch, vdim], or the batch first, as the
-        layer was built, or no batch; the weights [batch, n, m], or [batch, heads, n, m] where not averaged.
-        need_weights=False is the fast way: with weights, all n·m of each head are held.
-        Raises HeadwayError for shapes and masks that do not fit.
+        Args:
+            query: [n, batch, embed_dim]; with ``batch_first`` [batch, n, embed_dim]; without a batch [n, embed_dim].
+            key: [m, batch, kdim], laid out as query.
+            value: [m, batch, vdim], laid out as query.
+            key_padding_mask: [batch, m]; booleans, True for padding, or floats that are added to scores.
+            need_weights: whether to return the weights; False is faster, since the n·m weights of each head are not
+                stored.
+            attn_mask: [n, m] or [batch·heads, n, m]; booleans, True excludes a key, or floats that are added.
+            average_attn_weights: whether the weights are averaged over heads, [batch, n, m], or not, [batch, heads, n,
+                m].
+            is_causal: whether attn_mask, which must be given, is causal.
+
+        Raises:
+            HeadwayError: if shapes or masks do not fit.
         """
         refuse_tracers(query)
         self._check(query, key, value, key_padding_mask, attn_mask, is_causal)
         q, k, v = (self._heads(x) for x in self._projected(query, key, value))
         trusted = is_causal and key_padding_mask is None and not need_weights and self.bias_k is None
         mask, terms = (Causal(), []) if trusted else self._masks(key_padding_mask, attn_mask)
-        if self.add_zero_attn:  # a key of zeros has a score of 0 and carries nothing: it is a sink
+        if self.add_zero_attn:  # a key of zeros has score 0 and value 0, which is a sink
             terms.append(Sink(q.new_zeros(self.num_heads)))
         if self.bias_k is not None and self.bias_v is not None:
             k, v = (torch.cat([x, self._extra(bias, x)], dim=2) for x, bias in ((k, self.bias_k), (v, self.bias_v)))
         arguments: Arguments = {"encoding": self.encoding, "mask": mask, "terms": tuple(terms)}
         arguments["dropout"] = self.dropout if self.training else 0.0
-        if q.shape[2] != k.shape[2]:  # both sides are counted from 0, as torch's is_causal has it
+        if q.shape[2] != k.shape[2]:  # queries and keys both count from 0, as in torch's is_causal
             arguments["q_positions"] = Coordinates.span(q.shape[2], device=q.device)
             arguments["k_positions"] = Coordinates.span(k.shape[2], device=k.device)
         if self.encoding is not None and self.encoding.reads_input:
@@ -85,24 +95,24 @@ class HeadwayAttention(nn.MultiheadAttention):
     # ------------------------------------------------------------ between torch's layout and headway's
 
     def _batch_first(self, x: Tensor) -> Tensor:
-        """[batch, tokens, width]"""
+        """The tokens as [batch, tokens, width]."""
         if x.dim() == 2:
             return x[None]
         return x if self.batch_first else x.transpose(0, 1)
 
     def _heads(self, x: Tensor) -> Tensor:
-        """[batch, heads, tokens, head_dim]"""
+        """The features by head, [batch, heads, tokens, head_dim]."""
         return self._batch_first(x).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def _merged(self, out: Tensor, batched: bool) -> Tensor:
-        """[batch, heads, n, head_dim] → the output, laid out as the query was"""
+        """The output of out [batch, heads, n, head_dim], in the layout of the query."""
         if not batched:
             return self.out_proj(out[0].transpose(0, 1).flatten(1))
         tokens_first = out.transpose(1, 2) if self.batch_first else out.permute(2, 0, 1, 3)
         return self.out_proj(tokens_first.flatten(2))
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        """Queries, keys and values, in the layout they came in."""
+        """The projected queries, keys and values, in the layout of the arguments."""
         bias = self.in_proj_bias
         if self.in_proj_weight is not None and query is key and key is value:
             return F.linear(query, self.in_proj_weight, bias).chunk(3, dim=-1)
@@ -114,13 +124,13 @@ class HeadwayAttention(nn.MultiheadAttention):
         return tuple(map(F.linear, (query, key, value), weights, biases))
 
     def _extra(self, bias: Tensor, like: Tensor) -> Tensor:
-        """bias_k or bias_v as one more token of every row."""
+        """bias_k or bias_v as one more token of each row."""
         return bias.to(like.dtype).view(1, self.num_heads, 1, self.head_dim).expand(like.shape[0], -1, -1, -1)
 
     # ------------------------------------------------------------ masks, weights, checks
 
     def _masks(self, key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> tuple[Mask | None, list[Term]]:
-        """Torch's masks as masks and terms: True forbids, floats are added, and −∞ forbids too."""
+        """Torch's masks as masks and terms: True and −∞ exclude a key, other floats are added to scores."""
         found: list[Mask] = []
         terms: list[Term] = []
         if attn_mask is not None:
@@ -136,11 +146,11 @@ class HeadwayAttention(nn.MultiheadAttention):
         return (And(tuple(found)) if found else None), terms
 
     def _with_extra(self, mask: Tensor) -> Tensor:
-        """The mask with the key of add_bias_kv, which all see."""
+        """The mask with the key of add_bias_kv, to which all queries attend."""
         return mask if self.bias_k is None else F.pad(mask, (0, 1))
 
     def _with_weights(self, q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> tuple[Tensor, Tensor]:
-        """The output and the weights by which it was made: after dropout, as torch has them."""
+        """The output and the weights it is computed from, after dropout, as in torch."""
         steps = attention_steps(q, k, v, **arguments)
         out, weights = steps.output, steps.weights
         if self.add_zero_attn:
@@ -197,52 +207,62 @@ class HeadwayAttention(nn.MultiheadAttention):
             if mask is None:
                 continue
             if mask.dtype != torch.bool and not mask.is_floating_point():
-                raise HeadwayError(f"{name} is {mask.dtype}: give booleans, True where one may not look, or floats")
+                raise HeadwayError(f"{name} is {mask.dtype}: give booleans, True to exclude a key, or floats")
             if tuple(mask.shape) not in shapes:
                 wanted = " or ".join(str(list(shape)) for shape in shapes)
                 raise HeadwayError(f"{name} has shape {tuple(mask.shape)}: give {wanted}")
         if is_causal and attn_mask is None:
             raise HeadwayError(
-                "is_causal=True only says what attn_mask is, and attn_mask is None: give "
+                "is_causal=True describes attn_mask, and attn_mask is None: give "
                 f"attn_mask=nn.Transformer.generate_square_subsequent_mask({n}) too"
             )
 
 
 def _read(mask: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Of one of torch's masks: True where one may look, and what is added there."""
+    """One of torch's masks as booleans, True for keys to attend to, and the floats that are added, if any."""
     if mask.dtype == torch.bool:
         return ~mask, None
     hidden = mask == -math.inf
     return ~hidden, mask.masked_fill(hidden, 0)
 
 
-# ---------------------------------------------------------------- there and back
+# ---------------------------------------------------------------- swap and restore
 
 
 def swap_attention(model: Model, encoding: Choice | None = None) -> Model:
-    """Gives every ``nn.MultiheadAttention`` of a model headway's attention, in place, and returns the model.
+    """Replaces the attention of every ``nn.MultiheadAttention`` of a model by headway's, in place.
 
         model = swap_attention(nn.TransformerEncoder(layer, 6))            # the same function
-        model = swap_attention(model, "rope")                              # an encoding of each layer's own
+        model = swap_attention(model, "rope")                              # one encoding for each layer
         model = swap_attention(model, lambda name, module: None if "multihead_attn" in name else "rope")
 
-    The modules stay the objects they are, with their parameters, names and hooks: an optimiser made before goes on, a
-    checkpoint fits as before, what is shared stays shared. ``swapped_attention`` tells their names.
+    The modules remain the same objects, with their parameters, names and hooks: an optimizer that exists continues to
+    work, checkpoints fit as before, and shared modules remain shared. ``swapped_attention`` returns their names.
 
-    encoding    a name or class: built for each layer; an object: shared by all layers; a function of a layer's name
-                and module: gives one of these, or None. Its parameters stand in the state_dict under ``encoding.``.
-                Tokens stand at 0, 1, 2 … on both sides, padding included; cross-attention is given the encoding too.
+    Layouts, arguments and results are those of torch. True in a mask excludes a key; floats are added to scores, and
+    gradients reach them. ``is_causal`` counts queries and keys from 0, requires attn_mask, and replaces it if neither
+    padding nor weights are given.
 
-    Everything is as in torch: layouts, arguments, results; True in a mask forbids, floats are added and may want a
-    gradient; is_causal counts both sides from 0, wants attn_mask too, and stands in for it where neither padding nor
-    weights are given. Better than torch: rows that may see nothing give zeros and finite gradients; NaN in a key
-    that no query of the call may see never reaches the output (in a key that some query sees it may reach any row);
-    and is_causal does not hide the keys of add_bias_kv and add_zero_attn. torch's fast paths for inference, which go
-    past a layer's attention, are off; code that hands a layer's weights to F.multi_head_attention_forward goes past it
-    still.
+    The results differ from torch's in three cases. A query that may attend to no key gives zeros and finite gradients.
+    NaN in a key that no query of the call may attend to never reaches the output; in a key that some query attends to,
+    it may reach any row. ``is_causal`` does not exclude the keys of add_bias_kv and add_zero_attn.
 
-    Raises HeadwayError, and changes nothing, where there is nothing to swap, a subclass of nn.MultiheadAttention, a
-    layer that is swapped already, or an encoding that a layer cannot apply.
+    The fast paths of torch for inference, which bypass a layer's attention, are switched off. Code that passes a
+    layer's weights to F.multi_head_attention_forward still bypasses it.
+
+    Args:
+        model: the model, which is changed.
+        encoding: the position encoding of the layers. A name or a class is built for each layer; an object is shared
+            by all layers; a function of a layer's name and module returns one of these or None. Its parameters are in
+            the state_dict under ``encoding.``. Positions are 0, 1, 2 … for queries and for keys, padding included;
+            cross-attention gets the encoding too.
+
+    Returns:
+        The same model.
+
+    Raises:
+        HeadwayError: if the model has no nn.MultiheadAttention, a subclass of it or a layer that is already swapped,
+            or if a layer cannot apply the encoding. The model is then unchanged.
     """
     named = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.MultiheadAttention)]
     if not named:
@@ -266,11 +286,17 @@ def swap_attention(model: Model, encoding: Choice | None = None) -> Model:
 
 
 def restore_attention(model: Model, *, drop: bool = False) -> Model:
-    """Makes what ``swap_attention`` swapped torch's again, in place, with the weights as they now are.
+    """Reverts ``swap_attention``: the layers compute torch's attention again, in place, with their current weights.
 
-    drop    also where a layer has an encoding, which is then lost
+    Args:
+        model: the model, which is changed.
+        drop: whether to drop the encodings of layers, which torch's attention cannot apply.
 
-    Raises HeadwayError, and changes nothing, for a layer with an encoding that acts, unless ``drop``.
+    Returns:
+        The same model.
+
+    Raises:
+        HeadwayError: if a layer has an encoding that has an effect, unless ``drop``. The model is then unchanged.
     """
     named = _swapped(model)
     for name, module in named.items():
@@ -289,7 +315,11 @@ def restore_attention(model: Model, *, drop: bool = False) -> Model:
 
 
 def swapped_attention(model: nn.Module) -> list[str]:
-    """The names of the layers of a model that ``swap_attention`` has swapped."""
+    """The names of the layers of a model that ``swap_attention`` has swapped.
+
+    Args:
+        model: the model.
+    """
     return list(_swapped(model))
 
 
@@ -298,7 +328,7 @@ def _swapped(model: nn.Module) -> dict[str, HeadwayAttention]:
 
 
 def _encoders(model: nn.Module) -> list[nn.TransformerEncoder]:
-    """Stacks with a swapped layer: for the fast path of their layers they turn padded input into nested tensors."""
+    """Stacks with a swapped layer, which convert padded input to nested tensors for the fast path of their layers."""
     return [part for part in model.modules() if isinstance(part, nn.TransformerEncoder) and _swapped(part)]
 
 
@@ -307,7 +337,7 @@ def _said(name: str) -> str:
 
 
 def _encoding_for(name: str, module: nn.MultiheadAttention, choice: Choice | None) -> PositionEncoding | None:
-    """The encoding of one layer, checked, on the layer's device."""
+    """The encoding of one layer, validated, on the layer's device."""
     spec = choice
     if callable(choice) and not isinstance(choice, (PositionEncoding, type)):
         spec = choice(name, module)

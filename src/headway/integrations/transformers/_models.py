@@ -1,0 +1,72 @@
+"""Which masks a model of transformers takes, and the refusal of models that do not use the attention interface."""
+
+from __future__ import annotations
+
+import sys
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from ..._torch import constant_in_graphs
+from ...errors import HeadwayError
+from ._library import ITS_OWN, NAME
+
+NOTHING, NUMBERS, BOOLEANS = "nothing", "numbers", "booleans"
+"""The masks that a model takes: none from the interface, floats that eager adds to scores, or booleans."""
+
+_TAKEN: dict[type, str] = {}
+
+
+@constant_in_graphs
+def masks_taken(config: type) -> str:
+    """The kind of mask that models with this config take, as far as transformers declares it.
+
+    NOTHING: their attention does not call the interface; some, such as Longformer, interpret a mask in their own way
+    and never add it to scores. NUMBERS: they support eager attention alone; they may compute with the floats that eager
+    adds to scores, as DeepSeek-V4 does, or mask some of the scores themselves, as BigBird-Pegasus does.
+    """
+    if config not in _TAKEN:
+        module = sys.modules.get(config.__module__.replace(".configuration_", ".modeling_"))
+        models: list[Any] = [one for one in vars(module).values() if _is_model_of(one, module)] if module else []
+        models = [one for one in models if one.config_class is config] or models
+        if not models:
+            _TAKEN[config] = BOOLEANS
+        elif not models[0]._can_set_attn_implementation():
+            _TAKEN[config] = NOTHING
+        else:
+            others = any(one._supports_sdpa or one._supports_flash_attn for one in models)
+            _TAKEN[config] = BOOLEANS if others else NUMBERS
+    return _TAKEN[config]
+
+
+def _is_model_of(one: object, module: ModuleType) -> bool:
+    return hasattr(one, "_can_set_attn_implementation") and getattr(one, "__module__", None) == module.__name__
+
+
+def answer_dictionaries(base: Any) -> None:
+    """Adds an entry that raises HeadwayError to the dictionaries in which models look up the class of their attention.
+
+    GPT-J is such a model. Its dictionary is known when the model is made and asks ``base`` for the implementation.
+    """
+    inner = base.get_correct_attn_implementation
+    if hasattr(inner, NAME):  # register() was called before
+        return
+
+    @wraps(inner)
+    def get_correct_attn_implementation(model: Any, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
+        if requested_attention == NAME:
+            for module in {kind.__module__ for kind in type(model).__mro__}:
+                for name, held in vars(sys.modules[module]).items():
+                    if name.endswith("ATTENTION_CLASSES") and isinstance(held, dict):
+                        held.setdefault(NAME, _refuse_class)
+        found: str = inner(model, requested_attention, *args, **kwargs)
+        return found
+
+    vars(get_correct_attn_implementation)[NAME] = True
+    base.get_correct_attn_implementation = get_correct_attn_implementation
+
+
+def _refuse_class(*args: Any, **kwargs: Any) -> nn.Module:
+    raise HeadwayError(ITS_OWN)
