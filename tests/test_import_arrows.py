@@ -33,6 +33,7 @@ LAYERS = [
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
 STRANGERS = {frozenset({"positions", "kernels"})}  # neighbours that never import each other
 ROOT = "headway"  # the public surface: the file headway/__init__.py
+SIDE_ROOMS = {"vectors", "study", "bench", "cli"}  # nothing of the core imports them; `testing` checks both
 ABOVE_THE_ROOT = {"testing", "study", "cli"}  # these may use `import headway as hw`, as a user does
 
 
@@ -153,6 +154,15 @@ def test_imports_point_one_way() -> None:
         f"{place}: {origin} imports {target}: {why}"
         for place, origin, target in all_arrows()
         if (why := refusal(origin, target))
+    ]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_nothing_of_the_core_imports_a_side_room() -> None:
+    wrong = [
+        f"{place}: {origin} imports {target}"
+        for place, origin, target in all_arrows()
+        if target in SIDE_ROOMS and origin not in SIDE_ROOMS | {"testing"}
     ]
     assert not wrong, "\n" + "\n".join(wrong)
 
