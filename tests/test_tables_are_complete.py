@@ -1,4 +1,4 @@
-"""Every plural folder has one hand-written table, and every file of the folder is in it."""
+"""A folder whose things are chosen by name has one hand-written table, and every file of the folder is in it."""
 
 import ast
 import importlib
@@ -17,7 +17,6 @@ TABLES = {
     "headway.kernels": "KERNELS",
     "headway.checkpoints": "FAMILIES",
     "headway.vectors": "VECTORS",
-    "headway.study.tasks": "TASKS",
     "headway.cli": "COMMANDS",
 }
 

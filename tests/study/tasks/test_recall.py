@@ -3,7 +3,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.study.protocol import Protocol
-from headway.study.tasks import TASKS, Recall
+from headway.study.tasks import Recall
 from headway.study.tasks.recall import KEYS, VALUES
 
 
@@ -49,9 +49,3 @@ def test_each_key_is_shown_once(protocol: Protocol) -> None:
 
 def test_windows_shorter_than_the_cards_work() -> None:
     assert Recall().measure(Remembers(reach=9), 4)["recall"] == 1
-
-
-def test_every_task_has_a_file_and_a_name() -> None:
-    for name, task in TASKS.items():
-        assert task.name == name
-        assert task.__module__ == f"headway.study.tasks.{name}"
