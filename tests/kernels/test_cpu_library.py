@@ -58,7 +58,7 @@ def library_path() -> str:
 def test_only_our_names_are_exported() -> None:
     lines = tool("nm", "-D", "--defined-only", library_path()).splitlines()
     names = {line.split()[-1].split("@")[0] for line in lines}
-    ours = ("attention", "has_pool", "isa_available", "rms_norm", "roof", "turn", "use_pool", "version")
+    ours = ("attention", "has_pool", "isa_available", "rms_norm", "roof", "rotate", "use_pool", "version")
     assert names == {f"hw_{name}" for name in ours}
 
 
@@ -92,7 +92,7 @@ def test_instruction_sets_share_no_code() -> None:
             next(part for part in path.parts if part.startswith("kernel_")).removeprefix("kernel_").removesuffix(".dir")
         )
         lines = tool("nm", "-g", "--defined-only", str(path)).splitlines()
-        ours = {f"hw_{name}_{isa}" for name in ("run", "rms_norm", "turn", "roof")}
+        ours = {f"hw_{name}_{isa}" for name in ("run", "rms_norm", "rotate", "roof")}
         assert {line.split()[-1] for line in lines} == ours
 
 
@@ -194,7 +194,7 @@ def test_one_of_another_version_is_not_called(
     ]
     assert explanation.kernel != "cpu"
     with pytest.raises(HeadwayError, match=r"cannot run: its C\+\+ library .* belongs to another version"):
-        _library.turn([1])
+        _library.rotate([1])
 
 
 @built

@@ -226,8 +226,8 @@ def test_every_rotary_encoding_is_itself(name: str) -> None:
 
 def test_attention_turns_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
-    real = _library.turn
-    monkeypatch.setattr(_library, "turn", lambda words: (taken.append("turn"), real(words)))
+    real = _library.rotate
+    monkeypatch.setattr(_library, "rotate", lambda words: (taken.append("rotate"), real(words)))
     q, k, v = (torch.randn(1, 2, 5, 8, requires_grad=True) for _ in "qkv")
     headway.attention(q, k, v, encoding=headway.encoding("rope", head_dim=8)).sum().backward()
     assert len(taken) == 4  # q and k, there and back
@@ -240,8 +240,8 @@ def test_attention_turns_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None
 def test_attention_turns_values_and_the_output_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """In attention, in its parts, and for a cache."""
     taken = []
-    real = _library.turn
-    monkeypatch.setattr(_library, "turn", lambda words: (taken.append("turn"), real(words)))
+    real = _library.rotate
+    monkeypatch.setattr(_library, "rotate", lambda words: (taken.append("rotate"), real(words)))
     both = headway.encoding("rope + rotary-values", head_dim=8)
     for kernel in ("cpu", "sdpa"):
         q, k, v = (torch.randn(1, 2, 5, 8, requires_grad=True) for _ in "qkv")
@@ -362,7 +362,7 @@ def test_what_does_not_fit_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     assert turn(x, cos, sin, "half") is None
 
 
-NORM, TURN = 16, 25
+NORM, ROTATE = 16, 25
 """Words of a call."""
 
 
@@ -374,10 +374,10 @@ NORM, TURN = 16, 25
         (_library.rms_norm, 2, 0),
         (_library.rms_norm, 10, -1),
         (_library.rms_norm, 13, 0),
-        (_library.turn, 14, 0),
-        (_library.turn, 14, 5),
-        (_library.turn, 16, -1),
-        (_library.turn, 16, 1),
+        (_library.rotate, 14, 0),
+        (_library.rotate, 14, 5),
+        (_library.rotate, 16, -1),
+        (_library.rotate, 16, 1),
     ],
 )
 def test_words_that_are_wrong_are_refused(call: Callable[[array[int]], None], word: int, value: int) -> None:
@@ -385,7 +385,7 @@ def test_words_that_are_wrong_are_refused(call: Callable[[array[int]], None], wo
     rows = [1, 0, x.data_ptr(), 0, 0, 0, y.data_ptr(), 0, 0, 0, 1, 1, 1, 8]
     rest = [0, 0] if call is _library.rms_norm else [4, 0, 0, *2 * [table.data_ptr(), 0, 0, 0]]
     words = array("q", rows + rest)
-    assert len(words) == (NORM if call is _library.rms_norm else TURN)
+    assert len(words) == (NORM if call is _library.rms_norm else ROTATE)
     call(words)
     with pytest.raises(HeadwayError, match="word 0 of a call"):
         call(words[:-1])
@@ -416,7 +416,7 @@ def test_an_address_that_is_missing_is_a_word_that_is_wrong(word: int) -> None:
     y, (cos, sin) = torch.randn(1, 1, 2, 8), angles(1, 1, 2, 4)
     row = [1, 0, y.data_ptr(), 16, 16, 8, y.data_ptr(), 16, 16, 8, 1, 1, 2, 8, 4, 0, 0]
     row += [cos.data_ptr(), 0, 0, 4, sin.data_ptr(), 0, 0, 4]
-    _library.turn(list(row))
+    _library.rotate(list(row))
     row[word] = 0
     with pytest.raises(HeadwayError, match=f"word {word} "):
-        _library.turn(row)
+        _library.rotate(row)

@@ -1,7 +1,7 @@
 """The CPU kernel: attention with every term in C++ of our own, forward and backward, never holding n×m numbers.
 
-``_forms`` tells which calls it takes, ``_words`` writes a lowered one as the row of numbers that csrc/call.h reads,
-``_library`` finds the compiled library and calls it.
+``_supports`` tells which calls it takes, ``_descriptor`` writes a lowered one as the int64 words that csrc/call.h
+reads, ``_library`` finds the compiled library and calls it. csrc/README.md explains the C++.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from .._problem import Call, Problem
 from .._results import Gradients, Results, new_out, new_results
 from ..lowering import LoweredCall, lower
 from . import _library
-from ._forms import reasons_against
+from ._descriptor import ABSENT, DTYPES, ONE, CallDescriptor, double_bits
+from ._supports import reasons_against
 from ._tokens import rotate
-from ._words import ABSENT, DTYPES, ONE, Words, real
 
 
-def _begin(call: LoweredCall, backward: bool, foreign: bool = False) -> Words:
+def _begin(call: LoweredCall, backward: bool, foreign: bool = False) -> CallDescriptor:
     """The words up to and with q, k and v."""
     q, k, v = call.q, call.k, call.v
     batch, heads, n, width = q.shape
     _, kv_heads, m, v_width = v.shape
     drop_below, keep_scale, seed = 0, ONE, 0
     if call.dropout and call.seed is not None:
-        drop_below, keep_scale, seed = int(call.dropout * 2**32), real(1 / (1 - call.dropout)), int(call.seed)
-    words = Words(call.q_coordinates, call.k_coordinates, backward)
-    words.row = [
+        drop_below, keep_scale, seed = int(call.dropout * 2**32), double_bits(1 / (1 - call.dropout)), int(call.seed)
+    descriptor = CallDescriptor(call.q_coordinates, call.k_coordinates, backward)
+    descriptor.words = [
         *(_library.VERSION, int(backward), torch.get_num_threads(), DTYPES[q.dtype][0]),
-        *(batch, heads, kv_heads, n, m, width, v_width, real(call.scale), drop_below, keep_scale, seed),
+        *(batch, heads, kv_heads, n, m, width, v_width, double_bits(call.scale), drop_below, keep_scale, seed),
         *(call.batch_offset, call.head_offset, int(foreign)),
     ]
-    words.tensor(q)
-    words.tensor(k)
-    words.tensor(v)
-    return words
+    descriptor.tensor(q)
+    descriptor.tensor(k)
+    descriptor.tensor(v)
+    return descriptor
 
 
-def _finish(words: Words, call: LoweredCall) -> None:
+def _finish(descriptor: CallDescriptor, call: LoweredCall) -> None:
     """Adds what follows the results."""
     batch, heads, n, _ = call.q.shape
     _, kv_heads, m, _ = call.v.shape
-    words.coordinates(position=bool(call.terms), index=call.rest is not None or call.dropout > 0)
-    words.mask(call.intervals, call.rest)
-    words.terms(call.terms, batch, heads, kv_heads, n, m)
+    descriptor.coordinates(position=bool(call.terms), index=call.rest is not None or call.dropout > 0)
+    descriptor.mask(call.intervals, call.rest)
+    descriptor.terms(call.terms, batch, heads, kv_heads, n, m)
 
 
-FEW, SMALL = 4, 1 << 20
-"""Plain float32 attention of more than FEW queries is left to SDPA below SMALL multiplications in a product."""
+DECODE_QUERIES, SMALL = 4, 1 << 20
+"""Plain float32 attention of more than DECODE_QUERIES queries is left to SDPA below SMALL multiply-adds per product."""
 
 
 class CpuKernel(NativeKernel[LoweredCall]):
@@ -74,7 +74,7 @@ class CpuKernel(NativeKernel[LoweredCall]):
             return "left to torch's SDPA, which uses this processor's AMX: not measured against it yet"
         if p.dtype != torch.float32 or torch.compiler.is_compiling():  # which would have to tell lengths apart
             return None
-        small = p.n > FEW and p.batch * p.heads * p.n * p.m * p.head_dim < SMALL
+        small = p.n > DECODE_QUERIES and p.batch * p.heads * p.n * p.m * p.head_dim < SMALL
         return "left to torch's SDPA, which takes less to start" if small else None
 
     def note(self) -> str:
@@ -88,28 +88,28 @@ class CpuKernel(NativeKernel[LoweredCall]):
 
     def forward(self, call: LoweredCall, keep: bool) -> Results:
         results = new_results(call.q, call.v, call.q.dtype) if keep else Results(new_out(call.q, call.v, call.q.dtype))
-        words = _begin(call, False)
-        words.fresh(results.out)
+        descriptor = _begin(call, False)
+        descriptor.fresh(results.out)
         if keep:
-            words.fresh(results.row_max)
-            words.fresh(results.row_sum)
+            descriptor.fresh(results.row_max)
+            descriptor.fresh(results.row_sum)
         else:
-            words.row += ABSENT + ABSENT
-        _finish(words, call)
-        if not ORDINARY.issuperset(map(type, words.held)):
+            descriptor.words += ABSENT + ABSENT
+        _finish(descriptor, call)
+        if not ORDINARY.issuperset(map(type, descriptor.keep_alive)):
             raise NotOrdinaryError
-        _library.run(words.row)
+        _library.run(descriptor.words)
         return results
 
     def backward(
         self, call: LoweredCall, results: Results, d_out: Tensor, d_lse: Tensor | None, foreign: bool = False
     ) -> Gradients:
-        words = _begin(call, True, foreign)
+        descriptor = _begin(call, True, foreign)
         out, row_max, row_sum = results
         for x in (out.to(call.q.dtype), row_max, row_sum, d_out.to(call.q.dtype), d_lse):
-            words.tensor(x)
+            descriptor.tensor(x)
         for x in (call.q, call.k, call.v):
-            words.gradient(x)
-        _finish(words, call)
-        _library.run(words.row)
-        return words.found
+            descriptor.gradient(x)
+        _finish(descriptor, call)
+        _library.run(descriptor.words)
+        return descriptor.gradients

@@ -25,7 +25,7 @@ FLOAT32, BFLOAT16 = 0, 1
 
 OUT_OF_MEMORY, NO_SUCH_ISA = -1, -2
 
-VERSION = 5
+VERSION = 6
 """Of the words that pass the C interface: csrc/call.h's."""
 
 
@@ -106,9 +106,9 @@ def rms_norm(words: list[int]) -> None:
     _call("hw_rms_norm", words)
 
 
-def turn(words: list[int]) -> None:
-    """One turn of a rotary encoding: words in the order of csrc/tokens.h's Turn."""
-    _call("hw_turn", words)
+def rotate(words: list[int]) -> None:
+    """One rotation of a rotary encoding: words in the order of csrc/tokens.h's Rotate."""
+    _call("hw_rotate", words)
 
 
 def _call(name: str, words: list[int]) -> None:
@@ -197,7 +197,7 @@ def _declare(c: ctypes.CDLL) -> None:
     for name, result, arguments in (
         ("hw_attention", i64, [pointer, i64, i64]),
         ("hw_rms_norm", i64, [pointer, i64, i64]),
-        ("hw_turn", i64, [pointer, i64, i64]),
+        ("hw_rotate", i64, [pointer, i64, i64]),
         ("hw_isa_available", i64, [i64]),
         ("hw_use_pool", None, [pointer]),
         ("hw_has_pool", i64, []),

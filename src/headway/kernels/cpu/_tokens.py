@@ -1,7 +1,7 @@
-"""What the library does to each token by itself, in one pass over memory: RMS norm, and the turn of rotary encodings.
+"""What the library does to each token by itself, in one pass over memory: RMS norm, and rotary rotations.
 
 They do not fit without the library, where a compiler or a transform takes part, and for other tensors than ordinary
-ones on a processor: then torch has to do it. The norm is for inference alone; a turn can be differentiated.
+ones on a processor: then torch has to do it. The norm is for inference alone; a rotation can be differentiated.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ...terms import Rotation
 from ...tracing import forward_mode, watched
 from .._autograd import ORDINARY, eager_apply
 from . import _library
-from ._words import DTYPES, real
+from ._descriptor import DTYPES, double_bits
 
 FLOATS = frozenset({torch.float32, torch.bfloat16, torch.float16})
 WIDEST = 4096
-"""Numbers of a row that are turned, at most; csrc/tokens.h has them on its stack."""
+"""Numbers of a row that are rotated, at most; csrc/tokens.h has them on its stack."""
 FLOAT32_EPS = torch.finfo(torch.float32).eps
 
 
@@ -39,31 +39,31 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float | None) -> Tensor | No
         return None
     y = torch.empty_like(x)
     row = _rows(x, y)
-    row += (0 if weight is None else weight.data_ptr(), real(FLOAT32_EPS if eps is None else eps))
+    row += (0 if weight is None else weight.data_ptr(), double_bits(FLOAT32_EPS if eps is None else eps))
     _library.rms_norm(row)
     return y
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """x turned, in float32 and rounded once: in one pass, where it fits.
+    """x rotated, in float32 and rounded once: in one pass, where it fits.
 
     Shapes: x [batch, heads, n, head_dim]; the result is laid out as x where x is dense. The gradient of x is its own
-    turned back; where cos and sin want one it is left to torch.
+    rotated back; where cos and sin want one it is left to torch.
     """
     cos, sin = rotation.cos, rotation.sin
-    if not _turns(x, cos, sin, rotation.start) or _recorded(cos, sin):
+    if not _supports(x, cos, sin, rotation.start) or _recorded(cos, sin):
         return rotation.of(x)
     if _recorded(x):
         return eager_apply(Rotated)(x, cos, sin, rotation.layout, rotation.start)  # type: ignore[return-value]
-    return _turn(x, cos, sin, rotation.layout, rotation.start)
+    return _rotate(x, cos, sin, rotation.layout, rotation.start)
 
 
 class Rotated(torch.autograd.Function):
-    """``rotate`` where x wants a gradient: of a turn by φ that is the turn by −φ."""
+    """``rotate`` where x wants a gradient: of a rotation by φ that is the rotation by −φ."""
 
     @staticmethod
     def forward(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int) -> Tensor:
-        return _turn(x, cos, sin, layout, start)
+        return _rotate(x, cos, sin, layout, start)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -77,7 +77,7 @@ class Rotated(torch.autograd.Function):
         return rotate(grad, Rotation(cos, -sin, ctx.layout, ctx.start)), None, None, None, None
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int) -> Tensor:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int) -> Tensor:
     *among, pairs = cos.shape
     y = torch.empty_like(x)
     row = _rows(x, y)
@@ -85,11 +85,11 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int) -> Tenso
     for table in (cos, sin):
         row.append(table.data_ptr())
         row += (0 if size == 1 else step for size, step in zip(among, table.stride()[:3], strict=True))
-    _library.turn(row)
+    _library.rotate(row)
     return y
 
 
-def _turns(x: Tensor, cos: Tensor, sin: Tensor, start: int) -> bool:
+def _supports(x: Tensor, cos: Tensor, sin: Tensor, start: int) -> bool:
     fits = _fits(x, cos, sin) and x.ndim == cos.ndim == 4 and cos.dtype == sin.dtype == torch.float64
     if not fits or cos.shape != sin.shape or cos.stride(3) != 1 or sin.stride(3) != 1:
         return False

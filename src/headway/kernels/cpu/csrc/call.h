@@ -1,6 +1,6 @@
 // One call of attention as it comes from Python: a row of int64 words, checked word by word before anything is used.
 //
-// The order of the words is the order of the fields below; kernels/cpu/_words.py writes it.
+// The order of the words is the order of the fields below; kernels/cpu/_descriptor.py writes it.
 #pragma once
 #include <stdint.h>
 #include <string.h>
@@ -12,10 +12,10 @@ typedef int64_t i64;
 
 // VERSION: of all words that pass this interface, tokens.h's too. The library says it (hw_version), and Python refuses
 // one of another version.
-enum { VERSION = 5, MOST_TERMS = 32, MOST_MAPS = 4, MOST_NODES = 64 };
+enum { VERSION = 6, MOST_TERMS = 32, MOST_MAPS = 4, MOST_NODES = 64 };
 enum Dtype { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT64 = 3, INT64 = 4, BOOL = 5 };
 enum Kind {
-    TEMPERATURE = 1,
+    QUERY_SCALE = 1,
     TOKEN_QUERIES,
     TOKEN_KEYS,
     DISTANCE,
@@ -27,7 +27,7 @@ enum Kind {
     SOFT_CAP,
 };
 enum Form { ROWS = 0, LINEAR, LOG, POWER, PIECEWISE, COSINES, STRETCHED };
-enum MapKind { CLIP = 0, STEPS, CLASSES, GRID };
+enum MapKind { CLIP = 0, BUCKETIZE, CLASSES, GRID };
 enum NodeKind { DIFFERENCE = 1, DILATED, EQUAL, KEYS, BOOLEAN, AND, OR };
 
 // A tensor of up to four dimensions by its strides (in elements); a dimension that broadcasts has stride 0.
@@ -35,7 +35,7 @@ struct Tensor {
     char* data;
     i64 dtype;
     i64 stride[4];
-    bool there() const { return data != nullptr; }
+    bool defined() const { return data != nullptr; }
     template <class T>
     T* at(i64 a, i64 b = 0, i64 c = 0, i64 d = 0) const {
         return (T*)data + a * stride[0] + b * stride[1] + c * stride[2] + d * stride[3];
@@ -46,7 +46,7 @@ struct Tensor {
 struct Map {
     i64 kind, axis, count;  // count: rows
     i64 low, high;          // clip
-    Tensor boundaries;      // steps: [count − 1]
+    Tensor boundaries;      // bucketize: [count − 1]
     Tensor q_class, k_class;  // classes: [batch, n], [batch, m]
     i64 classes;
 };
@@ -59,11 +59,11 @@ struct Term {
     Map map[MOST_MAPS];
     i64 rows;               // of the table: the product of the maps' counts; knots, waves, pieces
     i64 width;              // relative: of a row of the table
-    Tensor values, values_grad;  // temperature, token, table, past, weight, values at knots, intercept, dense, sink
+    Tensor values, values_grad;  // query scale, token, table, past, weight, values at knots, intercept, dense, sink
     Tensor second, second_grad;  // future, rate, exponent, knots, frequencies, slope; relative keys: u
     Tensor other, other_grad;    // relative: the query or key before ``prepare``; stretched: stretch
     Tensor edges;                // stretched: [pieces − 1], rising
-    Tensor rate, rate_grad;      // stretched: one for all heads, its gradient by head
+    Tensor stretch_rate, stretch_rate_grad;  // stretched: one for all heads, its gradient by head
     double cap;
 };
 
@@ -105,17 +105,17 @@ class Reader {
     // 0, or 1 + the number of the word that is wrong
     i64 read(Call& c) {
         memset(&c, 0, sizeof c);
-        if (word() != VERSION) return wrong();
+        if (word() != VERSION) return first_invalid();
         c.backward = range(0, 1);
         c.threads = range(1, 4096);
         c.dtype = range(FLOAT32, FLOAT16);
         c.batch = range(0, MOST), c.heads = range(0, MOST), c.kv_heads = range(1, MOST);
-        if (bad_ || c.heads % c.kv_heads) return wrong();
+        if (invalid_ || c.heads % c.kv_heads) return first_invalid();
         c.n = range(0, MOST), c.m = range(0, MOST), c.d = range(1, 1 << 16), c.dv = range(0, 1 << 16);
-        if (!fits(c.batch, c.heads + c.kv_heads, c.n + c.m + 1024, c.d + c.dv + 1024)) bad_ = true;
-        c.scale = real();
+        if (!fits(c.batch, c.heads + c.kv_heads, c.n + c.m + 1024, c.d + c.dv + 1024)) invalid_ = true;
+        c.scale = finite_double();
         c.drop_below = range(0, (i64)1 << 32);
-        c.keep_scale = real();
+        c.keep_scale = finite_double();
         c.seed = word();
         c.batch_offset = range(0, MOST), c.head_offset = range(0, MOST);
         c.foreign = range(0, c.backward);
@@ -136,19 +136,19 @@ class Reader {
             c.dv_ = tensor(half, false, B, K, m, c.dv);
         }
         c.axes = range(1, 1 << 20);
-        i64 place = whole | (i64)1 << FLOAT32 | (i64)1 << FLOAT64;
-        c.q_position = tensor(place, true, B, n, c.axes);
+        i64 position_dtypes = whole | (i64)1 << FLOAT32 | (i64)1 << FLOAT64;
+        c.q_position = tensor(position_dtypes, true, B, n, c.axes);
         c.k_position = tensor((i64)1 << c.q_position.dtype, true, B, m, c.axes);
         c.q_index = tensor(whole, true, B, n);
         c.k_index = tensor(whole, true, B, m);
         c.intervals = range(0, 2);
-        for (i64 i = 0; i < c.intervals && !bad_; i++) {
+        for (i64 i = 0; i < c.intervals && !invalid_; i++) {
             c.start[i] = tensor(whole, true, B, n);
             c.stop[i] = tensor(whole, true, B, n);
         }
         c.nodes = range(0, MOST_NODES);
         i64 depth = 0;
-        for (i64 i = 0; i < c.nodes && !bad_; i++) {
+        for (i64 i = 0; i < c.nodes && !invalid_; i++) {
             Node& node = c.node[i];
             node.kind = range(DIFFERENCE, OR);
             if (node.kind == DIFFERENCE) node.low = word(), node.high = word();
@@ -157,18 +157,18 @@ class Reader {
             if (node.kind == KEYS) node.a = tensor((i64)1 << BOOL, true, B, m);
             if (node.kind == BOOLEAN) node.a = tensor((i64)1 << BOOL, true, B, H, n, m);
             depth += node.kind >= AND ? -1 : 1;
-            if (depth < 1 || depth > 16) bad_ = true;
+            if (depth < 1 || depth > 16) invalid_ = true;
         }
-        if (c.nodes && depth != 1) bad_ = true;
+        if (c.nodes && depth != 1) invalid_ = true;
         c.terms = range(0, MOST_TERMS);
-        for (i64 i = 0; i < c.terms && !bad_; i++) read(c, c.term[i]);
-        if (at_ != count_) bad_ = true;
-        if (bad_) return wrong();
-        // nobody looks: what is left are gradients of zero, of keys and of what all rows share
+        for (i64 i = 0; i < c.terms && !invalid_; i++) read(c, c.term[i]);
+        if (at_ != count_) invalid_ = true;
+        if (invalid_) return first_invalid();
+        // there are no queries: what is left to write are zero gradients of keys and of shared parameters
         if (!c.batch) c.batch = 1, c.n = c.m = 0;
         if (!c.heads) {
             for (i64 i = 0; i < c.terms; i++)
-                if (c.term[i].kind == RELATIVE_QUERIES && c.term[i].other_grad.there())
+                if (c.term[i].kind == RELATIVE_QUERIES && c.term[i].other_grad.defined())
                     clear(c.term[i].other_grad, c.batch, c.kv_heads, c.m, c.term[i].width);
             c.heads = c.kv_heads, c.n = 0, c.terms = 0;
         }
@@ -180,8 +180,8 @@ class Reader {
 
     void read(const Call& c, Term& t) {
         const i64 B = c.batch, H = c.heads, n = c.n, m = c.m, f32 = (i64)1 << FLOAT32;
-        t.kind = range(TEMPERATURE, SOFT_CAP);
-        if (t.kind == TEMPERATURE || t.kind == TOKEN_QUERIES || t.kind == SINK) {
+        t.kind = range(QUERY_SCALE, SOFT_CAP);
+        if (t.kind == QUERY_SCALE || t.kind == TOKEN_QUERIES || t.kind == SINK) {
             t.values = tensor(f32, true, B, H, n), t.values_grad = tensor(f32, false, B, H, n);
         } else if (t.kind == TOKEN_KEYS) {
             t.values = tensor(f32, true, B, H, m), t.values_grad = tensor(f32, false, B, H, m);
@@ -189,7 +189,7 @@ class Reader {
             t.values = tensor(f32, true, B, H, n, m);
             t.values_grad = tensor(f32 | (i64)1 << FLOAT64, false, B, H, n, m);
         } else if (t.kind == SOFT_CAP) {
-            t.cap = real();
+            t.cap = finite_double();
         } else if (t.kind == DISTANCE) {
             t.form = range(ROWS, STRETCHED);
             if (t.form == ROWS) {
@@ -207,7 +207,7 @@ class Reader {
                     t.edges = tensor(f32, true, t.rows - 1);
                     t.values = tensor(f32, true, H, t.rows), t.values_grad = tensor(f32, false, H, t.rows);
                     t.second = tensor(f32, true, H, t.rows), t.second_grad = tensor(f32, false, H, t.rows);
-                    t.rate = tensor(f32, true, 1), t.rate_grad = tensor(f32, false, H);
+                    t.stretch_rate = tensor(f32, true, 1), t.stretch_rate_grad = tensor(f32, false, H);
                     t.other = tensor(f32, true, B, H, n), t.other_grad = tensor(f32, false, B, H, n);
                 } else {
                     t.values = tensor(f32, true, H), t.values_grad = tensor(f32, false, H);
@@ -221,13 +221,13 @@ class Reader {
             if (t.kind == RELATIVE_KEYS) {
                 t.second = tensor(f32, false, H, t.width), t.second_grad = tensor(f32, false, H, t.width);
                 t.other = tensor(f32, false, B, H, n, t.width), t.other_grad = tensor(f32, false, B, H, n, t.width);
-                if (!t.other.there() && B && H && n && t.width != c.d) bad_ = true;
+                if (!t.other.defined() && B && H && n && t.width != c.d) invalid_ = true;
             } else if (t.kind == RELATIVE_QUERIES) {
                 t.other = tensor(f32, false, B, c.kv_heads, m, t.width);
                 t.other_grad = tensor(f32, false, B, c.kv_heads, m, t.width);
-                if (!t.other.there() && B && m && t.width != c.d) bad_ = true;
+                if (!t.other.defined() && B && m && t.width != c.d) invalid_ = true;
             } else if (t.width != c.dv) {
-                bad_ = true;
+                invalid_ = true;
             }
         }
     }
@@ -235,7 +235,7 @@ class Reader {
     void maps(const Call& c, Term& t) {
         t.maps = range(1, MOST_MAPS);
         t.rows = 1;
-        for (i64 i = 0; i < t.maps && !bad_; i++) {
+        for (i64 i = 0; i < t.maps && !invalid_; i++) {
             Map& map = t.map[i];
             map.kind = range(CLIP, CLASSES);
             if (map.kind == CLASSES) {
@@ -254,15 +254,15 @@ class Reader {
                     map.boundaries = tensor(real_or_whole, true, map.count - 1);
                 }
             }
-            if (map.count < 1 || map.count > (i64)1 << 31 || t.rows > ((i64)1 << 31) / map.count) bad_ = true;
-            if (!bad_) t.rows *= map.count;
-            if (!fits(c.batch, c.heads, t.rows, 1 << 16)) bad_ = true;
+            if (map.count < 1 || map.count > (i64)1 << 31 || t.rows > ((i64)1 << 31) / map.count) invalid_ = true;
+            if (!invalid_) t.rows *= map.count;
+            if (!fits(c.batch, c.heads, t.rows, 1 << 16)) invalid_ = true;
         }
     }
 
     i64 word() {
-        if (bad_ || at_ >= count_) {
-            bad_ = true;
+        if (invalid_ || at_ >= count_) {
+            invalid_ = true;
             return 0;
         }
         return words_[at_++];
@@ -270,8 +270,8 @@ class Reader {
 
     i64 range(i64 low, i64 high) {
         i64 value = word();
-        if (value < low || value > high) bad_ = true;
-        return bad_ ? low : value;
+        if (value < low || value > high) invalid_ = true;
+        return invalid_ ? low : value;
     }
 
     static void clear(const Tensor& t, i64 a, i64 b, i64 c, i64 d) {
@@ -282,11 +282,11 @@ class Reader {
     // whether memory for so many numbers, several times over, can be counted
     static bool fits(i64 a, i64 b, i64 c, i64 d) { return (double)a * (double)b * (double)c * (double)d < 0x1p52; }
 
-    double real() {
+    double finite_double() {
         i64 bits = word();
         double value;
         memcpy(&value, &bits, sizeof value);
-        if (!(value - value == 0)) bad_ = true;  // NaN or infinite
+        if (!(value - value == 0)) invalid_ = true;  // NaN or infinite
         return value;
     }
 
@@ -306,23 +306,23 @@ class Reader {
             i64 step;
             if (sizes[i] > 1 && (__builtin_mul_overflow(sizes[i] - 1, t.stride[i], &step) ||
                                  __builtin_add_overflow(last, step, &last)))
-                bad_ = true;
+                invalid_ = true;
         }
-        if (bad_) return Tensor();
+        if (invalid_) return Tensor();
         if (!t.data) {
-            if (needed && !empty) bad_ = true;
+            if (needed && !empty) invalid_ = true;
             return t;
         }
-        if (!(allowed >> t.dtype & 1) || (uintptr_t)t.data % item[t.dtype]) bad_ = true;
-        if (!empty && (bytes < 0 || last >= bytes / item[t.dtype])) bad_ = true;
+        if (!(allowed >> t.dtype & 1) || (uintptr_t)t.data % item[t.dtype]) invalid_ = true;
+        if (!empty && (bytes < 0 || last >= bytes / item[t.dtype])) invalid_ = true;
         return t;
     }
 
-    i64 wrong() const { return at_ < 1 ? 1 : at_; }
+    i64 first_invalid() const { return at_ < 1 ? 1 : at_; }
 
     const i64* words_;
     i64 count_, at_ = 0;
-    bool bad_ = false;
+    bool invalid_ = false;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What Python calls: the choice of instruction set, the thread pool, and what becomes of both after a fork.
+// The C interface: the choice of instruction set, the thread pool, and what happens to both after a fork.
 //
 // Compiled once, for any processor of the target. hw_* below are the only names that the library exports.
 #include <pthread.h>
@@ -21,7 +21,7 @@ enum { NO_SUCH_ISA = -2 };
 #define HW_DECLARE(isa)                                            \
     extern "C" int64_t hw_run_##isa(const int64_t*, int64_t);      \
     extern "C" int64_t hw_rms_norm_##isa(const int64_t*, int64_t); \
-    extern "C" int64_t hw_turn_##isa(const int64_t*, int64_t);     \
+    extern "C" int64_t hw_rotate_##isa(const int64_t*, int64_t);     \
     extern "C" int64_t hw_roof_##isa(int64_t kind, int64_t threads, int64_t rounds, double* flops);
 HW_DECLARE(portable)
 HW_DECLARE(avx2)
@@ -33,25 +33,25 @@ namespace {
 typedef int64_t (*hw_call)(const int64_t* words, int64_t count);
 
 struct Isa {
-    hw_call run, rms_norm, turn;
+    hw_call run, rms_norm, rotate;
     int64_t (*roof)(int64_t kind, int64_t threads, int64_t rounds, double* flops);
 };
 
 // what was compiled, by number
 const Isa COMPILED[ISAS] = {
-    {hw_run_portable, hw_rms_norm_portable, hw_turn_portable, hw_roof_portable},
+    {hw_run_portable, hw_rms_norm_portable, hw_rotate_portable, hw_roof_portable},
 #if defined(HW_HAVE_AVX2)
-    {hw_run_avx2, hw_rms_norm_avx2, hw_turn_avx2, hw_roof_avx2},
+    {hw_run_avx2, hw_rms_norm_avx2, hw_rotate_avx2, hw_roof_avx2},
 #else
     {NULL, NULL, NULL, NULL},
 #endif
 #if defined(HW_HAVE_AVX512)
-    {hw_run_avx512, hw_rms_norm_avx512, hw_turn_avx512, hw_roof_avx512},
+    {hw_run_avx512, hw_rms_norm_avx512, hw_rotate_avx512, hw_roof_avx512},
 #else
     {NULL, NULL, NULL, NULL},
 #endif
 #if defined(HW_HAVE_AVX512BF16)
-    {hw_run_avx512bf16, hw_rms_norm_avx512bf16, hw_turn_avx512bf16, hw_roof_avx512bf16},
+    {hw_run_avx512bf16, hw_rms_norm_avx512bf16, hw_rotate_avx512bf16, hw_roof_avx512bf16},
 #else
     {NULL, NULL, NULL, NULL},
 #endif
@@ -93,7 +93,7 @@ __attribute__((constructor)) void at_load() {
     pthread_atfork(NULL, NULL, in_child);
 }
 
-// A fork copies only the thread that called it: the threads of the pool are not there, and who asks it waits for ever.
+// A fork copies only the calling thread: in the child the pool has no threads, and waiting for it would deadlock.
 parallel_for usable_pool() {
     return __atomic_load_n(&forked, __ATOMIC_RELAXED) ? NULL : __atomic_load_n(&pool, __ATOMIC_ACQUIRE);
 }
@@ -125,21 +125,21 @@ struct Job {
     Rounding rounding;
 };
 
-// Items are taken by workers that run, so that one who waits for them waits for a thread at work.
+// Only running workers take items, so a wait always ends.
 void wait_for(const hw_stage& stage) {
-    for (int64_t turn = 0; __atomic_load_n(&stage.done, __ATOMIC_ACQUIRE) < stage.items; turn++) {
-        if (turn > 2000) sched_yield();
+    for (int64_t spins = 0; __atomic_load_n(&stage.done, __ATOMIC_ACQUIRE) < stage.items; spins++) {
+        if (spins > 2000) sched_yield();
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif
     }
 }
 
-struct Crew;
-void grow(Crew& crew);
+struct TemporaryThreads;
+void grow(TemporaryThreads& threads);
 
-// crew: grows after each item, or null
-void work(const Job* job, int64_t worker, Crew* crew = NULL) {
+// threads: grow after each item, or null
+void work(const Job* job, int64_t worker, TemporaryThreads* threads = NULL) {
     for (int64_t i = 0; i < job->count; i++) {
         hw_stage& stage = job->stages[i];
         for (;;) {
@@ -147,13 +147,13 @@ void work(const Job* job, int64_t worker, Crew* crew = NULL) {
             if (item >= stage.items) break;
             stage.task(stage.context, item, worker);
             __atomic_fetch_add(&stage.done, 1, __ATOMIC_RELEASE);
-            if (crew) grow(*crew);
+            if (threads) grow(*threads);
         }
         if (i + 1 < job->count) wait_for(stage);
     }
 }
 
-// A thread given several pieces works as the first of them and leaves nothing to the others.
+// A thread that is given several workers' numbers works as the first; nothing is left for the others.
 void piece(int64_t begin, int64_t, void* context) {
     const Job* job = (const Job*)context;
     const Rounding own = rounding();
@@ -164,7 +164,7 @@ void piece(int64_t begin, int64_t, void* context) {
 
 // Where there is no pool: threads that live as long as the call. One more is started for every STEP that it has lasted, so
 // that a short call pays for none.
-struct Crew {
+struct TemporaryThreads {
     enum { MOST = 128, STEP = 50000 };  // nanoseconds
     const Job& job;
     int64_t workers, begun, count;
@@ -182,25 +182,25 @@ int64_t now() {
 }
 
 void* enter(void* member) {
-    const Crew::Member* own = (const Crew::Member*)member;
+    const TemporaryThreads::Member* own = (const TemporaryThreads::Member*)member;
     piece(own->worker, own->worker + 1, (void*)own->job);
     return NULL;
 }
 
-void grow(Crew& crew) {
-    if (crew.count + 1 >= crew.workers || crew.count == Crew::MOST || now() - crew.begun < (crew.count + 1) * Crew::STEP) return;
-    Crew::Member& next = crew.member[crew.count];
-    next.job = &crew.job, next.worker = crew.count + 1;
-    if (pthread_create(&next.thread, NULL, enter, &next) == 0) crew.count++;
+void grow(TemporaryThreads& threads) {
+    if (threads.count + 1 >= threads.workers || threads.count == TemporaryThreads::MOST || now() - threads.begun < (threads.count + 1) * TemporaryThreads::STEP) return;
+    TemporaryThreads::Member& next = threads.member[threads.count];
+    next.job = &threads.job, next.worker = threads.count + 1;
+    if (pthread_create(&next.thread, NULL, enter, &next) == 0) threads.count++;
 }
 
-void spread_anew(const Job& job, int64_t workers) {
-    Crew crew = {job, workers, now(), 0, {}};
-    work(&job, 0, &crew);
-    while (crew.count) pthread_join(crew.member[--crew.count].thread, NULL);
+void run_on_new_threads(const Job& job, int64_t workers) {
+    TemporaryThreads threads = {job, workers, now(), 0, {}};
+    work(&job, 0, &threads);
+    while (threads.count) pthread_join(threads.member[--threads.count].thread, NULL);
 }
 
-bool there(int64_t isa) { return isa >= 0 && isa <= best && COMPILED[isa].run; }
+bool available(int64_t isa) { return isa >= 0 && isa <= best && COMPILED[isa].run; }
 
 }  // namespace
 
@@ -215,7 +215,7 @@ extern "C" void hw_run(hw_stage* stages, int64_t count, int64_t workers) {
     for (int64_t i = 0; i < count; i++) most = stages[i].items > most ? stages[i].items : most;
     if (workers > 1 && most > 1) {
         parallel_for spread = usable_pool();
-        if (!spread) return spread_anew(job, workers);
+        if (!spread) return run_on_new_threads(job, workers);
         spread(0, workers, 1, piece, (void*)&job);
     }
     work(&job, 0);  // everything, or what a pool that failed has left
@@ -224,16 +224,16 @@ extern "C" void hw_run(hw_stage* stages, int64_t count, int64_t workers) {
 // One call as a row of words. > 0: 1 + number of the word that is wrong
 #define HW_CALL(name, member)                                                              \
     HW_EXPORT int64_t hw_##name(const int64_t* words, int64_t count, int64_t isa) {        \
-        if (!there(isa)) return NO_SUCH_ISA;                                               \
+        if (!available(isa)) return NO_SUCH_ISA;                                               \
         return !words || count < 1 ? 1 : COMPILED[isa].member(words, count);               \
     }
 HW_CALL(attention, run)
 HW_CALL(rms_norm, rms_norm)
-HW_CALL(turn, turn)
+HW_CALL(rotate, rotate)
 
 HW_EXPORT int64_t hw_version() { return hw::VERSION; }
 
-HW_EXPORT int64_t hw_isa_available(int64_t isa) { return there(isa); }
+HW_EXPORT int64_t hw_isa_available(int64_t isa) { return available(isa); }
 
 // whether threads are those of a pool; otherwise each call starts its own
 HW_EXPORT int64_t hw_has_pool() { return usable_pool() != NULL; }
@@ -244,7 +244,7 @@ HW_EXPORT void hw_use_pool(void* torch_parallel_for) {
 
 // > 0: 1 + number of the argument that is wrong
 HW_EXPORT int64_t hw_roof(int64_t isa, int64_t kind, int64_t threads, int64_t rounds, double* flops) {
-    if (!there(isa)) return NO_SUCH_ISA;
+    if (!available(isa)) return NO_SUCH_ISA;
     if (threads < 1) return 3;
     if (rounds < 1) return 4;
     if (!flops) return 5;

@@ -1,27 +1,28 @@
-// Small matrix products in registers: C (+)= A·B, the whole of the arithmetic of attention.
+// GEMM micro-kernels: C (+)= A·B with a tile of C in registers. All matrix products of attention use them.
 //
-// A product is made of words: a float, or a pair of bf16 that are neighbours along the summed dimension. So one
-// micro-kernel serves both, and B rows are always whole vectors.
+// Operands are 32-bit lanes: one float, or two bf16 that are neighbours along the summed dimension k (VNNI order, as
+// VDPBF16PS reads them). So one micro-kernel serves both, and rows of B are always whole vectors of floats. K_PACK is how
+// many numbers along k a lane holds; a "packed" size counts lanes.
 #pragma once
 #include "simd.h"
 
 namespace {
 
-struct Floats {
-    static constexpr int PER_WORD = 1;
+struct Float32 {
+    static constexpr int K_PACK = 1;
     static vf madd(vf sum, vf a, vf b) { return sum + a * b; }
-    static void put(float* words, i64 i, vf x) { store(words + i, x); }  // numbers i … i + W − 1 of a row of words
+    static void put(float* packed, i64 i, vf x) { store(packed + i, x); }  // numbers i … i + W − 1 of a packed row
 };
 
 #if defined(__AVX512BF16__)
-struct Pairs {
-    static constexpr int PER_WORD = 2;
+struct Bf16Pairs {
+    static constexpr int K_PACK = 2;
     static vf madd(vf sum, vf a, vf b) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b); }
-    static void put(float* words, i64 i, vf x) { store_bf16((uint16_t*)words + i, x); }
+    static void put(float* packed, i64 i, vf x) { store_bf16((uint16_t*)packed + i, x); }
 };
 #endif
 
-// registers: MR rows × NV vectors of C, by the number of vector registers
+// A micro-kernel holds MR rows × NV vectors of C: as many as the 32 (AVX-512) or 16 vector registers allow.
 #if defined(__AVX512F__)
 constexpr int MOST_NV = 4;
 constexpr int rows_of(int nv) { return nv == 4 ? 6 : nv == 3 ? 8 : 12; }
@@ -35,9 +36,9 @@ constexpr int SLACK = 12;         // rows that may be computed beyond the last
 static_assert(NR % rows_of(4) == 0 && NR % rows_of(3) == 0 && NR % rows_of(2) == 0 && NR % rows_of(1) == 0,
               "nothing is computed beyond whole panels");
 
-// C[r][·] (+)= Σ_k A(r, k)·B[k][·] for MR rows and NV vectors; A(r, k) is a[r·lda + k], or a[k·lda + r] if ACROSS
-template <class Words, int MR, int NV, bool ACROSS>
-inline __attribute__((always_inline)) void micro(
+// C[r][·] (+)= Σ_k A(r, k)·B[k][·] for MR rows and NV vectors; A(r, k) is a[r·lda + k], or a[k·lda + r] if TransposeA
+template <class Packing, int MR, int NV, bool TransposeA>
+inline __attribute__((always_inline)) void micro_kernel(
     i64 k, const float* a, i64 lda, const float* b, i64 ldb, float* c, i64 ldc, bool add) {
     vf sums[MR][NV];
 #pragma GCC unroll 16
@@ -50,11 +51,11 @@ inline __attribute__((always_inline)) void micro(
         for (int v = 0; v < NV; v++) row[v] = load(b + v * W);
 #pragma GCC unroll 16
         for (int r = 0; r < MR; r++) {
-            vf value = all(ACROSS ? a[r] : a[r * lda]);
+            vf value = broadcast(TransposeA ? a[r] : a[r * lda]);
 #pragma GCC unroll 16
-            for (int v = 0; v < NV; v++) sums[r][v] = Words::madd(sums[r][v], value, row[v]);
+            for (int v = 0; v < NV; v++) sums[r][v] = Packing::madd(sums[r][v], value, row[v]);
         }
-        a += ACROSS ? lda : 1;
+        a += TransposeA ? lda : 1;
         b += ldb;
     }
 #pragma GCC unroll 16
@@ -66,37 +67,37 @@ inline __attribute__((always_inline)) void micro(
         }
 }
 
-// Where a row of A holds anything but zeros: k from … to − 1, from ≥ to where nowhere.
+// Where a row of A may be nonzero: k from … to − 1; from ≥ to if nowhere.
 struct Band {
     const uint8_t *from, *to;
 };
 
-template <class Words, int NV, bool ACROSS>
-__attribute__((noinline)) void columns(
+template <class Packing, int NV, bool TransposeA>
+__attribute__((noinline)) void multiply_columns(
     i64 rows, i64 k, const float* a, i64 lda, const float* b, i64 ldb, float* c, i64 ldc, bool add) {
     constexpr int MR = rows_of(NV);
     for (i64 r = 0; r < rows; r += MR)
-        micro<Words, MR, NV, ACROSS>(k, a + (ACROSS ? r : r * lda), lda, b, ldb, c + r * ldc, ldc, add);
+        micro_kernel<Packing, MR, NV, TransposeA>(k, a + (TransposeA ? r : r * lda), lda, b, ldb, c + r * ldc, ldc, add);
 }
 
-template <class Words, int NV, bool ACROSS>
-__attribute__((noinline)) void columns(
+template <class Packing, int NV, bool TransposeA>
+__attribute__((noinline)) void multiply_columns(
     i64 rows, Band band, const float* a, i64 lda, const float* b, i64 ldb, float* c, i64 ldc, bool add) {
     constexpr int MR = rows_of(NV);
     for (i64 r = 0; r < rows; r += MR) {
         i64 from = band.from[r], to = band.to[r];
-        for (i64 x = r + 1; x < least(rows, r + MR); x++) from = least(from, band.from[x]), to = most(to, band.to[x]);
+        for (i64 x = r + 1; x < min(rows, r + MR); x++) from = min(from, band.from[x]), to = max(to, band.to[x]);
         if (from < to)
-            micro<Words, MR, NV, ACROSS>(to - from, a + (ACROSS ? r + from * lda : r * lda + from), lda, b + from * ldb, ldb,
+            micro_kernel<Packing, MR, NV, TransposeA>(to - from, a + (TransposeA ? r + from * lda : r * lda + from), lda, b + from * ldb, ldb,
                                          c + r * ldc, ldc, add);
     }
 }
 
-// all of it: rows may run SLACK beyond, where C must be writable and A readable
+// The whole product. Up to SLACK rows beyond the last are computed: C must be writable and A readable there.
 //
-// Summed: how many k there are, or a Band of them
-template <class Words, bool ACROSS, class Summed>
-void product(
+// Summed: the number of k, or a Band of them
+template <class Packing, bool TransposeA, class Summed>
+void gemm(
     i64 rows, i64 vectors, Summed k, const float* a, i64 lda, const float* b, i64 ldb, float* c, i64 ldc, bool add) {
     for (i64 v = 0; v < vectors;) {
         i64 left = vectors - v;
@@ -104,18 +105,18 @@ void product(
         float* cv = c + v * W;
 #if defined(__AVX512F__)
         if (left >= 4 && left != 5 && left != 6) {
-            columns<Words, 4, ACROSS>(rows, k, a, lda, bv, ldb, cv, ldc, add), v += 4;
+            multiply_columns<Packing, 4, TransposeA>(rows, k, a, lda, bv, ldb, cv, ldc, add), v += 4;
             continue;
         }
 #endif
         if (left >= 3 && left != 4) {
-            columns<Words, 3, ACROSS>(rows, k, a, lda, bv, ldb, cv, ldc, add), v += 3;
+            multiply_columns<Packing, 3, TransposeA>(rows, k, a, lda, bv, ldb, cv, ldc, add), v += 3;
             continue;
         }
         if (left >= 2)
-            columns<Words, 2, ACROSS>(rows, k, a, lda, bv, ldb, cv, ldc, add), v += 2;
+            multiply_columns<Packing, 2, TransposeA>(rows, k, a, lda, bv, ldb, cv, ldc, add), v += 2;
         else
-            columns<Words, 1, ACROSS>(rows, k, a, lda, bv, ldb, cv, ldc, add), v += 1;
+            multiply_columns<Packing, 1, TransposeA>(rows, k, a, lda, bv, ldb, cv, ldc, add), v += 1;
     }
 }
 

@@ -8,16 +8,16 @@
 
 namespace {
 
-template <class T, class Words>
+template <class T, class Packing>
 i64 run(const Call& call) {
-    Attention<T, Words> attention(call);
+    Attention<T, Packing> attention(call);
     return attention.run();
 }
 
 #if defined(__AVX512BF16__)
-typedef Pairs HalfWords;
+typedef Bf16Pairs HalfPacking;
 #else
-typedef Floats HalfWords;
+typedef Float32 HalfPacking;
 #endif
 
 }  // namespace
@@ -25,14 +25,14 @@ typedef Floats HalfWords;
 extern "C" int64_t HW_NAME(run, HW_ISA_NAME)(const int64_t* words, int64_t count) {
     Call call;
     if (int64_t wrong = Reader(words, count).read(call)) return wrong;
-    if (call.dtype == FLOAT32) return run<F32, Floats>(call);
-    return call.dtype == BFLOAT16 ? run<BF16, HalfWords>(call) : run<F16, Floats>(call);
+    if (call.dtype == FLOAT32) return run<F32, Float32>(call);
+    return call.dtype == BFLOAT16 ? run<BF16, HalfPacking>(call) : run<F16, Float32>(call);
 }
 
 extern "C" int64_t HW_NAME(rms_norm, HW_ISA_NAME)(const int64_t* words, int64_t count) {
     return tokens::norm(words, count);
 }
 
-extern "C" int64_t HW_NAME(turn, HW_ISA_NAME)(const int64_t* words, int64_t count) {
-    return tokens::turn(words, count);
+extern "C" int64_t HW_NAME(rotate, HW_ISA_NAME)(const int64_t* words, int64_t count) {
+    return tokens::rotate(words, count);
 }

@@ -1,4 +1,4 @@
-// Who may see whom: intervals of key slots for each query and, for what they cannot say, a program in postfix order.
+// Masks: intervals of key slots for each query and, for what intervals cannot say, a program in postfix order.
 //
 // A tile is the queries i0 … i0 + rows − 1 by the keys j0 … j0 + cols − 1; its columns count from j0.
 #pragma once
@@ -7,7 +7,7 @@
 namespace hw {
 
 enum { MOST_ROWS = 256, MOST_COLUMNS = 512, MOST_DEPTH = 16 };
-enum Cover { NOTHING, SOME, ALL };  // AND is the lesser of two, OR the greater
+enum Cover { EMPTY, PARTIAL, FULL };  // of a tile; AND is the minimum, OR the maximum
 
 struct RowRanges {
     i64 count;  // intervals of a row: 1 or 2, rising and apart, within [0, m)
@@ -27,7 +27,7 @@ static inline void row_ranges(const Call& c, i64 b, i64 i0, i64 rows, RowRanges&
             const i64 from = c.intervals ? clamp(*c.start[0].at<i64>(b, i0 + row), 0, c.m) : 0;
             const i64 to = c.intervals ? clamp(*c.stop[0].at<i64>(b, i0 + row), from, c.m) : c.m;
             r.start[0][row] = from, r.stop[0][row] = to;
-            r.low = from < to ? lesser(r.low, from) : r.low, r.high = from < to ? greater(r.high, to) : r.high;
+            r.low = from < to ? min(r.low, from) : r.low, r.high = from < to ? max(r.high, to) : r.high;
         }
         if (r.low > r.high) r.low = r.high;
         return;
@@ -42,12 +42,12 @@ static inline void row_ranges(const Call& c, i64 b, i64 i0, i64 rows, RowRanges&
             Columns first = found[1];
             found[1] = found[0], found[0] = first;
         }
-        found[1].from = greater(found[1].from, found[0].to);
-        found[1].to = greater(found[1].to, found[1].from);
+        found[1].from = max(found[1].from, found[0].to);
+        found[1].to = max(found[1].to, found[1].from);
         for (i64 s = 0; s < r.count; s++) {
             r.start[s][row] = found[s].from, r.stop[s][row] = found[s].to;
             if (found[s].from == found[s].to) continue;
-            r.low = lesser(r.low, found[s].from), r.high = greater(r.high, found[s].to);
+            r.low = min(r.low, found[s].from), r.high = max(r.high, found[s].to);
         }
     }
     if (r.low > r.high) r.low = r.high;
@@ -63,7 +63,7 @@ static inline Columns columns_of(const RowRanges& r, i64 s, i64 row, i64 j0, i64
 static inline Cover cover_of(const uint8_t* flags, i64 stride, i64 count) {
     bool any = false, all = true;
     each(flags, stride, count, [&](i64, uint8_t flag) { any |= flag != 0, all &= flag != 0; });
-    return all ? ALL : any ? SOME : NOTHING;
+    return all ? FULL : any ? PARTIAL : EMPTY;
 }
 
 static inline Range range_of(const Tensor& t, i64 b, i64 start, i64 count) {
@@ -71,26 +71,26 @@ static inline Range range_of(const Tensor& t, i64 b, i64 start, i64 count) {
 }
 
 static inline Cover cover_of(const Call& c, const Node& node, i64 b, i64 h, i64 i0, i64 rows, i64 j0, i64 cols) {
-    if (node.kind == DILATED) return node.step == 1 ? ALL : SOME;
+    if (node.kind == DILATED) return node.step == 1 ? FULL : PARTIAL;
     if (node.kind == KEYS) return cover_of(node.a.at<uint8_t>(b, j0), node.a.stride[1], cols);
     if (node.kind == BOOLEAN) {
         Cover found = cover_of(node.a.at<uint8_t>(b, h, i0, j0), node.a.stride[3], cols);
         const i64 different = node.a.stride[2] ? rows : 1;
-        for (i64 row = 1; row < different && found != SOME; row++)
-            if (cover_of(node.a.at<uint8_t>(b, h, i0 + row, j0), node.a.stride[3], cols) != found) found = SOME;
+        for (i64 row = 1; row < different && found != PARTIAL; row++)
+            if (cover_of(node.a.at<uint8_t>(b, h, i0 + row, j0), node.a.stride[3], cols) != found) found = PARTIAL;
         return found;
     }
     const bool equal = node.kind == EQUAL;  // the difference is 0
     const Range q = range_of(equal ? node.a : c.q_index, b, i0, rows);
     const Range k = range_of(equal ? node.b : c.k_index, b, j0, cols);
     Range found;
-    if (!differences(q, k, found)) return SOME;
+    if (!differences(q, k, found)) return PARTIAL;
     const i64 low = equal ? 0 : node.low, high = equal ? 0 : node.high;
-    if (found.low > high || found.high < low) return NOTHING;
-    return low <= found.low && found.high <= high ? ALL : SOME;
+    if (found.low > high || found.high < low) return EMPTY;
+    return low <= found.low && found.high <= high ? FULL : PARTIAL;
 }
 
-// ALL and NOTHING are certain; SOME may turn out to be either
+// FULL and EMPTY are exact; a tile reported as PARTIAL may be either
 static inline Cover cover(const Call& c, const RowRanges& r, i64 b, i64 h, i64 i0, i64 rows, i64 j0, i64 cols) {
     bool any = false, all = true;
     for (i64 row = 0; row < rows; row++) {
@@ -101,8 +101,8 @@ static inline Cover cover(const Call& c, const RowRanges& r, i64 b, i64 h, i64 i
         }
         any |= inside > 0, all &= inside == cols;
     }
-    if (!any) return NOTHING;
-    Cover stack[MOST_DEPTH] = {ALL};
+    if (!any) return EMPTY;
+    Cover stack[MOST_DEPTH] = {FULL};
     i64 depth = 0;
     for (i64 x = 0; x < c.nodes; x++) {
         const Node& node = c.node[x];
@@ -114,7 +114,7 @@ static inline Cover cover(const Call& c, const RowRanges& r, i64 b, i64 h, i64 i
         Cover &left = stack[depth - 1], right = stack[depth];
         if ((node.kind == AND) == (right < left)) left = right;
     }
-    return all || stack[0] == NOTHING ? stack[0] : SOME;
+    return all || stack[0] == EMPTY ? stack[0] : PARTIAL;
 }
 
 // ---------------------------------------------------------------- pair by pair
@@ -134,13 +134,13 @@ static inline void test(const Call& c, const Node& node, i64 b, i64 h, i64 i, i6
         // a multiple of odd·2^shift, without a division: times the inverse of odd modulo 2^64 it is the quotient, and
         // what is no multiple lands above every quotient
         const int shift = __builtin_ctzll((uint64_t)node.step);
-        const uint64_t odd = (uint64_t)node.step >> shift, most = ~(uint64_t)0 / (uint64_t)node.step;
+        const uint64_t odd = (uint64_t)node.step >> shift, largest_quotient = ~(uint64_t)0 / (uint64_t)node.step;
         uint64_t inverse = odd;
         for (int round = 0; round < 5; round++) inverse *= 2 - odd * inverse;
         each(others, stride, count, [=](i64 x, i64 other) {
             const i64 apart = minus(other, own);
             const uint64_t far = (apart < 0 ? 0 - (uint64_t)apart : (uint64_t)apart) * inverse;
-            allowed[x] = (far >> shift | far << (-shift & 63)) <= most;
+            allowed[x] = (far >> shift | far << (-shift & 63)) <= largest_quotient;
         });
     } else {
         const i64 low = equal ? 0 : node.low, high = equal ? 0 : node.high;
@@ -175,7 +175,7 @@ static inline const uint8_t* program(const Call& c, i64 b, i64 h, i64 i, i64 j, 
 }
 
 // −∞ wherever a row may not look among its columns from … to − 1 (at most MOST_COLUMNS of them)
-static inline void forbid(const Call& c, const RowRanges& r, i64 b, i64 h, i64 i0, i64 rows, i64 j0, const i64* from,
+static inline void apply_mask(const Call& c, const RowRanges& r, i64 b, i64 h, i64 i0, i64 rows, i64 j0, const i64* from,
                           const i64* to, float* scores, i64 ld) {
     Stack stack;
     for (i64 row = 0; row < rows; row++) {
@@ -201,7 +201,7 @@ static inline bool sees_any(const Call& c, const RowRanges& r, i64 row, i64 b, i
     Stack stack;
     for (i64 s = 0; s < r.count; s++)
         for (i64 j = r.start[s][row]; j < r.stop[s][row]; j += MOST_COLUMNS) {
-            const i64 count = lesser(MOST_COLUMNS, r.stop[s][row] - j);
+            const i64 count = min(MOST_COLUMNS, r.stop[s][row] - j);
             if (!c.nodes || memchr(program(c, b, h, i, j, count, stack), 1, count)) return true;
         }
     return false;
@@ -212,13 +212,13 @@ static inline void visible(const Call& c, i64 b, i64 h, uint8_t* seen) {
     RowRanges r;
     Stack stack;
     for (i64 i0 = 0; i0 < c.n; i0 += MOST_ROWS) {
-        const i64 rows = lesser(MOST_ROWS, c.n - i0);
+        const i64 rows = min(MOST_ROWS, c.n - i0);
         row_ranges(c, b, i0, rows, r);
         for (i64 j0 = r.low; j0 < r.high; j0 += MOST_COLUMNS) {
-            const i64 cols = lesser(MOST_COLUMNS, r.high - j0);
+            const i64 cols = min(MOST_COLUMNS, r.high - j0);
             const Cover found = cover(c, r, b, h, i0, rows, j0, cols);
-            if (found == ALL) memset(seen + j0, 1, cols);
-            if (found != SOME || !memchr(seen + j0, 0, cols)) continue;
+            if (found == FULL) memset(seen + j0, 1, cols);
+            if (found != PARTIAL || !memchr(seen + j0, 0, cols)) continue;
             for (i64 row = 0; row < rows; row++)
                 for (i64 s = 0; s < r.count; s++) {
                     const Columns own = columns_of(r, s, row, j0, 0, cols);

@@ -1,4 +1,4 @@
-// Rows of tokens into the two forms that products read, and floats back into rows of tokens.
+// Packs rows of tokens into the two layouts that products read, and stores rows of floats as tokens.
 #pragma once
 #include "call.h"
 #include "gemm.h"
@@ -12,20 +12,20 @@ template <class T>
 bool load_rows(const Tensor& t, i64 b, i64 h, i64 first, i64 rows, i64 d, float* x, i64 ld, i64 width) {
     typedef typename T::type type;
     const i64 step = t.stride[3], whole = step == 1 ? d / W * W : 0;
-    vf odd = {};
+    vf nonfinite = {};
     float rest = 0;
     for (i64 r = 0; r < rows; r++) {
         const type* from = t.at<type>(b, h, first + r);
         float* to = x + r * ld;
         for (i64 i = 0; i < whole; i += W) {
             vf value = load_as_floats<T>(from + i);
-            odd += value * 0.f;  // NaN where it is not finite
+            nonfinite += value * 0.f;  // NaN where it is not finite
             store(to + i, value);
         }
         for (i64 i = whole; i < d; i++) to[i] = T::get(from[i * step]), rest += to[i] * 0.f;
         for (i64 i = d; i < width; i++) to[i] = 0;
     }
-    return sum(odd) + rest == 0;
+    return sum(nonfinite) + rest == 0;
 }
 
 template <class T>
@@ -37,21 +37,21 @@ void store_row(const Tensor& t, i64 b, i64 h, i64 row, i64 d, const float* x, fl
     for (; i < d; i++) to[i * t.stride[3]] = T::put(x[i] * factor);
 }
 
-inline i64 words_of(i64 d, int per_word) { return (d + per_word - 1) / per_word; }
+inline i64 packed_k_of(i64 d, int k_pack) { return (d + k_pack - 1) / k_pack; }
 
-// Rows as words that are neighbours along a row: the A of a product over their columns. Floats are there already.
-template <class Words>
-const float* as_rows(const float* x, i64 ld, i64 rows, i64 words, float* out) {
-    if (Words::PER_WORD == 1) return x;
+// Packs numbers that are neighbours along a row: A of a product over the columns. Floats are returned as they are.
+template <class Packing>
+const float* pack_rows(const float* x, i64 ld, i64 rows, i64 packed_k, float* out) {
+    if (Packing::K_PACK == 1) return x;
     for (i64 r = 0; r < rows; r++)
-        for (i64 i = 0; i < 2 * words; i += W) Words::put(out + r * ld, i, load(x + r * ld + i));
+        for (i64 i = 0; i < 2 * packed_k; i += W) Packing::put(out + r * ld, i, load(x + r * ld + i));
     return out;
 }
 
-// Rows as words of two neighbouring rows: the B, or the A across, of a product over the rows. Odd rows meet zeros.
-template <class Words>
-const float* as_pairs(const float* x, i64 ld, i64 rows, i64 columns, float* out, i64 ld_out) {
-    if (Words::PER_WORD == 1) return x;
+// Packs pairs of neighbouring rows: B, or transposed A, of a product over the rows. A last odd row is paired with zeros.
+template <class Packing>
+const float* pack_row_pairs(const float* x, i64 ld, i64 rows, i64 columns, float* out, i64 ld_out) {
+    if (Packing::K_PACK == 1) return x;
 #if defined(__AVX512BF16__)
     for (i64 r = 0; r < rows; r += 2)
         for (i64 c = 0; c < columns; c += W) {
@@ -65,25 +65,25 @@ const float* as_pairs(const float* x, i64 ld, i64 rows, i64 columns, float* out,
 }
 
 #if defined(__AVX512BF16__)
-// The pairs of rows of bf16 that are neighbours, and whether all of them are finite. Null: nobody wants the pairs.
+// pack_row_pairs of rows that are bf16 already; gives whether all are finite. out may be null.
 inline bool pair_rows(const uint16_t* from, i64 step, i64 rows, i64 columns, float* out) {
-    vi odd = {};
+    vi nonfinite = {};
     for (i64 r = 0; r < rows; r += 2)
         for (i64 i = 0; i < columns; i += W) {
             const vi low = (vi)load_as_floats<BF16>(from + r * step + i), high = (vi)load_as_floats<BF16>(from + (r + 1) * step + i);
-            odd |= ((low & 0x7f800000) == 0x7f800000) | ((high & 0x7f800000) == 0x7f800000);
+            nonfinite |= ((low & 0x7f800000) == 0x7f800000) | ((high & 0x7f800000) == 0x7f800000);
             if (out) store(out + r / 2 * columns + i, (vf)((vi)((vu)low >> 16) | high));
         }
-    return sum((vf)(odd & (vi)all(1))) == 0;
+    return sum((vf)(nonfinite & (vi)broadcast(1))) == 0;
 }
 #endif
 
-// NR rows of words, transposed: panel[w][NR]
-inline void transpose(const float* x, i64 ld, i64 words, float* panel) {
+// transposes NR packed rows: panel[packed_k][NR]
+inline void transpose(const float* x, i64 ld, i64 packed_k, float* panel) {
     typedef float v4 __attribute__((vector_size(16)));
     typedef float v4_any __attribute__((vector_size(16), aligned(2), may_alias));
     i64 w = 0;
-    for (; w + 4 <= words; w += 4)
+    for (; w + 4 <= packed_k; w += 4)
         for (i64 r = 0; r < NR; r += 4) {
             const float* from = x + r * ld + w;
             v4 a = *(const v4_any*)from, b = *(const v4_any*)(from + ld);
@@ -96,7 +96,7 @@ inline void transpose(const float* x, i64 ld, i64 words, float* panel) {
             *(v4_any*)(to + 2 * NR) = HW_SHUFFLE(ac2, bd2, 0, 4, 1, 5);
             *(v4_any*)(to + 3 * NR) = HW_SHUFFLE(ac2, bd2, 2, 6, 3, 7);
         }
-    for (; w < words; w++)
+    for (; w < packed_k; w++)
         for (i64 r = 0; r < NR; r++) panel[w * NR + r] = x[r * ld + w];
 }
 

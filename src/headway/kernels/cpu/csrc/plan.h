@@ -1,4 +1,4 @@
-// What the workers of one call share: sizes, packed keys and values, memory.
+// What the workers of a call share: sizes, packed keys and values, memory.
 #pragma once
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -8,7 +8,7 @@
 #include "pool.h"
 #include "positions.h"
 
-#if defined(__SANITIZE_ADDRESS__)  // what lies between two pieces of working memory is nobody's, and new memory is NaN
+#if defined(__SANITIZE_ADDRESS__)  // the gaps between allocations are poisoned, and new memory is NaN
 #include <sanitizer/asan_interface.h>
 #define HW_CLOSE(memory, bytes) (memset(memory, 0xff, (size_t)(bytes)), __asan_poison_memory_region(memory, (size_t)(bytes)))
 #define HW_OPEN(memory, bytes) __asan_unpoison_memory_region(memory, (size_t)(bytes))
@@ -26,31 +26,31 @@ static_assert(NB % NR == 0, "a block of keys is whole panels");
 
 constexpr i64 HUGE_PAGE = (i64)2 << 20;
 
-// Large new memory is asked to lie on huge pages: its first touch costs a third of what small ones cost.
+// Requests huge pages for large new memory: its first touch costs a third of that of small pages.
 inline void on_huge_pages(void* memory, i64 bytes) {
 #if defined(MADV_HUGEPAGE)
-    char *from = (char*)up((i64)memory, HUGE_PAGE), *to = (char*)memory + bytes;
+    char *from = (char*)round_up((i64)memory, HUGE_PAGE), *to = (char*)memory + bytes;
     if (to - from >= HUGE_PAGE) madvise(from, (size_t)((to - from) / HUGE_PAGE * HUGE_PAGE), MADV_HUGEPAGE);
 #endif
 }
 
-// The same for a result, from the size on that no allocator hands out again.
+// The same for a result, from the size at which no allocator reuses memory.
 inline void on_huge_pages(const Tensor& t, i64 item, i64 a, i64 b, i64 c, i64 d) {
-    if (!t.there() || !a || !b || !c || !d) return;
+    if (!t.defined() || !a || !b || !c || !d) return;
     const i64 bytes = item + item * ((a - 1) * t.stride[0] + (b - 1) * t.stride[1] + (c - 1) * t.stride[2] + (d - 1) * t.stride[3]);
     if (bytes >= (i64)32 << 20) on_huge_pages(t.data, bytes);
 }
 
-// Memory taken in one piece: laid out once to measure it and once to hand it out. A multiple of 64 bytes each.
+// One arena for all working memory: laid out once to measure it and once to assign it, in multiples of 64 bytes.
 //
-// The last piece is kept for the next call, up to KEPT bytes: fresh pages would cost a few percent of every call.
+// The last arena is kept for the next call, up to KEPT bytes: fresh pages would cost a few percent of every call.
 class Memory {
   public:
     template <class X>
     X* take(i64 count) {
         X* here = base_ ? (X*)(base_ + used_) : nullptr;
         i64 bytes;
-        if (__builtin_mul_overflow(count, (i64)sizeof(X), &bytes) || __builtin_add_overflow(used_, up(bytes, 64) + 64, &used_))
+        if (__builtin_mul_overflow(count, (i64)sizeof(X), &bytes) || __builtin_add_overflow(used_, round_up(bytes, 64) + 64, &used_))
             used_ = TOO_MUCH;  // + 64: apart, so that no two workers share a line of the cache
         if (here) HW_OPEN(here, bytes);
         return here;
@@ -58,90 +58,90 @@ class Memory {
 
     bool allocate() {
         if (used_ >= TOO_MUCH) return false;
-        piece_ = __atomic_exchange_n(&spare_, nullptr, __ATOMIC_ACQ_REL);
-        if (piece_ && piece_->bytes < used_) {
-            free(piece_);
-            piece_ = nullptr;
+        arena_ = __atomic_exchange_n(&spare_, nullptr, __ATOMIC_ACQ_REL);
+        if (arena_ && arena_->bytes < used_) {
+            free(arena_);
+            arena_ = nullptr;
         }
-        if (!piece_) {
+        if (!arena_) {
             void* found = nullptr;
-            const i64 bytes = up(used_ + 64, HUGE_PAGE);
+            const i64 bytes = round_up(used_ + 64, HUGE_PAGE);
             if (posix_memalign(&found, bytes > HUGE_PAGE ? HUGE_PAGE : 64, (size_t)(bytes > HUGE_PAGE ? bytes : used_ + 64))) return false;
             on_huge_pages(found, bytes);
-            piece_ = (Piece*)found;
-            piece_->bytes = used_;
+            arena_ = (Arena*)found;
+            arena_->bytes = used_;
         }
-        base_ = (char*)piece_ + 64;
+        base_ = (char*)arena_ + 64;
         HW_CLOSE(base_, used_);
         used_ = 0;
         return true;
     }
 
     ~Memory() {
-        if (base_) HW_OPEN(base_, piece_->bytes);
-        if (piece_ && piece_->bytes <= KEPT) piece_ = __atomic_exchange_n(&spare_, piece_, __ATOMIC_ACQ_REL);
-        free(piece_);
+        if (base_) HW_OPEN(base_, arena_->bytes);
+        if (arena_ && arena_->bytes <= KEPT) arena_ = __atomic_exchange_n(&spare_, arena_, __ATOMIC_ACQ_REL);
+        free(arena_);
     }
 
   private:
     static constexpr i64 KEPT = (i64)256 << 20, TOO_MUCH = (i64)1 << 60;
-    struct Piece {
+    struct Arena {
         i64 bytes;
     };
-    static Piece* spare_;
-    Piece* piece_ = nullptr;
+    static Arena* spare_;
+    Arena* arena_ = nullptr;
     char* base_ = nullptr;
     i64 used_ = 0;
 };
 
-Memory::Piece* Memory::spare_ = nullptr;
+Memory::Arena* Memory::spare_ = nullptr;
 
-// Keys and values of one head, packed for products
+// Keys and values of one head, packed for products (README.md has a picture)
 struct Packed {
-    float *k_panels, *v_panels;  // [mp / NR][words][NR]: Kᵀ as the B of q·kᵀ
-    float *k_rows, *v_rows;      // [mp / PER_WORD][width]: the B of a product over keys
+    float *k_panels, *v_panels;  // [mp / NR][packed_k][NR]: Kᵀ as B of q·kᵀ, Vᵀ as B of dO·vᵀ
+    float *k_rows, *v_rows;      // [mp / K_PACK][width]: B of a product over keys
     uint8_t* seen;               // [mp], filled where something is not finite: which keys some query may see
     bool hidden;                 // the others are zeros, for 0·NaN is NaN
 };
 
-template <class T, class Words>
+template <class T, class Packing>
 struct Plan {
     const Call& c;
-    const i64 group, blocks, key_blocks, mp, dp, dvp, kw, vw;
+    const i64 group, blocks, key_blocks, mp, dp, dvp, d_packed, dv_packed;
     i64 workers = 1;
-    bool own = false;          // a worker packs a head for itself alone and does all of it, while that is near
-    Packed* packed = nullptr;  // of all heads; or of those that workers have at hand
+    bool head_per_worker = false;  // a worker packs a head and computes all of it while it is in cache
+    Packed* packed = nullptr;      // one for each head of keys, or for each worker
 
     explicit Plan(const Call& call)
         : c(call),
           group(call.heads / call.kv_heads),
           blocks((call.n + MB - 1) / MB),
           key_blocks((call.m + NB - 1) / NB),
-          mp(up(call.m, NB)),
-          dp(up(call.d, W)),
-          dvp(up(call.dv, W)),
-          kw(words_of(call.d, Words::PER_WORD)),
-          vw(words_of(call.dv, Words::PER_WORD)) {}
+          mp(round_up(call.m, NB)),
+          dp(round_up(call.d, W)),
+          dvp(round_up(call.dv, W)),
+          d_packed(packed_k_of(call.d, Packing::K_PACK)),
+          dv_packed(packed_k_of(call.dv, Packing::K_PACK)) {}
 
-    // Heads are given out whole where they are small and come out even.
-    void share_out(bool whole) {
+    // A head goes to one worker where it is small and the heads divide evenly among threads.
+    void assign_work(bool whole) {
         const i64 threads = hw_workers(c.threads, c.threads), heads = c.batch * c.kv_heads;
-        const i64 bytes = 4 * mp * (kw + dvp + (c.backward ? dp + vw : 0));
-        own = whole && bytes <= ((i64)512 << 10) && 10 * heads >= 9 * up(heads, threads);
-        workers = hw_workers(c.threads, own ? heads : most(c.batch * c.heads * blocks, packs()));
+        const i64 bytes = 4 * mp * (d_packed + dvp + (c.backward ? dp + dv_packed : 0));
+        head_per_worker = whole && bytes <= ((i64)512 << 10) && 10 * heads >= 9 * round_up(heads, threads);
+        workers = hw_workers(c.threads, head_per_worker ? heads : max(c.batch * c.heads * blocks, packs()));
     }
 
     void lay_out(Memory& memory) {
-        const i64 slots = own ? workers : c.batch * c.kv_heads;
+        const i64 slots = head_per_worker ? workers : c.batch * c.kv_heads;
         Packed spare, *found = memory.take<Packed>(slots);
         for (i64 i = 0; i < slots; i++) {
             Packed& p = found ? found[i] : spare;
-            p = {memory.take<float>(mp * kw), nullptr, nullptr, nullptr, memory.take<uint8_t>(mp), false};
+            p = {memory.take<float>(mp * d_packed), nullptr, nullptr, nullptr, memory.take<uint8_t>(mp), false};
             if (c.backward) {
-                p.k_rows = memory.take<float>(mp / Words::PER_WORD * dp);
-                p.v_panels = memory.take<float>(mp * vw);
+                p.k_rows = memory.take<float>(mp / Packing::K_PACK * dp);
+                p.v_panels = memory.take<float>(mp * dv_packed);
             } else {
-                p.v_rows = memory.take<float>(mp / Words::PER_WORD * dvp);
+                p.v_rows = memory.take<float>(mp / Packing::K_PACK * dvp);
             }
         }
         packed = found;
@@ -154,12 +154,12 @@ struct Plan {
 
     // Whether keys or values hold what is not finite, and what is not seen has to be hidden: then what follows packing
     // does nothing, and after `hide_unseen` all has to be done again.
-    bool spoiled() const { return !own && !hidden && __atomic_load_n(&odd, __ATOMIC_RELAXED); }
+    bool must_hide_unseen() const { return !head_per_worker && !hidden && __atomic_load_n(&nonfinite, __ATOMIC_RELAXED); }
 
-    // before packing: keys that are not packed
-    void look() {
+    // before packing: the keys of relative queries, which are not packed
+    void check_relative_keys() {
         for (i64 i = 0; i < c.terms; i++)
-            if (c.term[i].kind == RELATIVE_QUERIES && c.term[i].other.there()) odd |= !finite(c.term[i].other, c.term[i].width);
+            if (c.term[i].kind == RELATIVE_QUERIES && c.term[i].other.defined()) nonfinite |= !finite(c.term[i].other, c.term[i].width);
     }
 
     void hide_unseen() {
@@ -170,13 +170,13 @@ struct Plan {
     static void pack_item(void* plan, i64 item, i64 worker) {
         Plan& self = *(Plan*)plan;
         const i64 head = item / self.key_blocks;
-        if (!self.pack_block(self.packed[head], head, item % self.key_blocks, worker)) __atomic_store_n(&self.odd, true, __ATOMIC_RELAXED);
+        if (!self.pack_block(self.packed[head], head, item % self.key_blocks, worker)) __atomic_store_n(&self.nonfinite, true, __ATOMIC_RELAXED);
     }
 
-    void pack_own(i64 head, i64 worker) {
+    void pack_head(i64 head, i64 worker) {
         Packed& p = packed[worker];
         p.hidden = false;
-        bool finite = !odd;
+        bool finite = !nonfinite;
         for (i64 block = 0; block < key_blocks; block++) finite &= pack_block(p, head, block, worker);
         if (finite) return;
         hide_unseen(p, head);
@@ -185,16 +185,16 @@ struct Plan {
 
   private:
     float* scratch;
-    bool odd = false, hidden = false;
-    i64 scratch_floats() const { return (NR + 2) * (most(dp, dvp) + W) * 2 + 256; }
+    bool nonfinite = false, hidden = false;
+    i64 scratch_floats() const { return (NR + 2) * (max(dp, dvp) + W) * 2 + 256; }
 
     bool finite(const Tensor& keys, i64 width) const {
-        float odd = 0;
+        float nonfinite = 0;
         for (i64 b = 0; b < c.batch; b++)
             for (i64 h = 0; h < c.kv_heads; h++)
                 for (i64 j = 0; j < c.m; j++)
-                    for (i64 x = 0; x < width; x++) odd += *keys.at<float>(b, h, j, x) * 0.f;
-        return odd == 0;
+                    for (i64 x = 0; x < width; x++) nonfinite += *keys.at<float>(b, h, j, x) * 0.f;
+        return nonfinite == 0;
     }
 
     void hide_unseen(Packed& p, i64 head) const {
@@ -207,24 +207,24 @@ struct Plan {
     bool pack_block(const Packed& p, i64 head, i64 block, i64 worker) const {
         bool finite = true;
         float* x = scratch + worker * scratch_floats();
-        for (i64 row = block * NB; row < least((block + 1) * NB, up(c.m, NR)); row += NR) {
-            finite &= pack_panel(p, c.k, head, row, c.d, kw, p.k_panels, p.k_rows, dp, x);
-            finite &= pack_panel(p, c.v, head, row, c.dv, vw, p.v_panels, p.v_rows, dvp, x);
+        for (i64 row = block * NB; row < min((block + 1) * NB, round_up(c.m, NR)); row += NR) {
+            finite &= pack_panel(p, c.k, head, row, c.d, d_packed, p.k_panels, p.k_rows, dp, x);
+            finite &= pack_panel(p, c.v, head, row, c.dv, dv_packed, p.v_panels, p.v_rows, dvp, x);
         }
         return finite;
     }
 
-    bool pack_panel(const Packed& p, const Tensor& t, i64 head, i64 row, i64 d, i64 words, float* panels, float* natural, i64 ld, float* x) const {
-        const i64 rows = most(0, least(NR, c.m - row));
+    bool pack_panel(const Packed& p, const Tensor& t, i64 head, i64 row, i64 d, i64 packed_k, float* panels, float* row_major_panel, i64 ld, float* x) const {
+        const i64 rows = max(0, min(NR, c.m - row));
         float* bits = x + NR * (ld + W);
-        if (panels) panels += row * words;
-        if (natural) natural += row / Words::PER_WORD * ld;
-        if (natural && Words::PER_WORD == 1) x = natural;
+        if (panels) panels += row * packed_k;
+        if (row_major_panel) row_major_panel += row / Packing::K_PACK * ld;
+        if (row_major_panel && Packing::K_PACK == 1) x = row_major_panel;
 #if defined(__AVX512BF16__)
-        if (Words::PER_WORD > 1 && t.stride[3] == 1 && t.stride[2] % 2 == 0 && d == ld && rows == NR && !p.hidden) {
-            const uint16_t* from = t.at<uint16_t>(head / c.kv_heads, head % c.kv_heads, row);  // words as they lie there
-            const bool finite = pair_rows(from, t.stride[2], NR, d, natural);
-            if (panels) transpose((const float*)from, t.stride[2] / 2, words, panels);
+        if (Packing::K_PACK > 1 && t.stride[3] == 1 && t.stride[2] % 2 == 0 && d == ld && rows == NR && !p.hidden) {
+            const uint16_t* from = t.at<uint16_t>(head / c.kv_heads, head % c.kv_heads, row);  // in memory, bf16 rows are packed already
+            const bool finite = pair_rows(from, t.stride[2], NR, d, row_major_panel);
+            if (panels) transpose((const float*)from, t.stride[2] / 2, packed_k, panels);
             return finite;
         }
 #endif
@@ -233,8 +233,8 @@ struct Plan {
         if (p.hidden)
             for (i64 r = 0; r < rows; r++)
                 if (!p.seen[row + r]) memset(x + r * ld, 0, (size_t)(ld * 4));
-        if (natural) as_pairs<Words>(x, ld, NR, ld, natural, ld);
-        if (panels) transpose(as_rows<Words>(x, ld, NR, words, bits), ld, words, panels);
+        if (row_major_panel) pack_row_pairs<Packing>(x, ld, NR, ld, row_major_panel, ld);
+        if (panels) transpose(pack_rows<Packing>(x, ld, NR, packed_k, bits), ld, packed_k, panels);
         return finite;
     }
 };

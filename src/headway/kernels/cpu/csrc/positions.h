@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "call.h"
+#include "simd.h"
 
 namespace hw {
 
@@ -13,8 +14,6 @@ struct Range {
     i64 low, high;
 };
 
-static inline i64 lesser(i64 a, i64 b) { return a < b ? a : b; }
-static inline i64 greater(i64 a, i64 b) { return a > b ? a : b; }
 static inline i64 clamp(i64 x, i64 low, i64 high) { return x < low ? low : x > high ? high : x; }
 static inline i64 minus(i64 a, i64 b) { return (i64)((uint64_t)a - (uint64_t)b); }  // wraps around, as torch does
 
@@ -30,7 +29,7 @@ static inline void each(const T* values, i64 stride, i64 count, F f) {
 // of at least one value
 static inline Range range_of(const i64* values, i64 stride, i64 count) {
     i64 low = values[0], high = values[0];
-    each(values, stride, count, [&](i64, i64 value) { low = lesser(low, value), high = greater(high, value); });
+    each(values, stride, count, [&](i64, i64 value) { low = min(low, value), high = max(high, value); });
     return {low, high};
 }
 
@@ -48,12 +47,12 @@ static inline i64 whole_distance(const Call& c, i64 b, i64 i, i64 j, i64 axis) {
 }
 
 // float32 positions are subtracted in float32
-static inline double distance(const Call& c, i64 b, i64 i, i64 j, i64 axis) {
+static inline double distance_of(const Call& c, i64 b, i64 i, i64 j, i64 axis) {
     if (is_whole(c)) return (double)whole_distance(c, b, i, j, axis);
     const Tensor &q = c.q_position, &k = c.k_position;
     if (q.dtype == FLOAT64) return *k.at<double>(b, j, axis) - *q.at<double>(b, i, axis);
-    const float delta = *k.at<float>(b, j, axis) - *q.at<float>(b, i, axis);
-    return delta;
+    const float distance = *k.at<float>(b, j, axis) - *q.at<float>(b, i, axis);
+    return distance;
 }
 
 // q's or k's position less the origin, query i, in float64 whatever the dtype
@@ -70,22 +69,22 @@ static inline void runs_of(const Call& c, const Tensor& position, i64 b, i64 axi
         run[j] = 1;
         if (!is_whole(c) || j == count - 1) continue;
         i64 here = *position.at<i64>(b, j, axis), next = *position.at<i64>(b, j + 1, axis);
-        if (next > here && minus(next, here) == 1) run[j] = (int32_t)lesser(run[j + 1] + 1, 1 << 30);
+        if (next > here && minus(next, here) == 1) run[j] = (int32_t)min(run[j + 1] + 1, 1 << 30);
     }
 }
 
 // ---------------------------------------------------------------- from a distance to a row
 
-static inline i64 floored(i64 delta) { return delta; }
+static inline i64 floored(i64 distance) { return distance; }
 
-static inline i64 floored(double delta) {
-    if (!(delta > -0x1p63)) return INT64_MIN;  // NaN too
-    return delta < 0x1p63 ? (i64)floor(delta) : INT64_MAX;
+static inline i64 floored(double distance) {
+    if (!(distance > -0x1p63)) return INT64_MIN;  // NaN too
+    return distance < 0x1p63 ? (i64)floor(distance) : INT64_MAX;
 }
 
 // how many of the rising boundaries are ≤ x
 template <class T>
-static inline i64 reached(const Tensor& boundaries, i64 count, T x) {
+static inline i64 bucketize(const Tensor& boundaries, i64 count, T x) {
     i64 low = 0, high = count;
     while (low < high) {
         i64 middle = (low + high) / 2;
@@ -99,16 +98,16 @@ static inline i64 reached(const Tensor& boundaries, i64 count, T x) {
 
 // Delta: i64 or double
 template <class Delta>
-static inline i64 row_at(const Map& map, Delta delta) {
-    if (map.kind == CLIP) return clamp(floored(delta), map.low, map.high) - map.low;
+static inline i64 row_at(const Map& map, Delta distance) {
+    if (map.kind == CLIP) return clamp(floored(distance), map.low, map.high) - map.low;
     const Tensor& boundaries = map.boundaries;
-    if (boundaries.dtype == FLOAT32) return reached<float>(boundaries, map.count - 1, (float)delta);
-    if (boundaries.dtype == FLOAT64) return reached<double>(boundaries, map.count - 1, (double)delta);
-    return reached<i64>(boundaries, map.count - 1, floored(delta));
+    if (boundaries.dtype == FLOAT32) return bucketize<float>(boundaries, map.count - 1, (float)distance);
+    if (boundaries.dtype == FLOAT64) return bucketize<double>(boundaries, map.count - 1, (double)distance);
+    return bucketize<i64>(boundaries, map.count - 1, floored(distance));
 }
 
 // of a term with one map, at a whole distance
-static inline i64 row_at(const Term& t, i64 delta) { return row_at(t.map[0], delta); }
+static inline i64 row_at(const Term& t, i64 distance) { return row_at(t.map[0], distance); }
 
 static inline i64 row_of(const Call& c, const Term& t, i64 b, i64 i, i64 j) {
     i64 row = 0;
@@ -116,13 +115,13 @@ static inline i64 row_of(const Call& c, const Term& t, i64 b, i64 i, i64 j) {
         const Map& map = t.map[x];
         row *= map.count;
         if (map.kind == CLASSES) {
-            // nobody has looked at the classes: none may lead out of the table
+            // classes are not checked before: none may index outside the table
             i64 q = clamp(*map.q_class.at<i64>(b, i), 0, map.classes - 1);
             row += q * map.classes + clamp(*map.k_class.at<i64>(b, j), 0, map.classes - 1);
         } else if (is_whole(c)) {
             row += row_at(map, whole_distance(c, b, i, j, map.axis));
         } else {
-            row += row_at(map, distance(c, b, i, j, map.axis));
+            row += row_at(map, distance_of(c, b, i, j, map.axis));
         }
     }
     return row;
@@ -141,43 +140,43 @@ struct Knots {
     double share;  // how far δ is on the way to it
 };
 
-static inline Knots knots_at(const Term& t, double delta) {
+static inline Knots knots_at(const Term& t, double distance) {
     i64 low = 1, high = t.rows - 1;
     while (low < high) {
         i64 middle = (low + high) / 2;
-        if (*t.second.at<double>(middle) < delta)
+        if (*t.second.at<double>(middle) < distance)
             low = middle + 1;
         else
             high = middle;
     }
     double left = *t.second.at<double>(low - 1), right = *t.second.at<double>(low);
-    double share = (delta - left) / (right - left);
+    double share = (distance - left) / (right - left);
     return {low, share > 0 ? (share < 1 ? share : 1) : 0};
 }
 
-// all forms but COSINES, taken by tiles and strips, and STRETCHED, which no distance decides alone
-static inline double form_value(const Term& t, i64 h, double delta) {
-    const double far = fabs(delta);
+// all forms but COSINES (see waves.h) and STRETCHED, which depends on the query too
+static inline double form_value(const Term& t, i64 h, double distance) {
+    const double far = fabs(distance);
     if (t.form == PIECEWISE) {
-        Knots at = knots_at(t, delta);
+        Knots at = knots_at(t, distance);
         double left = *t.values.at<float>(h, at.right - 1), right = *t.values.at<float>(h, at.right);
         return left + at.share * (right - left);
     }
     const double first = *t.values.at<float>(h), second = *t.second.at<float>(h);
-    if (t.form == LINEAR) return -far * (delta > 0 ? second : first);
+    if (t.form == LINEAR) return -far * (distance > 0 ? second : first);
     if (t.form == LOG) return -first * log1p(second * far);
     return far == 0 ? 0 : -first * pow(far, second);
 }
 
 // adds g·∂value/∂parameter: [past, future], [weight, rate], [weight, exponent] or [values …]
-static inline void form_adjoint(const Term& t, i64 h, double delta, double g, double* sums) {
-    const double far = fabs(delta);
+static inline void form_adjoint(const Term& t, i64 h, double distance, double g, double* sums) {
+    const double far = fabs(distance);
     if (t.form == PIECEWISE) {
-        Knots at = knots_at(t, delta);
+        Knots at = knots_at(t, distance);
         sums[at.right - 1] += g * (1 - at.share);
         sums[at.right] += g * at.share;
     } else if (t.form == LINEAR) {
-        sums[delta > 0] -= g * far;
+        sums[distance > 0] -= g * far;
     } else if (far > 0) {  // nothing moves at distance 0
         const double weight = *t.values.at<float>(h), second = *t.second.at<float>(h);
         const double value = t.form == LOG ? log1p(second * far) : pow(far, second);
@@ -187,21 +186,21 @@ static inline void form_adjoint(const Term& t, i64 h, double delta, double g, do
 }
 
 // the bias of a DISTANCE term at a whole distance
-static inline double value_at(const Term& t, i64 h, i64 delta) {
-    return t.form == ROWS ? *t.values.at<float>(h, row_at(t, delta)) : form_value(t, h, (double)delta);
+static inline double value_at(const Term& t, i64 h, i64 distance) {
+    return t.form == ROWS ? *t.values.at<float>(h, row_at(t, distance)) : form_value(t, h, (double)distance);
 }
 
 // ---------------------------------------------------------------- where distances cease to matter
 
 // Distances low … high: a term that is dense in them is as at low before, and as at high beyond.
-struct Span {
+struct DistanceRange {
     bool dense;
     i64 low, high;
 };
 
 // the distances that occur in the call; not dense where they are not whole or overflow
-static inline Span reach_of(const Call& c, i64 axis) {
-    Span reach = {is_whole(c), INT64_MAX, INT64_MIN};
+static inline DistanceRange distance_range(const Call& c, i64 axis) {
+    DistanceRange reach = {is_whole(c), INT64_MAX, INT64_MIN};
     if (!c.batch || !c.n || !c.m) return {reach.dense, 0, 0};
     const Tensor &q = c.q_position, &k = c.k_position;
     const i64 batch = q.stride[0] || k.stride[0] ? c.batch : 1;
@@ -209,7 +208,7 @@ static inline Span reach_of(const Call& c, i64 axis) {
         Range found = {0, 0};
         reach.dense = differences(range_of(q.at<i64>(b, 0, axis), q.stride[1], c.n),
                                   range_of(k.at<i64>(b, 0, axis), k.stride[1], c.m), found);
-        reach.low = lesser(reach.low, found.low), reach.high = greater(reach.high, found.high);
+        reach.low = min(reach.low, found.low), reach.high = max(reach.high, found.high);
     }
     i64 width;
     if (__builtin_sub_overflow(reach.high, reach.low, &width)) reach.dense = false;
@@ -219,11 +218,11 @@ static inline Span reach_of(const Call& c, i64 axis) {
 static inline i64 axis_of(const Term& t) { return t.form == ROWS ? t.map[0].axis : t.axis; }
 
 // never falls as δ rises, and the term is the same wherever it is the same
-static inline double level(const Term& t, i64 delta) {
-    if (t.form == ROWS) return (double)row_at(t, delta);
-    if (t.form != PIECEWISE) return (double)delta;
+static inline double level(const Term& t, i64 distance) {
+    if (t.form == ROWS) return (double)row_at(t, distance);
+    if (t.form != PIECEWISE) return (double)distance;
     const double first = *t.second.at<double>(0), last = *t.second.at<double>(t.rows - 1);
-    return delta <= first ? first : delta >= last ? last : (double)delta;
+    return distance <= first ? first : distance >= last ? last : (double)distance;
 }
 
 // the last of low … high for which a test holds, which does at low
@@ -239,13 +238,13 @@ static inline i64 last_where(i64 low, i64 high, Test holds) {
     return low;
 }
 
-// reach: reach_of(c, axis_of(t))
-static inline Span span_of(const Call& c, const Term& t, Span reach) {
+// reach: distance_range(c, axis_of(t))
+static inline DistanceRange relevant_distances(const Call& c, const Term& t, DistanceRange reach) {
     if (!reach.dense || (t.form == ROWS && (t.maps > 1 || t.map[0].kind == CLASSES))) return {false, 0, 0};
     const double bottom = level(t, reach.low), top = level(t, reach.high);
     if (bottom == top) return {true, reach.low, reach.low};
-    const i64 low = last_where(reach.low, reach.high, [&](i64 delta) { return level(t, delta) <= bottom; });
-    const i64 high = last_where(reach.low, reach.high, [&](i64 delta) { return level(t, delta) < top; }) + 1;
+    const i64 low = last_where(reach.low, reach.high, [&](i64 distance) { return level(t, distance) <= bottom; });
+    const i64 high = last_where(reach.low, reach.high, [&](i64 distance) { return level(t, distance) < top; }) + 1;
     const bool few = (uint64_t)high - (uint64_t)low < (uint64_t)(8 * (c.n + c.m) + 4096);
     return {few, low, high};
 }

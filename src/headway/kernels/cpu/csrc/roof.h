@@ -1,4 +1,4 @@
-// The processor's own roof: multiply-adds between registers and nothing else, against which kernels are measured.
+// The roof of the roofline model, measured: multiply-adds between registers and nothing else. Kernels are compared with it.
 #pragma once
 #include <stdint.h>
 #if defined(__x86_64__)

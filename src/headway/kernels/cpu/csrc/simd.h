@@ -25,14 +25,14 @@ typedef int32_t vi __attribute__((vector_size(4 * W)));
 typedef uint32_t vu __attribute__((vector_size(4 * W)));
 typedef uint32_t vu_any __attribute__((vector_size(4 * W), aligned(4), may_alias));
 
-constexpr i64 up(i64 x, i64 step) { return (x + step - 1) / step * step; }
-constexpr i64 least(i64 a, i64 b) { return a < b ? a : b; }
-constexpr i64 most(i64 a, i64 b) { return a > b ? a : b; }
+constexpr i64 round_up(i64 x, i64 step) { return (x + step - 1) / step * step; }
+constexpr i64 min(i64 a, i64 b) { return a < b ? a : b; }
+constexpr i64 max(i64 a, i64 b) { return a > b ? a : b; }
 
 inline vf load(const float* p) { return *(const vf_any*)p; }
 inline void store(float* p, vf x) { *(vf_any*)p = x; }
-inline vf all(float x) { return x - (vf){}; }
-inline vf choose(vi condition, vf yes, vf no) { return (vf)(((vi)yes & condition) | ((vi)no & ~condition)); }
+inline vf broadcast(float x) { return x - (vf){}; }
+inline vf select(vi condition, vf yes, vf no) { return (vf)(((vi)yes & condition) | ((vi)no & ~condition)); }
 
 #if defined(__clang__)
 #define HW_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
@@ -40,19 +40,19 @@ inline vf choose(vi condition, vf yes, vf no) { return (vf)(((vi)yes & condition
 #define HW_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (int32_t __attribute__((vector_size(16)))){__VA_ARGS__})
 #endif
 
-inline vf larger(vf a, vf b) {  // b where one of them is NaN
+inline vf max_of(vf a, vf b) {  // b where one of them is NaN
 #if defined(__AVX512F__)
     return (vf)_mm512_max_ps((__m512)a, (__m512)b);
 #elif defined(__AVX2__)
     return (vf)_mm256_max_ps((__m256)a, (__m256)b);
 #else
-    return choose(a > b, a, b);
+    return select(a > b, a, b);
 #endif
 }
 
 // one number of a vector, by halves
 template <class Join>
-inline float folded(vf x, Join join) {
+inline float reduce(vf x, Join join) {
 #if defined(__AVX512F__)
     typedef float half __attribute__((vector_size(32)));
     half h = join((half)_mm512_castps512_ps256((__m512)x), (half)_mm512_extractf32x8_ps((__m512)x, 1));
@@ -70,11 +70,11 @@ inline float folded(vf x, Join join) {
 }
 
 inline float sum(vf x) {
-    return folded(x, [](auto a, auto b) { return a + b; });
+    return reduce(x, [](auto a, auto b) { return a + b; });
 }
 
-inline float largest(vf x) {
-    return folded(x, [](auto a, auto b) { return a > b ? a : b; });
+inline float reduce_max(vf x) {
+    return reduce(x, [](auto a, auto b) { return a > b ? a : b; });
 }
 
 // eˣ for x ≤ 0; exactly 0 below −87.3, where it would cease to be a normal number, NaN for NaN. Within 2e-7 of itself at degree 5, 3e-6 at degree 4.
@@ -88,7 +88,7 @@ inline vf exp_of(vf x) {
     const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.3f), _CMP_NLT_UQ);
 #else
     constexpr float MAGIC = 12582912.f;  // 1.5·2²³: adding it rounds to a whole number
-    vf clamped = larger(all(-110.f), x);
+    vf clamped = max_of(broadcast(-110.f), x);
     vf shifted = clamped * LOG2E + MAGIC;
     vf r = clamped * LOG2E - (shifted - MAGIC);
 #endif
@@ -110,7 +110,7 @@ inline vf exp_of(vf x) {
     return (vf)_mm512_maskz_scalef_ps(normal, (__m512)p, (__m512)whole);
 #else
     vi exponent = ((vi)shifted << 23) + (127 << 23);
-    return choose(x < -87.3f, vf{}, p * (vf)exponent);
+    return select(x < -87.3f, vf{}, p * (vf)exponent);
 #endif
 }
 
@@ -124,7 +124,7 @@ inline vf tanh_of(vf x) {
     p = p * z + 1.33314422036e-1f;
     p = p * z + -3.33332819422e-1f;
     vf near = size + size * z * p;
-    vf y = choose(size < 0.625f, near, far);
+    vf y = select(size < 0.625f, near, far);
     return (vf)((vi)y | ((vi)x & (int32_t)0x80000000));
 }
 
@@ -239,13 +239,13 @@ template <>
 inline void store_as<BF16>(uint16_t* p, vf x) {
     typedef uint16_t halves __attribute__((vector_size(2 * W)));
     vu bits = (vu)x, rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    rounded = (vu)choose(x == x, (vf)rounded, (vf)(vu{} + 0x7fc0));
+    rounded = (vu)select(x == x, (vf)rounded, (vf)(vu{} + 0x7fc0));
     halves y = __builtin_convertvector(rounded, halves);
     memcpy(p, &y, sizeof y);
 }
 #endif
 
-// W floats as W bf16, two in each word, in order
+// W floats as W bf16, two in each 32-bit lane, in order
 inline void store_bf16(uint16_t* p, vf x) {
 #if defined(__AVX512BF16__)
     __m256bh y = _mm512_cvtneps_pbh((__m512)x);

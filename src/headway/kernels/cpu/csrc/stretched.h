@@ -1,31 +1,34 @@
-// Biases of straight pieces: intercept[s] + slope[s]·t, t = u·stretch, u = ln(1 + rate·|δ|), s = how many edges are ≤ t.
+// Piecewise linear biases: intercept[s] + slope[s]·t, t = u·stretch, u = ln(1 + stretch_rate·|δ|), s = how many edges
+// are ≤ t.
 //
-// The strip of the term holds u. Along a run of keys t rises or falls on each side of the query, so that most vectors lie
-// in one piece: they cost one multiply-add, and one more, with a comparison, for each edge that falls into them.
+// bias_by_distance holds u. Along a run of keys t rises or falls on each side of the query, so that most vectors lie in
+// one piece: they cost one multiply-add, and one more, with a comparison, for each edge that falls into them.
 #pragma once
 #include "relative.h"
 
 namespace {
 
-inline float log_distance(double rate, double delta) { return (float)log1p(rate * fabs(delta)); }
+inline float log_distance(double stretch_rate, double distance) { return (float)log1p(stretch_rate * fabs(distance)); }
 
-// ∂u/∂rate
-inline float log_distance_slope(double rate, double delta) { return (float)(fabs(delta) / (1 + rate * fabs(delta))); }
+// ∂u/∂stretch_rate
+inline float log_distance_slope(double stretch_rate, double distance) {
+    return (float)(fabs(distance) / (1 + stretch_rate * fabs(distance)));
+}
 
 // the first `count` lanes of a vector, 0 in the others
 inline vf first_lanes(vf x, i64 count) {
     if (count >= W) return x;
     vi lane;
     for (int i = 0; i < W; i++) lane[i] = i;
-    return choose((vi)(lane < (int32_t)count), x, vf{});
+    return select((vi)(lane < (int32_t)count), x, vf{});
 }
 
-// Sums of the gradients of a tile by piece, still in lanes: [pieces][of intercept, of slope][W], what is not touched is not
-// cleared either; and those of the rate.
+// Sums of the gradients of a tile by piece, still in lanes: [pieces][intercept, slope][W], cleared at the first use; and
+// those of the stretch rate.
 struct PieceSums {
     float* lanes;
     i64 low = 0, high = -1;
-    vf rate = {};
+    vf d_stretch_rate = {};
 
     float* at(i64 s) {
         if (low > high) low = s, high = s - 1;
@@ -36,18 +39,18 @@ struct PieceSums {
 
     void clear(i64 s) { store(lanes + 2 * W * s, vf{}), store(lanes + 2 * W * s + W, vf{}); }
 
-    // to intercept [pieces], slope [pieces] and rate
+    // to intercept [pieces], slope [pieces] and stretch rate
     void add_to(double* sums, i64 pieces) const {
         for (i64 s = low; s <= high; s++) {
             sums[s] += sum(load(lanes + 2 * W * s));
             sums[pieces + s] += sum(load(lanes + 2 * W * s + W));
         }
-        sums[2 * pieces] += sum(rate);
+        sums[2 * pieces] += sum(d_stretch_rate);
     }
 };
 
-// One query's view of the pieces of its head.
-struct Pieces {
+// The pieces of a head, stretched for one query.
+struct PiecewiseLinear {
     const Term& t;
     i64 h;
     float stretch;
@@ -55,9 +58,9 @@ struct Pieces {
     float intercept(i64 s) const { return *t.values.at<float>(h, s); }
     float slope(i64 s) const { return *t.second.at<float>(h, s); }
 
-    // how many edges are ≤ x, looked for from a guess on; −1 is none
+    // how many edges are ≤ x, searched from a guess on; −1: without one
     i64 piece_at(float x, i64 guess) const {
-        if (guess < 0) return reached<float>(t.edges, t.rows - 1, x);
+        if (guess < 0) return bucketize<float>(t.edges, t.rows - 1, x);
         while (guess < t.rows - 1 && edge(guess) <= x) guess++;
         while (guess > 0 && !(edge(guess - 1) <= x)) guess--;
         return guess;
@@ -70,13 +73,13 @@ struct Pieces {
     void walk(const float* u, i64 count, i64* guess, Visit visit) const {
         const float first = u[0] * stretch, last = u[count - 1] * stretch;
         if (first != first || last != last) {  // no numbers, or not everywhere
-            for (i64 x = 0; x < count; x += W) visit(x, least(x + W, count), (i64)0, t.rows - 1);
+            for (i64 x = 0; x < count; x += W) visit(x, min(x + W, count), (i64)0, t.rows - 1);
             return;
         }
         i64 piece = guess[0] = piece_at(first, guess[0]), begin = 0;
         const i64 end = guess[1] = piece_at(last, guess[1]);
         for (i64 x = 0; x < count && piece != end; x += W) {
-            const i64 stop = least(x + W, count);
+            const i64 stop = min(x + W, count);
             const float at = u[stop - 1] * stretch;
             i64 next = piece;
             if (piece < end)
@@ -93,7 +96,7 @@ struct Pieces {
 
     void add(const float* u, i64 count, i64* guess, float* score) const {
         walk(u, count, guess, [&](i64 x, i64 stop, i64 from, i64 to) {
-            const i64 low = least(from, to), high = most(from, to);
+            const i64 low = min(from, to), high = max(from, to);
             if (from == to) {
                 const float shift = intercept(low), factor = slope(low) * stretch;
                 for (; x + W <= stop; x += W) store(score + x, load(score + x) + (load(u + x) * factor + shift));
@@ -103,81 +106,81 @@ struct Pieces {
             const vf at = load(u + x) * stretch;
             vf value = at * slope(low) + intercept(low);
             for (i64 s = low + 1; s <= high; s++)
-                value = choose((vi)(at < edge(s - 1)), value, at * slope(s) + intercept(s));  // NaN: in the last piece
+                value = select((vi)(at < edge(s - 1)), value, at * slope(s) + intercept(s));  // NaN: in the last piece
             store(score + x, load(score + x) + first_lanes(value, stop - x));
         });
     }
 
     // adds to the sums of a tile; gives what belongs to the stretch
     template <bool RATE>
-    float take(const float* u, const float* by_rate, i64 count, i64* guess, const float* grad, PieceSums& sums) const {
+    float backward(const float* u, const float* by_rate, i64 count, i64* guess, const float* grad, PieceSums& sums) const {
         vf plain = {}, far_sums = {}, rate_sums = {}, found = {};
-        const bool odd = !(stretch - stretch == 0);
+        const bool nonfinite = !(stretch - stretch == 0);
         i64 held = -1;
-        auto hand_on = [&] {
+        auto flush = [&] {
             // a query that sees nothing may have no number for its stretch
-            if (!odd || sum(plain) != 0 || sum(far_sums) != 0) {
+            if (!nonfinite || sum(plain) != 0 || sum(far_sums) != 0) {
                 const float factor = slope(held);
                 float* to = sums.at(held);
                 store(to, load(to) + plain);
                 store(to + W, load(to + W) + far_sums * stretch);
-                if (RATE) sums.rate += rate_sums * (factor * stretch);
+                if (RATE) sums.d_stretch_rate += rate_sums * (factor * stretch);
                 found += far_sums * factor;
             }
             plain = far_sums = rate_sums = vf{};
         };
         walk(u, count, guess, [&](i64 x, i64 stop, i64 from, i64 to) {
             if (held != from) {
-                if (held >= 0) hand_on();
+                if (held >= 0) flush();
                 held = from;
             }
             vf g_sum = plain, far_sum = far_sums, rate_sum = rate_sums;
-            auto put = [&](vf g, vf far, vf rate) {
+            auto put = [&](vf g, vf far, vf stretch_rate) {
                 g_sum += g, far_sum += g * far;
-                if (RATE) rate_sum += g * rate;
+                if (RATE) rate_sum += g * stretch_rate;
             };
             auto keep = [&] { plain = g_sum, far_sums = far_sum, rate_sums = rate_sum; };
             if (from == to)
                 for (; x + W <= stop; x += W) put(load(grad + x), load(u + x), RATE ? load(by_rate + x) : vf{});
             if (x >= stop) return keep();
             // what lies beyond may be no number
-            const vf far = first_lanes(load(u + x), stop - x), rate = RATE ? first_lanes(load(by_rate + x), stop - x) : vf{};
+            const vf far = first_lanes(load(u + x), stop - x), stretch_rate = RATE ? first_lanes(load(by_rate + x), stop - x) : vf{};
             vf left = first_lanes(load(grad + x), stop - x);
             for (const vf at = far * stretch; held != to; g_sum = far_sum = rate_sum = vf{}) {
                 const bool rises = held < to;
                 const vi below = (vi)(at < edge(rises ? held : held - 1));
-                const vf low = choose(below, left, vf{}), high = choose(below, vf{}, left);
+                const vf low = select(below, left, vf{}), high = select(below, vf{}, left);
                 left = rises ? high : low;
-                put(rises ? low : high, far, rate);
+                put(rises ? low : high, far, stretch_rate);
                 keep();
-                hand_on();
+                flush();
                 held += rises ? 1 : -1;
             }
-            put(left, far, rate);
+            put(left, far, stretch_rate);
             keep();
         });
-        if (held >= 0) hand_on();
+        if (held >= 0) flush();
         return sum(found);
     }
 };
 
-// parameters: intercept [pieces], slope [pieces], rate
+// parameters: intercept [pieces], slope [pieces], stretch rate
 inline void write_stretched(const Term& t, i64 h, const double* parameters) {
-    for (i64 x = 0; x < t.rows && t.values_grad.there(); x++) *t.values_grad.at<float>(h, x) = (float)parameters[x];
-    for (i64 x = 0; x < t.rows && t.second_grad.there(); x++)
+    for (i64 x = 0; x < t.rows && t.values_grad.defined(); x++) *t.values_grad.at<float>(h, x) = (float)parameters[x];
+    for (i64 x = 0; x < t.rows && t.second_grad.defined(); x++)
         *t.second_grad.at<float>(h, x) = (float)parameters[t.rows + x];
-    if (t.rate_grad.there()) *t.rate_grad.at<float>(h) = (float)parameters[2 * t.rows];
+    if (t.stretch_rate_grad.defined()) *t.stretch_rate_grad.at<float>(h) = (float)parameters[2 * t.rows];
 }
 
 // Calls visit(row, column, count, u, ∂u/∂rate, guess) for the runs of a tile on each side of the query. Where distances
 // are gathered u is made for each row, but for pairs without a gradient (grad: null, or that of the tile), and a run is as
 // long as it rises or falls.
 template <class Visit>
-inline void stretched_runs(const Spoken& s, const Tile& t, const float* grad, Visit visit) {
+inline void stretched_runs(const TermState& s, const Tile& t, const float* grad, Visit visit) {
     const Term& term = *s.t;
     i64 guess[2][2] = {{-1, -1}, {-1, -1}};
     if (!s.dense) {
-        const double rate = *term.rate.at<float>(0);
+        const double stretch_rate = *term.stretch_rate.at<float>(0);
         float u[NB + W] = {}, slope[NB + W] = {};
         for (i64 r = 0; r < t.rows; r++) {
             for (i64 x = t.c0; x < t.c1; x++) {
@@ -185,9 +188,9 @@ inline void stretched_runs(const Spoken& s, const Tile& t, const float* grad, Vi
                     u[x] = x > t.c0 ? u[x - 1] : 0, slope[x] = 0;
                     continue;
                 }
-                const double delta = (float)distance(*s.c, t.b, t.i0 + r, t.j0 + x, term.axis);
-                u[x] = log_distance(rate, delta);
-                if (term.rate_grad.there()) slope[x] = log_distance_slope(rate, delta);
+                const double distance = (float)distance_of(*s.c, t.b, t.i0 + r, t.j0 + x, term.axis);
+                u[x] = log_distance(stretch_rate, distance);
+                if (term.stretch_rate_grad.defined()) slope[x] = log_distance_slope(stretch_rate, distance);
             }
             for (i64 x = t.c0, stop; x < t.c1; x = stop) {
                 bool rises = true, falls = true;
@@ -204,10 +207,11 @@ inline void stretched_runs(const Spoken& s, const Tile& t, const float* grad, Vi
     const int32_t* run = s.axis->run_at(t);
     for (i64 r = 0; r < t.rows; r++)
         for (i64 x = t.c0; x < t.c1;) {
-            const i64 many = least(run[x], t.c1 - x), delta = k[x] - q[r], before = -clamp(delta, -many, 0);
+            const i64 many = min(run[x], t.c1 - x), distance = k[x] - q[r], before = -clamp(distance, -many, 0);
             auto side = [&](i64 skip, i64 count, i64* nearby) {
-                const i64 at = PAD + delta - s.low + skip;
-                if (count) visit(r, x + skip, count, s.strip + at, s.slope_strip ? s.slope_strip + at : nullptr, nearby);
+                const i64 at = PAD + distance - s.low + skip;
+                if (count) visit(r, x + skip, count, s.bias_by_distance + at,
+                                 s.slope_by_distance ? s.slope_by_distance + at : nullptr, nearby);
             };
             side(0, before, guess[0]);
             side(before, many - before, guess[1]);
@@ -215,23 +219,23 @@ inline void stretched_runs(const Spoken& s, const Tile& t, const float* grad, Vi
         }
 }
 
-inline void add_stretched(const Spoken& s, const Tile& t, float* score) {
+inline void add_stretched(const TermState& s, const Tile& t, float* score) {
     stretched_runs(s, t, nullptr, [&](i64 r, i64 x, i64 count, const float* u, const float*, i64* guess) {
-        const Pieces pieces = {*s.t, t.h, *s.t->other.at<float>(t.b, t.h, t.i0 + r)};
+        const PiecewiseLinear pieces = {*s.t, t.h, *s.t->other.at<float>(t.b, t.h, t.i0 + r)};
         pieces.add(u, count, guess, score + r * LD + x);
     });
 }
 
-// lanes: room for PieceSums; total: intercept [pieces], slope [pieces] and rate
-inline void take_stretched(const Spoken& s, const Tile& t, const float* grad, float* lanes, double* total) {
+// lanes: room for PieceSums; total: intercept [pieces], slope [pieces] and stretch rate
+inline void stretched_backward(const TermState& s, const Tile& t, const float* grad, float* lanes, double* total) {
     const Term& term = *s.t;
     PieceSums sums = {lanes};
     stretched_runs(s, t, grad, [&](i64 r, i64 x, i64 count, const float* u, const float* by_rate, i64* guess) {
-        const Pieces pieces = {term, t.h, *term.other.at<float>(t.b, t.h, t.i0 + r)};
+        const PiecewiseLinear pieces = {term, t.h, *term.other.at<float>(t.b, t.h, t.i0 + r)};
         const float* from = grad + r * LD + x;
-        const float found = term.rate_grad.there() ? pieces.take<true>(u, by_rate, count, guess, from, sums)
-                                                   : pieces.take<false>(u, by_rate, count, guess, from, sums);
-        if (term.other_grad.there()) *term.other_grad.at<float>(t.b, t.h, t.i0 + r) += found;
+        const float found = term.stretch_rate_grad.defined() ? pieces.backward<true>(u, by_rate, count, guess, from, sums)
+                                                             : pieces.backward<false>(u, by_rate, count, guess, from, sums);
+        if (term.other_grad.defined()) *term.other_grad.at<float>(t.b, t.h, t.i0 + r) += found;
     });
     sums.add_to(total, term.rows);
 }

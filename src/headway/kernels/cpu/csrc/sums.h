@@ -5,7 +5,7 @@
 namespace {
 
 // over the heads of a group and their chunks
-inline void write_key_gradients(const Spoken& s, i64 h, i64 chunks, i64 mp) {
+inline void write_key_gradients(const TermState& s, i64 h, i64 chunks, i64 mp) {
     const Call& c = *s.c;
     const i64 group = c.heads / c.kv_heads;
     if (h % group) return;
@@ -18,10 +18,10 @@ inline void write_key_gradients(const Spoken& s, i64 h, i64 chunks, i64 mp) {
     }
 }
 
-inline void write_distance_gradients(const Spoken& s, i64 h, double* fine) {
+inline void write_distance_gradients(const TermState& s, i64 h, double* double_sums) {
     const Term& t = *s.t;
-    double *edges = fine, *parameters = fine + 2;
-    const double* sums = s.strip_sums(fine);
+    double *edges = double_sums, *parameters = double_sums + 2;
+    const double* sums = s.sums_by_distance(double_sums);
     if (t.form == STRETCHED) return write_stretched(t, h, parameters);
     for (i64 x = 0; x < PAD && s.dense; x++) edges[0] += sums[x], edges[1] += sums[PAD + s.columns + x];
     auto gradient = [&](i64 x) {
@@ -30,7 +30,7 @@ inline void write_distance_gradients(const Spoken& s, i64 h, double* fine) {
         if (x == s.columns - 1) g += edges[1];
         return g;
     };
-    if (t.form == COSINES && s.dense) s.waves.take(t, s.columns, gradient, parameters);
+    if (t.form == COSINES && s.dense) s.waves.backward(t, s.columns, gradient, parameters);
     for (i64 x = 0; x < s.columns && s.dense && t.form != COSINES; x++) {
         const double g = gradient(x);
         if (t.form == ROWS)
@@ -39,13 +39,13 @@ inline void write_distance_gradients(const Spoken& s, i64 h, double* fine) {
             form_adjoint(t, h, (double)(s.low + x), g, parameters);
     }
     const bool one = t.form == ROWS || t.form == PIECEWISE || t.form == COSINES;
-    for (i64 x = 0; x < (one ? t.rows : 1) && t.values_grad.there(); x++)
+    for (i64 x = 0; x < (one ? t.rows : 1) && t.values_grad.defined(); x++)
         *t.values_grad.at<float>(h, x) = (float)parameters[x];
-    if (!one && t.second_grad.there()) *t.second_grad.at<float>(h) = (float)parameters[1];
+    if (!one && t.second_grad.defined()) *t.second_grad.at<float>(h) = (float)parameters[1];
 }
 
 // The gradients of a term for one head: the sums of all tasks, in their order; task = (b·heads + h)·chunks + chunk.
-inline void write_gradients(Spoken& s, i64 h, i64 chunks, i64 mp) {
+inline void write_gradients(TermState& s, i64 h, i64 chunks, i64 mp) {
     const Call& c = *s.c;
     const Term& t = *s.t;
     const i64 stride = c.heads * chunks, first = h * chunks;
@@ -54,26 +54,26 @@ inline void write_gradients(Spoken& s, i64 h, i64 chunks, i64 mp) {
         for (i64 x = 1; x < c.batch * chunks; x++) {
             i64 task = x / chunks * stride + first + x % chunks;
             if (s.sums_size) add_to(s.sums + first * s.sums_size, s.sums + task * s.sums_size, s.sums_size);
-            add_to(s.fine + first * s.fine_size, s.fine + task * s.fine_size, s.fine_size);
+            add_to(s.double_sums + first * s.double_sums_size, s.double_sums + task * s.double_sums_size, s.double_sums_size);
         }
     };
     const float* sums = s.sums + first * s.sums_size;
-    double* fine = s.fine + first * s.fine_size;
-    if (t.kind == TOKEN_KEYS && s.wanted) {
+    double* double_sums = s.double_sums + first * s.double_sums_size;
+    if (t.kind == TOKEN_KEYS && s.wants_grad) {
         for (i64 b = 0; b < c.batch; b++) {
-            double* total = s.fine + (b * stride + first) * s.fine_size;
-            for (i64 x = 1; x < chunks; x++) add_to(total, total + x * s.fine_size, s.fine_size);
+            double* total = s.double_sums + (b * stride + first) * s.double_sums_size;
+            for (i64 x = 1; x < chunks; x++) add_to(total, total + x * s.double_sums_size, s.double_sums_size);
             for (i64 j = 0; j < c.m; j++) *t.values_grad.at<float>(b, h, j) = (float)total[j];
         }
-    } else if (t.kind == DISTANCE && s.wanted) {
+    } else if (t.kind == DISTANCE && s.wants_grad) {
         gather();
-        write_distance_gradients(s, h, fine);
-    } else if (is_relative(t) && s.wanted) {
+        write_distance_gradients(s, h, double_sums);
+    } else if (is_relative(t) && s.wants_grad) {
         gather();
-        if (t.other_grad.there() && t.kind == RELATIVE_QUERIES) write_key_gradients(s, h, chunks, mp);
-        if (t.second_grad.there())
-            for (i64 x = 0; x < t.width; x++) *t.second_grad.at<float>(h, x) = (float)fine[x];
-        if (!t.values_grad.there()) return;
+        if (t.other_grad.defined() && t.kind == RELATIVE_QUERIES) write_key_gradients(s, h, chunks, mp);
+        if (t.second_grad.defined())
+            for (i64 x = 0; x < t.width; x++) *t.second_grad.at<float>(h, x) = (float)double_sums[x];
+        if (!t.values_grad.defined()) return;
         for (i64 row = 0; row < t.rows; row++)
             for (i64 x = 0; x < t.width; x++) *t.values_grad.at<float>(h, row, x) = 0;
         for (i64 column = 0; column < s.columns; column++) {

@@ -1,42 +1,42 @@
-// The tasks of a backward pass, and what they sum for keys and values.
+// The tasks of a backward pass, and their sums for keys and values.
 //
-// A task is some blocks of queries of one head. All sums are added in the order of tasks, and how many there are depends
+// A task is some blocks of queries of one head. The sums of all tasks are added in order, and the number of tasks depends
 // on the call alone, so that results are the same bits for any number of threads.
 #pragma once
 #include "tile.h"
 
 namespace {
 
-template <class T, class Words>
+template <class T, class Packing>
 struct Tasks {
     const Call& c;
-    const Plan<T, Words>& plan;
+    const Plan<T, Packing>& plan;
     i64 chunks = 1, count = 0;           // of a head; of all
-    bool together = false;               // gradients of a dense bias are shared by heads: they take turns
-    bool apart = false;                  // a task's blocks follow one another; else tasks take turns
+    bool heads_share_gradients = false;  // the gradient of a dense bias is shared by heads, which then run one by one
+    bool contiguous = false;             // a task's blocks follow one another; else block x belongs to chunk x mod chunks
     float *dk = nullptr, *dv = nullptr;  // [tasks][mp][dp], [tasks][mp][dvp]
     uint8_t* touched = nullptr;          // [tasks][key_blocks]: whether they hold sums
 
-    explicit Tasks(const Plan<T, Words>& p) : c(p.c), plan(p) {
+    explicit Tasks(const Plan<T, Packing>& p) : c(p.c), plan(p) {
         if (!c.backward) return;
-        const i64 heads = most(1, c.batch * c.heads);
+        const i64 heads = max(1, c.batch * c.heads);
         bool rows_shared = false;
         for (i64 i = 0; i < c.terms; i++) {
             const Tensor& grad = c.term[i].values_grad;
-            if (c.term[i].kind != DENSE || !grad.there()) continue;
-            together |= (c.batch > 1 && !grad.stride[0]) || (c.heads > 1 && !grad.stride[1]);
+            if (c.term[i].kind != DENSE || !grad.defined()) continue;
+            heads_share_gradients |= (c.batch > 1 && !grad.stride[0]) || (c.heads > 1 && !grad.stride[1]);
             rows_shared |= c.n > 1 && !grad.stride[2];
         }
-        together |= rows_shared;
-        chunks = most(1, least(plan.blocks / 2, together ? 4 : (16 + heads - 1) / heads));
+        heads_share_gradients |= rows_shared;
+        chunks = max(1, min(plan.blocks / 2, heads_share_gradients ? 4 : (16 + heads - 1) / heads));
         if (rows_shared) chunks = 1;
         count = c.batch * c.heads * chunks;
-        apart = chunks > 1 && c.intervals && keeps_apart();
+        contiguous = chunks > 1 && c.intervals && splits_keys();
     }
 
     void lay_out(Memory& memory) {
-        if (c.dk.there()) dk = memory.take<float>(count * plan.mp * plan.dp);
-        if (c.dv_.there()) dv = memory.take<float>(count * plan.mp * plan.dvp);
+        if (c.dk.defined()) dk = memory.take<float>(count * plan.mp * plan.dp);
+        if (c.dv_.defined()) dv = memory.take<float>(count * plan.mp * plan.dvp);
         touched = memory.take<uint8_t>(count * plan.key_blocks);
     }
 
@@ -46,11 +46,11 @@ struct Tasks {
 
     template <class Visit>
     void blocks(i64 chunk, Visit visit) const {
-        const i64 last = apart ? first_block(chunk + 1) : plan.blocks;
-        for (i64 block = apart ? first_block(chunk) : chunk; block < last; block += apart ? 1 : chunks) visit(block);
+        const i64 last = contiguous ? first_block(chunk + 1) : plan.blocks;
+        for (i64 block = contiguous ? first_block(chunk) : chunk; block < last; block += contiguous ? 1 : chunks) visit(block);
     }
 
-    // the sums of the keys low … high − 1 are there: what nobody sees is never zeroed
+    // zeroes the sums of the keys low … high − 1 at their first use: keys that no query sees are never touched
     void touch(i64 task, i64 low, i64 high) const {
         for (i64 block = low / NB; block * NB < high; block++) {
             if (touched[task * plan.key_blocks + block]) continue;
@@ -71,22 +71,22 @@ struct Tasks {
   private:
     i64 first_block(i64 chunk) const { return chunk * plan.blocks / chunks; }
 
-    // Whether queries that follow one another see keys of their own, as in a window or in documents, and about as many
-    // in every task: then few sums are shared. Causal attention, where the last see the most, takes turns.
-    bool keeps_apart() const {
+    // Whether contiguous chunks see mostly different keys, as in a window or in documents, and about as many each: then
+    // few sums are shared. In causal attention the last queries see the most, so blocks alternate.
+    bool splits_keys() const {
         RowRanges ranges;
         for (i64 b = 0; b < c.batch; b++) {
             i64 keys = 0, pairs = 0, most_pairs = 0;
             for (i64 chunk = 0; chunk < chunks; chunk++) {
                 i64 low = c.m, high = 0, own = 0;
                 for (i64 block = first_block(chunk); block < first_block(chunk + 1); block++) {
-                    const i64 rows = least(MB, c.n - block * MB);
+                    const i64 rows = min(MB, c.n - block * MB);
                     row_ranges(c, b, block * MB, rows, ranges);
-                    if (ranges.low < ranges.high) low = least(low, ranges.low), high = most(high, ranges.high);
+                    if (ranges.low < ranges.high) low = min(low, ranges.low), high = max(high, ranges.high);
                     for (i64 s = 0; s < ranges.count; s++)
                         for (i64 r = 0; r < rows; r++) own += ranges.stop[s][r] - ranges.start[s][r];
                 }
-                keys += most(0, high - low), pairs += own, most_pairs = most(most_pairs, own);
+                keys += max(0, high - low), pairs += own, most_pairs = max(most_pairs, own);
             }
             if (4 * keys > 5 * c.m || 4 * chunks * most_pairs > 5 * pairs) return false;
         }
@@ -95,7 +95,7 @@ struct Tasks {
 
     void reduce(const Tensor& to, float* sums, i64 head, i64 block, i64 width, i64 d) const {
         const i64 b = head / c.kv_heads, h = head % c.kv_heads, first = number(b, h * plan.group, 0);
-        const i64 rows = least(NB, c.m - block * NB);
+        const i64 rows = min(NB, c.m - block * NB);
         float* total = nullptr;
         for (i64 task = first; task < first + plan.group * chunks; task++) {
             if (!touched[task * plan.key_blocks + block]) continue;

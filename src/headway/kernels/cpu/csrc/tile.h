@@ -1,4 +1,4 @@
-// A tile of scores and where its tokens are; sums over pieces of rows.
+// A tile of scores and where its tokens are; sums over parts of rows.
 //
 // A tile is `rows` queries from i0 on by the columns c0 … c1 − 1 of a block of keys from j0 on.
 #pragma once
@@ -86,7 +86,7 @@ inline void sum_rows(const float* x, i64 rows, i64 ld, i64 count, float* to) {
 inline i64 group_end(const i64* position, i64 from, i64 to, i64 limit) {
     i64 low = position[from], high = low, x = from + 1;
     for (; x < to; x++) {
-        low = least(low, position[x]), high = most(high, position[x]);
+        low = min(low, position[x]), high = max(high, position[x]);
         if ((uint64_t)high - (uint64_t)low > (uint64_t)limit) break;
     }
     return x;

@@ -1,4 +1,4 @@
-// What is done to each token by itself in inference: RMS norm, and the turn of rotary encodings. One pass over memory,
+// Operations on single tokens: RMS norm, and the rotation of rotary encodings. One pass over memory,
 // float32 in between, one rounding at the end.
 //
 // A call is a row of int64 words, the fields of the structs below in order; kernels/cpu/_tokens.py writes it.
@@ -14,7 +14,7 @@
 namespace {
 namespace tokens {
 
-constexpr i64 WIDEST = 4096;     // numbers of a row that a turn takes
+constexpr i64 WIDEST = 4096;     // numbers of a row that can be rotated
 constexpr i64 AT_ONCE = 1 << 13;  // numbers of an item of work, about; what has no more wakes no second thread
 
 // [size[0], size[1], size[2], width], the last dimension dense: read from x, written to out.
@@ -88,17 +88,17 @@ struct Norm {
         }
     }
 
-    i64 step() const { return most(1, AT_ONCE / rows.width); }
+    i64 step() const { return max(1, AT_ONCE / rows.width); }
     i64 items() const { return (rows.count() + step() - 1) / step(); }
     template <class T>
     void item(i64 number) const {
-        for (i64 r = number * step(), stop = least(rows.count(), r + step()); r < stop; r++) row<T>(r);
+        for (i64 r = number * step(), stop = min(rows.count(), r + step()); r < stop; r++) row<T>(r);
     }
 };
 
-// The pair c of each row, (2c, 2c + 1) or (c, c + pairs) counted from start, turned by an angle of the token (and the
+// The pair c of each row, (2c, 2c + 1) or (c, c + pairs) counted from start, rotated by an angle of the token (and the
 // head); what lies before and behind the pairs stays. size: [batch, heads, n].
-struct Turn {
+struct Rotate {
     Rows rows;
     i64 pairs, interleaved, start;
     const double* cos;
@@ -113,21 +113,21 @@ struct Turn {
         for (i64 i = 0; i < pairs; i++) sines[i] = (float)from_sin[i];
     }
 
-    i64 step() const { return most(1, AT_ONCE / (rows.width * rows.size[1])); }
+    i64 step() const { return max(1, AT_ONCE / (rows.width * rows.size[1])); }
     i64 blocks() const { return (rows.size[2] + step() - 1) / step(); }
     i64 items() const { return rows.size[0] * blocks(); }
     template <class T>
     void item(i64 number) const {
         float cosines[WIDEST / 2], sines[WIDEST / 2], x[WIDEST], y[WIDEST];
-        i64 a = number / blocks(), turned = 2 * pairs, first = number % blocks() * step();
-        for (i64 c = first, stop = least(rows.size[2], first + step()); c < stop; c++)
+        i64 a = number / blocks(), rotated = 2 * pairs, first = number % blocks() * step();
+        for (i64 c = first, stop = min(rows.size[2], first + step()); c < stop; c++)
             for (i64 b = 0; b < rows.size[1]; b++) {
                 if (b == 0 || cos_stride[1] || sin_stride[1]) angles(a, b, c, cosines, sines);
                 const typename T::type* from = rows.from<T>(a, b, c);
                 typename T::type* to = rows.to<T>(a, b, c);
                 memcpy(to, from, (size_t)start * sizeof(typename T::type));
                 from += start, to += start;
-                read<T>(from, turned, x);
+                read<T>(from, rotated, x);
                 if (interleaved) {
                     for (i64 i = 0; i < pairs; i++) {
                         y[2 * i] = x[2 * i] * cosines[i] - x[2 * i + 1] * sines[i];
@@ -139,8 +139,8 @@ struct Turn {
                         y[pairs + i] = x[i] * sines[i] + x[pairs + i] * cosines[i];
                     }
                 }
-                write<T>(y, turned, to);
-                memcpy(to + turned, from + turned, (size_t)(rows.width - start - turned) * sizeof(typename T::type));
+                write<T>(y, rotated, to);
+                memcpy(to + rotated, from + rotated, (size_t)(rows.width - start - rotated) * sizeof(typename T::type));
             }
     }
 };
@@ -177,12 +177,12 @@ inline i64 norm(const i64* words, i64 count) {
     return run(work);
 }
 
-inline i64 turn(const i64* words, i64 count) {
-    Turn work;
+inline i64 rotate(const i64* words, i64 count) {
+    Rotate work;
     if (count * 8 != (i64)sizeof work) return 1;
     memcpy(&work, words, sizeof work);
     const i64 PAIRS = sizeof(Rows) / 8;
-    if (work.pairs < 1 || 2 * work.pairs > least(work.rows.width, WIDEST)) return 1 + PAIRS;
+    if (work.pairs < 1 || 2 * work.pairs > min(work.rows.width, WIDEST)) return 1 + PAIRS;
     if (work.start < 0 || work.start > work.rows.width - 2 * work.pairs) return 1 + PAIRS + 2;
     if (work.rows.count() && !work.cos) return 1 + PAIRS + 3;
     if (work.rows.count() && !work.sin) return 1 + PAIRS + 7;

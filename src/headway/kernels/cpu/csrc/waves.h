@@ -62,7 +62,7 @@ struct Waves {
 
     // adds Σ gradient(column)·cos(δω) to sums of each wave
     template <class Gradient>
-    void take(const Term& t, i64 columns, Gradient gradient, double* to) const {
+    void backward(const Term& t, i64 columns, Gradient gradient, double* to) const {
         for (i64 number = 0; number < blocks; number++) {
             double g[RUN];
             bool any = false;
@@ -90,8 +90,8 @@ struct WaveTile {
         row = memory.take<double>(needed * MB * NB);
     }
 
-    // zeroing: of what is no number
-    static void turn(const Call& c, const Term& t, const Tensor& p, const Tile& tile, i64 first, i64 tokens, i64 wave,
+    // zeroing: NaN becomes 0
+    static void fill_cos_sin(const Call& c, const Term& t, const Tensor& p, const Tile& tile, i64 first, i64 tokens, i64 wave,
                      bool zeroing, double* to, i64 ld) {
         const double frequency = *t.second.at<double>(wave);
         for (i64 x = 0; x < tokens; x++) {
@@ -103,10 +103,10 @@ struct WaveTile {
 
     // the waves first … first + AT_ONCE − 1, as many as there are
     i64 load(const Call& c, const Term& t, const Tile& tile, i64 first, bool zeroing) const {
-        const i64 many = least(AT_ONCE, t.rows - first);
+        const i64 many = min(AT_ONCE, t.rows - first);
         for (i64 x = 0; x < many; x++) {
-            turn(c, t, c.k_position, tile, tile.j0 + tile.c0, tile.c1 - tile.c0, first + x, zeroing, k + 2 * x * NB, NB);
-            turn(c, t, c.q_position, tile, tile.i0, tile.rows, first + x, zeroing, q + 2 * x * MB, MB);
+            fill_cos_sin(c, t, c.k_position, tile, tile.j0 + tile.c0, tile.c1 - tile.c0, first + x, zeroing, k + 2 * x * NB, NB);
+            fill_cos_sin(c, t, c.q_position, tile, tile.i0, tile.rows, first + x, zeroing, q + 2 * x * MB, MB);
         }
         return many;
     }
@@ -129,8 +129,8 @@ struct WaveTile {
     }
 
     // adds Σ grad·cos(δω) to sums of each wave
-    void take(const Call& c, const Term& t, const Tile& tile, const float* grad, double* sums) const {
-        const i64 keys = tile.c1 - tile.c0, whole = up(keys, W / 2);
+    void backward(const Call& c, const Term& t, const Tile& tile, const float* grad, double* sums) const {
+        const i64 keys = tile.c1 - tile.c0, whole = round_up(keys, W / 2);
         bool any[MB] = {};
         for (i64 r = 0; r < tile.rows; r++)
             for (i64 y = 0; y < whole; y++) {

@@ -1,4 +1,4 @@
-"""The words of a call, read back as csrc/call.h reads them and computed by the reference kernel in place of the C++."""
+"""The descriptor of a call, read back as csrc/call.h reads them and computed by the reference kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headway.coordinates import Coordinates
 from headway.kernels import KERNELS, Call, Problem, _ops
 from headway.kernels import reference as spec
 from headway.kernels._problem import without_tables
-from headway.kernels.cpu import _library, _words
+from headway.kernels.cpu import _descriptor, _library
 from headway.testing import kernels as checks
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.bool]
@@ -40,7 +40,7 @@ class Reader:
         self.at += 1
         return self.words[self.at - 1]
 
-    def real(self) -> float:
+    def double(self) -> float:
         return struct.unpack("d", struct.pack("q", self.word()))[0]
 
     def tensor(self, *shape: int) -> Tensor | None:
@@ -75,7 +75,7 @@ def read(words: Any) -> tuple[Call, dict[str, Any]]:
     backward, threads, dtype = r.word(), r.word(), r.word()
     assert threads == torch.get_num_threads()
     b, h, kv, n, m, d, dv = (r.word() for _ in range(7))
-    scale, drop_below, keep_scale, seed = r.real(), r.word(), r.real(), r.word()
+    scale, drop_below, keep_scale, seed = r.double(), r.word(), r.double(), r.word()
     batch_offset, head_offset, foreign = r.word(), r.word(), r.word()
     assert not foreign
     assert keep_scale == pytest.approx(1 / (1 - drop_below / 2**32))
@@ -160,7 +160,7 @@ def read_term(r: Reader, q: Coordinates, k: Coordinates, h: int, kv: int, d: int
     if kind == 9:
         return T.Sink(r.leaf(b, h, n))
     if kind == 10:
-        return T.SoftCap(r.real())
+        return T.SoftCap(r.double())
     if kind == 4:
         form = FORMS[r.word()]
         if form == "rows":
@@ -278,15 +278,15 @@ def run_and_differentiate(call: Call, leaves: list[Tensor], kernel: str) -> list
     return [out, lse, *torch.autograd.grad(loss, leaves)]
 
 
-SPOKEN = [
+SUPPORTED = [
     name for name in checks.term_names() if name not in ("dense bias, function", "product", "score map", "normalizer")
 ]
 
 
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("mask", checks.mask_names())
-@pytest.mark.parametrize("term", SPOKEN)
-def test_words_say_the_call(term: str, mask: str, calls: list[int]) -> None:
+@pytest.mark.parametrize("term", SUPPORTED)
+def test_the_descriptor_says_the_call(term: str, mask: str, calls: list[int]) -> None:
     """Results and every gradient are those of the reference kernel."""
     results = []
     for kernel in ("cpu", "reference"):
@@ -472,13 +472,13 @@ def test_positions_of_two_dtypes(calls: list[int]) -> None:
 def test_bounds_are_a_slot_for_each_query(n: int, m: int) -> None:
     """Numbers and rules are read from memory that is kept, where they lie in it, and tensors as they are."""
     q, k = Coordinates.span(n, start=m - n), Coordinates.span(m)
-    edge = _words.FAR_SLOT
+    edge = _descriptor.FAR_SLOT
     offsets = (-(10**30), -n - 1, -n, -1, 0, 3, m - n, m, m + 5, edge - n - 1, edge - n, edge - n + 1, edge, 10**30)
     bounds = [torch.arange(n)[None], torch.full((1, 1), 2, dtype=torch.int32), *offsets, *map(M.Slot, offsets)]
     for where in (q, q._with(start=None)):
-        words = _words.Words(where, k, False)
+        words = _descriptor.CallDescriptor(where, k, False)
         words.mask(((None, None), *((bound, 3) for bound in bounds)), None)
-        r = Reader(words.row)
+        r = Reader(words.words)
         assert r.word() == 1 + len(bounds)
         assert r.some(2, n).tolist() == [[0] * n] * 2
         assert r.some(2, n).tolist() == [[m] * n] * 2

@@ -1,4 +1,4 @@
-"""A call as the row of int64 words that csrc/call.h reads: the words stand in the order of its fields."""
+"""The descriptor of a call: the int64 words that csrc/call.h reads, in the order of its fields."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ DTYPES = {
     torch.bool: (5, 1),
 }
 """The number of a dtype, and the bytes of an item."""
-TEMPERATURE, TOKEN_QUERIES, TOKEN_KEYS, DISTANCE = 1, 2, 3, 4
+QUERY_SCALE, TOKEN_QUERIES, TOKEN_KEYS, DISTANCE = 1, 2, 3, 4
 RELATIVE_KEYS, RELATIVE_QUERIES, RELATIVE_VALUES = 5, 6, 7
 DENSE, SINK, SOFT_CAP = 8, 9, 10
 ROWS, LINEAR, LOG, POWER, PIECEWISE, COSINES, STRETCHED = 0, 1, 2, 3, 4, 5, 6
-CLIP, STEPS, CLASSES, GRID = 0, 1, 2, 3
+CLIP, BUCKETIZE, CLASSES, GRID = 0, 1, 2, 3
 DIFFERENCE, DILATED, EQUAL, KEYS, BOOLEAN, AND, OR = 1, 2, 3, 4, 5, 6, 7
 
 ABSENT = (0,) * 7
@@ -68,26 +68,26 @@ SLOTS, SLOTS_SIZE = _slots.buffer_info()[0], 8 * len(_slots)
 """The slots −FAR_SLOT … FAR_SLOT − 1 in memory: bounds that are numbers or rules are a part of them in short calls."""
 
 
-def real(x: float) -> int:
-    """A number as the bits of its double."""
+def double_bits(x: float) -> int:
+    """The bits of a float64, as an int64 word."""
     bits: int = _word.unpack(_double.pack(x))[0]
     return bits
 
 
-ONE = real(1.0)
+ONE = double_bits(1.0)
 
 
-class Words:
-    """The words of one call, and what they point to.
+class CallDescriptor:
+    """The int64 words of one call, and the tensors that they point to.
 
-    found: pairs of a tensor that wants a gradient and the buffer into which the kernel writes it, by head and by row
+    gradients: pairs of a tensor that wants a gradient and the buffer into which the kernel writes it, by head and row
     of the batch where the tensor may be one for all.
     """
 
     def __init__(self, q_coordinates: Coordinates, k_coordinates: Coordinates, backward: bool) -> None:
-        self.row: list[int] = []
-        self.held: list[Tensor] = []
-        self.found: list[tuple[Tensor, Tensor]] = []
+        self.words: list[int] = []
+        self.keep_alive: list[Tensor] = []
+        self.gradients: list[tuple[Tensor, Tensor]] = []
         self.backward = backward
         self.q, self.k = q_coordinates, k_coordinates
         self.sizes: dict[str, int] = {}
@@ -97,7 +97,7 @@ class Words:
     def tensor(self, x: Tensor | None) -> None:
         """A tensor as it lies in memory; trailing dimensions that it does not have do not count."""
         if x is None:
-            self.row += ABSENT
+            self.words += ABSENT
         else:
             self._tensor(x)
 
@@ -107,10 +107,10 @@ class Words:
 
     def pair(self, x: Tensor, y: Tensor) -> None:
         """Both of them by ``broadcast``; in self-attention they are one."""
-        at = len(self.row)
+        at = len(self.words)
         self.broadcast(x)
         if y is x:
-            self.row += self.row[at:]
+            self.words += self.words[at:]
         else:
             self.broadcast(y)
 
@@ -129,22 +129,22 @@ class Words:
         if broadcast:
             shape = x.shape
             if 1 in shape:
-                strides = tuple(map(_step, shape, strides))
+                strides = tuple(map(_broadcast_stride, shape, strides))
         if missing:
             strides = ABSENT[:missing] + strides
-        self.row += (address, left, number, *strides, *ABSENT[len(strides) : 4])
-        self.held.append(x)
+        self.words += (address, left, number, *strides, *ABSENT[len(strides) : 4])
+        self.keep_alive.append(x)
 
     def fresh(self, x: Tensor) -> None:
         """Memory that has just been taken, for the kernel to write."""
         strides = x.stride()
-        self.row += (x.data_ptr(), x.nbytes, DTYPES[x.dtype][0], *strides, *ABSENT[len(strides) : 4])
+        self.words += (x.data_ptr(), x.nbytes, DTYPES[x.dtype][0], *strides, *ABSENT[len(strides) : 4])
 
     def parameter(self, part: Part, name: str) -> None:
         """A tensor of a part in float32, and the place for its gradient, in which no size of 1 stands for all."""
         x = getattr(part, name)
         if x is None:
-            self.row += ABSENT + ABSENT
+            self.words += ABSENT + ABSENT
         else:
             self.summed(x, part.full_shape(name, x, self.sizes) if self.backward and x.requires_grad else ())
 
@@ -155,19 +155,19 @@ class Words:
         self.broadcast(x)
         if self.backward and x.requires_grad:
             gradient = x.new_empty(shape)
-            self.found.append((x, gradient))
+            self.gradients.append((x, gradient))
             self.fresh(gradient)
         else:
-            self.row += ABSENT
+            self.words += ABSENT
 
     def gradient(self, x: Tensor) -> None:
         """The place for the gradient of q, k or v."""
         if x.requires_grad:
             gradient = torch.empty_like(x)
-            self.found.append((x, gradient))
+            self.gradients.append((x, gradient))
             self.fresh(gradient)
         else:
-            self.row += ABSENT
+            self.words += ABSENT
 
     # ------------------------------------------------------------ coordinates and the mask
 
@@ -179,26 +179,26 @@ class Words:
             if q_position.dtype != k_position.dtype:
                 wide = torch.promote_types(q_position.dtype, k_position.dtype)
                 q_position, k_position = q_position.to(wide), k_position.to(wide)
-            self.row.append(min(q_position.shape[2], k_position.shape[2], MOST_AXES))
+            self.words.append(min(q_position.shape[2], k_position.shape[2], MOST_AXES))
             self.pair(q_position, k_position)
         else:
-            self.row += (1, *NOUGHT, *NOUGHT)
+            self.words += (1, *NOUGHT, *NOUGHT)
         if index:
             self.pair(_whole(q.index), _whole(k.index))
         else:
-            self.row += NOUGHT + NOUGHT
+            self.words += NOUGHT + NOUGHT
 
     def mask(self, intervals: tuple[Bounds, ...], rest: Mask | None) -> None:
-        self.row.append(len(intervals))
+        self.words.append(len(intervals))
         if intervals:
             n, m = self.q.index.shape[1], self.k.index.shape[1]
             for start, stop in intervals:
                 self.bound(0 if start is None else start, n, m)
                 self.bound(m if stop is None else stop, n, m)
-        at = len(self.row)
-        self.row.append(0)
+        at = len(self.words)
+        self.words.append(0)
         if rest is not None:
-            self.row[at] = self._nodes(rest)
+            self.words[at] = self._nodes(rest)
 
     def bound(self, bound: int | Slot | Tensor, n: int, m: int) -> None:
         """A key slot for each of n queries, [b, n]."""
@@ -207,7 +207,7 @@ class Words:
             offset = within(offset, n, m)
             if offset >= -FAR_SLOT and offset + n <= FAR_SLOT:
                 skipped = 8 * (FAR_SLOT + offset)
-                self.row += (SLOTS + skipped, SLOTS_SIZE - skipped, DTYPES[torch.int64][0], 0, step, 0, 0)
+                self.words += (SLOTS + skipped, SLOTS_SIZE - skipped, DTYPES[torch.int64][0], 0, step, 0, 0)
                 return
             bound = slots(bound, self.q, self.k)
         self.broadcast(_whole(bound))
@@ -220,33 +220,33 @@ class Words:
             for number, part in enumerate(mask.masks):
                 count += self._nodes(part)
                 if number:
-                    self.row.append(AND if isinstance(mask, And) else OR)
+                    self.words.append(AND if isinstance(mask, And) else OR)
                     count += 1
             return count
         if isinstance(mask, Causal):
-            self.row += (DIFFERENCE, -FAR, 0)
+            self.words += (DIFFERENCE, -FAR, 0)
         elif isinstance(mask, Window):
             left, right = (FAR if side is None else side for side in (mask.left, mask.right))
-            self.row += (DIFFERENCE, -left, right)
+            self.words += (DIFFERENCE, -left, right)
         elif isinstance(mask, Dilated):
-            self.row += (DILATED, mask.step)
+            self.words += (DILATED, mask.step)
         elif isinstance(mask, Chunked):
             for back in range(mask.previous + 1):
-                self.row.append(EQUAL)
+                self.words.append(EQUAL)
                 self.broadcast(_whole(q.index) // mask.size)
                 self.broadcast(_whole(k.index) // mask.size + back)
                 if back:
-                    self.row.append(OR)
+                    self.words.append(OR)
             return 2 * mask.previous + 1
         elif isinstance(mask, Documents):
-            self.row.append(EQUAL)
+            self.words.append(EQUAL)
             for ids in mask._ids(q, k):
                 self.broadcast(_whole(ids))
         elif isinstance(mask, Boolean):
-            self.row.append(BOOLEAN)
+            self.words.append(BOOLEAN)
             self.broadcast(mask.values, 4 - mask.values.ndim)
         else:  # who is seen does not depend on who looks
-            self.row.append(KEYS)
+            self.words.append(KEYS)
             self.broadcast(mask.allowed(q, k)[:, 0, 0])
         return 1
 
@@ -254,10 +254,10 @@ class Words:
 
     def terms(self, terms: tuple[Any, ...], batch: int, heads: int, kv_heads: int, n: int, m: int) -> None:
         self.sizes = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": n, "keys": m}
-        at = len(self.row)
-        self.row.append(0)
+        at = len(self.words)
+        self.words.append(0)
         for term in terms:
-            self.row[at] += 1
+            self.words[at] += 1
             if isinstance(term, DistanceBias):
                 self.distance_bias(term)
             elif isinstance(term, RelativeKeys):
@@ -270,19 +270,19 @@ class Words:
             elif isinstance(term, RelativeValues):
                 self.relative(RELATIVE_VALUES, term.rows)
             elif isinstance(term, Sink):
-                self.row.append(SINK)
+                self.words.append(SINK)
                 self.sink(term.logits, batch, heads, n)
             elif isinstance(term, SoftCap):
-                self.row += (SOFT_CAP, real(term.cap))
+                self.words += (SOFT_CAP, double_bits(term.cap))
             elif isinstance(term, TokenBias):
-                self.row[at] -= 1
+                self.words[at] -= 1
                 for kind, name in ((TOKEN_QUERIES, "queries"), (TOKEN_KEYS, "keys")):
                     if getattr(term, name) is not None:
-                        self.row[at] += 1
-                        self.row.append(kind)
+                        self.words[at] += 1
+                        self.words.append(kind)
                         self.parameter(term, name)
             elif isinstance(term, QueryScale):
-                self.row.append(TEMPERATURE)
+                self.words.append(QUERY_SCALE)
                 self.parameter(term, "factor")
             else:
                 self.dense_bias(term, batch, heads, n, m)
@@ -295,13 +295,13 @@ class Words:
         self.broadcast(logits, 1 if by_head else 0)
         if self.backward and logits.requires_grad:
             gradient = logits.new_empty(shape)
-            self.found.append((logits, gradient.mT if by_head else gradient))  # heads last, as in the logits
+            self.gradients.append((logits, gradient.mT if by_head else gradient))  # heads last, as in the logits
             self.fresh(gradient)
         else:
-            self.row += ABSENT
+            self.words += ABSENT
 
     def dense_bias(self, term: DenseBias, *shape: int) -> None:
-        self.row.append(DENSE)
+        self.words.append(DENSE)
         values = term.values
         assert isinstance(values, Tensor)
         values = values.float()
@@ -309,30 +309,30 @@ class Words:
         if self.backward and values.requires_grad:  # summed by the kernel: by head and row it could be n·m·batch·heads
             shared = (1,) * (4 - values.ndim) + values.shape != shape  # by pairs whose parts may cancel
             gradient = torch.zeros(values.shape, dtype=torch.float64 if shared else torch.float32)
-            self.found.append((values, gradient))
+            self.gradients.append((values, gradient))
             self.broadcast(gradient, 4 - values.ndim)
         else:
-            self.row += ABSENT
+            self.words += ABSENT
 
     def distance_bias(self, term: DistanceBias) -> None:
         values = term.values
-        self.row.append(DISTANCE)
+        self.words.append(DISTANCE)
         if isinstance(values, Rows):
-            self.row.append(ROWS)
+            self.words.append(ROWS)
             self.maps(values)
             self.parameter(values, "table")
             return
         self.need_axis(values.axis)
         if isinstance(values, Piecewise):
-            self.row += (PIECEWISE, values.axis, values.knots.shape[0])
+            self.words += (PIECEWISE, values.axis, values.knots.shape[0])
             self.tensor(values.knots.detach().double())
             self.parameter(values, "values")
         elif isinstance(values, Cosines):
-            self.row += (COSINES, values.axis, values.frequencies.shape[0])
+            self.words += (COSINES, values.axis, values.frequencies.shape[0])
             self.tensor(values.frequencies.detach().double())
             self.parameter(values, "weight")
         elif isinstance(values, Stretched):
-            self.row += (STRETCHED, values.axis, values.edges.shape[0] + 1)
+            self.words += (STRETCHED, values.axis, values.edges.shape[0] + 1)
             self.tensor(values.edges.detach().float())
             self.parameter(values, "intercept")
             self.parameter(values, "slope")
@@ -340,40 +340,40 @@ class Words:
             self.summed(values.rate, (heads,))
             self.summed(values.stretch[:, None], (batch, heads, n))
         elif isinstance(values, Linear):
-            self.row += (LINEAR, values.axis)
-            at = len(self.row)
+            self.words += (LINEAR, values.axis)
+            at = len(self.words)
             self.parameter(values, "past")
             if values.future is values.past and not values.past.requires_grad:
-                self.row += self.row[at:]
+                self.words += self.words[at:]
             else:
                 self.parameter(values, "future")
         elif isinstance(values, (Log, Power)):
-            self.row += (LOG if isinstance(values, Log) else POWER, values.axis)
+            self.words += (LOG if isinstance(values, Log) else POWER, values.axis)
             self.parameter(values, "weight")
             self.parameter(values, "rate" if isinstance(values, Log) else "exponent")
 
     def relative(self, kind: int, rows: Rows | Sinusoids) -> None:
         """The table of a relative term, and the width of its rows."""
         assert isinstance(rows, Rows)
-        self.row.append(kind)
+        self.words.append(kind)
         self.maps(rows)
-        self.row.append(rows.table.shape[2])
+        self.words.append(rows.table.shape[2])
         self.parameter(rows, "table")
 
     def maps(self, rows: Rows) -> None:
         maps = rows.maps
-        self.row.append(len(maps))
+        self.words.append(len(maps))
         for part in maps:
             if isinstance(part, Classes):
-                self.row += (CLASSES, part.classes)
+                self.words += (CLASSES, part.classes)
                 self.broadcast(_whole(part.q_class))
                 self.broadcast(_whole(part.k_class))
                 continue
             self.need_axis(part.axis)
             if isinstance(part, Clip):
-                self.row += (CLIP, part.axis, part.low, part.high)
+                self.words += (CLIP, part.axis, part.low, part.high)
             else:
-                self.row += (STEPS, part.axis, part.boundaries.shape[0] + 1)
+                self.words += (BUCKETIZE, part.axis, part.boundaries.shape[0] + 1)
                 self.tensor(part.boundaries.long() if part.boundaries.dtype == torch.int32 else part.boundaries)
 
     def need_axis(self, axis: int) -> None:
@@ -383,7 +383,7 @@ class Words:
             self.k.axis(axis)
 
 
-def _step(size: int, step: int) -> int:
+def _broadcast_stride(size: int, step: int) -> int:
     """How far the next item lies in memory, where one item stands for any number of them."""
     return 0 if size == 1 else step
 

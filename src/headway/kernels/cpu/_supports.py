@@ -1,4 +1,4 @@
-"""Which calls the C++ kernel has a form for, told by metadata alone."""
+"""Which calls the C++ kernel supports, told by metadata alone."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from ...terms import (
 from ...tracing import PLAIN_ALONE, plain_alone
 from .._problem import Problem, wants_gradient
 from . import _library
-from ._words import MOST_CLASSES, MOST_DEPTH, MOST_KNOTS, MOST_MAPS, MOST_NODES, MOST_TERMS, MOST_WAVES, MOST_WIDTH
+from ._descriptor import MOST_CLASSES, MOST_DEPTH, MOST_KNOTS, MOST_MAPS, MOST_NODES, MOST_TERMS, MOST_WAVES, MOST_WIDTH
 
 MASKS = frozenset({Boolean, Causal, Chunked, Dilated, Documents, KeepFirst, Padding, Prefix, Window})
 RELATIVE = frozenset({RelativeKeys, RelativeQueries, RelativeValues})
 TERMS = frozenset({*RELATIVE, DenseBias, DistanceBias, Sink, SoftCap, QueryScale, TokenBias})
-CLOSED = frozenset({Linear, Log, Power, Piecewise, Cosines, Stretched})
+CLOSED_FORMS = frozenset({Linear, Log, Power, Piecewise, Cosines, Stretched})
 BOUNDARIES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
 
 
@@ -68,11 +68,11 @@ def reasons_against(problem: Problem) -> list[str]:
     if problem.head_dim > MOST_WIDTH or problem.v_head_dim > MOST_WIDTH:
         reasons.append(f"a head_dim is above {MOST_WIDTH:,}")
     if problem.terms:
-        spoken = 0
+        count = 0
         for term in problem.terms:
-            spoken += 2 if type(term) is TokenBias else 1
+            count += 2 if type(term) is TokenBias else 1
             reasons += _against_term(term)
-        if spoken > MOST_TERMS:
+        if count > MOST_TERMS:
             reasons.append(f"it takes at most {MOST_TERMS} terms, of which a TokenBias may be two")
     if problem.mask is not None:
         reasons += _against_mask(problem.mask)
@@ -90,7 +90,7 @@ def _against_term(term: Any) -> Iterator[str]:
         values = term.values
         if type(values) is Rows:
             yield from _against_rows(values)
-        elif type(values) not in CLOSED:
+        elif type(values) not in CLOSED_FORMS:
             yield f"it has no DistanceBias of {type(values).__name__}"
         elif type(values) is Piecewise:
             if wants_gradient(values.knots):
