@@ -36,8 +36,8 @@ from ...terms import (
 )
 from ..lowering.masks import slots, within
 
-MOST_TERMS, MOST_MAPS, MOST_NODES, MOST_DEPTH = 32, 4, 64, 16
-MOST_AXES, MOST_WIDTH, MOST_KNOTS, MOST_WAVES, MOST_CLASSES = 1 << 20, 1 << 16, 1 << 20, 1 << 16, 1 << 15
+MAX_TERMS, MAX_MAPS, MAX_NODES, MAX_DEPTH = 32, 4, 64, 16
+MAX_AXES, MAX_WIDTH, MAX_KNOTS, MAX_WAVES, MAX_CLASSES = 1 << 20, 1 << 16, 1 << 20, 1 << 16, 1 << 15
 DTYPES = {
     torch.float32: (0, 4),
     torch.bfloat16: (1, 2),
@@ -179,7 +179,7 @@ class CallDescriptor:
             if q_position.dtype != k_position.dtype:
                 wide = torch.promote_types(q_position.dtype, k_position.dtype)
                 q_position, k_position = q_position.to(wide), k_position.to(wide)
-            self.words.append(min(q_position.shape[2], k_position.shape[2], MOST_AXES))
+            self.words.append(min(q_position.shape[2], k_position.shape[2], MAX_AXES))
             self.pair(q_position, k_position)
         else:
             self.words += (1, *NOUGHT, *NOUGHT)

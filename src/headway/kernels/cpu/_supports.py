@@ -36,7 +36,7 @@ from ...terms import (
 from ...tracing import PLAIN_ALONE, plain_alone
 from .._problem import Problem, wants_gradient
 from . import _library
-from ._descriptor import MOST_CLASSES, MOST_DEPTH, MOST_KNOTS, MOST_MAPS, MOST_NODES, MOST_TERMS, MOST_WAVES, MOST_WIDTH
+from ._descriptor import MAX_CLASSES, MAX_DEPTH, MAX_KNOTS, MAX_MAPS, MAX_NODES, MAX_TERMS, MAX_WAVES, MAX_WIDTH
 
 MASKS = frozenset({Boolean, Causal, Chunked, Dilated, Documents, KeepFirst, Padding, Prefix, Window})
 RELATIVE = frozenset({RelativeKeys, RelativeQueries, RelativeValues})
@@ -65,15 +65,15 @@ def reasons_against(problem: Problem) -> list[str]:
         reasons.append(PLAIN_ALONE)
     if problem.positions_want_gradient:
         reasons.append("it has no gradient to positions")
-    if problem.head_dim > MOST_WIDTH or problem.v_head_dim > MOST_WIDTH:
-        reasons.append(f"a head_dim is above {MOST_WIDTH:,}")
+    if problem.head_dim > MAX_WIDTH or problem.v_head_dim > MAX_WIDTH:
+        reasons.append(f"a head_dim is above {MAX_WIDTH:,}")
     if problem.terms:
         count = 0
         for term in problem.terms:
             count += 2 if type(term) is TokenBias else 1
             reasons += _against_term(term)
-        if count > MOST_TERMS:
-            reasons.append(f"it takes at most {MOST_TERMS} terms, of which a TokenBias may be two")
+        if count > MAX_TERMS:
+            reasons.append(f"it takes at most {MAX_TERMS} terms, of which a TokenBias may be two")
     if problem.mask is not None:
         reasons += _against_mask(problem.mask)
     return list(dict.fromkeys(reasons)) if len(reasons) > 1 else reasons
@@ -95,15 +95,15 @@ def _against_term(term: Any) -> Iterator[str]:
         elif type(values) is Piecewise:
             if wants_gradient(values.knots):
                 yield "it has no gradient to the knots of Piecewise"
-            if values.knots.shape[0] > MOST_KNOTS:
-                yield f"Piecewise has more than {MOST_KNOTS:,} knots"
+            if values.knots.shape[0] > MAX_KNOTS:
+                yield f"Piecewise has more than {MAX_KNOTS:,} knots"
         elif type(values) is Cosines:
             if wants_gradient(values.frequencies):
                 yield "it has no gradient to the frequencies of Cosines"
-            if values.frequencies.shape[0] > MOST_WAVES:
-                yield f"Cosines has more than {MOST_WAVES:,} frequencies"
-        elif type(values) is Stretched and values.edges.shape[0] >= MOST_KNOTS:
-            yield f"Stretched has more than {MOST_KNOTS:,} pieces"
+            if values.frequencies.shape[0] > MAX_WAVES:
+                yield f"Cosines has more than {MAX_WAVES:,} frequencies"
+        elif type(values) is Stretched and values.edges.shape[0] >= MAX_KNOTS:
+            yield f"Stretched has more than {MAX_KNOTS:,} pieces"
     elif kind in RELATIVE:
         if type(term.rows) is Rows:
             yield from _against_rows(term.rows)
@@ -117,15 +117,15 @@ def _against_rows(rows: Rows) -> Iterator[str]:
         yield f"it has no rows by {kind.__name__}"
         return
     maps = rows.maps
-    if len(maps) > MOST_MAPS:
-        yield f"a Grid has more than {MOST_MAPS} maps"
+    if len(maps) > MAX_MAPS:
+        yield f"a Grid has more than {MAX_MAPS} maps"
     for part in maps:
         if type(part) not in (Clip, Bucketize, Classes):
             yield f"it has no rows by a Grid of {type(part).__name__}"
         elif isinstance(part, Bucketize) and part.boundaries.dtype not in BOUNDARIES:
             yield f"boundaries of Bucketize in {part.boundaries.dtype} round distances"
-        elif isinstance(part, Classes) and part.classes > MOST_CLASSES:
-            yield f"there are more than {MOST_CLASSES:,} classes"
+        elif isinstance(part, Classes) and part.classes > MAX_CLASSES:
+            yield f"there are more than {MAX_CLASSES:,} classes"
 
 
 def _against_mask(mask: Mask) -> Iterator[str]:
@@ -136,8 +136,8 @@ def _against_mask(mask: Mask) -> Iterator[str]:
         if kind not in MASKS:
             yield f"a mask of the class {kind.__name__} is Python, which it cannot call"
     nodes = sum(2 * (part.previous + 1) if isinstance(part, Chunked) else 2 for part in parts)
-    if nodes > MOST_NODES or depth > MOST_DEPTH:
-        yield f"the mask is joined of more than {MOST_NODES // 2} masks, or more than {MOST_DEPTH} deep"
+    if nodes > MAX_NODES or depth > MAX_DEPTH:
+        yield f"the mask is joined of more than {MAX_NODES // 2} masks, or more than {MAX_DEPTH} deep"
 
 
 def _parts(mask: Mask) -> tuple[list[Mask], int]:

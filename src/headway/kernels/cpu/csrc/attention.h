@@ -220,7 +220,8 @@ struct Attention {
             multiply<Packing>(s, t, plan.d_packed, w.q, plan.dp, t.packed->k_panels, w.score);
         if (!prescaled_q)
             for (i64 r = 0; r < t.rows; r++)
-                for (i64 x = s.from[r]; x < s.to[r]; x += W) store(w.score + r * LD + x, load(w.score + r * LD + x) * w.score_scale[r]);
+                for (i64 x = s.from[r]; x < s.to[r]; x += W)
+                    store(w.score + r * LD + x, load(w.score + r * LD + x) * w.score_scale[r]);
         w.deferred_bias[0] = nullptr;
         terms.add(w.terms, t, w.score, w.score_scale, task, c.backward ? w.cap_slope : nullptr, w.deferred_bias);
         if (seen == PARTIAL) apply_mask(c, w.ranges, t.b, t.h, t.i0, t.rows, t.j0, s.from, s.to, w.score, LD);
@@ -284,7 +285,8 @@ struct Attention {
         if (decode) memset(w.q, 0, (size_t)(t.rows * plan.dp * 4));
         for (i64 r = 0; r < t.rows; r++) {
             const float factor = prescaled_q ? w.score_scale[r] : 1;
-            for (i64 i = r * plan.dp; i < (r + 1) * plan.dp; i += W) Packing::put(w.q + r * plan.dp, i - r * plan.dp, load(w.x + i) * factor);
+            const i64 row = r * plan.dp;
+            for (i64 i = 0; i < plan.dp; i += W) Packing::put(w.q + row, i, load(w.x + row + i) * factor);
             w.row_max[r] = -INFINITY, w.row_sum[r] = 0;
             // the output row is prefetched while the block is computed
             const char* out = (const char*)c.out.template at<typename T::type>(t.b, t.h, t.i0 + r);
@@ -320,7 +322,8 @@ struct Attention {
     // Unnormalised weights in place of the tile's scores; output and row_sum so far are rescaled to the new row_max.
     void online_softmax(Worker& w, const Tile& t) const {
         for (i64 r = 0; r < t.rows; r++) {
-            const float before = w.row_max[r], found = w.deferred_bias[0] ? attach_row_max<true>(w, t, r) : attach_row_max<false>(w, t, r);
+            const float before = w.row_max[r];
+            const float found = w.deferred_bias[0] ? attach_row_max<true>(w, t, r) : attach_row_max<false>(w, t, r);
             const float row_max = found > before ? found : before, base = row_max == -INFINITY ? 0 : row_max;
             const float sum = bf16_output ? exp_row<true>(w, t, r, base) : exp_row<false>(w, t, r, base);
             const float factor = before == row_max ? 1 : expf(before - base);
@@ -521,8 +524,24 @@ struct Attention {
         tasks.blocks(chunk, [&](i64 number) { backward(w, block(w, b * c.heads + h, number), task); });
     }
 
+    // What the products of a block of queries read and where they add, beyond the worker's own memory.
+    struct BlockGradients {
+        const float *d_out, *d_out_pairs;
+        float *dk, *dv;  // the task's sums, or null
+        bool wants_dq, one_tile;
+    };
+
     void backward(Worker& w, Tile t, i64 task) const {
-        const i64 dp = plan.dp, dvp = plan.dvp, row_pairs = packed_k_of(t.rows, Packing::K_PACK);
+        const BlockGradients block = start_backward(w, t, task);
+        for (i64 j0 = w.ranges.low / NR * NR; j0 < w.ranges.high; j0 += NB) {
+            Cover seen;
+            if (visible_columns(w, t, j0, seen)) tile_backward(w, t, seen, block, task);
+        }
+        finish_backward(w, t, task);
+    }
+
+    BlockGradients start_backward(Worker& w, const Tile& t, i64 task) const {
+        const i64 dp = plan.dp, dvp = plan.dvp;
         row_ranges(c, t.b, t.i0, t.rows, w.ranges);
         load_score_scales(w, t);
         load_gradients(w, t);
@@ -531,49 +550,58 @@ struct Attention {
         const float* q_pairs = pack_row_pairs<Packing>(w.x, dp, t.rows, dp, w.q_pairs, dp);
         if (q_pairs != w.q_pairs) memcpy(w.q_pairs, q_pairs, (size_t)(t.rows * dp * 4));
         if (!prescaled_q) load_queries(w, t, false, true);
-        const float* packed = pack_rows<Packing>(w.x, dp, t.rows, plan.d_packed, w.q);
-        if (packed != w.q) memcpy(w.q, packed, (size_t)(t.rows * dp * 4));
-        const float* d_out_packed = pack_rows<Packing>(w.d_out, dvp, t.rows, plan.dv_packed, w.d_out_packed);
-        const float* d_out_pairs = pack_row_pairs<Packing>(w.d_out, dvp, t.rows, dvp, w.d_out_pairs, dvp);
+        const float* q = pack_rows<Packing>(w.x, dp, t.rows, plan.d_packed, w.q);
+        if (q != w.q) memcpy(w.q, q, (size_t)(t.rows * dp * 4));
         memset(w.out, 0, (size_t)((MB + SLACK) * dp * 4));
         memset(w.d_query_scale, 0, sizeof w.d_query_scale);
         terms.begin(w.terms, t, w.score_scale, w.d_out, w.fully_masked);
-        float *const dk = tasks.dk ? tasks.dk + task * plan.mp * dp : nullptr;
-        float* const dv = tasks.dv ? tasks.dv + task * plan.mp * dvp : nullptr;
-        const bool wants_dq = c.dq.defined() || terms.wants_d_query_scale;
-        const bool one_tile = !c.foreign && w.ranges.high - w.ranges.low / NR * NR <= NB;
-        for (i64 j0 = w.ranges.low / NR * NR; j0 < w.ranges.high; j0 += NB) {
-            Cover seen;
-            if (!visible_columns(w, t, j0, seen)) continue;
-            const i64 end = round_up(t.c1, NR), keys = end - t.c0, packed_keys = packed_k_of(keys, Packing::K_PACK);
-            scores(w, t, seen, task);
-            multiply<Packing>(w.spans, t, plan.dv_packed, d_out_packed, dvp, t.packed->v_panels, w.d_score);
-            if (values) terms.add_value_products(w.terms, t, w.d_score, task);
-            softmax_backward(w, t, end, one_tile);
-            tasks.touch(task, j0 + t.c0, j0 + end);
-            if (dv) {
-                const float* weights = pack_row_pairs<Packing>(w.score + t.c0, LD, t.rows, keys, w.row_pairs, LD);
-                w.spans.template over_queries<Packing>(keys, dvp / W, row_pairs, weights, d_out_pairs, dvp, dv + (j0 + t.c0) * dvp);
-            }
-            if (values) terms.relative_values_backward(w.terms, t, w.score, task);
-            terms.backward(w.terms, t, w.d_score, w.score_scale, w.d_query_scale, dk, task);
-            if (wants_dq) {
-                const float* grads = pack_rows<Packing>(w.d_score + t.c0, LD, t.rows, packed_keys, w.packed);
-                const float* k = t.packed->k_rows + (j0 + t.c0) / Packing::K_PACK * dp;
-                w.spans.template over_keys<Packing>(t.rows, dp / W, packed_keys, grads, k, dp, w.out);
-            }
-            if (dk) {
-                const float* grads = pack_row_pairs<Packing>(w.d_score + t.c0, LD, t.rows, keys, w.row_pairs, LD);
-                w.spans.template over_queries<Packing>(keys, dp / W, row_pairs, grads, w.q_pairs, dp, dk + (j0 + t.c0) * dp);
-            }
+        return {pack_rows<Packing>(w.d_out, dvp, t.rows, plan.dv_packed, w.d_out_packed),
+                pack_row_pairs<Packing>(w.d_out, dvp, t.rows, dvp, w.d_out_pairs, dvp),
+                tasks.dk ? tasks.dk + task * plan.mp * dp : nullptr,
+                tasks.dv ? tasks.dv + task * plan.mp * dvp : nullptr,
+                c.dq.defined() || terms.wants_d_query_scale,
+                !c.foreign && w.ranges.high - w.ranges.low / NR * NR <= NB};
+    }
+
+    // the five products: S = Q·Kᵀ, dP = dO·Vᵀ, dV += Pᵀ·dO, dQ += dS·K, dK += dSᵀ·Q
+    void tile_backward(Worker& w, const Tile& t, Cover seen, const BlockGradients& block, i64 task) const {
+        const i64 dp = plan.dp, dvp = plan.dvp, row_pairs = packed_k_of(t.rows, Packing::K_PACK);
+        const i64 end = round_up(t.c1, NR), keys = end - t.c0, packed_keys = packed_k_of(keys, Packing::K_PACK);
+        const i64 first = t.j0 + t.c0;
+        scores(w, t, seen, task);
+        multiply<Packing>(w.spans, t, plan.dv_packed, block.d_out, dvp, t.packed->v_panels, w.d_score);
+        if (values) terms.add_value_products(w.terms, t, w.d_score, task);
+        softmax_backward(w, t, end, block.one_tile);
+        tasks.touch(task, first, t.j0 + end);
+        if (block.dv) {
+            const float* weights = pack_row_pairs<Packing>(w.score + t.c0, LD, t.rows, keys, w.row_pairs, LD);
+            float* dv = block.dv + first * dvp;
+            w.spans.template over_queries<Packing>(keys, dvp / W, row_pairs, weights, block.d_out_pairs, dvp, dv);
         }
+        if (values) terms.relative_values_backward(w.terms, t, w.score, task);
+        terms.backward(w.terms, t, w.d_score, w.score_scale, w.d_query_scale, block.dk, task);
+        if (block.wants_dq) {
+            const float* grads = pack_rows<Packing>(w.d_score + t.c0, LD, t.rows, packed_keys, w.packed);
+            const float* k = t.packed->k_rows + first / Packing::K_PACK * dp;
+            w.spans.template over_keys<Packing>(t.rows, dp / W, packed_keys, grads, k, dp, w.out);
+        }
+        if (block.dk) {
+            const float* grads = pack_row_pairs<Packing>(w.d_score + t.c0, LD, t.rows, keys, w.row_pairs, LD);
+            float* dk = block.dk + first * dp;
+            w.spans.template over_queries<Packing>(keys, dp / W, row_pairs, grads, w.q_pairs, dp, dk);
+        }
+    }
+
+    void finish_backward(Worker& w, const Tile& t, i64 task) const {
+        const i64 dp = plan.dp;
         if (terms.wants_d_query_scale) {
             load_queries(w, t, false, true);
             for (i64 r = 0; r < t.rows; r++) w.d_query_scale[r] += (float)c.scale * dot(w.x + r * dp, w.out + r * dp, dp);
         }
         terms.finish(w.terms, t, w.out, dp, w.score_scale, w.d_query_scale, w.fully_masked, task);
         for (i64 r = 0; r < t.rows; r++) {
-            if (terms.wants_d_query_scale) *terms.query_scale->values_grad.template at<float>(t.b, t.h, t.i0 + r) = w.d_query_scale[r];
+            if (terms.wants_d_query_scale)
+                *terms.query_scale->values_grad.template at<float>(t.b, t.h, t.i0 + r) = w.d_query_scale[r];
             if (!c.dq.defined()) continue;
             for (i64 i = 0; i < dp; i++) w.out[r * dp + i] *= w.score_scale[r];
             store_row<T>(c.dq, t.b, t.h, t.i0 + r, c.d, w.out + r * dp);

@@ -12,7 +12,7 @@ typedef int64_t i64;
 
 // VERSION: of all words that pass this interface, tokens.h's too. The library says it (hw_version), and Python refuses
 // one of another version.
-enum { VERSION = 6, MOST_TERMS = 32, MOST_MAPS = 4, MOST_NODES = 64 };
+enum { VERSION = 6, MAX_TERMS = 32, MAX_MAPS = 4, MAX_NODES = 64 };
 enum Dtype { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT64 = 3, INT64 = 4, BOOL = 5 };
 enum Kind {
     QUERY_SCALE = 1,
@@ -56,7 +56,7 @@ struct Term {
     i64 form;               // distance
     i64 axis;               // distance, closed forms
     i64 maps;               // 1, or more for a grid
-    Map map[MOST_MAPS];
+    Map map[MAX_MAPS];
     i64 rows;               // of the table: the product of the maps' counts; knots, waves, pieces
     i64 width;              // relative: of a row of the table
     Tensor values, values_grad;  // query scale, token, table, past, weight, values at knots, intercept, dense, sink
@@ -93,9 +93,9 @@ struct Call {
     i64 intervals;                  // 0 (everything), 1 or 2 of key slots for each query
     Tensor start[2], stop[2];       // [batch, n] int64
     i64 nodes;                      // what the intervals cannot say, in postfix order
-    Node node[MOST_NODES];
+    Node node[MAX_NODES];
     i64 terms;
-    Term term[MOST_TERMS];
+    Term term[MAX_TERMS];
 };
 
 class Reader {
@@ -106,134 +106,164 @@ class Reader {
     i64 read(Call& c) {
         memset(&c, 0, sizeof c);
         if (word() != VERSION) return first_invalid();
+        if (!read_sizes(c)) return first_invalid();
+        read_tensors(c);
+        read_coordinates(c);
+        read_mask(c);
+        c.terms = range(0, MAX_TERMS);
+        for (i64 i = 0; i < c.terms && !invalid_; i++) read_term(c, c.term[i]);
+        if (at_ != count_) invalid_ = true;
+        if (invalid_) return first_invalid();
+        without_queries(c);
+        return 0;
+    }
+
+  private:
+    static const i64 MAX = (i64)1 << 40, FAR = (i64)1 << 60;
+
+    static const i64 F32_BIT = (i64)1 << FLOAT32, F64_BIT = (i64)1 << FLOAT64;  // sets of dtypes
+    static const i64 I64_BIT = (i64)1 << INT64, BOOL_BIT = (i64)1 << BOOL;
+
+    bool read_sizes(Call& c) {
         c.backward = range(0, 1);
         c.threads = range(1, 4096);
         c.dtype = range(FLOAT32, FLOAT16);
-        c.batch = range(0, MOST), c.heads = range(0, MOST), c.kv_heads = range(1, MOST);
-        if (invalid_ || c.heads % c.kv_heads) return first_invalid();
-        c.n = range(0, MOST), c.m = range(0, MOST), c.d = range(1, 1 << 16), c.dv = range(0, 1 << 16);
+        c.batch = range(0, MAX), c.heads = range(0, MAX), c.kv_heads = range(1, MAX);
+        if (invalid_ || c.heads % c.kv_heads) return false;
+        c.n = range(0, MAX), c.m = range(0, MAX), c.d = range(1, 1 << 16), c.dv = range(0, 1 << 16);
         if (!fits(c.batch, c.heads + c.kv_heads, c.n + c.m + 1024, c.d + c.dv + 1024)) invalid_ = true;
         c.scale = finite_double();
         c.drop_below = range(0, (i64)1 << 32);
         c.keep_scale = finite_double();
         c.seed = word();
-        c.batch_offset = range(0, MOST), c.head_offset = range(0, MOST);
+        c.batch_offset = range(0, MAX), c.head_offset = range(0, MAX);
         c.foreign = range(0, c.backward);
-        const i64 B = c.batch, H = c.heads, K = c.kv_heads, n = c.n, m = c.m;
-        i64 half = (i64)1 << c.dtype, any_float = (i64)1 << FLOAT32 | half, f32 = (i64)1 << FLOAT32;
-        i64 whole = (i64)1 << INT64;
-        c.q = tensor(half, true, B, H, n, c.d);
-        c.k = tensor(half, true, B, K, m, c.d);
-        c.v = tensor(half, true, B, K, m, c.dv);
-        c.out = tensor(half, true, B, H, n, c.dv);
-        c.row_max = tensor(f32, c.backward, B, H, n);
-        c.row_sum = tensor(f32, c.backward, B, H, n);
-        if (c.backward) {
-            c.d_out = tensor(any_float, true, B, H, n, c.dv);
-            c.d_lse = tensor(f32, false, B, H, n);
-            c.dq = tensor(half, false, B, H, n, c.d);
-            c.dk = tensor(half, false, B, K, m, c.d);
-            c.dv_ = tensor(half, false, B, K, m, c.dv);
-        }
+        return true;
+    }
+
+    void read_tensors(Call& c) {
+        const i64 B = c.batch, H = c.heads, K = c.kv_heads, n = c.n, m = c.m, own_bit = (i64)1 << c.dtype;
+        c.q = tensor(own_bit, true, B, H, n, c.d);
+        c.k = tensor(own_bit, true, B, K, m, c.d);
+        c.v = tensor(own_bit, true, B, K, m, c.dv);
+        c.out = tensor(own_bit, true, B, H, n, c.dv);
+        c.row_max = tensor(F32_BIT, c.backward, B, H, n);
+        c.row_sum = tensor(F32_BIT, c.backward, B, H, n);
+        if (!c.backward) return;
+        c.d_out = tensor(F32_BIT | own_bit, true, B, H, n, c.dv);
+        c.d_lse = tensor(F32_BIT, false, B, H, n);
+        c.dq = tensor(own_bit, false, B, H, n, c.d);
+        c.dk = tensor(own_bit, false, B, K, m, c.d);
+        c.dv_ = tensor(own_bit, false, B, K, m, c.dv);
+    }
+
+    void read_coordinates(Call& c) {
         c.axes = range(1, 1 << 20);
-        i64 position_dtypes = whole | (i64)1 << FLOAT32 | (i64)1 << FLOAT64;
-        c.q_position = tensor(position_dtypes, true, B, n, c.axes);
-        c.k_position = tensor((i64)1 << c.q_position.dtype, true, B, m, c.axes);
-        c.q_index = tensor(whole, true, B, n);
-        c.k_index = tensor(whole, true, B, m);
+        c.q_position = tensor(I64_BIT | F32_BIT | F64_BIT, true, c.batch, c.n, c.axes);
+        c.k_position = tensor((i64)1 << c.q_position.dtype, true, c.batch, c.m, c.axes);
+        c.q_index = tensor(I64_BIT, true, c.batch, c.n);
+        c.k_index = tensor(I64_BIT, true, c.batch, c.m);
+    }
+
+    void read_mask(Call& c) {
+        const i64 B = c.batch, H = c.heads, n = c.n, m = c.m;
         c.intervals = range(0, 2);
         for (i64 i = 0; i < c.intervals && !invalid_; i++) {
-            c.start[i] = tensor(whole, true, B, n);
-            c.stop[i] = tensor(whole, true, B, n);
+            c.start[i] = tensor(I64_BIT, true, B, n);
+            c.stop[i] = tensor(I64_BIT, true, B, n);
         }
-        c.nodes = range(0, MOST_NODES);
+        c.nodes = range(0, MAX_NODES);
         i64 depth = 0;
         for (i64 i = 0; i < c.nodes && !invalid_; i++) {
             Node& node = c.node[i];
             node.kind = range(DIFFERENCE, OR);
             if (node.kind == DIFFERENCE) node.low = word(), node.high = word();
             if (node.kind == DILATED) node.step = range(1, INT64_MAX);
-            if (node.kind == EQUAL) node.a = tensor(whole, true, B, n), node.b = tensor(whole, true, B, m);
-            if (node.kind == KEYS) node.a = tensor((i64)1 << BOOL, true, B, m);
-            if (node.kind == BOOLEAN) node.a = tensor((i64)1 << BOOL, true, B, H, n, m);
+            if (node.kind == EQUAL) node.a = tensor(I64_BIT, true, B, n), node.b = tensor(I64_BIT, true, B, m);
+            if (node.kind == KEYS) node.a = tensor(BOOL_BIT, true, B, m);
+            if (node.kind == BOOLEAN) node.a = tensor(BOOL_BIT, true, B, H, n, m);
             depth += node.kind >= AND ? -1 : 1;
             if (depth < 1 || depth > 16) invalid_ = true;
         }
         if (c.nodes && depth != 1) invalid_ = true;
-        c.terms = range(0, MOST_TERMS);
-        for (i64 i = 0; i < c.terms && !invalid_; i++) read(c, c.term[i]);
-        if (at_ != count_) invalid_ = true;
-        if (invalid_) return first_invalid();
-        // there are no queries: what is left to write are zero gradients of keys and of shared parameters
-        if (!c.batch) c.batch = 1, c.n = c.m = 0;
-        if (!c.heads) {
-            for (i64 i = 0; i < c.terms; i++)
-                if (c.term[i].kind == RELATIVE_QUERIES && c.term[i].other_grad.defined())
-                    clear(c.term[i].other_grad, c.batch, c.kv_heads, c.m, c.term[i].width);
-            c.heads = c.kv_heads, c.n = 0, c.terms = 0;
-        }
-        return 0;
     }
 
-  private:
-    static const i64 MOST = (i64)1 << 40, FAR = (i64)1 << 60;
+    // Without queries, what is left to write are zero gradients of keys and of shared parameters.
+    static void without_queries(Call& c) {
+        if (!c.batch) c.batch = 1, c.n = c.m = 0;
+        if (c.heads) return;
+        for (i64 i = 0; i < c.terms; i++)
+            if (c.term[i].kind == RELATIVE_QUERIES && c.term[i].other_grad.defined())
+                clear(c.term[i].other_grad, c.batch, c.kv_heads, c.m, c.term[i].width);
+        c.heads = c.kv_heads, c.n = 0, c.terms = 0;
+    }
 
-    void read(const Call& c, Term& t) {
-        const i64 B = c.batch, H = c.heads, n = c.n, m = c.m, f32 = (i64)1 << FLOAT32;
+    void read_term(const Call& c, Term& t) {
+        const i64 B = c.batch, H = c.heads, n = c.n, m = c.m;
         t.kind = range(QUERY_SCALE, SOFT_CAP);
         if (t.kind == QUERY_SCALE || t.kind == TOKEN_QUERIES || t.kind == SINK) {
-            t.values = tensor(f32, true, B, H, n), t.values_grad = tensor(f32, false, B, H, n);
+            t.values = tensor(F32_BIT, true, B, H, n), t.values_grad = tensor(F32_BIT, false, B, H, n);
         } else if (t.kind == TOKEN_KEYS) {
-            t.values = tensor(f32, true, B, H, m), t.values_grad = tensor(f32, false, B, H, m);
+            t.values = tensor(F32_BIT, true, B, H, m), t.values_grad = tensor(F32_BIT, false, B, H, m);
         } else if (t.kind == DENSE) {
-            t.values = tensor(f32, true, B, H, n, m);
-            t.values_grad = tensor(f32 | (i64)1 << FLOAT64, false, B, H, n, m);
+            t.values = tensor(F32_BIT, true, B, H, n, m);
+            t.values_grad = tensor(F32_BIT | F64_BIT, false, B, H, n, m);
         } else if (t.kind == SOFT_CAP) {
             t.cap = finite_double();
         } else if (t.kind == DISTANCE) {
-            t.form = range(ROWS, STRETCHED);
-            if (t.form == ROWS) {
-                maps(c, t);
-                t.values = tensor(f32, true, H, t.rows), t.values_grad = tensor(f32, false, H, t.rows);
-            } else {
-                t.axis = range(0, c.axes - 1);
-                t.rows = 1;
-                if (t.form == PIECEWISE || t.form == COSINES) {
-                    t.rows = t.form == PIECEWISE ? range(2, 1 << 20) : range(0, 1 << 16);
-                    t.second = tensor((i64)1 << FLOAT64, true, t.rows);  // knots, rising; or frequencies
-                    t.values = tensor(f32, true, H, t.rows), t.values_grad = tensor(f32, false, H, t.rows);
-                } else if (t.form == STRETCHED) {
-                    t.rows = range(1, 1 << 20);
-                    t.edges = tensor(f32, true, t.rows - 1);
-                    t.values = tensor(f32, true, H, t.rows), t.values_grad = tensor(f32, false, H, t.rows);
-                    t.second = tensor(f32, true, H, t.rows), t.second_grad = tensor(f32, false, H, t.rows);
-                    t.stretch_rate = tensor(f32, true, 1), t.stretch_rate_grad = tensor(f32, false, H);
-                    t.other = tensor(f32, true, B, H, n), t.other_grad = tensor(f32, false, B, H, n);
-                } else {
-                    t.values = tensor(f32, true, H), t.values_grad = tensor(f32, false, H);
-                    t.second = tensor(f32, true, H), t.second_grad = tensor(f32, false, H);
-                }
-            }
+            read_distance(c, t);
         } else {
+            read_relative(c, t);
+        }
+    }
+
+    void read_distance(const Call& c, Term& t) {
+        const i64 B = c.batch, H = c.heads, n = c.n;
+        t.form = range(ROWS, STRETCHED);
+        if (t.form == ROWS) {
             maps(c, t);
-            t.width = range(t.kind == RELATIVE_VALUES ? 0 : 1, 1 << 16);
-            t.values = tensor(f32, true, H, t.rows, t.width), t.values_grad = tensor(f32, false, H, t.rows, t.width);
-            if (t.kind == RELATIVE_KEYS) {
-                t.second = tensor(f32, false, H, t.width), t.second_grad = tensor(f32, false, H, t.width);
-                t.other = tensor(f32, false, B, H, n, t.width), t.other_grad = tensor(f32, false, B, H, n, t.width);
-                if (!t.other.defined() && B && H && n && t.width != c.d) invalid_ = true;
-            } else if (t.kind == RELATIVE_QUERIES) {
-                t.other = tensor(f32, false, B, c.kv_heads, m, t.width);
-                t.other_grad = tensor(f32, false, B, c.kv_heads, m, t.width);
-                if (!t.other.defined() && B && m && t.width != c.d) invalid_ = true;
-            } else if (t.width != c.dv) {
-                invalid_ = true;
-            }
+            t.values = tensor(F32_BIT, true, H, t.rows), t.values_grad = tensor(F32_BIT, false, H, t.rows);
+            return;
+        }
+        t.axis = range(0, c.axes - 1);
+        t.rows = 1;
+        if (t.form == PIECEWISE || t.form == COSINES) {
+            t.rows = t.form == PIECEWISE ? range(2, 1 << 20) : range(0, 1 << 16);
+            t.second = tensor(F64_BIT, true, t.rows);  // knots, rising; or frequencies
+            t.values = tensor(F32_BIT, true, H, t.rows), t.values_grad = tensor(F32_BIT, false, H, t.rows);
+        } else if (t.form == STRETCHED) {
+            t.rows = range(1, 1 << 20);
+            t.edges = tensor(F32_BIT, true, t.rows - 1);
+            t.values = tensor(F32_BIT, true, H, t.rows), t.values_grad = tensor(F32_BIT, false, H, t.rows);
+            t.second = tensor(F32_BIT, true, H, t.rows), t.second_grad = tensor(F32_BIT, false, H, t.rows);
+            t.stretch_rate = tensor(F32_BIT, true, 1), t.stretch_rate_grad = tensor(F32_BIT, false, H);
+            t.other = tensor(F32_BIT, true, B, H, n), t.other_grad = tensor(F32_BIT, false, B, H, n);
+        } else {
+            t.values = tensor(F32_BIT, true, H), t.values_grad = tensor(F32_BIT, false, H);
+            t.second = tensor(F32_BIT, true, H), t.second_grad = tensor(F32_BIT, false, H);
+        }
+    }
+
+    void read_relative(const Call& c, Term& t) {
+        const i64 B = c.batch, H = c.heads, n = c.n, m = c.m;
+        maps(c, t);
+        t.width = range(t.kind == RELATIVE_VALUES ? 0 : 1, 1 << 16);
+        t.values = tensor(F32_BIT, true, H, t.rows, t.width), t.values_grad = tensor(F32_BIT, false, H, t.rows, t.width);
+        if (t.kind == RELATIVE_KEYS) {
+            t.second = tensor(F32_BIT, false, H, t.width), t.second_grad = tensor(F32_BIT, false, H, t.width);
+            t.other = tensor(F32_BIT, false, B, H, n, t.width), t.other_grad = tensor(F32_BIT, false, B, H, n, t.width);
+            if (!t.other.defined() && B && H && n && t.width != c.d) invalid_ = true;
+        } else if (t.kind == RELATIVE_QUERIES) {
+            t.other = tensor(F32_BIT, false, B, c.kv_heads, m, t.width);
+            t.other_grad = tensor(F32_BIT, false, B, c.kv_heads, m, t.width);
+            if (!t.other.defined() && B && m && t.width != c.d) invalid_ = true;
+        } else if (t.width != c.dv) {
+            invalid_ = true;
         }
     }
 
     void maps(const Call& c, Term& t) {
-        t.maps = range(1, MOST_MAPS);
+        t.maps = range(1, MAX_MAPS);
         t.rows = 1;
         for (i64 i = 0; i < t.maps && !invalid_; i++) {
             Map& map = t.map[i];
@@ -241,8 +271,8 @@ class Reader {
             if (map.kind == CLASSES) {
                 map.classes = range(1, 1 << 15);
                 map.count = map.classes * map.classes;
-                map.q_class = tensor((i64)1 << INT64, true, c.batch, c.n);
-                map.k_class = tensor((i64)1 << INT64, true, c.batch, c.m);
+                map.q_class = tensor(I64_BIT, true, c.batch, c.n);
+                map.k_class = tensor(I64_BIT, true, c.batch, c.m);
             } else {
                 map.axis = range(0, c.axes - 1);
                 if (map.kind == CLIP) {
@@ -250,8 +280,7 @@ class Reader {
                     map.count = map.high - map.low + 1;
                 } else {
                     map.count = range(1, 1 << 30);
-                    i64 real_or_whole = (i64)1 << FLOAT32 | (i64)1 << FLOAT64 | (i64)1 << INT64;
-                    map.boundaries = tensor(real_or_whole, true, map.count - 1);
+                    map.boundaries = tensor(I64_BIT | F32_BIT | F64_BIT, true, map.count - 1);
                 }
             }
             if (map.count < 1 || map.count > (i64)1 << 31 || t.rows > ((i64)1 << 31) / map.count) invalid_ = true;

@@ -156,23 +156,23 @@ void work(const Job* job, int64_t worker, TemporaryThreads* threads = NULL) {
 // A thread that is given several workers' numbers works as the first; nothing is left for the others.
 void piece(int64_t begin, int64_t, void* context) {
     const Job* job = (const Job*)context;
-    const Rounding own = rounding();
-    if (own != job->rounding) set_rounding(job->rounding);
+    const Rounding before = rounding();
+    if (before != job->rounding) set_rounding(job->rounding);
     work(job, begin);
-    if (own != job->rounding) set_rounding(own);
+    if (before != job->rounding) set_rounding(before);
 }
 
 // Where there is no pool: threads that live as long as the call. One more is started for every STEP that it has lasted, so
 // that a short call pays for none.
 struct TemporaryThreads {
-    enum { MOST = 128, STEP = 50000 };  // nanoseconds
+    enum { MAX = 128, STEP = 50000 };  // nanoseconds
     const Job& job;
     int64_t workers, begun, count;
     struct Member {
         const Job* job;
         int64_t worker;
         pthread_t thread;
-    } member[MOST];
+    } member[MAX];
 };
 
 int64_t now() {
@@ -182,13 +182,14 @@ int64_t now() {
 }
 
 void* enter(void* member) {
-    const TemporaryThreads::Member* own = (const TemporaryThreads::Member*)member;
-    piece(own->worker, own->worker + 1, (void*)own->job);
+    const TemporaryThreads::Member* self = (const TemporaryThreads::Member*)member;
+    piece(self->worker, self->worker + 1, (void*)self->job);
     return NULL;
 }
 
 void grow(TemporaryThreads& threads) {
-    if (threads.count + 1 >= threads.workers || threads.count == TemporaryThreads::MOST || now() - threads.begun < (threads.count + 1) * TemporaryThreads::STEP) return;
+    if (threads.count + 1 >= threads.workers || threads.count == TemporaryThreads::MAX) return;
+    if (now() - threads.begun < (threads.count + 1) * TemporaryThreads::STEP) return;
     TemporaryThreads::Member& next = threads.member[threads.count];
     next.job = &threads.job, next.worker = threads.count + 1;
     if (pthread_create(&next.thread, NULL, enter, &next) == 0) threads.count++;
@@ -211,9 +212,9 @@ extern "C" int64_t hw_workers(int64_t threads, int64_t items) {
 
 extern "C" void hw_run(hw_stage* stages, int64_t count, int64_t workers) {
     const Job job = {stages, count, rounding()};
-    int64_t most = 0;
-    for (int64_t i = 0; i < count; i++) most = stages[i].items > most ? stages[i].items : most;
-    if (workers > 1 && most > 1) {
+    int64_t largest = 0;
+    for (int64_t i = 0; i < count; i++) largest = stages[i].items > largest ? stages[i].items : largest;
+    if (workers > 1 && largest > 1) {
         parallel_for spread = usable_pool();
         if (!spread) return run_on_new_threads(job, workers);
         spread(0, workers, 1, piece, (void*)&job);

@@ -24,10 +24,10 @@ struct Bf16Pairs {
 
 // A micro-kernel holds MR rows × NV vectors of C: as many as the 32 (AVX-512) or 16 vector registers allow.
 #if defined(__AVX512F__)
-constexpr int MOST_NV = 4;
+constexpr int MAX_NV = 4;
 constexpr int rows_of(int nv) { return nv == 4 ? 6 : nv == 3 ? 8 : 12; }
 #else
-constexpr int MOST_NV = 3;
+constexpr int MAX_NV = 3;
 constexpr int rows_of(int nv) { return nv == 3 ? 4 : nv == 2 ? 6 : 12; }
 #endif
 constexpr int PANEL_NV = 3;
@@ -88,8 +88,8 @@ __attribute__((noinline)) void multiply_columns(
         i64 from = band.from[r], to = band.to[r];
         for (i64 x = r + 1; x < min(rows, r + MR); x++) from = min(from, band.from[x]), to = max(to, band.to[x]);
         if (from < to)
-            micro_kernel<Packing, MR, NV, TransposeA>(to - from, a + (TransposeA ? r + from * lda : r * lda + from), lda, b + from * ldb, ldb,
-                                         c + r * ldc, ldc, add);
+            micro_kernel<Packing, MR, NV, TransposeA>(to - from, a + (TransposeA ? r + from * lda : r * lda + from), lda,
+                                                      b + from * ldb, ldb, c + r * ldc, ldc, add);
     }
 }
 

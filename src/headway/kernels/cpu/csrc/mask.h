@@ -6,12 +6,12 @@
 
 namespace hw {
 
-enum { MOST_ROWS = 256, MOST_COLUMNS = 512, MOST_DEPTH = 16 };
+enum { MAX_ROWS = 256, MAX_COLUMNS = 512, MAX_DEPTH = 16 };
 enum Cover { EMPTY, PARTIAL, FULL };  // of a tile; AND is the minimum, OR the maximum
 
 struct RowRanges {
     i64 count;  // intervals of a row: 1 or 2, rising and apart, within [0, m)
-    i64 start[2][MOST_ROWS], stop[2][MOST_ROWS];
+    i64 start[2][MAX_ROWS], stop[2][MAX_ROWS];
     i64 low, high;  // the keys low … high − 1 hold them all; low = high where all are empty
 };
 
@@ -96,13 +96,13 @@ static inline Cover cover(const Call& c, const RowRanges& r, i64 b, i64 h, i64 i
     for (i64 row = 0; row < rows; row++) {
         i64 inside = 0;
         for (i64 s = 0; s < r.count; s++) {
-            Columns own = columns_of(r, s, row, j0, 0, cols);
-            inside += own.to - own.from;
+            Columns columns = columns_of(r, s, row, j0, 0, cols);
+            inside += columns.to - columns.from;
         }
         any |= inside > 0, all &= inside == cols;
     }
     if (!any) return EMPTY;
-    Cover stack[MOST_DEPTH] = {FULL};
+    Cover stack[MAX_DEPTH] = {FULL};
     i64 depth = 0;
     for (i64 x = 0; x < c.nodes; x++) {
         const Node& node = c.node[x];
@@ -129,7 +129,7 @@ static inline void test(const Call& c, const Node& node, i64 b, i64 h, i64 i, i6
     }
     const bool equal = node.kind == EQUAL;
     const Tensor &queries = equal ? node.a : c.q_index, &keys = equal ? node.b : c.k_index;
-    const i64 own = *queries.at<i64>(b, i), *others = keys.at<i64>(b, j), stride = keys.stride[1];
+    const i64 query = *queries.at<i64>(b, i), *others = keys.at<i64>(b, j), stride = keys.stride[1];
     if (node.kind == DILATED) {
         // a multiple of odd·2^shift, without a division: times the inverse of odd modulo 2^64 it is the quotient, and
         // what is no multiple lands above every quotient
@@ -138,21 +138,21 @@ static inline void test(const Call& c, const Node& node, i64 b, i64 h, i64 i, i6
         uint64_t inverse = odd;
         for (int round = 0; round < 5; round++) inverse *= 2 - odd * inverse;
         each(others, stride, count, [=](i64 x, i64 other) {
-            const i64 apart = minus(other, own);
+            const i64 apart = minus(other, query);
             const uint64_t far = (apart < 0 ? 0 - (uint64_t)apart : (uint64_t)apart) * inverse;
             allowed[x] = (far >> shift | far << (-shift & 63)) <= largest_quotient;
         });
     } else {
         const i64 low = equal ? 0 : node.low, high = equal ? 0 : node.high;
         each(others, stride, count, [=](i64 x, i64 other) {
-            const i64 apart = minus(other, own);
+            const i64 apart = minus(other, query);
             allowed[x] = (low <= apart) & (apart <= high);
         });
     }
 }
 
 struct Stack {
-    uint8_t allowed[MOST_DEPTH][MOST_COLUMNS];
+    uint8_t allowed[MAX_DEPTH][MAX_COLUMNS];
 };
 
 // what the program says of query i and the keys j … j + count − 1
@@ -174,7 +174,7 @@ static inline const uint8_t* program(const Call& c, i64 b, i64 h, i64 i, i64 j, 
     return stack.allowed[0];
 }
 
-// −∞ wherever a row may not look among its columns from … to − 1 (at most MOST_COLUMNS of them)
+// −∞ wherever a row may not look among its columns from … to − 1 (at most MAX_COLUMNS of them)
 static inline void apply_mask(const Call& c, const RowRanges& r, i64 b, i64 h, i64 i0, i64 rows, i64 j0, const i64* from,
                           const i64* to, float* scores, i64 ld) {
     Stack stack;
@@ -183,14 +183,14 @@ static inline void apply_mask(const Call& c, const RowRanges& r, i64 b, i64 h, i
         float* score = scores + row * ld;
         i64 at = from[row];
         for (i64 s = 0; s < r.count; s++) {
-            Columns own = columns_of(r, s, row, j0, from[row], to[row]);
-            for (; at < own.from; at++) score[at] = -INFINITY;
-            if (c.nodes && own.from < own.to) {
-                const uint8_t* allowed = program(c, b, h, i0 + row, j0 + own.from, own.to - own.from, stack);
-                for (i64 x = 0; x < own.to - own.from; x++)
-                    score[own.from + x] = allowed[x] ? score[own.from + x] : -INFINITY;
+            Columns columns = columns_of(r, s, row, j0, from[row], to[row]);
+            for (; at < columns.from; at++) score[at] = -INFINITY;
+            if (c.nodes && columns.from < columns.to) {
+                const uint8_t* allowed = program(c, b, h, i0 + row, j0 + columns.from, columns.to - columns.from, stack);
+                for (i64 x = 0; x < columns.to - columns.from; x++)
+                    score[columns.from + x] = allowed[x] ? score[columns.from + x] : -INFINITY;
             }
-            at = own.to;
+            at = columns.to;
         }
         for (; at < to[row]; at++) score[at] = -INFINITY;
     }
@@ -200,8 +200,8 @@ static inline void apply_mask(const Call& c, const RowRanges& r, i64 b, i64 h, i
 static inline bool sees_any(const Call& c, const RowRanges& r, i64 row, i64 b, i64 h, i64 i) {
     Stack stack;
     for (i64 s = 0; s < r.count; s++)
-        for (i64 j = r.start[s][row]; j < r.stop[s][row]; j += MOST_COLUMNS) {
-            const i64 count = min(MOST_COLUMNS, r.stop[s][row] - j);
+        for (i64 j = r.start[s][row]; j < r.stop[s][row]; j += MAX_COLUMNS) {
+            const i64 count = min(MAX_COLUMNS, r.stop[s][row] - j);
             if (!c.nodes || memchr(program(c, b, h, i, j, count, stack), 1, count)) return true;
         }
     return false;
@@ -211,22 +211,22 @@ static inline bool sees_any(const Call& c, const RowRanges& r, i64 row, i64 b, i
 static inline void visible(const Call& c, i64 b, i64 h, uint8_t* seen) {
     RowRanges r;
     Stack stack;
-    for (i64 i0 = 0; i0 < c.n; i0 += MOST_ROWS) {
-        const i64 rows = min(MOST_ROWS, c.n - i0);
+    for (i64 i0 = 0; i0 < c.n; i0 += MAX_ROWS) {
+        const i64 rows = min(MAX_ROWS, c.n - i0);
         row_ranges(c, b, i0, rows, r);
-        for (i64 j0 = r.low; j0 < r.high; j0 += MOST_COLUMNS) {
-            const i64 cols = min(MOST_COLUMNS, r.high - j0);
+        for (i64 j0 = r.low; j0 < r.high; j0 += MAX_COLUMNS) {
+            const i64 cols = min(MAX_COLUMNS, r.high - j0);
             const Cover found = cover(c, r, b, h, i0, rows, j0, cols);
             if (found == FULL) memset(seen + j0, 1, cols);
             if (found != PARTIAL || !memchr(seen + j0, 0, cols)) continue;
             for (i64 row = 0; row < rows; row++)
                 for (i64 s = 0; s < r.count; s++) {
-                    const Columns own = columns_of(r, s, row, j0, 0, cols);
-                    const i64 count = own.to - own.from;
-                    uint8_t* keys = seen + j0 + own.from;
+                    const Columns columns = columns_of(r, s, row, j0, 0, cols);
+                    const i64 count = columns.to - columns.from;
+                    uint8_t* keys = seen + j0 + columns.from;
                     if (!c.nodes) memset(keys, 1, count);
                     if (!c.nodes || !count) continue;
-                    const uint8_t* allowed = program(c, b, h, i0 + row, j0 + own.from, count, stack);
+                    const uint8_t* allowed = program(c, b, h, i0 + row, j0 + columns.from, count, stack);
                     for (i64 x = 0; x < count; x++) keys[x] |= allowed[x];
                 }
         }

@@ -70,7 +70,8 @@ inline bool pair_rows(const uint16_t* from, i64 step, i64 rows, i64 columns, flo
     vi nonfinite = {};
     for (i64 r = 0; r < rows; r += 2)
         for (i64 i = 0; i < columns; i += W) {
-            const vi low = (vi)load_as_floats<BF16>(from + r * step + i), high = (vi)load_as_floats<BF16>(from + (r + 1) * step + i);
+            const vi low = (vi)load_as_floats<BF16>(from + r * step + i);
+            const vi high = (vi)load_as_floats<BF16>(from + (r + 1) * step + i);
             nonfinite |= ((low & 0x7f800000) == 0x7f800000) | ((high & 0x7f800000) == 0x7f800000);
             if (out) store(out + r / 2 * columns + i, (vf)((vi)((vu)low >> 16) | high));
         }

@@ -37,7 +37,8 @@ inline void on_huge_pages(void* memory, i64 bytes) {
 // The same for a result, from the size at which no allocator reuses memory.
 inline void on_huge_pages(const Tensor& t, i64 item, i64 a, i64 b, i64 c, i64 d) {
     if (!t.defined() || !a || !b || !c || !d) return;
-    const i64 bytes = item + item * ((a - 1) * t.stride[0] + (b - 1) * t.stride[1] + (c - 1) * t.stride[2] + (d - 1) * t.stride[3]);
+    const i64 last = (a - 1) * t.stride[0] + (b - 1) * t.stride[1] + (c - 1) * t.stride[2] + (d - 1) * t.stride[3];
+    const i64 bytes = item * (1 + last);
     if (bytes >= (i64)32 << 20) on_huge_pages(t.data, bytes);
 }
 
@@ -50,7 +51,8 @@ class Memory {
     X* take(i64 count) {
         X* here = base_ ? (X*)(base_ + used_) : nullptr;
         i64 bytes;
-        if (__builtin_mul_overflow(count, (i64)sizeof(X), &bytes) || __builtin_add_overflow(used_, round_up(bytes, 64) + 64, &used_))
+        if (__builtin_mul_overflow(count, (i64)sizeof(X), &bytes) ||
+            __builtin_add_overflow(used_, round_up(bytes, 64) + 64, &used_))
             used_ = TOO_MUCH;  // + 64: apart, so that no two workers share a line of the cache
         if (here) HW_OPEN(here, bytes);
         return here;
@@ -66,7 +68,8 @@ class Memory {
         if (!arena_) {
             void* found = nullptr;
             const i64 bytes = round_up(used_ + 64, HUGE_PAGE);
-            if (posix_memalign(&found, bytes > HUGE_PAGE ? HUGE_PAGE : 64, (size_t)(bytes > HUGE_PAGE ? bytes : used_ + 64))) return false;
+            const bool huge = bytes > HUGE_PAGE;
+            if (posix_memalign(&found, huge ? HUGE_PAGE : 64, (size_t)(huge ? bytes : used_ + 64))) return false;
             on_huge_pages(found, bytes);
             arena_ = (Arena*)found;
             arena_->bytes = used_;
@@ -159,7 +162,8 @@ struct Plan {
     // before packing: the keys of relative queries, which are not packed
     void check_relative_keys() {
         for (i64 i = 0; i < c.terms; i++)
-            if (c.term[i].kind == RELATIVE_QUERIES && c.term[i].other.defined()) nonfinite |= !finite(c.term[i].other, c.term[i].width);
+            if (c.term[i].kind == RELATIVE_QUERIES && c.term[i].other.defined())
+                nonfinite |= !finite(c.term[i].other, c.term[i].width);
     }
 
     void hide_unseen() {
@@ -170,7 +174,8 @@ struct Plan {
     static void pack_item(void* plan, i64 item, i64 worker) {
         Plan& self = *(Plan*)plan;
         const i64 head = item / self.key_blocks;
-        if (!self.pack_block(self.packed[head], head, item % self.key_blocks, worker)) __atomic_store_n(&self.nonfinite, true, __ATOMIC_RELAXED);
+        if (!self.pack_block(self.packed[head], head, item % self.key_blocks, worker))
+            __atomic_store_n(&self.nonfinite, true, __ATOMIC_RELAXED);
     }
 
     void pack_head(i64 head, i64 worker) {
@@ -214,7 +219,9 @@ struct Plan {
         return finite;
     }
 
-    bool pack_panel(const Packed& p, const Tensor& t, i64 head, i64 row, i64 d, i64 packed_k, float* panels, float* row_major_panel, i64 ld, float* x) const {
+    // The NR keys or values from `row` on, into both layouts (null: not wanted); gives whether all are finite.
+    bool pack_panel(const Packed& p, const Tensor& t, i64 head, i64 row, i64 d, i64 packed_k, float* panels,
+                    float* row_major_panel, i64 ld, float* x) const {
         const i64 rows = max(0, min(NR, c.m - row));
         float* bits = x + NR * (ld + W);
         if (panels) panels += row * packed_k;
@@ -222,7 +229,8 @@ struct Plan {
         if (row_major_panel && Packing::K_PACK == 1) x = row_major_panel;
 #if defined(__AVX512BF16__)
         if (Packing::K_PACK > 1 && t.stride[3] == 1 && t.stride[2] % 2 == 0 && d == ld && rows == NR && !p.hidden) {
-            const uint16_t* from = t.at<uint16_t>(head / c.kv_heads, head % c.kv_heads, row);  // in memory, bf16 rows are packed already
+            // in memory, rows of bf16 are packed already
+            const uint16_t* from = t.at<uint16_t>(head / c.kv_heads, head % c.kv_heads, row);
             const bool finite = pair_rows(from, t.stride[2], NR, d, row_major_panel);
             if (panels) transpose((const float*)from, t.stride[2] / 2, packed_k, panels);
             return finite;

@@ -245,8 +245,8 @@ static inline DistanceRange relevant_distances(const Call& c, const Term& t, Dis
     if (bottom == top) return {true, reach.low, reach.low};
     const i64 low = last_where(reach.low, reach.high, [&](i64 distance) { return level(t, distance) <= bottom; });
     const i64 high = last_where(reach.low, reach.high, [&](i64 distance) { return level(t, distance) < top; }) + 1;
-    const bool few = (uint64_t)high - (uint64_t)low < (uint64_t)(8 * (c.n + c.m) + 4096);
-    return {few, low, high};
+    const bool dense = (uint64_t)high - (uint64_t)low < (uint64_t)(8 * (c.n + c.m) + 4096);
+    return {dense, low, high};
 }
 
 }  // namespace hw

@@ -38,8 +38,8 @@ struct Spans {
         for (i64 r = 0; r < t.rows; r++) {
             i64 begin = keys, end = 0;
             for (i64 s = 0; s < ranges.count; s++) {
-                const Columns own = columns_of(ranges, s, r, t.j0, 0, keys);
-                if (own.from < own.to) begin = min(begin, own.from), end = max(end, own.to);
+                const Columns visible = columns_of(ranges, s, r, t.j0, 0, keys);
+                if (visible.from < visible.to) begin = min(begin, visible.from), end = max(end, visible.to);
             }
             first[r] = (uint8_t)begin, last[r] = (uint8_t)end;
             low = min(low, begin), high = max(high, end);

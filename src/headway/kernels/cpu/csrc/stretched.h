@@ -110,59 +110,78 @@ struct PiecewiseLinear {
             store(score + x, load(score + x) + first_lanes(value, stop - x));
         });
     }
+};
 
-    // adds to the sums of a tile; gives what belongs to the stretch
-    template <bool RATE>
-    float backward(const float* u, const float* by_rate, i64 count, i64* guess, const float* grad, PieceSums& sums) const {
-        vf plain = {}, far_sums = {}, rate_sums = {}, found = {};
-        const bool nonfinite = !(stretch - stretch == 0);
-        i64 held = -1;
-        auto flush = [&] {
-            // a query that sees nothing may have no number for its stretch
-            if (!nonfinite || sum(plain) != 0 || sum(far_sums) != 0) {
-                const float factor = slope(held);
-                float* to = sums.at(held);
-                store(to, load(to) + plain);
-                store(to + W, load(to + W) + far_sums * stretch);
-                if (RATE) sums.d_stretch_rate += rate_sums * (factor * stretch);
-                found += far_sums * factor;
-            }
-            plain = far_sums = rate_sums = vf{};
-        };
-        walk(u, count, guess, [&](i64 x, i64 stop, i64 from, i64 to) {
-            if (held != from) {
-                if (held >= 0) flush();
-                held = from;
-            }
-            vf g_sum = plain, far_sum = far_sums, rate_sum = rate_sums;
-            auto put = [&](vf g, vf far, vf stretch_rate) {
-                g_sum += g, far_sum += g * far;
-                if (RATE) rate_sum += g * stretch_rate;
-            };
-            auto keep = [&] { plain = g_sum, far_sums = far_sum, rate_sums = rate_sum; };
-            if (from == to)
-                for (; x + W <= stop; x += W) put(load(grad + x), load(u + x), RATE ? load(by_rate + x) : vf{});
-            if (x >= stop) return keep();
-            // what lies beyond may be no number
-            const vf far = first_lanes(load(u + x), stop - x), stretch_rate = RATE ? first_lanes(load(by_rate + x), stop - x) : vf{};
-            vf left = first_lanes(load(grad + x), stop - x);
-            for (const vf at = far * stretch; held != to; g_sum = far_sum = rate_sum = vf{}) {
-                const bool rises = held < to;
-                const vi below = (vi)(at < edge(rises ? held : held - 1));
-                const vf low = select(below, left, vf{}), high = select(below, vf{}, left);
-                left = rises ? high : low;
-                put(rises ? low : high, far, stretch_rate);
-                keep();
-                flush();
-                held += rises ? 1 : -1;
-            }
-            put(left, far, stretch_rate);
-            keep();
-        });
-        if (held >= 0) flush();
-        return sum(found);
+// The gradients of one query along a run. `piece` is the piece whose sums are being collected; −1: none yet.
+template <bool RATE>
+struct RunGradient {
+    const PiecewiseLinear& line;
+    PieceSums& sums;
+    const bool nonfinite;
+    i64 piece = -1;
+    vf d_intercept = {}, d_slope = {}, d_rate = {};  // of the piece; d_slope and d_rate not yet times stretch and slope
+    vf d_stretch = {};
+
+    RunGradient(const PiecewiseLinear& l, PieceSums& s) : line(l), sums(s), nonfinite(!(l.stretch - l.stretch == 0)) {}
+
+    void add(vf g, vf far, vf by_rate) {
+        d_intercept += g, d_slope += g * far;
+        if (RATE) d_rate += g * by_rate;
+    }
+
+    // adds the sums of the piece to those of the tile
+    void flush() {
+        // a query that sees no key may have a stretch of NaN
+        if (!nonfinite || sum(d_intercept) != 0 || sum(d_slope) != 0) {
+            const float factor = line.slope(piece);
+            float* to = sums.at(piece);
+            store(to, load(to) + d_intercept);
+            store(to + W, load(to + W) + d_slope * line.stretch);
+            if (RATE) sums.d_stretch_rate += d_rate * (factor * line.stretch);
+            d_stretch += d_slope * factor;
+        }
+        d_intercept = d_slope = d_rate = vf{};
+    }
+
+    void start(i64 next) {
+        if (piece == next) return;
+        if (piece >= 0) flush();
+        piece = next;
+    }
+
+    // `count` lanes that start in this piece and end in the piece `to`: each edge in between divides them
+    void add_across(const float* u, const float* by_rate, const float* grad, i64 count, i64 to) {
+        // lanes beyond count may be NaN
+        const vf far = first_lanes(load(u), count), rate = RATE ? first_lanes(load(by_rate), count) : vf{};
+        const vf at = far * line.stretch;
+        vf left = first_lanes(load(grad), count);
+        while (piece != to) {
+            const bool rises = piece < to;
+            const vi below = (vi)(at < line.edge(rises ? piece : piece - 1));
+            const vf low = select(below, left, vf{}), high = select(below, vf{}, left);
+            left = rises ? high : low;
+            add(rises ? low : high, far, rate);
+            flush();
+            piece += rises ? 1 : -1;
+        }
+        add(left, far, rate);
     }
 };
+
+// Adds the gradients of a run to the sums of a tile; gives the gradient of the stretch.
+template <bool RATE>
+inline float run_backward(const PiecewiseLinear& line, const float* u, const float* by_rate, i64 count, i64* guess,
+                          const float* grad, PieceSums& sums) {
+    RunGradient<RATE> run(line, sums);
+    line.walk(u, count, guess, [&](i64 x, i64 stop, i64 from, i64 to) {
+        run.start(from);
+        if (from == to)
+            for (; x + W <= stop; x += W) run.add(load(grad + x), load(u + x), RATE ? load(by_rate + x) : vf{});
+        if (x < stop) run.add_across(u + x, RATE ? by_rate + x : nullptr, grad + x, stop - x, to);
+    });
+    if (run.piece >= 0) run.flush();
+    return sum(run.d_stretch);
+}
 
 // parameters: intercept [pieces], slope [pieces], stretch rate
 inline void write_stretched(const Term& t, i64 h, const double* parameters) {
@@ -233,8 +252,9 @@ inline void stretched_backward(const TermState& s, const Tile& t, const float* g
     stretched_runs(s, t, grad, [&](i64 r, i64 x, i64 count, const float* u, const float* by_rate, i64* guess) {
         const PiecewiseLinear pieces = {term, t.h, *term.other.at<float>(t.b, t.h, t.i0 + r)};
         const float* from = grad + r * LD + x;
-        const float found = term.stretch_rate_grad.defined() ? pieces.backward<true>(u, by_rate, count, guess, from, sums)
-                                                             : pieces.backward<false>(u, by_rate, count, guess, from, sums);
+        const float found = term.stretch_rate_grad.defined()
+                                ? run_backward<true>(pieces, u, by_rate, count, guess, from, sums)
+                                : run_backward<false>(pieces, u, by_rate, count, guess, from, sums);
         if (term.other_grad.defined()) *term.other_grad.at<float>(t.b, t.h, t.i0 + r) += found;
     });
     sums.add_to(total, term.rows);

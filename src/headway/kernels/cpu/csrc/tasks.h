@@ -76,19 +76,19 @@ struct Tasks {
     bool splits_keys() const {
         RowRanges ranges;
         for (i64 b = 0; b < c.batch; b++) {
-            i64 keys = 0, pairs = 0, most_pairs = 0;
+            i64 keys = 0, pairs = 0, max_pairs = 0;
             for (i64 chunk = 0; chunk < chunks; chunk++) {
-                i64 low = c.m, high = 0, own = 0;
+                i64 low = c.m, high = 0, chunk_pairs = 0;
                 for (i64 block = first_block(chunk); block < first_block(chunk + 1); block++) {
                     const i64 rows = min(MB, c.n - block * MB);
                     row_ranges(c, b, block * MB, rows, ranges);
                     if (ranges.low < ranges.high) low = min(low, ranges.low), high = max(high, ranges.high);
                     for (i64 s = 0; s < ranges.count; s++)
-                        for (i64 r = 0; r < rows; r++) own += ranges.stop[s][r] - ranges.start[s][r];
+                        for (i64 r = 0; r < rows; r++) chunk_pairs += ranges.stop[s][r] - ranges.start[s][r];
                 }
-                keys += max(0, high - low), pairs += own, most_pairs = max(most_pairs, own);
+                keys += max(0, high - low), pairs += chunk_pairs, max_pairs = max(max_pairs, chunk_pairs);
             }
-            if (4 * keys > 5 * c.m || 4 * chunks * most_pairs > 5 * pairs) return false;
+            if (4 * keys > 5 * c.m || 4 * chunks * max_pairs > 5 * pairs) return false;
         }
         return true;
     }

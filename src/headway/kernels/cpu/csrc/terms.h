@@ -9,8 +9,8 @@ struct Terms {
     const Call& c;
     const Plan<T, Packing>& plan;
     i64 count = 0, axes = 0;
-    TermState states[MOST_TERMS];
-    Axis axis[MOST_TERMS];
+    TermState states[MAX_TERMS];
+    Axis axis[MAX_TERMS];
     const Term* query_scale = nullptr;
     const Term* sink = nullptr;
     bool capped = false;
@@ -98,7 +98,7 @@ struct Terms {
     // ------------------------------------------------------------ memory of a worker
 
     struct Worker {
-        SlidingProducts sliding_products[MOST_TERMS];
+        SlidingProducts sliding_products[MAX_TERMS];
         float* row;      // floats of a row of keys
         float* sheared;  // [MB + NB + 2·W]
         float* piece_sums;   // of stretched distances
@@ -176,20 +176,20 @@ struct Terms {
     }
 
     // q' + u of the rows of a block
-    void load_query(const TermState& s, const Tile& t, float* own, const bool* fully_masked) const {
+    void load_query(const TermState& s, const Tile& t, float* q_rows, const bool* fully_masked) const {
         const Term& term = *s.t;
         if (term.other.defined())
-            load_rows<F32>(term.other, t.b, t.h, t.i0, t.rows, term.width, own, s.width, s.width);
+            load_rows<F32>(term.other, t.b, t.h, t.i0, t.rows, term.width, q_rows, s.width, s.width);
         else
-            load_rows<T>(c.q, t.b, t.h, t.i0, t.rows, term.width, own, s.width, s.width);
+            load_rows<T>(c.q, t.b, t.h, t.i0, t.rows, term.width, q_rows, s.width, s.width);
         for (i64 row = 0; row < t.rows && fully_masked; row++)
-            if (fully_masked[row]) memset(own + row * s.width, 0, (size_t)(s.width * 4));
+            if (fully_masked[row]) memset(q_rows + row * s.width, 0, (size_t)(s.width * 4));
         if (!term.second.defined()) return;
         for (i64 row = 0; row < t.rows; row++)
-            for (i64 x = 0; x < term.width; x++) own[row * s.width + x] += *term.second.template at<float>(t.h, x);
+            for (i64 x = 0; x < term.width; x++) q_rows[row * s.width + x] += *term.second.template at<float>(t.h, x);
     }
 
-    // whether anything comes of a term's score gradients
+    // whether any gradient needs those of a term's scores
     bool wants(const TermState& s) const {
         const Term& t = *s.t;
         if (t.values_grad.defined() || t.second_grad.defined() || t.other_grad.defined() || t.stretch_rate_grad.defined()) return true;
@@ -200,54 +200,75 @@ struct Terms {
     // ------------------------------------------------------------ a tile of scores
 
     // deferred_bias: [MB] rows of one distance bias that the softmax adds, or null
-    void add(Worker& w, const Tile& t, float* score, const float* score_scale, i64 task, float* factor, const float** deferred_bias) const {
+    // cap_slope: the tile of ∂score/∂(score before soft caps), or null
+    void add(Worker& w, const Tile& t, float* score, const float* score_scale, i64 task, float* cap_slope,
+             const float** deferred_bias) const {
         for (i64 i = 0; i < count; i++) {
             const TermState& s = states[i];
-            const Term& term = *s.t;
             SlidingProducts& products = w.sliding_products[i];
-            if (term.kind == DISTANCE) {
-                add_distance(w, s, t, score, capped ? nullptr : deferred_bias);
-            } else if (term.kind == RELATIVE_KEYS) {
-                for_each_window(s, t, [&](i64 r0, i64 r1, i64 c0, i64 c1, i64 from, i64 to) {
-                    slide_to<Packing>(s, t.h, task, t.rows, products, from, to);
-                    add_products(s, products, t, r0, r1, c0, c1, score);
-                });
-            } else if (term.kind == RELATIVE_QUERIES) {
-                load_keys(s, t, products);
-                for_each_window(s, t, [&](i64 r0, i64 r1, i64 c0, i64 c1, i64 from, i64 to) {
-                    slide_to<Packing>(s, t.h, task, t.c1 - t.c0, products, from, to);
-                    const i64 base = t.c0;
-                    for_each_run(s, t, r0, r1, c0, c1,
-                        [&](i64 r, i64 x, i64 column, i64 many) {
-                            const float* value = products.value + (x - base) * products.ld + column - products.first;
-                            for (i64 y = 0; y < many; y++) score[r * LD + x + y] += score_scale[r] * value[y * (products.ld + 1)];
-                        },
-                        [&](int side, i64 r, i64 x, i64 many) {
-                            for (i64 y = 0; y < many; y++)
-                                score[r * LD + x + y] += score_scale[r] * products.edge_value[side][x - base + y];
-                        });
-                });
-            } else if (term.kind == TOKEN_QUERIES) {
-                for (i64 r = 0; r < t.rows; r++)
-                    add_to(score + r * LD + t.c0, *term.values.template at<float>(t.b, t.h, t.i0 + r), t.c1 - t.c0);
-            } else if (term.kind == TOKEN_KEYS) {
-                for (i64 x = t.c0; x < t.c1; x++) {
-                    float value = *term.values.template at<float>(t.b, t.h, t.j0 + x);
-                    w.row[x] = t.sees(t.j0 + x) ? value : 0;
-                }
-                for (i64 r = 0; r < t.rows; r++) add_to(score + r * LD + t.c0, w.row + t.c0, t.c1 - t.c0);
-            } else if (term.kind == DENSE) {
-                for (i64 r = 0; r < t.rows; r++) {
-                    const float* from = term.values.template at<float>(t.b, t.h, t.i0 + r, t.j0);
-                    i64 step = term.values.stride[3];
-                    if (step == 1)
-                        add_to(score + r * LD + t.c0, from + t.c0, t.c1 - t.c0);
-                    else
-                        for (i64 x = t.c0; x < t.c1; x++) score[r * LD + x] += from[x * step];
-                }
+            switch (s.t->kind) {
+                case DISTANCE: add_distance(w, s, t, score, capped ? nullptr : deferred_bias); break;
+                case RELATIVE_KEYS: add_relative_keys(s, products, t, score, task); break;
+                case RELATIVE_QUERIES: add_relative_queries(s, products, t, score, score_scale, task); break;
+                case TOKEN_QUERIES: add_token_queries(s, t, score); break;
+                case TOKEN_KEYS: add_token_keys(w, s, t, score); break;
+                case DENSE: add_dense(s, t, score); break;
             }
         }
-        if (!capped) return;
+        if (capped) soft_cap(t, score, cap_slope);
+    }
+
+    void add_relative_keys(const TermState& s, SlidingProducts& products, const Tile& t, float* score, i64 task) const {
+        for_each_window(s, t, [&](i64 r0, i64 r1, i64 c0, i64 c1, i64 from, i64 to) {
+            slide_to<Packing>(s, t.h, task, t.rows, products, from, to);
+            add_products(s, products, t, r0, r1, c0, c1, score);
+        });
+    }
+
+    void add_relative_queries(const TermState& s, SlidingProducts& products, const Tile& t, float* score,
+                              const float* score_scale, i64 task) const {
+        const i64 base = t.c0;
+        load_keys(s, t, products);
+        for_each_window(s, t, [&](i64 r0, i64 r1, i64 c0, i64 c1, i64 from, i64 to) {
+            slide_to<Packing>(s, t.h, task, t.c1 - t.c0, products, from, to);
+            for_each_run(s, t, r0, r1, c0, c1,
+                [&](i64 r, i64 x, i64 column, i64 many) {
+                    const float* value = products.value + (x - base) * products.ld + column - products.first;
+                    for (i64 y = 0; y < many; y++) score[r * LD + x + y] += score_scale[r] * value[y * (products.ld + 1)];
+                },
+                [&](int side, i64 r, i64 x, i64 many) {
+                    for (i64 y = 0; y < many; y++)
+                        score[r * LD + x + y] += score_scale[r] * products.edge_value[side][x - base + y];
+                });
+        });
+    }
+
+    void add_token_queries(const TermState& s, const Tile& t, float* score) const {
+        for (i64 r = 0; r < t.rows; r++)
+            add_to(score + r * LD + t.c0, *s.t->values.template at<float>(t.b, t.h, t.i0 + r), t.c1 - t.c0);
+    }
+
+    void add_token_keys(Worker& w, const TermState& s, const Tile& t, float* score) const {
+        for (i64 x = t.c0; x < t.c1; x++) {
+            float value = *s.t->values.template at<float>(t.b, t.h, t.j0 + x);
+            w.row[x] = t.sees(t.j0 + x) ? value : 0;
+        }
+        for (i64 r = 0; r < t.rows; r++) add_to(score + r * LD + t.c0, w.row + t.c0, t.c1 - t.c0);
+    }
+
+    void add_dense(const TermState& s, const Tile& t, float* score) const {
+        const Tensor& values = s.t->values;
+        for (i64 r = 0; r < t.rows; r++) {
+            const float* from = values.template at<float>(t.b, t.h, t.i0 + r, t.j0);
+            i64 step = values.stride[3];
+            if (step == 1)
+                add_to(score + r * LD + t.c0, from + t.c0, t.c1 - t.c0);
+            else
+                for (i64 x = t.c0; x < t.c1; x++) score[r * LD + x] += from[x * step];
+        }
+    }
+
+    void soft_cap(const Tile& t, float* score, float* cap_slope) const {
         bool first = true;
         for (i64 i = 0; i < c.terms; i++) {
             if (c.term[i].kind != SOFT_CAP) continue;
@@ -256,15 +277,16 @@ struct Terms {
                 for (i64 x = t.c0; x < t.c1; x += W) {
                     vf y = tanh_of(load(score + r * LD + x) / cap);
                     store(score + r * LD + x, y * cap);
-                    if (!factor) continue;
+                    if (!cap_slope) continue;
                     vf slope = 1.f - y * y;
-                    store(factor + r * LD + x, first ? slope : slope * load(factor + r * LD + x));
+                    store(cap_slope + r * LD + x, first ? slope : slope * load(cap_slope + r * LD + x));
                 }
             first = false;
         }
     }
 
-    void add_products(const TermState& s, const SlidingProducts& products, const Tile& t, i64 r0, i64 r1, i64 c0, i64 c1, float* score) const {
+    void add_products(const TermState& s, const SlidingProducts& products, const Tile& t, i64 r0, i64 r1, i64 c0, i64 c1,
+                      float* score) const {
         for_each_run(s, t, r0, r1, c0, c1,
             [&](i64 r, i64 x, i64 column, i64 many) {
                 add_to(score + r * LD + x, products.value + r * products.ld + column - products.first, many);
@@ -273,7 +295,8 @@ struct Terms {
     }
 
     // gradᵢ of the products of a block with the columns of a table: a tile of it, put where its columns are
-    void gather_products(const TermState& s, SlidingProducts& products, const Tile& t, i64 r0, i64 r1, i64 c0, i64 c1, const float* grad) const {
+    void gather_products(const TermState& s, SlidingProducts& products, const Tile& t, i64 r0, i64 r1, i64 c0, i64 c1,
+                         const float* grad) const {
         for_each_run(s, t, r0, r1, c0, c1,
             [&](i64 r, i64 x, i64 column, i64 many) {
                 add_to(products.grad + r * products.ld + column - products.first, grad + r * LD + x, many);
@@ -345,7 +368,8 @@ struct Terms {
     // ------------------------------------------------------------ a tile of score gradients
 
     // grad: zero for a vector on both sides of c0 … c1 − 1; d_query_scale: [MB] sums; dk: the task's [mp][dp]
-    void backward(Worker& w, const Tile& t, const float* grad, const float* score_scale, float* d_query_scale, float* dk, i64 task) const {
+    void backward(Worker& w, const Tile& t, const float* grad, const float* score_scale, float* d_query_scale, float* dk,
+                  i64 task) const {
         for (i64 i = 0; i < count; i++) {
             const TermState& s = states[i];
             const Term& term = *s.t;
@@ -375,8 +399,8 @@ struct Terms {
     }
 
     // After the last tile of a block: gradients of queries before ``prepare``. dq: [MB][dp], not yet times score_scale.
-    void finish(Worker& w, const Tile& t, float* dq, i64 dq_ld, const float* score_scale, float* d_query_scale, const bool* fully_masked,
-                i64 task) const {
+    void finish(Worker& w, const Tile& t, float* dq, i64 dq_ld, const float* score_scale, float* d_query_scale,
+                const bool* fully_masked, i64 task) const {
         for (i64 i = 0; i < count; i++) {
             const TermState& s = states[i];
             const Term& term = *s.t;
@@ -471,26 +495,32 @@ struct Terms {
         i64 i = 0;
         while (item >= items_of(states[i])) item -= items_of(states[i++]);
         TermState& s = states[i];
-        const Term& t = *s.t;
         if (has_cosine_table(s)) return prepare_cosines(s, item, worker);
-        if (t.kind == DISTANCE) {
-            float* bias_by_distance = s.bias_by_distance + item * s.head_stride;
-            i64 total = 2 * PAD + s.columns;
-            if (t.form == STRETCHED) {
-                const double stretch_rate = *t.stretch_rate.at<float>(0);
-                for (i64 x = 0; x < s.columns; x++) {
-                    bias_by_distance[PAD + x] = log_distance(stretch_rate, (double)(s.low + x));
-                    if (s.slope_by_distance) s.slope_by_distance[PAD + x] = log_distance_slope(stretch_rate, (double)(s.low + x));
-                }
-                return;
-            }
-            for (i64 x = 0; x < s.columns; x++) {
-                bias_by_distance[PAD + x] = (float)value_at(t, item, s.low + x);
-                if (!(bias_by_distance[PAD + x] < INFINITY)) __atomic_store_n(&s.before_mask, true, __ATOMIC_RELAXED);
-            }
-            for (i64 x = 0; x < PAD; x++) bias_by_distance[x] = bias_by_distance[PAD], bias_by_distance[total - 1 - x] = bias_by_distance[total - 1 - PAD];
-            return;
+        if (s.t->kind != DISTANCE) return prepare_table(s, item, worker);
+        return s.t->form == STRETCHED ? prepare_stretched(s) : prepare_distances(s, item);
+    }
+
+    void prepare_stretched(TermState& s) {
+        const double stretch_rate = *s.t->stretch_rate.template at<float>(0);
+        for (i64 x = 0; x < s.columns; x++) {
+            s.bias_by_distance[PAD + x] = log_distance(stretch_rate, (double)(s.low + x));
+            if (s.slope_by_distance) s.slope_by_distance[PAD + x] = log_distance_slope(stretch_rate, (double)(s.low + x));
         }
+    }
+
+    void prepare_distances(TermState& s, i64 h) {
+        float* bias = s.bias_by_distance + h * s.head_stride;
+        const i64 total = 2 * PAD + s.columns;
+        for (i64 x = 0; x < s.columns; x++) {
+            bias[PAD + x] = (float)value_at(*s.t, h, s.low + x);
+            if (!(bias[PAD + x] < INFINITY)) __atomic_store_n(&s.before_mask, true, __ATOMIC_RELAXED);
+        }
+        for (i64 x = 0; x < PAD; x++) bias[x] = bias[PAD], bias[total - 1 - x] = bias[total - 1 - PAD];
+    }
+
+    // NR columns of a relative table, row-major and as a panel
+    void prepare_table(TermState& s, i64 item, i64 worker) {
+        const Term& t = *s.t;
         i64 h = item / (s.padded / NR), first = item % (s.padded / NR) * NR;
         float* rows = s.row_major_panel + (h * s.padded + first) * s.width;
         for (i64 x = 0; x < NR; x++) {
@@ -525,7 +555,8 @@ struct Terms {
                 if (!(bias_by_distance[first + x] < INFINITY)) __atomic_store_n(&s.before_mask, true, __ATOMIC_RELAXED);
             }
             for (i64 x = 0; x < PAD && !first; x++) bias_by_distance[x - PAD] = bias_by_distance[0];
-            for (i64 x = 0; x < PAD && first + many == s.columns; x++) bias_by_distance[s.columns + x] = bias_by_distance[s.columns - 1];
+            for (i64 x = 0; x < PAD && first + many == s.columns; x++)
+                bias_by_distance[s.columns + x] = bias_by_distance[s.columns - 1];
         }
     }
 
@@ -571,42 +602,48 @@ struct Terms {
         double* double_sums = s.double_sums + task * s.double_sums_size;
         if (term.form == STRETCHED) return stretched_backward(s, t, grad, w.piece_sums, double_sums + 2);
         if (term.form == COSINES && !s.dense) return w.waves.backward(c, term, t, grad, double_sums + 2);
-        if (!s.dense) {
-            double_sums += 2;
-            for (i64 r = 0; r < t.rows; r++)
-                for (i64 x = t.c0; x < t.c1; x++) {
-                    float g = grad[r * LD + x];
-                    if (g == 0) continue;
-                    if (term.form == ROWS)
-                        double_sums[row_of(c, term, t.b, t.i0 + r, t.j0 + x)] += g;
-                    else
-                        form_adjoint(term, t.h, (float)distance_of(c, t.b, t.i0 + r, t.j0 + x, term.axis), g, double_sums);
-                }
-            return;
-        }
-        int side = beyond(s, t);
+        if (!s.dense) return pairs_backward(s, t, grad, double_sums + 2);
+        const int side = beyond(s, t);
         if (side >= 0) {
             for (i64 r = 0; r < t.rows; r++) double_sums[side] += sum_of(grad + r * LD + t.c0, t.c1 - t.c0);
             return;
         }
         double* sums = s.sums_by_distance(double_sums) + PAD;
+        const i64* q = s.axis->q_at(t);
+        bool rising = s.axis->run_at(t)[t.c0] >= t.c1 - t.c0;
+        for (i64 r = 1; r < t.rows && rising; r++) rising = q[r] == q[0] + r;
+        return rising ? diagonals_backward(w, s, t, grad, sums) : runs_backward(s, t, grad, sums);
+    }
+
+    void pairs_backward(const TermState& s, const Tile& t, const float* grad, double* parameters) const {
+        const Term& term = *s.t;
+        for (i64 r = 0; r < t.rows; r++)
+            for (i64 x = t.c0; x < t.c1; x++) {
+                float g = grad[r * LD + x];
+                if (g == 0) continue;
+                if (term.form == ROWS)
+                    parameters[row_of(c, term, t.b, t.i0 + r, t.j0 + x)] += g;
+                else
+                    form_adjoint(term, t.h, (float)distance_of(c, t.b, t.i0 + r, t.j0 + x, term.axis), g, parameters);
+            }
+    }
+
+    // Positions of queries and keys rise by one, so each diagonal of the tile is one distance, summed in a register.
+    void diagonals_backward(Worker& w, const TermState& s, const Tile& t, const float* grad, double* sums) const {
+        const i64 last = t.rows - 1, width = t.c1 - t.c0;
+        for (i64 x = 0; x < last + width; x += W) {
+            vf total = {};
+            i64 from = max(0, last - x - (W - 1)), to = min(last, last - x + width - 1);
+            for (i64 r = from; r <= to; r++) total += load(grad + r * LD + t.c0 + x + r - last);
+            store(w.sheared + x, total);
+        }
+        const i64 column = s.axis->k_at(t)[t.c0] - s.axis->q_at(t)[last] - s.low;
+        add_to(sums + max(-PAD, min(column, s.columns - 1)), w.sheared, last + width);
+    }
+
+    void runs_backward(const TermState& s, const Tile& t, const float* grad, double* sums) const {
         const i64 *q = s.axis->q_at(t), *k = s.axis->k_at(t);
         const int32_t* run = s.axis->run_at(t);
-        i64 last = t.rows - 1, width = t.c1 - t.c0;
-        bool rising = run[t.c0] >= width;
-        for (i64 r = 1; r < t.rows && rising; r++) rising = q[r] == q[0] + r;
-        if (rising) {
-            // sheared: diagonal x of the tile holds one distance; each is summed in a register
-            for (i64 x = 0; x < last + width; x += W) {
-                vf total = {};
-                i64 from = max(0, last - x - (W - 1)), to = min(last, last - x + width - 1);
-                for (i64 r = from; r <= to; r++) total += load(grad + r * LD + t.c0 + x + r - last);
-                store(w.sheared + x, total);
-            }
-            i64 column = k[t.c0] - q[last] - s.low;
-            add_to(sums + max(-PAD, min(column, s.columns - 1)), w.sheared, last + width);
-            return;
-        }
         for (i64 r = 0; r < t.rows; r++)
             for (i64 x = t.c0; x < t.c1;) {
                 i64 many = min(run[x], t.c1 - x), column = k[x] - q[r] - s.low;
@@ -644,8 +681,8 @@ struct Terms {
         edge_products<Packing>(s, t.h, keys, products);
     }
 
-    void relative_queries_backward(const TermState& s, SlidingProducts& products, const Tile& t, const float* grad, const float* score_scale, float* d_query_scale,
-                   float* dk, i64 task) const {
+    void relative_queries_backward(const TermState& s, SlidingProducts& products, const Tile& t, const float* grad,
+                                   const float* score_scale, float* d_query_scale, float* dk, i64 task) const {
         const Term& term = *s.t;
         i64 keys = t.c1 - t.c0, base = t.c0;
         load_keys(s, t, products);

@@ -43,12 +43,12 @@ struct Waves {
 
     // [heads][RUN]: the biases of a block of distances, of which the first of all is low
     const double* block(const Term& t, i64 low, i64 number, i64 worker) const {
-        double *total = sums + worker * heads * RUN, *own = first + number * t.rows * 2;
+        double *total = sums + worker * heads * RUN, *cos_sin = first + number * t.rows * 2;
         memset(total, 0, (size_t)(heads * RUN * 8));
         for (i64 x = 0; x < t.rows; x++) {
             const double angle = (double)(low + number * RUN) * *t.second.at<double>(x);
             const double cosine = cos(angle), sine = sin(angle), *by_cosine = near + 2 * x * RUN, *by_sine = by_cosine + RUN;
-            own[2 * x] = cosine, own[2 * x + 1] = sine;
+            cos_sin[2 * x] = cosine, cos_sin[2 * x + 1] = sine;
             double wave[RUN];
             for (i64 r = 0; r < RUN; r++) wave[r] = cosine * by_cosine[r] - sine * by_sine[r];
             for (i64 h = 0; h < heads; h++) {
@@ -70,9 +70,9 @@ struct Waves {
                 g[r] = number * RUN + r < columns ? gradient(number * RUN + r) : 0;
                 any |= g[r] != 0;
             }
-            const double* own = first + number * t.rows * 2;
+            const double* cos_sin = first + number * t.rows * 2;
             for (i64 x = 0; x < t.rows && any; x++)
-                to[x] += own[2 * x] * dot(g, near + 2 * x * RUN, RUN) - own[2 * x + 1] * dot(g, near + (2 * x + 1) * RUN, RUN);
+                to[x] += cos_sin[2 * x] * dot(g, near + 2 * x * RUN, RUN) - cos_sin[2 * x + 1] * dot(g, near + (2 * x + 1) * RUN, RUN);
         }
     }
 };
