@@ -14,7 +14,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 
 # the CPU kernel's C++ library, and where it is built: in place, and with sanitizers
 PACKAGE := src/headway/kernels/cpu
 LIBRARY := $(PACKAGE)/_attention$(if $(filter Darwin,$(shell uname)),.dylib,.so)
-LIBRARY_SOURCES := CMakeLists.txt $(wildcard $(PACKAGE)/csrc/*)
+LIBRARY_SOURCES := CMakeLists.txt $(wildcard $(PACKAGE)/csrc/*.h $(PACKAGE)/csrc/*.cpp)
 NATIVE := build/native
 SANITIZED := build/native-asan
 NATIVE_TESTS ?= $(wildcard tests/kernels/test_cpu*.py tests/kernels/test_parts*.py) tests/conformance -k "cpu or test_parts.py"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -202,6 +203,21 @@ def test_the_version_is_the_one_of_the_sources() -> None:
     header = Path(_library.__file__).with_name("csrc") / "call.h"
     assert f"VERSION = {_library.VERSION}," in header.read_text()
     assert _library.load().c.hw_version() == _library.VERSION
+
+
+def test_the_readme_says_what_the_code_does() -> None:
+    """Every source file is listed, every name is there, and sizes are those of the code."""
+    csrc = Path(_library.__file__).with_name("csrc")
+    sources = {path.name: path.read_text() for path in csrc.iterdir() if path.suffix in (".h", ".cpp")}
+    python = [path.read_text() for path in csrc.parent.glob("*.py")]
+    readme, everything = (csrc / "README.md").read_text(), "\n".join([*sources.values(), *python])
+    assert [name for name in sources if f"`{name}`" not in readme] == []
+    names = set(re.findall(r"`(?:\w+::)?([A-Za-z]\w{2,})`", readme))
+    assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", everything)] == []
+    for name in ("MB", "NB", "SLACK", "DECODE_QUERIES"):
+        value = re.search(rf"constexpr \w+ {name} = (\d+);", everything)
+        assert value
+        assert re.search(rf"\| `{name}` \| {value[1]}\b", readme), name
 
 
 # Instruction sets ----------------------------------------------------------------------------------------------------
