@@ -34,13 +34,18 @@ def going_on(out: str | Path) -> Iterator[None]:
 
 
 def points(out: Console, sentences: Sequence[str], style: str = "") -> None:
-    """Prints sentences, each as it is."""
+    """Prints sentences, each as it is, their further lines set in."""
+    from rich.markup import escape
+    from rich.table import Table
+
     for sentence in sentences:
-        out.print(f"• {sentence}", style=style, markup=False)
+        line = Table.grid(padding=(0, 1))
+        line.add_row("•", escape(sentence), style=style)
+        out.print(line)
 
 
 def table(titles: Sequence[str], lines: Sequence[Sequence[str]], **column: Any) -> Table:
-    """A table of a report: the first column to the left, what the report prints **bold** in green.
+    """A table of a report: the first column to the left, cells that the report prints **bold** in green.
 
     column   options of every column, such as no_wrap
     """
@@ -52,7 +57,7 @@ def table(titles: Sequence[str], lines: Sequence[Sequence[str]], **column: Any) 
     for number, title in enumerate(titles):
         made.add_column(title, justify="right" if number else "left", **column)
     for line in lines:
-        made.add_row(*(f"[bold green]{escape(c.replace('**', ''))}[/]" if "**" in c else escape(c) for c in line))
+        made.add_row(*(f"[bold green]{escape(c.replace('**', ''))}[/]" if c[:2] == "**" else escape(c) for c in line))
     return made
 
 

@@ -11,7 +11,7 @@ import typer
 from ..errors import HeadwayError
 from ..positions._naming import split_outside
 from ..study.protocol import Protocol
-from ._console import console, going_on
+from ._console import console, going_on, points, table
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -156,21 +156,12 @@ class Screen:
         self.begun_at = done / total
         self.began = time.monotonic()
         self.out.print("[bold]The protocol, fixed before any result is seen[/bold]")
-        for sentence in protocol.text():
-            self.say(sentence, style="dim")
+        points(self.out, protocol.text(), style="dim")
         left = total - done
         known = f", {done} of them done before" if done else ""
         self.out.print(f"\n{total} trainings{known}, {left} to go; held-out bits per byte at each length:")
         if self.live is None:
-            self.out.print(_line("encoding", [f"{length:,}" for length in self.lengths], "seed"))
-
-    def say(self, sentence: str, style: str = "") -> None:
-        """Prints a sentence, its further lines set in."""
-        from rich.table import Table
-
-        line = Table.grid(padding=(0, 1))
-        line.add_row("•", _plain(sentence), style=style)
-        self.out.print(line)
+            self.out.print(_line("encoding", _titles(self.lengths), "seed"))
 
     def measured(self, rows: Sequence[Row]) -> None:
         """Takes rows of a training that is done."""
@@ -195,13 +186,12 @@ class Screen:
 
     def table(self) -> Table:
         """The rows so far: one for each encoding and seed."""
-
-        table = _new_table(self.lengths, "seed")
+        lines = []
         keys = dict.fromkeys((row["encoding"], row["seed"]) for row in self.rows)
         for name, seed in keys:
             mine = [row for row in self.rows if (row["encoding"], row["seed"]) == (name, seed)]
-            table.add_row(_plain(name), *(_loss(row["bits_per_byte"]) for row in mine), str(seed))
-        return table
+            lines.append([name, *(_loss(row["bits_per_byte"]) for row in mine), str(seed)])
+        return table(["encoding", *_titles(self.lengths), "seed"], lines, no_wrap=True)
 
     def left(self) -> str:
         """How long what is left will take, by how long what is done took."""
@@ -216,49 +206,44 @@ class Screen:
 
     def conclude(self, results: Results, out: str) -> None:
         """Prints the table of everything and what may be concluded."""
-        losses = _new_table(results.lengths)
+        losses = []
         for name in results.encodings:
             cells = []
             for length in results.lengths:
                 ranking = results.ranking(length)
                 loss = _loss(results.mean(name, length))
-                cells.append(f"[bold green]{loss}[/bold green]" if ranking and ranking[0][1] == name else loss)
-            losses.add_row(_plain(name), *cells)
+                cells.append(f"**{loss}**" if ranking and ranking[0][1] == name else loss)
+            losses.append([name, *cells])
         first, last = results.lengths[0], results.lengths[-1]
         has_recall = any(row.get("recall") is not None for row in results.rows)
         columns = (f"recall {first:,}", f"recall {last:,}") if has_recall else ()
-        costs = _new_table((), *columns, "parameters", "bytes/s", "kernel", "peak MiB")
+        costs = []
         for name in results.encodings:
             row = results.any_row(name)
             scores = [results.mean(name, at, "recall") for at in (first, last)] if has_recall else []
-            costs.add_row(
-                _plain(name),
-                *("—" if score is None else f"{100 * score:.0f} %" for score in scores),
-                f"{row['parameters']:,}",
-                f"{results.mean(name, row['length'], 'tokens_per_second') or 0:,.0f}",
-                row["kernel"],
-                f"{(results.mean(name, row['length'], 'peak_memory_bytes') or 0) / 2**20:,.0f}",
+            costs.append(
+                [
+                    name,
+                    *("—" if score is None else f"{100 * score:.0f} %" for score in scores),
+                    f"{row['parameters']:,}",
+                    f"{results.mean(name, row['length'], 'tokens_per_second') or 0:,.0f}",
+                    row["kernel"],
+                    f"{(results.mean(name, row['length'], 'peak_memory_bytes') or 0) / 2**20:,.0f}",
+                ]
             )
         over = "one seed" if len(results.seeds) == 1 else f"mean of {len(results.seeds)} seeds"
         self.out.print(f"\n[bold]Held-out bits per byte[/bold], {over}")
-        self.out.print(losses)
+        self.out.print(table(["encoding", *_titles(results.lengths)], losses, no_wrap=True))
         self.out.print("[bold]Recall, and what it took[/bold]" if has_recall else "[bold]What it took[/bold]")
-        self.out.print(costs)
+        titles = ["encoding", *columns, "parameters", "bytes/s", "kernel", "peak MiB"]
+        self.out.print(table(titles, costs, no_wrap=True))
         self.out.print("[bold]What may be concluded[/bold]")
-        for sentence in results.conclusions():
-            self.say(sentence)
+        points(self.out, results.conclusions())
         self.out.print(f"\n{out}/report.html, {out}/loss-by-position.png, {out}/results.jsonl")
 
 
-def _new_table(lengths: Sequence[int], *columns: str) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("encoding", no_wrap=True)
-    for name in (*(f"{length:,}" for length in lengths), *columns):
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+def _titles(lengths: Sequence[int]) -> list[str]:
+    return [f"{length:,}" for length in lengths]
 
 
 def _line(name: str, cells: Sequence[str], last: str) -> str:
