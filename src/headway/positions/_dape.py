@@ -1,4 +1,4 @@
-"""The family that corrects scores and biases of all heads by a small network that reads both."""
+"""The base class of encodings that correct scores and biases of all heads by a small network that reads both."""
 
 from __future__ import annotations
 
@@ -22,10 +22,19 @@ SLOPE = 0.01
 
 
 class DataAdaptive(PositionEncoding):
-    """score = z + B + f([z; B]) with the scores z and another encoding's bias B, of all heads together.
+    """Computes score = z + B + f([z; B]) from the scores z and another encoding's bias B, of all heads together.
 
-    f is two convolutions of ``width`` keys, from 2·num_heads over ``hidden`` to num_heads channels, with a leaky ReLU
-    (slope 0.01) between. It reads 0 in place of what a query may not see, before either convolution.
+    f is two convolutions over ``width`` keys, with 2·num_heads, ``hidden`` and num_heads channels, and a leaky ReLU
+    (slope 0.01) between them. Before each convolution, masked entries are 0.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+        bias: the encoding whose bias is B; ALiBi if None.
+        hidden: the number of hidden channels, at least 1.
+        width: the number of keys that each convolution reads, odd.
+
+    Raises:
+        HeadwayError: if a size is below 1, width is even, or ``bias`` is not an encoding that acts through terms only.
     """
 
     extrapolates = False
@@ -52,7 +61,7 @@ class DataAdaptive(PositionEncoding):
     def relocate(
         self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None
     ) -> tuple[Coordinates, Coordinates]:
-        """Where the bias has them once the layer's input is known."""
+        """Returns both sides where the bias relocates them."""
         q_at, k_at = self.bias.relocate(self._for_bias(q_at), self._for_bias(k_at), q_input, k_input)
         return q_at.placed_by(self, q_at.tables), k_at.placed_by(self, k_at.tables)
 
@@ -62,15 +71,19 @@ class DataAdaptive(PositionEncoding):
         return placed.placed_by(self.bias, placed.tables)
 
     def locate(self, coordinates: Coordinates) -> Coordinates:
-        """Where the bias has the tokens."""
+        """Returns the coordinates as the bias locates them."""
         return self.bias.locate(coordinates)
 
     def tables(self, coordinates: Coordinates) -> Any:
-        """The tables of the bias."""
+        """Returns the tables of the bias."""
         return self.bias.tables_of(coordinates)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """One map of the scores that knows the bias."""
+        """Returns one map of the scores that computes the bias and the network.
+
+        Raises:
+            HeadwayError: if the bias has a term that is not a DistanceBias.
+        """
         found = self.bias.terms(self._for_bias(q_at), self._for_bias(k_at), q_input, k_input)
         if not all(isinstance(term, DistanceBias) for term in found):
             said = ", ".join(type(term).__name__ for term in found)
@@ -110,19 +123,19 @@ class DataAdaptive(PositionEncoding):
 
 
 def _learned(values: Bias) -> tuple[str, ...]:
-    """The names of the tensors that may want a gradient, or may be cast."""
+    """The names of the tensors that may require a gradient or may be cast."""
     held = [(field.name, getattr(values, field.name)) for field in fields(values)]
     return tuple(n for n, x in held if isinstance(x, Tensor) and (x.requires_grad or n not in values.exact))
 
 
 def _uniform(*shape: int, fan_in: int) -> nn.Parameter:
-    """As nn.Linear and nn.Conv2d start."""
+    """A parameter initialized as in nn.Linear and nn.Conv2d."""
     return nn.Parameter((2 * torch.rand(*shape) - 1) / math.sqrt(fan_in))
 
 
 @dataclass(frozen=True)
 class _Corrected:
-    """The map for a block of rows; ``parts`` are the biases, each with the names of its tensors that are handed in."""
+    """The map for a block of rows; ``parts`` are the biases, each with the names of its tensors that are passed in."""
 
     parts: tuple[tuple[Bias, tuple[str, ...]], ...]
     q_at: Coordinates
@@ -156,7 +169,7 @@ def _with(part: Bias, tensors: dict[str, Tensor]) -> Bias:
 
 
 def _positions(at: Coordinates, rows: Tensor | None) -> Coordinates:
-    """The positions, of some queries alone."""
+    """The positions of the queries in ``rows``, or of all of them."""
     position = at.position if rows is None else at.position[:, rows]
     return Coordinates(position, torch.zeros_like(position[..., 0], dtype=torch.int64))
 

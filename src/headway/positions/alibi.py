@@ -1,4 +1,4 @@
-"""A penalty that grows with the distance."""
+"""A linear bias by distance."""
 
 from __future__ import annotations
 
@@ -15,16 +15,24 @@ from ._base import Input, Pair, PositionEncoding, Terms, numbers
 
 
 class ALiBi(PositionEncoding):
-    """Each head subtracts its slope for every token of distance.
+    """Subtracts from each score the distance times the slope of the head.
 
         score[h,i,j] = s·⟨qᵢ, kⱼ⟩ − m_h·|pⱼ − pᵢ|
         m_h = 2^(−8h/H), h = 1 … H, for H a power of two; otherwise the slopes of the next smaller power of two,
         then the first, third, fifth … of twice that power
 
-    Shapes: H = num_heads slopes, not learned. Both directions alike; under a causal mask that is the paper's bias.
-    The slopes are those of the authors' code: 2^(−8h/H) for every H, which some libraries take, gives others.
-    Raises HeadwayError for num_heads below 1.
-    Cite: Press et al. 2022, section 3.
+    H is num_heads, and the slopes are not learned. Both directions are treated alike; under a causal mask this is the
+    paper's bias. The slopes are those of the authors' code; some libraries use 2^(−8h/H) for every H, which gives other
+    slopes.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+
+    Raises:
+        HeadwayError: if num_heads is below 1.
+
+    References:
+        Press et al. 2022, section 3.
     """
 
     name = "alibi"
@@ -42,11 +50,15 @@ class ALiBi(PositionEncoding):
         self._slopes = tuple(2**-exponent for exponent in exponents)
 
     def slopes(self, device: torch.device | str | None = None) -> Tensor:
-        """m [num_heads], in float64."""
+        """Returns the slopes m [num_heads] in float64.
+
+        Args:
+            device: the device of the result.
+        """
         return constant(numbers, self._slopes, device=device).clone()
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The linear bias."""
+        """Returns the linear bias."""
         slopes = self.slopes(q_at.position.device)
         return (DistanceBias(Linear(past=slopes, future=slopes)),)
 

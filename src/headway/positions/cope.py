@@ -1,4 +1,4 @@
-"""Contextual positions: how many of the tokens in between count is for content to say."""
+"""Contextual position encoding: positions count the tokens that content selects."""
 
 from __future__ import annotations
 
@@ -14,16 +14,26 @@ from ._base import Input, Pair, PositionEncoding, Terms
 
 
 class CoPE(PositionEncoding):
-    """A key's position is the sum of gates from it to the query, and has a vector that the query is set against.
+    """Adds the product of the query with the vector of a position that counts gates between key and query.
 
         score[h,i,j] = z_ij + (1 − r)·⟨qᵢ, e[⌊p_ij⌋]⟩ + r·⟨qᵢ, e[⌈p_ij⌉]⟩,   r = p_ij − ⌊p_ij⌋
         z_ij = s·⟨qᵢ, kⱼ⟩,   p_ij = min( Σ_{t=j…i} σ(z_it), max_positions − 1 )
 
-    Shapes: e [max_positions, head_dim], 0 at first and shared by all heads. As in the paper's listing the gates read
-    the scaled scores and ⟨q, e⟩ is not scaled; the paper takes 64 positions, x-transformers 16 by default.
-    What a query may not see counts nothing. Scores are held for a block of queries at a time.
-    Raises HeadwayError for head_dim below 1, fewer than 2 positions and queries of another head_dim.
-    Cite: Golovneva et al. 2024, section 4 and the listing of appendix B.
+    As in the paper's listing, the gates read the scaled scores, and ⟨q, e⟩ is not scaled. Masked keys have a gate of 0.
+    Scores are held for one block of queries at a time.
+
+    Args:
+        head_dim: the width of each head, at least 1.
+        max_positions: the number of positions, at least 2: 64 in the paper, 16 by default in x-transformers.
+
+    Attributes:
+        vectors: e [max_positions, head_dim], initially 0, shared by all heads.
+
+    Raises:
+        HeadwayError: if head_dim is below 1, max_positions is below 2, or queries have another head_dim.
+
+    References:
+        Golovneva et al. 2024, section 4 and the listing of appendix B.
     """
 
     name = "cope"
@@ -43,7 +53,7 @@ class CoPE(PositionEncoding):
         self.vectors = nn.Parameter(torch.zeros(max_positions, head_dim))
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The vectors between which a counted position lies, set against the query."""
+        """Returns the map that adds the interpolated products of queries with position vectors."""
         return (ScoreMap(_counted, (self.vectors,)),)
 
     def oracle(self, pair: Pair) -> float:

@@ -1,4 +1,4 @@
-"""A bias that scores adapt: a small network across the heads of each pair."""
+"""DAPE: a bias that a small network across heads adapts to the scores."""
 
 from __future__ import annotations
 
@@ -8,16 +8,30 @@ from .t5 import T5
 
 
 class DAPE(DataAdaptive):
-    """The scores and another encoding's biases of all heads pass through a small network that is added to both.
+    """Adds to scores and biases the output of a small network that reads those of all heads.
 
         score[·,i,j] = z + B + W₂·leaky( W₁·[z; B] + b₁ ) + b₂,   z_h = s·⟨qᵢ, kⱼ⟩, B_h the bias of the pair
 
-    Shapes: ``into`` W₁ [hidden, 2·num_heads, 1], ``into_bias`` b₁ [hidden], ``out`` W₂ [num_heads, hidden, 1],
-    ``out_bias`` b₂ [num_heads], as nn.Linear starts them; hidden 32, and a slope of 0.01 below 0, as in the authors'
-    code. ``bias`` is the encoding whose bias goes in, ALiBi if None: any that speaks DistanceBias alone (the paper's
-    are ALiBi, KERPLE and FIRE). A block of rows holds hidden + 3·num_heads numbers for each pair, not num_heads.
-    Raises HeadwayError for sizes below 1, a bias that speaks other terms, queries of another number of heads.
-    Cite: Zheng et al. 2024, section 3.
+    The slope of the leaky ReLU below 0 is 0.01, as in the authors' code. A block of rows holds hidden + 3·num_heads
+    numbers for each pair instead of num_heads.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+        bias: the encoding whose bias is B; ALiBi if None. It may be any whose terms are all DistanceBias; the paper
+            uses ALiBi, KERPLE and FIRE.
+        hidden: the width of the network, at least 1; 32 in the authors' code.
+
+    Attributes:
+        into: W₁ [hidden, 2·num_heads, 1], initialized as nn.Linear does, as are the others.
+        into_bias: b₁ [hidden].
+        out: W₂ [num_heads, hidden, 1].
+        out_bias: b₂ [num_heads].
+
+    Raises:
+        HeadwayError: if a size is below 1, ``bias`` has other terms, or queries have another number of heads.
+
+    References:
+        Zheng et al. 2024, section 3.
     """
 
     name = "dape"

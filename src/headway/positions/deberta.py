@@ -1,4 +1,4 @@
-"""DeBERTa's products of words with distances, both ways."""
+"""DeBERTa's disentangled attention: products of content with relative positions in both directions."""
 
 from __future__ import annotations
 
@@ -18,25 +18,46 @@ PARTS = ("c2p", "p2c")
 
 
 class DeBERTa(PositionEncoding):
-    """Each distance has a vector, which joins the key for queries ("c2p") and the query for keys ("p2c").
+    """Adds products of queries with relative-position keys ("c2p") and of keys with relative-position queries ("p2c").
 
         score[h,i,j] = s·( ⟨qᵢ, kⱼ⟩ + ⟨qᵢ, K_h[row(δ)]⟩ + ⟨kⱼ, Q_h[row(δ)]⟩ ),   δ = pᵢ − pⱼ
-        s = 1/√(head_dim·(1 + how many parts there are))
+        s = 1/√(head_dim·(1 + the number of parts))
         K = P·W_K,   Q = P·W_Q + b_Q,   P = norm(table), or the table itself with norm=False
         row(δ) = max(0, min(2S − 1, bucket(δ) + S))
         buckets="clip" (v1):     S = max_distance,  bucket(δ) = δ
         buckets="log" (v2, v3):  S = num_buckets,  m = S/2,  t = min(|δ|, M),  M = max_distance − 1
                                  bucket(δ) = δ for t ≤ m, else sign(δ)·(m + ⌈ln(t/m)/ln(M/m)·(m − 1)⌉)
 
-    Shapes: table [2S, embed_dim] from N(0, 0.02²), table_norm its layer norm; key and query are linear layers
-    embed_dim → num_heads·head_dim, query with a bias. A bias of key, as in v2, would add the same to all keys. Where
-    released models share the layer's own projections, put these there: ``encoding.key, encoding.query = key, query``.
-    index="paper" takes row(−δ) for p2c, as the paper writes; released models were trained with the code's row(δ).
-    Hugging Face lets |δ| run on, so that keys far ahead of the query get row 0, which no training has met.
-    v1 as released: buckets="clip", norm=False. Of fractions of a distance, the whole number above counts.
-    Absolute positions at the decoder's last layers, which the paper adds, are another encoding.
-    Raises HeadwayError for sizes below 1, buckets that do not fit, an unknown part, bucketing or index.
-    Cite: He et al. 2021, section 3.1; He et al. 2023 for the buckets.
+    W_K has no bias: one, as in v2, would add the same number to the scores of all keys. Where released models share the
+    layer's own projections, assign them: ``encoding.key, encoding.query = key, query``. v1 as released is
+    buckets="clip" with norm=False. A distance that is not a whole number is rounded up.
+
+    Hugging Face does not bound |δ|, so that keys far ahead of the query get row 0, which no training has used. The
+    absolute positions that the paper adds at the decoder's last layers are another encoding.
+
+    Args:
+        embed_dim: the width of the embeddings, at least 1.
+        num_heads: the number of query heads, at least 1.
+        head_dim: the width of each head, at least 1.
+        max_distance: the distance from which on all distances share a row, at least 1.
+        num_buckets: S for buckets="log": even, from 4 to 2·max_distance − 4.
+        parts: the products added: "c2p", "p2c" or both.
+        buckets: "log" or "clip", as above.
+        norm: whether a layer norm is applied to the table.
+        index: "paper" to use row(−δ) for p2c, as the paper writes; "code" for row(δ), with which released models were
+            trained.
+
+    Attributes:
+        table: [2S, embed_dim], drawn from N(0, 0.02²).
+        table_norm: the layer norm of the table, or None.
+        key: the linear layer W_K, embed_dim → num_heads·head_dim, without a bias.
+        query: the linear layer W_Q with the bias b_Q, embed_dim → num_heads·head_dim.
+
+    Raises:
+        HeadwayError: if a size is below 1, num_buckets does not fit, or a part, ``buckets`` or ``index`` is unknown.
+
+    References:
+        He et al. 2021, section 3.1; He et al. 2023 for the buckets.
     """
 
     name = "deberta"
@@ -86,7 +107,7 @@ class DeBERTa(PositionEncoding):
         self._first = [bisect.bisect_left(range(max_distance), b, key=self._bucket) for b in range(1, farthest)]
 
     def _bucket(self, delta: int) -> int:
-        """The bucket of a whole distance, before it is cut to the table."""
+        """The bucket of a whole distance, before it is limited to the table."""
         middle, far = self.num_buckets // 2, min(abs(delta), self.max_distance - 1)
         if self.buckets == "clip" or far <= middle:
             return delta
@@ -94,16 +115,16 @@ class DeBERTa(PositionEncoding):
         return int(math.copysign(middle + math.ceil(steps), delta))
 
     def default_scale(self, head_dim: int) -> float:
-        """1/√((1 + parts)·head_dim): a score is a sum of so many products."""
+        """Returns 1/√((1 + parts)·head_dim), since a score is a sum of 1 + parts products."""
         return float((1 + len(self.parts)) * head_dim) ** -0.5
 
     def tables(self, coordinates: Coordinates) -> Tensor:
-        """The distances pⱼ − pᵢ at which the next bucket begins."""
+        """Returns the distances pⱼ − pᵢ at which the next bucket begins."""
         edges = [1 - first for first in reversed(self._first)] + self._first
         return torch.tensor(edges, device=coordinates.position.device)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """Relative keys and relative queries."""
+        """Returns the terms of relative keys and relative queries."""
         found: Terms = ()
         edges = self.place(q_at).tables
         if "c2p" in self.parts:
@@ -113,7 +134,7 @@ class DeBERTa(PositionEncoding):
         return found
 
     def _rows(self, layer: nn.Linear, edges: Tensor, backwards: bool) -> Rows:
-        """The vectors by pⱼ − pᵢ, [num_heads, rows, head_dim]: backwards for row(pᵢ − pⱼ), else for row(pⱼ − pᵢ)."""
+        """The vectors by pⱼ − pᵢ, [num_heads, rows, head_dim]: row(pᵢ − pⱼ) if ``backwards``, else row(pⱼ − pᵢ)."""
         table = linear(layer, normed(self.table_norm, self.table)).unflatten(1, (-1, self.head_dim)).transpose(0, 1)
         if self.buckets == "clip":
             reach: Clip | Bucketize = Clip(1 - self.span, self.span) if backwards else Clip(-self.span, self.span - 1)

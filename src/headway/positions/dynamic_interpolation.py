@@ -1,4 +1,4 @@
-"""Positions pressed together as far as the sequence needs it."""
+"""Dynamic position interpolation: positions are divided as far as the sequence length requires."""
 
 from __future__ import annotations
 
@@ -11,14 +11,24 @@ from ._rescaled import Rescaled
 
 
 class DynamicInterpolation(Rescaled):
-    """RoPE up to the trained length L; a sequence of T > L tokens is pressed together to the positions up to L.
+    """Applies RoPE up to the trained length and scales the positions of longer sequences down to that length.
 
         ω_c = θ_c/max(1, T/L),   θ_c = base^(−2c/d)
 
-    max_length is L; d = rotary_dim, or head_dim where that is None. T is the ``length`` of the coordinates. As it
-    grows, all keys are turned anew: none is cached turned.
-    Raises HeadwayError for a max_length below 1.
-    Cite: emozilla 2023; Peng et al. 2024, section 3.3.
+    T is the ``length`` of the coordinates. All keys are rotated again when T grows, so that keys are cached unrotated.
+
+    Args:
+        head_dim: the width of each head; even unless ``rotary_dim`` is given.
+        max_length: L, the length the model was trained for, at least 1.
+        base: the base of the frequencies, above 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + d/2) for "half".
+        rotary_dim: d, the number of dimensions rotated, even and at most head_dim; head_dim if None.
+
+    Raises:
+        HeadwayError: if max_length is below 1.
+
+    References:
+        emozilla 2023; Peng et al. 2024, section 3.3.
     """
 
     name = "dynamic-interpolation"
@@ -40,7 +50,7 @@ class DynamicInterpolation(Rescaled):
         self.max_length = max_length
 
     def frequencies(self, coordinates: Coordinates) -> Tensor:
-        """ω_c [b, 1 or n, pairs] for this length"""
+        """Returns ω_c for this length, [b, 1 or n, pairs] in float64."""
         return self.theta(coordinates) / (total_length(coordinates) / self.max_length).clamp(min=1)[..., None]
 
     def oracle_frequency(self, c: int, coordinates: Coordinates) -> float:

@@ -1,4 +1,4 @@
-"""A base for rotary encodings that grows with the sequence."""
+"""Dynamic NTK scaling: the base of rotary encodings grows with the sequence."""
 
 from __future__ import annotations
 
@@ -13,17 +13,27 @@ from .ntk_aware import need_slow_pairs
 
 
 class DynamicNTK(Rescaled):
-    """RoPE up to the trained length L; for a sequence of T > L tokens, NTK-aware RoPE of a factor that follows T.
+    """Applies RoPE up to the trained length and NTK-aware RoPE with a growing factor to longer sequences.
 
         ω_c = base'^(−2c/d),   base' = base·(factor·T/L − (factor − 1))^(d/(d − 2)) where T > L, else base
 
-    max_length is L; d = rotary_dim, or head_dim where that is None; it must be above 2. factor = 1, the default, slows
-    the slowest pair down by T/L, as the paper's dynamic scaling.
-    T is the ``length`` of the coordinates. As it grows, all keys are turned anew: none is cached turned. Hugging Face's
-    keeps the frequencies of the longest sequence it has seen until one shorter than L comes, so that the same sequence
-    gives other results after a longer one; here a sequence's own length decides.
-    Raises HeadwayError for a factor or max_length below 1 and a d of 2.
-    Cite: emozilla 2023; Peng et al. 2024, section 3.3.
+    T is the ``length`` of the coordinates. All keys are rotated again when T grows, so that keys are cached unrotated.
+    Hugging Face's version keeps the frequencies of the longest sequence so far until one shorter than L comes, so that
+    the same sequence gives other results after a longer one; here only the sequence's own length counts.
+
+    Args:
+        head_dim: the width of each head; even and above 2 unless ``rotary_dim`` is given.
+        factor: see above, at least 1; 1 slows the slowest pair down by T/L, as the paper's dynamic scaling does.
+        max_length: L, the length the model was trained for, at least 1.
+        base: the base of the frequencies, above 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + d/2) for "half".
+        rotary_dim: d, the number of dimensions rotated, even, above 2 and at most head_dim; head_dim if None.
+
+    Raises:
+        HeadwayError: if factor or max_length is below 1, or d is 2.
+
+    References:
+        emozilla 2023; Peng et al. 2024, section 3.3.
     """
 
     name = "dynamic-ntk"
@@ -48,7 +58,7 @@ class DynamicNTK(Rescaled):
         self.factor, self.max_length = factor, max_length
 
     def frequencies(self, coordinates: Coordinates) -> Tensor:
-        """ω_c [b, 1 or n, pairs] of the base for this length"""
+        """Returns ω_c of the base for this length, [b, 1 or n, pairs] in float64."""
         stretch = (self.factor * total_length(coordinates) / self.max_length - (self.factor - 1)).clamp(min=1)
         shares = torch.linspace(0, 1, self.pairs, dtype=torch.float64, device=stretch.device)
         return self.theta(coordinates) * stretch[..., None] ** -shares

@@ -1,4 +1,4 @@
-"""A learned function of the distance, measured against the query's position."""
+"""A learned function of the distance relative to the query's position."""
 
 from __future__ import annotations
 
@@ -14,20 +14,36 @@ from ._base import Input, Pair, PositionEncoding, Terms
 
 
 class FIRE(PositionEncoding):
-    """A small network of the distance, as a share of how far the query can look back.
+    """Adds a small network's output for the distance as a fraction of the query's position.
 
         score[h,i,j] = s·⟨qᵢ, kⱼ⟩ + f_h( ln(c·|pⱼ − pᵢ| + 1) / (ln(c·max(pᵢ, L) + 1) + 10⁻⁶) )
         f = outer·relu(inner·t + …) + …,   c = |c|,   L = |threshold·multiplier|
 
-    Shapes: inner 1 → hidden, outer hidden → num_heads, c and multiplier [1]; meant to be shared by the layers of a
-    stack. c starts at 0.1, multiplier at 1. Under a causal mask the share lies within 0 … 1 at every length; where
-    queries look ahead it goes by |pⱼ − pᵢ| too and may exceed 1, which the paper does not speak of. The bias depends on
-    the query's position, never on the length, so it decodes token by token.
-    This is the paper's listing. Other code under this name is another function: with a threshold of 256; or with
-    min(pᵢ, L) in place of the maximum, and two hidden layers without biases.
-    A ReLU network of one number is a function of straight pieces, and as such it is handed to the kernel, exactly.
-    Raises HeadwayError for sizes below 1, and a c or threshold that is not above 0.
-    Cite: Li et al. 2024.
+    Under a causal mask the fraction lies within 0 … 1 at every length. For later keys it is computed from |pⱼ − pᵢ| too
+    and may exceed 1, a case that the paper does not discuss. The bias depends on the query's position, never on the
+    length, so that a model can decode token by token.
+
+    This is the paper's listing. Other code under this name computes another function: with a threshold of 256, or with
+    min(pᵢ, L) in place of the maximum and two hidden layers without biases. A ReLU network of one number is piecewise
+    linear, and kernels get it in that form, exactly.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+        hidden: the number of hidden units, at least 1.
+        c: the initial value of c, above 0.
+        threshold: L at the initial multiplier, above 0.
+
+    Attributes:
+        inner: the linear layer 1 → hidden; meant to be shared by the layers of a stack, as are the others.
+        outer: the linear layer hidden → num_heads.
+        c: [1], learned.
+        multiplier: [1], learned, initially 1.
+
+    Raises:
+        HeadwayError: if a size is below 1, or c or threshold is not above 0.
+
+    References:
+        Li et al. 2024.
     """
 
     name = "fire"
@@ -47,14 +63,14 @@ class FIRE(PositionEncoding):
         self.c, self.multiplier = nn.Parameter(torch.tensor([c])), nn.Parameter(torch.ones(1))
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The network as straight pieces, and what each query measures distances by."""
+        """Returns the bias as a piecewise linear function, with the factor of each query's distances."""
         c, limit = self.c.double().abs(), (self.threshold * self.multiplier.double()).abs()
         reach = torch.maximum(q_at.axis().double(), limit)
         stretch = 1 / (torch.log1p(c * reach) + 1e-6)
         return (DistanceBias(Stretched(*self._pieces(), c, stretch)),)
 
     def _pieces(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Where the pieces meet [hidden], and their intercepts and slopes [num_heads, hidden + 1], in float64."""
+        """Boundaries of the pieces [hidden] and their intercepts and slopes [num_heads, hidden + 1], in float64."""
         a, b = self.inner.weight[:, 0].double(), self.inner.bias.double()
         weight, bias = self.outer.weight.double(), self.outer.bias.double()
         # A unit without a slope has its bend infinitely far away, on the side on which it is what it is everywhere.

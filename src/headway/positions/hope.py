@@ -1,4 +1,4 @@
-"""Rotary position encoding of the pairs that turn round within the trained length."""
+"""Rotary position embedding of the pairs that complete a rotation within the trained length."""
 
 from __future__ import annotations
 
@@ -14,16 +14,25 @@ from ._rescaled import Rescaled
 
 
 class HoPE(Rescaled):
-    """RoPE without the pairs that do not turn round once within the trained length: those know no positions.
+    """Rotates only the pairs of RoPE that complete a rotation within the trained length.
 
         ω_c = θ_c where 2π/θ_c ≤ L, else 0,   θ_c = base^(−2c/head_dim)
 
-    max_length is L, the length that is trained for. Every angle of every pair that turns is met in training, and the
-    others are free for meaning. It is ``ProportionalRoPE`` with a cut that follows from L.
-    The name stands for three encodings: this is the high-frequency one, not the hybrid for video of 2505.20444, not the
-    hyperbolic of 2509.05218.
-    Raises HeadwayError for a max_length below 7, within which not even the first pair turns round.
-    Cite: Chen et al. 2025.
+    Training includes every angle of every rotated pair, and the other pairs do not depend on positions. It is
+    ``ProportionalRoPE`` with a cut that follows from L. Three encodings have this name: this is the high-frequency one,
+    not the hybrid for video of 2505.20444 and not the hyperbolic one of 2509.05218.
+
+    Args:
+        head_dim: the width of each head, even.
+        max_length: L, the length of training sequences, at least 7.
+        base: the base of the frequencies, above 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + head_dim/2) for "half".
+
+    Raises:
+        HeadwayError: if max_length is below 7, within which not even the first pair completes a rotation.
+
+    References:
+        Chen et al. 2025.
     """
 
     name = "hope"
@@ -42,7 +51,7 @@ class HoPE(Rescaled):
         self.max_length = max_length
 
     def frequencies(self, coordinates: Coordinates) -> Tensor:
-        """ω_c, zero where a turn is longer than L"""
+        """Returns ω_c, [pairs] in float64; 0 where a rotation takes more than L tokens."""
         theta = self.theta(coordinates)
         return torch.where(theta * self.max_length >= 2 * math.pi, theta, 0.0)
 

@@ -1,4 +1,4 @@
-"""Divided positions, for any encoding to read."""
+"""Divided positions, for any other encoding."""
 
 from __future__ import annotations
 
@@ -13,14 +13,21 @@ from ._rescaled import need_factor
 
 
 class Interpolated(PositionEncoding):
-    """Every position divided by a factor, so that long sequences lie within the trained range of another encoding.
+    """Divides positions by a factor, so that long sequences lie in the trained range of another encoding.
 
-        p' = p/factor,   read by what it is composed with: Compose(Interpolated(4.0), encoding)
+        p' = p/factor,   used in a composition: Compose(Interpolated(4.0), encoding)
 
-    Positions may have any number of axes and become float64. With RoPE this is ``PositionInterpolation``; what looks
-    its rows up by whole distances, as T5, takes the whole number below. By itself it changes nothing.
-    Raises HeadwayError for a factor below 1.
-    Cite: Chen et al. 2023, section 2.3.
+    Positions may have any number of axes and become float64. With RoPE this is ``PositionInterpolation``; encodings
+    that look up whole distances, such as T5, round down. On its own it changes nothing.
+
+    Args:
+        factor: the longer length over the trained one, at least 1.
+
+    Raises:
+        HeadwayError: if factor is below 1.
+
+    References:
+        Chen et al. 2023, section 2.3.
     """
 
     name = "interpolated"
@@ -37,7 +44,7 @@ class Interpolated(PositionEncoding):
         self.factor = factor
 
     def locate(self, coordinates: Coordinates) -> Coordinates:
-        """Positions divided by the factor, in float64."""
+        """Returns the positions divided by the factor, in float64."""
         return replace(coordinates, position=coordinates.position.double() / self.factor)
 
     def oracle_locate(self, coordinates: Coordinates) -> Coordinates:

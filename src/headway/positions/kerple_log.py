@@ -1,4 +1,4 @@
-"""KERPLE's logarithmic penalty."""
+"""KERPLE's logarithmic bias."""
 
 from __future__ import annotations
 
@@ -15,16 +15,27 @@ from ._base import Input, Pair, PositionEncoding, Terms
 
 
 class KERPLELog(PositionEncoding):
-    """Each head subtracts the logarithm of the distance, with a learned weight and a learned rate.
+    """Subtracts the logarithm of the distance, with a learned weight and a learned rate for each head.
 
         score[h,i,j] = s·⟨qᵢ, kⱼ⟩ − r1_h·ln(1 + r2_h·|pⱼ − pᵢ|),   r1_h, r2_h > 0
 
-    Shapes: raw_weight and raw_rate [num_heads], meant to be shared by the layers of a stack; r1 and r2 are their
-    softplus. The authors' code holds r1 and r2 themselves, and overwrites what falls below 0.01 in each forward pass;
-    ``KERPLELog.raw(r)`` turns such a value into what stands here. They start as there: r1 ~ U(0, 2), r2 ~ U(0, 1), at
-    least 0.01. Both directions alike; under a causal mask that is the paper's.
-    Raises HeadwayError for num_heads below 1.
-    Cite: Chi et al. 2022.
+    r1 and r2 are the softplus of the parameters. Both directions are treated alike; under a causal mask this is the
+    paper's bias. The authors' code stores r1 and r2 themselves and overwrites values below 0.01 in each forward pass;
+    ``KERPLELog.raw(r)`` converts such a value to the parameter stored here. The initial values are those of the
+    authors' code: r1 ~ U(0, 2), r2 ~ U(0, 1), at least 0.01.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+
+    Attributes:
+        raw_weight: [num_heads], whose softplus is r1; meant to be shared by the layers of a stack.
+        raw_rate: [num_heads], whose softplus is r2; likewise.
+
+    Raises:
+        HeadwayError: if num_heads is below 1.
+
+    References:
+        Chi et al. 2022.
     """
 
     name = "kerple-log"
@@ -42,11 +53,15 @@ class KERPLELog(PositionEncoding):
 
     @staticmethod
     def raw(value: Tensor) -> Tensor:
-        """The parameter whose softplus is ``value``, or 0.01 where that is larger."""
+        """Returns the parameter whose softplus is max(value, 0.01).
+
+        Args:
+            value: r1 or r2, of any shape.
+        """
         return value.clamp(min=0.01).expm1().log()
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The bias by the logarithm of the distance."""
+        """Returns the bias by the logarithm of the distance."""
         weight, rate = (F.softplus(raw.double()) for raw in (self.raw_weight, self.raw_rate))
         return (DistanceBias(Log(weight, rate)),)
 

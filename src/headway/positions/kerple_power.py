@@ -1,4 +1,4 @@
-"""KERPLE's penalty by a power of the distance."""
+"""KERPLE's power bias."""
 
 from __future__ import annotations
 
@@ -15,18 +15,30 @@ from ._base import Input, Pair, PositionEncoding, Terms
 
 
 class KERPLEPower(PositionEncoding):
-    """Each head subtracts a power of the distance, with a learned weight and a learned exponent.
+    """Subtracts a power of the distance, with a learned weight and a learned exponent for each head.
 
         score[h,i,j] = s·⟨qᵢ, kⱼ⟩·w_h(δ) − r1_h·|δ|^r2_h,   δ = pⱼ − pᵢ,   r1_h > 0,   0 < r2_h < 2
         w_h(δ) = exp(−r3_h·|δ|^r4_h),   r3_h > 0,   0 < r4_h < 2,   with weight_kernel; otherwise 1
 
-    Shapes: raw_weight and raw_exponent [num_heads], and raw_decay and raw_decay_exponent with weight_kernel, meant to
-    be shared by the layers of a stack; r1 and r3 are a softplus, r2 and r4 twice a sigmoid. The authors' code clamps r1
-    to 0.01 and above and r2 to 0.01 … 2 in each forward pass instead. They start as there: r1, r3 ~ U(0, 1),
-    r2, r4 ~ U(0, 2). Both directions alike. With weight_kernel the product of queries and keys is no longer a plain
-    one, which the reference kernel alone runs.
-    Raises HeadwayError for num_heads below 1.
-    Cite: Chi et al. 2022.
+    r1 and r3 are the softplus of their parameters, r2 and r4 twice the sigmoid. The authors' code instead clamps r1 to
+    at least 0.01 and r2 to 0.01 … 2 in each forward pass. The initial values are those of the authors' code: r1, r3 ~
+    U(0, 1), r2, r4 ~ U(0, 2). Both directions are treated alike.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+        weight_kernel: whether the product of query and key is multiplied by w; only the reference kernel computes this.
+
+    Attributes:
+        raw_weight: [num_heads], for r1; meant to be shared by the layers of a stack, as are the others.
+        raw_exponent: [num_heads], for r2.
+        raw_decay: [num_heads], for r3, with weight_kernel.
+        raw_decay_exponent: [num_heads], for r4, with weight_kernel.
+
+    Raises:
+        HeadwayError: if num_heads is below 1.
+
+    References:
+        Chi et al. 2022.
     """
 
     name = "kerple-power"
@@ -47,16 +59,24 @@ class KERPLEPower(PositionEncoding):
 
     @staticmethod
     def raw(value: Tensor) -> Tensor:
-        """The parameter whose softplus is ``value``, or 0.01 where that is larger."""
+        """Returns the parameter whose softplus is max(value, 0.01).
+
+        Args:
+            value: r1 or r3, of any shape.
+        """
         return value.clamp(min=0.01).expm1().log()
 
     @staticmethod
     def raw_power(value: Tensor) -> Tensor:
-        """The parameter whose sigmoid, doubled, is ``value``, or within 0.01 … 1.99 the nearest to it."""
+        """Returns the parameter of which twice the sigmoid is ``value``, clamped to 0.01 … 1.99.
+
+        Args:
+            value: r2 or r4, of any shape.
+        """
         return (value.clamp(0.01, 1.99) / 2).logit()
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The bias by a power of the distance, and the product with its weight."""
+        """Returns the bias by a power of the distance and, with weight_kernel, the weighted product."""
         bias = DistanceBias(Power(*_positive(self.raw_weight, self.raw_exponent)))
         if not self.weight_kernel:
             return (bias,)

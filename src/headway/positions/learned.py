@@ -1,4 +1,4 @@
-"""Learned absolute positions."""
+"""Learned absolute position embeddings."""
 
 from __future__ import annotations
 
@@ -23,21 +23,32 @@ from ._base import (
 
 
 class Learned(PositionEncoding):
-    """One learned vector for each position, added to the embeddings.
+    """Adds one learned vector for each position to the embeddings.
 
         x'ᵢ = xᵢ + E[pᵢ],   E: [max_length, embed_dim]
-        x'ᵢ = xᵢ + E[pᵢ·(max_length − 1)/(T − 1)] where extend="interpolate" and T > max_length: a mean of the two
-        nearest rows
+        x'ᵢ = xᵢ + E[pᵢ·(max_length − 1)/(T − 1)]   for extend="interpolate" and T > max_length
 
-    Shapes: x [batch, n, embed_dim] → the same; positions are whole numbers from 0 to max_length − 1.
+    Between two rows, E is interpolated linearly. Positions are whole numbers from 0 to max_length − 1, unless extend is
+    "interpolate". Compiled code does not read the values of positions, so positions outside of the table raise an error
+    in eager mode only.
 
-    initial   a table [max_length, embed_dim] to start from; drawn from N(0, 0.02²) if None
-    extend    None: positions beyond the table raise. "interpolate": the table is stretched, end to end, over a
-              sequence of T > max_length tokens, and positions may lie between two rows
+    Args:
+        max_length: the number of positions in the table, at least 1.
+        embed_dim: the width of the embeddings, at least 1.
+        initial: the initial table [max_length, embed_dim]; drawn from N(0, 0.02²) if None.
+        extend: None if positions beyond the table are an error; "interpolate" to stretch the table, end to end, over a
+            sequence of T > max_length tokens, whose positions may lie between two rows.
 
-    Raises HeadwayError for sizes below 1, a table of another shape, and positions that the table does not have. The
-    last is looked at in eager mode alone: compiled code reads no values of positions.
-    Cite: Gehring et al. 2017.
+    Shape:
+        x: [batch, n, embed_dim]
+        Output: [batch, n, embed_dim]
+
+    Raises:
+        HeadwayError: if a size is below 1, ``initial`` has another shape, ``extend`` is unknown, or, in eager mode, the
+            table does not have a position.
+
+    References:
+        Gehring et al. 2017.
     """
 
     name = "learned"
@@ -62,7 +73,7 @@ class Learned(PositionEncoding):
         self.table = normal(max_length, embed_dim) if initial is None else nn.Parameter(initial.detach().clone())
 
     def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:
-        """x [batch, n, embed_dim] with the vector of each position added."""
+        """Returns x with the vector of each position added, [batch, n, embed_dim]."""
         need_width(x, "embed_dim", self.embed_dim)
         coordinates = self.coordinates_for(x, coordinates)
         self._check(coordinates)
@@ -75,7 +86,7 @@ class Learned(PositionEncoding):
         return added(x, torch.lerp(first, second, (place - low)[..., None].to(first.dtype)))
 
     def _stretched(self, coordinates: Coordinates) -> Tensor:
-        """Where on the table each position lies, float64 [b, n]."""
+        """The row of the table for each position, float64 [b, n]."""
         last, end = stream_length(coordinates) - 1, self.max_length - 1
         steps = last.clamp(min=end) if isinstance(last, Tensor) else torch.sym_max(last, end)
         return coordinates.axis().double() * (end / steps) if end else coordinates.axis().double() * 0

@@ -1,4 +1,4 @@
-"""The scaling of Llama 3.1."""
+"""The frequency scaling of Llama 3.1."""
 
 from __future__ import annotations
 
@@ -11,17 +11,30 @@ from .ntk_by_parts import NTKByParts
 
 
 class Llama3(NTKByParts):
-    """RoPE whose pairs of long wavelength are slowed down by the factor and those of short wavelength kept.
+    """Slows the pairs of RoPE with long wavelengths down by the factor and keeps those with short ones.
 
         ω_c = θ_c                              for wavelengths λ_c = 2π/θ_c below L/high_freq_factor
         ω_c = θ_c/factor                       above L/low_freq_factor
         ω_c = (1 − m)·θ_c/factor + m·θ_c       between,   m = (L/λ_c − low)/(high − low)
 
-    max_length is L, the length the model was trained for at first (8192); factor is 8 in Llama 3.1 and 32 in 3.2, the
-    base 500000. The numbers are in the released code and weights, the paper says little. It is ``NTKByParts``, whose
-    α = 1 and β = 32 are here low_freq_factor = 1 and high_freq_factor = 4.
-    Raises HeadwayError for a factor or max_length below 1 and a high_freq_factor that is not above low_freq_factor ≥ 0.
-    Cite: Grattafiori et al. 2024, section 3.4.2.
+    The constants are those of the released code and weights; the paper says little. It is ``NTKByParts`` with
+    low_freq_factor = 1 for α and high_freq_factor = 4 in place of β = 32.
+
+    Args:
+        head_dim: the width of each head; even unless ``rotary_dim`` is given.
+        factor: the factor by which slow pairs are slowed down, at least 1: 8 in Llama 3.1, 32 in Llama 3.2.
+        max_length: L, the length the model was first trained for, at least 1.
+        base: the base of the frequencies, above 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + d/2) for "half".
+        rotary_dim: d, the number of dimensions rotated, even and at most head_dim; head_dim if None.
+        low_freq_factor: pairs with wavelengths above L/low_freq_factor are slowed down fully, at least 0.
+        high_freq_factor: pairs with wavelengths below L/high_freq_factor are unchanged, above low_freq_factor.
+
+    Raises:
+        HeadwayError: if factor or max_length is below 1, or high_freq_factor is not above low_freq_factor ≥ 0.
+
+    References:
+        Grattafiori et al. 2024, section 3.4.2.
     """
 
     name = "llama3"

@@ -1,4 +1,4 @@
-"""A factor of its own for each pair, one list for short and one for long sequences."""
+"""LongRoPE: one factor for each pair, with one list for short and one for long sequences."""
 
 from __future__ import annotations
 
@@ -15,24 +15,32 @@ from ._rescaled import Rescaled, need_factor
 
 
 class LongRoPE(Rescaled):
-    """RoPE whose pairs are slowed down each by its own factor, found by a search, and made larger as in YaRN.
+    """Divides the frequency of each pair by its own factor, found by a search, and scales what is rotated.
 
         score[i,j] = s·μ²·⟨R(pᵢ)·qᵢ, R(pⱼ)·kⱼ⟩,   ω_c = 1/(λ_c·base^(2c/d)),   μ = √(1 + ln(factor)/ln(L))
         λ = long_factor in a sequence of T > L tokens, short_factor otherwise; μ is the same for both
 
-    short_factor, long_factor  λ [d/2]; None: 1 for each pair, and ``factor`` for each pair
-    factor                     the longest length over L; it decides μ
-    max_length                 L, the length the model was trained for at first
-    use                        "length" as above; "short" or "long" for one of the lists at any length, as the authors'
-                               own code does
-    attention_factor           μ itself
+    T is the ``length`` of the coordinates. With use="length" all keys are rotated again when T exceeds L, so that keys
+    are cached unrotated. The first n̂ tokens of the paper, which keep θ_c, are left out, as in released models.
 
-    d = rotary_dim, or head_dim where that is None. T is the ``length`` of the coordinates. With use="length" keys are
-    turned anew when T passes L: none is cached turned. The paper's first n̂ tokens, which keep θ_c, are left out, as in
-    released models.
-    Raises HeadwayError for lists of another length or with numbers that are not above 0, a factor below 1, a max_length
-    below 2, an unknown use.
-    Cite: Ding et al. 2024, section 3.
+    Args:
+        head_dim: the width of each head; even unless ``rotary_dim`` is given.
+        short_factor: λ of short sequences, d/2 numbers above 0; 1 for each pair if None.
+        long_factor: λ of long sequences, d/2 numbers above 0; ``factor`` for each pair if None.
+        factor: the longest length over L, at least 1; it determines μ.
+        max_length: L, the length the model was first trained for, at least 2.
+        base: the base of the frequencies, above 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + d/2) for "half".
+        rotary_dim: d, the number of dimensions rotated, even and at most head_dim; head_dim if None.
+        attention_factor: μ, above 0; as above if None.
+        use: "length" as above; "short" or "long" for one of the lists at any length, as in the authors' own code.
+
+    Raises:
+        HeadwayError: if a list has another length or a number that is not above 0, factor is below 1, max_length is
+            below 2, attention_factor is not above 0, or use is unknown.
+
+    References:
+        Ding et al. 2024, section 3.
     """
 
     name = "longrope"
@@ -72,7 +80,7 @@ class LongRoPE(Rescaled):
         self.magnitude = usual if attention_factor is None else attention_factor
 
     def frequencies(self, coordinates: Coordinates) -> Tensor:
-        """ω_c, [b, 1 or n, pairs] where the length decides"""
+        """Returns ω_c, [pairs], or [b, 1 or n, pairs] if the length determines the list, in float64."""
         theta = self.theta(coordinates)
         short, long = (
             torch.tensor(factors, dtype=torch.float64, device=theta.device)

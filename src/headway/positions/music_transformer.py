@@ -1,4 +1,4 @@
-"""A learned vector for each distance into the past, which queries meet."""
+"""The relative positions of Music Transformer: learned vectors for distances to earlier keys."""
 
 from __future__ import annotations
 
@@ -14,17 +14,29 @@ from ._base import Input, Pair, PositionEncoding, Terms
 
 
 class MusicTransformer(PositionEncoding):
-    """Each distance into the past, up to a limit, has a vector for each head that joins the key.
+    """Adds a learned vector for each head and distance to an earlier key to that key, up to a limit.
 
         score[h,i,j] = s·⟨qᵢ, kⱼ + E_h[pᵢ − pⱼ]⟩,   E_h[t] = 0 for t ≥ max_length
 
-    Shapes: E [num_heads, max_length, head_dim], or [1, max_length, head_dim] with shared; row t stands for the distance
-    t; drawn from N(0, 1/head_dim). The authors' code counts the rows backwards (its last one is the distance 0), and
-    like here adds nothing beyond the table; other code refuses longer sequences.
-    Only for queries that see no later keys: the paper's skewing leaves other rows' numbers there.
-    A key seen that stands ahead counts as distance 0, and of fractions the whole number above. Raises HeadwayError for
-    sizes below 1.
-    Cite: Huang et al. 2019.
+    The authors' code counts the rows backwards (its last one is the distance 0) and also adds nothing beyond the table;
+    other code rejects longer sequences. It is for causal masks only: the paper's skewing leaves other rows' numbers at
+    later keys. A later key that is not masked has distance 0. A distance that is not a whole number is rounded up.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+        head_dim: the width of each head, at least 1.
+        max_length: the number of distances that have a vector, at least 1.
+        shared: whether the heads share the vectors.
+
+    Attributes:
+        E: [num_heads, max_length, head_dim], or [1, max_length, head_dim] with ``shared``; row t is for the distance t;
+            drawn from N(0, 1/head_dim).
+
+    Raises:
+        HeadwayError: if a size is below 1.
+
+    References:
+        Huang et al. 2019.
     """
 
     name = "music-transformer"
@@ -40,7 +52,7 @@ class MusicTransformer(PositionEncoding):
         self.E = nn.Parameter(torch.randn(1 if shared else num_heads, max_length, head_dim) * head_dim**-0.5)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """Relative keys, from zeros beyond the table to the distance 0."""
+        """Returns the term of relative keys, from zeros beyond the table to the distance 0."""
         table = torch.cat([self.E, self.E.new_zeros(len(self.E), 1, self.head_dim)], dim=1).flip(1)
         return (RelativeKeys(Rows(table, Clip(-self.max_length, 0))),)
 

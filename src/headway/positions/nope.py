@@ -4,11 +4,12 @@ from ._base import PositionEncoding
 
 
 class NoPE(PositionEncoding):
-    """No positions at all: under a causal mask a model still learns where it is, without one it cannot.
+    """Applies no position encoding: a causal mask still lets a model learn positions; without one it cannot.
 
         score[i,j] = s·⟨qᵢ, kⱼ⟩
 
-    Cite: Haviv et al. 2022; Kazemnejad et al. 2023.
+    References:
+        Haviv et al. 2022; Kazemnejad et al. 2023.
     """
 
     name = "none"

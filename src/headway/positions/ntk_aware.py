@@ -1,4 +1,4 @@
-"""A larger base for rotary encodings, in one go."""
+"""NTK-aware scaling: a larger base for rotary encodings."""
 
 from __future__ import annotations
 
@@ -11,16 +11,26 @@ from ._rescaled import Rescaled, need_factor
 
 
 class NTKAware(Rescaled):
-    """RoPE with a base that leaves the fastest pair as it is and slows the slowest down by the factor.
+    """Enlarges the base of RoPE so that the fastest pair is unchanged and the slowest slows down by the factor.
 
         ω_c = base'^(−2c/d),   base' = base·factor^(d/(d − 2))
 
-    so that ω_0 = 1 as before and ω_{d/2−1} is that of ``PositionInterpolation``: near distances stay sharp, far ones
-    come within known angles. d = rotary_dim, or head_dim where that is None; it must be above 2.
-    factor is α of the authors' code. Slow pairs but the last still pass the trained angles a little: set it somewhat
-    above the stretch of the length.
-    Raises HeadwayError for a factor below 1 and a d of 2.
-    Cite: bloc97 2023; Peng et al. 2024, section 3.1.
+    ω_0 = 1 as in RoPE, and ω_{d/2−1} is that of ``PositionInterpolation``: short distances keep their resolution, and
+    long ones have angles of the trained range. The slow pairs except the last still exceed the trained angles slightly:
+    set factor somewhat above the ratio of the lengths.
+
+    Args:
+        head_dim: the width of each head; even and above 2 unless ``rotary_dim`` is given.
+        factor: α of the authors' code, at least 1.
+        base: the base of the frequencies, above 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + d/2) for "half".
+        rotary_dim: d, the number of dimensions rotated, even, above 2 and at most head_dim; head_dim if None.
+
+    Raises:
+        HeadwayError: if factor is below 1 or d is 2.
+
+    References:
+        bloc97 2023; Peng et al. 2024, section 3.1.
     """
 
     name = "ntk-aware"
@@ -42,7 +52,7 @@ class NTKAware(Rescaled):
         self.factor = factor
 
     def frequencies(self, coordinates: Coordinates) -> Tensor:
-        """ω_c of the larger base"""
+        """Returns ω_c of the larger base, [pairs] in float64."""
         base = self.base * self.factor ** (self.width / (self.width - 2))
         return rates(self.pairs, self.width, base, coordinates.position.device)
 
@@ -55,6 +65,6 @@ class NTKAware(Rescaled):
 
 
 def need_slow_pairs(width: int) -> None:
-    """Raises where one pair alone is turned: the exponent d/(d − 2) divides by zero."""
+    """Raises HeadwayError if only one pair is rotated: the exponent d/(d − 2) would divide by zero."""
     if width < 4:
         raise HeadwayError(f"{width} dimensions are turned: the base is changed for slower pairs, give at least 4")

@@ -1,4 +1,4 @@
-"""Slow pairs interpolated, fast ones kept."""
+"""NTK-by-parts: slow pairs are interpolated, fast ones are kept."""
 
 from __future__ import annotations
 
@@ -13,17 +13,30 @@ from ._rescaled import Rescaled, need_factor
 
 
 class NTKByParts(Rescaled):
-    """RoPE whose pairs are slowed down by the factor if they turn seldom within the trained length, else kept.
+    """Slows the pairs of RoPE down by the factor if they rotate seldom within the trained length.
 
         ω_c = (1 − γ(r_c))·θ_c/factor + γ(r_c)·θ_c,   θ_c = base^(−2c/d)
-        r_c = L·θ_c/2π, the turns within L;   γ(r) = (r − beta_slow)/(beta_fast − beta_slow), within 0 … 1
+        r_c = L·θ_c/2π, the rotations within L;   γ(r) = (r − beta_slow)/(beta_fast − beta_slow), within 0 … 1
 
-    max_length is L, the length the model was trained for; beta_slow and beta_fast are the paper's α = 1 and β = 32.
-    d = rotary_dim, or head_dim where that is None. ``YaRN`` is this and a larger magnitude; ``Llama3`` is this with
-    4 for 32. The authors' code draws its ramp over the numbers c of the pairs instead (``YaRN(ramp="code")``), and
-    their older file of this name has two ramps with an NTK-aware part between: other functions.
-    Raises HeadwayError for a factor or max_length below 1 and a beta_fast that is not above beta_slow ≥ 0.
-    Cite: Peng et al. 2024, section 3.2.
+    ``YaRN`` is this with a larger magnitude; ``Llama3`` is this with 4 in place of 32. The authors' code computes its
+    ramp over the numbers c of the pairs instead (``YaRN(ramp="code")``), and their older file of this name has two
+    ramps with an NTK-aware part between them: these are other functions.
+
+    Args:
+        head_dim: the width of each head; even unless ``rotary_dim`` is given.
+        factor: the factor by which slow pairs are slowed down, at least 1.
+        max_length: L, the length the model was trained for, at least 1.
+        base: the base of the frequencies, above 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + d/2) for "half".
+        rotary_dim: d, the number of dimensions rotated, even and at most head_dim; head_dim if None.
+        beta_fast: the paper's β: pairs with more rotations within L keep their frequency, above beta_slow.
+        beta_slow: the paper's α: pairs with fewer rotations within L are slowed down fully, at least 0.
+
+    Raises:
+        HeadwayError: if factor or max_length is below 1, or beta_fast is not above beta_slow ≥ 0.
+
+    References:
+        Peng et al. 2024, section 3.2.
     """
 
     name = "ntk-by-parts"
@@ -53,13 +66,17 @@ class NTKByParts(Rescaled):
         self.factor, self.max_length, self.beta_fast, self.beta_slow = factor, max_length, beta_fast, beta_slow
 
     def frequencies(self, coordinates: Coordinates) -> Tensor:
-        """ω_c between θ_c/factor and θ_c"""
+        """Returns ω_c, between θ_c/factor and θ_c, [pairs] in float64."""
         theta = self.theta(coordinates)
         kept = self.kept(theta)
         return (1 - kept) * theta / self.factor + kept * theta
 
     def kept(self, theta: Tensor) -> Tensor:
-        """γ [pairs]: how much of each frequency stays."""
+        """Returns γ [pairs], the fraction of each frequency that is kept.
+
+        Args:
+            theta: θ [pairs] in float64.
+        """
         turns = self.max_length * theta / (2 * math.pi)
         return ((turns - self.beta_slow) / (self.beta_fast - self.beta_slow)).clamp(0, 1)
 
@@ -68,7 +85,11 @@ class NTKByParts(Rescaled):
         return (1 - gamma) * theta / self.factor + gamma * theta
 
     def oracle_gamma(self, c: int) -> float:
-        """γ(r_c) as the paper writes it, by wavelengths."""
+        """Returns γ(r_c) as the paper writes it, from wavelengths.
+
+        Args:
+            c: the pair.
+        """
         wavelength = 2 * math.pi / self.oracle_theta(c)
         r = self.max_length / wavelength
         if r < self.beta_slow:

@@ -1,4 +1,4 @@
-"""Rotary position encoding without its slow frequencies."""
+"""Rotary position embedding without its slow frequencies."""
 
 from __future__ import annotations
 
@@ -12,17 +12,27 @@ from ._rescaled import Rescaled, need_factor
 
 
 class ProportionalRoPE(Rescaled):
-    """RoPE whose slow pairs are not turned at all: they are left to meaning, which has no place.
+    """Rotates the fast pairs of RoPE only; the slow pairs do not depend on positions.
 
         ω_c = base^(−2c/head_dim)/factor for c < ⌊fraction·head_dim/2⌋,   ω_c = 0 for the others
 
-    fraction is the paper's p: 1 is RoPE, towards 0 it becomes NoPE; 0.75 did best there, Gemma 4 takes 0.25.
     The fast pairs keep the frequencies of RoPE: the denominator is head_dim. ``PartialRoPE`` with the same fraction
-    spreads all frequencies over as many pairs, another encoding. In the layout "half" the pairs are
-    (c, c + head_dim/2), so that two stretches of a head are turned; Hugging Face calls this "proportional".
-    factor stretches positions besides, as Hugging Face's does; the paper has none.
-    Raises HeadwayError for a fraction outside 0 … 1 or of no pair, a factor below 1.
-    Cite: Barbero et al. 2025, section 6.
+    spreads all frequencies over as many pairs, which is another encoding. In the layout "half" the pairs are (c, c +
+    head_dim/2), so that two separate parts of a head are rotated; Hugging Face calls this "proportional".
+
+    Args:
+        head_dim: the width of each head, even.
+        fraction: the paper's p, above 0 and at most 1: 1 is RoPE, and it approaches NoPE towards 0. 0.75 was best in
+            the paper; Gemma 4 uses 0.25.
+        base: the base of the frequencies, above 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + head_dim/2) for "half".
+        factor: divides the frequencies, at least 1, as in Hugging Face's version; the paper has none.
+
+    Raises:
+        HeadwayError: if fraction is out of range or leaves no pair, or factor is below 1.
+
+    References:
+        Barbero et al. 2025, section 6.
     """
 
     name = "p-rope"
@@ -50,7 +60,7 @@ class ProportionalRoPE(Rescaled):
         self.turned = int(fraction * head_dim // 2)
 
     def frequencies(self, coordinates: Coordinates) -> Tensor:
-        """ω_c, zeros behind the fast ones"""
+        """Returns ω_c, [pairs] in float64; 0 for the slow pairs."""
         return F.pad(self.theta(coordinates)[: self.turned] / self.factor, (0, self.pairs - self.turned))
 
     def oracle_frequency(self, c: int, coordinates: Coordinates) -> float:

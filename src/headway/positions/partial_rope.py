@@ -1,4 +1,4 @@
-"""Rotary position encoding of a part of each head."""
+"""Rotary position embedding of a part of each head."""
 
 from __future__ import annotations
 
@@ -11,17 +11,28 @@ from ._rescaled import Rescaled
 
 
 class PartialRoPE(Rescaled):
-    """The first dimensions of each head are turned as a whole head would be; the others know nothing of positions.
+    """Rotates only the first dimensions of each head; the others do not depend on positions.
 
         score[i,j] = s·( ⟨R(pᵢ)·qᵢ[:r], R(pⱼ)·kⱼ[:r]⟩ + ⟨qᵢ[r:], kⱼ[r:]⟩ ),   r = rotary_dim
-        R(p) turns the pair c < r/2 by the angle p·ω_c,   ω_c = base^(−2c/r)
+        R(p) rotates the pair c < r/2 by the angle p·ω_c,   ω_c = base^(−2c/r)
 
-    Give rotary_dim, an even number up to head_dim (GPT-J: 64 of 256), or fraction, of which r = ⌊fraction·head_dim⌋
-    (GPT-NeoX: 0.25, the default). The denominator is r, so that the frequencies go all the way from 1 to about 1/base:
-    ``ProportionalRoPE``, which also says "0.25", divides by head_dim and has the fast ones alone.
-    layout "half" pairs (c, c + r/2), as GPT-NeoX, "interleaved" (2c, 2c+1), as GPT-J.
-    Raises HeadwayError for both sizes at once, a fraction outside 0 … 1, an r that is odd or too large.
-    Cite: Wang and Komatsuzaki 2021; Black et al. 2022, section 2.1.1.
+    The denominator is r, so that the frequencies span the whole range from 1 to about 1/base. ``ProportionalRoPE`` with
+    the same fraction divides by head_dim and has the fast frequencies only. The layout "half" is that of GPT-NeoX,
+    "interleaved" that of GPT-J.
+
+    Args:
+        head_dim: the width of each head, at least 1.
+        rotary_dim: r, an even number up to head_dim, such as GPT-J's 64 of 256; ⌊fraction·head_dim⌋ if None.
+        fraction: the fraction of each head that is rotated, above 0 and at most 1; 0.25, as in GPT-NeoX, if both are
+            None.
+        base: the base of the frequencies, above 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + r/2) for "half".
+
+    Raises:
+        HeadwayError: if both rotary_dim and fraction are given, fraction is out of range, or r is odd or too large.
+
+    References:
+        Wang and Komatsuzaki 2021; Black et al. 2022, section 2.1.1.
     """
 
     name = "partial-rope"
@@ -47,7 +58,7 @@ class PartialRoPE(Rescaled):
         self.rotary_dim, self.fraction = rotary_dim, fraction
 
     def frequencies(self, coordinates: Coordinates) -> Tensor:
-        """ω_c = base^(−2c/r)"""
+        """Returns ω_c = base^(−2c/r), [pairs] in float64."""
         return self.theta(coordinates)
 
     def oracle_frequency(self, c: int, coordinates: Coordinates) -> float:

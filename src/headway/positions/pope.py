@@ -1,4 +1,4 @@
-"""Polar coordinates: what a token is sets a length, where it is an angle."""
+"""Polar coordinate position embedding: content determines the magnitude, position the angle."""
 
 from __future__ import annotations
 
@@ -14,19 +14,35 @@ from ._base import Pair, PositionEncoding, angles, need_base, need_width, rates
 
 
 class PoPE(PositionEncoding):
-    """Each dimension of a query or key becomes a complex number: content its length, position its angle.
+    """Replaces each dimension of a query or key by a complex number with the position as its angle.
 
         score[h,i,j] = s·Σ_c softplus(q_c)·softplus(k_c)·cos((pⱼ − pᵢ)·θ_c + δ_hc),   c = 0 … head_dim − 1
-        θ_c = base^(−c/head_dim),   δ learned and held within [−2π, 0]
+        θ_c = base^(−c/head_dim),   δ learned and clamped to [−2π, 0]
 
-    Shapes: q and k [batch, heads, n, head_dim] → [batch, heads, n, 2·head_dim], values stay as they are; s is of
-    head_dim; phase δ [num_heads, head_dim]. At first δ is 0, which the paper finds best beyond the trained length, or
-    U(−2π, 0) with uniform, best within. Beyond its bounds δ has no gradient.
-    δ is taken off the query's angle, so that each query head has its own also where it shares its keys, and a cache
-    holds no learned number. PoPE-pytorch adds it to the key's angle, for which it deals out the keys to the heads in
-    turn (0 1 0 1) where others repeat each (0 0 1 1): with shared keys its weights need another order of heads.
-    Raises HeadwayError for sizes below 1, a base of 1 or less, q of other heads.
-    Cite: Gopalakrishnan et al. 2025, whose printed θ has lost the minus of its exponent.
+    Values are unchanged, and s is computed from head_dim. Outside its bounds δ has no gradient. δ is subtracted from
+    the query's angle, so that each query head has its own even if it shares its keys, and caches do not depend on
+    learned numbers. PoPE-pytorch adds it to the key's angle, for which it assigns the keys to the heads in turn (0 1 0
+    1) where others repeat each (0 0 1 1): with shared keys its weights need another order of heads.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+        head_dim: the width of each head, at least 1.
+        base: the base of the frequencies, above 1.
+        uniform: whether δ is initialized from U(−2π, 0), which the paper finds best within the trained length, instead
+            of 0, which it finds best beyond.
+
+    Attributes:
+        phase: δ [num_heads, head_dim].
+
+    Shape:
+        q, k: [batch, heads, n, head_dim]
+        Output: [batch, heads, n, 2·head_dim]
+
+    Raises:
+        HeadwayError: if a size is below 1, base is 1 or less, or q has another number of heads.
+
+    References:
+        Gopalakrishnan et al. 2025, whose printed θ lacks the minus sign of its exponent.
     """
 
     name = "pope"
@@ -42,20 +58,20 @@ class PoPE(PositionEncoding):
         self.phase = nn.Parameter(-2 * math.pi * torch.rand(num_heads, head_dim) * uniform)
 
     def tables(self, coordinates: Coordinates) -> Tensor:
-        """p·θ [b, 1, n, head_dim] in float64."""
+        """Returns p·θ, [b, 1, n, head_dim] in float64."""
         # base^(−c/head_dim) are the rates of twice the width
         theta = rates(self.head_dim, 2 * self.head_dim, self.base, coordinates.position.device)
         return angles(coordinates, theta)[:, None]
 
     def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
-        """q [batch, num_heads, n, head_dim] → [batch, num_heads, n, 2·head_dim]"""
+        """Returns q [batch, num_heads, n, head_dim] as complex numbers, [batch, num_heads, n, 2·head_dim]."""
         need_width(q, "head_dim", self.head_dim)
         need_width(q.transpose(1, -1), "num_heads", self.num_heads)
         delta = self.phase.double().clamp(-2 * math.pi, 0.0)[:, None]
         return _polar(q, self.place(coordinates).tables - delta)
 
     def prepare_key(self, k: Tensor, coordinates: Coordinates) -> Tensor:
-        """k [batch, heads, m, head_dim] → [batch, heads, m, 2·head_dim]"""
+        """Returns k [batch, heads, m, head_dim] as complex numbers, [batch, heads, m, 2·head_dim]."""
         need_width(k, "head_dim", self.head_dim)
         return _polar(k, self.place(coordinates).tables)
 

@@ -1,4 +1,4 @@
-"""Positions pressed together into the trained range."""
+"""Position interpolation: positions are divided into the trained range."""
 
 from __future__ import annotations
 
@@ -10,15 +10,25 @@ from ._rescaled import Rescaled, need_factor
 
 
 class PositionInterpolation(Rescaled):
-    """RoPE that reads each position divided by a factor: a model of L tokens then sees s·L within known angles.
+    """Divides the positions of RoPE by a factor, so that longer sequences have angles of the trained range.
 
         score[i,j] = s·⟨R(pᵢ/factor)·qᵢ, R(pⱼ/factor)·kⱼ⟩, which is RoPE with   ω_c = θ_c/factor,   θ_c = base^(−2c/d)
 
-    Shapes: those of RoPE; d = rotary_dim, or head_dim where that is None. The paper trained a little further with it.
-    Frequencies are divided instead of positions; ``Interpolated`` divides positions, for any other encoding.
-    Hugging Face calls this "linear".
-    Raises HeadwayError for a factor below 1.
-    Cite: Chen et al. 2023, section 2.3.
+    The paper fine-tunes models with it. Frequencies are divided instead of positions; ``Interpolated`` divides
+    positions, for any other encoding. Hugging Face calls this "linear". Shapes are those of ``RoPE``.
+
+    Args:
+        head_dim: the width of each head; even unless ``rotary_dim`` is given.
+        factor: the longer length over the trained one, at least 1.
+        base: the base of the frequencies, above 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + d/2) for "half".
+        rotary_dim: d, the number of dimensions rotated, even and at most head_dim; head_dim if None.
+
+    Raises:
+        HeadwayError: if factor is below 1.
+
+    References:
+        Chen et al. 2023, section 2.3.
     """
 
     name = "position-interpolation"
@@ -39,7 +49,7 @@ class PositionInterpolation(Rescaled):
         self.factor = factor
 
     def frequencies(self, coordinates: Coordinates) -> Tensor:
-        """ω_c = θ_c/factor"""
+        """Returns ω_c = θ_c/factor, [pairs] in float64."""
         return self.theta(coordinates) / self.factor
 
     def oracle_frequency(self, c: int, coordinates: Coordinates) -> float:

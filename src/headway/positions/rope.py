@@ -1,4 +1,4 @@
-"""Rotary position encoding."""
+"""Rotary position embedding."""
 
 from __future__ import annotations
 
@@ -15,17 +15,29 @@ FEW, KEPT = 8, 1 << 15
 
 
 class RoPE(Rotary):
-    """Queries and keys are turned by their position, pair by pair, so that a product knows only the distance.
+    """Rotates the pairs of each query and key by their position, so that scores depend on relative positions only.
 
         score[i,j] = s·⟨R(pᵢ)·qᵢ, R(pⱼ)·kⱼ⟩ = s·⟨qᵢ, R(pⱼ − pᵢ)·kⱼ⟩
-        R(p) turns the pair c by the angle p·ω_c,   ω_c = base^(−2c/head_dim)
+        R(p) rotates the pair c by the angle p·ω_c,   ω_c = base^(−2c/head_dim)
 
-    Shapes: x [batch, heads, n, head_dim] → the same; head_dim is even.
-    layout says which dimensions are the pair c: (2c, 2c+1) "interleaved" (RoFormer, GPT-J, Meta's Llama) or
-    (c, c + head_dim/2) "half" (GPT-NeoX, Hugging Face's Llama). Weights trained with one do not fit the other.
-    Angles are float64; the turn is done in float32, or float64 for float64 input.
-    Raises HeadwayError for an odd head_dim, a base of 1 or less, an unknown layout, x of another head_dim.
-    Cite: Su et al. 2021, section 3.2.
+    The layout "interleaved" is that of RoFormer, GPT-J and Meta's Llama; "half" is that of GPT-NeoX and Hugging Face's
+    Llama. Weights trained with one layout do not fit the other. Angles are computed in float64, the rotation in
+    float32, or in float64 for float64 input.
+
+    Args:
+        head_dim: the width of each head, even.
+        base: the base of the frequencies, above 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + head_dim/2) for "half".
+
+    Shape:
+        x: [batch, heads, n, head_dim]
+        Output: [batch, heads, n, head_dim]
+
+    Raises:
+        HeadwayError: if head_dim is odd, base is 1 or less, layout is unknown, or x has another head_dim.
+
+    References:
+        Su et al. 2021, section 3.2.
     """
 
     name = "rope"
@@ -39,11 +51,11 @@ class RoPE(Rotary):
         self.base = base
 
     def frequencies(self, coordinates: Coordinates) -> Tensor:
-        """ω_c = base^(−2c/head_dim)"""
+        """Returns ω_c = base^(−2c/head_dim), [pairs] in float64."""
         return rates(self.pairs, self.head_dim, self.base, coordinates.position.device)
 
     def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...] | None:
-        """``waves``; those of a span are kept from call to call."""
+        """Returns ``waves``; those of consecutive positions are cached between calls."""
         n, start = coordinates.index.shape[1], coordinates.start
         kept = type(self) is RoPE and coordinates.consecutive
         # in this order: a compiler carries lengths as symbols

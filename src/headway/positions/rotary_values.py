@@ -1,4 +1,4 @@
-"""Rotary positions of values, undone on the output."""
+"""Rotary positions of values, with the inverse rotation of the output."""
 
 from __future__ import annotations
 
@@ -16,19 +16,29 @@ from .rope import RoPE
 
 
 class RotaryValues(PositionEncoding):
-    """Values are turned by their position and the output back by the query's, so that a value knows its distance.
+    """Rotates each value by its position and the output back by the query's, so that values carry relative positions.
 
         out[i] = R(pᵢ)⁻¹·Σ_j A[i,j]·R(pⱼ)·vⱼ = Σ_j A[i,j]·R(pⱼ − pᵢ)·vⱼ
 
-    Queries and keys stay as they are: composed with what turns them, as in "rope + rotary-values", it is RoVE
-    (VO-RoPE alone), and what DeepSeek-V4 does to the one tensor that is keys and values.
+    Queries and keys do not change. Composed with an encoding that rotates them, as in "rope + rotary-values", it is
+    RoVE (VO-RoPE alone), and what DeepSeek-V4 does to the one tensor that serves as keys and values.
 
-    Shapes: v [batch, kv_heads, m, head_dim] → the same; head_dim is that of the values.
-    rotary says R: a rotary encoding whose angles positions decide, ``RoPE(head_dim)`` if None. One of fewer dimensions
-    than head_dim turns the last of each head (DeepSeek-V4: ``RoPE(64)`` of 512); to turn the first, give
-    ``PartialRoPE(head_dim, …)``. Its magnitude, as YaRN has one, plays no part: turning back would divide by it.
-    Raises HeadwayError for a rotary that is none of these or wider than head_dim, and for values of another head_dim.
-    Cite: Su 2025; García-Castellanos et al. 2026; DeepSeek-AI 2026.
+    Args:
+        head_dim: the width of each head of the values, at least 1.
+        rotary: the rotary encoding R, whose angles are determined by positions only; ``RoPE(head_dim)`` if None. If it
+            has fewer dimensions than head_dim, it rotates the last ones of each head (DeepSeek-V4: ``RoPE(64)`` of
+            512); to rotate the first ones, give ``PartialRoPE(head_dim, …)``. Its magnitude, such as YaRN's, is not
+            applied, since the inverse rotation would divide by it.
+
+    Shape:
+        v: [batch, kv_heads, m, head_dim]
+        Output: [batch, kv_heads, m, head_dim]
+
+    Raises:
+        HeadwayError: if rotary is another encoding or wider than head_dim, or values have another head_dim.
+
+    References:
+        Su 2025; García-Castellanos et al. 2026; DeepSeek-AI 2026.
     """
 
     name = "rotary-values"
@@ -57,14 +67,14 @@ class RotaryValues(PositionEncoding):
         return f"RotaryValues({self.head_dim}, {self.rotary!r})"
 
     def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...]:
-        """cos φ, sin φ and −sin φ, [b, heads or 1, n, pairs] in float64."""
+        """Returns cos φ, sin φ and −sin φ, each [b, heads or 1, n, pairs] in float64."""
         found, magnitude = self.rotary.tables(coordinates), self.rotary.magnitude
         assert found is not None
         cos, sin = found if magnitude == 1 else (x / magnitude for x in found)
         return cos, sin, -sin
 
     def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
-        """The turn of values by their positions, and of the output back by those of the queries."""
+        """Returns the rotation of values by their positions, or of the output back by those of the queries."""
         if side not in ("value", "output"):
             return None
         need_width(x, "head_dim", self.head_dim)
@@ -73,11 +83,11 @@ class RotaryValues(PositionEncoding):
         return Rotation(cos, sin if side == "value" else minus_sin, self.rotary.layout, start)
 
     def prepare_value(self, v: Tensor, coordinates: Coordinates) -> Tensor:
-        """v [batch, kv_heads, m, head_dim] turned by its position, in float32 or wider."""
+        """Returns v [batch, kv_heads, m, head_dim] rotated by its position, in float32 or wider."""
         return self._rotated("value", v, coordinates)
 
     def restore_output(self, out: Tensor, coordinates: Coordinates) -> Tensor:
-        """out [batch, heads, n, head_dim] turned back by the query's position, in float32 or wider."""
+        """Returns out [batch, heads, n, head_dim] rotated back by the query's position, in float32 or wider."""
         return self._rotated("output", out, coordinates)
 
     def _rotated(self, side: str, x: Tensor, coordinates: Coordinates) -> Tensor:
@@ -99,7 +109,7 @@ class RotaryValues(PositionEncoding):
 
 
 def _turns_by_position(rotary: object) -> bool:
-    """Whether it does nothing but turn pairs by angles of coordinates that it leaves where they are."""
+    """Whether it only rotates pairs by angles of coordinates, which it does not relocate."""
     if not isinstance(rotary, Rotary) or rotary.acts != {"prepare"}:
         return False
     hooks = ("prepare", "prepare_query", "prepare_key", "rotation", "waves")

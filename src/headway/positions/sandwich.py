@@ -1,4 +1,4 @@
-"""The part of sinusoids' inner products that knows the distance alone."""
+"""Sandwich: the part of the inner products of sinusoids that depends on the distance only."""
 
 from __future__ import annotations
 
@@ -16,17 +16,26 @@ GRIDS = {"from-zero": 0, "from-one": 1}
 
 
 class Sandwich(PositionEncoding):
-    """Each head adds the inner product of two sinusoidal codes, the more compressed the later the head.
+    """Adds the inner product of two sinusoidal encodings, divided by a number that grows with the head.
 
         score[h,i,j] = s·⟨qᵢ, kⱼ⟩ + Σ_c cos((pⱼ − pᵢ)·ω_c) / (8h/H),   h = 1 … H,   ω_c = base^(−2c/dimension)
 
-    Shapes: H = num_heads, nothing learned; dimension/2 waves, whose dimension d̄ is free of the model's width.
-    grid says which waves: "from-zero" c = 0 … d̄/2 − 1, those of sinusoidal codes (attention-gym); "from-one"
-    c = 1 … d̄/2 (NeMo, which also takes d̄ = head_dim and subtracts d̄/2 before the division, which the softmax does not
-    see). The two biases differ by up to two before the division: a model needs the grid that it was trained with.
-    Cosines know no sign, so both directions are alike.
-    Raises HeadwayError for num_heads below 1, an odd dimension, a base of 1 or less, an unknown grid.
-    Cite: Chi et al. 2023.
+    H is num_heads, and nothing is learned. The biases of the two grids differ by up to two before the division: a model
+    needs the grid that it was trained with. Both directions are alike, since the cosine is even.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+        dimension: d̄, twice the number of waves, even; it is independent of the model's width.
+        base: the base of the frequencies, above 1.
+        grid: "from-zero" for c = 0 … d̄/2 − 1, the waves of sinusoidal encodings (attention-gym); "from-one" for c = 1
+            … d̄/2 (NeMo, which also uses d̄ = head_dim and subtracts d̄/2 before the division; the softmax cancels
+            this).
+
+    Raises:
+        HeadwayError: if num_heads is below 1, dimension is odd, base is 1 or less, or grid is unknown.
+
+    References:
+        Chi et al. 2023.
     """
 
     name = "sandwich"
@@ -45,7 +54,7 @@ class Sandwich(PositionEncoding):
         self.num_heads, self.dimension, self.base, self.grid = num_heads, dimension, base, grid
 
     def tables(self, coordinates: Coordinates) -> tuple[Tensor, Tensor]:
-        """What each head and wave adds, H/(8h), and the waves' frequencies, in float64."""
+        """Returns the factor of each head, H/(8h), and the frequencies of the waves, in float64."""
         device, first = coordinates.position.device, GRIDS[self.grid]
         count = torch.arange(first, first + self.dimension // 2, dtype=torch.float64, device=device)
         head = torch.arange(1, self.num_heads + 1, dtype=torch.float64, device=device)
@@ -53,7 +62,7 @@ class Sandwich(PositionEncoding):
         return weight, self.base ** (-2 / self.dimension * count)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The sum of waves."""
+        """Returns the bias that sums the waves."""
         return (DistanceBias(Cosines(*self.place(q_at).tables)),)
 
     def oracle(self, pair: Pair) -> float:

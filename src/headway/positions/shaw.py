@@ -1,4 +1,4 @@
-"""Learned vectors for clipped distances, added to keys and values."""
+"""Learned vectors for clipped relative positions, added to keys and values."""
 
 from __future__ import annotations
 
@@ -14,14 +14,24 @@ from ._base import Input, Pair, PositionEncoding, Terms
 
 
 class Shaw(PositionEncoding):
-    """Each distance up to a limit has a vector that joins the key and one that joins the value.
+    """Adds learned vectors for clipped relative positions to keys and values.
 
         score[i,j] = s·⟨qᵢ, kⱼ + a^K[clip(pⱼ − pᵢ)]⟩,   clip(δ) = max(−k, min(k, δ))
         out[i] = Σⱼ A[i,j]·(vⱼ + a^V[clip(pⱼ − pᵢ)])
 
-    Shapes: keys a^K and values a^V [2k + 1, head_dim], shared by all heads; row k + δ stands for the distance δ.
-    max_distance is k. Raises HeadwayError for sizes below 1.
-    Cite: Shaw et al. 2018, section 3.2.
+    Args:
+        head_dim: the width of each head, at least 1.
+        max_distance: k, the largest distance that has a vector of its own, at least 1.
+
+    Attributes:
+        keys: a^K [2k + 1, head_dim], shared by all heads; row k + δ is for the distance δ.
+        values: a^V, of the same shape.
+
+    Raises:
+        HeadwayError: if a size is below 1.
+
+    References:
+        Shaw et al. 2018, section 3.2.
     """
 
     name = "shaw"
@@ -40,7 +50,7 @@ class Shaw(PositionEncoding):
         nn.init.xavier_uniform_(self.values)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """Relative keys and relative values."""
+        """Returns the terms of relative keys and relative values."""
         clip = Clip(-self.max_distance, self.max_distance)
         return RelativeKeys(Rows(self.keys[None], clip)), RelativeValues(Rows(self.values[None], clip))
 

@@ -1,4 +1,4 @@
-"""The sinusoidal position encoding of the first Transformer."""
+"""The sinusoidal position encoding of the original Transformer."""
 
 from __future__ import annotations
 
@@ -15,16 +15,29 @@ VARIANTS = ("paper", "tensor2tensor")
 
 
 class Sinusoidal(PositionEncoding):
-    """Sines and cosines of geometrically spaced wavelengths, added to the embeddings.
+    """Adds sines and cosines of geometrically spaced wavelengths to the embeddings.
 
         PE(p, 2c) = sin(p·ω_c),  PE(p, 2c+1) = cos(p·ω_c),  ω_c = base^(−2c/D)       variant="paper"
         PE(p) = [sin(p·ω) | cos(p·ω)],                      ω_c = base^(−c/(D/2−1))   variant="tensor2tensor"
 
-    Shapes: x [batch, n, embed_dim] → the same; D = embed_dim is even.
-    The authors' own code is the second: concatenated, and with a last wavelength of exactly 2π·base. fairseq's is the
-    same but for positions that start at 2. Embeddings are to be multiplied by √D first, or the code outweighs them.
-    Raises HeadwayError for an odd embed_dim, a base of 1 or less, an unknown variant.
-    Cite: Vaswani et al. 2017, section 3.5.
+    The authors' own code is the second variant: it concatenates sines and cosines, and its last wavelength is exactly
+    2π·base. fairseq uses the same variant with positions that start at 2. Multiply the embeddings by √D first;
+    otherwise the encoding is larger than they are.
+
+    Args:
+        embed_dim: D, the width of the embeddings, even.
+        base: the base of the frequencies, above 1.
+        variant: "paper" or "tensor2tensor", as above.
+
+    Shape:
+        x: [batch, n, embed_dim]
+        Output: [batch, n, embed_dim]
+
+    Raises:
+        HeadwayError: if embed_dim is odd, base is 1 or less, or variant is unknown.
+
+    References:
+        Vaswani et al. 2017, section 3.5.
     """
 
     name = "sinusoidal"
@@ -43,7 +56,7 @@ class Sinusoidal(PositionEncoding):
         self.embed_dim, self.base, self.variant = embed_dim, base, variant
 
     def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:
-        """x [batch, n, embed_dim] + PE(positions)."""
+        """Returns x + PE(positions), [batch, n, embed_dim]."""
         need_width(x, "embed_dim", self.embed_dim)
         coordinates = self.coordinates_for(x, coordinates)
         paper = self.variant == "paper"

@@ -1,4 +1,4 @@
-"""T5's learned scalar for each bucket of distances."""
+"""The relative position bias of T5: a learned scalar for each bucket of distances."""
 
 from __future__ import annotations
 
@@ -16,17 +16,29 @@ from ._base import Input, Pair, PositionEncoding, Terms, normal, numbers
 
 
 class T5(PositionEncoding):
-    """A learned scalar for each head and bucket of distances: near ones apart, far ones together.
+    """Adds a learned scalar for each head and bucket of distances; buckets grow with the distance.
 
         score[h,i,j] = s·⟨qᵢ, kⱼ⟩ + table[h, bucket(pⱼ − pᵢ)],   s = 1 unless a scale is given
         bucket(δ) = f(|δ|) + (B if δ > 0),  B = num_buckets/2   bidirectional
-        bucket(δ) = f(max(−δ, 0)),          B = num_buckets     otherwise: the future is at distance 0
+        bucket(δ) = f(max(−δ, 0)),          B = num_buckets     otherwise: later keys have distance 0
         f(n) = n for n < e = ⌊B/2⌋, else min(B − 1, e + ⌊ln(n/e)/ln(max_distance/e)·(B − e)⌋)
 
-    Shapes: table [num_heads, num_buckets], drawn from N(0, 0.02²), meant to be shared by the layers of a stack.
-    Of a distance that is no whole number, the whole one below counts. In both directions, bucket B is never reached.
-    Raises HeadwayError for an odd or too small num_buckets and a max_distance of ⌊B/2⌋ or less.
-    Cite: Raffel et al. 2020, section 2.1.
+    A distance that is not a whole number is rounded down. With ``bidirectional``, no distance falls into bucket B.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+        num_buckets: the number of buckets: even and at least 4 with ``bidirectional``, otherwise at least 2.
+        max_distance: the distance from which on all distances share a bucket, above ⌊B/2⌋.
+        bidirectional: whether distances to earlier and to later keys have separate buckets.
+
+    Attributes:
+        table: [num_heads, num_buckets], drawn from N(0, 0.02²), meant to be shared by the layers of a stack.
+
+    Raises:
+        HeadwayError: if num_buckets is odd with ``bidirectional`` or too small, or max_distance is ⌊B/2⌋ or less.
+
+    References:
+        Raffel et al. 2020, section 2.1.
     """
 
     name = "t5"
@@ -66,15 +78,15 @@ class T5(PositionEncoding):
         return min(B - 1, e + math.floor(math.log(n / e) / math.log(self.max_distance / e) * (B - e)))
 
     def default_scale(self, head_dim: int) -> float:
-        """1: T5 leaves out the division by √head_dim and starts with smaller projections instead."""
+        """Returns 1: T5 does not divide by √head_dim and initializes its projections with smaller values instead."""
         return 1.0
 
     def tables(self, coordinates: Coordinates) -> Tensor:
-        """The distances at which the next bucket begins, rising."""
+        """Returns the distances at which the next bucket begins, in ascending order."""
         return constant(numbers, self._boundaries, device=coordinates.position.device)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The bias, its buckets put in the order of the distance: far past … 0 … far future."""
+        """Returns the bias, its buckets in the order of the distance: far past … 0 … far future."""
         table = self.table
         order = constant(_order, self.per_side, self.num_buckets, device=table.device)
         return (DistanceBias(Rows(table.index_select(1, order), Bucketize(self.place(q_at).tables))),)

@@ -1,4 +1,4 @@
-"""Relative positions through sinusoids, a learned map of them, and two learned query biases."""
+"""The relative positions of Transformer-XL: projected sinusoids and two learned query biases."""
 
 from __future__ import annotations
 
@@ -14,16 +14,30 @@ from ._base import Input, Pair, PositionEncoding, Terms, need_base, normal, rate
 
 
 class TransformerXL(PositionEncoding):
-    """The query looks at the key and at the distance, each with a bias of its own.
+    """Adds the product of the query with a projected sinusoid of the distance, with learned query biases.
 
         score[h,i,j] = s·( ⟨qᵢ + u_h, kⱼ⟩ + ⟨qᵢ + v_h, W_R,h·R(pᵢ − pⱼ)⟩ )
         R(t) = [sin(t·ω) | cos(t·ω)],   ω_c = base^(−2c/D)
 
-    Shapes: W_R [num_heads, head_dim, embed_dim]; u and v [num_heads, head_dim]; D = embed_dim is even. q and k are as
-    projected. Right at any distance of either sign, so it needs no causal mask. The states of earlier segments, which
-    the paper adds, are ``headway.nn.SegmentMemory``.
-    Raises HeadwayError for an odd embed_dim, sizes below 1, and queries of other sizes.
-    Cite: Dai et al. 2019, section 3.3.
+    It holds for distances of either sign, so it needs no causal mask. The states of earlier segments, which the paper
+    adds, are ``headway.nn.SegmentMemory``.
+
+    Args:
+        embed_dim: D, the width of the embeddings, even.
+        num_heads: the number of heads, at least 1.
+        head_dim: the width of each head, at least 1.
+        base: the base of the frequencies, above 1.
+
+    Shape:
+        W_R: [num_heads, head_dim, embed_dim]
+        u, v: [num_heads, head_dim]
+        q, k: as projected, [batch, num_heads, n, head_dim]
+
+    Raises:
+        HeadwayError: if embed_dim is odd, a size is below 1, base is 1 or less, or queries have other sizes.
+
+    References:
+        Dai et al. 2019, section 3.3.
     """
 
     name = "transformer-xl"
@@ -43,7 +57,11 @@ class TransformerXL(PositionEncoding):
         self.v = normal(num_heads, head_dim)
 
     def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
-        """q + u, for q [batch, num_heads, n, head_dim]."""
+        """Returns q + u, for q [batch, num_heads, n, head_dim].
+
+        Raises:
+            HeadwayError: if q has another number of heads or another head_dim.
+        """
         if q.shape[1] != self.num_heads or q.shape[-1] != self.head_dim:
             raise HeadwayError(
                 f"q has {q.shape[1]} heads of {q.shape[-1]} but the encoding {self.num_heads} of {self.head_dim}: "
@@ -52,7 +70,7 @@ class TransformerXL(PositionEncoding):
         return (q + self.u[:, None]).to(q.dtype)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """⟨q + v, W_R·R⟩, with frequencies in float64."""
+        """Returns the term ⟨q + v, W_R·R⟩, with frequencies in float64."""
         frequencies = rates(self.embed_dim // 2, self.embed_dim, self.base, q_at.position.device)
         return (RelativeKeys(Sinusoids(self.W_R, frequencies), query_bias=self.v),)
 

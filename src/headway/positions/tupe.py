@@ -1,4 +1,4 @@
-"""Untied positions: queries and keys of positions by projections of their own."""
+"""TUPE: untied position encoding, with separate projections of positions."""
 
 from __future__ import annotations
 
@@ -14,20 +14,37 @@ from ._layers import normed, normed_by_hand
 
 
 class TUPE(PositionEncoding):
-    """Positions attend to positions beside words to words, and [CLS] stays out of it.
+    """Adds products of projected positions to those of content, and separates [CLS] from positions.
 
         score[h,i,j] = s·( ⟨qᵢ, kⱼ⟩ + ⟨p(i)·U_Q,h, p(j)·U_K,h⟩ ),   s = 1/√(2·head_dim),   p = norm(table)
         where i is [CLS], the token at position 0:  s·⟨qᵢ, kⱼ⟩;   where only j is:  s·⟨qᵢ, kⱼ⟩ + to_cls_h
 
-    Shapes: table [max_length, embed_dim], with a layer norm; U_Q [num_heads, embed_dim, head_dim], U_K the same for
-    num_kv_heads; to_cls [num_heads]; all but the norm from N(0, 0.02²), shared by the layers of a stack.
-    Queries and keys leave ``prepare`` twice as wide. untie_cls=False treats position 0 like any other.
-    The paper's other scalar joins all scores of [CLS] alike, so that the softmax does not see it: it is left out. The
-    authors' code has the scalars as products of two further positions, and biases in the projections.
-    TUPE-R is Compose(TUPE(…), T5(…)) at the scale of this class. There the authors' [CLS] is untied from T5's buckets
-    too, here it keeps them: exact with untie_cls=False.
-    Raises HeadwayError for sizes below 1, q or k of other sizes, and positions beyond the table (in eager mode alone).
-    Cite: Ke et al. 2021, section 3.
+    ``prepare_query`` and ``prepare_key`` double the width of queries and keys. The paper's other scalar is the same for
+    all scores of [CLS], so that the softmax cancels it: it is left out. The authors' code computes the scalars as
+    products of two further positions and has biases in the projections. TUPE-R is ``Compose(TUPE(…), T5(…))`` at the
+    scale of this class. There the authors also untie [CLS] from T5's buckets, which it keeps here: exact with
+    untie_cls=False.
+
+    Args:
+        embed_dim: the width of the embeddings, at least 1.
+        num_heads: the number of query heads, at least 1.
+        head_dim: the width of each head, at least 1.
+        max_length: the number of positions in the table, at least 1.
+        num_kv_heads: the number of key and value heads, a divisor of num_heads; num_heads if None.
+        untie_cls: whether position 0 is [CLS]; if not, it is treated like any other.
+
+    Shape:
+        table: [max_length, embed_dim], with a layer norm
+        U_Q: [num_heads, embed_dim, head_dim]
+        U_K: [num_kv_heads, embed_dim, head_dim]
+        to_cls: [num_heads]; all but the norm are drawn from N(0, 0.02²) and shared by the layers of a stack
+
+    Raises:
+        HeadwayError: if a size is below 1, q or k has other sizes, or, in eager mode only, a position is outside of the
+            table.
+
+    References:
+        Ke et al. 2021, section 3.
     """
 
     name = "tupe"
@@ -60,11 +77,15 @@ class TUPE(PositionEncoding):
             self.to_cls = normal(num_heads)
 
     def default_scale(self, head_dim: int) -> float:
-        """1/√(2·head_dim): a score is a sum of two products."""
+        """Returns 1/√(2·head_dim), since a score is a sum of two products."""
         return float(2 * head_dim) ** -0.5
 
     def tables(self, coordinates: Coordinates) -> tuple[Tensor, Tensor]:
-        """The rows of the table, and whether each counts: not that of [CLS], [b, n] both."""
+        """Returns the rows of the table and whether each counts, which that of [CLS] does not, each [b, n].
+
+        Raises:
+            HeadwayError: if, in eager mode, a position is outside of the table.
+        """
         position = coordinates.axis()
         if position.numel() and readable(position):
             low, high = (value.item() for value in position.aminmax())
@@ -76,7 +97,7 @@ class TUPE(PositionEncoding):
         return position.long(), (position != 0) | (not self.untie_cls)
 
     def learned_tables(self, coordinates: Coordinates) -> tuple[Tensor, Tensor]:
-        """p·U_Q and p·U_K, [b, heads, n, head_dim] in float64: once for all layers, as in the paper."""
+        """Returns p·U_Q and p·U_K, each [b, heads, n, head_dim] in float64, once for all layers as in the paper."""
         rows, counts = coordinates.tables
         p = (normed(self.norm, F.embedding(rows, self.table)) * counts[..., None])[:, None]
         return p @ self.U_Q.double(), p @ self.U_K.double()
@@ -90,15 +111,15 @@ class TUPE(PositionEncoding):
         return torch.cat([x, code.to(x.dtype).expand(x.shape[0], -1, -1, -1)], dim=-1)
 
     def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
-        """[q | p·U_Q], [batch, num_heads, n, 2·head_dim]"""
+        """Returns [q | p·U_Q], [batch, num_heads, n, 2·head_dim]."""
         return self._joined(q, self.for_one_forward(coordinates).learned[0])
 
     def prepare_key(self, k: Tensor, coordinates: Coordinates) -> Tensor:
-        """[k | p·U_K], [batch, kv_heads, m, 2·head_dim]"""
+        """Returns [k | p·U_K], [batch, kv_heads, m, 2·head_dim]."""
         return self._joined(k, self.for_one_forward(coordinates).learned[1])
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """What stands in for positions where [CLS] is one of the pair."""
+        """Returns the bias of pairs in which one token is [CLS]."""
         if not self.untie_cls:
             return ()
         table = F.pad(self.to_cls[:, None], (1, 2))  # by the classes of query and key: 00, 01, 10, 11

@@ -1,4 +1,4 @@
-"""The position as a share of the sequence."""
+"""The position as a fraction of the sequence."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from ._base import PositionEncoding, added, at, oracle_length, stream_length
 
 
 class UnitIndex(PositionEncoding):
-    """Each token is told where in its sequence it stands: 0 at the first token, 1 at the last.
+    """Adds the token's position as a fraction of the sequence: 0 for the first token, 1 for the last.
 
-        x'ᵢ = xᵢ + pᵢ/(T − 1)·𝟏,   T the tokens of the sequence (a single token is at 0)
+        x'ᵢ = xᵢ + pᵢ/(T − 1)·𝟏,   T the number of tokens of the sequence (a single token has 0)
 
-    Shapes: x [batch, n, embed_dim] → the same, for any embed_dim. T is the ``length`` of the coordinates; plain
-    positions end at the largest one.
-    A baseline for teaching: bounded, but one step is 1/(T − 1), another distance in every length; and a layer norm
-    right behind takes it out again, since it is the same in every dimension. As ``locate`` does the division, a
-    composition passes the divided positions on to its other parts.
+    T is the ``length`` of the coordinates; positions given as a tensor end at their maximum. This is a baseline for
+    teaching: it is bounded, but one step is 1/(T − 1), which differs between lengths. A layer norm directly after it
+    removes it, since it is the same in every dimension. As ``locate`` computes the division, a composition passes the
+    divided positions to its other parts.
+
+    Shape:
+        x: [batch, n, embed_dim], for any embed_dim
+        Output: [batch, n, embed_dim]
     """
 
     name = "unit-index"
@@ -28,13 +31,13 @@ class UnitIndex(PositionEncoding):
     extrapolates = True
 
     def locate(self, coordinates: Coordinates) -> Coordinates:
-        """Positions divided by the length − 1, in float64."""
+        """Returns the positions divided by the length − 1, in float64."""
         last = stream_length(coordinates) - 1
         steps = last.clamp(min=1)[..., None] if isinstance(last, Tensor) else torch.sym_max(last, 1)
         return replace(coordinates, position=coordinates.position.double() / steps)
 
     def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:
-        """x [batch, n, embed_dim] with each token's share of the way added."""
+        """Returns x [batch, n, embed_dim] with the fraction of each token added."""
         return added(x, self.coordinates_for(x, coordinates).axis()[..., None])
 
     def oracle_embed(self, x: Tensor, coordinates: Coordinates) -> Tensor:

@@ -1,4 +1,4 @@
-"""Rotary positions whose pairs fade with the distance."""
+"""xPos: rotary positions with a decay by distance."""
 
 from __future__ import annotations
 
@@ -18,24 +18,40 @@ REACH = {torch.float16: 8.0}
 
 
 class XPos(Rotary):
-    """RoPE in which queries and keys also shrink and grow, so that far pairs of dimensions count for less.
+    """Rotates as RoPE does and scales queries and keys by their position, so that scores decay with the distance.
 
         score[i,j] = s·Σ_c ζ_c^((pᵢ − pⱼ)/scale_base)·Re( q̄_c·k_c·e^{i(pⱼ − pᵢ)ω_c} ),   pⱼ ≤ pᵢ
         q_c ← q_c·e^{i·p·ω_c}·ζ_c^((p − centre)/scale_base),   k_c ← k_c·e^{i·p·ω_c}·ζ_c^(−(p − centre)/scale_base)
         ζ_c = (2c/head_dim + γ)/(1 + γ),   ω_c = base^(−2c/head_dim)
 
-    Shapes: x [batch, heads, n, head_dim] → the same. gamma is γ; layout is that of RoPE. Under a causal mask alone:
-    a later key would grow without bound.
-    centre is one number for queries and keys, cached ones included, so that it cancels; it moves the range only. The
-    authors put it in the middle of each call, which cancels as long as both sides take the same. rotary-embedding-torch
-    takes the middle of each side, which does not cancel when queries are the last of cached keys.
-    The factor is ζ_0^(∓1) = 3.5 for each scale_base tokens, so with the defaults the formula holds up to 32,700 tokens
-    on either side of the centre, in float16 up to 3,270. Beyond, a token's factor stays where it is: two tokens that
-    are both beyond no longer fade. For long float16 streams set centre to the middle of the longest.
-    The paper reads beyond the trained length L with the mask Causal() & Chunked(L // 2, previous=1).
-    Raises HeadwayError for an odd head_dim, a base of 1 or less, gamma or scale_base not above 0, a centre
-    that is not finite.
-    Cite: Sun et al. 2023, "xPos"; defaults are those of the released code (torchscale).
+    It is for causal masks only: the score of a later key would grow without bound. centre cancels, since it is the same
+    number for queries and keys, cached ones included; it moves the numeric range only. The authors put it in the middle
+    of each call, which cancels as long as both sides use the same. rotary-embedding-torch uses the middle of each side,
+    which does not cancel when queries are the last of cached keys.
+
+    The factor is ζ_0^(∓1) = 3.5 for each scale_base tokens. With the defaults the formula holds up to 32,700 tokens on
+    either side of the centre, in float16 up to 3,270. Beyond, a token's factor is constant: two tokens that both lie
+    beyond no longer decay. For long float16 sequences, set centre to the middle of the longest. Beyond the trained
+    length L, the paper uses the mask ``Causal() & Chunked(L // 2, previous=1)``.
+
+    Args:
+        head_dim: the width of each head, even.
+        base: the base of the frequencies, above 1.
+        scale_base: the number of tokens for which ζ is one factor, above 0.
+        gamma: γ, above 0.
+        centre: the position at which the factor is 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + head_dim/2) for "half".
+
+    Shape:
+        x: [batch, heads, n, head_dim]
+        Output: [batch, heads, n, head_dim]
+
+    Raises:
+        HeadwayError: if head_dim is odd, base is 1 or less, gamma or scale_base is not above 0, or centre is not
+            finite.
+
+    References:
+        Sun et al. 2023, "xPos"; the defaults are those of the released code (torchscale).
     """
 
     name = "xpos"
@@ -62,18 +78,18 @@ class XPos(Rotary):
         self.base, self.scale_base, self.gamma, self.centre = base, scale_base, gamma, centre
 
     def frequencies(self, coordinates: Coordinates) -> Tensor:
-        """ω_c = base^(−2c/head_dim)"""
+        """Returns ω_c = base^(−2c/head_dim), [pairs] in float64."""
         return rates(self.pairs, self.head_dim, self.base, coordinates.position.device)
 
     def tables(self, coordinates: Coordinates) -> tuple[Tensor, ...]:
-        """cos φ, sin φ and (p − centre)/scale_base·ln ζ, [b, 1, n, pairs] in float64."""
+        """Returns cos φ, sin φ and (p − centre)/scale_base·ln ζ, each [b, 1, n, pairs] in float64."""
         zeta = [(2 * c / self.head_dim + self.gamma) / (1 + self.gamma) for c in range(self.pairs)]
         fading = torch.tensor([math.log(z) for z in zeta], dtype=torch.float64, device=coordinates.position.device)
         steps = (coordinates.axis().double() - self.centre) / self.scale_base
         return *self.waves(coordinates), steps[:, None, :, None] * fading
 
     def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
-        """The turn of x [batch, heads, n, head_dim]; queries shrink with their position, keys grow."""
+        """Returns the rotation of x [batch, heads, n, head_dim], with the decay of queries or the growth of keys."""
         need_width(x, "head_dim", self.head_dim)
         cos, sin, fading = self.place(coordinates).tables
         reach = REACH.get(x.dtype, 80.0)
@@ -81,11 +97,11 @@ class XPos(Rotary):
         return Rotation(factor * cos, factor * sin, self.layout)
 
     def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
-        """q [batch, heads, n, head_dim] turned, and shrunk with its position."""
+        """Returns q [batch, heads, n, head_dim] rotated and scaled by ζ^((p − centre)/scale_base)."""
         return self._rotated("query", q, coordinates)
 
     def prepare_key(self, k: Tensor, coordinates: Coordinates) -> Tensor:
-        """k [batch, heads, m, head_dim] turned, and grown with its position."""
+        """Returns k [batch, heads, m, head_dim] rotated and scaled by ζ^(−(p − centre)/scale_base)."""
         return self._rotated("key", k, coordinates)
 
     def oracle(self, pair: Pair) -> float:

@@ -1,4 +1,4 @@
-"""NTK-by-parts with a sharper attention."""
+"""YaRN: NTK-by-parts with a temperature of attention."""
 
 from __future__ import annotations
 
@@ -13,27 +13,42 @@ from .ntk_by_parts import NTKByParts
 
 
 class YaRN(NTKByParts):
-    """RoPE whose slow pairs are slowed down by the factor, with what is turned made larger, so that weights sharpen.
+    """Slows the slow pairs of RoPE down by the factor and scales what is rotated, which sharpens the weights.
 
         score[i,j] = s·μ²·⟨R(pᵢ)·qᵢ, R(pⱼ)·kⱼ⟩,   μ = 0.1·ln(factor) + 1,   ω_c = (1 − γ_c)·θ_c/factor + γ_c·θ_c
         ramp="code":   γ_c = 1 − (c − low)/(high − low), within 0 … 1,   c(β) = d·ln(L/2πβ)/(2·ln base)
                        low = max(0, ⌊c(beta_fast)⌋),   high = min(d − 1, ⌈c(beta_slow)⌉)
-        ramp="paper":  γ_c of ``NTKByParts``, a ramp in the turns within L instead of in the pair's number c
+        ramp="paper":  γ_c of ``NTKByParts``, a ramp over the rotations within L instead of over the pair's number c
 
-    The two differ up to threefold (d = 128, L = 4096, factor 16). "code", the default, is what the authors' code and
-    Hugging Face's run, so that released weights need it; "paper" is what the text says. As there, high is cut off at
-    d − 1 although there are d/2 pairs. max_length is L, the length the model was trained for; d = rotary_dim, or
-    head_dim where that is None.
+    The two ramps differ by a factor of up to three (d = 128, L = 4096, factor 16). "code" is what the authors' code and
+    Hugging Face's compute, so that released weights need it; "paper" is what the text says. As in their code, high is
+    limited to d − 1 although there are d/2 pairs.
 
-    truncate          False: low and high are not rounded (gpt-oss)
-    attention_factor  μ itself
-    mscale, mscale_all_dim   DeepSeek's: μ = (0.1·mscale·ln(factor) + 1)/(0.1·mscale_all_dim·ln(factor) + 1)
-    scale_scores      True: all scores, of what is not turned too, times (0.1·mscale_all_dim·ln(factor) + 1)², as
-                      DeepSeek's attention does besides; Hugging Face's other models do not
+    Args:
+        head_dim: the width of each head; even unless ``rotary_dim`` is given.
+        factor: the factor by which slow pairs are slowed down, at least 1.
+        max_length: L, the length the model was trained for, at least 1.
+        base: the base of the frequencies, above 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + d/2) for "half".
+        rotary_dim: d, the number of dimensions rotated, even and at most head_dim; head_dim if None.
+        beta_fast: pairs that rotate more often than this within L keep their frequency, above beta_slow.
+        beta_slow: pairs that rotate less often than this within L are slowed down fully; at least 0, above 0 for
+            ramp="code".
+        ramp: "code" or "paper", as above.
+        truncate: whether low and high are rounded; not for gpt-oss.
+        attention_factor: μ, above 0; as above if None.
+        mscale: DeepSeek's, above 0: μ = (0.1·mscale·ln(factor) + 1)/(0.1·mscale_all_dim·ln(factor) + 1).
+        mscale_all_dim: see ``mscale``, above 0.
+        scale_scores: whether all scores, also those of dimensions that are not rotated, are multiplied by
+            (0.1·mscale_all_dim·ln(factor) + 1)², as in DeepSeek's attention; Hugging Face's other models do not do
+            this.
 
-    Raises HeadwayError as NTKByParts, for an unknown ramp, factors that are not above 0, a max_length within which no
-    pair turns beta_slow times ("code"), and scale_scores without mscale_all_dim.
-    Cite: Peng et al. 2024, section 3.4.
+    Raises:
+        HeadwayError: as ``NTKByParts`` does, and if ramp is unknown, a factor is not above 0, no pair rotates beta_slow
+            times within max_length (ramp="code"), or scale_scores is given without mscale_all_dim.
+
+    References:
+        Peng et al. 2024, section 3.4.
     """
 
     name = "yarn"
@@ -83,7 +98,7 @@ class YaRN(NTKByParts):
         return 0.1 * mscale * math.log(self.factor) + 1
 
     def kept(self, theta: Tensor) -> Tensor:
-        """γ [pairs]: how much of each frequency stays."""
+        """Returns γ [pairs], the fraction of each frequency that is kept."""
         if self.ramp == "paper":
             return super().kept(theta)
         low, high = (
@@ -97,7 +112,7 @@ class YaRN(NTKByParts):
         return 1 - ((c - low) / (high - low or 0.001)).clamp(0, 1)
 
     def default_scale(self, head_dim: int) -> float:
-        """head_dim^−½, larger where scale_scores says so."""
+        """Returns head_dim^−½, multiplied as scale_scores says."""
         usual = super().default_scale(head_dim)
         return usual * self._growth(self.mscale_all_dim or 0.0) ** 2 if self.scale_scores else usual
 
