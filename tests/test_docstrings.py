@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
+import torch
 from typing_extensions import Unpack
 
 ROOMS = [
@@ -17,6 +18,7 @@ ROOMS = [
     "headway.kernels",
     "headway.models",
     "headway.nn",
+    "headway.positions",
 ]
 """Modules whose public names, those of ``__all__`` or else all that they define, keep to this style."""
 
@@ -51,6 +53,8 @@ def described(name: str, thing: Any) -> dict[str, Any]:
 
 def parameters(function: Callable[..., Any]) -> Iterator[str]:
     """The parameters of a function; those of a TypedDict under ``**`` by their own names, unless it is described."""
+    if inspect.isclass(function) and function.__init__ is torch.nn.Module.__init__:
+        return  # its signature is *args, **kwargs, and it takes none
     if any(name.startswith("**") for name in section(function, "Args")):
         code = (function.__init__ if inspect.isclass(function) else function).__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1]

@@ -1,4 +1,4 @@
-"""Position encodings: ways for attention to know where a token stands, one file for each."""
+"""Position encodings, one file for each, and functions that build them by name."""
 
 from types import ModuleType as _ModuleType
 

@@ -1,4 +1,4 @@
-"""What encodings share that draw where tokens are."""
+"""Random draws of positions, shared by several encodings."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def uniform(shape: tuple[int, ...], bound: float, device: torch.device) -> Tenso
 
 
 def for_each_sequence(coordinates: Coordinates, draw: Callable[[int, int], Tensor]) -> Tensor:
-    """One draw for each row [b, 1], or for each document of packed rows, handed to its tokens [b, n].
+    """One draw for each row [b, 1], or for each document of packed rows, given to its tokens [b, n].
 
-    b is the rows that the coordinates have: where they have one for the whole batch, so is the draw.
+    b is the number of rows of the coordinates: if they have one for the whole batch, there is one draw.
     """
     rows, n = coordinates.position.shape[0], coordinates.index.shape[1]
     if coordinates.document is None:
@@ -32,6 +32,6 @@ def for_each_sequence(coordinates: Coordinates, draw: Callable[[int, int], Tenso
 
 
 def ordered(group: Tensor, values: Tensor) -> Tensor:
-    """The slots [b, n] by rising group, and within a group by rising value."""
+    """The slots [b, n] by ascending group, and within a group by ascending value."""
     first = values.argsort(dim=1, stable=True)
     return first.gather(1, group.gather(1, first).argsort(dim=1, stable=True))

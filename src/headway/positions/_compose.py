@@ -17,17 +17,24 @@ from ._temperature import Scaling
 
 
 class Compose(PositionEncoding):
-    """Several encodings at once, in the order given.
+    """Applies several encodings, in the order given.
 
         Compose(a, b):  positions   b.locate(a.locate(p))
-                        embeddings  b.embed(a.embed(x)), which is x and both codes
+                        embeddings  b.embed(a.embed(x)), which adds both encodings to x
                         queries     b.prepare(a.prepare(q)), and keys alike
                         terms       those of a, then those of b
                         values      b.prepare_value(a.prepare_value(v))
                         output      a.restore_output(b.restore_output(out))
 
-    Every part reads the positions as all the ``locate`` together leave them. The scale is that of the part which has
-    one of its own. Raises HeadwayError for no parts, a part that is no encoding or stands twice, and for two scales.
+    Every part reads the positions that result from the ``locate`` of all parts. The scale is that of the part that has
+    one of its own.
+
+    Args:
+        *parts: the encodings, at least one.
+
+    Raises:
+        HeadwayError: if there is no part, a part is not an encoding or is given twice, no part acts in attention
+            although one relocates tokens there, or parts read positions of different axes.
     """
 
     def __init__(self, *parts: PositionEncoding) -> None:
@@ -63,7 +70,7 @@ class Compose(PositionEncoding):
 
     @property
     def each(self) -> tuple[PositionEncoding, ...]:
-        """The parts."""
+        """Returns the parts."""
         return cast("tuple[PositionEncoding, ...]", tuple(self.parts._modules.values()))  # in a quarter of the time
 
     @property
@@ -72,7 +79,7 @@ class Compose(PositionEncoding):
         return frozenset(hook for part in self.each for hook in part.acts)
 
     def _placed(self, coordinates: Coordinates) -> tuple[Placed, ...]:
-        """The coordinates as each part reads them: placed, with the tables that are its own."""
+        """The coordinates for each part: placed, with the tables of that part."""
         placed = self.place(coordinates)
         assert isinstance(placed, Placed)  # since it has tables
         if placed.parts is not None:
@@ -87,7 +94,7 @@ class Compose(PositionEncoding):
     # ------------------------------------------------------------ the hooks
 
     def locate(self, coordinates: Coordinates) -> Coordinates:
-        """The positions after every part's ``locate``."""
+        """Returns the coordinates after ``locate`` of every part."""
         for part in self.each:
             coordinates = part.locate(coordinates)
         return coordinates
@@ -95,7 +102,7 @@ class Compose(PositionEncoding):
     def relocate(
         self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None
     ) -> tuple[Coordinates, Coordinates]:
-        """Both sides as every part leaves them, each part with tables of its own."""
+        """Returns both sides after ``relocate`` of every part, with the tables of each."""
         moving = [type(part).relocate is not PositionEncoding.relocate for part in self.each]
         if not any(moving):
             return q_at, k_at
@@ -112,23 +119,23 @@ class Compose(PositionEncoding):
         return q_at.placed_by(self, q_tables), k_at.placed_by(self, k_tables)
 
     def tables(self, coordinates: Coordinates) -> Any:
-        """The tables of each part."""
+        """Returns the tables of each part."""
         return tuple(part.tables_of(coordinates) for part in self.each)
 
     def learned_tables(self, coordinates: Coordinates) -> Any:
-        """The learned tables of each part; None where no part has any."""
+        """Returns the learned tables of each part, or None if no part has any."""
         sides = zip(self.each, self._placed(coordinates), strict=True)
         found = tuple(part.learned_tables(side) for part, side in sides)
         return None if all(own is None for own in found) else found
 
     def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:
-        """x [batch, n, embed_dim] with the codes of all parts added."""
+        """Returns x [batch, n, embed_dim] after ``embed`` of all parts."""
         for part, at in zip(self.each, self._placed(self.coordinates_for(x, coordinates)), strict=True):
             x = part.embed(x, at)
         return x
 
     def split(self, side: str, x: Tensor, coordinates: Coordinates) -> tuple[Tensor, Rotation | None]:
-        """x through the transforms of all parts, but for a rotation by the last of those that transform it."""
+        """Returns x after the transforms of all parts, except a rotation by the last part that transforms it."""
         hook = "values" if side == "value" else "prepare"
         if hook not in self._rotates:
             return super().split(side, x, coordinates)
@@ -139,7 +146,7 @@ class Compose(PositionEncoding):
         return x, rotation
 
     def split_output(self, out: Tensor, coordinates: Coordinates) -> tuple[Rotation | None, Restore | None]:
-        """The rotation of the last part that transforms values, which is undone first, and the rest of all parts."""
+        """Returns the rotation of the last part that transforms values, inverted first, and the rest of all parts."""
         if "values" not in self._rotates:
             return super().split_output(out, coordinates)
         parts = zip(self.each, self._placed(coordinates), strict=True)
@@ -157,36 +164,40 @@ class Compose(PositionEncoding):
         return rotation, restore
 
     def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
-        """q [batch, heads, n, head_dim] through the transforms of all parts."""
+        """Returns q [batch, heads, n, head_dim] after the transforms of all parts."""
         for part, at in zip(self.each, self._placed(coordinates), strict=True):
             q = part.prepare_query(q, at)
         return q
 
     def prepare_key(self, k: Tensor, coordinates: Coordinates) -> Tensor:
-        """k [batch, kv_heads, m, head_dim] through the transforms of all parts."""
+        """Returns k [batch, kv_heads, m, head_dim] after the transforms of all parts."""
         for part, at in zip(self.each, self._placed(coordinates), strict=True):
             k = part.prepare_key(k, at)
         return k
 
     def prepare_value(self, v: Tensor, coordinates: Coordinates) -> Tensor:
-        """v [batch, kv_heads, m, v_dim] through the transforms of all parts."""
+        """Returns v [batch, kv_heads, m, v_dim] after the transforms of all parts."""
         for part, at in zip(self.each, self._placed(coordinates), strict=True):
             v = part.prepare_value(v, at)
         return v
 
     def restore_output(self, out: Tensor, coordinates: Coordinates) -> Tensor:
-        """out [batch, heads, n, v_dim] through the inverse transforms of all parts, the last first."""
+        """Returns out [batch, heads, n, v_dim] after the inverse transforms of all parts, the last part first."""
         for part, at in reversed(list(zip(self.each, self._placed(coordinates), strict=True))):
             out = part.restore_output(out, at)
         return out
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The terms of all parts."""
+        """Returns the terms of all parts."""
         sides = zip(self.each, self._placed(q_at), self._placed(k_at), strict=True)
         return tuple(term for part, q_at, k_at in sides for term in part.terms(q_at, k_at, q_input, k_input))
 
     def default_scale(self, head_dim: int) -> float:
-        """The scale of the part that has one of its own, else head_dim^−½."""
+        """Returns the scale of the part that has one of its own, else head_dim^−½.
+
+        Raises:
+            HeadwayError: if parts have different scales of their own.
+        """
         usual = super().default_scale(head_dim)
         scales = [(part, part.default_scale(head_dim)) for part in self.each]
         own = [(type(part).__name__, scale) for part, scale in scales if scale != usual]
@@ -198,14 +209,18 @@ class Compose(PositionEncoding):
     # ------------------------------------------------------------ for the checks
 
     def _elsewhere(self, part: PositionEncoding, coordinates: Coordinates) -> Coordinates:
-        """The coordinates as the other parts leave them: the part's own oracle does the rest."""
+        """The coordinates after ``locate`` of the other parts; the part's own oracle does the rest."""
         for other in self.each:
             if other is not part:
                 coordinates = other.oracle_locate(coordinates)
         return coordinates
 
     def oracle(self, pair: Pair) -> float:
-        """s·⟨q, k⟩ and what each part changes of it: the whole, as long as one part at most prepares."""
+        """Returns s·⟨q, k⟩ plus what each part changes, the score if at most one part transforms q and k.
+
+        Raises:
+            HeadwayError: if several parts transform queries and keys.
+        """
         if sum("prepare" in part.acts for part in self.each) > 1:
             raise HeadwayError("two parts transform queries and keys: no pair's score is a sum of what each part gives")
         sharper = [part for part in self.each if isinstance(part, Scaling)]
@@ -225,7 +240,7 @@ class Compose(PositionEncoding):
         return reduce(torch.add, (part.oracle_value(self._seen_by(part, pair), v) - plain for part in self.each), plain)
 
     def oracle_weights(self, h: int, i: int, scores: list[float]) -> list[float]:
-        """The weights of the one part that has its own way to them, else the softmax."""
+        """Returns the weights of the part that replaces the softmax, or else the softmax."""
         usual = PositionEncoding.oracle_weights
         own = [part for part in self.each if type(part).oracle_weights is not usual]
         return own[0].oracle_weights(h, i, scores) if own else super().oracle_weights(h, i, scores)

@@ -1,4 +1,4 @@
-"""What encodings share that read the layer's input."""
+"""The base class of encodings that read the layer's input, and functions that they share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._base import Input, PositionEncoding, need_width
 
 
 class Contextual(PositionEncoding):
-    """An encoding of a causal stream that reads the layer's input; positions play no part."""
+    """An encoding of a causal stream that reads the layer's input and, by default, no positions."""
 
     axes: int | None = None
     causal_only = True
@@ -19,7 +19,14 @@ class Contextual(PositionEncoding):
     embed_dim: int
 
     def read(self, x: Input) -> Tensor:
-        """The input [batch, tokens, embed_dim] in float64, so that neither autocast nor a long sum rounds it."""
+        """Returns the input [batch, tokens, embed_dim] in float64, so that neither autocast nor a long sum rounds it.
+
+        Args:
+            x: the layer's input, [batch, tokens, embed_dim].
+
+        Raises:
+            HeadwayError: if x is None or has another width.
+        """
         if x is None:
             raise HeadwayError(
                 f"{type(self).__name__} reads the layer's input, which is None: give q_input and k_input [batch, "
@@ -30,22 +37,22 @@ class Contextual(PositionEncoding):
 
 
 def projected(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x·weightᵀ + bias in the dtype of x, float64 for what ``read`` gives."""
+    """x·weightᵀ + bias in the dtype of x, which is float64 for what ``read`` returns."""
     out = x @ weight.to(x.dtype).t()
     return out if bias is None else out + bias.to(x.dtype)
 
 
 def summed(steps: Tensor, at: Coordinates) -> Tensor:
-    """Σ of the steps up to and with each token, along dimension 1; padding in front counts nothing.
+    """The sum of the steps up to and including each token, along dimension 1; padding in front counts as 0.
 
-    The sum runs on from one packed document to the next: only differences within one document are to be read.
+    The sum continues from one packed document to the next: only differences within one document are meaningful.
     """
     real = (at.index >= 0).reshape(*at.index.shape, *[1] * (steps.ndim - 2))
     return steps.masked_fill(~real, 0).cumsum(1)
 
 
 def earlier(x: Tensor, at: Coordinates, steps: int) -> Tensor:
-    """x [batch, m, …] of the token so many slots before; 0 where that is padding or of another document."""
+    """x [batch, m, …] of the token ``steps`` slots before; 0 if that is padding or of another document."""
     m = x.shape[1]
 
     def moved(part: Tensor, fill: int) -> Tensor:
@@ -64,7 +71,7 @@ def convolved(x: Tensor, at: Coordinates, taps: Tensor) -> Tensor:
 
 
 def heads_of_keys(num_heads: int, num_kv_heads: int | None) -> int:
-    """num_kv_heads, or as many as there are heads; raises unless they divide those."""
+    """num_kv_heads, or num_heads if None; raises HeadwayError unless it divides num_heads."""
     kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     need_positive(num_heads=num_heads, num_kv_heads=kv_heads)
     if num_heads % kv_heads:

@@ -1,4 +1,4 @@
-"""The family of rotary encodings whose phases content decides."""
+"""The base class of rotary encodings whose phases depend on content."""
 
 from __future__ import annotations
 
@@ -13,11 +13,21 @@ from ._rotary import Rotary
 
 
 class ContentRotary(Contextual, Rotary):
-    """Queries and keys are turned by phases that grow along the stream as the layer's input says.
+    """Rotates queries and keys by phases that the layer's input determines.
 
-    A member says ``turns``, the phases of all keys. Keys are never cached turned: a cache that turned one token alone
-    would not know what went before. Keys may have fewer heads than queries: ``num_kv_heads``, num_heads if None, which
-    is how many heads the phases have.
+    A subclass defines ``turns``, the phases of all keys. Keys are cached unrotated, since the phase of a token depends
+    on the tokens before it. The phases have as many heads as the keys.
+
+    Args:
+        embed_dim: the width of the layer's input, at least 1.
+        num_heads: the number of query heads, at least 1.
+        head_dim: the width of each head, even; embed_dim / num_heads if None.
+        num_kv_heads: the number of key and value heads, a divisor of num_heads; num_heads if None.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + head_dim/2) for "half".
+
+    Raises:
+        HeadwayError: if a size is below 1, head_dim is odd, num_kv_heads does not divide num_heads, or layout is
+            unknown.
     """
 
     cache_prepared = False
@@ -31,13 +41,21 @@ class ContentRotary(Contextual, Rotary):
         self.num_kv_heads = heads_of_keys(num_heads, num_kv_heads)
 
     def turns(self, x: Tensor, k_at: Coordinates) -> Tensor:
-        """φ in float64, [batch, kv_heads or 1, m, pairs]; x [batch, m, embed_dim] in float64."""
+        """Returns φ, [batch, kv_heads or 1, m, pairs] in float64.
+
+        Args:
+            x: the input of the layer's keys, [batch, m, embed_dim] in float64.
+            k_at: the coordinates of the keys.
+
+        Raises:
+            NotImplementedError: if the subclass does not define it.
+        """
         raise NotImplementedError
 
     def relocate(
         self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None
     ) -> tuple[Coordinates, Coordinates]:
-        """Both sides with the cosines and sines of their phases; the queries are the last of the keys."""
+        """Returns both sides with the cosines and sines of their phases; the queries are the last of the keys."""
         phases = self.turns(self.read(k_input), k_at)
         cos, sin = phases.cos(), phases.sin()
         queries = slice(phases.shape[2] - q_at.index.shape[1], None)
@@ -45,10 +63,14 @@ class ContentRotary(Contextual, Rotary):
         return q_at.placed_by(self, q_tables), k_at.placed_by(self, (cos, sin))
 
     def tables(self, coordinates: Coordinates) -> None:
-        """Nothing: coordinates alone decide no phase."""
+        """Returns None, since no phase depends on coordinates only."""
 
     def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
-        """The turn of x [batch, heads, n, head_dim] by the phases that ``relocate`` has found."""
+        """Returns the rotation of x [batch, heads, n, head_dim] by the phases that ``relocate`` has computed.
+
+        Raises:
+            HeadwayError: if ``relocate`` was not called, or x has another number of heads.
+        """
         need_width(x, "head_dim", self.head_dim)
         if coordinates.tables is None or not coordinates.belongs_to(self):
             raise HeadwayError(
@@ -65,5 +87,5 @@ class ContentRotary(Contextual, Rotary):
         return Rotation(cos, sin, self.layout)
 
     def oracle_head(self, h: int) -> int:
-        """The head of the keys that query head h looks at."""
+        """Returns the key head of query head ``h``."""
         return h * self.num_kv_heads // self.num_heads

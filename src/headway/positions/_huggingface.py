@@ -1,4 +1,4 @@
-"""Rotary encodings from the rope_parameters of a Hugging Face config, and back."""
+"""Conversion between rotary encodings and the rope_parameters of Hugging Face configs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ELSEWHERE = {
 
 @dataclass(frozen=True)
 class Kind:
-    """One rope_type: the encoding it means, the keys it needs and those it may have besides."""
+    """The encoding of one rope_type, with the keys it needs and the optional ones."""
 
     encoding: type[PositionEncoding]
     needed: tuple[str, ...] = ()
@@ -69,19 +69,22 @@ def from_rope_parameters(
     max_position_embeddings: int | None = None,
     layout: str = "half",
 ) -> PositionEncoding:
-    """The encoding that a config's ``rope_parameters`` (``rope_scaling`` in older ones) mean.
+    """Returns the encoding that a config's ``rope_parameters`` (``rope_scaling`` in older ones) describe.
 
         from_rope_parameters({"rope_type": "llama3", "factor": 8.0, …}, head_dim=128)
         from_rope_parameters(config.rope_scaling, 128, base=config.rope_theta)
 
-    parameters               the dictionary, or None: RoPE. Keys that are None count as missing
-    base                     rope_theta where the dictionary has none; 10000 where neither has
-    max_position_embeddings  the config's: needed by "dynamic", and by "yarn", "llama3" and "longrope" where the
-                             dictionary lacks what follows from it
-    layout                   "half" as most models there, "interleaved" for GPT-J, Cohere, Llama 4
+    Args:
+        parameters: the dictionary; RoPE if None. Keys that are None count as missing.
+        head_dim: the width of each head.
+        base: rope_theta if the dictionary has none; 10000 if neither has one.
+        max_position_embeddings: that of the config, needed by "dynamic", and by "yarn", "llama3" and "longrope" if the
+            dictionary lacks the keys that follow from it.
+        layout: "half" as in most of these models, "interleaved" for GPT-J, Cohere and Llama 4.
 
-    Raises HeadwayError for an unknown rope_type, for keys that are missing, wrong or not read by that type, and for a
-    dictionary of dictionaries: those are of one kind of layer each.
+    Raises:
+        HeadwayError: if rope_type is unknown, keys are missing, wrong or not read by that type, or the dictionary
+            contains dictionaries, each of which is for one kind of layer.
     """
     given = {key: value for key, value in (parameters or {}).items() if value is not None}
     nested = [key for key, value in given.items() if isinstance(value, Mapping)]
@@ -112,10 +115,16 @@ def from_rope_parameters(
 
 
 def to_rope_parameters(encoding: PositionEncoding) -> dict[str, Any]:
-    """The ``rope_parameters`` of an encoding; ``from_rope_parameters`` makes the same encoding of them.
+    """Returns the ``rope_parameters`` of an encoding; ``from_rope_parameters`` builds the same encoding from them.
 
-    Keys at their default are left out. A config keeps elsewhere: head_dim, the layout, and max_position_embeddings,
-    which is the max_length of DynamicNTK. Raises HeadwayError for an encoding or an argument that Hugging Face has not.
+    Keys at their default are left out. A config stores elsewhere: head_dim, the layout, and max_position_embeddings,
+    which is the max_length of DynamicNTK.
+
+    Args:
+        encoding: a rotary encoding.
+
+    Raises:
+        HeadwayError: if Hugging Face has no such encoding, or no key for one of its arguments.
     """
     cls = RoPE if isinstance(encoding, PartialRoPE) else type(encoding)
     name = next((name for name, kind in KINDS.items() if kind.encoding is cls), None)
@@ -144,7 +153,7 @@ def to_rope_parameters(encoding: PositionEncoding) -> dict[str, Any]:
 
 
 def _fill(name: str, given: dict[str, Any], longest: int | None) -> None:
-    """Puts in what follows from max_position_embeddings, as transformers does."""
+    """Adds what follows from max_position_embeddings, as transformers does."""
     if name in ("yarn", "llama3") and longest is not None:
         given.setdefault(LENGTH, longest)
     original = given.get(LENGTH)
@@ -180,6 +189,6 @@ def _need_number(key: str, value: Any) -> None:
 
 
 def _part(width: int, head_dim: int) -> float:
-    """The share of a head that ``int(head_dim·share)`` makes the width again."""
+    """The fraction of a head for which ``int(head_dim·fraction)`` is the width."""
     share = width / head_dim
     return share if int(head_dim * share) == width else math.nextafter(share, 1.0)

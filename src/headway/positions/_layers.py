@@ -1,4 +1,4 @@
-"""Small layers within encodings: in float64, which autocast leaves alone, and by hand for the oracles."""
+"""Small layers of encodings: in float64, which autocast does not change, and in Python numbers for the oracles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def linear(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def normed(norm: nn.Module | None, x: Tensor) -> Tensor:
-    """A layer norm in float64, where there is one."""
+    """A layer norm in float64, or x if there is none."""
     if norm is None:
         return x.double()
     assert isinstance(norm, nn.LayerNorm)
@@ -23,7 +23,7 @@ def normed(norm: nn.Module | None, x: Tensor) -> Tensor:
 
 
 def linear_by_hand(layer: nn.Module, x: list[float]) -> list[float]:
-    """A linear layer as sums of numbers."""
+    """A linear layer computed with Python numbers."""
     assert isinstance(layer, nn.Linear)
     bias = [0.0] * layer.out_features if layer.bias is None else layer.bias.tolist()
     rows = zip(layer.weight.tolist(), bias, strict=True)
@@ -31,7 +31,7 @@ def linear_by_hand(layer: nn.Module, x: list[float]) -> list[float]:
 
 
 def normed_by_hand(norm: nn.Module | None, x: list[float]) -> list[float]:
-    """A layer norm as sums of numbers, where there is one."""
+    """A layer norm computed with Python numbers, or x if there is none."""
     if norm is None:
         return x
     assert isinstance(norm, nn.LayerNorm)

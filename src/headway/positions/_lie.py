@@ -1,4 +1,4 @@
-"""The family of encodings that turn queries and keys by matrices, the exponentials of learned generators."""
+"""The base class of encodings that rotate queries and keys by matrix exponentials of learned generators."""
 
 from __future__ import annotations
 
@@ -11,13 +11,24 @@ from ._base import Pair, PositionEncoding, need_width
 
 
 class LieRotary(PositionEncoding):
-    """Blocks of dimensions of queries and keys are turned by R(p) = exp(Σ_a p_a·A_a), with A_a = −A_aᵀ.
+    """Rotates blocks of dimensions of queries and keys by R(p) = exp(Σ_a p_a·A_a), with A_a = −A_aᵀ.
 
-        score[h,i,j] = s·Σ_β ⟨R_hβ(pᵢ)·q_iβ, R_hβ(pⱼ)·k_jβ⟩ over the blocks β of block_size dimensions in a row
+        score[h,i,j] = s·Σ_β ⟨R_hβ(pᵢ)·q_iβ, R_hβ(pⱼ)·k_jβ⟩ over the blocks β of block_size consecutive dimensions
 
-    A member of the family says ``generators``. Exponentials are float64 and take block_size numbers for each number of
-    a query, for all heads alike where generators are shared; the turn is done in float32, or float64 for float64 input.
+    A subclass defines ``generators``. Exponentials are float64 and take block_size numbers for each number of a query,
+    once for all heads if generators are shared. The rotation is computed in float32, or in float64 for float64 input.
     Queries that share a key head share its generators.
+
+    Args:
+        head_dim: the width of each head, at least 1.
+        block_size: the number of dimensions that are rotated together, at least 2, a divisor of head_dim.
+        axes: the number of axes of the positions, at least 1.
+        num_heads: the number of query heads, at least 1.
+        num_kv_heads: the number of key and value heads, a divisor of num_heads; num_heads if None.
+
+    Raises:
+        HeadwayError: if a size is below 1, block_size does not divide head_dim, or num_kv_heads does not divide
+            num_heads.
     """
 
     axes: int | None = 2
@@ -34,16 +45,20 @@ class LieRotary(PositionEncoding):
         self.entries = block_size * (block_size - 1) // 2  # above the diagonal
 
     def generators(self) -> Tensor:
-        """The entries above the diagonal of A, row by row, in float64: [axes, num_kv_heads or 1, blocks, entries]."""
+        """Returns the entries of A above its diagonal by rows, [axes, num_kv_heads or 1, blocks, entries] in float64.
+
+        Raises:
+            NotImplementedError: if the subclass does not define it.
+        """
         raise NotImplementedError
 
     def learned_tables(self, coordinates: Coordinates) -> Tensor:
-        """R(p) [b, num_kv_heads or 1, n, blocks, block_size, block_size] in float64."""
+        """Returns R(p), [b, num_kv_heads or 1, n, blocks, block_size, block_size] in float64."""
         upper = torch.einsum("bna,ahke->bhnke", coordinates.position.double(), self.generators())
         return torch.linalg.matrix_exp(skew(upper, self.block_size).contiguous())
 
     def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
-        """x [batch, num_heads or num_kv_heads, n, head_dim] turned, in float32 or wider."""
+        """Returns x [batch, num_heads or num_kv_heads, n, head_dim] rotated, in float32 or wider."""
         need_width(x, "head_dim", self.head_dim)
         turn = self.for_one_forward(coordinates).learned
         if turn.shape[1] > 1:
@@ -55,7 +70,16 @@ class LieRotary(PositionEncoding):
     # ------------------------------------------------------------ for the checks
 
     def oracle_generator(self, pair: Pair, axis: int, block: int) -> Tensor:
-        """A_a [block_size, block_size] of a block in the pair's head, as the paper writes it."""
+        """Returns A_a [block_size, block_size] of a block in the pair's head, as the paper writes it.
+
+        Args:
+            pair: the query and the key.
+            axis: a.
+            block: the block.
+
+        Raises:
+            NotImplementedError: if the subclass does not define it.
+        """
         raise NotImplementedError
 
     def oracle(self, pair: Pair) -> float:
@@ -78,13 +102,13 @@ class LieRotary(PositionEncoding):
 
 
 def need_divisor(num_heads: int, num_kv_heads: int | None) -> None:
-    """Raises unless key heads divide those of the queries."""
+    """Raises HeadwayError unless num_kv_heads is None or divides num_heads."""
     if num_kv_heads is not None and (num_kv_heads < 1 or num_heads % num_kv_heads):
         raise HeadwayError(f"num_kv_heads is {num_kv_heads}: give a divisor of num_heads, {num_heads}")
 
 
 def for_heads(x: Tensor, num_heads: int, *parts: Tensor) -> tuple[Tensor, ...]:
-    """What is learned for each key head, [b, num_kv_heads, …], as the heads of x take it: queries in groups."""
+    """Learned tensors of each key head, [b, num_kv_heads, …], repeated for the heads of x if x are queries."""
     heads, own = x.shape[1], parts[0].shape[1]
     if heads not in (own, num_heads):
         raise HeadwayError(
@@ -94,7 +118,7 @@ def for_heads(x: Tensor, num_heads: int, *parts: Tensor) -> tuple[Tensor, ...]:
 
 
 def skew(upper: Tensor, size: int) -> Tensor:
-    """A = U − Uᵀ […, size, size] from what stands above the diagonal of U, row by row, […, size·(size − 1)/2]."""
+    """A = U − Uᵀ […, size, size] from the entries of U above the diagonal, row by row, […, size·(size − 1)/2]."""
     at = [[0] * size for _ in range(size)]
     signs = [[0.0] * size for _ in range(size)]
     entry = 0

@@ -1,4 +1,4 @@
-"""From the name of an encoding to an encoding, and back."""
+"""Encodings by name, and names of encodings."""
 
 from __future__ import annotations
 
@@ -32,19 +32,22 @@ Spec = str | PositionEncoding | type[PositionEncoding]
 
 
 def encoding(spec: Spec, **sizes: Any) -> PositionEncoding:
-    """Builds the encoding that a name means.
+    """Returns the encoding that a name describes.
 
         encoding("rope", head_dim=64)        encoding("rope(base=500000)", head_dim=64)
         encoding("mine.py:Mine(width=3)")    encoding("package.module:Mine", num_heads=8)
         encoding("randomized + rope", head_dim=64)                     both, composed
 
-    spec    a name of ``ENCODINGS``, ``file.py:Class`` (or ``file.py``, where it has one encoding), ``module:Class``,
-            each with arguments in brackets or not; a class; or an encoding, which is returned as it is
-    sizes   num_heads, head_dim, embed_dim, max_length and bidirectional go to the constructors that take them, so a
-            model may give them all; everything else must be an argument of this encoding. Arguments in brackets win.
+    Args:
+        spec: a name of ``ENCODINGS``, ``file.py:Class`` (or ``file.py``, if it has one encoding) or ``module:Class``,
+            each with or without arguments in brackets; a class; or an encoding, which is returned as it is.
+        **sizes: arguments of the constructor. num_heads, head_dim, embed_dim, max_length and bidirectional are passed
+            to the constructors that take them, so that a model may give them all; everything else must be an argument
+            of this encoding. Arguments in brackets take precedence.
 
-    Raises HeadwayError for a name that is not known, a file or class that cannot be loaded, a class that is no
-    encoding, and arguments that are missing, unknown or wrong.
+    Raises:
+        HeadwayError: if a name is unknown, a file or class cannot be loaded, a class is not an encoding, or arguments
+            are missing, unknown or wrong.
     """
     if isinstance(spec, PositionEncoding):
         return spec
@@ -76,9 +79,12 @@ def encoding(spec: Spec, **sizes: Any) -> PositionEncoding:
 
 
 def encoding_name(encoding: PositionEncoding) -> str:
-    """The name of an encoding for reports, with the arguments that are not the usual ones.
+    """Returns the name of an encoding for reports, with the arguments that differ from their defaults.
 
-    encoding_name(encoding("rope", head_dim=64, base=5e5)) == "rope(base=500000.0)"
+        encoding_name(encoding("rope", head_dim=64, base=5e5)) == "rope(base=500000.0)"
+
+    Args:
+        encoding: the encoding.
     """
     if isinstance(encoding, Compose):
         return " + ".join(encoding_name(part) for part in encoding.each)
@@ -94,9 +100,13 @@ def encoding_name(encoding: PositionEncoding) -> str:
 
 
 def citation(spec: Spec) -> str:
-    """The BibTeX of an encoding's paper; takes what ``encoding`` takes, and builds nothing.
+    """Returns the BibTeX of an encoding's paper, without building the encoding.
 
-    Raises HeadwayError for a name that is not known.
+    Args:
+        spec: a name, a class or an encoding, as in ``encoding``.
+
+    Raises:
+        HeadwayError: if the name is unknown.
     """
     if isinstance(spec, Compose):
         return "\n".join(dict.fromkeys(citation(part) for part in spec.each))
@@ -109,7 +119,7 @@ def citation(spec: Spec) -> str:
 
 
 def _found(spec: Any) -> tuple[type[PositionEncoding], dict[str, Any]]:
-    """The class, and the arguments that stand in brackets."""
+    """The class, and the arguments in brackets."""
     if isinstance(spec, type):
         return _encoding_class(spec, spec.__name__), {}
     if not isinstance(spec, str):
@@ -132,12 +142,12 @@ def _found(spec: Any) -> tuple[type[PositionEncoding], dict[str, Any]]:
 
 
 def _joined(spec: Spec) -> list[str]:
-    """The parts of ``a + b``; none of what is no text."""
+    """The parts of ``a + b``; none if spec is not a string."""
     return split_outside(spec, " + ")[0] if isinstance(spec, str) else []
 
 
 def split_outside(text: str, separator: str) -> tuple[list[str], bool]:
-    """What stands between separators outside of brackets and of quotes in them, and whether all of those are closed."""
+    """The parts between separators outside of brackets and of quotes in them, and whether all of those are closed."""
     parts, depth, quote = [""], 0, ""
     for at, letter in enumerate(text):
         if quote:
@@ -173,12 +183,12 @@ def _encoding_class(thing: Any, name: str) -> type[PositionEncoding]:
 
 
 def _signature(cls: type) -> inspect.Signature:
-    """What the constructor takes: nothing where a class leaves it to ``nn.Module``, which says *args, **kwargs."""
+    """The signature of the constructor: empty if a class uses that of ``nn.Module``, which is *args, **kwargs."""
     return inspect.Signature() if cls.__init__ is nn.Module.__init__ else inspect.signature(cls)  # type: ignore[misc]
 
 
 def _arguments(cls: type, spec: str, text: str | None) -> dict[str, Any]:
-    """What stands in the brackets, by name: literals alone, nothing is evaluated."""
+    """The arguments in brackets by name: literals only, nothing is evaluated."""
     if not text:
         return {}
     wrong = HeadwayError(f"encoding {spec!r}: give arguments as literals, such as base=500000 or layout='half'")
@@ -218,7 +228,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _module_of_file(path: Path) -> ModuleType:
-    """The module in a file, run anew; it may import its neighbours."""
+    """The module in a file, executed again; it may import modules of its directory."""
     if not path.is_file():
         raise HeadwayError(f"{path} is not a file: give the path of a Python file, such as mine.py:Mine")
     name = str(path.resolve())

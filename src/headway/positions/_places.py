@@ -1,4 +1,4 @@
-"""The family of learned vectors for places that the data tells: within a number, say, not within the stream."""
+"""The base class of learned embeddings of places that the data defines, such as the place of a digit in a number."""
 
 from __future__ import annotations
 
@@ -14,9 +14,18 @@ from ._base import PositionEncoding, added, at, need_width, readable
 
 
 class Places(PositionEncoding):
-    """x'ᵢ = xᵢ + E[pᵢ], where the positions p are places 0 … rows − 1 that a member computes from the tokens.
+    """Adds learned vectors of places: x'ᵢ = xᵢ + E[pᵢ], where a subclass computes the places p from the tokens.
 
-    Of a place that is no whole number the whole one below counts.
+    A place that is not a whole number is rounded down.
+
+    Args:
+        embed_dim: the width of the embeddings, at least 1.
+        max_length: the largest place that the data may have, at least 1.
+        rows: the number of rows of the table E.
+        std: the standard deviation of the initial table.
+
+    Raises:
+        HeadwayError: if a size is below 1.
     """
 
     ends = True
@@ -28,7 +37,11 @@ class Places(PositionEncoding):
         self.table = nn.Parameter(std * torch.randn(rows, embed_dim))
 
     def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:
-        """x [batch, n, embed_dim] with the vector of each place added."""
+        """Returns x [batch, n, embed_dim] with the vector of each place added.
+
+        Raises:
+            HeadwayError: if, in eager mode, a place is outside of the table, or x has another embed_dim.
+        """
         need_width(x, "embed_dim", self.embed_dim)
         place = self.coordinates_for(x, coordinates).axis().floor().long()
         if place.numel() and readable(place):

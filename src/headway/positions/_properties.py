@@ -1,4 +1,4 @@
-"""The four demands on a code of positions, as they come out: which are met, and the numbers behind that."""
+"""The four properties of a position code as measured: whether each holds, and the numbers behind it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Property:
-    """One demand: whether it is met, the number behind that, and what the number is."""
+    """One property: whether it holds, the number behind that, and what the number is.
+
+    Attributes:
+        demand: what is demanded.
+        verdict: "yes", "no" or "not its job".
+        number: the measured number.
+        measured: what the number is.
+    """
 
     demand: str
     verdict: str
@@ -18,14 +25,16 @@ class Property:
 
 @dataclass(frozen=True)
 class Properties:
-    """The four demands on a code of positions; ``str`` gives a table, iteration the rows.
+    """The four properties of a position code; ``str`` gives a table, iteration its rows.
 
-    distinct   each position is told from every other
-    distance   the distance between two positions shows
-    alike      the same distance is alike at any place and in any length
-    bounded    the values stay bounded
+    Each verdict is "yes", "no" or "not its job": a relative encoding has no positions to distinguish.
 
-    Each verdict is "yes", "no" or "not its job": an encoding that knows distances alone has no positions to tell apart.
+    Attributes:
+        encoding: the name of the encoding.
+        distinct: whether each position is distinguished from every other.
+        distance: whether the code shows the distance between two positions.
+        alike: whether the same distance is alike at any position and in any length.
+        bounded: whether the values are bounded.
     """
 
     encoding: str

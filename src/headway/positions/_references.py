@@ -1,4 +1,4 @@
-"""The papers behind the encodings, from references.bib."""
+"""The papers of the encodings, from references.bib."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def entries() -> dict[str, str]:
 
 
 def bibtex(citation: str) -> str:
-    """BibTeX of a citation: itself, or the entries of its keys, one after another."""
+    """The BibTeX of a citation: the citation itself, or the entries of its keys, one after another."""
     if not citation or citation.lstrip()[0] in "@%":
         return citation
     unknown = [key for key in citation.split() if key not in entries()]

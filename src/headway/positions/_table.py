@@ -1,4 +1,4 @@
-"""The table of encodings: one import for each, in the order of the table. Its class says the name."""
+"""The table of encodings: one import for each, in the order of the table; names are those of the classes."""
 
 from ._base import PositionEncoding
 

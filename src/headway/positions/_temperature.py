@@ -1,4 +1,4 @@
-"""The family of encodings that make scores larger or smaller as a whole, query by query."""
+"""The base class of encodings that multiply the scores of each query by a factor."""
 
 from __future__ import annotations
 
@@ -10,26 +10,37 @@ from ._base import Input, Pair, PositionEncoding, Terms, oracle_length, total_le
 
 
 class Scaling(PositionEncoding):
-    """The products of a query with all keys are multiplied by one factor; biases are left as they are.
+    """Multiplies the products of a query with all keys by one factor; biases do not change.
 
         score[h,i,j] = s·τ[h,i]·⟨qᵢ, kⱼ⟩
 
-    It tells no positions apart: compose it with an encoding that does. A member says its ``temperature``.
+    It does not distinguish positions: compose it with an encoding that does. A subclass defines ``temperature``.
     """
 
     kind = "scaling"
     axes = None
 
     def temperature(self, q_at: Coordinates) -> Tensor:
-        """τ [b, heads or 1, n or 1], in float64."""
+        """Returns τ, [b, heads or 1, n or 1] in float64.
+
+        Args:
+            q_at: the coordinates of the queries.
+
+        Raises:
+            NotImplementedError: if the subclass does not define it.
+        """
         raise NotImplementedError
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The temperature of each query."""
+        """Returns the temperature of each query."""
         return (QueryScale(self.temperature(q_at)),)
 
     def oracle_temperature(self, pair: Pair) -> float:
-        """τ as the paper writes it."""
+        """Returns τ of ``pair`` as the paper writes it.
+
+        Raises:
+            NotImplementedError: if the subclass does not define it.
+        """
         raise NotImplementedError
 
     def oracle(self, pair: Pair) -> float:
@@ -37,7 +48,7 @@ class Scaling(PositionEncoding):
 
 
 def log_of_seen(q_at: Coordinates, bidirectional: bool) -> Tensor:
-    """ln n [b, n or 1]: of the keys up to each query, or of the whole stream."""
+    """ln n, [b, n or 1]: n is the number of keys up to each query, or of the tokens of the whole stream."""
     position = q_at.axis().double()
     if not bidirectional:
         return (position + 1).clamp(min=1.0).log()

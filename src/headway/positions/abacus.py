@@ -1,4 +1,4 @@
-"""Learned vectors for the place of a digit in its number."""
+"""Abacus: learned embeddings of the place of a digit in its number."""
 
 from __future__ import annotations
 
@@ -15,17 +15,32 @@ from ._places import Places
 
 
 class Abacus(Places):
-    """Digits of the same place in their numbers share a vector, which is added to the embeddings.
+    """Adds to each digit a learned vector of its place in its number.
 
         x'ᵢ = xᵢ + E[pᵢ + k],  pᵢ = 1, 2, 3 … along each run of digits;   x'ᵢ = xᵢ + E[0],  pᵢ = 0, for other tokens
-        k ~ U{0, …, max_offset} in training, one number for the whole batch; k = 0 outside of it
+        k ~ U{0, …, max_offset} in training, one number for the whole batch; k = 0 in evaluation
 
-    Shapes: x [batch, n, embed_dim] → the same; table E [max_length + max_offset + 1, embed_dim], drawn from
-    N(0, 1/embed_dim). Positions are the places: ``positions=Abacus.places(ids, digit_ids)``. Numbers have to be written
-    with their last digit first, or equal places would not be of equal significance.
-    max_length is the longest number, and with the defaults the table has the authors' 1024 rows.
-    Raises HeadwayError for sizes below 1, a negative max_offset, and, in eager mode, places beyond the table.
-    Cite: McLeish et al. 2024, section 3.
+    Positions are the places: ``positions=Abacus.places(ids, digit_ids)``. Numbers have to be written with their last
+    digit first, so that the same place has the same significance. With the defaults the table has the authors' 1024
+    rows.
+
+    Args:
+        embed_dim: the width of the embeddings, at least 1.
+        max_length: the number of digits of the longest number, at least 1.
+        max_offset: the largest k, at least 0; 0 for none.
+
+    Attributes:
+        table: E [max_length + max_offset + 1, embed_dim], drawn from N(0, 1/embed_dim).
+
+    Shape:
+        x: [batch, n, embed_dim]
+        Output: [batch, n, embed_dim]
+
+    Raises:
+        HeadwayError: if a size is below 1, max_offset is negative, or, in eager mode, a place is outside of the table.
+
+    References:
+        McLeish et al. 2024, section 3.
     """
 
     name = "abacus"
@@ -41,9 +56,12 @@ class Abacus(Places):
 
     @staticmethod
     def places(ids: Tensor, digit_ids: Iterable[int], document: Tensor | None = None) -> Tensor:
-        """The place of each token in its run of digits, from 1; 0 for others. ids [batch, n] → int64 [batch, n].
+        """Returns the place of each token in its run of digits, from 1, and 0 for other tokens: int64 [batch, n].
 
-        digit_ids are the ids of the ten digits; a run ends where a document of packed rows does.
+        Args:
+            ids: token ids [batch, n].
+            digit_ids: the ids of the ten digits.
+            document: the document of each token of packed rows, [batch, n]; a run ends where its document ends.
         """
         digit = torch.isin(ids, torch.tensor(list(digit_ids), dtype=ids.dtype, device=ids.device))
         slot = torch.ones_like(ids, dtype=torch.long).cumsum(1)
@@ -55,7 +73,7 @@ class Abacus(Places):
         return slot - before.cummax(1).values
 
     def locate(self, coordinates: Coordinates) -> Coordinates:
-        """In training, the places of all digits further on by one number."""
+        """Returns the coordinates with the random offset k added to the places of digits in training."""
         if not self.training:
             return coordinates
         p = coordinates.position

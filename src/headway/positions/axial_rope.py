@@ -1,4 +1,4 @@
-"""Rotary positions on several axes, each with pairs of its own."""
+"""Rotary positions on several axes, with separate pairs for each axis."""
 
 from __future__ import annotations
 
@@ -11,17 +11,30 @@ from ._rotary import Rotary
 
 
 class AxialRoPE(Rotary):
-    """The pairs of dimensions are shared out among the axes: the first share turns with the first axis, and so on.
+    """Divides the pairs of dimensions among the axes, and rotates those of an axis by the position on it.
 
         score[i,j] = s·⟨R(pᵢ)·qᵢ, R(pⱼ)·kⱼ⟩,   φ_{a,t} = p_a·θ_t
         θ_t = base^(−t/m),   m = head_dim/(2·axes) pairs for each axis, t = 0 … m − 1; on two axes base^(−4t/head_dim)
 
-    Shapes: x [batch, heads, n, head_dim] → the same; positions [batch, n, axes].
-    Which axis is the first is the caller's: the authors give (column, row), timm (row, column), and weights trained
-    with one do not fit the other. base is the authors' 100 for images; a language model's would be 10000. A class token
-    that is not to be turned stands at position 0 on every axis.
-    Raises HeadwayError for a head_dim that 2·axes does not divide, and a base of 1 or less.
-    Cite: Heo et al. 2024, section 3.2.
+    The caller decides which axis is the first: the authors use (column, row), timm (row, column), and weights trained
+    with one do not fit the other. To leave a class token unrotated, put it at position 0 on every axis.
+
+    Args:
+        head_dim: the width of each head, a multiple of 2·axes.
+        base: the base of the frequencies, above 1; the authors' 100 is for images, a language model would use 10000.
+        axes: the number of axes of the positions, at least 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + head_dim/2) for "half".
+
+    Shape:
+        x: [batch, heads, n, head_dim]
+        positions: [batch, n, axes]
+        Output: [batch, heads, n, head_dim]
+
+    Raises:
+        HeadwayError: if 2·axes does not divide head_dim, or base is 1 or less.
+
+    References:
+        Heo et al. 2024, section 3.2.
     """
 
     name = "axial-rope"
@@ -41,7 +54,7 @@ class AxialRoPE(Rotary):
         self.base, self.axes = base, axes
 
     def phases(self, coordinates: Coordinates) -> Tensor:
-        """φ [b, n, pairs], axis after axis."""
+        """Returns φ, [b, n, pairs] in float64, axis by axis."""
         share = self.pairs // coordinates.position.shape[-1]
         theta = rates(share, 2 * share, self.base, coordinates.position.device)
         return (coordinates.position.double()[..., None] * theta).flatten(-2)

@@ -1,4 +1,4 @@
-"""Positions that are shifted, jittered and stretched while training."""
+"""CAPE: positions that are shifted, jittered and scaled in training."""
 
 from __future__ import annotations
 
@@ -15,27 +15,31 @@ from ._chance import for_each_sequence, uniform
 
 
 class CAPE(PositionEncoding):
-    """In training each sequence is moved as a whole, each token a little, and all of it stretched.
+    """Shifts the positions of each sequence at random in training, jitters those of each token, and scales them.
 
         p' = (p + Δ + ε_p)·λ in training,   Δ ~ U(−Δmax, Δmax),   ε_p ~ U(−εmax, εmax),   ln λ ~ U(−ln λmax, ln λmax)
-        p' = p outside of it; in both, p less the mean of its sequence first where centred=True
+        p' = p in evaluation; with centred=True the mean of the sequence is first subtracted from p in both
 
-    Δ and λ are drawn for each sequence, ε for each token.
+    Δ and λ are drawn for each sequence, ε for each token. It changes coordinates only and is intended for sinusoids:
+    ``Compose(CAPE(), Sinusoidal(embed_dim))``. A sequence is a row of the coordinates or a document of packed rows. If
+    the coordinates have one row for the whole batch, there is one draw: give positions [batch, n] for one each. There
+    may be any number of axes, each with a Δ of its own.
 
-    It changes coordinates alone and is made for sinusoids: ``Compose(CAPE(), Sinusoidal(embed_dim))``. A sequence is a
-    row of the coordinates or a document of packed rows; where the coordinates have one row for the whole batch, so has
-    the draw: give positions [batch, n] for one each. Any number of axes, each with a Δ of its own.
+    The defaults are for text; ``CAPE.audio()`` has those for frames of sound, in seconds. Some ports halve εmax.
 
-    global_shift     Δmax, in the unit of positions times step
-    local_shift      εmax in tokens; up to ½ their order stays
-    scale            λmax ≥ 1
-    centred          subtracts (T − 1)/2, the mean of 0 … T − 1, so that decoding and padding see the same
-    step             what one token is in the unit of Δ, such as 0.03 s
-    frequency_scale  multiplies p' at the end, as the paper does the sinusoid's frequencies for seconds
+    Args:
+        global_shift: Δmax, at least 0, in the unit of positions times step.
+        local_shift: εmax in tokens, at least 0; up to ½ the order of tokens is kept.
+        scale: λmax, at least 1.
+        centred: whether (T − 1)/2, the mean of 0 … T − 1, is subtracted; it is the same with decoding and padding.
+        step: the size of one token in the unit of Δ, such as 0.03 s.
+        frequency_scale: a factor of p' at the end, as the paper multiplies the sinusoid's frequencies for seconds.
 
-    The defaults are for text; for frames of sound, in seconds, there is ``CAPE.audio()``. Some ports halve εmax.
-    Raises HeadwayError for negative shifts, a scale below 1, and numbers that are not finite.
-    Cite: Likhomanenko et al. 2021, section 3.
+    Raises:
+        HeadwayError: if a shift is negative, scale is below 1, or a number is not finite.
+
+    References:
+        Likhomanenko et al. 2021, section 3.
     """
 
     name = "cape"
@@ -69,11 +73,11 @@ class CAPE(PositionEncoding):
 
     @classmethod
     def audio(cls, step: float = 0.03) -> CAPE:
-        """The paper's settings for speech, in frames of ``step`` seconds."""
+        """Returns the encoding with the paper's settings for speech, in frames of ``step`` seconds."""
         return cls(60.0, scale=1.1, centred=True, step=step, frequency_scale=30.0)
 
     def locate(self, coordinates: Coordinates) -> Coordinates:
-        """The positions moved, in float64; as they are where there is nothing to do."""
+        """Returns the coordinates with changed positions in float64, or unchanged if there is nothing to change."""
         if not (self.training or self.centred or self.step != 1 or self.frequency_scale != 1):
             return coordinates
         p = coordinates.position.double()

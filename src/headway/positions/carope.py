@@ -1,4 +1,4 @@
-"""Rotary phases that grow by what each token says."""
+"""CARoPE: rotary phases whose frequencies depend on the tokens."""
 
 from __future__ import annotations
 
@@ -15,16 +15,31 @@ from ._content_rotary import ContentRotary
 
 
 class CARoPE(ContentRotary):
-    """RoPE whose geometric series of frequencies has, for each head and token, a ratio of its own.
+    """Applies RoPE with frequencies whose ratio each token determines for each head.
 
         φ_c(t) = Σ_{u≤t} f_h(x_u)^c,  c = 0 … head_dim/2 − 1,   f_h(x) = 1/(1 + softplus(⟨w_h, x⟩))
         score[h,i,j] = s·⟨R(φ(i))·qᵢ, R(φ(j))·kⱼ⟩
 
-    Shapes: w ``weight`` [kv_heads, embed_dim] from N(0, 0.02²). A constant f of base^(−2/head_dim) would be RoPE; the
-    paper says that it starts there, which a w without a constant can not reach: near 0, f is 0.59. As in RoPE the first
-    pair (c = 0) turns by 1 for each token, whatever it is. layout as in ``RoPE``; the paper names none.
-    Raises HeadwayError for sizes below 1, an odd head_dim, kv_heads that do not divide num_heads, an unknown layout.
-    Cite: Veisi et al. 2025, section 2.
+    A constant f of base^(−2/head_dim) would be RoPE. The paper says that it starts there, which a w without a constant
+    cannot reach: near 0, f is 0.59. As in RoPE the first pair (c = 0) rotates by 1 for each token, whatever the token
+    is.
+
+    Args:
+        embed_dim: the width of the layer's input, at least 1.
+        num_heads: the number of query heads, at least 1.
+        head_dim: the width of each head, even; embed_dim / num_heads if None.
+        num_kv_heads: the number of key and value heads, a divisor of num_heads; num_heads if None.
+        layout: as in ``RoPE``; the paper names none.
+
+    Attributes:
+        weight: w [kv_heads, embed_dim], initially N(0, 0.02²).
+
+    Raises:
+        HeadwayError: if a size is below 1, head_dim is odd, num_kv_heads does not divide num_heads, or layout is
+            unknown.
+
+    References:
+        Veisi et al. 2025, section 2.
     """
 
     name = "carope"
@@ -43,7 +58,7 @@ class CARoPE(ContentRotary):
         self.weight = normal(self.num_kv_heads, embed_dim)
 
     def turns(self, x: Tensor, k_at: Coordinates) -> Tensor:
-        """φ in float64, [batch, kv_heads, m, pairs]"""
+        """Returns φ, [batch, kv_heads, m, pairs] in float64."""
         ratio = 1 / (1 + F.softplus(projected(x, self.weight)))
         power = torch.arange(self.pairs, dtype=torch.float64, device=x.device)
         return summed(ratio[..., None] ** power, k_at).transpose(1, 2)

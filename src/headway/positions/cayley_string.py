@@ -1,4 +1,4 @@
-"""Rotary positions on any number of axes in a learned basis."""
+"""Cayley-STRING: rotary positions on any number of axes in a learned basis."""
 
 from __future__ import annotations
 
@@ -16,19 +16,38 @@ from ._rotary import LearnedRotary
 
 
 class CayleySTRING(LearnedRotary):
-    """Queries and keys are brought into a learned orthogonal basis, in which positions turn pairs.
+    """Transforms queries and keys to a learned orthogonal basis and rotates pairs in it.
 
         score[h,i,j] = s·⟨R_h(pᵢ)·P_h·qᵢ, R_h(pⱼ)·P_h·kⱼ⟩,   P = (I − S)·(I + S)⁻¹,   S = −Sᵀ
-        R_h(p) turns the pair c by Σ_a p_a·f[a,h,c]
+        R_h(p) rotates the pair c by Σ_a p_a·f[a,h,c]
 
-    Shapes: x [batch, heads, n, head_dim] → the same; positions [batch, n, axes]; f [axes, num_kv_heads, head_dim/2];
-    upper [num_kv_heads, head_dim·(head_dim − 1)/2], S above its diagonal, row by row. Both are learned, by each layer.
-    Queries that share a key head share them. In another basis this is every rotation by commuting generators, so
-    scores know differences of positions alone; P Pᵀ = I, so it changes nothing where queries and keys are not turned.
-    At first f[a,h,c] is base^(−2c/head_dim) on every axis, as in RoPE, so that scores begin with the sum of the axes,
-    and S is 0; of both the paper says no more than that they are learned.
-    Raises HeadwayError for an odd head_dim, a base of 1 or less, heads that do not fit.
-    Cite: Schenck et al. 2025, section 3.2, equations 5, 9 and 10.
+    Each layer learns f and S, and queries that share a key head share them. In another basis this is every rotation by
+    commuting generators, so that scores depend on relative positions only. As P Pᵀ = I, it changes nothing where
+    queries and keys are not rotated. The paper gives no initial values. Here f[a,h,c] is base^(−2c/head_dim) on every
+    axis, as in RoPE, so that scores initially depend on the sum of the axes, and S is 0.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+        head_dim: the width of each head, even.
+        axes: the number of axes of the positions, at least 1.
+        num_kv_heads: the number of key and value heads, a divisor of num_heads; num_heads if None.
+        base: the base of the frequencies, above 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + head_dim/2) for "half".
+
+    Attributes:
+        f: [axes, num_kv_heads, head_dim/2].
+        upper: [num_kv_heads, head_dim·(head_dim − 1)/2], S above its diagonal, by rows.
+
+    Shape:
+        x: [batch, heads, n, head_dim]
+        positions: [batch, n, axes]
+        Output: [batch, heads, n, head_dim]
+
+    Raises:
+        HeadwayError: if head_dim is odd, base is 1 or less, or the numbers of heads do not fit.
+
+    References:
+        Schenck et al. 2025, section 3.2, equations 5, 9 and 10.
     """
 
     name = "cayley-string"
@@ -57,18 +76,18 @@ class CayleySTRING(LearnedRotary):
         self.upper = nn.Parameter(torch.zeros(heads, head_dim * (head_dim - 1) // 2))
 
     def phases(self, coordinates: Coordinates) -> Tensor:
-        """φ [b, num_kv_heads, n, pairs]"""
+        """Returns φ, [b, num_kv_heads, n, pairs] in float64."""
         return torch.einsum("bna,ahc->bhnc", coordinates.position.double(), self.f.double())
 
     def waves(self, coordinates: Coordinates) -> tuple[Tensor, ...]:
-        """cos φ, sin φ [b, num_kv_heads, n, pairs] and Pᵀ [1, num_kv_heads, head_dim, head_dim], in float64."""
+        """Returns cos φ, sin φ [b, num_kv_heads, n, pairs] and Pᵀ [1, num_kv_heads, head_dim, head_dim] in float64."""
         S = skew(self.upper.double(), self.head_dim)[None]
         identity = torch.eye(self.head_dim, dtype=S.dtype, device=S.device)
         # Pᵀ = (I + Sᵀ)⁻¹·(I − Sᵀ), and both factors commute
         return *super().waves(coordinates), torch.linalg.solve(identity - S, identity + S)
 
     def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
-        """x [batch, num_heads or num_kv_heads, n, head_dim] in the new basis, in float64, and turned."""
+        """Returns x [batch, num_heads or num_kv_heads, n, head_dim] in the new basis, in float64, and rotated."""
         need_width(x, "head_dim", self.head_dim)
         cos, sin, basis = for_heads(x, self.num_heads, *self.for_one_forward(coordinates).learned)
         return rotate(x.double() @ basis, cos, sin, self.layout).to(x.dtype)

@@ -1,4 +1,4 @@
-"""Rotations by learned circulant matrices, which commute and which a Fourier transform makes diagonal."""
+"""Circulant-STRING: rotations by learned circulant matrices, which a Fourier transform diagonalizes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,36 @@ from ._lie import for_heads, need_divisor
 
 
 class CirculantSTRING(PositionEncoding):
-    """Each axis has a learned circulant matrix, and a position is the rotation that their weighted sum generates.
+    """Rotates queries and keys by the exponential of learned circulant matrices, one for each axis.
 
         score[h,i,j] = s·⟨R_h(pᵢ)·qᵢ, R_h(pⱼ)·kⱼ⟩,   R_h(p) = exp(Σ_a p_a·(C_a,h − C_a,hᵀ))
         C[m,n] = c[(m − n) mod head_dim],   R·x = F⁻¹·( e^{2i·Σ_a p_a·Im F c_a}·F x ) with the Fourier transform F
 
-    Shapes: x [batch, heads, n, head_dim] → the same; positions [batch, n, axes]; c [axes, num_kv_heads, head_dim]
-    of each layer, N(0, initial²) at first: the paper gives no value. Queries that share a key head share them.
-    Circulant matrices commute, so scores know differences of positions alone. Of c, the differences c[m] − c[−m] alone
-    count, and c[0] not at all. The transform is done in float64.
-    Raises HeadwayError for a head_dim below 3, which leaves nothing to turn, heads that do not fit, and an initial
-    that is not finite.
-    Cite: Schenck et al. 2025, section 3.2, equation 11 and theorem 3.5.
+    Queries that share a key head share its matrices. Circulant matrices commute, so that scores depend on relative
+    positions only. Of c only the differences c[m] − c[−m] have an effect, and c[0] has none. The transform is computed
+    in float64.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+        head_dim: the width of each head, at least 3.
+        axes: the number of axes of the positions, at least 1.
+        num_kv_heads: the number of key and value heads, a divisor of num_heads; num_heads if None.
+        initial: the standard deviation of the initial c; the paper gives no value.
+
+    Attributes:
+        c: [axes, num_kv_heads, head_dim] of each layer, initially N(0, initial²).
+
+    Shape:
+        x: [batch, heads, n, head_dim]
+        positions: [batch, n, axes]
+        Output: [batch, heads, n, head_dim]
+
+    Raises:
+        HeadwayError: if head_dim is below 3, at which nothing is rotated, the numbers of heads do not fit, or initial
+            is not finite.
+
+    References:
+        Schenck et al. 2025, section 3.2, equation 11 and theorem 3.5.
     """
 
     name = "circulant-string"
@@ -45,13 +63,13 @@ class CirculantSTRING(PositionEncoding):
         self.c = nn.Parameter(initial * torch.randn(axes, num_kv_heads or num_heads, head_dim))
 
     def learned_tables(self, coordinates: Coordinates) -> Tensor:
-        """e^{iφ} [b, num_kv_heads, n, head_dim//2 + 1] in complex128: the turn of each wave of the transform."""
+        """Returns e^{iφ}, the rotation of each frequency, [b, num_kv_heads, n, head_dim//2 + 1] in complex128."""
         angles = 2 * torch.fft.rfft(self.c.double()).imag
         phases = torch.einsum("bna,ahm->bhnm", coordinates.position.double(), angles)
         return torch.complex(phases.cos(), phases.sin())
 
     def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
-        """x [batch, num_heads or num_kv_heads, n, head_dim] turned, in float64."""
+        """Returns x [batch, num_heads or num_kv_heads, n, head_dim] rotated, in float64."""
         need_width(x, "head_dim", self.head_dim)
         (turn,) = for_heads(x, self.num_heads, self.for_one_forward(coordinates).learned)
         if not x.numel():

@@ -1,4 +1,4 @@
-"""Rotations by the exponential of learned matrices that commute."""
+"""ComRoPE: rotations by the exponential of learned matrices that commute."""
 
 from __future__ import annotations
 
@@ -13,18 +13,39 @@ VARIANTS = ("linearly-dependent", "axial-partition")
 
 
 class ComRoPE(LieRotary):
-    """The generators of the axes commute, so that scores know the difference of two positions alone.
+    """Rotates by the exponential of commuting learned generators, so that scores depend on relative positions only.
 
         score[h,i,j] = s·⟨R_h(pᵢ)·qᵢ, R_h(pⱼ)·kⱼ⟩ = s·⟨qᵢ, R_h(pⱼ − pᵢ)·kⱼ⟩,   R_h(p) = exp(Σ_a p_a·A_a,h)
         block β of A_a,h = θ[a,β]·(P_hβ − P_hβᵀ)                        variant "linearly-dependent" (ComRoPE-LD)
                          = P_hβ − P_hβᵀ where β mod axes = a, else 0    variant "axial-partition" (ComRoPE-AP)
 
-    Shapes: x [batch, heads, n, head_dim] → the same; positions [batch, n, axes]; upper [num_kv_heads, blocks, entries],
-    P − Pᵀ above the diagonal, row by row; theta [axes, blocks], shared by the heads, N(0, 1) at first as are all
-    numbers of P. Each layer has an encoding of its own. Positions of the authors' images are (p + ½)/grid.
-    Raises HeadwayError for a block_size that does not divide head_dim, blocks that the axes do not share out evenly,
-    heads that do not fit, an unknown variant.
-    Cite: Yu et al. 2025, ComRoPE-AP and ComRoPE-LD; the first values are those of the released code.
+    Each layer has an encoding of its own. Positions of the authors' images are (p + ½)/grid.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+        head_dim: the width of each head, at least 1.
+        axes: the number of axes of the positions, at least 1.
+        block_size: the number of dimensions that are rotated together, at least 2, a divisor of head_dim; for
+            "axial-partition" the number of blocks must be a multiple of axes.
+        num_kv_heads: the number of key and value heads, a divisor of num_heads; num_heads if None.
+        variant: "linearly-dependent" or "axial-partition", as above.
+
+    Attributes:
+        upper: [num_kv_heads, blocks, entries], the entries of P − Pᵀ above the diagonal, by rows; P is initially N(0,
+            1).
+        theta: θ [axes, blocks], shared by the heads, initially N(0, 1); None for "axial-partition".
+
+    Shape:
+        x: [batch, heads, n, head_dim]
+        positions: [batch, n, axes]
+        Output: [batch, heads, n, head_dim]
+
+    Raises:
+        HeadwayError: if block_size does not divide head_dim, the axes do not divide the blocks evenly, the numbers of
+            heads do not fit, or variant is unknown.
+
+    References:
+        Yu et al. 2025, ComRoPE-AP and ComRoPE-LD; the initial values are those of the released code.
     """
 
     name = "comrope"
@@ -55,7 +76,7 @@ class ComRoPE(LieRotary):
         self.theta = nn.Parameter(torch.randn(axes, self.blocks)) if learned else None
 
     def generators(self) -> Tensor:
-        """A above the diagonal [axes, num_kv_heads, blocks, entries], in float64."""
+        """Returns the entries of A above the diagonal, [axes, num_kv_heads, blocks, entries] in float64."""
         axes, blocks = self.axes or 1, self.blocks
         if self.theta is None:
             theta = torch.eye(axes, dtype=torch.float64, device=self.upper.device).repeat(1, blocks // axes)

@@ -1,4 +1,4 @@
-"""Rotary positions on the two axes of an image, whatever its size."""
+"""Rotary positions on the two axes of an image of any size."""
 
 from __future__ import annotations
 
@@ -16,20 +16,38 @@ NORMALISE = ("separate", "max", "min")
 
 
 class DINOv3RoPE(Rotary):
-    """Rows and columns are brought to the range −1 … 1 of the image before they turn the pairs, half of them each.
+    """Normalizes rows and columns to −1 … 1 over the image and rotates half of the pairs by each.
 
         score[i,j] = s·⟨R(pᵢ)·qᵢ, R(pⱼ)·kⱼ⟩,   φ_{a,t} = 2π·x_a/T_t,   m = head_dim/4, t = 0 … m − 1
         x_a = 2·(p_a + ½)/size_a − 1,   T_t = base^(t/m), or min·(max/min)^(t/(m − 1)) for periods=(min, max)
 
-    Shapes: x [batch, heads, n, head_dim] → the same; positions [batch, n, 2], (row, column).
-    grid holds (rows, columns). size is the grid itself ("separate"), or its larger or smaller side on both axes ("max",
-    "min"). Without a grid positions are taken as x_a, so that each call can bring an image of another size.
-    In training, each layer draws one change of both sides of x, of all rows of the batch: first x + U(−shift, shift) on
-    each axis, then x·e^U(−ln jitter, ln jitter) on each axis, then the same with rescale, one for both axes.
-    A class token that is not to be turned stands at x = 0, the centre: row (rows − 1)/2, column (columns − 1)/2.
-    Raises HeadwayError for a head_dim that is no multiple of 4, sizes and periods not above 0, jitter and rescale below
-    1, a shift, jitter or rescale that is not finite, an unknown normalise.
-    Cite: Siméoni et al. 2025; the formula is that of the released code.
+    In training, each layer draws one change of x for both sides and all rows of the batch: first x + U(−shift, shift)
+    on each axis, then x·e^U(−ln jitter, ln jitter) on each axis, then the same with rescale, one factor for both axes.
+    To leave a class token unrotated, put it at x = 0, the centre: row (rows − 1)/2, column (columns − 1)/2.
+
+    Args:
+        head_dim: the width of each head, a multiple of 4.
+        grid: (rows, columns) of the image, above 0; if None, positions are x_a, so that each call can have an image of
+            another size.
+        base: the base of the frequencies, above 1.
+        periods: the smallest and the largest period T, above 0; from base if None.
+        normalise: size is the grid itself for "separate", or its larger ("max") or smaller ("min") side on both axes.
+        shift: the largest shift of x in training; none if None.
+        jitter: the largest factor of each axis in training, at least 1; none if None.
+        rescale: the largest factor of both axes in training, at least 1; none if None.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + head_dim/2) for "half".
+
+    Shape:
+        x: [batch, heads, n, head_dim]
+        positions: [batch, n, 2], (row, column)
+        Output: [batch, heads, n, head_dim]
+
+    Raises:
+        HeadwayError: if head_dim is not a multiple of 4, a size or period is not above 0, jitter or rescale is below 1,
+            shift, jitter or rescale is not finite, or normalise is unknown.
+
+    References:
+        Siméoni et al. 2025; the formula is that of the released code.
     """
 
     name = "dinov3-rope"
@@ -68,14 +86,14 @@ class DINOv3RoPE(Rotary):
         self.cache_prepared = shift is jitter is rescale is None
 
     def frequencies(self, coordinates: Coordinates) -> Tensor:
-        """2π/T [head_dim/4]"""
+        """Returns 2π/T, [head_dim/4] in float64."""
         m = self.head_dim // 4
         low, high = self.periods or (1.0, self.base ** ((m - 1) / m))
         steps = torch.arange(m, dtype=torch.float64, device=coordinates.position.device) / max(m - 1, 1)
         return 2 * math.pi / (low * (high / low) ** steps)
 
     def phases(self, coordinates: Coordinates) -> Tensor:
-        """φ [b, n, pairs], those of the rows first."""
+        """Returns φ, [b, n, pairs] in float64, those of the rows first."""
         return self._phases(self._normalised(coordinates), coordinates)
 
     def _phases(self, x: Tensor, coordinates: Coordinates) -> Tensor:
@@ -92,7 +110,7 @@ class DINOv3RoPE(Rotary):
     def relocate(
         self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None
     ) -> tuple[Coordinates, Coordinates]:
-        """In training, both sides after one random change of the image's coordinates."""
+        """Returns both sides, in training after one random change of the image's coordinates."""
         if not self.training or self.cache_prepared:
             return q_at, k_at
         device = q_at.position.device

@@ -1,4 +1,4 @@
-"""A bias that a small network gives for each distance."""
+"""A bias that a small network computes for each distance."""
 
 from __future__ import annotations
 
@@ -19,20 +19,34 @@ FORMS = {"crossformer": 2, "x-transformers": 1, "x-transformers-log": 1}
 
 
 class DynamicPositionBias(Windowed):
-    """A network reads each head's bias off the distance.
+    """Adds a bias that a network computes from the distance for each head.
 
         score[h,i,j] = s·⟨qᵢ, kⱼ⟩ + f(Δ)_h,   Δ = pᵢ − pⱼ
 
-    form="crossformer"         Δ = (Δy, Δx); f = Linear, then three times Linear(relu(norm(·))), norm a layer norm
-    form="x-transformers"      Δ is one number; f = Linear, then depth times Linear(silu(·))
-    form="x-transformers-log"  the same of sign(Δ)·ln(1 + |Δ|)
+        form="crossformer"         Δ = (Δy, Δx); f = Linear, then three times Linear(relu(norm(·))), norm a layer norm
+        form="x-transformers"      Δ is one number; f = Linear, then depth times Linear(silu(·))
+        form="x-transformers-log"  the same of sign(Δ)·ln(1 + |Δ|)
 
-    Shapes: positions [batch, n, 2] as (y, x), or [batch, n]; the layers are width wide, the last one num_heads. width
-    is embed_dim/16 in CrossFormer's code, where its paper says embed_dim/4, and embed_dim/4 in x-transformers.
-    f is evaluated once for each distance within window, 7 or 512 by default; larger distances count as the largest in
-    it. Give the length of the sequences as window where x-transformers is to be met at all distances.
-    Raises HeadwayError for sizes below 1, a window that is not of one size for each axis, an unknown form.
-    Cite: Wang et al. 2022.
+    f is evaluated once for each distance within window; larger distances count as the largest in it. To compute what
+    x-transformers does for all distances, give the length of the sequences as window.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+        embed_dim: the width of the model, at least 1, from which the default ``width`` follows.
+        window: one size, or (height, width) for "crossformer"; 7 for "crossformer" and 512 for the others if None.
+        form: "crossformer", "x-transformers" or "x-transformers-log", as above.
+        width: the width of the hidden layers, at least 1; if None, embed_dim/16 for "crossformer", as in its code,
+            whose paper says embed_dim/4, and embed_dim/4 for the others, as in x-transformers.
+        depth: the number of further layers of the forms of x-transformers, at least 1.
+
+    Shape:
+        positions: [batch, n, 2] as (y, x) for "crossformer", otherwise [batch, n]
+
+    Raises:
+        HeadwayError: if a size is below 1, window does not have one size for each axis, or form is unknown.
+
+    References:
+        Wang et al. 2022.
     """
 
     name = "dynamic-position-bias"
@@ -64,7 +78,7 @@ class DynamicPositionBias(Windowed):
         self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(3 if flat else 0))
 
     def rows(self) -> Tensor:
-        """What the network says of each distance."""
+        """Returns the output of the network for each distance."""
         x = self.offsets(next(self.parameters()).device)
         x = linear(self.layers[0], x.sign() * x.abs().log1p() if self.form == "x-transformers-log" else x)
         for number, layer in enumerate(self.layers[1:]):

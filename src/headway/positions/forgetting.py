@@ -1,4 +1,4 @@
-"""Forgetting attention: a gate for each token and head that fades what came before."""
+"""Forgetting attention: a learned gate for each token and head reduces the scores of earlier keys."""
 
 from __future__ import annotations
 
@@ -16,17 +16,28 @@ from ._content import Contextual, projected, summed
 
 
 class ForgettingGate(Contextual):
-    """Each token fades all that lies before it, by a gate that its content sets (Forgetting Transformer, FoX).
+    """Adds the logarithms of gates that each token computes from its content (Forgetting Transformer, FoX).
 
         score[h,i,j] = s·⟨qᵢ, kⱼ⟩ + Σ_{t=j+1…i} ln f_h(t)
         f_h(t) = σ(⟨w_h, x_t⟩ + b_h),   x the layer's input
 
-    Shapes: weight w [num_heads, embed_dim] from N(0, 0.02²), bias b [num_heads] of 0, as in the authors' code, which
-    uses no other position encoding by default. x-transformers starts with b = 5, where little is forgotten.
-    A score is the difference of two sums over the stream, taken in float64; kernels then read them in the dtype they
-    compute in, so that for sums as large as C the bias carries an error of C·2⁻²⁴ in float32.
-    Raises HeadwayError for sizes below 1 and for inputs of another embed_dim.
-    Cite: Lin et al. 2025, section 3.
+    The authors' code uses no other position encoding by default. x-transformers starts with b = 5, with which little is
+    forgotten. The sum is the difference of two sums over the stream, computed in float64. Kernels read these in the
+    dtype they compute in: for sums as large as C the bias has an error of C·2⁻²⁴ in float32.
+
+    Args:
+        embed_dim: the width of the layer's input, at least 1.
+        num_heads: the number of query heads, at least 1.
+
+    Attributes:
+        weight: w [num_heads, embed_dim], initially N(0, 0.02²), as in the authors' code.
+        bias: b [num_heads], initially 0, as in the authors' code.
+
+    Raises:
+        HeadwayError: if a size is below 1, or inputs have another embed_dim.
+
+    References:
+        Lin et al. 2025, section 3.
     """
 
     name = "forgetting"
@@ -43,13 +54,19 @@ class ForgettingGate(Contextual):
         self.bias = nn.Parameter(torch.zeros(num_heads))
 
     def sums(self, q_at: Coordinates, k_at: Coordinates, k_input: Input) -> tuple[Tensor, Tensor]:
-        """Σ ln f up to and with each query (the last of the keys) and each key: [batch, num_heads, tokens]."""
+        """Returns Σ ln f up to and including each query and each key, [batch, num_heads, n] and [batch, num_heads, m].
+
+        Args:
+            q_at: the coordinates of the queries, which are the last of the keys.
+            k_at: the coordinates of the keys.
+            k_input: the input of the layer's keys, [batch, m, embed_dim].
+        """
         gates = F.logsigmoid(projected(self.read(k_input), self.weight, self.bias))
         sums = summed(gates, k_at).transpose(1, 2)
         return sums[..., sums.shape[-1] - q_at.index.shape[1] :], sums
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The sum up to the query less the sum up to the key."""
+        """Returns the bias: the sum up to the query minus the sum up to the key."""
         queries, keys = self.sums(q_at, k_at, k_input)
         return (TokenBias(queries=queries, keys=-keys),)
 
@@ -57,7 +74,7 @@ class ForgettingGate(Contextual):
         return pair.scale * pair.dot + self.oracle_bias(pair)
 
     def oracle_bias(self, pair: Pair) -> float:
-        """The sum of logarithms as the paper writes it."""
+        """Returns the sum of logarithms of ``pair`` as the paper writes it."""
         assert pair.x is not None
         w, total = self.weight[pair.h].double(), 0.0
         for t in range(pair.j + 1, pair.i + 1):

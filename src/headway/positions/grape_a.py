@@ -1,4 +1,4 @@
-"""A penalty that grows with the distance, as fast as the key or the query says."""
+"""Additive GRAPE: a linear bias whose slope content determines."""
 
 from __future__ import annotations
 
@@ -18,17 +18,30 @@ GATES = ("key", "query", "both")
 
 
 class GRAPEA(PositionEncoding):
-    """ALiBi whose slope content sets (GRAPE-A): a key, a query or both say how fast they are forgotten, or forget.
+    """Subtracts a penalty linear in the distance, as ALiBi does, with a slope that key or query determines (GRAPE-A).
 
         score[h,i,j] = s·⟨qᵢ, kⱼ⟩ − max(pᵢ − pⱼ, 0)·m_h·softplus(ω_h)·g
         g = softplus(⟨û_h, kⱼ⟩/√head_dim) "key", softplus(⟨v̂_h, qᵢ⟩/√head_dim) "query", or the sum of both "both"
 
-    Shapes: ω ``omega`` [num_heads], at first ln(e − 1), so that softplus gives 1; u ``key_weight`` and v
-    ``query_weight`` [num_heads, head_dim] from N(0, 1/head_dim), of which the directions û and v̂ count. m_h are ALiBi's
-    slopes. The authors' code takes the root-mean-square norm of q and k before all of this; that is the layer's to do.
-    The bias stands beside ⟨q, k⟩ as √head_dim times itself: with a scale other than head_dim^−½ it is scaled too.
-    Raises HeadwayError for sizes below 1, an unknown gate and queries of other sizes.
-    Cite: Zhang et al. 2026, section 4.
+    m_h are ALiBi's slopes, and û and v̂ the directions of u and v. The authors' code first applies a root-mean-square
+    norm to q and k, which is up to the layer. The bias is added to ⟨q, k⟩ as √head_dim times itself: with a scale other
+    than head_dim^−½ it is scaled too.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+        head_dim: the width of each head, at least 1.
+        gate: "key", "query" or "both", as above.
+
+    Attributes:
+        omega: ω [num_heads], initially ln(e − 1), so that its softplus is 1.
+        key_weight: u [num_heads, head_dim], initially N(0, 1/head_dim); None for "query".
+        query_weight: v, likewise; None for "key".
+
+    Raises:
+        HeadwayError: if a size is below 1, gate is unknown, or queries have other sizes.
+
+    References:
+        Zhang et al. 2026, section 4.
     """
 
     name = "grape-a"
@@ -52,7 +65,7 @@ class GRAPEA(PositionEncoding):
             self.register_parameter(f"{name}_weight", drawn)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """⟨q, k⟩ with the gated penalty."""
+        """Returns the product of query and key with the gated penalty."""
         steepness = ALiBi(self.num_heads).slopes(q_at.position.device) * F.softplus(self.omega.double())
         nothing = steepness.new_zeros(0)
         weights = [

@@ -1,4 +1,4 @@
-"""A penalty that adds up along the path from key to query, as the query sees each token on it."""
+"""Path-integral additive GRAPE: a penalty summed over the tokens between key and query."""
 
 from __future__ import annotations
 
@@ -19,17 +19,28 @@ EPSILON = 2.0**-23
 
 
 class GRAPEAP(Contextual):
-    """Each query weighs each token between it and a key, and the logarithms of these gates add up (GRAPE-AP).
+    """Adds the logarithms of gates that the query computes for each token between it and the key (GRAPE-AP).
 
         score[h,i,j] = s·⟨qᵢ, kⱼ⟩ + m_h·Σ_{t=j+1…i} ln σ( ⟨zᵢ, R(−p_t)·ẑ_t⟩ / path_dim )
-        z = W_h·x,   ẑ = z/√(mean z² + 2⁻²³),   R(φ) turns every pair (c, c + path_dim/2) by φ
+        z = W_h·x,   ẑ = z/√(mean z² + 2⁻²³),   R(φ) rotates every pair (c, c + path_dim/2) by φ
 
-    Shapes: W ``weight`` [num_heads·path_dim, embed_dim], from N(0, 1/(4·embed_dim)); path_dim 8 as in the authors'
-    runs. m_h are ALiBi's slopes. Only the token on the path is normed and turned, and all pairs by the position itself
-    (rotary base 1), as in the authors' code: scores know more of positions than their distance. The sum takes the
-    query's own token in and leaves the key's out. Gates are held for a block of queries at a time.
-    Raises HeadwayError for sizes below 1, an odd path_dim and inputs of another embed_dim.
-    Cite: Zhang et al. 2026, section 4, and the authors' code.
+    m_h are ALiBi's slopes. As in the authors' code, only the token on the path is normalized and rotated, and all pairs
+    are rotated by the position itself (rotary base 1): scores depend on more of the positions than their distance. The
+    sum includes the query's own token and not the key's. Gates are held for one block of queries at a time.
+
+    Args:
+        embed_dim: the width of the layer's input, at least 1.
+        num_heads: the number of query heads, at least 1.
+        path_dim: the width of z of each head, even; 8 as in the authors' runs.
+
+    Attributes:
+        weight: W [num_heads·path_dim, embed_dim], initially N(0, 1/(4·embed_dim)).
+
+    Raises:
+        HeadwayError: if a size is below 1, path_dim is odd, or inputs have another embed_dim.
+
+    References:
+        Zhang et al. 2026, section 4, and the authors' code.
     """
 
     name = "grape-ap"
@@ -52,7 +63,7 @@ class GRAPEAP(Contextual):
         return projected(self.read(x), self.weight).unflatten(-1, (self.num_heads, self.path_dim)).transpose(1, 2)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The sums of a block of queries."""
+        """Returns the map that adds the sums for one block of queries."""
         z = self._heads(k_input)
         angle = -k_at.axis().double()[:, None, :, None].expand(-1, -1, -1, self.path_dim // 2)
         normed = z * torch.rsqrt(z.square().mean(-1, keepdim=True) + EPSILON)

@@ -1,4 +1,4 @@
-"""Rotary encoding with learned frequencies."""
+"""Multiplicative GRAPE: rotary encoding with learned frequencies."""
 
 from __future__ import annotations
 
@@ -14,18 +14,31 @@ from ._rotary import LearnedRotary
 
 
 class GRAPEM(LearnedRotary):
-    """RoPE whose frequencies are learned, which keeps that a product knows only the distance (MS-GRAPE).
+    """Applies RoPE with learned frequencies; scores still depend on relative positions only (MS-GRAPE).
 
         score[i,j] = s·⟨R(−pᵢ·ω)·qᵢ, R(−pⱼ·ω)·kⱼ⟩,   ω_c = exp(log_frequencies_c / log_scale)
 
-    Shapes: log_frequencies [head_dim/2] for all heads, or [num_heads, head_dim/2] with ``per_head``; they start as
-    RoPE's, ω_c = base^(−2c/head_dim). log_scale 16, from the authors' code, slows learning: it is a factor on the
-    parameter alone. The pairs are (c, c + head_dim/2), and the turn is by −p·ω, the other way round than RoPE's: with
-    the same weights its scores are those of RoPE at the positions −p. What is cast to half precision are the
-    logarithms; the authors' code keeps them in float32. Per head, keys need as many heads as queries.
-    Raises HeadwayError for an odd head_dim, a base of 1 or less, log_scale of 0 or less or infinite, per_head
-    without num_heads.
-    Cite: Zhang et al. 2026, section 3.
+    The pairs are (c, c + head_dim/2), and the rotation is by −p·ω, opposite to RoPE's: with the same weights its scores
+    are those of RoPE at the positions −p. If the module is cast to half precision, the logarithms are cast; the
+    authors' code keeps them in float32. With per_head, keys need as many heads as queries.
+
+    Args:
+        head_dim: the width of each head, even.
+        num_heads: the number of query heads, at least 1; needed with per_head only.
+        base: the base of the initial frequencies, above 1.
+        log_scale: a factor of the parameter, above 0, that slows its learning; 16 in the authors' code.
+        per_head: whether each head has frequencies of its own.
+
+    Attributes:
+        log_frequencies: [head_dim/2], or [num_heads, head_dim/2] with per_head; initially those of RoPE, ω_c =
+            base^(−2c/head_dim).
+
+    Raises:
+        HeadwayError: if head_dim is odd, base is 1 or less, log_scale is not finite and above 0, or per_head is given
+            without num_heads.
+
+    References:
+        Zhang et al. 2026, section 3.
     """
 
     name = "grape-m"
@@ -53,12 +66,12 @@ class GRAPEM(LearnedRotary):
         self.log_frequencies = nn.Parameter(start.repeat(num_heads, 1) if per_head and num_heads else start)
 
     def frequencies(self, coordinates: Coordinates) -> Tensor:
-        """−ω in float64, [pairs] or [num_heads, 1, pairs]"""
+        """Returns −ω, [pairs] or [num_heads, 1, pairs] in float64."""
         rising = -(self.log_frequencies.double() / self.log_scale).exp()
         return rising[:, None] if self.per_head else rising
 
     def phases(self, coordinates: Coordinates) -> Tensor:
-        """−p·ω"""
+        """Returns −p·ω, [b, n, pairs] or [b, num_heads, n, pairs] in float64."""
         place = coordinates.axis().double()[..., None]
         return (place[:, None] if self.per_head else place) * self.frequencies(coordinates)
 

@@ -1,4 +1,4 @@
-"""Rotary encoding with learned frequencies, along a position that content advances."""
+"""Contextual multiplicative GRAPE: learned frequencies, and positions that content advances."""
 
 from __future__ import annotations
 
@@ -18,19 +18,37 @@ GATES = ("sigmoid", "softplus")
 
 
 class GRAPEMContextual(ContentRotary):
-    """Each token advances the position by a step that its content sets; frequencies are learned (contextual GRAPE-M).
+    """Rotates with learned frequencies by positions whose steps each token determines (contextual GRAPE-M).
 
         φ_c(t) = −P(t)·ω_c,   P(t) = Σ_{u<t} g(⟨w, x_u⟩ + b),   ω_c = exp(log_frequencies_c)
         g(z) = σ(z/gate_scale) "sigmoid", or ln(1 + e^z) "softplus"
 
-    Shapes: w ``weight`` [1, embed_dim] of 0 and b ``bias`` [1] of ln(e^{0.001} − 1), one step for all heads, or one for
-    each of the kv_heads with ``per_head``; log_frequencies [head_dim/2] start as RoPE's. The sum leaves the token
-    itself out. "sigmoid" with gate_scale 16 is what the authors' code runs, and starts with steps of 0.39; its comments
-    and its start of b mean "softplus", which starts with steps of 0.001. Their model as a whole then draws w anew, from
-    N(0, 1/(4·embed_dim)), as all its matrices. Pairs and direction as in ``GRAPEM``.
-    Raises HeadwayError for sizes below 1, an odd head_dim, a base of 1 or less, an unknown gate, gate_scale below 0 or
-    infinite.
-    Cite: Zhang et al. 2026, section 3, and the authors' code.
+    The sum does not include the token itself. "sigmoid" with gate_scale 16 is what the authors' code computes, and
+    starts with steps of 0.39; its comments and its initial b imply "softplus", which starts with steps of 0.001. Their
+    model as a whole then draws w again from N(0, 1/(4·embed_dim)), like all its matrices. Pairs and direction are as in
+    ``GRAPEM``.
+
+    Args:
+        embed_dim: the width of the layer's input, at least 1.
+        num_heads: the number of query heads, at least 1.
+        head_dim: the width of each head, even; embed_dim / num_heads if None.
+        num_kv_heads: the number of key and value heads, a divisor of num_heads; num_heads if None.
+        base: the base of the initial frequencies, above 1.
+        gate: "sigmoid" or "softplus", as above.
+        gate_scale: the divisor in the sigmoid, above 0.
+        per_head: whether each key head has steps of its own.
+
+    Attributes:
+        weight: w [1, embed_dim], or [kv_heads, embed_dim] with per_head; initially 0.
+        bias: b [1] or [kv_heads], initially ln(e^{0.001} − 1).
+        log_frequencies: [head_dim/2], initially those of RoPE.
+
+    Raises:
+        HeadwayError: if a size is below 1, head_dim is odd, base is 1 or less, gate is unknown, or gate_scale is not
+            finite and above 0.
+
+    References:
+        Zhang et al. 2026, section 3, and the authors' code.
     """
 
     name = "grape-m-contextual"
@@ -63,7 +81,7 @@ class GRAPEMContextual(ContentRotary):
         self.log_frequencies = nn.Parameter(rates(self.pairs, self.head_dim, base, torch.device("cpu")).log().float())
 
     def turns(self, x: Tensor, k_at: Coordinates) -> Tensor:
-        """φ in float64, [batch, kv_heads or 1, m, pairs]"""
+        """Returns φ, [batch, kv_heads or 1, m, pairs] in float64."""
         logit = projected(x, self.weight, self.bias)
         step = (logit / self.gate_scale).sigmoid() if self.gate == "sigmoid" else F.softplus(logit)
         place = summed(step, k_at) - step

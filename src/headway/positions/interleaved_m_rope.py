@@ -1,4 +1,4 @@
-"""Rotary positions of text, images and videos, the three axes taking turns."""
+"""Rotary positions of text, images and videos, with interleaved axes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ from .m_rope import MRoPE
 
 
 class InterleavedMRoPE(MRoPE):
-    """MRoPE in which time, row and column take turns, so that each has fast and slow pairs.
+    """Interleaves the three axes of MRoPE, so that time, row and column each have fast and slow pairs.
 
         φ_c = p_{a(c)}·ω_c,   ω_c = base^(−2c/head_dim)
         a(c) = 1 where c mod 3 = 1 and c < 3·sections[1], 2 where c mod 3 = 2 and c < 3·sections[2], else 0
 
-    Everything else is as in MRoPE. With the released (24, 20, 20) the axes are (time, row, column) 20 times and then
-    time. Sections that 3·sections[1] or 3·sections[2] take beyond the last pair count for less than they say, as in the
-    released code.
-    Cite: Bai et al. 2025, "Qwen3-VL", section 2.
+    Everything else is as in ``MRoPE``. With the released (24, 20, 20) the axes are (time, row, column) 20 times and
+    then time. If 3·sections[1] or 3·sections[2] exceeds the number of pairs, that axis has fewer pairs than its section
+    says, as in the released code.
+
+    Args:
+        head_dim: the width of each head, even.
+        sections: the number of pairs of each axis, which sum to head_dim/2; in the proportions of (24, 20, 20) if None.
+        base: the base of the frequencies, above 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + head_dim/2) for "half".
+
+    References:
+        Bai et al. 2025, "Qwen3-VL", section 2.
     """
 
     name = "interleaved-m-rope"
@@ -35,13 +43,17 @@ class InterleavedMRoPE(MRoPE):
 
     @staticmethod
     def shares(pairs: int) -> tuple[int, int, int]:
-        """Three eighths of the pairs for time, and half of what is left for each of row and column."""
+        """Returns the default sections: three eighths of the pairs for time, half of the rest each for row and column.
+
+        Args:
+            pairs: the number of pairs, head_dim/2.
+        """
         across = 5 * pairs // 16
         return pairs - 2 * across, across, across
 
     @property
     def axis_of_pair(self) -> list[int]:
-        """a(c) for each pair."""
+        """Returns a(c) for each pair."""
         return [c % 3 if c < 3 * self.sections[c % 3] else 0 for c in range(self.pairs)]
 
     def oracle_angle(self, pair: Pair, c: int, token: int) -> float:

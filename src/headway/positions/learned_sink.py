@@ -1,4 +1,4 @@
-"""A learned logit that may take weight away from all keys."""
+"""A learned sink: a logit that takes part in the softmax."""
 
 from __future__ import annotations
 
@@ -11,13 +11,23 @@ from ._base import Input, PositionEncoding, Terms, normal
 
 
 class LearnedSink(PositionEncoding):
-    """Each head has a logit that takes part in the softmax and carries no value: a head may attend to nothing.
+    """Adds a learned logit without a value to each head's softmax, so that a head may attend to nothing.
 
         A[h,i,j] = exp(score[h,i,j]) / (exp(z_h) + Σ_m exp(score[h,i,m]))
 
-    Shapes: logits z [num_heads], drawn from N(0, 0.02²). It tells no tokens apart: compose it with an encoding that
-    does. Raises HeadwayError for num_heads below 1.
-    Cite: OpenAI 2025.
+    It does not distinguish tokens: compose it with an encoding that does.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+
+    Attributes:
+        logits: z [num_heads], drawn from N(0, 0.02²).
+
+    Raises:
+        HeadwayError: if num_heads is below 1.
+
+    References:
+        OpenAI 2025.
     """
 
     name = "sink"
@@ -34,7 +44,7 @@ class LearnedSink(PositionEncoding):
         self.logits = normal(num_heads)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The sink."""
+        """Returns the sink."""
         return (Sink(self.logits),)
 
     def oracle_weights(self, h: int, i: int, scores: list[float]) -> list[float]:

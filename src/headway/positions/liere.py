@@ -1,4 +1,4 @@
-"""Rotations by the exponential of learned matrices, one for each axis."""
+"""LieRE: rotations by the exponential of learned matrices, one for each axis."""
 
 from __future__ import annotations
 
@@ -12,19 +12,37 @@ from ._lie import LieRotary
 
 
 class LieRE(LieRotary):
-    """Each axis has a learned generator, and a position is the rotation that their weighted sum generates.
+    """Rotates queries and keys by the exponential of learned generators, weighted by the position on each axis.
 
         score[i,j] = s·⟨R(pᵢ)·qᵢ, R(pⱼ)·kⱼ⟩,   R(p) = exp(Σ_a p_a·A_a),   A_a = U_a − U_aᵀ
 
-    Shapes: x [batch, heads, n, head_dim] → the same; positions [batch, n, axes]; generators [axes, heads, blocks,
-    entries], the entries of U above its diagonal, row by row, for each block of block_size dimensions; U(0, 2π) at
-    first. heads is 1, or the number of key heads with per_head. block_size is head_dim where it is None (the paper's
-    LieRE_64); 8 is its LieRE_8, and 2 turns pairs with learned frequencies, as MixedRoPE does.
-    Scores know differences of positions alone only where the generators commute, as they do for a block_size of 2 or
-    on one axis. The authors' positions run from 0 to 1 over the image: at the first values, whole positions turn by
+    Scores depend on relative positions only where the generators commute, as they do for a block_size of 2 or on one
+    axis. The authors' positions run from 0 to 1 over the image: with the initial values, whole positions rotate by
     several full turns for each step. The authors' code subtracts ½ above and below the diagonal alike, which cancels.
-    Raises HeadwayError for a block_size that does not divide head_dim, and heads that do not fit.
-    Cite: Ostmeier et al. 2025; the first values are those of the released code.
+
+    Args:
+        head_dim: the width of each head, at least 1.
+        axes: the number of axes of the positions, at least 1.
+        block_size: the number of dimensions that are rotated together; head_dim if None (the paper's LieRE_64). 8 is
+            its LieRE_8, and 2 rotates pairs with learned frequencies, as MixedRoPE does.
+        num_heads: the number of query heads, at least 1.
+        num_kv_heads: the number of key and value heads, a divisor of num_heads; num_heads if None.
+        per_head: whether each key head has generators of its own.
+
+    Attributes:
+        upper: [axes, heads, blocks, entries], the entries of U above its diagonal, by rows, for each block of
+            block_size dimensions; initially U(0, 2π). heads is 1, or the number of key heads with per_head.
+
+    Shape:
+        x: [batch, heads, n, head_dim]
+        positions: [batch, n, axes]
+        Output: [batch, heads, n, head_dim]
+
+    Raises:
+        HeadwayError: if block_size does not divide head_dim, or the numbers of heads do not fit.
+
+    References:
+        Ostmeier et al. 2025; the initial values are those of the released code.
     """
 
     name = "liere"
@@ -47,7 +65,7 @@ class LieRE(LieRotary):
         self.upper = nn.Parameter(2 * math.pi * torch.rand(axes, heads, self.blocks, self.entries))
 
     def generators(self) -> Tensor:
-        """U above the diagonal [axes, heads, blocks, entries], in float64."""
+        """Returns the entries of U above its diagonal, [axes, heads, blocks, entries] in float64."""
         return self.upper.double()
 
     def oracle_generator(self, pair: Pair, axis: int, block: int) -> Tensor:

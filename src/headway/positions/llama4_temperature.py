@@ -1,4 +1,4 @@
-"""Scores that grow, step by step, with the logarithm of the position."""
+"""The temperature of Llama 4: scores grow stepwise with the logarithm of the position."""
 
 from __future__ import annotations
 
@@ -14,15 +14,23 @@ from ._temperature import Scaling
 
 
 class Llama4Temperature(Scaling):
-    """Queries far out look sharper, in steps; Llama 4 does so in its layers without positions.
+    """Multiplies scores by a factor that grows stepwise with the logarithm of the query's position.
 
         score[i,j] = s·τᵢ·⟨qᵢ, kⱼ⟩,   τᵢ = 1 + amount·ln(1 + ⌊(pᵢ + 1)/step⌋)
 
-    step is the released configuration's floor_scale, amount its attn_scale; up to position step − 2 nothing changes.
-    Mistral's models use ⌊pᵢ/step⌋, so that each of their steps comes one token later.
-    It tells no positions apart: compose it with an encoding that does, or use it alone where other layers have one.
-    Raises HeadwayError for a step that is not above 0 and an amount that is not finite.
-    Cite: Meta AI 2025; the formula is that of the released code.
+    Llama 4 applies it in its layers without positions. Up to position step − 2 nothing changes. Mistral's models use
+    ⌊pᵢ/step⌋, so that each of their steps comes one token later. It does not distinguish positions: compose it with an
+    encoding that does, or use it alone if other layers have one.
+
+    Args:
+        amount: the attn_scale of the released configuration.
+        step: the number of tokens of a step, above 0, the floor_scale of the released configuration.
+
+    Raises:
+        HeadwayError: if step is not above 0 or amount is not finite.
+
+    References:
+        Meta AI 2025; the formula is that of the released code.
     """
 
     name = "llama4-temperature"
@@ -38,7 +46,7 @@ class Llama4Temperature(Scaling):
         self.amount, self.step = amount, step
 
     def temperature(self, q_at: Coordinates) -> Tensor:
-        """τ [b, 1, n], in float64."""
+        """Returns τ, [b, 1, n] in float64."""
         steps = torch.floor((q_at.axis().double() + 1) / self.step)
         return (1 + self.amount * torch.log1p(steps.clamp(min=0.0)))[:, None]
 

@@ -1,4 +1,4 @@
-"""Rotary positions of text, images and videos: time, row and column."""
+"""Rotary positions of text, images and videos on three axes: time, row and column."""
 
 from __future__ import annotations
 
@@ -13,17 +13,30 @@ from ._rotary import Rotary
 
 
 class MRoPE(Rotary):
-    """RoPE of which each pair of dimensions turns with one of three axes, in chunks: time, then row, then column.
+    """Rotates each pair of RoPE by one of three axes, in sections: time, then row, then column.
 
         score[i,j] = s·⟨R(pᵢ)·qᵢ, R(pⱼ)·kⱼ⟩,   φ_c = p_{a(c)}·ω_c,   ω_c = base^(−2c/head_dim)
         a(c) = 0 for the first sections[0] pairs, 1 for the next sections[1], 2 for the last sections[2]
 
-    Shapes: x [batch, heads, n, head_dim] → the same; positions [batch, n, 3], (time, row, column), head_dim/2 =
-    Σ sections. A token of text stands at the same number on every axis, where this is RoPE; the one after an image
-    stands at the largest number so far + 1. The released weights take the layout "half" and, for a head_dim of 128,
-    sections (16, 24, 24), which are also the shares of other sizes where sections are None.
-    Raises HeadwayError for sections that are not three or do not add up to head_dim/2, and a base of 1 or less.
-    Cite: Wang et al. 2024, "Qwen2-VL", section 2.1.
+    A text token has the same number on every axis, where this is RoPE; the token after an image has the largest number
+    so far + 1. The released weights use the layout "half" and, for a head_dim of 128, sections (16, 24, 24).
+
+    Args:
+        head_dim: the width of each head, even.
+        sections: the number of pairs of each axis, which sum to head_dim/2; in the proportions of (16, 24, 24) if None.
+        base: the base of the frequencies, above 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + head_dim/2) for "half".
+
+    Shape:
+        x: [batch, heads, n, head_dim]
+        positions: [batch, n, 3], (time, row, column)
+        Output: [batch, heads, n, head_dim]
+
+    Raises:
+        HeadwayError: if sections are not three or do not sum to head_dim/2, or base is 1 or less.
+
+    References:
+        Wang et al. 2024, "Qwen2-VL", section 2.1.
     """
 
     name = "m-rope"
@@ -51,17 +64,21 @@ class MRoPE(Rotary):
 
     @staticmethod
     def shares(pairs: int) -> tuple[int, int, int]:
-        """A quarter of the pairs for time, and half of what is left for each of row and column."""
+        """Returns the default sections: a quarter of the pairs for time, and half of the rest each for row and column.
+
+        Args:
+            pairs: the number of pairs, head_dim/2.
+        """
         across = 3 * pairs // 8
         return pairs - 2 * across, across, across
 
     @property
     def axis_of_pair(self) -> list[int]:
-        """a(c) for each pair."""
+        """Returns a(c) for each pair."""
         return [axis for axis, count in enumerate(self.sections) for _ in range(count)]
 
     def phases(self, coordinates: Coordinates) -> Tensor:
-        """φ [b, n, pairs]"""
+        """Returns φ, [b, n, pairs] in float64."""
         p = coordinates.position.double()[..., self.axis_of_pair]
         return p * rates(self.pairs, self.head_dim, self.base, p.device)
 

@@ -16,16 +16,34 @@ from ._rotary import LearnedRotary
 
 
 class MixedRoPE(LearnedRotary):
-    """Each pair of dimensions turns with both axes at once, at learned frequencies of its head.
+    """Rotates each pair by both axes at once, with learned frequencies for each head.
 
         score[h,i,j] = s·⟨R_h(pᵢ)·qᵢ, R_h(pⱼ)·kⱼ⟩,   φ_{h,c}(p) = p₀·f[0,h,c] + p₁·f[1,h,c]
 
-    Shapes: x [batch, heads, n, head_dim] → the same; positions [batch, n, 2]; f [2, num_kv_heads, head_dim/2]. Queries
-    that share a key head share its frequencies. Each layer has an encoding of its own.
-    At first f[:, h, t] and f[:, h, head_dim/4 + t] are the vectors of length base^(−4t/head_dim) that stand at a random
-    angle, drawn for each head, and at a right angle to it. The authors' position is (column, row).
-    Raises HeadwayError for a head_dim that is no multiple of 4, a base of 1 or less, heads that do not fit.
-    Cite: Heo et al. 2024, section 3.2.
+    Queries that share a key head share its frequencies. Each layer has an encoding of its own. Initially f[:, h, t] and
+    f[:, h, head_dim/4 + t] are vectors of length base^(−4t/head_dim), the first at a random angle drawn for each head,
+    the second at a right angle to it. The authors' position is (column, row).
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+        head_dim: the width of each head, a multiple of 4.
+        num_kv_heads: the number of key and value heads, a divisor of num_heads; num_heads if None.
+        base: the base of the frequencies, above 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + head_dim/2) for "half".
+
+    Attributes:
+        f: [2, num_kv_heads, head_dim/2].
+
+    Shape:
+        x: [batch, heads, n, head_dim]
+        positions: [batch, n, 2]
+        Output: [batch, heads, n, head_dim]
+
+    Raises:
+        HeadwayError: if head_dim is not a multiple of 4, base is 1 or less, or the numbers of heads do not fit.
+
+    References:
+        Heo et al. 2024, section 3.2.
     """
 
     name = "mixed-rope"
@@ -57,11 +75,11 @@ class MixedRoPE(LearnedRotary):
         self.f = nn.Parameter(length.repeat(2) * torch.stack([angle.cos(), angle.sin()]))
 
     def phases(self, coordinates: Coordinates) -> Tensor:
-        """φ [b, num_kv_heads, n, pairs]"""
+        """Returns φ, [b, num_kv_heads, n, pairs] in float64."""
         return torch.einsum("bna,ahc->bhnc", coordinates.position.double(), self.f.double())
 
     def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
-        """The turn of x [batch, num_heads or num_kv_heads, n, head_dim]."""
+        """Returns the rotation of x [batch, num_heads or num_kv_heads, n, head_dim]."""
         need_width(x, "head_dim", self.head_dim)
         cos, sin = for_heads(x, self.num_heads, *self.for_one_forward(coordinates).learned)
         return Rotation(cos, sin, self.layout)

@@ -1,4 +1,4 @@
-"""One factor on all scores, for models without positions beyond their trained length."""
+"""One factor of all scores, for models without positions beyond their trained length."""
 
 from __future__ import annotations
 
@@ -14,16 +14,24 @@ from ._temperature import Scaling
 
 
 class NoPEScaling(Scaling):
-    """A model without positions reaches further when its softmax is made sharper throughout.
+    """Multiplies all scores by a factor, so that a model without positions generalizes to longer sequences.
 
         score[h,i,j] = s·λ_h·⟨qᵢ, kⱼ⟩
 
-    λ is factor, the same everywhere (UniformScale), or with num_heads a learned number for each head that begins with
-    factor (HeadScale), of which each layer has its own and which is trained alone, at the new length, the rest of the
-    model frozen. The paper's factors are 1.2 for twice the trained length, about 1.5 for four and 1.8 for eight times;
-    for HeadScale it keeps λ at 1 or more. It reads no positions, and a model with rotary ones does not gain by it.
-    Raises HeadwayError for a factor that is not above 0, and num_heads below 1.
-    Cite: Wang et al. 2024, "Length Generalization", UniformScale and HeadScale.
+    λ is ``factor`` for all heads (UniformScale), or with num_heads a learned number for each head (HeadScale). Each
+    layer has its own HeadScale, which is trained alone, at the new length, with the rest of the model frozen. The
+    paper's factors are 1.2 for twice the trained length, about 1.5 for four and 1.8 for eight times; for HeadScale it
+    keeps λ at 1 or more. It reads no positions, and a model with rotary positions does not benefit from it.
+
+    Args:
+        factor: λ, or its initial value, above 0.
+        num_heads: the number of query heads, at least 1, for HeadScale; None for UniformScale.
+
+    Raises:
+        HeadwayError: if factor is not above 0, or num_heads is below 1.
+
+    References:
+        Wang et al. 2024, "Length Generalization", UniformScale and HeadScale.
     """
 
     name = "nope-scaling"
@@ -41,7 +49,7 @@ class NoPEScaling(Scaling):
         self.learned = None if num_heads is None else nn.Parameter(torch.full((num_heads,), factor))
 
     def temperature(self, q_at: Coordinates) -> Tensor:
-        """λ [1, num_heads or 1, 1], in float64."""
+        """Returns λ, [1, num_heads or 1, 1] in float64."""
         if self.learned is None:
             return torch.full((1, 1, 1), self.factor, dtype=torch.float64, device=q_at.position.device)
         return self.learned.double()[None, :, None]

@@ -1,4 +1,4 @@
-"""Positions by the path between two tokens: a product of reflections that the tokens in between set."""
+"""PaTH: positions by the path between two tokens, a product of reflections that the tokens in between determine."""
 
 from __future__ import annotations
 
@@ -20,19 +20,35 @@ EPSILON = 1e-6
 
 
 class PaTH(Contextual):
-    """Between a key and a query each token changes space by a (generalised) Householder matrix of its own.
+    """Multiplies query and key by the (generalized) Householder matrices of the tokens between them.
 
         score[h,i,j] = s·qᵢᵀ·Hᵢ·Hᵢ₋₁ ⋯ Hⱼ₊₁·kⱼ,   H_t = I − β_t·w_t·w_tᵀ
         w_t = u/√(‖u‖² + 10⁻⁶),  u = silu(conv(V·U·x))_t for each head,   β_t = 2·σ(⟨a, x_t⟩ + b)
 
-    Shapes: U ``down`` [rank, embed_dim], V ``up`` [kv_heads·head_dim, rank], ``taps`` [kv_heads·head_dim, width] of the
-    causal convolution of each channel (tap s is for the token s before), a ``beta_weight`` [kv_heads, embed_dim], b
-    ``beta_bias`` [kv_heads]; weights from N(0, 0.02²), b from 0. kv_heads = num_kv_heads, num_heads if None: a query
-    head takes the path of its key head. rank 32 and width 3 are the authors'; β < 2, so that H keeps or shrinks.
-    Neither the product nor the convolution runs over documents or over padding in front.
-    A block of queries goes through the keys in chunks, by a triangular system each (the WY form): memory O(rows·m).
-    Raises HeadwayError for sizes below 1, kv_heads that do not divide num_heads, x or q of another width.
-    Cite: Yang et al. 2025, sections 3.1 and 3.3.
+    A query head uses the path of its key head. β < 2, so that H keeps or reduces the norm. Neither the product nor the
+    convolution extends over documents or over padding in front. A block of queries processes the keys in chunks, with
+    one triangular system each (the WY form): memory O(rows·m).
+
+    Args:
+        embed_dim: the width of the layer's input, at least 1.
+        num_heads: the number of query heads, at least 1.
+        head_dim: the width of each head, at least 1; embed_dim / num_heads if None.
+        num_kv_heads: the number of key and value heads, a divisor of num_heads; num_heads if None.
+        rank: the width between U and V, at least 1; 32 in the authors' code.
+        width: the number of tokens that the convolution reads, at least 1; 3 in the authors' code.
+
+    Attributes:
+        down: U [rank, embed_dim], initially N(0, 0.02²), as are the other weights.
+        up: V [kv_heads·head_dim, rank].
+        taps: [kv_heads·head_dim, width], the causal convolution of each channel; tap s is for the token s before.
+        beta_weight: a [kv_heads, embed_dim].
+        beta_bias: b [kv_heads], initially 0.
+
+    Raises:
+        HeadwayError: if a size is below 1, num_kv_heads does not divide num_heads, or x or q has another width.
+
+    References:
+        Yang et al. 2025, sections 3.1 and 3.3.
     """
 
     name = "path"
@@ -63,7 +79,12 @@ class PaTH(Contextual):
         self.beta_weight, self.beta_bias = normal(kv_heads, embed_dim), nn.Parameter(torch.zeros(kv_heads))
 
     def path(self, k_at: Coordinates, k_input: Input) -> tuple[Tensor, Tensor]:
-        """w [batch, kv_heads, m, head_dim] and β [batch, kv_heads, m] of every token, 0 for padding in front."""
+        """Returns w [batch, kv_heads, m, head_dim] and β [batch, kv_heads, m] of every token, 0 for padding in front.
+
+        Args:
+            k_at: the coordinates of the keys.
+            k_input: the input of the layer's keys, [batch, m, embed_dim].
+        """
         x = self.read(k_input)
         u = F.silu(convolved(projected(projected(x, self.down), self.up), k_at, self.taps))
         u = u.unflatten(-1, (self.num_kv_heads, self.head_dim))
@@ -74,7 +95,7 @@ class PaTH(Contextual):
         return w.transpose(1, 2), beta.transpose(1, 2)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The product along the path, in place of ⟨q, k⟩."""
+        """Returns the product along the path, which replaces ⟨q, k⟩."""
         return (Product(along, (*self.path(k_at, k_input), q_at.index, k_at.index)),)
 
     def oracle(self, pair: Pair) -> float:
@@ -85,7 +106,12 @@ class PaTH(Contextual):
         return pair.scale * float(row @ pair.key)
 
     def oracle_step(self, pair: Pair, t: int) -> tuple[Tensor, float]:
-        """w and β of token t as the paper writes them."""
+        """Returns w and β of a token as the paper writes them.
+
+        Args:
+            pair: the query and the key.
+            t: the token.
+        """
         assert pair.x is not None
         g = pair.h * self.num_kv_heads // self.num_heads
         down, up, taps = (part.double() for part in (self.down, self.up, self.taps))
@@ -104,9 +130,10 @@ class PaTH(Contextual):
 
 
 def along(q: Tensor, k: Tensor, rows: Tensor, w: Tensor, beta: Tensor, q_index: Tensor, k_index: Tensor) -> Tensor:
-    """qᵢᵀ·Hᵢ ⋯ Hⱼ₊₁·kⱼ for a block of queries: [batch, heads, rows, m]
+    """qᵢᵀ·Hᵢ ⋯ Hⱼ₊₁·kⱼ for a block of queries: [batch, heads, rows, m].
 
-    Going back from the last key, u = Hⱼ₊₁ ⋯ Hᵢ·qᵢ loses Σ c_t·w_t in each chunk, where c solves a triangular system.
+    From the last key backwards, each chunk subtracts Σ c_t·w_t from u = Hⱼ₊₁ ⋯ Hᵢ·qᵢ, where c solves a triangular
+    system.
     """
     wide, heads = torch.promote_types(q.dtype, torch.float32), q.shape[1]
     if q.shape[-1] != w.shape[-1] or heads % w.shape[1]:

@@ -1,4 +1,4 @@
-"""Positions by the path between two tokens, with a gate that fades it."""
+"""PaTH-FoX: positions by the path between two tokens, with a forgetting gate."""
 
 from __future__ import annotations
 
@@ -12,14 +12,24 @@ from .path import PaTH, along
 
 
 class PaTHFoX(PaTH):
-    """PaTH, and the forgetting gate of each token on the way.
+    """Combines PaTH with the forgetting gate of each token on the path.
 
         score[h,i,j] = s·( qᵢᵀ·Hᵢ ⋯ Hⱼ₊₁·kⱼ + Σ_{t=j+1…i} ln f_h(t) )
 
-    H as in ``PaTH`` and f as in ``ForgettingGate``, which is the part ``gate``; arguments as in ``PaTH``. As in the
-    authors' code the scale s multiplies the gates too. In the Forgetting Transformer it does not: that sum is
+    H is as in ``PaTH`` and f as in ``ForgettingGate``, which is the attribute ``gate``. As in the authors' code the
+    scale s multiplies the gates too. In the Forgetting Transformer it does not: that sum is
     ``Compose(PaTH(…), ForgettingGate(…))``.
-    Cite: Yang et al. 2025, section 3.1.
+
+    Args:
+        embed_dim: the width of the layer's input, at least 1.
+        num_heads: the number of query heads, at least 1.
+        head_dim: the width of each head, at least 1; embed_dim / num_heads if None.
+        num_kv_heads: the number of key and value heads, a divisor of num_heads; num_heads if None.
+        rank: as in ``PaTH``.
+        width: as in ``PaTH``.
+
+    References:
+        Yang et al. 2025, section 3.1.
     """
 
     name = "path-fox"
@@ -39,7 +49,7 @@ class PaTHFoX(PaTH):
         self.gate = ForgettingGate(embed_dim, num_heads)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The product along the path and the sum of the gates, in place of ⟨q, k⟩."""
+        """Returns the product along the path plus the sum of the gates, which replaces ⟨q, k⟩."""
         sums = self.gate.sums(q_at, k_at, k_input)
         return (Product(_along_and_faded, (*sums, *self.path(k_at, k_input), q_at.index, k_at.index)),)
 

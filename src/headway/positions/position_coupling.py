@@ -1,4 +1,4 @@
-"""Learned vectors shared by tokens that a task couples."""
+"""Position coupling: learned embeddings shared by tokens that a task relates."""
 
 from __future__ import annotations
 
@@ -14,17 +14,31 @@ from ._places import Places
 
 
 class PositionCoupling(Places):
-    """Tokens that matter to each other get the same position id, and with it the same vector.
+    """Adds the vector of a position id that tokens related by the task share.
 
         x'ᵢ = xᵢ + E[pᵢ + s],  pᵢ ≥ 1;   x'ᵢ = xᵢ + E[0],  pᵢ = 0, for what has no id: padding, beginning and end
-        s ~ U{0, …, max_length − max p} for each sequence in training; s = 0 outside of it
+        s ~ U{0, …, max_length − max p} for each sequence in training; s = 0 in evaluation
 
-    Shapes: x [batch, n, embed_dim] → the same; table E [max_length + 1, embed_dim], drawn from N(0, 1). Positions are
-    the ids, such as ``positions=PositionCoupling.addition(4, 4, 5)[None]``: digits of one significance share an id. A
-    sequence is a row of the coordinates or a document of packed rows.
-    max_length is the largest id, the authors' max_position; for addition it has to be above the digits of the answer.
-    Raises HeadwayError for sizes below 1 and, in eager mode, ids beyond the table.
-    Cite: Cho et al. 2024, section 3.
+    Positions are the ids, such as ``positions=PositionCoupling.addition(4, 4, 5)[None]``: digits of one significance
+    share an id. A sequence is a row of the coordinates or a document of packed rows.
+
+    Args:
+        embed_dim: the width of the embeddings, at least 1.
+        max_length: the largest id, at least 1, the authors' max_position; for addition it must exceed the number of
+            digits of the answer.
+
+    Attributes:
+        table: E [max_length + 1, embed_dim], drawn from N(0, 1).
+
+    Shape:
+        x: [batch, n, embed_dim]
+        Output: [batch, n, embed_dim]
+
+    Raises:
+        HeadwayError: if a size is below 1 or, in eager mode, an id is outside of the table.
+
+    References:
+        Cho et al. 2024, section 3.
     """
 
     name = "position-coupling"
@@ -39,9 +53,16 @@ class PositionCoupling(Places):
     def addition(
         first: int, second: int, answer: int, *, reverse_operands: bool = False, reverse_answer: bool = True
     ) -> Tensor:
-        """The ids of "first + second = answer", numbers given by their count of digits: int64 [n].
+        """Returns the ids of the text "first + second = answer", int64 [n].
 
         The last digits have id 2, '+' has 1, and '=' has 1 before a reversed answer, else one more than all digits.
+
+        Args:
+            first: the number of digits of the first operand.
+            second: the number of digits of the second operand.
+            answer: the number of digits of the answer.
+            reverse_operands: whether the operands are written with their last digit first.
+            reverse_answer: whether the answer is written with its last digit first.
         """
 
         def number(digits: int, reverse: bool) -> list[int]:
@@ -53,7 +74,7 @@ class PositionCoupling(Places):
         return torch.tensor([*operands, equals, *number(answer, reverse_answer)])
 
     def locate(self, coordinates: Coordinates) -> Coordinates:
-        """In training, the ids of each sequence further on by one number, as far as the table goes."""
+        """Returns the coordinates with a random offset added to the ids of each sequence in training."""
         if not self.training:
             return coordinates
         p = coordinates.position

@@ -14,22 +14,28 @@ from ._chance import ordered
 
 
 class RandomFloat(PositionEncoding):
-    """Random float sampling: any sequence, short or long, lies within one range of real positions.
+    """Assigns real positions in one range to the tokens of any sequence, short or long (random float sampling).
 
         p'_i = span·u_(i),   u_(1) < … < u_(T) the order statistics of T draws from U[0, 1)     in training
-        p'_i = span·(2i − 1)/(2·max(train_length, T)),   i = 1 … T                              outside of it
+        p'_i = span·(2i − 1)/(2·max(train_length, T)),   i = 1 … T                              in evaluation
 
-    It changes coordinates alone: ``Compose(RandomFloat(train_length), RoPE(head_dim))``. In training each row of the
-    coordinates and each packed document has draws of its own, the smallest for the token with the smallest position;
-    where the coordinates have one row for the whole batch, so have the draws. Outside, i is p + 1.
+    It changes coordinates only: ``Compose(RandomFloat(train_length), RoPE(head_dim))``. In training each row of the
+    coordinates and each packed document has its own draws, the smallest for the token with the smallest position; if
+    the coordinates have one row for the whole batch, so have the draws. In evaluation, i is p + 1. As positions change
+    with T beyond train_length, keys are never cached prepared.
 
-    train_length  the tokens of the sequences trained on; longer ones lie closer together
-    span          the upper end of the range, 1 as written; a reader's frequencies have to suit it
+    Only the paper's abstract and descriptions of its equations by others were available: treat this as experimental.
 
-    As positions change with T beyond train_length, keys are never cached prepared.
-    Only the paper's abstract and others' accounts of its equations could be read, so take this as experimental.
-    Raises HeadwayError for a train_length below 1 and a span that is not positive or not finite.
-    Cite: Shimizu et al. 2026.
+    Args:
+        train_length: the number of tokens of training sequences, at least 1; tokens of longer ones are closer together.
+        span: the upper end of the range, above 0; 1 in the paper. The frequencies of the encoding composed with it have
+            to suit it.
+
+    Raises:
+        HeadwayError: if train_length is below 1, or span is not positive or not finite.
+
+    References:
+        Shimizu et al. 2026.
     """
 
     name = "random-float"
@@ -47,7 +53,7 @@ class RandomFloat(PositionEncoding):
         self.train_length, self.span = train_length, span
 
     def locate(self, coordinates: Coordinates) -> Coordinates:
-        """Positions in [0, span), in float64."""
+        """Returns the coordinates with positions in [0, span), in float64."""
         p, length = coordinates.axis(), stream_length(coordinates)
         if self.training:
             return replace(coordinates, position=self.span * self._drawn(coordinates, length)[..., None])
@@ -58,7 +64,7 @@ class RandomFloat(PositionEncoding):
         return replace(coordinates, position=(self.span * (2 * p.double() + 1) / (2 * tokens))[..., None])
 
     def _drawn(self, coordinates: Coordinates, length: Tensor | int) -> Tensor:
-        """A draw for each token, in the order of the positions of its document; padding has its own."""
+        """A draw for each token, in the order of the positions of its document; padding has its own draws."""
         p, index, document = coordinates.axis(), coordinates.index, coordinates.document
         group = torch.zeros_like(index) if document is None else document
         group = torch.where((index < 0) | (p >= length), group.amax() + 1 if group.numel() else 0, group)

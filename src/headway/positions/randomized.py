@@ -1,4 +1,4 @@
-"""Random positions out of more than any sequence needs."""
+"""Randomized positions: a random ordered subset of more positions than any sequence needs."""
 
 from __future__ import annotations
 
@@ -16,22 +16,28 @@ WORD = 0xFFFFFFFF
 
 
 class RandomizedPositions(PositionEncoding):
-    """The T tokens of a sequence stand at T of L positions, drawn anew in every step and put in order.
+    """Assigns to the T tokens of a sequence T of L positions, drawn at random in every step and in ascending order.
 
         p' = S[p],   S the T smallest-ranked of 0 … L − 1 in rising order, ranked by a random permutation
 
-    so S is a uniform draw of T distinct integers. One permutation serves the batch, as in the authors' code; sequences
-    and packed documents of one length stand alike. It changes coordinates alone: ``Compose(RandomizedPositions(),
-    RoPE(head_dim))``. Of a position that is no whole number the whole one below counts.
+    S is a uniform draw of T distinct integers. One permutation serves the batch, as in the authors' code; sequences and
+    packed documents of one length have the same positions. It changes coordinates only:
+    ``Compose(RandomizedPositions(), RoPE(head_dim))``. A position that is not a whole number is rounded down. As all
+    positions change with T, keys are never cached prepared. Memory in packed rows: n·L bits and counts.
 
-    limit               L, more than the longest sequence that will be met
-    draw_at_evaluation  the authors draw there too. Here the permutation is then fixed by ``seed``, so that it repeats
-                        itself and a position depends on p and T alone; False leaves positions as they are
-    seed                of the permutation for evaluation
+    Args:
+        limit: L, more than the length of the longest sequence, at least 1.
+        draw_at_evaluation: whether positions are drawn in evaluation too, as the authors do. Here the permutation is
+            then fixed by ``seed``, so that results repeat and a position depends on p and T only. False leaves
+            positions as they are.
+        seed: the seed of the permutation in evaluation.
 
-    As all positions change with T, keys are never cached prepared. Memory in packed rows: n·L bits and counts.
-    Raises HeadwayError for a length above L, in eager mode also where it stands in a tensor.
-    Cite: Ruoss et al. 2023, section 3.
+    Raises:
+        HeadwayError: if limit is below 1 or, in a call, a length exceeds L; a length in a tensor is checked in eager
+            mode only.
+
+    References:
+        Ruoss et al. 2023, section 3.
     """
 
     name = "randomized"
@@ -47,7 +53,7 @@ class RandomizedPositions(PositionEncoding):
         self.limit, self.draw_at_evaluation, self.seed = limit, draw_at_evaluation, seed
 
     def locate(self, coordinates: Coordinates) -> Coordinates:
-        """Whole positions below L, rising with those given."""
+        """Returns the coordinates with whole positions below L, in the order of those given."""
         if not (self.training or self.draw_at_evaluation):
             return coordinates
         p, length = coordinates.axis().floor().long(), stream_length(coordinates)
@@ -63,8 +69,10 @@ class RandomizedPositions(PositionEncoding):
         return replace(coordinates, position=found.clamp(max=self.limit - 1)[..., None])
 
     def _fixed(self, device: torch.device) -> Tensor:
-        """The rank of each of 0 … L − 1 for evaluation: the order of their hashes, without a generator, so that it
-        compiles and is the same on every device."""
+        """The rank of each of 0 … L − 1 in evaluation: the order of their hashes, the same on every device.
+
+        It uses no random generator, so that it can be compiled.
+        """
         x = (torch.arange(self.limit, device=device) + self.seed * 0x9E3779B9) & WORD
         for multiplier in (0x21F0AAAD, 0x735A2D97):  # below 2³¹, so that no product leaves 63 bits
             x = ((x ^ (x >> (16 if multiplier == 0x21F0AAAD else 15))) * multiplier) & WORD
@@ -97,7 +105,7 @@ class RandomizedPositions(PositionEncoding):
 
 @lru_cache(maxsize=1)
 def _ranked(limit: int, seed: int) -> list[int]:
-    """0 … L − 1 in the order of their hashes, for the oracle, which asks for them pair by pair."""
+    """0 … L − 1 in the order of their hashes, for the oracle, which needs them for each pair."""
 
     def mixed(x: int) -> int:
         x = (x ^ x >> 16) * 0x21F0AAAD % 2**32

@@ -1,4 +1,4 @@
-"""A bias that each query mixes from a bank of curves over the distance."""
+"""A bias that each query mixes from learned curves over the distance."""
 
 from __future__ import annotations
 
@@ -12,17 +12,32 @@ from ._content import Contextual, projected
 
 
 class RelativeProjection(Contextual):
-    """Each query mixes, for each head, a few learned curves over the distance back to a key.
+    """Adds a mixture of learned curves over the distance, with weights that the query computes for each head.
 
         score[h,i,j] = s·⟨qᵢ, kⱼ⟩ + Σ_r w_h(xᵢ)_r·bank[r, pᵢ − pⱼ],   0 unless 0 ≤ pᵢ − pⱼ < max_distance
         w_h(x) = W_h·x + b_h,   x the layer's input
 
-    Shapes: W ``weight`` [num_heads·curves, embed_dim] and ``bias`` [num_heads·curves], ``bank`` [curves, max_distance]
-    from N(0, 0.02²); W and b as nn.Linear starts them. 16 curves over 1024 distances, and ``bias``, are those of
-    x-transformers; Hugging Face's Inkling leaves b out (``bias=False``). The bias is not scaled with the scores.
-    Of a distance that is no whole number, the whole one below counts. Memory O(rows·(m + max_distance)).
-    Raises HeadwayError for sizes below 1 and inputs of another embed_dim.
-    Cite: Thinking Machines 2026, the released model's code; there is no paper.
+    16 curves over 1024 distances, and b, are those of x-transformers; Hugging Face's Inkling has no b. The bias is not
+    multiplied by the scale of the scores. A distance that is not a whole number is rounded down. Memory O(rows·(m +
+    max_distance)).
+
+    Args:
+        embed_dim: the width of the layer's input, at least 1.
+        num_heads: the number of query heads, at least 1.
+        curves: the number of curves, at least 1.
+        max_distance: the number of distances that a curve has, at least 1.
+        bias: whether b is learned.
+
+    Attributes:
+        weight: W [num_heads·curves, embed_dim], initialized as nn.Linear does.
+        bias: b [num_heads·curves], likewise, or None.
+        bank: [curves, max_distance], initially N(0, 0.02²).
+
+    Raises:
+        HeadwayError: if a size is below 1, or inputs have another embed_dim.
+
+    References:
+        Thinking Machines 2026, the released model's code; there is no paper.
     """
 
     name = "relative-projection"
@@ -44,7 +59,7 @@ class RelativeProjection(Contextual):
         self.bank = normal(curves, max_distance)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The bias of a block of queries, by the query's own mixture."""
+        """Returns the map that adds the bias for one block of queries."""
         mixed = projected(self.read(q_input), self.weight, self.bias)
         mixed = mixed.unflatten(-1, (self.num_heads, self.curves)).transpose(1, 2)
         return (DenseBias(_mixed, (mixed, self.bank, q_at.axis(), k_at.axis())),)

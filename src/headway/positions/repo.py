@@ -1,4 +1,4 @@
-"""Positions that content decides, for another encoding to read."""
+"""Context re-positioning: positions that content determines, for another encoding."""
 
 from __future__ import annotations
 
@@ -16,18 +16,30 @@ from ._compose import Compose
 
 
 class RePo(PositionEncoding):
-    """Context re-positioning: where a token stands is read from its hidden state, whatever its order.
+    """Replaces each position by a number computed from the token's hidden state.
 
-        z(x) = w·( swish(G·x) ⊙ C·x ),   swish(a) = a/(1 + e^(−a));   pᵢ = z(xᵢ) in place of the position that was there
+        z(x) = w·( swish(G·x) ⊙ C·x ),   swish(a) = a/(1 + e^(−a));   pᵢ = z(xᵢ) in place of the given position
 
-    It changes coordinates alone, in every layer: ``Compose(RePo(embed_dim), RoPE(head_dim))``, or with anything else
-    that attention reads; what embeds at the model's input does not see it. One position serves all heads, as where the
-    paper has none of its own for each head; ``RePoRoPE`` has.
-    Shapes: G ``gate`` and C ``content`` [hidden_dim, embed_dim], w ``assign`` [1, hidden_dim], all from N(0, 0.02²) cut
-    off at 3 standard deviations, as in the authors' code: all tokens start near position 0, as without an encoding. The
-    authors leave the lower third of the layers with ordinary positions: a stack takes one encoding for each layer.
-    hidden_dim is embed_dim/8 if None. Computed in float64. Raises HeadwayError for sizes below 1.
-    Cite: Li et al. 2025, section 3.
+    It changes coordinates only, in every layer: ``Compose(RePo(embed_dim), RoPE(head_dim))``, or with any other
+    encoding that acts in attention; encodings that add to the embeddings are not affected. One position serves all
+    heads, while the paper has one for each head, as ``RePoRoPE`` does. The authors leave ordinary positions in the
+    lower third of the layers: a stack takes one encoding for each layer. Computed in float64.
+
+    Args:
+        embed_dim: the width of the layer's input, at least 1.
+        hidden_dim: the width of G and C, at least 1; embed_dim/8 if None.
+
+    Attributes:
+        gate: G [hidden_dim, embed_dim]. All are initially N(0, 0.02²) truncated at 3 standard deviations, as in the
+            authors' code, so that all tokens start near position 0, as without an encoding.
+        content: C [hidden_dim, embed_dim].
+        assign: w [1, hidden_dim].
+
+    Raises:
+        HeadwayError: if a size is below 1.
+
+    References:
+        Li et al. 2025, section 3.
     """
 
     name = "repo"
@@ -49,7 +61,7 @@ class RePo(PositionEncoding):
     def relocate(
         self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None
     ) -> tuple[Coordinates, Coordinates]:
-        """Both sides at the positions that their own inputs say."""
+        """Returns both sides at the positions computed from their own inputs."""
         keys = self._read(k_at, k_input, "k_input")
         return keys if q_input is k_input and q_at is k_at else self._read(q_at, q_input, "q_input"), keys
 
@@ -60,7 +72,11 @@ class RePo(PositionEncoding):
         return side.placed_by(self, position=assigned(x, self.gate, self.content, self.assign))
 
     def oracle_positions(self, x: Tensor) -> Coordinates:
-        """The coordinates of one sequence x [n, embed_dim], as the paper writes it."""
+        """Returns the coordinates of one sequence as the paper writes it.
+
+        Args:
+            x: the layer's input, [n, embed_dim].
+        """
         found = [literally(token, self.gate, self.content, self.assign[0]) for token in x]
         return Coordinates.of(torch.tensor(found, dtype=torch.float64), len(found))
 
@@ -72,7 +88,7 @@ class RePo(PositionEncoding):
 
 
 class _Read(Compose):
-    """A composition whose oracle places tokens by their content; ``oracle_locate`` sees none."""
+    """A composition whose oracle places tokens by their content, which ``oracle_locate`` does not get."""
 
     def _seen_by(self, part: PositionEncoding, pair: Pair) -> Pair:
         assert pair.x is not None
@@ -81,12 +97,12 @@ class _Read(Compose):
 
 
 def drawn(rows: int, columns: int) -> nn.Parameter:
-    """A matrix from N(0, 0.02²), cut off at 3 standard deviations."""
+    """A matrix from N(0, 0.02²), truncated at 3 standard deviations."""
     return nn.Parameter(nn.init.trunc_normal_(torch.empty(rows, columns), std=0.02, a=-0.06, b=0.06))
 
 
 def assigned(x: Tensor, gate: Tensor, content: Tensor, assign: Tensor) -> Tensor:
-    """z(x) in float64, [batch, n, rows of assign]"""
+    """z(x), [batch, n, rows of assign] in float64."""
     x = x.double()
     return (F.silu(x @ gate.double().t()) * (x @ content.double().t())) @ assign.double().t()
 

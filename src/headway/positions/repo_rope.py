@@ -1,4 +1,4 @@
-"""Rotary angles at positions that content decides, head by head."""
+"""Rotary angles at positions that content determines for each head."""
 
 from __future__ import annotations
 
@@ -12,20 +12,36 @@ from .repo import assigned, drawn, literally
 
 
 class RePoRoPE(ContentRotary):
-    """RoPE in which each head reads from the hidden state of a token where it stands, whatever its order.
+    """Applies RoPE at positions that each head computes from the token's hidden state.
 
-        score[h,i,j] = s·⟨R(z_h(xᵢ))·qᵢ, R(z_h(xⱼ))·kⱼ⟩,   R(p) turns the pair c by p·ω_c,   ω_c = base^(−2c/head_dim)
+        score[h,i,j] = s·⟨R(z_h(xᵢ))·qᵢ, R(z_h(xⱼ))·kⱼ⟩,   R(p) rotates the pair c by p·ω_c,   ω_c = base^(−2c/head_dim)
         z_h(x) = w_h·( swish(G·x) ⊙ C·x ),   swish(a) = a/(1 + e^(−a))
 
-    Shapes: G ``gate`` and C ``content`` [hidden_dim, embed_dim] are shared by the heads, w ``assign`` [kv_heads,
-    hidden_dim] is their own; all from N(0, 0.02²) cut off at 3 standard deviations, as in the authors' code: all tokens
-    start near position 0, as without an encoding. The authors leave the lower third of the layers with plain RoPE: a
-    stack takes one encoding for each layer. Their code has as many heads for keys as for queries; with fewer, the
-    queries of a group stand where their keys' head says.
-    hidden_dim is embed_dim/8 if None; base and layout are those of their model, OLMo 2. ``RePo`` is the same with one
-    position for all heads, for any encoding to read.
-    Raises HeadwayError for sizes below 1, an odd head_dim, a base of 1 or less, kv_heads that do not divide num_heads.
-    Cite: Li et al. 2025, section 3.
+    The authors leave plain RoPE in the lower third of the layers: a stack takes one encoding for each layer. Their code
+    has as many heads for keys as for queries; with fewer, the queries of a group use the positions of their key head.
+    ``RePo`` is the same with one position for all heads, for any encoding.
+
+    Args:
+        embed_dim: the width of the layer's input, at least 1.
+        num_heads: the number of query heads, at least 1.
+        head_dim: the width of each head, even; embed_dim / num_heads if None.
+        num_kv_heads: the number of key and value heads, a divisor of num_heads; num_heads if None.
+        hidden_dim: the width of G and C, at least 1; embed_dim/8 if None.
+        base: the base of the frequencies, above 1; that of their model, OLMo 2, by default.
+        layout: as in ``RoPE``; that of OLMo 2 by default.
+
+    Attributes:
+        gate: G [hidden_dim, embed_dim], shared by the heads. All are initially N(0, 0.02²) truncated at 3 standard
+            deviations, as in the authors' code, so that all tokens start near position 0, as without an encoding.
+        content: C [hidden_dim, embed_dim], shared by the heads.
+        assign: w [kv_heads, hidden_dim].
+
+    Raises:
+        HeadwayError: if a size is below 1, head_dim is odd, base is 1 or less, or num_kv_heads does not divide
+            num_heads.
+
+    References:
+        Li et al. 2025, section 3.
     """
 
     name = "repo-rope"
@@ -55,13 +71,13 @@ class RePoRoPE(ContentRotary):
     def relocate(
         self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None
     ) -> tuple[Coordinates, Coordinates]:
-        """Both sides with the cosines and sines of their own inputs, which no order ties to each other."""
+        """Returns both sides with the cosines and sines of their own inputs; the order of tokens has no effect."""
         _, keys = super().relocate(k_at, k_at, k_input, k_input)
         queries = keys if q_input is k_input else super().relocate(q_at, q_at, q_input, q_input)[0]
         return q_at.placed_by(self, queries.tables), keys
 
     def turns(self, x: Tensor, k_at: Coordinates) -> Tensor:
-        """z·ω in float64, [batch, kv_heads, m, pairs]"""
+        """Returns z·ω, [batch, kv_heads, m, pairs] in float64."""
         z = assigned(x, self.gate, self.content, self.assign).transpose(1, 2)
         return z[..., None] * rates(self.pairs, self.head_dim, self.base, x.device)
 

@@ -1,4 +1,4 @@
-"""Rotary position encoding whose distances stop growing at a window."""
+"""ReRoPE: rotary position embedding whose distances stop growing, or grow slowly, from a window on."""
 
 from __future__ import annotations
 
@@ -15,18 +15,28 @@ from ._rotary import Rotary
 
 
 class ReRoPE(Rotary):
-    """RoPE up to a distance w; from there on every distance is w, or grows but slowly.
+    """Limits the distances of RoPE to a window w, or lets them grow slowly beyond it.
 
         score[i,j] = s·⟨qᵢ, R(f(pⱼ − pᵢ))·kⱼ⟩,   R as in RoPE
         f(δ) = δ for |δ| < w, else ±(w + leak·(|δ| − w)) with the sign of δ
 
-    window is w (512 in the authors' code, of 4096 trained tokens); leak = 0 is ReRoPE, which meets no distance above w
-    in any sequence, 0 < leak < 1 Leaky ReRoPE, whose k is 1/leak. Both directions are alike; the authors' code is for a
-    causal mask. All pairs are multiplied three times, near, past and future: no kernel but the reference does that.
-    Keys are cached as they are. The authors' code multiplies queries by max(1, ln(p + 1)/ln(L)) besides: compose this
-    with that temperature.
-    Raises HeadwayError for an odd head_dim, a base of 1 or less, a window of 0 or less, a leak outside 0 … 1.
-    Cite: Su 2023.
+    Both directions are treated alike; the authors' code is for a causal mask. All pairs are multiplied three times, for
+    near, past and future keys, which only the reference kernel does. Keys are cached unrotated. The authors' code also
+    multiplies queries by max(1, ln(p + 1)/ln(L)): compose this with that temperature.
+
+    Args:
+        head_dim: the width of each head, even.
+        window: w, above 0; 512 in the authors' code, of 4096 trained tokens.
+        leak: 0 for ReRoPE, which has no distance above w in any sequence; above 0 and below 1 for Leaky ReRoPE, whose k
+            is 1/leak.
+        base: the base of the frequencies, above 1.
+        layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + head_dim/2) for "half".
+
+    Raises:
+        HeadwayError: if head_dim is odd, base is 1 or less, window is 0 or less, or leak is out of range.
+
+    References:
+        Su 2023.
     """
 
     name = "rerope"
@@ -55,11 +65,11 @@ class ReRoPE(Rotary):
         self.window, self.leak, self.base = window, leak, base
 
     def frequencies(self, coordinates: Coordinates) -> Tensor:
-        """ω_c of RoPE"""
+        """Returns ω_c of RoPE, [pairs] in float64."""
         return rates(self.pairs, self.head_dim, self.base, coordinates.position.device)
 
     def tables(self, coordinates: Coordinates) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [4, b, 1, n, pairs]: of positions; of a far key, of a query after it and before it."""
+        """Returns cosines and sines [4, b, 1, n, pairs]: of positions, far keys, and queries after and before these."""
         near = coordinates.axis().double()
         far, shift = self.leak * near, (1 - self.leak) * self.window
         places = torch.stack([near, far, far + shift, far - shift])
@@ -67,7 +77,7 @@ class ReRoPE(Rotary):
         return phases.cos(), phases.sin()
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The product of queries and keys, turned for near pairs and for far ones."""
+        """Returns the product of queries and keys, rotated separately for near pairs and for far ones."""
         window, layout, head_dim = self.window, self.layout, self.head_dim
 
         def product(q: Tensor, k: Tensor, rows: Tensor, *tensors: Tensor) -> Tensor:
@@ -87,7 +97,7 @@ class ReRoPE(Rotary):
         return float(self.base ** (-2 * c / self.head_dim))
 
     def oracle_angle(self, pair: Pair, c: int, token: int) -> float:
-        """0 for the query, and for the key the whole distance as it is read."""
+        """Returns 0 for the query, and for the key the angle of the whole limited distance."""
         delta = pair.distance if token == pair.j else 0.0
         if abs(delta) >= self.window:
             delta = math.copysign(self.window + self.leak * (abs(delta) - self.window), delta)

@@ -1,4 +1,4 @@
-"""Rotary phases that a short convolution over the tokens sets."""
+"""Selective RoPE: rotary phases that a short convolution over the tokens determines."""
 
 from __future__ import annotations
 
@@ -17,20 +17,38 @@ EPSILON = 1e-6
 
 
 class SelectiveRoPE(ContentRotary):
-    """Each token turns queries and keys further by angles of its own, for every head and pair.
+    """Rotates queries and keys by cumulative angles that each token determines for every head and pair.
 
         φ_c(t) = ω_c·Σ_{u≤t} γ_h(u)·conv(V·U·x̂)_{h,c}(u),   ω_c = base^(−2c/head_dim)
         γ = 1, or σ(⟨a_h, x̂_u⟩ + b_h) with ``gate``;  x̂ = x with each head's share of it over √(‖·‖² + 10⁻⁶)
 
-    Shapes: U ``down`` [rank, embed_dim], V ``up`` [kv_heads·head_dim/2, rank], ``taps`` [kv_heads·head_dim/2, width] of
-    the causal convolution of each channel (tap s is for the token s before); a [kv_heads, embed_dim], b [kv_heads]. All
-    weights start from N(0, 0.02²) and b from 0, as in the authors' models. rank 32, width 4, base 500000, pairs
-    (c, c + head_dim/2) and no gate are the authors' settings, whose code has a default rank of 16; the figure of the
-    paper has the gate. Their other options (learned ω, a bias of the phase, differences in place of the convolution)
-    are not here.
-    The convolution runs neither over documents nor over padding in front.
-    Raises HeadwayError for sizes below 1, an odd head_dim, heads that do not divide, a base of 1 or less.
-    Cite: Movahedi et al. 2026, section 4 and the authors' code.
+    The pairs are (c, c + head_dim/2). rank 32, width 4, base 500000 and no gate are the authors' settings, whose code
+    has a default rank of 16; the figure of the paper has the gate. Their other options (learned ω, a bias of the phase,
+    differences in place of the convolution) are not implemented. The convolution does not extend over documents or over
+    padding in front.
+
+    Args:
+        embed_dim: the width of the layer's input, a multiple of num_heads.
+        num_heads: the number of query heads, at least 1.
+        head_dim: the width of each head, even; embed_dim / num_heads if None.
+        num_kv_heads: the number of key and value heads, a divisor of num_heads; num_heads if None.
+        rank: the width between U and V, at least 1.
+        width: the number of tokens that the convolution reads, at least 1.
+        base: the base of the frequencies, above 1.
+        gate: whether γ is learned.
+
+    Attributes:
+        down: U [rank, embed_dim], initially N(0, 0.02²) as in the authors' models, as are the other weights.
+        up: V [kv_heads·head_dim/2, rank].
+        taps: [kv_heads·head_dim/2, width], the causal convolution of each channel; tap s is for the token s before.
+        gate_weight: a [kv_heads, embed_dim], or None.
+        gate_bias: b [kv_heads], initially 0, or None.
+
+    Raises:
+        HeadwayError: if a size is below 1, head_dim is odd, the numbers of heads do not divide, or base is 1 or less.
+
+    References:
+        Movahedi et al. 2026, section 4 and the authors' code.
     """
 
     name = "selective-rope"
@@ -66,7 +84,7 @@ class SelectiveRoPE(ContentRotary):
         self.register_parameter("gate_bias", nn.Parameter(torch.zeros(self.num_kv_heads)) if gate else None)
 
     def turns(self, x: Tensor, k_at: Coordinates) -> Tensor:
-        """φ in float64, [batch, kv_heads, m, pairs]"""
+        """Returns φ, [batch, kv_heads, m, pairs] in float64."""
         shares = x.unflatten(-1, (self.num_heads, -1))
         x = (shares * torch.rsqrt(shares.square().sum(-1, keepdim=True) + EPSILON)).flatten(-2)
         step = convolved(projected(projected(x, self.down), self.up), k_at, self.taps)

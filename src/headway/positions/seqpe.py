@@ -1,4 +1,4 @@
-"""Positions read digit by digit by a small Transformer."""
+"""SeqPE: positions that a small Transformer reads digit by digit."""
 
 from __future__ import annotations
 
@@ -15,25 +15,41 @@ from ._base import PositionEncoding, added, need_width, readable
 
 
 class SeqPE(PositionEncoding):
-    """A position is a word of decimal digits; what a small causal Transformer makes of it is added to the embedding.
+    """Adds to the embeddings the output of a small causal Transformer that reads a position as decimal digits.
 
         x'ᵢ = xᵢ + (W·LN(h) + b)/temperature,  h the last of the num_layers layers' outputs for
         [ D[d₁] + P[1], …, D[d_S] + P[S], last ],   pᵢ = d₁ … d_S with zeros in front, S = max_digits
         each layer:  h ← h + attention(LN(h)),  h ← h + W₂·gelu(W₁·LN(h) + b₁) + b₂
 
-    attention has num_heads heads, the scale (embed_dim/num_heads)^−½ and a causal mask; gelu is its tanh form; LN has
-    ε = 10⁻⁵. With several axes the digits of one stand behind those of the other, and a vector for the axis is added.
-    Shapes: x [batch, n, embed_dim] → the same; D [10, embed_dim], P [max_digits·axes, embed_dim], last [embed_dim].
-    Linear maps and vectors are drawn from N(0, 0.02²), biases 0. Computed in float64, once for each token and call.
+    attention has num_heads heads, the scale (embed_dim/num_heads)^−½ and a causal mask; gelu is its tanh form; LN has ε
+    = 10⁻⁵. With several axes the digits of one follow those of the other, and a vector for the axis is added. Computed
+    in float64, once for each token and call.
 
-    max_digits  positions go up to 10^max_digits − 1; longer words would be new to it
-    dropout     of what the layers add, in training alone
+    This is the variant "input_add" of the authors' code, whose results are for those that act on the scores; their two
+    regularizers, losses on the encoder's vectors, belong to training and are not implemented.
 
-    This is the variant "input_add" of the authors' code, whose results are for those that join the scores; their two
-    regularisers, losses on the encoder's vectors, belong to training and are not here.
-    Raises HeadwayError for sizes below 1 or that do not divide, a dropout not in [0, 1), a temperature of 0 or less or
-    infinite, x of another embed_dim and, in eager mode, positions below 0 or of more digits.
-    Cite: Li et al. 2025, section 3.
+    Args:
+        embed_dim: the width of the embeddings, a multiple of num_heads.
+        num_heads: the number of heads of the small Transformer, at least 1.
+        max_digits: S, at least 1: positions are at most 10^max_digits − 1; training would not cover longer ones.
+        num_layers: the number of layers, at least 1.
+        dropout: the dropout of what the layers add, in training only, 0 ≤ dropout < 1.
+        temperature: the divisor of the output, above 0.
+        axes: the number of axes of the positions, at least 1.
+
+    Shape:
+        x: [batch, n, embed_dim]
+        D: [10, embed_dim]
+        P: [max_digits·axes, embed_dim]
+        last: [embed_dim]; linear maps and vectors are drawn from N(0, 0.02²), biases are 0
+        Output: [batch, n, embed_dim]
+
+    Raises:
+        HeadwayError: if sizes are below 1 or do not divide, dropout is out of range, temperature is not finite and
+            above 0, x has another embed_dim or, in eager mode, a position is below 0 or has more digits.
+
+    References:
+        Li et al. 2025, section 3.
     """
 
     name = "seqpe"
@@ -74,7 +90,7 @@ class SeqPE(PositionEncoding):
                 nn.init.zeros_(parameter)
 
     def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:
-        """x [batch, n, embed_dim] with what the encoder makes of each position."""
+        """Returns x [batch, n, embed_dim] with the encoder's output for each position added."""
         need_width(x, "embed_dim", self.embed_dim)
         p = self.coordinates_for(x, coordinates).position.floor().long()
         self._check(p)

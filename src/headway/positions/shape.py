@@ -1,4 +1,4 @@
-"""Positions that start anywhere while training."""
+"""SHAPE: positions that start at a random number in training."""
 
 from __future__ import annotations
 
@@ -13,20 +13,25 @@ from ._chance import for_each_sequence
 
 
 class SHAPE(PositionEncoding):
-    """In training each sequence begins at another position, so that no absolute position can be learned.
+    """Shifts all positions of a sequence by one random number in training, so that no absolute position is learned.
 
-        p' = p + k,   k ~ U{0, …, K} for each sequence in training, k = start outside of it
+        p' = p + k,   k ~ U{0, …, K} for each sequence in training, k = start in evaluation
 
-    It changes coordinates alone and is made for absolute encodings: ``Compose(SHAPE(), Sinusoidal(embed_dim))``; what
-    knows distances alone does not notice. A sequence is a row of the coordinates or a document of packed rows; where
-    the coordinates have one row for the whole batch, so has the draw: give positions [batch, n] for one each.
+    It changes coordinates only and is intended for absolute encodings: ``Compose(SHAPE(), Sinusoidal(embed_dim))``;
+    relative encodings are not affected. A sequence is a row of the coordinates or a document of packed rows. If the
+    coordinates have one row for the whole batch, there is one draw: give positions [batch, n] for one each. The
+    authors' code draws from {0, …, K − 1}, while the paper says K; the difference of one is negligible.
 
-    max_shift   K
-    start       0 as in the paper's equation; the authors' code evaluates from K on, as far as any training shift went
+    Args:
+        max_shift: K, at least 0.
+        start: the shift in evaluation, at least 0: 0 as in the paper's equation; the authors' code uses K, the largest
+            shift of training.
 
-    The authors' code draws from {0, …, K − 1}, the paper says K: that one number more changes nothing.
-    Raises HeadwayError for a negative max_shift or start.
-    Cite: Kiyono et al. 2021, section 3.
+    Raises:
+        HeadwayError: if max_shift or start is negative.
+
+    References:
+        Kiyono et al. 2021, section 3.
     """
 
     name = "shape"
@@ -44,7 +49,7 @@ class SHAPE(PositionEncoding):
         self.max_shift, self.start = max_shift, start
 
     def locate(self, coordinates: Coordinates) -> Coordinates:
-        """The positions of each sequence shifted by one number."""
+        """Returns the coordinates with the positions of each sequence shifted by one number."""
         if not self.training:
             return replace(coordinates, position=coordinates.position + self.start) if self.start else coordinates
         device = coordinates.position.device

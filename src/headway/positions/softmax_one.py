@@ -1,4 +1,4 @@
-"""A softmax with one more in its denominator."""
+"""A softmax with 1 added to its denominator."""
 
 from __future__ import annotations
 
@@ -13,13 +13,21 @@ from ._base import Input, PositionEncoding, Terms
 
 
 class SoftmaxOne(PositionEncoding):
-    """A one joins the denominator of the softmax: a head may attend to nothing.
+    """Adds 1 to the denominator of the softmax, so that a head may attend to nothing.
 
         A[h,i,j] = exp(score[h,i,j]) / (1 + Σ_m exp(score[h,i,m]))
 
-    That is a sink whose logit is 0, or a further key and value of zeros. Nothing is learned.
-    It tells no tokens apart: compose it with an encoding that does. Raises HeadwayError for num_heads below 1.
-    Cite: Miller 2023.
+    This is a sink whose logit is 0, or an additional key and value of zeros. Nothing is learned. It does not
+    distinguish tokens: compose it with an encoding that does.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+
+    Raises:
+        HeadwayError: if num_heads is below 1.
+
+    References:
+        Miller 2023.
     """
 
     name = "softmax-one"
@@ -35,7 +43,7 @@ class SoftmaxOne(PositionEncoding):
         self.num_heads = num_heads
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """A sink of 0."""
+        """Returns a sink of 0."""
         return (Sink(torch.zeros(self.num_heads, dtype=torch.float64, device=q_at.position.device)),)
 
     def oracle_weights(self, h: int, i: int, scores: list[float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Scores that grow with the logarithm of what a query sees, as much as each head has learned."""
+"""Scalable softmax: scores that grow with the logarithm of the number of keys, by a learned factor."""
 
 from __future__ import annotations
 
@@ -14,17 +14,29 @@ from ._temperature import Scaling, log_of_seen, number_seen
 
 
 class SSMax(Scaling):
-    """Scalable softmax: its base is the number of keys it sees, to a power that each head learns.
+    """Multiplies scores by the logarithm of the number of keys and a learned factor of the head.
 
         A[h,i,j] = n_i^(s_h·z_ij)/Σⱼ n_i^(s_h·z_ij), so score[h,i,j] = s·τ[h,i]·⟨qᵢ, kⱼ⟩ with τ[h,i] = s_h·ln(nᵢ) + b_h
         nᵢ = pᵢ + 1, or with bidirectional the tokens of the stream; z = s·⟨q, k⟩
 
-    Shapes: s [num_heads], 0.168 at first, one over the mean of ln n up to 1024; with bias also b [num_heads], 0 at
-    first, which the paper finds to train as well and to reach less far. Each layer has an encoding of its own.
-    It tells no positions apart: compose it with an encoding that does. On several axes take bidirectional. Without a
-    bias a query that sees one key alone has τ = 0, which changes no weight.
-    Raises HeadwayError for num_heads below 1 and an initial that is not finite.
-    Cite: Nakanishi 2025, with s alone or with s and b.
+    Each layer has an encoding of its own. It does not distinguish positions: compose it with an encoding that does.
+    Without a bias a query with a single key has τ = 0, which changes no weight.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+        initial: the initial s; the default, 0.168, is one over the mean of ln n for n up to 1024.
+        bias: whether b is learned; the paper finds that it trains as well and extrapolates less far.
+        bidirectional: whether n is the number of tokens of the stream; True for positions with several axes.
+
+    Attributes:
+        s: [num_heads].
+        b: [num_heads], initially 0, or None.
+
+    Raises:
+        HeadwayError: if num_heads is below 1 or initial is not finite.
+
+    References:
+        Nakanishi 2025, with s alone or with s and b.
     """
 
     name = "ssmax"
@@ -41,7 +53,7 @@ class SSMax(Scaling):
         self.b = nn.Parameter(torch.zeros(num_heads)) if bias else None
 
     def temperature(self, q_at: Coordinates) -> Tensor:
-        """τ [b, num_heads, n or 1], in float64."""
+        """Returns τ, [b, num_heads, n or 1] in float64."""
         factor = self.s.double()[:, None] * log_of_seen(q_at, self.bidirectional)[:, None]
         return factor if self.b is None else factor + self.b.double()[:, None]
 

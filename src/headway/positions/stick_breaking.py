@@ -1,4 +1,4 @@
-"""Stick-breaking: going back from the query, each key takes a share of what the nearer ones have left."""
+"""Stick-breaking attention: from the query backwards, each key gets a share of the weight that is left."""
 
 from __future__ import annotations
 
@@ -19,16 +19,21 @@ NOTHING = -1000.0
 
 
 class StickBreaking(PositionEncoding):
-    """In place of the softmax, the nearest key takes its share, the next one its share of the rest, and so on.
+    """Replaces the softmax: the nearest key gets its share, the next one its share of the rest, and so on.
 
         A[h,i,j] = σ(z_ij)·Π_{t=j+1…i−1} (1 − σ(z_it)) for j < i,   z_ij = s·⟨qᵢ, kⱼ⟩
 
-    A row sums to at most 1, and the first one to 0. ``attend_current`` lets the query's own token take the first share
-    (j ≤ i, the product up to i); ``remainder`` gives what is left, Π over all (1 − σ), to the query's own value. Both
-    are options of the authors' code and off there by default. All is computed in logarithms: as scores, the logarithms
-    of the weights are found (−1000 for a weight of 0). Keys stand in the order of the stream.
-    There is no log-sum-exp, and no sink. The weights of what a query may not see are 0, and break nothing off.
-    Cite: Tan et al. 2025, section 2.
+    A row sums to at most 1, and the first one to 0. Both options are those of the authors' code and off there by
+    default. Everything is computed in logarithms: the scores become the logarithms of the weights (−1000 for a weight
+    of 0). Keys are in the order of the stream. There is no log-sum-exp and no sink. Masked keys have a weight of 0 and
+    do not reduce the rest.
+
+    Args:
+        attend_current: whether the query's own token gets the first share (j ≤ i, the product up to i).
+        remainder: whether the query's own value gets the weight that is left, Π over all (1 − σ).
+
+    References:
+        Tan et al. 2025, section 2.
     """
 
     name = "stick-breaking"
@@ -44,7 +49,7 @@ class StickBreaking(PositionEncoding):
         self.attend_current, self.remainder = attend_current, remainder
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The logarithms of the weights, and exp in place of the softmax."""
+        """Returns a map of scores to the logarithms of the weights, and exp in place of the softmax."""
         broken = BROKEN[self.attend_current, self.remainder]
         return ScoreMap(broken, (q_at.index, k_at.index)), Normalizer(_weights)
 
@@ -53,7 +58,7 @@ class StickBreaking(PositionEncoding):
         return math.log(weight) if weight else NOTHING
 
     def oracle_share(self, pair: Pair) -> float:
-        """A[h,i,j] as the paper writes it."""
+        """Returns A[h,i,j] of ``pair`` as the paper writes it."""
 
         def beta(t: int) -> float:
             return 1 / (1 + math.exp(-pair.scale * float(pair.query @ pair.k[pair.h, t])))

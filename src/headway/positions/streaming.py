@@ -1,4 +1,4 @@
-"""Positions inside a bounded cache."""
+"""Positions within a bounded cache."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from ._base import Input, PositionEncoding
 
 
 class StreamingLLM(PositionEncoding):
-    """Tokens are counted among the keys that are still there, as if those evicted had never been.
+    """Counts positions among the keys that are in the cache, ignoring those evicted.
 
         p'ᵢ = pᵢ − evicted(i),   evicted(i) = indexᵢ − #{keys j : 0 ≤ index_j < indexᵢ}
 
-    so with positions 0, 1, 2 … a key's position is its rank in the cache, and the newest query stands at its end. With
-    a few sinks and the latest keys, no distance is larger than the cache. Where nothing was evicted positions stay.
-    It changes coordinates alone: ``Compose(StreamingLLM(), RoPE(head_dim))`` in a model that decodes with
+    With positions 0, 1, 2 … a key's position is its rank in the cache, and the newest query is at its end. With a few
+    sinks and the latest keys, no distance exceeds the size of the cache. Positions do not change if no key was evicted.
+    It changes coordinates only: ``Compose(StreamingLLM(), RoPE(head_dim))`` in a model that decodes with
 
         cache.keep(first=4, last=window)      # before each call; 4 sinks as in the paper
 
-    Keys are cached unprepared, because the same key stands elsewhere after each eviction.
-    Cite: Xiao et al. 2024, section 3.2.
+    Keys are cached unprepared, because the position of a key changes after each eviction.
+
+    References:
+        Xiao et al. 2024, section 3.2.
     """
 
     name = "streaming-llm"
@@ -36,14 +38,14 @@ class StreamingLLM(PositionEncoding):
     def relocate(
         self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None
     ) -> tuple[Coordinates, Coordinates]:
-        """Both sides among the keys; as they are where the keys are known to be all from the start."""
+        """Returns both sides counted among the keys, or unchanged if no key is known to be missing."""
         if k_at.ordered and k_at.start == 0:
             return q_at, k_at
         there = k_at.index.sort(dim=1).values
         return self._counted(q_at, there), self._counted(k_at, there)
 
     def _counted(self, side: Coordinates, there: Tensor) -> Coordinates:
-        """A side less what was evicted before each of its tokens; there: the indices of the keys, rising."""
+        """A side minus what was evicted before each of its tokens; ``there`` are the indices of the keys, ascending."""
         rows = max(side.index.shape[0], there.shape[0])
         there = there.expand(rows, -1).contiguous()
         index = side.index.expand(rows, -1).contiguous()

@@ -13,16 +13,29 @@ from ._window import Windowed, two
 
 
 class Swin(Windowed):
-    """A learned scalar for each head and each distance in height and width within a window.
+    """Adds a learned scalar for each head and each distance in height and width within a window.
 
         score[h,i,j] = s·⟨qᵢ, kⱼ⟩ + table[(Δy + H − 1)·(2W − 1) + Δx + W − 1, h],   Δ = pᵢ − pⱼ
 
-    Shapes: positions [batch, n, 2] as (y, x); table [(2H − 1)·(2W − 1), num_heads] for a window of H × W, in the order
-    of the authors' relative_position_bias_table, whose checkpoints fit; drawn from N(0, 0.02²), cut at ±2 as there.
-    Distances beyond the window, which Swin never meets, count as its largest.
-    ``resized`` gives the encoding for another window, its table stretched by bicubic interpolation.
-    Raises HeadwayError for sizes below 1, and a window of other than one or two sizes.
-    Cite: Liu et al. 2021, section 3.2.
+    Distances beyond the window, which do not occur in Swin, count as its largest. ``resized`` gives the encoding for
+    another window, its table resized by bicubic interpolation.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+        window: one size, or (height, width), H × W, at least 1 each.
+
+    Attributes:
+        table: [(2H − 1)·(2W − 1), num_heads] in the order of the authors' relative_position_bias_table, whose
+            checkpoints fit; drawn from N(0, 0.02²), truncated at ±2 as there.
+
+    Shape:
+        positions: [batch, n, 2] as (y, x)
+
+    Raises:
+        HeadwayError: if a size is below 1, or window has other than one or two sizes.
+
+    References:
+        Liu et al. 2021, section 3.2.
     """
 
     name = "swin"
@@ -37,11 +50,15 @@ class Swin(Windowed):
         nn.init.trunc_normal_(self.table, std=0.02)
 
     def rows(self) -> Tensor:
-        """The table."""
+        """Returns the table."""
         return self.table
 
     def resized(self, window: int | Sequence[int]) -> Swin:
-        """The encoding for another window; its table is this one stretched."""
+        """Returns the encoding for another window, with this table resized.
+
+        Args:
+            window: one size, or (height, width).
+        """
         other = Swin(self.num_heads, window).to(self.table)
         (old, new) = ([2 * size - 1 for size in each.sides] for each in (self, other))
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Swin v2: cosine scores, and a bias that a small network gives for each distance."""
+"""Swin v2: cosine attention, and a bias that a small network computes for each distance."""
 
 from __future__ import annotations
 
@@ -20,19 +20,37 @@ SPACINGS = ("code", "paper")
 
 
 class SwinV2(Windowed):
-    """The cosine of query and key at a learned temperature, and a bias that a network reads off the distance.
+    """Replaces products by cosines with a learned temperature, and adds a bias that a network computes.
 
         score[h,i,j] = τ_h·cos(qᵢ, kⱼ) + 16·σ(f(Δ̂)_h),   τ_h = exp(min(logit_scale_h, ln 100)),   Δ = pᵢ − pⱼ
         f = W₂·relu(W₁·Δ̂ + b₁), W₁ 2 → hidden, W₂ hidden → num_heads
         Δ̂ = sign(Δ)·log₂(1 + 8·|Δ|/(W' − 1)) / 3   spacing="code", W' the window of pre-training, else the own
         Δ̂ = sign(Δ)·ln(1 + |Δ|)                    spacing="paper"
 
-    Shapes: positions [batch, n, 2] as (y, x); logit_scale [num_heads, 1, 1] starts at ln 10, cpb_mlp at N(0, 0.02²) and
-    zeros: names and shapes of the authors' code, whose checkpoints fit. That code does not do what the paper writes,
-    and trained models follow the code. Their keys have no bias, which is the layer's affair. The scale is 1.
-    Distances beyond the window, which Swin never meets, count as its largest.
-    Raises HeadwayError for sizes below 1, a window of other than one or two sizes, an unknown spacing.
-    Cite: Liu et al. 2022, sections 3.2 and 3.3.
+    The authors' code does not compute what the paper writes, and trained models follow the code. Their keys have no
+    bias, which is up to the layer. The scale is 1. Distances beyond the window, which do not occur in Swin, count as
+    its largest.
+
+    Args:
+        num_heads: the number of query heads, at least 1.
+        window: one size, or (height, width), at least 1 each.
+        pretrained_window: W', likewise; ``window`` if None.
+        hidden: the width of the network, at least 1.
+        spacing: "code" or "paper", as above.
+
+    Attributes:
+        logit_scale: [num_heads, 1, 1], initially ln 10.
+        cpb_mlp: the network, initially N(0, 0.02²) and zeros. Names and shapes are those of the authors' code, whose
+            checkpoints fit.
+
+    Shape:
+        positions: [batch, n, 2] as (y, x)
+
+    Raises:
+        HeadwayError: if a size is below 1, a window has other than one or two sizes, or spacing is unknown.
+
+    References:
+        Liu et al. 2022, sections 3.2 and 3.3.
     """
 
     name = "swin-v2"
@@ -63,15 +81,15 @@ class SwinV2(Windowed):
         self.cpb_mlp = nn.Sequential(first, nn.ReLU(), second)
 
     def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
-        """x [batch, heads, n, head_dim] at length 1, in float32 or wider."""
+        """Returns x [batch, heads, n, head_dim] divided by its norm, in float32 or wider."""
         return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1).to(x.dtype)
 
     def default_scale(self, head_dim: int) -> float:
-        """1: the temperature is learned."""
+        """Returns 1, since the temperature is learned."""
         return 1.0
 
     def rows(self) -> Tensor:
-        """16·σ of the network's answer for each distance."""
+        """Returns 16·σ(f) for each distance."""
         delta = self.offsets(self.logit_scale.device)
         if self.spacing == "code":
             unit = torch.tensor([max(w - 1, 1) / 8 for w in self.pretrained_sides])
@@ -81,7 +99,7 @@ class SwinV2(Windowed):
         return 16 * linear(self.cpb_mlp[2], linear(self.cpb_mlp[0], delta.sign() * spaced).relu()).sigmoid()
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The temperature and the bias."""
+        """Returns the temperature and the bias."""
         factor = self.logit_scale.double().clamp(max=math.log(100)).exp()[None, :, :, 0]
         return QueryScale(factor), *super().terms(q_at, k_at)
 
