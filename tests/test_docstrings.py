@@ -26,29 +26,40 @@ UNDOCUMENTED = {"extra_repr"}
 """Methods that torch documents, and that do here what it says."""
 
 
-def things() -> Iterator[tuple[str, Any]]:
-    """(dotted name, object) of each class, function, method and property of the rooms that headway defines."""
-    found: dict[str, Any] = {}
+def things() -> dict[str, tuple[Any, Any]]:
+    """Each class, function, method and property of the rooms by its dotted name, with the method it overrides if any.
+
+    Only what headway defines.
+    """
+    found: dict[str, tuple[Any, Any]] = {}
     for room in ROOMS:
         module = importlib.import_module(room)
         kinds = (type, types.FunctionType)
         own = (name for name, x in vars(module).items() if isinstance(x, kinds) and x.__module__ == room)
         for name in getattr(module, "__all__", None) or [name for name in own if not name.startswith("_")]:
             found |= described(name, getattr(module, name))
-    yield from found.items()
+    return found
 
 
-def described(name: str, thing: Any) -> dict[str, Any]:
+def described(name: str, thing: Any) -> dict[str, tuple[Any, Any]]:
     if not getattr(thing, "__module__", "").startswith("headway"):
         return {}
-    found = {f"{thing.__module__}.{name}": thing}
-    for base in thing.__mro__ if inspect.isclass(thing) else ():
-        for key, member in vars(base).items() if base.__module__.startswith("headway") else ():
-            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
-            inherits = not getattr(function, "__doc__", None) and bool(inspect.getdoc(getattr(base, key, None)))
-            if inspect.isfunction(function) and not key.startswith("_") and key not in UNDOCUMENTED and not inherits:
-                found[f"{base.__module__}.{base.__name__}.{key}"] = function
+    found: dict[str, tuple[Any, Any]] = {f"{thing.__module__}.{name}": (thing, None)}
+    own = [base for base in thing.__mro__ if base.__module__.startswith("headway")] if inspect.isclass(thing) else []
+    for base in own:
+        for key in vars(base):
+            function = method(base, key)
+            if inspect.isfunction(function) and not key.startswith("_") and key not in UNDOCUMENTED:
+                parents = [parent for parent in own if parent in base.__mro__[1:]]
+                overridden = next((method(parent, key) for parent in parents if key in vars(parent)), None)
+                found[f"{base.__module__}.{base.__name__}.{key}"] = function, overridden
     return found
+
+
+def method(owner: type, name: str) -> Any:
+    """The function of a method or of a property that a class defines itself."""
+    member = vars(owner)[name]
+    return member.fget if isinstance(member, property) else getattr(member, "__func__", member)
 
 
 def parameters(function: Callable[..., Any]) -> Iterator[str]:
@@ -93,14 +104,15 @@ def own_code(thing: Any) -> str:
     return "".join(map(inspect.getsource, written))  # a dataclass has an __init__ without source
 
 
-def faults(name: str, thing: Any) -> list[str]:
-    """What is missing from the docstring of a class or a function."""
+def faults(name: str, thing: Any, overridden: Any = None) -> list[str]:
+    """What is missing from the docstring of a class or a function; a method shares that of the one it overrides."""
     documentation = inspect.cleandoc(thing.__doc__ or "")
     first, _, rest = documentation.partition("\n")
-    if not documentation:
+    if not documentation and overridden is None:
         return [f"{name}: there is no docstring"]
     found = []
-    if not first.endswith(".") or re.search(r"[.!?] [A-Z]", first) or (rest and not rest.startswith("\n")):
+    one_sentence = first.endswith(".") and not re.search(r"[.!?] [A-Z]", first) and (not rest or rest[0] == "\n")
+    if documentation and not one_sentence:
         found.append(f"{name}: the first line is not one sentence that ends in a full stop: {first}")
     if re.search(r"^Cite:", documentation, re.MULTILINE):
         found.append(f"{name}: 'Cite:' is now a section 'References:'")
@@ -114,6 +126,7 @@ def faults(name: str, thing: Any) -> list[str]:
     if is_method(thing):  # of a method, the text may describe a parameter
         entries += re.findall(r"``(\w+)``", documentation)
         wanted = wanted[1:] if thing.__name__ == "forward" else wanted
+        entries += [] if overridden is None else parameters(overridden)
     found += [
         f"{name}: 'Args:' does not describe {parameter}" for parameter in wanted if parameter not in entries + inherited
     ]
@@ -124,12 +137,12 @@ def is_method(thing: Any) -> bool:
     return not inspect.isclass(thing) and thing.__qualname__ != thing.__name__
 
 
-THINGS = dict(things())
+THINGS = things()
 
 
 @pytest.mark.parametrize("name", THINGS)
 def test_a_docstring_is_complete(name: str) -> None:
-    assert not faults(name, THINGS[name])
+    assert not faults(name, *THINGS[name])
 
 
 def test_every_room_has_something() -> None:
@@ -171,6 +184,15 @@ class Good:
         """Removes all but ``length`` tokens."""
 
 
+class Better(Good):
+    def forward(self, x: float, scale: float, shift: float = 0.0) -> None:
+        if scale < 0:
+            raise HeadwayError
+
+    def crop(self, length: int) -> None:
+        pass
+
+
 class Bad:
     """Computes something. Computes more.
 
@@ -194,6 +216,14 @@ class Bad:
 def test_a_good_class_has_no_faults() -> None:
     for thing in (Good, Good.forward, Good.crop):
         assert not faults("good", thing)
+
+
+def test_an_override_shares_a_docstring() -> None:
+    assert not faults("better", Better.crop, Good.crop)
+    assert faults("better", Better.crop) == ["better: there is no docstring"]
+    errors, shift = faults("better", Better.forward, Good.forward)
+    assert "it raises HeadwayError" in errors
+    assert "does not describe shift" in shift
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,11 @@ class Compose(PositionEncoding):
         return plain + sum(part.oracle(self._seen_by(part, pair)) - plain for part in rest)
 
     def oracle_value(self, pair: Pair, v: Tensor) -> Tensor:
+        """Returns the value of a pair after the changes of all parts.
+
+        Raises:
+            HeadwayError: if one part transforms values and another changes them otherwise.
+        """
         changing = [part for part in self.each if type(part).oracle_value is not PositionEncoding.oracle_value]
         if len(changing) > 1 and "values" in self.acts:
             raise HeadwayError(
