@@ -18,7 +18,7 @@ from ._base import Input, Pair, PositionEncoding, Terms
 from .alibi import ALiBi
 
 SLOPE = 0.01
-"""Of the leaky ReLU below 0."""
+"""The slope of the leaky ReLU below 0."""
 
 
 class DataAdaptive(PositionEncoding):

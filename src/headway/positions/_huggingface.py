@@ -23,9 +23,9 @@ from .yarn import YaRN
 LENGTH = "original_max_position_embeddings"
 PART = "partial_rotary_factor"
 ARGUMENTS = {LENGTH: "max_length", PART: "fraction"}
-"""The constructors' names for keys where they differ."""
+"""The constructor arguments of keys whose names differ."""
 THEIRS = ("type", "finetuned")
-"""Keys that say nothing more."""
+"""Keys that are ignored."""
 ELSEWHERE = {
     ("yarn", "factor"): " or max_position_embeddings=",
     ("yarn", LENGTH): " or max_position_embeddings=",
@@ -33,7 +33,7 @@ ELSEWHERE = {
     ("longrope", "factor"): " or max_position_embeddings=",
     ("longrope", LENGTH): ", which Phi-3 keeps beside them in its config",
 }
-"""From where else a key may come."""
+"""Arguments that can replace a missing key."""
 
 
 @dataclass(frozen=True)

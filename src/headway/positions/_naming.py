@@ -22,7 +22,7 @@ from ._references import bibtex
 from ._table import ENCODINGS
 
 SIZES = ("num_heads", "head_dim", "embed_dim", "max_length", "bidirectional")
-"""What a model knows about itself: handed to every constructor that takes it."""
+"""Arguments that a model may always give: they are passed to every constructor that takes them."""
 
 SPEC = re.compile(
     r"(?:(?P<where>.+?):(?=[A-Za-z_]))?(?P<name>[A-Za-z_][\w-]*|.+?\.py)(?:\((?P<arguments>.*)\))?", re.DOTALL
@@ -115,7 +115,7 @@ def citation(spec: Spec) -> str:
     return bibtex((type(spec) if isinstance(spec, PositionEncoding) else _found(spec)[0]).citation)
 
 
-# ---------------------------------------------------------------- the class a spec means
+# ---------------------------------------------------------------- the class that a spec names
 
 
 def _found(spec: Any) -> tuple[type[PositionEncoding], dict[str, Any]]:

@@ -39,6 +39,14 @@ def llama4(
     The layers with RoPE attend to their own chunk of 8192 tokens, the others to all. Llama 4 also divides queries and
     keys of the layers with RoPE by their root mean square, after the rotation.
 
+    Args:
+        num_layers: the number of layers.
+        head_dim: the width of each head, even.
+        interval: every interval-th layer has no positions.
+        base: the base of the frequencies, above 1.
+        amount: as in ``Llama4Temperature``.
+        step: as in ``Llama4Temperature``.
+
     References:
         Meta AI 2025 (meta2025llama4).
     """
@@ -51,6 +59,12 @@ def smollm3(num_layers: int, head_dim: int, interval: int = 4, base: float = 2_0
     There are no masks besides the causal one. The released code can use a window in the layers without positions, while
     ``rnope_swa`` has it in the others.
 
+    Args:
+        num_layers: the number of layers.
+        head_dim: the width of each head, even.
+        interval: every interval-th layer has no positions.
+        base: the base of the frequencies, above 1.
+
     References:
         Bakouch et al. 2025 (bakouch2025smollm3).
     """
@@ -60,8 +74,15 @@ def smollm3(num_layers: int, head_dim: int, interval: int = 4, base: float = 2_0
 def rnope_swa(num_layers: int, head_dim: int, interval: int = 4, base: float = 10_000.0, window: int = 4096) -> Recipe:
     """Returns RoPE in layers with a window and no positions in every interval-th layer: Command A and Cohere 2.
 
-    The layers with RoPE attend to the last ``window`` tokens, their own included, the others to all. Released weights
-    have other bases: use that of their configuration.
+    The layers with RoPE attend to the last ``window`` tokens, the others to all. Released weights have other bases: use
+    that of their configuration.
+
+    Args:
+        num_layers: the number of layers.
+        head_dim: the width of each head, even.
+        interval: every interval-th layer has no positions and no window.
+        base: the base of the frequencies, above 1.
+        window: the number of keys, the query's own included, to which layers with RoPE attend.
 
     References:
         Yang et al. 2025 (yang2025rope).
@@ -79,9 +100,17 @@ def gemma3(
 ) -> Recipe:
     """Returns RoPE of two bases: the small one in layers with a window, the large one in every interval-th layer.
 
-    The layers with the small base attend to the last ``window`` tokens, their own included (512 in the model of 1
-    billion parameters), the others to all. From 4 billion parameters on, the released weights divide the positions of
-    the latter by 8.
+    The layers with the small base attend to the last ``window`` tokens, the others to all. From 4 billion parameters
+    on, the released weights divide the positions of the latter by 8.
+
+    Args:
+        num_layers: the number of layers.
+        head_dim: the width of each head, even.
+        interval: every interval-th layer has the large base and no window.
+        base: the small base, above 1.
+        far_base: the large base, above 1.
+        window: the number of keys, the query's own included, to which layers with the small base attend; 512 in the
+            model of 1 billion parameters.
 
     References:
         Gemma Team 2025 (gemma2025gemma3), section 2.
@@ -96,11 +125,11 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
     "rnope-swa": rnope_swa,
     "gemma-3": gemma3,
 }
-"""By name; each is called with num_layers and head_dim, and what its docstring tells besides."""
+"""The recipes by name. Each is called with num_layers, head_dim and the optional arguments of its docstring."""
 
 
 ROTATIONS = (Rotary, RotaryValues)
-"""What turns queries, keys and values."""
+"""The encodings that rotate queries, keys or values."""
 
 
 def drop_positions(model: nn.Module, kinds: tuple[type[PositionEncoding], ...] = ROTATIONS) -> int:

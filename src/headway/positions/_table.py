@@ -13,7 +13,7 @@ from .abacus import Abacus as Abacus
 from .position_coupling import PositionCoupling as PositionCoupling
 from .seqpe import SeqPE as SeqPE
 
-# relative to the query, in the scores
+# relative positions, in the scores
 from .shaw import Shaw as Shaw
 from .music_transformer import MusicTransformer as MusicTransformer
 from .transformer_xl import TransformerXL as TransformerXL
@@ -30,7 +30,7 @@ from .dynamic_position_bias import DynamicPositionBias as DynamicPositionBias
 from .swin import Swin as Swin
 from .swin_v2 import SwinV2 as SwinV2
 
-# turns of queries and keys
+# rotations of queries and keys
 from .rope import RoPE as RoPE
 from .partial_rope import PartialRoPE as PartialRoPE
 from .p_rope import ProportionalRoPE as ProportionalRoPE
@@ -49,10 +49,10 @@ from .circulant_string import CirculantSTRING as CirculantSTRING
 from .rerope import ReRoPE as ReRoPE
 from .grape_m import GRAPEM as GRAPEM
 
-# … and of values
+# … of values
 from .rotary_values import RotaryValues as RotaryValues
 
-# … which reach further
+# … for longer sequences
 from .position_interpolation import PositionInterpolation as PositionInterpolation
 from .dynamic_interpolation import DynamicInterpolation as DynamicInterpolation
 from .ntk_aware import NTKAware as NTKAware
@@ -62,7 +62,7 @@ from .yarn import YaRN as YaRN
 from .longrope import LongRoPE as LongRoPE
 from .llama3 import Llama3 as Llama3
 
-# sharper or softer scores
+# factors of scores, and sinks
 from .log_n import LogN as LogN
 from .ssmax import SSMax as SSMax
 from .llama4_temperature import Llama4Temperature as Llama4Temperature
@@ -70,7 +70,7 @@ from .nope_scaling import NoPEScaling as NoPEScaling
 from .learned_sink import LearnedSink as LearnedSink
 from .softmax_one import SoftmaxOne as SoftmaxOne
 
-# what content decides
+# dependent on content
 from .cope import CoPE as CoPE
 from .forgetting import ForgettingGate as ForgettingGate
 from .path import PaTH as PaTH
@@ -86,7 +86,7 @@ from .grape_a import GRAPEA as GRAPEA
 from .grape_ap import GRAPEAP as GRAPEAP
 from .relative_projection import RelativeProjection as RelativeProjection
 
-# where tokens stand, for another encoding to read
+# changes of coordinates, for another encoding
 from .interpolated import Interpolated as Interpolated
 from .repo import RePo as RePo
 from .randomized import RandomizedPositions as RandomizedPositions
@@ -101,4 +101,4 @@ ENCODINGS: dict[str, type[PositionEncoding]] = {
     for cls in list(globals().values())
     if isinstance(cls, type) and issubclass(cls, PositionEncoding) and cls.name
 }
-"""By name, in the order of the imports above."""
+"""The encodings by name, in the order of the imports above."""

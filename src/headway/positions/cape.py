@@ -15,7 +15,7 @@ from ._chance import for_each_sequence, uniform
 
 
 class CAPE(PositionEncoding):
-    """Shifts the positions of each sequence at random in training, jitters those of each token, and scales them.
+    """Shifts, jitters and scales positions at random in training.
 
         p' = (p + Δ + ε_p)·λ in training,   Δ ~ U(−Δmax, Δmax),   ε_p ~ U(−εmax, εmax),   ln λ ~ U(−ln λmax, ln λmax)
         p' = p in evaluation; with centred=True the mean of the sequence is first subtracted from p in both
@@ -31,7 +31,8 @@ class CAPE(PositionEncoding):
         global_shift: Δmax, at least 0, in the unit of positions times step.
         local_shift: εmax in tokens, at least 0; up to ½ the order of tokens is kept.
         scale: λmax, at least 1.
-        centred: whether (T − 1)/2, the mean of 0 … T − 1, is subtracted; it is the same with decoding and padding.
+        centred: whether (T − 1)/2, the mean of 0 … T − 1, is subtracted, so that decoding and padding do not change the
+            result.
         step: the size of one token in the unit of Δ, such as 0.03 s.
         frequency_scale: a factor of p' at the end, as the paper multiplies the sinusoid's frequencies for seconds.
 

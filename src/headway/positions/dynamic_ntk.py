@@ -23,7 +23,8 @@ class DynamicNTK(Rescaled):
 
     Args:
         head_dim: the width of each head; even and above 2 unless ``rotary_dim`` is given.
-        factor: see above, at least 1; 1 slows the slowest pair down by T/L, as the paper's dynamic scaling does.
+        factor: the constant in base', at least 1; 1 slows the slowest pair down by T/L, as the paper's dynamic scaling
+            does.
         max_length: L, the length the model was trained for, at least 1.
         base: the base of the frequencies, above 1.
         layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + d/2) for "half".

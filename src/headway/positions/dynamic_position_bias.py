@@ -15,7 +15,7 @@ from ._layers import linear, linear_by_hand, normed, normed_by_hand
 from ._window import Windowed, two
 
 FORMS = {"crossformer": 2, "x-transformers": 1, "x-transformers-log": 1}
-"""The axes that each form reads."""
+"""The number of axes that each form reads."""
 
 
 class DynamicPositionBias(Windowed):

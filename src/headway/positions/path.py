@@ -15,7 +15,7 @@ from ._base import Input, Pair, PositionEncoding, Terms, normal
 from ._content import Contextual, convolved, heads_of_keys, projected
 
 CHUNK = 64
-"""Keys that are gone through at once."""
+"""Keys that are processed at once."""
 EPSILON = 1e-6
 
 

@@ -11,7 +11,7 @@ from ._base import PositionEncoding, need_base, rates
 from ._rotary import Rotary
 
 FEW, KEPT = 8, 1 << 15
-"""Tokens above which the angles of a span are kept from call to call, and angles up to which: 512 KiB."""
+"""Angles of consecutive positions are cached between calls for more than FEW tokens and up to KEPT angles: 512 KiB."""
 
 
 class RoPE(Rotary):
@@ -58,7 +58,7 @@ class RoPE(Rotary):
         """Returns ``waves``; those of consecutive positions are cached between calls."""
         n, start = coordinates.index.shape[1], coordinates.start
         kept = type(self) is RoPE and coordinates.consecutive
-        # in this order: a compiler carries lengths as symbols
+        # in this order, since lengths are symbols in a compiler
         if not kept or torch.compiler.is_compiling() or not FEW < n <= KEPT // self.pairs:
             return super().tables(coordinates)
         return constant(_waves, n, start, self.pairs, self.head_dim, self.base, device=coordinates.position.device)

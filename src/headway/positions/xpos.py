@@ -14,7 +14,7 @@ from ._base import Pair, PositionEncoding, need_base, need_width, rates
 from ._rotary import Rotary
 
 REACH = {torch.float16: 8.0}
-"""How far the logarithm of the factor may go on either side of 0; 80 in the wider formats."""
+"""The largest absolute logarithm of the factor; 80 in the wider formats."""
 
 
 class XPos(Rotary):
@@ -37,7 +37,7 @@ class XPos(Rotary):
     Args:
         head_dim: the width of each head, even.
         base: the base of the frequencies, above 1.
-        scale_base: the number of tokens for which ζ is one factor, above 0.
+        scale_base: the distance over which a score decays by the factor ζ_c, above 0.
         gamma: γ, above 0.
         centre: the position at which the factor is 1.
         layout: which dimensions form the pair c: (2c, 2c+1) for "interleaved", (c, c + head_dim/2) for "half".

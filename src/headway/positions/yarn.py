@@ -38,7 +38,7 @@ class YaRN(NTKByParts):
         truncate: whether low and high are rounded; not for gpt-oss.
         attention_factor: μ, above 0; as above if None.
         mscale: DeepSeek's, above 0: μ = (0.1·mscale·ln(factor) + 1)/(0.1·mscale_all_dim·ln(factor) + 1).
-        mscale_all_dim: see ``mscale``, above 0.
+        mscale_all_dim: the constant in the denominator of ``mscale``, above 0.
         scale_scores: whether all scores, also those of dimensions that are not rotated, are multiplied by
             (0.1·mscale_all_dim·ln(factor) + 1)², as in DeepSeek's attention; Hugging Face's other models do not do
             this.
@@ -112,7 +112,7 @@ class YaRN(NTKByParts):
         return 1 - ((c - low) / (high - low or 0.001)).clamp(0, 1)
 
     def default_scale(self, head_dim: int) -> float:
-        """Returns head_dim^−½, multiplied as scale_scores says."""
+        """Returns head_dim^−½, multiplied by the factor of ``scale_scores`` if given."""
         usual = super().default_scale(head_dim)
         return usual * self._growth(self.mscale_all_dim or 0.0) ** 2 if self.scale_scores else usual
 
