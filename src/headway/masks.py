@@ -335,6 +335,11 @@ class Documents(Mask):
         return (ids[:, m - n :] if self.query_ids is None else _by_row(self.query_ids)), ids
 
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
+        """Checks that ids fit a call, and that there are ids for its queries.
+
+        Raises:
+            HeadwayError: if not.
+        """
         super().check(batch, heads, n, m)
         if self.ids is None and self.query_ids is not None:
             raise HeadwayError("Documents has query_ids and no ids: give ids of the keys too")

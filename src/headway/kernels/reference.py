@@ -419,6 +419,12 @@ class ReferenceKernel(NativeKernel[Call]):
         return backward(call, results, d_out, d_lse)
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        """Computes attention, and checks that functions in terms are pure.
+
+        Raises:
+            HeadwayError: if one draws random numbers, gives something else the second time, or captures a tensor that
+                requires a gradient.
+        """
         if torch.compiler.is_compiling() or plain_alone() or _ops.is_plain(_ops.flatten(call.terms, [])):
             return super().run(call)
         if torch.is_grad_enabled():

@@ -48,40 +48,50 @@ EVIDENCE = {
 
 @dataclass(frozen=True)
 class Pair:
-    """The arguments of an oracle: query i and key j of one sequence in head h, in float64, before ``prepare``."""
+    """The arguments of an oracle: query i and key j of one sequence in head h, in float64, before ``prepare``.
+
+    Attributes:
+        h: the head.
+        i: the slot of the query.
+        j: the slot of the key.
+        q: all queries, [heads, n, head_dim].
+        k: all keys, [heads, n, head_dim].
+        x: the layer's input, [n, embed_dim], or None.
+        coordinates: where the tokens are, as given.
+        scale: the factor of the scores.
+    """
 
     h: int
     i: int
     j: int
     q: Tensor
-    """[heads, n, head_dim]"""
     k: Tensor
-    """[heads, n, head_dim]"""
     x: Tensor | None
-    """The layer's input, [n, embed_dim]."""
     coordinates: Coordinates
     scale: float
 
     @property
     def dot(self) -> float:
-        """⟨qᵢ, kⱼ⟩"""
+        """The product ⟨qᵢ, kⱼ⟩."""
         return (self.query @ self.key).item()
 
     @property
     def query(self) -> Tensor:
+        """qᵢ of the head, [head_dim]."""
         return self.q[self.h, self.i]
 
     @property
     def key(self) -> Tensor:
+        """kⱼ of the head, [head_dim]."""
         return self.k[self.h, self.j]
 
     def at(self, token: int, axis: int = 0) -> float:
-        """The position of a token."""
+        """The position of ``token`` on ``axis``."""
         return at(self.coordinates, token, axis)
 
     @property
     def distance(self) -> float:
-        """δ = pⱼ − pᵢ"""
+        """The distance δ = pⱼ − pᵢ."""
         return self.at(self.j) - self.at(self.i)
 
 
@@ -287,7 +297,13 @@ class PositionEncoding(nn.Module):
     # ------------------------------------------------------------ what follows from the hooks
 
     def split(self, side: str, x: Tensor, coordinates: Coordinates) -> tuple[Tensor, Rotation | None]:
-        """A hook of queries, keys or values in two: x before a last rotation, and that rotation, if there is one."""
+        """Applies a hook of queries, keys or values up to a last rotation, and returns that as data if there is one.
+
+        Args:
+            side: "query", "key" or "value".
+            x: the queries, keys or values.
+            coordinates: where the tokens are, placed.
+        """
         if ("values" if side == "value" else "prepare") in self._rotates:
             rotation = self.rotation(side, x, coordinates)
             if rotation is not None:
@@ -296,9 +312,11 @@ class PositionEncoding(nn.Module):
         return hook(x, coordinates), None
 
     def split_output(self, out: Tensor, coordinates: Coordinates) -> tuple[Rotation | None, Restore | None]:
-        """``restore_output`` in two: a first rotation, and what is done after it; None for what there is not.
+        """Returns ``restore_output`` as a first rotation and a function of the rest, each None if there is none.
 
-        out is read for its shape and dtype alone.
+        Args:
+            out: the output, of which only the shape and dtype are read.
+            coordinates: where the queries are, placed.
         """
         rotation = self.rotation("output", out, coordinates) if "values" in self._rotates else None
         return rotation, None if rotation is not None else lambda out: self.restore_output(out, coordinates)
@@ -356,7 +374,11 @@ class PositionEncoding(nn.Module):
         return placed if learned is None else placed._with(learned=learned, parts=None)
 
     def tables_of(self, located: Coordinates) -> Any:
-        """``tables`` of ``located`` coordinates. Raises HeadwayError if one requires a gradient but these do not."""
+        """``tables`` of ``located`` coordinates.
+
+        Raises:
+            HeadwayError: if a table requires a gradient and the coordinates do not.
+        """
         found = self.tables(located)
         if not self.watched or found is None or not torch.is_grad_enabled():
             return found
@@ -374,7 +396,11 @@ class PositionEncoding(nn.Module):
         return parts[0] if len(parts) == 1 else f"{parts[0]} ({', '.join(parts[1:])})"
 
     def need_axes(self, coordinates: Coordinates) -> None:
-        """Raises HeadwayError unless the positions of ``coordinates`` have as many axes as the encoding reads."""
+        """Checks that the positions of ``coordinates`` have as many axes as the encoding reads.
+
+        Raises:
+            HeadwayError: if not.
+        """
         given = coordinates.position.shape[-1]
         if self.axes is not None and given != self.axes:
             raise HeadwayError(
@@ -390,7 +416,7 @@ class PositionEncoding(nn.Module):
         return EncodingSizes(*(next((size for size in found if isinstance(size, int)), None) for found in each))
 
     def held(self, name: str) -> int | None:
-        """Deprecated: a field of ``sizes``."""
+        """Deprecated: the field ``name`` of ``sizes``."""
         deprecated("PositionEncoding.held(name)", "PositionEncoding.sizes")
         size: int | None = getattr(self.sizes, name, None)
         return size
@@ -429,7 +455,7 @@ class PositionEncoding(nn.Module):
             )
 
     def coordinates_for(self, x: Tensor, coordinates: Coordinates | Tensor | None) -> Coordinates:
-        """The placed coordinates of x [batch, n, …]: 0 … n − 1 where none are given."""
+        """The placed ``coordinates`` of ``x`` [batch, n, …], by default 0 … n − 1."""
         n = x.shape[1]
         if coordinates is None:
             coordinates = Coordinates.span(n, device=x.device)
@@ -450,23 +476,23 @@ class PositionEncoding(nn.Module):
     # ------------------------------------------------------------ for the checks
 
     def oracle(self, pair: Pair) -> float:
-        """The score of a pair, as the paper writes it, with pair.scale in place of 1/√d."""
+        """The score of a ``pair``, as the paper writes it, with pair.scale in place of 1/√d."""
         return pair.scale * pair.dot
 
     def oracle_weights(self, h: int, i: int, scores: list[float]) -> list[float]:
-        """The weights of the keys of query i in head h from their scores; the softmax for most encodings."""
+        """The weights of the keys of query ``i`` in head ``h`` from their ``scores``; the softmax for most encodings."""
         return torch.tensor(scores, dtype=torch.float64).softmax(0).tolist()
 
     def oracle_value(self, pair: Pair, v: Tensor) -> Tensor:
-        """The value that query i takes from key j in head h; v is [heads, n, head_dim]."""
+        """The value that the query of a ``pair`` takes from its key; ``v`` is [heads, n, head_dim]."""
         return v[pair.h, pair.j]
 
     def oracle_locate(self, coordinates: Coordinates) -> Coordinates:
-        """The located coordinates of one sequence, as the paper writes it."""
+        """The located ``coordinates`` of one sequence, as the paper writes it."""
         return self.locate(coordinates)
 
     def oracle_embed(self, x: Tensor, coordinates: Coordinates) -> Tensor:
-        """The embeddings with positions, as the paper writes it; x is [n, embed_dim]."""
+        """The embeddings ``x`` [n, embed_dim] with positions at ``coordinates``, as the paper writes it."""
         return x
 
     @classmethod
