@@ -321,7 +321,7 @@ def test_what_cannot_be_is_said(whole: bytes, before: bytes, after: bytes, said:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match="is not there"):
+    with pytest.raises(HeadwayError, match="does not exist"):
         load(tmp_path / "model.gguf")
 
 

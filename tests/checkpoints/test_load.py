@@ -211,7 +211,7 @@ def one_of_whole_numbers(folder: Path) -> None:
         (one_missing, r"missing are transformer\.wpe\.weight, transformer\.h\.1\.ln_1\.bias"),
         (one_too_many, r"unexpected are transformer\.h\.7\.new"),
         (one_of_another_shape, r"of another shape are transformer\.wte\.weight \[39, 32\], which should be \[40, 32\]"),
-        (one_of_whole_numbers, r"of whole numbers are transformer\.wpe\.weight"),
+        (one_of_whole_numbers, r"of integers are transformer\.wpe\.weight"),
         (lambda folder: change_config(folder, architectures=["NewModel"]), "'NewModel': headway knows .*GPT2Model"),
         (lambda folder: change_config(folder, architectures=None), "names no architectures: give architecture="),
         (lambda folder: change_config(folder, n_head=None), "the config has no n_head"),

@@ -209,7 +209,7 @@ def test_what_a_folder_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(HeadwayError, match="cannot be read"):
         tokenizer(tmp_path)
-    with pytest.raises(HeadwayError, match="is not there"):
+    with pytest.raises(HeadwayError, match="does not exist"):
         tokenizer(tmp_path / "model.gguf")
 
 

@@ -144,4 +144,4 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         with library.safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (library.SafetensorError, OSError) as error:
-        raise HeadwayError(f"{path} is damaged ({error}): get it again") from error
+        raise HeadwayError(f"{path} is damaged ({error}): download it again") from error

@@ -1,7 +1,7 @@
-"""GGUF, the files of llama.cpp: metadata, tokenizer and tensors, most of these as blocks of few bits, in one file.
+"""GGUF, the file format of llama.cpp: metadata, tokenizer and tensors, most of them quantized, in one file.
 
-The header is read here, and everything it says is held against the file's length; blocks become numbers through the
-package ``gguf``. Sizes and names become those of a Hugging Face folder, which the families read.
+The header is read here, and every size in it is checked against the length of the file. The package ``gguf``
+dequantizes tensors. Sizes and names are converted to those of a Hugging Face folder, which the families read.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ._rules import Paired
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-"""The numbers of a header, as the module struct writes them."""
+"""The types of numbers in a header, as codes of the module struct."""
 STRING, ARRAY = 8, 9
 PLAIN = {0: torch.float32, 1: torch.float16, 28: torch.float64, 30: torch.bfloat16}
-"""Kinds of tensors that are no blocks."""
+"""The types of tensors that are not quantized."""
 
 OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 INNER = {
@@ -45,14 +45,18 @@ INNER = {
     "ffn_down": "mlp.down_proj",
 }
 ROPE_FACTORS = "rope_freqs.weight"
-"""What each frequency is divided by (Llama 3.1 on): there a tensor, in a config.json numbers."""
+"""The divisors of RoPE's frequencies (since Llama 3.1): a tensor in GGUF, numbers in a config.json."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A general.architecture: whose config.json it is, and what conversion to GGUF has done to the tensors.
+    """A general.architecture: the config.json it corresponds to, and how conversion to GGUF changed the tensors.
 
-    paired   the rows of queries and keys stand in the order of interleaved rotary pairs, and are put back into halves
+    Attributes:
+        architecture: the entry of "architectures".
+        model_type: the "model_type".
+        paired: whether the rows of queries and keys are in the order of interleaved rotary pairs; they are converted
+            back to the "half" layout.
     """
 
     architecture: str
@@ -69,7 +73,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one tensor lies: its name, shape (rows first), kind of numbers, and offset behind the header."""
+    """One tensor of the file: its name, shape (rows first), type, and offset after the header."""
 
     name: str
     shape: tuple[int, ...]
@@ -78,11 +82,12 @@ class Entry:
 
 
 def read_gguf(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The config of a GGUF file, as a config.json would have it, and its tensors under Hugging Face's names.
+    """Reads the config of a GGUF file, in the form of a config.json, and its tensors under Hugging Face's names.
 
-    Blocks of few bits become float32; float16 and bfloat16 stay what they are.
-    Raises HeadwayError for a file that is damaged, cut off or says what cannot be, and for an architecture that is not
-    one of KINDS.
+    Quantized tensors are converted to float32; float16 and bfloat16 remain as they are.
+
+    Raises:
+        HeadwayError: if the file is damaged, truncated or inconsistent, or its architecture is not one of KINDS.
     """
     need("gguf", "reading GGUF", "checkpoints")
     with _opened(path) as cursor:
@@ -108,26 +113,27 @@ def read_gguf(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
-    """What stands in a GGUF file's header beside its tensors: sizes, and the tokenizer.
+    """Reads the metadata of a GGUF file: sizes and the tokenizer.
 
-    Raises HeadwayError for a file that is damaged, cut off or says what cannot be.
+    Raises:
+        HeadwayError: if the file is damaged, truncated or inconsistent.
     """
     with _opened(path) as cursor:
         return _header(cursor)[0]
 
 
 class _Cursor:
-    """A place in the bytes of a file; whoever wants more than there are is told so."""
+    """A position in the bytes of a file; reading beyond the end raises HeadwayError."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path, self.data, self.at = path, data, 0
 
     def wrong(self, what: str) -> HeadwayError:
-        return HeadwayError(f"{self.path} is damaged ({what}): get it again")
+        return HeadwayError(f"{self.path} is damaged ({what}): download it again")
 
     def take(self, count: int) -> bytes:
         if count > len(self.data) - self.at:
-            raise self.wrong(f"byte {self.at} of {len(self.data)} announces {count} more")
+            raise self.wrong(f"{count} bytes are needed after byte {self.at} of {len(self.data)}")
         self.at += count
         return self.data[self.at - count : self.at]
 
@@ -151,7 +157,7 @@ class _Cursor:
         if kind in SCALARS:
             return self.number(SCALARS[kind])
         if kind != ARRAY or within:
-            raise self.wrong(f"a value of the kind {kind} before byte {self.at}")
+            raise self.wrong(f"a value of kind {kind} before byte {self.at}")
         inner, count = self.number("I"), self.number("Q")
         if inner in SCALARS:
             return self.numbers(SCALARS[inner], count)
@@ -168,7 +174,7 @@ class _Cursor:
 def _opened(path: str | Path) -> Iterator[_Cursor]:
     path = Path(path)
     if not path.is_file():
-        raise HeadwayError(f"{path} is not there: give a .gguf file, or a folder with config.json")
+        raise HeadwayError(f"{path} does not exist: give a .gguf file, or a folder with config.json")
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield _Cursor(path, data)
@@ -179,7 +185,7 @@ def _opened(path: str | Path) -> Iterator[_Cursor]:
 
 
 def _header(cursor: _Cursor) -> tuple[dict[str, Any], list[Entry]]:
-    """Metadata and the list of tensors; the cursor stands behind them."""
+    """The metadata and the list of tensors; afterwards the cursor is behind them."""
     magic = cursor.take(4)
     if magic != MAGIC:
         raise HeadwayError(f"{cursor.path} begins with {magic!r}: a GGUF file begins with {MAGIC!r}")
@@ -191,13 +197,13 @@ def _header(cursor: _Cursor) -> tuple[dict[str, Any], list[Entry]]:
     for _ in range(values):
         key = cursor.text()
         if key in metadata:
-            raise cursor.wrong(f"{key} stands there twice")
+            raise cursor.wrong(f"{key} occurs twice")
         metadata[key] = cursor.value(cursor.number("I"))
     entries: dict[str, Entry] = {}
     for _ in range(tensors):
         name, axes = cursor.text(), cursor.number("I")
         if name in entries or not 1 <= axes <= 4:
-            raise cursor.wrong(f"{name} has {axes} axes" if name not in entries else f"{name} stands there twice")
+            raise cursor.wrong(f"{name} has {axes} axes" if name not in entries else f"{name} occurs twice")
         shape = cursor.numbers("Q", axes)[::-1]
         entries[name] = Entry(name, shape, cursor.number("I"), cursor.number("Q"))
     return metadata, list(entries.values())
@@ -211,10 +217,10 @@ def _tensor(cursor: _Cursor, start: int, entry: Entry) -> Tensor:
     try:
         kind = GGMLQuantizationType(entry.kind)
     except ValueError as error:
-        raise cursor.wrong(f"{entry.name} is of a kind {entry.kind} that the package gguf does not know") from error
+        raise cursor.wrong(f"{entry.name} is of kind {entry.kind}, which the package gguf does not know") from error
     block, size = GGML_QUANT_SIZES[kind]
     if entry.shape[-1] % block or not math.prod(entry.shape):
-        raise cursor.wrong(f"{entry.name} is {list(entry.shape)} in blocks of {block}")
+        raise cursor.wrong(f"{entry.name} has shape {list(entry.shape)} in blocks of {block}")
     cursor.at = start + entry.offset
     held = cursor.take(math.prod(entry.shape) // block * size)
     if entry.kind in PLAIN:
@@ -224,20 +230,20 @@ def _tensor(cursor: _Cursor, start: int, entry: Entry) -> Tensor:
         return torch.from_numpy(dequantize(rows, kind))
     except NotImplementedError as error:
         raise HeadwayError(
-            f"{entry.name} of {cursor.path} is {kind.name}, which the package gguf cannot turn into numbers: take the "
+            f"{entry.name} of {cursor.path} is {kind.name}, which the package gguf cannot dequantize: take the "
             "model in another quantization, such as Q8_0"
         ) from error
 
 
 def _name(cursor: _Cursor, name: str) -> str:
-    """What Hugging Face calls a tensor."""
+    """The name of a tensor in a Hugging Face checkpoint."""
     stem, _, leaf = name.rpartition(".")
     if stem in OUTER:
         return f"{OUTER[stem]}.{leaf}"
     block, _, rest = stem.partition(".")
     layer, _, part = rest.partition(".")
     if block != "blk" or part not in INNER:
-        raise HeadwayError(f"{cursor.path} has a tensor {name}: headway knows no such part of these models")
+        raise HeadwayError(f"{cursor.path} has a tensor {name}, which is unknown in such models: take another file")
     return f"model.layers.{layer}.{INNER[part]}.{leaf}"
 
 
@@ -253,7 +259,7 @@ def _config(metadata: Mapping[str, Any], entries: Mapping[str, Entry]) -> dict[s
     def whole(key: str, default: int | None = None) -> int:
         value = get(key, default)
         if not isinstance(value, int) or value < 1:
-            raise HeadwayError(f"{name}.{key} is {value!r}: headway reads models with one whole number there")
+            raise HeadwayError(f"{name}.{key} is {value!r}: headway reads models with one positive integer there")
         return value
 
     epsilon = get("attention.layer_norm_rms_epsilon", 1e-6)
@@ -270,7 +276,7 @@ def _config(metadata: Mapping[str, Any], entries: Mapping[str, Entry]) -> dict[s
         ("rope.dimension_count", whole("rope.dimension_count", head_dim), head_dim),
     ):
         if value != fits:
-            raise HeadwayError(f"{name}.{key} is {value} where the rest of the file has {fits}: take another file")
+            raise HeadwayError(f"{name}.{key} is {value} but the rest of the file has {fits}: take another file")
     assert embeddings is not None
     return {
         "architectures": [kind.architecture],
@@ -286,7 +292,7 @@ def _config(metadata: Mapping[str, Any], entries: Mapping[str, Entry]) -> dict[s
         "rms_norm_eps": epsilon,
         "hidden_act": "silu",
         "rope_parameters": _rope(metadata, str(name)),
-        **({"attention_bias": "blk.0.attn_q.bias" in entries} if name != "qwen2" else {}),  # that has them always
+        **({"attention_bias": "blk.0.attn_q.bias" in entries} if name != "qwen2" else {}),  # qwen2 always has them
         "tie_word_embeddings": "output.weight" not in entries,
         **{
             f"{one}_token_id": metadata[f"tokenizer.ggml.{one}_token_id"]
@@ -312,9 +318,9 @@ def _rope(metadata: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _by_factors(config: Mapping[str, Any], factors: Tensor) -> dict[str, Any]:
-    """RoPE whose frequencies are divided by these numbers at any length."""
+    """The parameters of RoPE whose frequencies are divided by these factors at any length."""
     if config["rope_parameters"]["rope_type"] != "default":
-        raise HeadwayError(f"the file has {ROPE_FACTORS} and another scaling of rotations: take another file")
+        raise HeadwayError(f"the file has {ROPE_FACTORS} and another scaling of RoPE: take another file")
     given = [_shortest(factor) for factor in factors.flatten().float().tolist()]
     return {
         "rope_type": "longrope",
@@ -328,7 +334,7 @@ def _by_factors(config: Mapping[str, Any], factors: Tensor) -> dict[str, Any]:
 
 
 def _shortest(value: float) -> float:
-    """The shortest decimal that a float32 is the nearest of: 1e-5, where the file has 0.0000099999997…"""
+    """The shortest decimal that rounds to a float32, such as 1e-5 for 0.0000099999997…"""
     if not math.isfinite(value):
         return value
     return next(short for digits in range(1, 10) if _single(short := float(f"{value:.{digits}g}")) == value)

@@ -1,4 +1,4 @@
-"""What a file holds besides a model's own tensors, and what each has to be for nothing to be lost without it."""
+"""Tensors of a file that are not read, and the content each must have so that nothing is lost."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ class Loaded:
     model: nn.Module
     head: bool
     found: Mapping[str, Tensor]
-    """Our tensors, as the file has them."""
+    """headway's tensors with the values of the file."""
 
 
 class LeftOut:
-    """A tensor that headway does not read, since it computes the same or has the same from another tensor."""
+    """The base class of tensors that are not read, since headway computes them or reads them from another tensor."""
 
     what = ""
-    """What it has to be."""
+    """A description of the content it must have."""
 
     def fits(self, tensor: Tensor, loaded: Loaded) -> bool:
-        """Whether it is that."""
+        """Whether the tensor has this content."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Unused(LeftOut):
-    """Of a part whose outputs headway's model does not give; it may be anything."""
+    """A tensor of a part whose outputs headway's model does not return; its content is not checked."""
 
     why: str
 
@@ -49,15 +49,17 @@ class Unused(LeftOut):
         return True
 
 
-HEADS = Unused("of a head that the model has not")
-POOLER = Unused("hidden states are given before it")
+HEADS = Unused("a head that the model does not have")
+POOLER = Unused("the pooler, which follows the hidden states")
 
 
 @dataclass(frozen=True)
 class Copy(LeftOut):
-    """A copy of one of our tensors. That of a head may be anything where the model has no head.
+    """A copy of one of headway's tensors. The content of a head's is not checked if the model has no head.
 
-    of     its name, or a pattern: a copy of any of them
+    Attributes:
+        of: the name of the tensor, or a pattern: a copy of any that match.
+        head: whether the copy belongs to a head.
     """
 
     of: str = "embedding.weight"
@@ -72,7 +74,7 @@ class Copy(LeftOut):
 
 
 class Counted(LeftOut):
-    """The numbers 0, 1, 2, … of positions."""
+    """The positions 0, 1, 2, …"""
 
     what = "the numbers 0, 1, 2, …"
 
@@ -81,7 +83,7 @@ class Counted(LeftOut):
 
 
 class Triangle(LeftOut):
-    """Which tokens a causal mask allows, [1, 1, n, n]."""
+    """A causal mask, [1, 1, n, n]."""
 
     what = "a causal mask"
 
@@ -90,7 +92,7 @@ class Triangle(LeftOut):
 
 
 class Lowest(LeftOut):
-    """The score of what a mask forbids."""
+    """The score of keys that a mask excludes."""
 
     what = "a number of −10,000 or less"
 
@@ -100,13 +102,14 @@ class Lowest(LeftOut):
 
 @dataclass(frozen=True)
 class Frequencies(LeftOut):
-    """The frequencies of a model's rotations, or what they are before a scaling changes them; [pairs].
+    """The frequencies [pairs] of a model's rotary encodings, scaled or not.
 
-    sinusoids   those of Transformer-XL's distances instead, 10000^(−2c/width)
+    Attributes:
+        sinusoids: whether they are those of Transformer-XL's distances instead, 10000^(−2c/width).
     """
 
     sinusoids: bool = False
-    what = "the frequencies that the config says"
+    what = "the frequencies of the config"
 
     def fits(self, tensor: Tensor, loaded: Loaded) -> bool:
         if self.sinusoids:
@@ -116,7 +119,7 @@ class Frequencies(LeftOut):
 
 
 class Turns(LeftOut):
-    """The sines and cosines of a model's rotations, [n, 2·pairs]: all sines, then all cosines."""
+    """The sines and cosines of a model's rotary encodings, [n, 2·pairs]: all sines, then all cosines."""
 
     what = "the sines and cosines that headway computes"
 
@@ -149,7 +152,7 @@ def _frequencies(model: nn.Module) -> Iterator[Tensor]:
 
 
 def _near(tensor: Tensor, exact: Tensor, positions: int) -> bool:
-    """Whether the numbers are these in float64, rounded to the tensor's dtype; angles of ``positions`` to float32."""
+    """Whether tensor is exact rounded to its dtype; for ``positions`` > 0, of angles computed in float32."""
     if tensor.shape != exact.shape or not tensor.is_floating_point():
         return False
     kind = torch.finfo(tensor.dtype)
@@ -158,7 +161,7 @@ def _near(tensor: Tensor, exact: Tensor, positions: int) -> bool:
 
 
 def check(ignored: Mapping[str, LeftOut], left_out: Mapping[str, Tensor], loaded: Loaded) -> None:
-    """Raises HeadwayError where a tensor that is left out is not what headway has in its place."""
+    """Raises HeadwayError if a tensor that is not read differs from what headway uses in its place."""
     for name, tensor in left_out.items():
         kinds = [kind for pattern, kind in ignored.items() if fnmatch(name, pattern)]
         if any(kind.fits(tensor, loaded) for kind in kinds):
@@ -169,6 +172,6 @@ def check(ignored: Mapping[str, LeftOut], left_out: Mapping[str, Tensor], loaded
                 "false in the config, or give the files of one model"
             )
         raise HeadwayError(
-            f"{name} is not {kinds[0].what}, which headway has in its place: run this model in transformers, or give "
+            f"{name} is not {kinds[0].what}, which headway uses in its place: run this model in transformers, or give "
             "the files of one model"
         )

@@ -1,4 +1,7 @@
-"""From a published checkpoint's tensors to headway's and back: rules that read the same both ways."""
+"""Rules that convert the tensors of a published checkpoint to headway's and back.
+
+"Theirs" are the tensors of the checkpoint, "ours" those of headway's model.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +19,27 @@ Shape = torch.Size | tuple[int, ...]
 
 
 class Change:
-    """How one tensor of theirs and one or more of ours become each other."""
+    """The base class of conversions between one tensor of theirs and one or more of ours."""
 
     def read(self, theirs: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
-        """Ours, of these shapes."""
+        """Returns our tensors, of these shapes."""
         raise NotImplementedError
 
     def write(self, ours: Sequence[Tensor]) -> Tensor:
-        """Theirs."""
+        """Returns their tensor."""
         raise NotImplementedError
 
     def shape(self, shapes: Sequence[Shape]) -> tuple[int, ...]:
-        """Of what shape theirs must be; that of ours, where they are one."""
+        """The shape that theirs must have, given the shapes of ours; by default that of ours, which is one."""
         return tuple(shapes[0])
 
 
 class AsItIs(Change):
-    """The same numbers, in our shape: a kernel of width 1 is a matrix, three axes are two."""
+    """The same numbers in another shape, such as a matrix for a convolution of width 1."""
 
     def __init__(self, *theirs: int) -> None:
         self.theirs = theirs
-        """Their shape, where it differs from ours; one of its sizes may be −1."""
+        """Their shape, empty if it is ours; one of its sizes may be −1."""
 
     def shape(self, shapes: Sequence[Shape]) -> tuple[int, ...]:
         one = torch.empty(shapes[0], device="meta")
@@ -50,7 +53,7 @@ class AsItIs(Change):
 
 
 class Transposed(Change):
-    """Matrices stand [in, out] there and [out, in] here; vectors are the same."""
+    """Their matrices are [in, out], ours [out, in]; vectors are equal."""
 
     def shape(self, shapes: Sequence[Shape]) -> tuple[int, ...]:
         return tuple(reversed(shapes[0]))
@@ -64,7 +67,7 @@ class Transposed(Change):
 
 @dataclass(frozen=True)
 class Plus(Change):
-    """Ours is theirs and a number: a norm that multiplies by 1 + weight."""
+    """Ours is theirs plus a number, as for a norm that multiplies by 1 + weight."""
 
     number: float
 
@@ -77,7 +80,7 @@ class Plus(Change):
 
 @dataclass(frozen=True)
 class After(Change):
-    """Ours are their rows from ``first`` on; those before are read by nobody, and written as zeros."""
+    """Ours are their rows from ``first`` on; the rows before are not read, and written as zeros."""
 
     first: int
 
@@ -93,11 +96,12 @@ class After(Change):
 
 @dataclass(frozen=True)
 class Fused(Change):
-    """Theirs are ours one behind the other, along the outputs.
+    """Theirs is the concatenation of ours along the outputs.
 
-    groups       0: one behind the other in whole. g > 0: the outputs are g groups, each of which has its share of every
-                 one of ours, in their order (GPT-NeoX and BLOOM: as many groups as heads)
-    transposed   theirs stands [in, out]
+    Attributes:
+        groups: if 0, ours are concatenated as a whole. If g > 0, the outputs are g groups, each of which has one g-th
+            of each of ours, in their order (GPT-NeoX and BLOOM: as many groups as heads).
+        transposed: whether theirs is [in, out].
     """
 
     groups: int = 0
@@ -124,7 +128,7 @@ class Fused(Change):
 
 @dataclass(frozen=True)
 class Paired(Change):
-    """The outputs of each head, ours in halves, theirs in neighbours: RoPE's pairs (c, c + d/2) and (2c, 2c + 1)."""
+    """The outputs of each head in the order of RoPE's pairs: ours are (c, c + d/2), theirs (2c, 2c + 1)."""
 
     heads: int
 
@@ -138,17 +142,22 @@ class Paired(Change):
 AS_IT_IS = AsItIs()
 TRANSPOSED = Transposed()
 QKV = tuple(f"stack.blocks.{{}}.attention.{name}_proj" for name in "qkv")
-"""Our projections of queries, keys and values, which many keep as one matrix."""
+"""Our projections of queries, keys and values, which many checkpoints store as one matrix."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One name of theirs, and what it is called here.
+    """Maps one name of theirs to our name or names.
 
         Rule("encoder.layer.{}.attention.self.query", "stack.blocks.{}.attention.q_proj")
 
-    Names of modules stand for their weight and their bias, as far as ours has them; names of tensors for themselves.
-    {} is each number of a layer, as far as our model goes.
+    The name of a module stands for its weight and bias, if ours has them; the name of a tensor for itself. {} is the
+    number of a layer, for each layer of our model.
+
+    Attributes:
+        theirs: their name.
+        ours: our name, or several for one tensor of theirs.
+        change: the conversion between them.
     """
 
     theirs: str
@@ -158,7 +167,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor of theirs, and those of ours that hold the same."""
+    """The names of one tensor of theirs and of ours that hold the same values."""
 
     theirs: str
     ours: tuple[str, ...]
@@ -166,18 +175,20 @@ class Entry:
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """What a checkpoint holds of a model, under every name it has there."""
+    """The parameters and persistent buffers of a model, under all their names."""
     buffers = {name: value for name, value in model.named_buffers(remove_duplicate=False) if name in model.state_dict()}
     return {**dict(model.named_parameters(remove_duplicate=False)), **buffers}
 
 
 def entries(rules: Sequence[Rule], tensors: Mapping[str, Tensor]) -> list[Entry]:
-    """The rules for the tensors of one model; raises where they leave out one of them, which is a mistake of ours."""
+    """The entries of the rules for one model; raises HeadwayError if a tensor has no rule, a mistake of the family."""
     found = [entry for rule in rules for entry in _spelled(rule, tensors)]
     reached = {id(tensors[name]) for entry in found for name in entry.ours}
     forgotten = [name for name, tensor in tensors.items() if id(tensor) not in reached]
     if forgotten:
-        raise HeadwayError(f"no rule says what the checkpoint calls {', '.join(forgotten)}: the family lacks a rule")
+        raise HeadwayError(
+            f"no rule names the tensors for {', '.join(forgotten)}: the family lacks a rule"
+        )
     return found
 
 
@@ -196,7 +207,7 @@ def _spelled(rule: Rule, tensors: Mapping[str, Tensor]) -> Iterator[Entry]:
 
 
 def _layers(pattern: str, tensors: Mapping[str, Tensor]) -> int:
-    """How many numbers a pattern can have: one more than the largest among our names."""
+    """The number of layers of a pattern: one more than the largest index among our names."""
     before = pattern.partition("{}")[0]
     numbers = {int(name[len(before) :].partition(".")[0]) for name in tensors if name.startswith(before)}
     return max(numbers, default=-1) + 1
@@ -205,13 +216,14 @@ def _layers(pattern: str, tensors: Mapping[str, Tensor]) -> int:
 def read(
     wanted: Sequence[Entry], tensors: Mapping[str, Tensor], theirs: Mapping[str, Tensor], ignored: Sequence[str] = ()
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Our tensors, of the shapes that the model's own have, from theirs; and those of theirs that are ignored.
+    """Returns our tensors, of the shapes of the model's own, converted from theirs, and those of theirs not read.
 
-    Raises HeadwayError naming all that are missing, unexpected, of another shape or of whole numbers.
+    Raises:
+        HeadwayError: if tensors are missing, unexpected, of another shape or of integers; it names all of them.
     """
     names = {entry.theirs for entry in wanted}
     found: dict[str, Tensor] = {}
-    wrong: dict[str, list[str]] = {"missing": [], "of another shape": [], "of whole numbers": []}
+    wrong: dict[str, list[str]] = {"missing": [], "of another shape": [], "of integers": []}
     for entry in wanted:
         shapes = [tensors[name].shape for name in entry.ours]
         shape = entry.change.shape(shapes)
@@ -221,7 +233,7 @@ def read(
         elif tuple(given.shape) != shape:
             wrong["of another shape"].append(f"{entry.theirs} {list(given.shape)}, which should be {list(shape)}")
         elif tensors[entry.ours[0]].is_floating_point() and not given.is_floating_point():  # quantized by others
-            wrong["of whole numbers"].append(entry.theirs)
+            wrong["of integers"].append(entry.theirs)
         else:
             found.update(zip(entry.ours, entry.change.read(given, shapes), strict=True))
     left = {name: tensor for name, tensor in theirs.items() if name not in names}
@@ -233,7 +245,7 @@ def read(
 
 
 def written(rules: Sequence[Rule], model: nn.Module) -> dict[str, Tensor]:
-    """Their tensors from ours."""
+    """Returns their tensors, converted from ours."""
     tensors = named_tensors(model)
     return {
         entry.theirs: entry.change.write([tensors[name].detach() for name in entry.ours])
@@ -242,7 +254,7 @@ def written(rules: Sequence[Rule], model: nn.Module) -> dict[str, Tensor]:
 
 
 def put(model: nn.Module, found: Mapping[str, Tensor]) -> None:
-    """Puts the tensors in the place of the model's own, under every name that each of those has."""
+    """Replaces the tensors of a model by these, under all names of each."""
     tensors = named_tensors(model)
     new = {id(tensors[name]): value for name, value in found.items()}
     for module in model.modules():

@@ -62,9 +62,9 @@ FAMILIES: dict[str, type[Family]] = {
     "marian": Marian,
     "whisper": Whisper,
 }
-"""By name; each file of this folder is one."""
+"""The families by name, one for each file of this folder."""
 
 ARCHITECTURES: dict[str, type[Family]] = {
     architecture: family for family in FAMILIES.values() for architecture in family.architectures
 }
-"""What a config.json has under "architectures", and the family that reads it."""
+"""The names under "architectures" in a config.json, and the family that reads each."""

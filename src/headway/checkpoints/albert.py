@@ -15,13 +15,15 @@ from ._rules import Rule
 
 
 class ALBERT(Family):
-    """An encoder of BERT's shape whose layers share their parameters, on narrower embeddings.
+    """An encoder like BERT whose layers share their parameters, with narrower embeddings.
 
-    Layer i of L is group ⌊i·G/L⌋ of G, each of which is one block or several, one behind the other; published models
-    have one group of one block. Words, positions and types are embedding_size wide; a norm and a projection to
-    hidden_size follow. The head for masked words goes back to embedding_size before the tied embeddings. The pooler and
-    the head for the order of sentences are left out.
-    Cite: Lan et al. 2020.
+    Layer i of L is group ⌊i·G/L⌋ of G, and each group is a sequence of one or more blocks; published models have one
+    group of one block. Tokens, positions and types are embedding_size wide; a norm and a projection to hidden_size
+    follow. The head for masked tokens projects back to embedding_size before the tied embeddings. The pooler and the
+    head for the order of sentences are not read.
+
+    References:
+        Lan et al. 2020.
     """
 
     architectures = {"AlbertModel": False, "AlbertForMaskedLM": True}
@@ -74,7 +76,7 @@ class ALBERT(Family):
             for _ in range(config.get("num_hidden_groups", 1))
         ]
         stack = Stack(
-            # in floats, as there: what is rounded decides which group some layers of uneven numbers are
+            # in floats, as in transformers: the rounding decides the group of some layers if L is no multiple of G
             [block for layer in range(layers) for block in groups[int(layer / (layers / len(groups)))]],
             Learned(config["max_position_embeddings"], narrow),
             entry=nn.Sequential(norm(narrow), nn.Dropout(dropout), nn.Linear(narrow, width)),

@@ -1,4 +1,4 @@
-"""BART, and the names that Whisper and Marian have from it."""
+"""BART, and the layers and tensor names that Whisper and Marian share with it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from ._left_out import Copy, Unused
 from ._rules import After, AsItIs, Rule
 
 OFFSET = 2
-"""The first row of the table that is a position's: those before belonged to padding once."""
+"""The row of the first position in the table; the rows before it, formerly for padding, are not used."""
 
 
 class BART(Family):
-    """An encoder and a decoder with the norm behind each part, learned positions and shared embeddings.
+    """An encoder and a decoder with post-norm, learned positions and shared embeddings.
 
-    Positions: a table for each side, whose first two rows nobody reads; a norm follows the sum of word and position.
-    Embeddings are multiplied by √width where the config says so. Logits have a bias that is stored as [1, vocab_size].
-    Cite: Lewis et al. 2020.
+    Positions: a table for each side, whose first two rows are not used; a norm follows the sum of token and position.
+    Embeddings are multiplied by √width if the config says so. Logits have a bias, which is stored as [1, vocab_size].
+
+    References:
+        Lewis et al. 2020.
     """
 
     title = "BART"
@@ -89,7 +91,7 @@ class BART(Family):
 
 
 def embedding_scale(config: Config) -> float:
-    """√width where the config asks for it."""
+    """√width if the config scales embeddings, else 1."""
     return float(config["d_model"] ** 0.5) if config.get("scale_embedding", False) else 1.0
 
 
@@ -103,11 +105,16 @@ def stack(
     dropout: float = 0.1,
     **ends: Any,
 ) -> Stack:
-    """The layers of one side, "encoder" or "decoder", whose sizes stand in the config under its name.
+    """The layers of one side, "encoder" or "decoder", whose sizes are in the config under its name.
 
-    bias      of the projections, as MultiHeadAttention takes it
-    dropout   where the config has none
-    ends      ``entry`` and ``norm`` of the stack
+    Args:
+        config: the config.
+        side: "encoder" or "decoder".
+        encoding: the position encoding of the stack.
+        norm_first: whether the norms are before attention and feed-forward.
+        bias: which projections have a bias, as in MultiHeadAttention.
+        dropout: the dropout if the config has none.
+        **ends: ``entry`` and ``norm`` of the stack.
     """
     width, heads = config["d_model"], config[f"{side}_attention_heads"]
     activation, dropout = config.activation("activation_function"), config.get("dropout", dropout)
@@ -133,7 +140,7 @@ def stack(
 
 
 def rules(side: str) -> list[Rule]:
-    """What the tensors of the layers of one side are called."""
+    """The rules of the layers of one side."""
     layer, block = side + ".layers.{}.", side + ".blocks.{}."
     attentions = [("self_attn", "attention")]
     if side == "decoder":

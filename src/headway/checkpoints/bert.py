@@ -1,4 +1,4 @@
-"""BERT and its like: MiniLM, BGE and most sentence encoders."""
+"""BERT and related models: MiniLM, BGE and most sentence encoders."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from ._rules import Rule
 
 
 class BERT(Family):
-    """An encoder with the norm behind each part, learned positions and types of tokens.
+    """An encoder with post-norm, learned positions and token types.
 
-    Positions: a table; a norm follows the sum of word, position and type. The head for masked words turns hidden states
-    once more before the tied embeddings. The pooler is left out.
-    Cite: Devlin et al. 2019.
+    Positions: a table; a norm follows the sum of token, position and type. The head for masked tokens transforms hidden
+    states before the tied embeddings. The pooler is not read.
+
+    References:
+        Devlin et al. 2019.
     """
 
     architectures = {"BertModel": False, "BertForMaskedLM": True}
@@ -34,7 +36,7 @@ class BERT(Family):
         for architecture in ("BertForMaskedLM", "BertModel")
     )
     head_activation: ClassVar[str | None] = None
-    """What the head turns by, where it is not what the layers have."""
+    """The activation of the head; that of the layers if None."""
     prefix = "bert."
     ignored: ClassVar[dict[str, LeftOut]] = {
         "*pooler.*": POOLER,
@@ -72,7 +74,7 @@ class BERT(Family):
         return Encoder.of_parts(embedding, stack, logits)
 
     def embedding_width(self, config: Config) -> int:
-        """The width of the embeddings, which are projected where it is not that of the layers."""
+        """The width of the embeddings, which are projected if the layers have another width."""
         width: int = config["hidden_size"]
         return width
 

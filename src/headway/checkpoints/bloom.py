@@ -15,12 +15,14 @@ from ._rules import QKV, Fused, Rule
 
 
 class BLOOM(Family):
-    """A decoder with the norm before each part, one more behind the embeddings, and ALiBi.
+    """A decoder with pre-norm, a norm of the embeddings, and ALiBi.
 
-    Positions: slope·(position of the key) there, slope·(minus the distance) here; both differ by a number that each
-    query has for itself, which the softmax takes away, and padding counts for neither. The projections of queries, keys
-    and values are one matrix, in which each head's three lie together. Older configs say n_embed for hidden_size.
-    Cite: Le Scao et al. 2022.
+    Positions: the bias is slope·(position of the key) in transformers and slope·(−distance) here. They differ by a
+    constant for each query, which cancels in the softmax; neither counts padding. The projections of queries, keys and
+    values are one matrix, grouped by head. Older configs have n_embed in place of hidden_size.
+
+    References:
+        Le Scao et al. 2022.
     """
 
     architectures = {"BloomModel": False, "BloomForCausalLM": True}
@@ -81,7 +83,7 @@ class BLOOM(Family):
 
 
 def _sizes(config: Config) -> tuple[int, int, int]:
-    """Width, heads and layers, under the names that they have had."""
+    """The width, heads and layers of a config, under their current or older names."""
     names = (("n_embed", "hidden_size"), ("num_attention_heads", "n_head"), ("num_hidden_layers", "n_layer"))
     width, heads, layers = (config[other if config.get(other) is not None else usual] for other, usual in names)
     return width, heads, layers

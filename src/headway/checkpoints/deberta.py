@@ -12,12 +12,14 @@ V1 = {**SMALL, "model_type": "deberta", "position_biased_input": False}
 
 
 class DeBERTa(DeBERTaV2):
-    """An encoder in which words meet distances, both ways, with the norm behind each part.
+    """An encoder with post-norm, whose scores include content-to-position and position-to-content products.
 
-    Positions: one table of distances for all layers, without a norm and without shared rows; two projections of each
-    layer's own turn it into vectors. Queries, keys and values are one matrix, in which each head's three lie together;
-    biases of queries and values stand apart, and keys have none. Heads that talk to each other are not here.
-    Cite: He et al. 2021.
+    Positions: one table of distances for all layers, without a norm and without shared rows, which each layer projects
+    by two matrices of its own. Queries, keys and values are one matrix, grouped by head; the biases of queries and
+    values are tensors of their own, and keys have none. Talking heads are not supported.
+
+    References:
+        He et al. 2021.
     """
 
     architectures = {"DebertaModel": False, "DebertaForMaskedLM": True}

@@ -36,14 +36,16 @@ V3: dict[str, Any] = {
 
 
 class DeBERTaV2(Family):
-    """An encoder in which words meet distances, both ways, with the norm behind each part.
+    """An encoder with post-norm, whose scores include content-to-position and position-to-content products.
 
-    Positions: one table of distances for all layers, and its norm; each layer's own projections of queries and keys
-    (share_att_key), or two more, turn it into vectors. With ``position_buckets`` far distances share rows, and none is
-    above max_relative_positions − 1; transformers gives keys that lie further ahead a row that no training has met.
-    The head for masked words is called cls by transformers, and lm_predictions in the files that the authors published
-    ("legacy": false in the config); both compute the same. The convolution of v2's two largest is not here.
-    Cite: He et al. 2021; He et al. 2023 (v3).
+    Positions: one table of distances for all layers, with a norm, which each layer projects by its projections of
+    queries and keys (share_att_key) or by two more. With ``position_buckets``, far distances share rows, and distances
+    are clamped to max_relative_positions − 1; transformers maps keys further ahead to a row that is never trained. The
+    head for masked tokens is called cls by transformers and lm_predictions in the authors' files ("legacy": false in
+    the config); both compute the same. The convolution of the two largest v2 models is not supported.
+
+    References:
+        He et al. 2021; He et al. 2023 (v3).
     """
 
     architectures = {"DebertaV2Model": False, "DebertaV2ForMaskedLM": True}
@@ -71,7 +73,7 @@ class DeBERTaV2(Family):
     }
 
     biases: bool | str = True
-    """Which projections of a layer have one."""
+    """The projections of a layer that have a bias."""
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         width, heads = config["hidden_size"], config["num_attention_heads"]
@@ -114,7 +116,7 @@ class DeBERTaV2(Family):
         return Encoder.of_parts(embedding, stack, logits)
 
     def encoding(self, config: Config, attention: MultiHeadAttention) -> positions.DeBERTa:
-        """That of the layer with this attention."""
+        """The position encoding of the layer with this attention."""
         count = config.get("position_buckets", -1)
         normed = "layer_norm" in config.get("norm_rel_ebd", "none").lower()
         encoding = relative(config, num_buckets=count, buckets="log" if count > 0 else "clip", norm=normed)
@@ -138,7 +140,7 @@ class DeBERTaV2(Family):
             Rule(layer + "intermediate.dense", block + "feed_forward.up_proj"),
             Rule(layer + "output.dense", block + "feed_forward.down_proj"),
             Rule(layer + "output.LayerNorm", block + "feed_forward_norm"),
-            # the first layer's table, which is all layers', stands beside absolute positions where there are some
+            # all layers share the first layer's table, which follows the absolute positions if there are any
             Rule("encoder.rel_embeddings.weight", "stack.encodings.0.table"),
             Rule("encoder.rel_embeddings.weight", "stack.encodings.0.parts.1.table"),
             Rule("encoder.LayerNorm", "stack.encodings.0.table_norm"),
@@ -146,7 +148,7 @@ class DeBERTaV2(Family):
         )
 
     def projections(self, layer: str, config: Config) -> tuple[Rule, ...]:
-        """Of words and of distances."""
+        """The rules of a layer's projections of tokens and of distances."""
         attention, shared = "stack.blocks.{}.attention.", config.get("share_att_key", False)
         return (
             *(() if shared else of_distances(layer, key="pos_key_proj", query="pos_query_proj")),
@@ -166,7 +168,7 @@ class DeBERTaV2(Family):
 
 
 def relative(config: Config, **options: Any) -> positions.DeBERTa:
-    """The encoding that a config says, of v1 and of those after it."""
+    """The encoding of a config, for v1 and later versions."""
     width, heads, reach = config["hidden_size"], config["num_attention_heads"], config.get("max_relative_positions", -1)
     parts = config["pos_att_type"]
     parts = [part.strip() for part in parts.lower().split("|")] if isinstance(parts, str) else parts

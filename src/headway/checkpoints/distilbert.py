@@ -15,10 +15,12 @@ from ._rules import Rule
 
 
 class DistilBERT(Family):
-    """BERT with half the layers, without types of tokens and without pooler.
+    """BERT with half the layers, without token types and without pooler.
 
-    Positions: a table, whether it was learned or filled with sines at first. Norms have an epsilon of 1e-12.
-    Cite: Sanh et al. 2019.
+    Positions: a table, which was initialized at random or with sinusoids. Norms have an epsilon of 1e-12.
+
+    References:
+        Sanh et al. 2019.
     """
 
     architectures = {"DistilBertModel": False, "DistilBertForMaskedLM": True}

@@ -9,11 +9,13 @@ from .bert import BERT
 
 
 class ELECTRA(BERT):
-    """BERT, the embeddings of which may be narrower than its layers, with a projection behind their norm.
+    """BERT with embeddings that may be narrower than the layers and are then projected after their norm.
 
-    Generators have a head for masked words, with a gelu whatever the layers have; discriminators, whose config names
+    Generators have a head for masked tokens, whose activation is always gelu. Discriminators, whose config names
     ElectraForPreTraining, are read with architecture="ElectraModel".
-    Cite: Clark et al. 2020.
+
+    References:
+        Clark et al. 2020.
     """
 
     architectures = {"ElectraModel": False, "ElectraForMaskedLM": True}

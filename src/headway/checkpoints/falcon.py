@@ -17,14 +17,17 @@ from ._rules import QKV, Fused, Rule
 
 
 class Falcon(Family):
-    """A decoder with attention and feed-forward side by side, shared keys and values, and RoPE or ALiBi.
+    """A decoder with parallel attention and feed-forward, multi-query or grouped-query attention, and RoPE or ALiBi.
 
-    Falcon 7B: one norm for both parts, one head of keys and values. Falcon 40B (new_decoder_architecture): a norm for
-    each, some heads of keys and values. Falcon RW: one part after the other, ALiBi, whose bias is divided by √head_dim
-    like the scores. Queries, keys and values are one matrix, in which each head of keys stands behind its queries.
-    transformers rounds slope times position to bfloat16 whatever the dtype of the model: where slopes are no powers of
-    two (Falcon RW's 32 heads), or past 256 tokens, its scores differ from these by as much.
-    Cite: Almazrouei et al. 2023.
+    Falcon 7B: one norm for attention and feed-forward, one head of keys and values. Falcon 40B
+    (new_decoder_architecture): a norm for each, several heads of keys and values. Falcon RW: sequential attention and
+    feed-forward, and ALiBi, whose bias is divided by √head_dim like the scores. Queries, keys and values are one
+    matrix, in which each head of keys follows its queries. transformers rounds slope times position to bfloat16
+    whatever the dtype of the model: if slopes are not powers of two (Falcon RW's 32 heads), or beyond 256 tokens, its
+    scores differ from these by the rounding.
+
+    References:
+        Almazrouei et al. 2023.
     """
 
     architectures = {"FalconModel": False, "FalconForCausalLM": True}
@@ -110,7 +113,7 @@ class Falcon(Family):
 
 
 class ScaledALiBi(ALiBi):
-    """ALiBi whose bias is scaled as the scores are: score = head_dim^−½·(⟨q, k⟩ − m·|δ|)."""
+    """ALiBi whose bias is scaled like the scores: score = head_dim^−½·(⟨q, k⟩ − m·|δ|)."""
 
     def __init__(self, num_heads: int, head_dim: int) -> None:
         super().__init__(num_heads)
@@ -121,7 +124,7 @@ class ScaledALiBi(ALiBi):
 
 
 def _kv_heads(config: Config) -> int:
-    """Heads of keys and values; the older shape has one or all, whatever num_kv_heads says."""
+    """The number of heads of keys and values; the older architecture ignores num_kv_heads and has one or all."""
     heads: int = config["num_attention_heads"]
     if config.get("new_decoder_architecture", False):
         found: int = config.get("num_kv_heads", heads)

@@ -1,4 +1,4 @@
-"""Gemma 2 and 3, text alone."""
+"""Gemma 2 and 3, text only."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 class Gemma3(Family):
-    """A decoder with RMS norms on both sides of each part, windows in most layers, and RoPE of two bases.
+    """A decoder with RMS norms before and after attention and feed-forward, windows in most layers, and RoPE.
 
-    Gemma 3: five layers with a window and a short base, then one that sees all with a long one; queries and keys are
-    normed. Gemma 2: every other layer has a window, one base serves all, and scores and logits have soft caps. In both
-    the norms multiply by 1 + weight, scores by query_pre_attn_scalar^−½, embeddings by √width, which is rounded to
-    their dtype. The models that see pictures as well (Gemma3ForConditionalGeneration) are left out.
-    Cite: Gemma Team 2024 (Gemma 2) and 2025 (Gemma 3).
+    Gemma 3: five layers with a window and a small base of RoPE alternate with one layer of full attention and a large
+    base; queries and keys are normalized. Gemma 2: every other layer has a window, all layers have one base, and scores
+    and logits have soft caps. In both, norms multiply by 1 + weight, scores are multiplied by query_pre_attn_scalar^−½
+    and embeddings by √width, rounded to their dtype. Models that also read images (Gemma3ForConditionalGeneration) are
+    not supported.
+
+    References:
+        Gemma Team 2024 (Gemma 2) and 2025 (Gemma 3).
     """
 
     architectures = {
@@ -146,7 +149,7 @@ class Gemma3(Family):
 
 
 class _Embedding(Embedding):
-    """√width times the embeddings, the factor rounded to their dtype: in bfloat16 55.5 for a width of 3,072."""
+    """Embeddings times √width, a factor that is rounded to their dtype: 55.5 in bfloat16 for a width of 3,072."""
 
     def forward(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
         factor = torch.full((), self.embedding_dim**0.5, dtype=self.weight.dtype, device=self.weight.device)
@@ -154,7 +157,7 @@ class _Embedding(Embedding):
 
 
 def _kinds(config: Config, pattern: int) -> list[str]:
-    """What each layer sees: all, each time a pattern ends, and else a window."""
+    """The kind of each layer: full attention at the end of each pattern, else a window."""
     every = config.get("sliding_window_pattern", pattern)
     kinds: list[str] = config.get(
         "layer_types", [SLIDING if (layer + 1) % every else FULL for layer in range(config["num_hidden_layers"])]

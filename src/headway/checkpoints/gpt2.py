@@ -15,10 +15,12 @@ from ._rules import QKV, TRANSPOSED, Fused, Rule
 
 
 class GPT2(Family):
-    """A decoder with the norm before each part and learned positions.
+    """A decoder with pre-norm and learned positions.
 
-    The projections of queries, keys and values are one matrix there, and all matrices stand [in, out].
-    Cite: Radford et al. 2019.
+    In a checkpoint, the projections of queries, keys and values are one matrix, and all matrices are [in, out].
+
+    References:
+        Radford et al. 2019.
     """
 
     architectures = {"GPT2Model": False, "GPT2LMHeadModel": True}

@@ -14,12 +14,14 @@ from ._rules import QKV, Fused, Rule
 
 
 class GPTNeoX(Family):
-    """A decoder with attention and feed-forward side by side, each behind a norm of its own, and partial RoPE.
+    """A decoder with parallel attention and feed-forward, each with a norm of its own, and partial RoPE.
 
-    Positions: the first quarter of each head is turned, in halves. The projections of queries, keys and values are one
-    matrix, in which each head's three lie together. Older configs say rotary_pct and rotary_emb_base; the files call
-    the head embed_out, whatever transformers does.
-    Cite: Black et al. 2022; Biderman et al. 2023 (Pythia).
+    Positions: the first quarter of each head is rotated, in the "half" layout. The projections of queries, keys and
+    values are one matrix, grouped by head. Older configs have rotary_pct and rotary_emb_base. Files call the head
+    embed_out, whatever transformers calls it.
+
+    References:
+        Black et al. 2022; Biderman et al. 2023 (Pythia).
     """
 
     architectures = {"GPTNeoXModel": False, "GPTNeoXForCausalLM": True}

@@ -15,11 +15,13 @@ from ._rules import Rule
 
 
 class GPTJ(Family):
-    """A decoder with attention and feed-forward side by side behind one norm, and partial RoPE of neighbours.
+    """A decoder with parallel attention and feed-forward after one norm, and partial RoPE.
 
-    Positions: the first rotary_dim features of each head are turned, in pairs of neighbours. The projections of the
-    attention have no bias, the head has one.
-    Cite: Wang and Komatsuzaki 2021.
+    Positions: the first rotary_dim features of each head are rotated, in the "interleaved" layout. The projections of
+    the attention have no bias, the head has one.
+
+    References:
+        Wang and Komatsuzaki 2021.
     """
 
     architectures = {"GPTJModel": False, "GPTJForCausalLM": True}

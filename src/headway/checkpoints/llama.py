@@ -1,4 +1,4 @@
-"""LLaMA and what shares its shape: Mistral, Qwen 2 and 3, SmolLM 2 and 3."""
+"""LLaMA and models of its architecture: Mistral, Qwen 2 and 3, SmolLM 2 and 3."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROPES: tuple[dict[str, Any], ...] = (
         "original_max_position_embeddings": 16,
     },
 )
-"""Each rope_type once, for the examples."""
+"""One set of parameters for each rope_type, for the examples."""
 
 QWEN = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
 USUAL: dict[str, dict[str, Any]] = {
@@ -53,7 +53,7 @@ USUAL: dict[str, dict[str, Any]] = {
         "no_rope_layer_interval": 4,
     },
 }
-"""What a config without these keys means, by model_type; elsewhere they mean nothing."""
+"""The values of keys that a config lacks, by model_type; other types do not use these keys."""
 SHOWN: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("LlamaModel", "llama", {"head_dim": 12, "attention_bias": True}),
     *(("LlamaForCausalLM", "llama", {"rope_parameters": rope}) for rope in ROPES),
@@ -69,16 +69,18 @@ SHOWN: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"pad_token_id": 0, "no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 5},
     ),
 )
-"""Architecture, model_type and what else its example has."""
+"""The architecture, the model_type and the further entries of each example."""
 
 
 class LLaMA(Family):
-    """A decoder with RMS norms before each part, gated feed-forward, shared keys and values, and RoPE.
+    """A decoder with RMS pre-norm, gated feed-forward, grouped-query attention, and RoPE.
 
-    Mistral adds a window to every layer, Qwen 2 biases of queries, keys and values, Qwen 3 a norm of each query and
-    key, SmolLM 3 layers without positions. Layers of Qwen may have windows of their own.
-    Cite: Touvron et al. 2023; Jiang et al. 2023 (Mistral); Yang et al. 2024 and 2025 (Qwen); Bakouch et al. 2025
-    (SmolLM 3).
+    Mistral adds a window in every layer, Qwen 2 biases of queries, keys and values, Qwen 3 a norm of each query and
+    key, SmolLM 3 layers without positions. Some layers of Qwen may have windows.
+
+    References:
+        Touvron et al. 2023; Jiang et al. 2023 (Mistral); Yang et al. 2024 and 2025 (Qwen); Bakouch et al. 2025
+        (SmolLM 3).
     """
 
     architectures = {
@@ -157,14 +159,14 @@ class LLaMA(Family):
 
 
 def _encodings(config: Config, head_dim: int, layers: int) -> list[PositionEncoding | None]:
-    """RoPE in each layer, but in those that SmolLM 3 leaves out."""
+    """The encoding of each layer: RoPE, or None in the layers without positions of SmolLM 3."""
     rope, every = config.rope(head_dim), config.get("no_rope_layer_interval", layers + 1)
     turned = config.get("no_rope_layers", [(layer + 1) % every for layer in range(layers)])  # 0: no rotation
     return [rope if turned[layer] else None for layer in range(layers)]
 
 
 def _masks(config: Config, encodings: Sequence[PositionEncoding | None]) -> list[Mask | None]:
-    """A window in the layers that have one: those named, in Qwen those from a layer on, in SmolLM 3 those unturned."""
+    """The mask of each layer: a window if it is named, in Qwen from a layer on, in SmolLM 3 without RoPE; else None."""
     size = config.get("sliding_window")
     if size is None or not config.get("use_sliding_window", True):
         return [None] * len(encodings)

@@ -1,4 +1,4 @@
-"""Marian: OPUS-MT's models, each for the translation from one language to another."""
+"""Marian: OPUS-MT's models, each for translation from one language to another."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from .bart import embedding_scale, rules, stack
 
 
 class Marian(Family):
-    """An encoder and a decoder with the norm behind each part and sinusoidal positions: the first Transformer.
+    """An encoder and a decoder with post-norm and sinusoidal positions, like the first Transformer.
 
-    Positions are computed, from 0 on and as far as asked: the sines in the first half of the width and the cosines in
-    the second, as in tensor2tensor, but with the paper's wavelengths, ω_c = 10000^(−2c/width). Files may hold a table
-    of them, which is left out. Embeddings are multiplied by √width; both languages share them, unless the config says
-    that each has its own. Logits have a bias, stored as [1, vocab_size]. A translation begins with the id of padding.
-    Cite: Junczys-Dowmunt et al. 2018; Tiedemann and Thottingal 2020 (OPUS-MT).
+    Positions are computed for any length, from 0 on: sines in the first half of the width and cosines in the second, as
+    in tensor2tensor, but with the paper's frequencies ω_c = 10000^(−2c/width). Files may contain a table of them, which
+    is not read. Embeddings are multiplied by √width. Both languages share them unless the config says otherwise. Logits
+    have a bias, stored as [1, vocab_size]. A translation begins with the id of padding.
+
+    References:
+        Junczys-Dowmunt et al. 2018; Tiedemann and Thottingal 2020 (OPUS-MT).
     """
 
     architectures = {"MarianModel": False, "MarianMTModel": True}
@@ -85,10 +87,10 @@ class Marian(Family):
 
 
 def _shared(config: Config) -> bool:
-    """Whether both languages have the same embeddings."""
+    """Whether both languages share their embeddings."""
     return bool(config.get("share_encoder_decoder_embeddings", True))
 
 
 def _sinusoids(width: int) -> Sinusoidal:
-    # tensor2tensor's last wavelength is 2π·base; the paper's, of width/2, lies one step before
+    # tensor2tensor's last wavelength is 2π·base, the paper's is one step shorter
     return Sinusoidal(width, base=10000.0 ** ((width - 2) / width), variant="tensor2tensor")

@@ -16,17 +16,19 @@ from ._left_out import Copy
 from ._rules import QKV, Fused, Rule
 
 BASES = {"full_attention": ("global_rope_theta", 160000.0), "sliding_attention": ("local_rope_theta", 10000.0)}
-"""Of RoPE in each kind of layer: the key in older configs, and the base without it."""
+"""The base of RoPE in each kind of layer: its key in older configs, and its default."""
 
 
 class ModernBERT(Family):
-    """An encoder with the norm before each part, gated feed-forward, and RoPE, most of whose layers see a window.
+    """An encoder with pre-norm, gated feed-forward, and RoPE, in which most layers attend to a window.
 
-    Every third layer from the first on sees all tokens; the others see ⌊local_attention/2⌋ on each side, with RoPE of
-    another base. The embeddings are normed, so the first layer has no norm before its attention. Norms have no biases.
-    Queries, keys and values are one matrix there, as are the two of the gated feed-forward, of which the first half is
-    activated.
-    Cite: Warner et al. 2025.
+    Every third layer, beginning with the first, has full attention; the others have a window of ⌊local_attention/2⌋
+    tokens on each side and RoPE of another base. The embeddings are normalized, so the first layer has no norm before
+    its attention. Norms have no biases. In a checkpoint, queries, keys and values are one matrix, and so are the two of
+    the gated feed-forward, the first half of which is activated.
+
+    References:
+        Warner et al. 2025.
     """
 
     architectures = {"ModernBertModel": False, "ModernBertForMaskedLM": True}
@@ -102,7 +104,7 @@ class ModernBERT(Family):
             )
             for _ in range(config["num_hidden_layers"])
         ]
-        blocks[0].attention_norm = nn.Identity()  # the embeddings are normed already
+        blocks[0].attention_norm = nn.Identity()  # the embeddings are already normalized
         stack = Stack(
             blocks,
             _encodings(config, width // heads),
@@ -146,7 +148,7 @@ class ModernBERT(Family):
 
 
 def _kinds(config: Config) -> list[str]:
-    """Of each layer, whether it sees all tokens or a window."""
+    """The kind of each layer: full attention or a window."""
     every = config.get("global_attn_every_n_layers", 3)
     rhythm = [
         "sliding_attention" if layer % every else "full_attention" for layer in range(config["num_hidden_layers"])

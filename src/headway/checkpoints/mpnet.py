@@ -14,17 +14,18 @@ from ._left_out import POOLER, Copy, Counted
 from ._rules import TRANSPOSED, After, Rule
 
 PADDING = 1
-"""The row of the padding in the table of positions, whatever the config's pad_token_id is."""
+"""The row of padding in the table of positions, whatever the config's pad_token_id is."""
 
 
 class MPNet(Family):
-    """An encoder with the norm behind each part, on learned positions and T5's bias together.
+    """An encoder with post-norm, learned positions and T5's bias.
 
-    Positions: a table whose first two rows stand for no token, as in RoBERTa, and a bias by T5's 32 buckets in both
-    directions, up to a distance of 128, which all layers share; scores are divided by √head_dim, as T5's are not. There
-    are no types of tokens. Between tokens, transformers counts the ids of padding as none, as with RoBERTa. The pooler
-    is left out.
-    Cite: Song et al. 2020; Raffel et al. 2020 (the bias).
+    Positions: a table whose first two rows belong to no token, as in RoBERTa, and a bias by T5's 32 bidirectional
+    buckets, up to a distance of 128, which all layers share. Unlike T5's, scores are divided by √head_dim. There are no
+    token types. transformers does not count ids of padding between tokens, as in RoBERTa. The pooler is not read.
+
+    References:
+        Song et al. 2020; Raffel et al. 2020 (the bias).
     """
 
     architectures = {"MPNetModel": False, "MPNetForMaskedLM": True}
@@ -50,7 +51,7 @@ class MPNet(Family):
     }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
-        config.only("relative_attention_num_buckets", 32)  # transformers counts 32 for any other
+        config.only("relative_attention_num_buckets", 32)  # transformers uses 32 whatever the config says
         config.only("tie_word_embeddings", True)
         width, heads = config["hidden_size"], config["num_attention_heads"]
         norm = partial(nn.LayerNorm, eps=config.get("layer_norm_eps", 1e-12))

@@ -16,15 +16,16 @@ from ._rules import QKV, Fused, Rule
 
 
 class MPT(Family):
-    """A decoder with the norm before each part, ALiBi, and no bias anywhere, in the norms neither.
+    """A decoder with pre-norm, ALiBi, and no biases, not even in the norms.
 
-    Positions: slope·(position of the key) there, slope·(minus the distance) here, which the softmax makes the same. The
-    smallest slope is 2^−alibi_bias_max; at 8 slopes are the authors' for any number of heads. Queries, keys and values
-    are one matrix, one behind the other.
-    transformers takes no notice of alibi_bias_max (16 in MPT-7B-StoryWriter), of expansion_ratio, logit_scale and
-    alibi=False. Here the first is followed; the others are refused, as is clip_qkv. A config.json of the authors' own
-    says MPTForCausalLM: give architecture="MptForCausalLM".
-    Cite: MosaicML 2023.
+    Positions: the bias is slope·(position of the key) in transformers and slope·(−distance) here, which give the same
+    softmax. The smallest slope is 2^−alibi_bias_max; for 8, slopes are those of ALiBi's authors for any number of
+    heads. Queries, keys and values are one matrix, one after the other. transformers ignores alibi_bias_max (16 in
+    MPT-7B-StoryWriter), expansion_ratio, logit_scale and alibi=False. headway applies the first and refuses the others,
+    and clip_qkv. The authors' config.json names MPTForCausalLM: give architecture="MptForCausalLM".
+
+    References:
+        MosaicML 2023.
     """
 
     architectures = {"MptModel": False, "MptForCausalLM": True}
@@ -99,7 +100,7 @@ class MPT(Family):
 
 
 class SteepALiBi(ALiBi):
-    """ALiBi whose smallest slope is 2^−largest in place of 2^−8: m_h = 2^(−largest·h/H)."""
+    """ALiBi with the smallest slope 2^−largest in place of 2^−8: m_h = 2^(−largest·h/H)."""
 
     def __init__(self, num_heads: int, largest: float) -> None:
         super().__init__(num_heads)

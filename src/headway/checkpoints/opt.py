@@ -13,12 +13,14 @@ from ._rules import After, Rule
 
 
 class OPT(Family):
-    """A decoder with learned positions and the norm before each part; in the 350M model behind it.
+    """A decoder with learned positions and pre-norm; the 350M model has post-norm.
 
-    Positions: a table whose first two rows nobody reads; they are saved as zeros. Word embeddings of another width than
-    the model's (word_embed_proj_dim, the 350M model again) are projected before positions are added, and hidden states
-    are projected back before the head.
-    Cite: Zhang et al. 2022.
+    Positions: a table whose first two rows are not used; they are saved as zeros. Token embeddings of another width
+    than the model's (word_embed_proj_dim, also in the 350M model) are projected before positions are added, and hidden
+    states are projected back before the head.
+
+    References:
+        Zhang et al. 2022.
     """
 
     architectures = {"OPTModel": False, "OPTForCausalLM": True}
@@ -51,7 +53,7 @@ class OPT(Family):
         config.only("_remove_final_layer_norm", False)
         width, heads, first = config["hidden_size"], config["num_attention_heads"], _norm_first(config)
         narrow, bias = config.get("word_embed_proj_dim", width), config.get("enable_bias", True)
-        if first:  # else both would stand behind the last layer
+        if first:  # else both would follow the last layer
             config.only("word_embed_proj_dim", None, width)
         blocks = [
             Block(
@@ -96,7 +98,7 @@ class OPT(Family):
 
 
 class _Projected(Embedding):
-    """Narrow embeddings and a map to the model's width."""
+    """Narrow embeddings and their projection to the model's width."""
 
     def __init__(self, vocab_size: int, narrow: int, width: int) -> None:
         super().__init__(vocab_size, narrow)

@@ -14,11 +14,13 @@ from ._rules import Rule
 
 
 class Phi(Family):
-    """A decoder with attention and feed-forward side by side behind one norm, and partial RoPE in halves.
+    """A decoder with parallel attention and feed-forward after one norm, and partial RoPE in the "half" layout.
 
-    Positions: the first half of each head is turned unless partial_rotary_factor says otherwise. All linear maps have
-    biases, the head too. (Phi 3 has the shape of LLaMA and is another family.)
-    Cite: Gunasekar et al. 2023; Li et al. 2023.
+    Positions: the first half of each head is rotated unless partial_rotary_factor says otherwise. All linear maps have
+    biases, also the head. (Phi 3 has the architecture of LLaMA and is not of this family.)
+
+    References:
+        Gunasekar et al. 2023; Li et al. 2023.
     """
 
     architectures = {"PhiModel": False, "PhiForCausalLM": True}

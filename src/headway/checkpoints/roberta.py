@@ -13,14 +13,16 @@ from .bert import BERT
 
 
 class RoBERTa(BERT):
-    """BERT, whose table of positions begins behind the row of the padding.
+    """BERT with a table of positions that begins after the row of padding.
 
-    Positions: the first token is at row pad_token_id + 1 of the table, so a table of 514 rows is for 512 tokens; the
-    rows before are left out here, and positions count from 0. Transformers counts the tokens that are not padding by
-    their ids, which is what ``Coordinates.padded`` says of rows padded in front. Where the id of padding stands between
-    other tokens, transformers skips it and headway, which reads no meaning into ids, counts it. The head has other
-    names, and a gelu in any case, so that layers with another activation are refused where there is a head.
-    Cite: Liu et al. 2019; Conneau et al. 2020 (XLM-RoBERTa); Martin et al. 2020 (CamemBERT).
+    Positions: the first token is at row pad_token_id + 1 of the table, so a table of 514 rows is for 512 tokens. Here
+    the rows before are not read, and positions count from 0. transformers counts the tokens that are not padding by
+    their ids, which is what ``Coordinates.padded`` gives for rows padded in front. If the id of padding is between
+    other tokens, transformers skips it, while headway, which does not interpret ids, counts it. The tensors of the head
+    have other names. Its activation is always gelu, so layers with another activation are refused if there is a head.
+
+    References:
+        Liu et al. 2019; Conneau et al. 2020 (XLM-RoBERTa); Martin et al. 2020 (CamemBERT).
     """
 
     architectures = {

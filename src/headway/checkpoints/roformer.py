@@ -13,10 +13,12 @@ from .bert import BERT
 class RoFormer(BERT):
     """BERT with RoPE in place of the table of positions.
 
-    Pairs are neighbours, (2c, 2c + 1), as in the paper and unlike most models since. Embeddings may be narrower than
-    the layers, with a projection behind their norm. The table of sines and cosines that files have is left unread.
-    Models that rotate values too (rotary_value) are refused.
-    Cite: Su et al. 2021.
+    Rotary pairs are (2c, 2c + 1), as in the paper and unlike most later models. Embeddings may be narrower than the
+    layers and are then projected after their norm. The table of sines and cosines in the files is not read. Models that
+    also rotate values (rotary_value) are refused.
+
+    References:
+        Su et al. 2021.
     """
 
     architectures = {"RoFormerModel": False, "RoFormerForMaskedLM": True}
@@ -42,7 +44,7 @@ class RoFormer(BERT):
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("rotary_value", False)
-        # what BERT's key of that name says is read by nobody here
+        # RoFormer does not use BERT's key of this name
         return super().build(Config({**config, "position_embedding_type": "absolute"}), head=head)
 
     def embedding_width(self, config: Config) -> int:

@@ -17,16 +17,17 @@ from ._rules import TRANSPOSED, Rule
 
 
 class T5(Family):
-    """An encoder and a decoder with RMS norms before each part, no biases, and a learned scalar for each bucket of
-    distances.
+    """An encoder and a decoder with RMS pre-norm, no biases, and a learned scalar for each bucket of distances.
 
-    Positions: one table for all layers of a side, which the checkpoint keeps with the first of them, [num_buckets,
-    heads] there; UMT5 has one in each layer. Scores are not divided by √head_dim, in cross-attention neither. The first
-    version has relu and ties its head, whose input is scaled by 1/√width; from v1.1 on the feed-forward is gated, and
-    the head is a matrix of its own without a scale. A config says which by "tie_word_embeddings", in files of newer
-    transformers by "scale_decoder_outputs" and there always "tie_word_embeddings": true. With UMT5 such a
-    transformers (5.23) scales whatever the config says: here a head of its own is not scaled, as it was trained.
-    Cite: Raffel et al. 2020; Shazeer 2020 (v1.1); Xue et al. 2021 (mT5); Chung et al. 2023 (UMT5).
+    Positions: one table for all layers of a side, which the checkpoint stores as [num_buckets, heads] in the first of
+    them; UMT5 has one in each layer. Scores are not divided by √head_dim, nor in cross-attention. The first version has
+    relu and a tied head, whose input is scaled by 1/√width; from v1.1 on, the feed-forward is gated, and the head is a
+    matrix of its own without a scale. A config distinguishes them by "tie_word_embeddings"; files of newer transformers
+    by "scale_decoder_outputs", where "tie_word_embeddings" is always true. For UMT5, transformers 5.23 scales whatever
+    the config says; here a head that is not tied is not scaled, as in training.
+
+    References:
+        Raffel et al. 2020; Shazeer 2020 (v1.1); Xue et al. 2021 (mT5); Chung et al. 2023 (UMT5).
     """
 
     architectures = {
@@ -84,8 +85,9 @@ class T5(Family):
 
 
 class T5Encoder(T5):
-    """The encoder of T5, mT5 or UMT5 alone, as generators of images read their prompts; of a whole model the rest is
-    left out.
+    """The encoder of T5, mT5 or UMT5, with which image generators encode prompts.
+
+    The other tensors of a complete model are not read.
     """
 
     title = "T5's encoder alone"
@@ -114,7 +116,7 @@ def _embedding(config: Config) -> Embedding:
 def _head(config: Config) -> Head:
     width = config["d_model"]
     tied = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
-    if config.get("model_type") == "mt5":  # all of them have their own, and newer files say otherwise
+    if config.get("model_type") == "mt5":  # every mT5 has an untied head, though newer files say otherwise
         tied = False
     return Head(width, config["vocab_size"], tied=tied, scale=width**-0.5 if tied else 1.0)
 
@@ -157,7 +159,7 @@ def _tables(config: Config) -> bool:
 
 
 def _activation(config: Config) -> str:
-    """Of "relu", "gated-gelu", "gated-silu" and their like; "gated-gelu" means the one by tanh."""
+    """The activation for "relu", "gated-gelu", "gated-silu" and so on; "gated-gelu" is the tanh form."""
     said = config.get("feed_forward_proj", "relu" if config.get("model_type", "t5") == "t5" else "gated-gelu")
     gate, _, name = said.rpartition("-")
     plain = Config({"feed_forward_proj": "gelu_new" if said == "gated-gelu" else name})
@@ -165,7 +167,7 @@ def _activation(config: Config) -> str:
 
 
 def _rules(config: Config, theirs: str, ours: str) -> list[Rule]:
-    """Of one side; the parts of a layer are numbered there, the feed-forward last."""
+    """The rules of one side; the parts of a layer have numbers in the checkpoint, the feed-forward the last."""
     layer, block = theirs + ".block.{}.layer.", ours + ".blocks.{}."
     attentions = [("0.SelfAttention", "attention")]
     if theirs == "decoder":

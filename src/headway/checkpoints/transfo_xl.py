@@ -40,14 +40,16 @@ SMALL: dict[str, Any] = {
 
 
 class TransfoXL(Family):
-    """A decoder that reads segment by segment, with hidden states of those before as its memory.
+    """A decoder that reads segment by segment, with the hidden states of earlier segments as its memory.
 
-    Positions: sinusoids of the distance, which is not counted beyond clamp_len, through a map of each layer's own, and
-    two query biases. With same_length a token sees the mem_len − 1 before it. ``SegmentMemory(mem_len)`` is the memory;
-    it begins empty, as the authors' does, where that of transformers begins as mem_len vectors of zeros, which are
-    attended to. Rare ids have narrow vectors; what comes out are logarithms of probabilities, each rare id's within its
-    cluster. transformers has had no such models since version 5; files are read as version 4 writes them.
-    Cite: Dai et al. 2019; Grave et al. 2017 and Baevski and Auli 2019 (embeddings and head).
+    Positions: sinusoids of the distance, clamped to clamp_len, projected in each layer, and two query biases. With
+    same_length, a token attends to the mem_len − 1 tokens before it. ``SegmentMemory(mem_len)`` is the memory. It is
+    empty at first, as in the authors' code, whereas that of transformers begins with mem_len vectors of zeros, which
+    are attended to. Rare ids have narrow embeddings. The outputs are logarithms of probabilities, those of rare ids
+    within their cluster. transformers has no such models since version 5; files in the format of version 4 are read.
+
+    References:
+        Dai et al. 2019; Grave et al. 2017 and Baevski and Auli 2019 (embeddings and head).
     """
 
     architectures = {"TransfoXLModel": False, "TransfoXLLMHeadModel": True}
@@ -70,7 +72,7 @@ class TransfoXL(Family):
         config.only("tie_word_embeddings", True)
         config.only("proj_share_all_but_first", True)
         if config.get("div_val", 4) == 1:
-            raise HeadwayError("the config's div_val is 1: headway reads such models with narrower vectors alone")
+            raise HeadwayError("the config's div_val is 1: headway reads only models with narrower vectors")
         width, heads, head_dim = config["d_model"], config["n_head"], config["d_head"]
         norm, dropout = partial(nn.LayerNorm, eps=config.get("layer_norm_epsilon", 1e-5)), config.get("dropout", 0.1)
         blocks = [
@@ -124,11 +126,11 @@ class TransfoXL(Family):
 
 
 class Clamped(TransformerXL):
-    """Transformer-XL's products, with a distance that is not counted beyond a reach.
+    """Transformer-XL's encoding with distances clamped to a reach.
 
         score[h,i,j] = s·( ⟨qᵢ + u_h, kⱼ⟩ + ⟨qᵢ + v_h, W_R,h·R(t)⟩ ),   t = max(0, min(reach, ⌈pᵢ − pⱼ⌉))
 
-    For causal attention, where no distance is below 0. Shapes and errors: as for TransformerXL.
+    For causal attention, where no distance is below 0. Shapes and errors are those of TransformerXL.
     """
 
     causal_only = True
@@ -138,7 +140,7 @@ class Clamped(TransformerXL):
         self.reach = reach
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """⟨q + v, W_R·R⟩ by a table of the distances, with angles in float64."""
+        """The terms, with ⟨q + v, W_R·R⟩ as a table by distance, from angles in float64."""
         frequencies = rates(self.embed_dim // 2, self.embed_dim, self.base, self.W_R.device)
         turns = torch.arange(self.reach, -1, -1, device=self.W_R.device)[:, None] * frequencies
         wide = self.W_R.to(torch.promote_types(self.W_R.dtype, torch.float32))
@@ -152,16 +154,17 @@ class Clamped(TransformerXL):
 
 
 class AdaptiveEmbedding(nn.Module):
-    """Vectors for ids, sorted from the most frequent to the rarest, the narrower the rarer.
+    """Adaptive embeddings: ids are sorted from the most frequent to the rarest, and rarer ones have narrower tables.
 
-        x = √embed_dim·P_c·E_c[id − cutoff_c],   c the cluster of the id
+        x = √embed_dim·P_c·E_c[id − cutoff_c],   c the cluster of the id,   E_c [ids of c, width / narrowing^c]
 
-    Shapes: ids int64 [batch, n] → [batch, n, embed_dim]; E_c [ids of the cluster, width / narrowing^c].
-    Raises HeadwayError for ids that are none.
+    Shape:
+        ids: int64 [batch, n]
+        Output: [batch, n, embed_dim]
     """
 
     weight = None
-    """There is no one table."""
+    """None, since there is no single table."""
 
     def __init__(self, vocab_size: int, embed_dim: int, width: int, cutoffs: list[int], narrowing: int) -> None:
         super().__init__()
@@ -173,7 +176,11 @@ class AdaptiveEmbedding(nn.Module):
         self.scale = embed_dim**0.5
 
     def forward(self, ids: Tensor) -> Tensor:
-        """ids [batch, n] → [batch, n, embed_dim]"""
+        """Returns the embeddings [batch, n, embed_dim] of ids [batch, n].
+
+        Raises:
+            HeadwayError: if an id is out of range.
+        """
         if readable(ids) and ids.numel() and not 0 <= ids.min() <= ids.max() < self.ends[-1]:
             raise HeadwayError(f"ids go from {ids.min()} to {ids.max()}: give those from 0 to {self.ends[-1] - 1}")
         x = torch.zeros((), device=ids.device)
@@ -185,12 +192,16 @@ class AdaptiveEmbedding(nn.Module):
 
 
 class AdaptiveHead(Head):
-    """The logarithm of each id's probability: that of its cluster times that within it.
+    """Adaptive softmax: the logarithm of each id's probability, that of its cluster times that within the cluster.
 
         ln p(id) = ln softmax([E_0·P_0ᵀx + b_0 | C·P_0ᵀx + d])[id], or of the cluster there plus
                    ln softmax(E_c·P_cᵀx + b_c)[id − cutoff_c]
 
-    Shapes: x [..., embed_dim] → [..., vocab_size]. E_c and P_c are the embeddings' own, but for a P_0 of the head's.
+    E_c and P_c are those of the embeddings, except P_0, which is the head's own.
+
+    Shape:
+        x: [..., embed_dim]
+        Output: [..., vocab_size]
     """
 
     def __init__(self, embedding: AdaptiveEmbedding) -> None:
@@ -202,7 +213,7 @@ class AdaptiveHead(Head):
         self.clusters = nn.Linear(first.shape[1], len(rest))
 
     def forward(self, x: Tensor, embeddings: Tensor | None) -> Tensor:
-        """x [..., embed_dim] → [..., vocab_size]"""
+        """Returns the logarithms [..., vocab_size] for x [..., embed_dim]."""
         parts = zip(self.projections, self.tables, self.biases, strict=True)
         within = [F.linear(x @ projection, table, bias) for projection, table, bias in parts]
         count = len(self.tables[0])

@@ -18,13 +18,15 @@ from ._rules import AsItIs, Rule
 
 
 class ViT(Family):
-    """An encoder of images with the norm before each part: patches, row by row, behind a token of the class.
+    """An encoder of images with pre-norm: a class token, then the patches row by row.
 
-    Positions: a table of one row for the class and one for each patch of an image_size, and images have that size: the
-    table is not stretched. Hidden states come out, with the last norm; that of the class is the first. Heads of classes
-    and the pooler are left out: read such a model with architecture="ViTModel". Names are those of published files,
-    which transformers renames as it reads and writes them.
-    Cite: Dosovitskiy et al. 2021.
+    Positions: a table with a row for the class token and one for each patch of an image of image_size; images of other
+    sizes are refused, since the table is not interpolated. The outputs are hidden states after the last norm, that of
+    the class token first. Classification heads and the pooler are not read: load such a model with
+    architecture="ViTModel". Names are those of published files, which transformers renames on reading and writing.
+
+    References:
+        Dosovitskiy et al. 2021.
     """
 
     architectures = {"ViTModel": False}
@@ -98,13 +100,15 @@ class ViT(Family):
 
 
 class Patches(nn.Module):
-    """An image, cut into patches that do not overlap: a learned token of the class, and a vector of each patch.
+    """Splits an image into patches that do not overlap: a learned class token, and a vector for each patch.
 
-        x = [first; W·patch + b, row by row]
+        x = [first; W·patch + b, row by row],   count = ⌊height/patch height⌋·⌊width/patch width⌋
 
-    Shapes: pixels [batch, channels, height, width], of that size alone → [batch, 1 + count, embed_dim], count =
-    ⌊height/patch height⌋·⌊width/patch width⌋; what is left at the right and below is not seen.
-    Raises HeadwayError for pixels of another shape.
+    Pixels on the right and below that fill no patch are ignored.
+
+    Shape:
+        pixels: [batch, channels, height, width], of the one size of the model
+        Output: [batch, 1 + count, embed_dim]
     """
 
     def __init__(self, image: tuple[int, int], patch: tuple[int, int], channels: int, embed_dim: int) -> None:
@@ -115,7 +119,11 @@ class Patches(nn.Module):
         self.patch = nn.Conv2d(channels, embed_dim, kernel_size=patch, stride=patch)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """pixels [batch, channels, height, width] → [batch, 1 + count, embed_dim]"""
+        """Returns the vectors [batch, 1 + count, embed_dim] of pixels [batch, channels, height, width].
+
+        Raises:
+            HeadwayError: if the pixels have another shape.
+        """
         if pixels.ndim != 4 or pixels.shape[1:] != self.shape:
             raise HeadwayError(
                 f"pixels have shape {tuple(pixels.shape)}: give [batch, {', '.join(map(str, self.shape))}]"
@@ -125,6 +133,6 @@ class Patches(nn.Module):
 
 
 def _two(size: int | Sequence[int]) -> tuple[int, int]:
-    """Height and width, of which a single number is both."""
+    """Height and width, from both or from a single number."""
     height, width = (size, size) if isinstance(size, int) else size
     return height, width

@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {
     "num_attention_heads": 4,
     "ffn_dim": 48,
     "flow_size": 8,
-    # of what is not read
+    # for parts that are not read
     "upsample_initial_channel": 8,
     "upsample_rates": [2],
     "upsample_kernel_sizes": [4],
@@ -46,13 +46,15 @@ SMALL: dict[str, Any] = {
 
 
 class VITS(Family):
-    """An encoder of phonemes, with the norm behind each part: ids → means and log-variances [batch, n, 2·flow_size].
+    """An encoder of phonemes with post-norm: ids to means and log-variances, [batch, n, 2·flow_size].
 
-    Positions: Shaw's vectors for keys and values, each layer's own and shared by its heads, within ``window_size``
-    tokens; beyond there are none, where Shaw's are those of the largest distance. The feed-forward is two convolutions
-    over neighbours, to which padding is zero. Embeddings are multiplied by √hidden_size.
-    The rest of the voice (durations, flow, decoder) is not read, and not written by ``save``.
-    Cite: Kim et al. 2021.
+    Positions: Shaw's vectors for keys and values within ``window_size`` tokens, for each layer, shared by its heads.
+    Beyond this distance there are none, whereas Shaw uses those of the largest distance. The feed-forward is two
+    convolutions over tokens, in which padding is zero. Embeddings are multiplied by √hidden_size. The other parts of
+    the voice (durations, flow, decoder) are not read, and not written by ``save``.
+
+    References:
+        Kim et al. 2021.
     """
 
     architectures = {"VitsModel": True}
@@ -120,15 +122,15 @@ class VITS(Family):
 
 
 class Near(Shaw):
-    """Shaw's vectors for distances up to a limit, and none beyond.
+    """Shaw's vectors for distances up to a limit, and zero beyond.
 
         score[i,j] = s·⟨qᵢ, kⱼ + a^K[δ]⟩,   out[i] = Σⱼ A[i,j]·(vⱼ + a^V[δ]),   a[δ] = 0 for |δ| > max_distance
 
-    Shapes and errors: as for Shaw.
+    Shapes and errors are those of Shaw.
     """
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """Relative keys and relative values, with a row of zeros at each end."""
+        """Relative keys and relative values, each with a row of zeros at both ends."""
         clip = Clip(-self.max_distance - 1, self.max_distance + 1)
         keys, values = (Rows(F.pad(table, (0, 0, 1, 1))[None], clip) for table in (self.keys, self.values))
         return RelativeKeys(keys), RelativeValues(values)
@@ -144,9 +146,12 @@ class Near(Shaw):
 
 
 class Convolutions(nn.Module):
-    """Two convolutions over the tokens with an activation between them; padding is zero to both.
+    """Two convolutions over the tokens with an activation between them, in which padding is zero.
 
-    Shapes: x [batch, n, embed_dim] → the same; real [batch or 1, n, 1] is 0 for padding and 1 for tokens.
+    Shape:
+        x: [batch, n, embed_dim]
+        real: [batch or 1, n, 1], 0 for padding and 1 for tokens
+        Output: [batch, n, embed_dim]
     """
 
     def __init__(self, embed_dim: int, hidden_dim: int, width: int, activation: str, *, dropout: float) -> None:
@@ -158,7 +163,7 @@ class Convolutions(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """x [batch, n, embed_dim] → the same."""
+        """Returns the features [batch, n, embed_dim] of x [batch, n, embed_dim]."""
         hidden = self.dropout(self.activation(self._convolved(self.up, x, real)))
         return self._convolved(self.down, hidden, real)
 
@@ -169,7 +174,7 @@ class Convolutions(nn.Module):
 
 
 class ConvolvedBlock(Block):
-    """A block whose feed-forward is told which tokens are padding: those that nobody may see."""
+    """A block that passes the padding, keys to which no query may attend, to its feed-forward."""
 
     def forward(
         self, x: Tensor, *, mask: Mask | Tensor | None = None, positions: Any = None, encoding: Any = None, **_: Any

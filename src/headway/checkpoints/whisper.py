@@ -131,7 +131,7 @@ class Convolutions(nn.Module):
         mels = self.first.in_channels
         if features.ndim != 3 or features.shape[1] != mels:
             raise HeadwayError(
-                f"the features have shape {tuple(features.shape)}: give [batch, {mels}, frames], as log_mel does"
+                f"the features have shape {tuple(features.shape)}: give [batch, {mels}, frames], such as log_mel's"
             )
         features = features.to(self.first.weight.dtype)  # log_mel returns float32
         out: Tensor = F.gelu(self.second(F.gelu(self.first(features))))

@@ -33,13 +33,15 @@ SMALL = {
 
 
 class XLNet(Family):
-    """An encoder with the norm behind each part, whose heads see distances as Transformer-XL's do.
+    """An encoder with post-norm and the relative positions of Transformer-XL.
 
-    Positions: sinusoids of the distance through a map of each layer's own, and two query biases. Where types of tokens
-    are given, a third product in each layer asks whether a pair's are the same.
-    Of the two streams of its training that of contents is here. The other, with its vector in place of a word
-    (mask_emb, neither read nor written) and generation through it, is not; nor are its memory and its causal form.
-    Cite: Yang et al. 2019.
+    Positions: sinusoids of the distance, projected in each layer, and two query biases. If token types are given, a
+    third product in each layer depends on whether those of query and key are equal. Of the two streams of training, the
+    content stream is implemented. The query stream, with its vector in place of a token (mask_emb, neither read nor
+    written) and generation through it, is not, nor are the memory and the causal form.
+
+    References:
+        Yang et al. 2019.
     """
 
     architectures = {"XLNetModel": False, "XLNetLMHeadModel": True}
@@ -106,7 +108,7 @@ class XLNet(Family):
 
 @dataclass(frozen=True)
 class ByHead(Change):
-    """Theirs stands [in, heads, head_dim]; ours [heads·head_dim, in], or the same of three axes."""
+    """The checkpoint has [in, heads, head_dim], headway [heads·head_dim, in] or the same with three axes."""
 
     heads: int
 
@@ -122,17 +124,20 @@ class ByHead(Change):
 
 
 class Segmented(TransformerXL):
-    """Transformer-XL's products, and one with whether two tokens are of one segment.
+    """Transformer-XL's encoding, with a third product that depends on whether two tokens are in one segment.
 
         score[h,i,j] = s·( ⟨qᵢ + u_h, kⱼ⟩ + ⟨qᵢ + v_h, W_R,h·R(pᵢ − pⱼ)⟩ + ⟨qᵢ + w_h, G_h[cᵢ ≠ cⱼ]⟩ )
 
-    Shapes: positions [batch, n, 2] are p and the segment c, a whole number from 0 to 4; of positions of one axis
-    the last product is left out. G, ``segments``, [2, num_heads, head_dim]; the rest is as for TransformerXL.
+    Shape:
+        positions: [batch, n, 2], p and the segment c, an integer from 0 to 4; positions of one axis omit the last
+            product
+        G, ``segments``: [2, num_heads, head_dim]
+        The others are those of TransformerXL.
     """
 
     axes = None
     classes = 5
-    """The two parts of a text, and the three special tokens, which the authors' code tells apart from these."""
+    """The two parts of a text and three special tokens, which the authors' code distinguishes."""
 
     def __init__(self, embed_dim: int, num_heads: int, head_dim: int) -> None:
         super().__init__(embed_dim, num_heads, head_dim)
@@ -140,7 +145,7 @@ class Segmented(TransformerXL):
         self.segments = normal(2, num_heads, head_dim)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """Relative keys, of distances and of segments."""
+        """Relative keys of distances and of segments."""
         found = super().terms(q_at, k_at, q_input, k_input)
         if k_at.position.shape[-1] == 1:
             return found
@@ -157,7 +162,7 @@ class Segmented(TransformerXL):
 
 
 class SegmentedEncoder(Encoder):
-    """An encoder whose types of tokens are read in every layer, as a second axis of the positions."""
+    """An encoder whose layers read the token types, as a second axis of the positions."""
 
     def hidden(
         self,
@@ -167,7 +172,17 @@ class SegmentedEncoder(Encoder):
         positions: Tensor | Coordinates | None = None,
         mask: Mask | Tensor | None = None,
     ) -> Tensor:
-        """The hidden states [batch, n, embed_dim]; types int64 [batch, n], each 0 … 4."""
+        """Returns the hidden states [batch, n, embed_dim] of token ids.
+
+        Args:
+            ids: int64 [batch, n].
+            types: int64 [batch, n], each 0 to 4; no third product if None.
+            positions: as in ``Encoder.hidden``.
+            mask: as in ``Encoder.hidden``.
+
+        Raises:
+            HeadwayError: if types have another shape, are floats, or are not between 0 and 4.
+        """
         if types is not None:
             if types.shape != ids.shape or types.is_floating_point():
                 raise HeadwayError(
@@ -175,7 +190,7 @@ class SegmentedEncoder(Encoder):
                 )
             last = Segmented.classes - 1
             if readable(types) and types.numel() and not 0 <= types.min() <= types.max() <= last:
-                raise HeadwayError(f"types go from {types.min()} to {types.max()}: give whole numbers from 0 to {last}")
+                raise HeadwayError(f"types go from {types.min()} to {types.max()}: give integers from 0 to {last}")
             n = ids.shape[1]
             at = Coordinates.span(n, device=ids.device) if positions is None else Coordinates.of(positions, n)
             both = [at.position.expand(len(types), -1, -1), types[..., None]]
