@@ -186,9 +186,7 @@ def entries(rules: Sequence[Rule], tensors: Mapping[str, Tensor]) -> list[Entry]
     reached = {id(tensors[name]) for entry in found for name in entry.ours}
     forgotten = [name for name, tensor in tensors.items() if id(tensor) not in reached]
     if forgotten:
-        raise HeadwayError(
-            f"no rule names the tensors for {', '.join(forgotten)}: the family lacks a rule"
-        )
+        raise HeadwayError(f"no rule names the tensors for {', '.join(forgotten)}: the family lacks a rule")
     return found
 
 
