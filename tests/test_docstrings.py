@@ -11,6 +11,8 @@ import pytest
 import torch
 from typing_extensions import Unpack
 
+from headway.checkpoints import FAMILIES
+
 ROOMS = [
     *("headway.attention", "headway.coordinates", "headway.masks", "headway.terms"),
     "headway.checkpoints",
@@ -38,6 +40,8 @@ def things() -> dict[str, tuple[Any, Any]]:
         own = (name for name, x in vars(module).items() if isinstance(x, kinds) and x.__module__ == room)
         for name in getattr(module, "__all__", None) or [name for name in own if not name.startswith("_")]:
             found |= described(name, getattr(module, name))
+    for family in FAMILIES.values():  # their methods are those of Family
+        found[f"{family.__module__}.{family.__name__}"] = family, None
     return found
 
 

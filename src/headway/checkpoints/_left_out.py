@@ -44,6 +44,7 @@ class Unused(LeftOut):
     """A tensor of a part whose outputs headway's model does not return; its content is not checked."""
 
     why: str
+    """What the tensor is or belongs to."""
 
     def fits(self, tensor: Tensor, loaded: Loaded) -> bool:
         return True

@@ -50,7 +50,7 @@ class ALBERT(Family):
         "*position_ids": Counted(),
         "predictions.decoder.weight": Copy(),
         "predictions.decoder.bias": Copy("head.bias"),
-        "sop_classifier.*": Unused("the order of sentences"),
+        "sop_classifier.*": Unused("the head for the order of sentences"),
     }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:

@@ -54,7 +54,7 @@ class BART(Family):
         "*encoder.embed_tokens.weight": Copy(head=False),
         "*decoder.embed_tokens.weight": Copy(head=False),
         "lm_head.weight": Copy(),
-        "*coder.version": Unused("the number of a version"),
+        "*coder.version": Unused("the version number"),
     }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:

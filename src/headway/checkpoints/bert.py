@@ -43,7 +43,7 @@ class BERT(Family):
         "*position_ids": Counted(),
         "cls.predictions.decoder.weight": Copy(),
         "cls.predictions.decoder.bias": Copy("head.bias"),
-        "cls.seq_relationship.*": Unused("whether a sentence is the next"),
+        "cls.seq_relationship.*": Unused("the head for the next sentence"),
     }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:

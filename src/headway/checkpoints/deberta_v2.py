@@ -69,7 +69,7 @@ class DeBERTaV2(Family):
         "mask_predictions.*": HEADS,
         "*pooler.*": POOLER,
         "*position_ids": Counted(),
-        "*position_embeddings*": Unused("of a decoder for masked words"),
+        "*position_embeddings*": Unused("the decoder for masked tokens"),
     }
 
     biases: bool | str = True

@@ -38,7 +38,7 @@ class ELECTRA(BERT):
     ignored = {
         "*position_ids": Counted(),
         "generator_lm_head.weight": Copy(),
-        "discriminator_predictions.*": Unused("which words were replaced"),
+        "discriminator_predictions.*": Unused("the head for replaced tokens"),
     }
 
     def embedding_width(self, config: Config) -> int:

@@ -65,7 +65,7 @@ class T5(Family):
     ignored: ClassVar[dict[str, LeftOut]] = {
         "encoder.embed_tokens.weight": Copy(head=False),
         "decoder.embed_tokens.weight": Copy(head=False),
-        "*EncDecAttention.relative_attention_bias.weight": Unused("read by no code"),
+        "*EncDecAttention.relative_attention_bias.weight": Unused("a table that no code uses"),
         "lm_head.weight": Copy(),
     }
 
@@ -98,7 +98,7 @@ class T5Encoder(T5):
     )
     ignored = {
         "encoder.embed_tokens.weight": Copy(head=False),
-        "decoder.*": Unused("of the decoder"),
+        "decoder.*": Unused("the decoder"),
         "lm_head.weight": HEADS,
     }
 

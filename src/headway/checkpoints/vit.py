@@ -50,9 +50,9 @@ class ViT(Family):
     prefix = "vit."
     ignored = {
         "*pooler.*": POOLER,
-        "*embeddings.mask_token": Unused("of patches that are hidden in training"),
+        "*embeddings.mask_token": Unused("the token of masked patches in training"),
         "classifier.*": HEADS,
-        "decoder.*": Unused("of training on hidden patches"),
+        "decoder.*": Unused("the decoder of training on masked patches"),
     }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:

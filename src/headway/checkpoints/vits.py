@@ -60,11 +60,11 @@ class VITS(Family):
     architectures = {"VitsModel": True}
     examples = (SMALL, {**SMALL, "window_size": 2, "ffn_kernel_size": 4, "use_bias": False, "hidden_act": "gelu"})
     ignored = {
-        "duration_predictor.*": Unused("of a part that follows the text encoder"),
-        "flow.*": Unused("of a part that follows the text encoder"),
-        "decoder.*": Unused("of a part that follows the text encoder"),
-        "posterior_encoder.*": Unused("of training"),
-        "embed_speaker.*": Unused("of a part that follows the text encoder"),
+        "duration_predictor.*": Unused("a part after the text encoder"),
+        "flow.*": Unused("a part after the text encoder"),
+        "decoder.*": Unused("a part after the text encoder"),
+        "posterior_encoder.*": Unused("a part for training"),
+        "embed_speaker.*": Unused("a part after the text encoder"),
     }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:

@@ -52,7 +52,7 @@ class XLNet(Family):
     )
     prefix = "transformer."
     ignored = {
-        "*mask_emb": Unused("of words that are hidden in training"),
+        "*mask_emb": Unused("the vector of masked tokens in training"),
         "lm_loss.weight": Copy(),
     }
 

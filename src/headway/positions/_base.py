@@ -480,7 +480,7 @@ class PositionEncoding(nn.Module):
         return pair.scale * pair.dot
 
     def oracle_weights(self, h: int, i: int, scores: list[float]) -> list[float]:
-        """The weights of the keys of query ``i`` in head ``h`` from their ``scores``; the softmax for most encodings."""
+        """The weights of the keys of query ``i`` in head ``h`` from their ``scores``; mostly the softmax."""
         return torch.tensor(scores, dtype=torch.float64).softmax(0).tolist()
 
     def oracle_value(self, pair: Pair, v: Tensor) -> Tensor:
