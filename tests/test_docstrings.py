@@ -21,6 +21,7 @@ ROOMS = [
     "headway.models",
     "headway.nn",
     "headway.positions",
+    "headway.vectors",
 ]
 """Modules whose public names, those of ``__all__`` or else all that they define, keep to this style."""
 

@@ -115,7 +115,7 @@ def test_what_cannot_be_saved(table: Pretrained, tmp_path: Path) -> None:
     class Mine(Pretrained):
         pass
 
-    with pytest.raises(HeadwayError, match="Mine is none of headway's ways"):
+    with pytest.raises(HeadwayError, match="Mine is none of headway's methods"):
         Mine.of(["a"], torch.ones(1, 2)).save(tmp_path / "v")
     assert list(tmp_path.iterdir()) == []
 
@@ -142,8 +142,8 @@ HELD = {"vectors": torch.ones(2, 3), "words": ["a", "b"]}
 OURS: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "bare": ({"format": "pt"}, {}, "it holds the tensors vectors, words and not which words they are of"),
     "without words": ({}, {"words": None}, "it holds the tensors vectors and not which words they are of"),
-    "another way": ({"way": "elmo"}, {}, "its way is 'elmo', headway has one-hot, "),
-    "no way": ({"way": ""}, {}, "its way is '', headway has one-hot, "),
+    "another method": ({"way": "elmo"}, {}, "its method is 'elmo', headway has one-hot, "),
+    "no method": ({"way": ""}, {}, "its method is '', headway has one-hot, "),
     "options of another": ({"way": "one-hot", "options": '{"wings": 2}'}, {}, "its words or options cannot be read"),
     "options out of range": ({"way": "word2vec", "options": '{"dim": 0}'}, {}, "dim is 0: give at least 1"),
     "options that are none": ({"options": "[1]"}, {}, "its words or options cannot be read"),
@@ -196,9 +196,9 @@ def test_a_damaged_file_is_said(table: Pretrained, tmp_path: Path) -> None:
 
 def test_own_files_and_folders_have_no_limit(table: Pretrained, tmp_path: Path) -> None:
     table.save(tmp_path / "v")
-    with pytest.raises(HeadwayError, match="holds a whole way: leave limit out"):
+    with pytest.raises(HeadwayError, match="holds a whole method: leave limit out"):
         load(tmp_path / "v", limit=2)
-    with pytest.raises(HeadwayError, match="holds a whole way: leave limit out"):
+    with pytest.raises(HeadwayError, match="holds a whole method: leave limit out"):
         load(tmp_path, limit=2)
     with pytest.raises(HeadwayError, match="limit is 0: give at least 1"):
         load(tmp_path / "v", limit=0)

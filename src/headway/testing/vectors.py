@@ -1,4 +1,4 @@
-"""The checks that every way from words to vectors passes; a user's own way too."""
+"""The checks that every method from words to vectors passes; a user's own method too."""
 
 from __future__ import annotations
 
@@ -33,12 +33,15 @@ SAMPLE = 24
 
 
 def check_vectors(kind: type[Vectors], texts: Sequence[str], **options: Any) -> list[str]:
-    """Runs every check on a way from words to vectors, ``kind(**options)`` fitted on texts; gives the names of those
-    it passed.
+    """Runs every check on a method from words to vectors and returns the names of the checks.
 
-    texts   some hundred words at least, so that ``min_count`` leaves three
+    Args:
+        kind: the class of the method.
+        texts: the texts that it is fitted to, of some hundred words at least, so that ``min_count`` leaves three.
+        **options: the arguments of the class.
 
-    Raises AssertionError, naming the check and what it found, at the first that fails.
+    Raises:
+        AssertionError: a check fails. The message names the check and says what it found.
     """
     return run_checks(kind.__name__, VECTOR_CHECKS, Trial(kind, list(texts), options))
 
@@ -48,7 +51,7 @@ def check_vectors(kind: type[Vectors], texts: Sequence[str], **options: Any) -> 
 
 @dataclass
 class Trial:
-    """A way, its options, and the texts on which it is tried; fitted once for all checks."""
+    """A method, its options, and the texts on which it is tried; fitted once for all checks."""
 
     kind: type[Vectors]
     texts: list[str]
@@ -77,7 +80,7 @@ class Trial:
 
     @property
     def in_context(self) -> bool:
-        """Whether a word's vector depends on its sentence: the way reads texts by an ``encode`` of its own."""
+        """Whether a word's vector depends on its sentence: the method reads texts by an ``encode`` of its own."""
         return self.kind.encode is not Vectors.encode
 
     @cached_property
@@ -192,7 +195,7 @@ def encodes_token_by_token(trial: Trial) -> None:
 
 def sums_up_a_document(trial: Trial) -> None:
     """A text is one vector, as long for any text, zeros for one of strange words; the mean of its words' vectors, or
-    what the way says it is, and then their order is nothing to it."""
+    what the method says it is, and then their order is nothing to it."""
     vectors = trial.fitted
     found = vectors.document(trial.text)
     assert found.dtype == torch.float32, f"document gives {found.dtype}"
@@ -319,7 +322,7 @@ def feeds_a_transformer(trial: Trial) -> None:
 
 
 def survives_saving(trial: Trial) -> None:
-    """A file gives back the same words, options and vectors; from ``_tensors`` alone where VECTORS has no such way."""
+    """A file gives back the same words, options and vectors; from ``_tensors`` alone unless VECTORS has the method."""
     vectors, expected = trial.fitted, trial.fitted.options
     if VECTORS.get(trial.kind.name) is trial.kind:
         from ..vectors._files import load

@@ -1,4 +1,4 @@
-"""What every way from words to vectors can do, whether it counts, learns or reads."""
+"""The interface that all methods from words to vectors share."""
 
 from __future__ import annotations
 
@@ -21,16 +21,23 @@ MOST_BYTES = 2**33
 
 
 class Vectors(ABC):
-    """Words as vectors: ``fit`` finds them in texts, and then each word of the vocabulary has one.
+    """Base class of the methods that give each word of a vocabulary a vector.
 
+    ``fit`` finds the vectors in texts. A method is one file with a subclass, which defines its options (keyword-only
+    arguments of the constructor, kept as attributes of the same names), ``_fit``, which finds the vectors, and
+    ``_tensors`` and ``_restore``, which write them to a file and read them.
+
+    Args:
+        min_count: words that occur less often are left out.
+        max_words: only this many words are kept, the most frequent; all of them if None.
+        tokenizer: cuts a text into tokens; ``Words()`` if None.
+
+    Example:
         vectors = GloVe(dim=100).fit(texts)
         vectors.vector("cat")                        # float32 [100]
-        vectors.encode("the cat sat")                # float32 [3, 100], what a Transformer takes
+        vectors.encode("the cat sat")                # float32 [3, 100], the input of a Transformer
         vectors.most_similar("cat")                  # [("dog", 0.83), …]
         vectors.analogy("man", "king", "woman")      # [("queen", 0.71), …]
-
-    A way is a file: its class says which ``options`` it takes (the arguments of its constructor, kept as attributes
-    of the same names), how ``_fit`` comes by the vectors, and what a file holds of it (``_tensors``, ``_restore``).
     """
 
     name: ClassVar[str]
@@ -49,9 +56,17 @@ class Vectors(ABC):
     # ---------------------------------------------------------------- from texts
 
     def fit(self, texts: Iterable[str], *, watch: Watch | None = None) -> Self:
-        """Finds the vectors of the words in texts, each a document; ``watch`` is told the part that is done.
+        """Finds the vectors of the words in texts.
 
-        Raises HeadwayError for a corpus without words, for a str in place of a list, and for options out of range.
+        Args:
+            texts: the documents.
+            watch: called with the share of the work that is done, 0 … 1.
+
+        Returns:
+            These vectors.
+
+        Raises:
+            HeadwayError: if texts is one str or has no words, or an option is out of range.
         """
         corpus = WordCorpus.of(texts, self.tokenizer, min_count=self.min_count, max_words=self.max_words)
         self._take(corpus.words, corpus.counts)
@@ -79,32 +94,70 @@ class Vectors(ABC):
 
     @abstractmethod
     def rows(self, ids: Tensor) -> Tensor:
-        """The vectors of words by their ids, int64 [n] → float32 [n, dim]."""
+        """Returns the vectors of words by their ids.
+
+        Args:
+            ids: numbers of words, int64 [n].
+
+        Returns:
+            float32 [n, dim].
+        """
 
     def __len__(self) -> int:
         return len(self.words)
 
     def __contains__(self, word: object) -> bool:
-        """True where ``vector(word)`` gives one."""
+        """Whether ``vector(word)`` returns a vector."""
         return word in self.index
 
     def vector(self, word: str) -> Tensor:
-        """The vector of a word, float32 [dim]; raises HeadwayError for one that there is none for."""
+        """Returns the vector of a word.
+
+        Args:
+            word: a word as the tokenizer writes it.
+
+        Returns:
+            float32 [dim].
+
+        Raises:
+            HeadwayError: if the word has no vector.
+        """
         return self.rows(torch.tensor([self.id_of(word)]))[0]
 
     def encode(self, text: str) -> Tensor:
-        """The vector of each token of a text, float32 [n, dim]; zeros where a word has none."""
+        """Returns the vector of each token of a text.
+
+        Args:
+            text: any text.
+
+        Returns:
+            float32 [n, dim]; zeros for a token without a vector.
+        """
         self._need_fitted()
         return self._vectors(self.tokenizer(text))
 
     def document(self, text: str) -> Tensor:
-        """One vector for a whole text: the mean over its words that have one; zeros where none has."""
+        """Returns one vector for a whole text, the mean over its words that have one.
+
+        Args:
+            text: any text.
+
+        Returns:
+            float32 [dim]; zeros if no word has a vector.
+        """
         self._need_fitted()
         known = [token for token in self.tokenizer(text) if token in self]
         return self._vectors(known).mean(0) if known else torch.zeros(self.dim)
 
     def id_of(self, word: str) -> int:
-        """The number of a word; raises HeadwayError for one that is not in the vocabulary."""
+        """Returns the number of a word in the vocabulary.
+
+        Args:
+            word: a word as the tokenizer writes it.
+
+        Raises:
+            HeadwayError: if the word is not in the vocabulary.
+        """
         self._need_fitted()
         if word not in self.index:
             raise HeadwayError(
@@ -140,25 +193,61 @@ class Vectors(ABC):
 
     @abstractmethod
     def cosines(self, vectors: Tensor) -> Tensor:
-        """The cosine of each vector with every word of the vocabulary, [n, dim] → [n, words]; 0 for a zero vector."""
+        """Returns the cosine of each vector with every word of the vocabulary.
+
+        Args:
+            vectors: [n, dim].
+
+        Returns:
+            [n, words]; 0 for a zero vector.
+        """
 
     def similarity(self, a: str, b: str) -> float:
-        """The cosine of two words, −1 … 1."""
+        """Returns the cosine of two words.
+
+        Args:
+            a: a word.
+            b: another word.
+
+        Returns:
+            −1 … 1; 0 if a vector is zero.
+        """
         x, y = self.vector(a).double(), self.vector(b).double()
         size = float(x.norm() * y.norm())
         return float(x @ y) / size if size else 0.0
 
     def most_similar(self, word: str | Tensor, count: int = 10) -> list[tuple[str, float]]:
-        """The words nearest to a word, or to a vector [dim], by cosine, the nearest first; the word itself left out."""
+        """Returns the words nearest to a word or a vector, by cosine.
+
+        Args:
+            word: a word, which is left out of the result, or a vector [dim].
+            count: the number of words to return.
+
+        Returns:
+            Words and cosines, the nearest first.
+        """
         vector, out = (self.vector(word), (word,)) if isinstance(word, str) else (word, ())
         return self._nearest(vector, count, out)
 
     def analogy(self, a: str, b: str, c: str, count: int = 10) -> list[tuple[str, float]]:
-        """Which word is to c as b is to a? The nearest to b − a + c, each of length one, but for these three.
+        """Returns which words are to c as b is to a, the nearest to b − a + c.
 
-        analogy("man", "king", "woman") → [("queen", 0.71), …]
+        The three vectors are scaled to length one, and the three words are left out of the result (3CosAdd).
 
-        Raises HeadwayError for a word without a vector. Cite: Mikolov et al. 2013 (3CosAdd).
+        Args:
+            a: a word, such as "man".
+            b: what a is related to, such as "king".
+            c: the word that is asked about, such as "woman".
+            count: the number of words to return.
+
+        Returns:
+            Words and cosines, the nearest first, such as [("queen", 0.71), …].
+
+        Raises:
+            HeadwayError: if a word has no vector.
+
+        References:
+            Mikolov et al. 2013.
         """
         units = torch.stack([self.vector(word) for word in (a, b, c)])
         units = torch.nn.functional.normalize(units, dim=1)
@@ -178,17 +267,25 @@ class Vectors(ABC):
     # ---------------------------------------------------------------- into a Transformer
 
     def embedding(self, vocabulary: Vocabulary | Sequence[str] | None = None, *, trained: bool = False) -> nn.Embedding:
-        """A Transformer's input: row i is the vector of the i-th word, and one more row, of zeros, for any other word.
+        """Returns the vectors as the input layer of a Transformer.
 
+        Row i is the vector of the i-th word; one more row, of zeros, stands for any other word.
+
+        Args:
+            vocabulary: the words of the rows; those of the vectors if None. A word without a vector gets zeros.
+                FastText composes vectors of unseen words from their n-grams.
+            trained: whether training changes the rows.
+
+        Returns:
+            An embedding of float32 [words + 1, dim].
+
+        Raises:
+            HeadwayError: if vocabulary is a text, or the matrix would be larger than 8 GiB.
+
+        Example:
             vocabulary = Vocabulary.of(texts)
             model = Encoder.of_parts(vectors.embedding(vocabulary), stack)
             model(vocabulary.ids("the cat sat")[None])
-
-        vocabulary   the words that rows are wanted for, those of the vectors themselves if None; a word without a
-                     vector gets zeros, and fastText's sub-words make one of a word that was never seen
-        trained      the rows take part in training; they stay as they are if false
-
-        Raises HeadwayError where the matrix would be larger than 8 GiB.
         """
         self._need_fitted()
         if isinstance(vocabulary, str):
@@ -203,7 +300,7 @@ class Vectors(ABC):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments that the constructor was given, by name, but for the tokenizer."""
+        """The arguments of the constructor by name, without the tokenizer."""
         names = [
             name
             for kind in type(self).__mro__
@@ -214,15 +311,21 @@ class Vectors(ABC):
         return {name: getattr(self, name) for name in dict.fromkeys(names) if name != "tokenizer"}
 
     def save(self, path: str | Path) -> None:
-        """Writes everything into one safetensors file, which ``headway.vectors.load`` reads; whole or not at all.
+        """Writes everything into one safetensors file, which ``headway.vectors.load`` reads.
 
-        A tokenizer that is neither Words nor SubWords is left out: ``load`` then has to be given one.
-        Raises HeadwayError for a class of the user's own, and where the file cannot be written.
+        If writing fails, an existing file stays as it was. A tokenizer that is neither Words nor SubWords is left out:
+        pass it to ``load`` again.
+
+        Args:
+            path: the file.
+
+        Raises:
+            HeadwayError: if the class is not one of headway's, or the file cannot be written.
         """
         self._need_fitted()
         if type(self).__module__.partition(".")[0] != __name__.partition(".")[0]:
             raise HeadwayError(
-                f"{type(self).__name__} is none of headway's ways: save its words and rows by Pretrained.of"
+                f"{type(self).__name__} is none of headway's methods: save its words and rows by Pretrained.of"
             )
         tokenizer = described(self.tokenizer)
         saved = _saved.Saved(self.name, self.options, tokenizer, self.words, self.counts, self._tensors())
@@ -238,7 +341,16 @@ class Vectors(ABC):
 
 
 class Table(Vectors):
-    """Vectors that are the rows of one matrix, ``matrix`` float32 [words, dim]."""
+    """Base class of vectors that are the rows of one matrix.
+
+    Args:
+        min_count: words that occur less often are left out.
+        max_words: only this many words are kept, the most frequent; all of them if None.
+        tokenizer: cuts a text into tokens; ``Words()`` if None.
+
+    Attributes:
+        matrix: float32 [words, dim].
+    """
 
     matrix: Tensor
     _dim: int

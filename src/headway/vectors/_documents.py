@@ -1,4 +1,4 @@
-"""What bag of words and TF-IDF share: the matrix of which word stands in which document, and how heavily."""
+"""The matrix of words in documents, which bag of words and TF-IDF share."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from ._text import Watch, WordCorpus
 
 
 class Documents(Vectors):
-    """A word as a column, and a document as a row, of one sparse matrix.
+    """Base class of the methods in which a word is a column and a document a row of one sparse matrix.
 
-    ``matrix`` is scipy's, float32 [documents, words], column by column. A subclass says by ``_learn`` what it takes
-    from the counts of a corpus, and by ``_weigh`` what becomes of counts.
+    ``matrix`` is scipy's, float32 [documents, words], by columns. A subclass defines ``_learn``, which reads the counts
+    of a corpus, and ``_weigh``, which turns counts into weights.
+
+    Args:
+        min_count: words that occur less often are left out.
+        max_words: only this many words are kept, the most frequent; all of them if None.
+        tokenizer: cuts a text into tokens; ``Words()`` if None.
     """
 
     matrix: Any
@@ -56,7 +61,14 @@ class Documents(Vectors):
         return torch.from_numpy(self.matrix[:, ids.numpy()].toarray()).T.contiguous()
 
     def document(self, text: str) -> Tensor:
-        """The row of a text, of the corpus or any other, float32 [words]; words outside the vocabulary are left out."""
+        """Returns the row of a text, which need not be one of the corpus.
+
+        Args:
+            text: any text; words outside the vocabulary are left out.
+
+        Returns:
+            float32 [words].
+        """
         self._need_fitted()
         sparse = need("scipy.sparse", self.name)
         ids = [self.index[token] for token in self.tokenizer(text) if token in self.index]
@@ -68,7 +80,17 @@ class Documents(Vectors):
         return torch.from_numpy(self.matrix.T @ units.T.numpy()).T / self._sizes
 
     def analogy(self, a: str, b: str, c: str, count: int = 10) -> list[tuple[str, float]]:
-        """Raises HeadwayError: see the class."""
+        """Raises HeadwayError, as differences between counts of documents are no relations between words.
+
+        Args:
+            a: a word.
+            b: a word.
+            c: a word.
+            count: a number of words.
+
+        Raises:
+            HeadwayError: always.
+        """
         raise HeadwayError(
             f"{self.name} says in which documents {a!r}, {b!r} and {c!r} stand, and a difference of that is no "
             "relation: fit word2vec, glove or fasttext"

@@ -1,4 +1,4 @@
-"""How good vectors are: by pairs of words whose likeness people judged, and by analogies."""
+"""Evaluates vectors by human judgements of similarity and by analogies."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ NEAREST = 5
 
 @dataclass(frozen=True)
 class Similarity:
-    """How far the cosines of pairs of words agree with people's judgement.
+    """How well the cosines of pairs of words agree with human judgements.
 
-    spearman   the correlation of their ranks, −1 … 1; nan where all cosines, or all judgements, are alike
-    pearson    the correlation of the numbers themselves
-    used       pairs of words that both have a vector
-    total      pairs that were asked
+    Attributes:
+        spearman: the correlation of the ranks, −1 … 1; nan if all cosines, or all judgements, are equal.
+        pearson: the correlation of the numbers.
+        used: the number of pairs of which both words have a vector.
+        total: the number of pairs.
     """
 
     spearman: float
@@ -44,7 +45,14 @@ class Similarity:
 
 @dataclass(frozen=True)
 class Section:
-    """Analogies of one kind: how many were answered rightly, of those used, of all that there are."""
+    """The results of one section of analogies.
+
+    Attributes:
+        name: the name of the section.
+        correct: the number of right answers.
+        used: the number of questions whose words are all known.
+        total: the number of questions.
+    """
 
     name: str
     correct: int
@@ -75,21 +83,26 @@ class Analogies(Section):
 def word_similarity(
     vectors: Vectors, pairs: str | Path | Iterable[tuple[str, str, float]], *, limit: int | None = 300_000
 ) -> Similarity:
-    """How far the vectors' cosines agree with the likeness of words that people judged.
+    """Returns how well the cosines of vectors agree with human judgements of the similarity of words.
 
         spearman = pearson(rank(cos(v(a), v(b))), rank(score)), ranks of equal numbers averaged
 
-    pairs   a file such as WordSim-353 and SimLex-999, or (a, b, score) in a sequence. A line of a file is two words
-            and a score, the first column behind them that is a number, with tabs, commas or spaces between; lines
-            that start with # and a first line of names are left out
-    limit   only the first so many words of the vocabulary count
+    Case is ignored; of words that differ only in case, the first counts. Pairs with a word without a vector are left
+    out, which ``coverage`` shows; FastText and Bert also have vectors for words outside the vocabulary. The numbers are
+    those of gensim's evaluate_word_pairs.
 
-    Capitals make no difference; of words that differ in them alone the first counts. Pairs with a word that has no
-    vector are left out and show in ``coverage``; sub-words and sentences make vectors of words outside the vocabulary.
-    That is what gensim's evaluate_word_pairs does, and the numbers are the same.
+    Args:
+        vectors: the vectors.
+        pairs: a file such as WordSim-353 or SimLex-999, or tuples (a, b, score). A line of a file has two words and a
+            score, the first later column that is a number, separated by tabs, commas or spaces; lines that start with #
+            and a first line of titles are skipped.
+        limit: only this many words of the vocabulary count, from the first on; all if None.
 
-    Raises HeadwayError for a file that is not there, a line that is no pair, named, and where no pair is known.
-    Cite: Finkelstein et al. 2002 (WordSim-353), Hill et al. 2015 (SimLex-999).
+    Raises:
+        HeadwayError: if the file does not exist, a line is not a pair, which the message names, or no pair is known.
+
+    References:
+        Finkelstein et al. 2002 (WordSim-353); Hill et al. 2015 (SimLex-999).
     """
     vectors._need_fitted()
     asked = pairs_of(Path(pairs)) if isinstance(pairs, (str, Path)) else [_pair(*pair) for pair in pairs]
@@ -172,18 +185,24 @@ def _correlation(x: Tensor, y: Tensor) -> float:
 def word_analogies(
     vectors: Vectors, questions: str | Path | Iterable[Sequence[str]], *, limit: int | None = 300_000
 ) -> Analogies:
-    """How often the word nearest to v(b) − v(a) + v(c) is the d to which c is as a is to b.
+    """Returns how often the word nearest to v(b) − v(a) + v(c) is the d that is to c as b is to a.
 
-    questions   a file such as Google's questions-words.txt, lines of four words a b c d in sections ": name"; or
-                (a, b, c, d) in a sequence
-    limit       only the first so many words of the vocabulary are asked for and may answer
+    Vectors are scaled to length one; a, b and c are no answers. Case is ignored; of words that differ only in case, the
+    first counts. Questions with a word outside the vocabulary are left out, which ``used`` shows. The numbers are those
+    of gensim's evaluate_word_analogies.
 
-    Vectors have length one; a, b and c are no answers. Capitals make no difference; of words that differ in them alone
-    the first counts. Questions with a word outside the vocabulary are left out and show in ``used``. That is what
-    gensim's evaluate_word_analogies does, and the numbers are the same.
+    Args:
+        vectors: the vectors.
+        questions: a file such as Google's questions-words.txt, with lines of four words a b c d in sections
+            ": name", or tuples (a, b, c, d).
+        limit: only this many words of the vocabulary are asked for and may answer, from the first on; all if None.
 
-    Raises HeadwayError for a file that is not there, a line that is no question, named, where none can be asked, and
-    for ways without analogies. Cite: Mikolov et al. 2013.
+    Raises:
+        HeadwayError: if the file does not exist, a line is not a question, which the message names, no question can be
+            asked, or the vectors have no analogies.
+
+    References:
+        Mikolov et al. 2013.
     """
     vectors._need_fitted()
     sections = _sections_of(Path(questions)) if isinstance(questions, (str, Path)) else {"all": _fours(questions)}
@@ -194,7 +213,7 @@ def word_analogies(
     if not used.any():
         raise HeadwayError(f"of none of the {len(asked):,} questions are all four words known: give others")
     a, b, c, _ = (vectors.words[number] for number in ids[used][0].tolist())
-    vectors.analogy(a, b, c, 1)  # raises where a way has none
+    vectors.analogy(a, b, c, 1)  # raises where a method has none
     same = torch.tensor([index[word.upper()] for word in vectors.words[:limit]])
     right = torch.zeros_like(used)
     right[used] = _right(vectors, ids[used], same)

@@ -1,4 +1,4 @@
-"""Vectors in files: headway's own, which hold a way whole, and the formats that people have."""
+"""Vectors in files: headway's own, which hold a method with its options, and the formats of other programs."""
 
 from __future__ import annotations
 
@@ -70,26 +70,29 @@ FORMATS: dict[str, Format] = {
 def load(
     path: str | Path, *, tokenizer: Tokenizer | None = None, limit: int | None = None, encoding: str = "utf-8"
 ) -> Vectors:
-    """The vectors in a file, whatever its format, which is seen from what it holds.
+    """Reads vectors from a file of any known format, which is recognised by its content.
 
-        load("vectors.safetensors")                      # what save() wrote: the way that it was
+        load("vectors.safetensors")                      # written by save() → the method that it was
         load("GoogleNews-vectors-negative300.bin.gz")    # word2vec binary → Pretrained
         load("glove.6B.300d.txt", limit=100_000)         # GloVe text, word2vec text, .vec → Pretrained
-        load("cc.en.300.bin")                            # fastText → FastText, with its sub-words
+        load("cc.en.300.bin")                            # fastText → FastText, with its n-grams
         load("folder")                                   # a BERT that save() wrote → Bert
 
-    tokenizer   for ``encode``; if None the one that was saved, or for other formats ``Words``, in small letters
-                unless more than one word in ten has a capital
-    limit       only so many words are read, the first; not of headway's own files
-    encoding    how words are written in word2vec's and GloVe's formats
+    Text and word2vec's binary may be compressed (.gz). Of a word that occurs twice the first row is kept, which is that
+    of the more frequent one; some published files have such words. Bytes that are not in the encoding, in at most one
+    word of a hundred, are read as escapes such as \\xe4.
 
-    Text and word2vec's binary may be compressed (.gz). Of a word that stands twice the first is kept, which is the
-    more frequent one; published files hold some. Bytes that are no letters, in at most one word of a hundred, become
-    letters such as \\xe4.
+    Args:
+        path: the file, or the folder of a BERT.
+        tokenizer: cuts a text into tokens; if None the saved one, or for other formats ``Words``, in lower case unless
+            more than one word in ten has a capital.
+        limit: the number of words to read, from the first on; all if None. Not for headway's own files.
+        encoding: the encoding of the words in word2vec's and GloVe's formats.
 
-    Raises HeadwayError, which names file and line or word, for a file that is cut short, holds vectors of mixed
-    lengths, numbers that are none or not finite, other sizes than it states, or no vectors at all; for pickles,
-    which run code when they are read; for fastText's classifiers and quantised models (.ftz).
+    Raises:
+        HeadwayError: if the file is cut short, is empty, or has vectors of different widths, values that are not
+            finite numbers, or other sizes than it states; if it is a pickle, which would run code, or a classifier or
+            quantised model (.ftz) of fastText. The message names the file and the line or word.
     """
     path = Path(path)
     if limit is not None and limit < 1:
@@ -165,19 +168,19 @@ def _opened(path: Path) -> Iterator[tuple[IO[bytes], bool]]:
 
 def _no_limit(path: Path, limit: int | None) -> None:
     if limit is not None:
-        raise HeadwayError(f"{path} holds a whole way: leave limit out, which is for others' formats")
+        raise HeadwayError(f"{path} holds a whole method: leave limit out, which is for others' formats")
 
 
 def _read_ours(path: Path, tokenizer: Tokenizer | None) -> Vectors:
-    """The way that a file of headway's own holds."""
+    """The method that a file of headway's own holds."""
     saved = _saved.read(path)
-    ways: dict[str, type[Vectors]] = {**VECTORS, Pretrained.name: Pretrained}
-    if saved.way not in ways:
-        raise HeadwayError(f"its way is {saved.way!r}, headway has {', '.join(ways)}: get a later headway")
+    methods: dict[str, type[Vectors]] = {**VECTORS, Pretrained.name: Pretrained}
+    if saved.method not in methods:
+        raise HeadwayError(f"its method is {saved.method!r}, headway has {', '.join(methods)}: get a later headway")
     if tokenizer is None and saved.tokenizer is None:
         raise HeadwayError("it was saved with a tokenizer of your own: give it again, load(path, tokenizer=…)")
     try:
-        vectors = ways[saved.way](**saved.options, tokenizer=tokenizer or tokenizer_from(saved.tokenizer or ""))
+        vectors = methods[saved.method](**saved.options, tokenizer=tokenizer or tokenizer_from(saved.tokenizer or ""))
     except HeadwayError:
         raise
     except Exception as error:  # whatever a file that somebody changed can raise
@@ -191,18 +194,25 @@ def _read_ours(path: Path, tokenizer: Tokenizer | None) -> Vectors:
 
 
 def write(vectors: Vectors, path: str | Path, format: str | None = None) -> None:
-    """Writes the vectors in a format that others read, whole or not at all; for headway's own there is ``save``.
+    """Writes vectors in a format that other programs read; ``save`` writes headway's own.
 
         write(vectors, "vectors.vec")                            # word2vec's and fastText's text
         write(vectors, "vectors.bin", format="word2vec-binary")
         write(vectors, "glove.txt.gz", format="glove")           # compressed
-        write(vectors, "vectors.bin", format="fasttext")         # FastText with its sub-words
+        write(vectors, "vectors.bin", format="fasttext")         # FastText with its n-grams
 
-    format   "word2vec", "word2vec-binary", "glove" or "fasttext"; if None what the ending says, which only .vec does
+    If writing fails, an existing file stays as it was. Numbers are read back exactly. In fastText's file the table of
+    predicted words, which only further training needs, is zeros.
 
-    Numbers read back the same. Of fastText's file the table of the predicted words, which only further training would
-    need, is zeros. Raises HeadwayError for another format, for an ending that may be more than one, for words that the
-    format cannot hold (those with spaces), and for sub-words of a way that has none.
+    Args:
+        vectors: the vectors.
+        path: the file.
+        format: "word2vec", "word2vec-binary", "glove" or "fasttext"; chosen by the ending if None, which only .vec
+            allows.
+
+    Raises:
+        HeadwayError: if the format is unknown or the ending allows several, a word does not fit the format (as one with
+            a space), or n-grams are wanted of a method without them.
     """
     path = Path(path)
     vectors._need_fitted()

@@ -1,4 +1,4 @@
-"""What word2vec and fastText share: a word predicts its neighbours, or they it, against words drawn at random."""
+"""Skip-gram and CBOW with negative sampling, which word2vec and fastText share."""
 
 from __future__ import annotations
 

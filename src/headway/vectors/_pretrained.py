@@ -1,4 +1,4 @@
-"""Vectors that somebody else found: a file's, or your own."""
+"""Pretrained vectors, from a file or a matrix."""
 
 from __future__ import annotations
 
@@ -15,22 +15,34 @@ from ._text import Tokenizer, Watch, WordCorpus, Words
 
 
 class Pretrained(Table):
-    """Words and their vectors, as a file gives them; which way they were found by it does not say.
+    """Words and their vectors, found by any method.
 
+    ``counts`` is None. Unless a tokenizer is given, texts are read in lower case, or as they are if more than one word
+    in ten has a capital.
+
+    Args:
+        min_count: not used.
+        max_words: not used.
+        tokenizer: cuts a text into tokens; ``Words()`` if None.
+
+    Example:
         vectors = headway.vectors.load("glove.6B.300d.txt")
         vectors = Pretrained.of(["cat", "dog"], matrix)
-
-    ``counts`` is None. Unless a tokenizer is given, texts are read in small letters, or as they are where
-    more than one word in ten has a capital.
     """
 
     name = "pretrained"
 
     @classmethod
     def of(cls, words: Sequence[str], matrix: Tensor, tokenizer: Tokenizer | None = None) -> Self:
-        """The words and, row by row, their vectors, [words, dim].
+        """Makes vectors of words and the rows of a matrix.
 
-        Raises HeadwayError for a word that stands twice, another number of rows, and rows without numbers.
+        Args:
+            words: the words, each once.
+            matrix: their vectors, [words, dim].
+            tokenizer: cuts a text into tokens; chosen by the capitals of the words if None.
+
+        Raises:
+            HeadwayError: if a word is given twice, or the matrix has another shape or no numbers.
         """
         made = cls(tokenizer=tokenizer or tokenizer_of(words))
         made._take(words)
@@ -50,6 +62,15 @@ class Pretrained(Table):
         return {}
 
     def fit(self, texts: Iterable[str], *, watch: Watch | None = None) -> Self:
+        """Raises HeadwayError, as these vectors are given.
+
+        Args:
+            texts: any texts.
+            watch: not called.
+
+        Raises:
+            HeadwayError: always.
+        """
         raise HeadwayError("vectors from a file cannot be fitted: fit word2vec, glove or fasttext")
 
     def _fit(self, corpus: WordCorpus, watch: Watch) -> None:

@@ -1,4 +1,4 @@
-"""headway's own files of vectors as plain data: the way, its options, words and tensors in one safetensors file."""
+"""headway's own files of vectors as plain data: the method, its options, words and tensors in one safetensors file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Saved:
     counts      int64 [words], where they are known
     """
 
-    way: str
+    method: str
     options: dict[str, Any]
     tokenizer: str | None
     words: Sequence[str]
@@ -42,7 +42,7 @@ def write(saved: Saved, path: Path) -> None:
     tensors["words"] = torch.frombuffer(bytearray(json.dumps(saved.words).encode()), dtype=torch.uint8)
     if saved.counts is not None:
         tensors["counts"] = saved.counts.cpu()
-    about = {"format": OURS, "way": saved.way, "options": json.dumps(saved.options)}
+    about = {"format": OURS, "way": saved.method, "options": json.dumps(saved.options)}
     if saved.tokenizer is not None:
         about["tokenizer"] = saved.tokenizer
     with atomic_write(path) as part:

@@ -1,4 +1,4 @@
-"""The table of the ways from words to vectors."""
+"""The table of the methods from words to vectors."""
 
 from ._base import Vectors
 from .bag_of_words import BagOfWords

@@ -35,19 +35,22 @@ _PIECES = re.compile(rf"[{HAN}]+|[^\W_{HAN}]+(?:['’][^\W_{HAN}]+)*")
 
 
 class Tokenizer(Protocol):
-    """Anything that cuts a text into tokens, in order."""
+    """A function that cuts a text into tokens, in order."""
 
     def __call__(self, text: str) -> list[str]: ...
 
 
 @dataclass(frozen=True)
 class Words:
-    """The words of a text: runs of letters and digits, apostrophes within kept; Chinese cut into its words.
+    """Cuts a text into its words: runs of letters and digits, with the apostrophes inside them.
 
-    lower     in small letters
-    chinese   "words": cut by jieba (the extra ``chinese``); "characters": each for itself
+    Args:
+        lower: whether words are converted to lower case.
+        chinese: "words" cuts Chinese into words with jieba (the extra ``chinese``); "characters" into single
+            characters.
 
-    Raises HeadwayError for another value of ``chinese``, and for Chinese text where jieba is not installed.
+    Raises:
+        HeadwayError: if ``chinese`` has another value; calls raise it for Chinese text if jieba is not installed.
     """
 
     lower: bool = True
@@ -70,10 +73,14 @@ class Words:
 
 
 class SubWords:
-    """The pieces that a tokenizer of the package ``tokenizers`` cuts a text into.
+    """Cuts a text into sub-words with a tokenizer of the package ``tokenizers``.
 
-    tokenizer = SubWords.train(texts, size=8000)
-    tokenizer("unbelievable")                     # ['un', 'belie', 'vable']
+    Args:
+        tokenizer: a ``tokenizers.Tokenizer``.
+
+    Example:
+        tokenizer = SubWords.train(texts, size=8000)
+        tokenizer("unbelievable")                     # ['un', 'belie', 'vable']
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -81,7 +88,15 @@ class SubWords:
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int = 8000) -> SubWords:
-        """Pieces learned from the texts by merging what often stands side by side (BPE; Sennrich et al. 2016)."""
+        """Learns sub-words from texts by byte-pair encoding, which merges frequent neighbours.
+
+        Args:
+            texts: the texts.
+            size: the largest number of sub-words.
+
+        References:
+            Sennrich et al. 2016.
+        """
         library = need("tokenizers", "SubWords")
         normal, models, trainers = library.normalizers, library.models, library.trainers
         made = library.Tokenizer(models.BPE(unk_token="[UNK]"))
@@ -93,7 +108,14 @@ class SubWords:
 
     @classmethod
     def read(cls, path: str | Path) -> SubWords:
-        """The tokenizer in a tokenizer.json; raises HeadwayError where it cannot be read."""
+        """Reads the tokenizer of a tokenizer.json.
+
+        Args:
+            path: the file.
+
+        Raises:
+            HeadwayError: if the file cannot be read.
+        """
         try:
             return cls(need("tokenizers", "SubWords").Tokenizer.from_file(str(path)))
         except HeadwayError:
@@ -124,12 +146,20 @@ def tokenizer_from(description: str) -> Tokenizer:
 
 
 class Vocabulary:
-    """Words and their ids: the i-th word has id i, and every other word the id len(vocabulary).
+    """Words and their ids.
 
+    The i-th word has id i, and every other word has the id len(vocabulary).
+
+    Args:
+        words: the words, each once.
+        tokenizer: cuts a text into tokens; ``Words()`` if None.
+
+    Raises:
+        HeadwayError: if a word is given twice.
+
+    Example:
         vocabulary = Vocabulary.of(texts, min_count=2)
         ids = vocabulary.ids("the cat sat")           # int64 [3]
-
-    Raises HeadwayError for a word that stands twice.
     """
 
     def __init__(self, words: Iterable[str], tokenizer: Tokenizer | None = None) -> None:
@@ -149,7 +179,14 @@ class Vocabulary:
         min_count: int = 1,
         max_words: int | None = None,
     ) -> Vocabulary:
-        """The words of the texts, the most frequent first."""
+        """Returns the words of texts, the most frequent first.
+
+        Args:
+            texts: the documents.
+            tokenizer: cuts a text into tokens; ``Words()`` if None.
+            min_count: words that occur less often are left out.
+            max_words: only this many words are kept, the most frequent; all of them if None.
+        """
         tokenizer = tokenizer or Words()
         corpus = WordCorpus.of(texts, tokenizer, min_count=min_count, max_words=max_words)
         return cls(corpus.words, tokenizer)
@@ -161,19 +198,27 @@ class Vocabulary:
         return word in self.index
 
     def ids(self, text: str) -> Tensor:
-        """The id of each token of a text, int64 [n]."""
+        """Returns the id of each token of a text.
+
+        Args:
+            text: any text.
+
+        Returns:
+            int64 [n].
+        """
         unknown = len(self.words)
         return torch.tensor([self.index.get(token, unknown) for token in self.tokenizer(text)], dtype=torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class WordCorpus:
-    """Texts as numbers: of each document the ids of its words, those outside the vocabulary left out.
+    """Texts as the ids of their words, without words outside the vocabulary.
 
-    words     the vocabulary, most frequent first, then by the alphabet
-    counts    int64 [words]: how often each occurs
-    ids       int32 [tokens], all documents one behind the other
-    ends      int64 [documents]: where each document ends among the ids
+    Attributes:
+        words: the vocabulary, the most frequent first, then in alphabetical order.
+        counts: how often each word occurs, int64 [words].
+        ids: the documents one behind the other, int32 [tokens].
+        ends: where each document ends among the ids, int64 [documents].
     """
 
     words: tuple[str, ...]
@@ -191,7 +236,19 @@ class WordCorpus:
         max_words: int | None = None,
         watch: Watch | None = None,
     ) -> WordCorpus:
-        """Raises HeadwayError for a text in place of texts, a corpus without words, and sizes below 1."""
+        """Reads texts.
+
+        Args:
+            texts: the documents.
+            tokenizer: cuts a text into tokens.
+            min_count: words that occur less often are left out.
+            max_words: only this many words are kept, the most frequent; all of them if None.
+            watch: called with the share of the texts that are read, 0 … 1.
+
+        Raises:
+            HeadwayError: if texts is one str or has no words, a text is not a str, a size is below 1, or no word is
+                frequent enough.
+        """
         need_texts(texts)
         if min_count < 1 or (max_words is not None and max_words < 1):
             raise HeadwayError(f"min_count is {min_count} and max_words {max_words}: give at least 1")
@@ -225,7 +282,7 @@ class WordCorpus:
         return cls(tuple(words[i] for i in kept), counts[kept], ids[inside], ends_kept)
 
     def documents(self) -> Iterator[Tensor]:
-        """The ids of one document after the other, int32 [tokens of it]."""
+        """Yields the ids of each document, int32 [tokens]."""
         yield from torch.tensor_split(self.ids, self.ends[:-1])
 
 

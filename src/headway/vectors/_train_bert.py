@@ -107,41 +107,54 @@ def train_bert(
     seed: int = 0,
     watch: Watch | None = None,
 ) -> Encoder:
-    """Trains a BERT on texts, writes it to the folder ``out``, and returns it.
+    """Trains a BERT on texts, writes it to a folder, and returns it.
 
         loss = −mean over the chosen tokens t of ln p(t | the text with the chosen ones hidden)
 
+    Pieces of words are learned from the texts (WordPiece, in lower case without accents, Chinese character by
+    character). The texts are joined with [SEP] between them; a row is [CLS], length − 2 tokens from anywhere in
+    them, [SEP]. 15 % of its tokens are to be predicted: 80 % of those are replaced by [MASK], 10 % by another token
+    at random, 10 % are kept. One row of twenty is held out. The optimizer is AdamW with decay 0.01 of matrices
+    alone; the learning rate rises linearly for a tenth of the steps and falls linearly to 0; gradients are clipped
+    at 1.
+
+    Four things differ from the paper, as a small model is trained for few steps: matrices are initialised as
+    N(0, 0.02²·768/embed_dim), which is the paper's at its width of 768; the table of positions with sines and cosines
+    (Vaswani et al. 2017); the head's bias with the logarithms of the tokens' frequencies; and there is no dropout
+    (Geiping and Goldstein 2023) and no prediction of the next sentence (Liu et al. 2019).
+
+    ``out/training.jsonl`` has a line for each tenth of the steps: step, seconds, the losses of training and of the
+    held-out rows in nats, the share of their hidden tokens that is predicted rightly (``accuracy``), and in
+    ``unigram_loss`` and ``unigram_accuracy`` what a prediction by the tokens' frequencies would reach.
+
+    A call that was stopped continues from the last checkpoint in ``out`` when it is repeated, with the same bits on the
+    same CPU; one that is finished loads the model. The same seed gives the same model.
+
+    Args:
+        texts: the documents.
+        out: the folder.
+        vocab_size: the largest number of pieces; fewer if the texts have no more.
+        embed_dim: the width of the hidden states, a multiple of num_heads; the feed-forward is four times as wide.
+        num_layers: the number of layers.
+        num_heads: the number of heads.
+        length: the number of tokens of a row, at least 8, which is the most that the model reads.
+        steps: the number of steps.
+        batch: the number of rows of a step; training reads steps·batch·length tokens.
+        learning_rate: the highest rate.
+        seed: of parameters, rows and hidden tokens.
+        watch: called with the share of the work that is done, 0 … 1.
+
+    Raises:
+        HeadwayError: if a setting is out of range, the texts have less than two rows, or the folder holds a training
+            with other settings or texts, or anything else.
+
+    References:
+        Devlin et al. 2019; Wu et al. 2016 (WordPiece).
+
+    Example:
         model = train_bert(texts, "my-bert")
-        headway.load("my-bert")                      # the same; Hugging Face transformers reads the folder too
+        headway.load("my-bert")                      # the same model; transformers reads the folder too
         Bert(path="my-bert").encode("the cat sat")
-
-    Pieces of words are learned from the texts (WordPiece, in small letters without accents, Chinese character by
-    character). The texts stand one behind the other with [SEP] between them; a row is [CLS], length − 2 tokens from
-    anywhere in them, [SEP]. 15 % of its tokens are to be guessed: 80 % of those are [MASK], 10 % another token at
-    random, 10 % what they are. One row of twenty is held out. AdamW with decay 0.01 of matrices alone, the learning
-    rate up in a line for a tenth of the steps and down in a line to 0, gradients clipped at 1.
-
-    Four things differ from the paper, since a model this small is trained for so few steps: matrices begin as
-    N(0, 0.02²·768/embed_dim), which is the paper's at its width of 768; the table of positions as sines and cosines
-    (Vaswani et al. 2017); the head's bias as the logarithm of the tokens' frequencies, which need not be learned then;
-    and there is no dropout (Geiping and Goldstein 2023) and no guess of the next sentence (Liu et al. 2019).
-
-    vocab_size      pieces at most; fewer where the texts have no more
-    embed_dim       width of the hidden states, a multiple of num_heads; the feed-forward is four times as wide
-    length          tokens of a row, at least 8: the longest that the model reads
-    steps, batch    rows of a step; training sees steps·batch·length tokens
-    learning_rate   the highest
-    watch           is told the part that is done
-
-    ``out/training.jsonl`` has a line for each tenth of the way: step, seconds, the loss of training and of the held-out
-    rows in nats, the share of their hidden tokens that is guessed right (``accuracy``), and as ``unigram_loss`` and
-    ``unigram_accuracy`` what always answering with the tokens' frequencies would reach.
-
-    A call that was stopped goes on from the last checkpoint in ``out`` when it is made again, bit for bit on the same
-    CPU; one that is finished loads the model. The same seed gives the same model.
-    Raises HeadwayError for settings out of range, for texts of less than two rows, and for a folder that holds a
-    training with other settings or texts, or anything else.
-    Cite: Devlin et al. 2019; Wu et al. 2016 (WordPiece).
     """
     settings = Settings(vocab_size, embed_dim, num_layers, num_heads, length, steps, batch, learning_rate, seed)
     need_texts(texts)
@@ -167,7 +180,9 @@ def hide(ids: Tensor, vocab_size: int, draws: torch.Generator) -> tuple[Tensor, 
     """Rows of ids with some hidden, int64 [batch, n], and which are to be guessed, bool [batch, n].
 
     15 % are to be guessed, special tokens never; of those 80 % become [MASK], 10 % any other but special token.
-    Cite: Devlin et al. 2019, section 3.1 and appendix A.1.
+
+    References:
+        Devlin et al. 2019, section 3.1 and appendix A.1.
     """
     chosen = (torch.rand(ids.shape, generator=draws) < CHOSEN) & (ids >= len(SPECIAL))
     how = torch.rand(ids.shape, generator=draws)

@@ -1,4 +1,4 @@
-"""Bag of words: a document is how often each word stands in it, and a word in which documents it stands, how often."""
+"""Bag of words: counts of words in documents."""
 
 from __future__ import annotations
 
@@ -8,21 +8,27 @@ from ._documents import Documents
 
 
 class BagOfWords(Documents):
-    """The matrix of counts of words in documents, by scikit-learn's CountVectorizer.
+    """The matrix of counts of words in documents, computed by scikit-learn's CountVectorizer.
 
-        X[d, w] = how often word w stands in document d
+        X[d, w] = the number of times that word w occurs in document d
 
+    A word is a column of X and a document is a row, so the two live in different spaces: dim is the number of
+    documents, and ``document`` returns as many numbers as there are words. The order of words is lost. ``most_similar``
+    finds words that occur in the same documents. ``analogy`` raises HeadwayError, as differences between counts of
+    documents are no relations between words.
+
+    Args:
+        min_count: words that occur less often are left out.
+        max_words: only this many words are kept, the most frequent; all of them if None.
+        tokenizer: cuts a text into tokens; ``Words()`` if None.
+
+    References:
+        Harris 1954; Salton et al. 1975.
+
+    Example:
         vectors = BagOfWords().fit(texts)
-        vectors.vector("cat")                        # float32 [documents]: a column of X
-        vectors.document("the cat sat")              # float32 [words]: the row of a text, old or new
-
-    The matrix has two sides, and its vectors live in two spaces: a word is described by the documents that it stands
-    in, a document by the words that stand in it. So dim is the number of documents, and ``document`` gives as many
-    numbers as there are words; the order of the words is lost. Words are near, by ``most_similar``, where they stand
-    in the same documents.
-
-    ``analogy`` raises HeadwayError: the vectors are whole numbers from 0 up, and what is left of one without another
-    says which documents have more of it, not how the words are related. Cite: Harris 1954; Salton et al. 1975.
+        vectors.vector("cat")                        # float32 [documents], a column of X
+        vectors.document("the cat sat")              # float32 [words], the row of any text
     """
 
     name = "bag-of-words"

@@ -1,4 +1,4 @@
-"""BERT: a word is what an encoder makes of it in its sentence."""
+"""BERT: the vectors of words in their sentences."""
 
 from __future__ import annotations
 
@@ -43,41 +43,53 @@ TRAINING = 0.8
 
 
 class Bert(Table):
-    """Hidden states of an encoder: a word has another vector in every sentence.
+    """Vectors that are hidden states of an encoder, so that a word has another vector in every sentence.
 
         v(w, text) = mean over the pieces t of w of hidden[t],   hidden = encoder([CLS] text [SEP])
         v(w)       = mean over the occurrences of w in the fitted texts of v(w, text)
 
+    The encoder reads the text as it is. The tokenizer finds the words in it, and each word gets the mean of the
+    pieces that stand where it stands. Pieces unknown to the encoder's tokenizer do not count, and a word of nothing
+    else has no vector. ``vector`` returns v(w) for words of the vocabulary, and v(w, w) for any other word.
+    ``document`` is the mean over all tokens, special ones included, which sentence encoders are trained for. A text
+    longer than the model reads is cut into windows that overlap by a quarter; each token is taken from the window in
+    which it is further from the edge. The same seed and texts give the same vectors.
+
+    Args:
+        path: the folder of a checkpoint that ``headway.load`` reads as an encoder, such as BERT, MiniLM or RoBERTa,
+            with its tokenizer.json or vocab.txt. ``encode``, ``vector`` and ``document`` then work before ``fit``. If
+            None, ``fit`` trains an encoder on the texts.
+        architecture: the name in ``headway.checkpoints.ARCHITECTURES`` to read the checkpoint as, if given.
+        layer: the hidden state: 0 is the input of the first layer, i the output of layer i, −1 the last. In higher
+            layers, the vectors of a word differ more from text to text (Ethayarajh 2019).
+        occurrences: the largest number of occurrences of a word that are read, evenly spread. More of them make better
+            static vectors (Bommasani et al. 2020).
+        out: the folder in which training works, and continues after a stop; a temporary one if None.
+        dim: the width of the encoder that is trained; without effect if ``path`` is given, as are the next eight.
+        num_layers: its number of layers.
+        num_heads: its number of heads.
+        vocab_size: its largest number of pieces.
+        length: the number of tokens of a row of training.
+        steps: the number of steps of training.
+        batch: the number of rows of a step.
+        learning_rate: the highest rate.
+        seed: of parameters, rows and hidden tokens.
+        min_count: words that occur less often are left out.
+        max_words: only this many words are kept, the most frequent; all of them if None.
+        tokenizer: cuts a text into words; ``Words()`` if None.
+
+    Raises:
+        HeadwayError: if an option is out of range, the folder has no tokenizer, or the model is not an encoder of ids,
+            such as GPT-2.
+
+    References:
+        Devlin et al. 2019; Bommasani et al. 2020 (static vectors); Reimers and Gurevych 2019 (documents).
+
+    Example:
         vectors = Bert(path="all-MiniLM-L6-v2")
-        vectors.vector_in("bank", "he sat on the bank of the river")   # float32 [dim], this bank's own
+        vectors.vector_in("bank", "he sat on the bank of the river")   # float32 [dim], of this occurrence
         vectors.encode("the cat sat")                                  # float32 [3, dim], each word in this text
         vectors.fit(texts).most_similar("bank")                        # by v(w)
-
-    The text goes to the encoder as it is; the tokenizer of words says which words it has, and each takes the mean of
-    the encoder's pieces that stand where it stands. Pieces that are unknown to the encoder's tokenizer do not count,
-    and a word of nothing else has no vector. ``vector`` gives v(w) for words of the vocabulary, and for any other word
-    its vector in a text of itself alone. ``document`` is the mean over all tokens, special ones included, as sentence
-    encoders are trained for. Texts longer than the model reads are cut into windows that overlap by a quarter, and each
-    token is taken from the window in which it stands further from the edge.
-
-    path            the folder of a checkpoint that ``headway.load`` reads as an encoder, with its tokenizer.json or
-                    vocab.txt: BERT, MiniLM, RoBERTa, ALBERT, DistilBERT, MPNet …; ``encode``, ``vector`` and
-                    ``document`` then work before ``fit``. None: ``fit`` trains one on the texts
-    architecture    read the checkpoint as this one of ``headway.checkpoints.ARCHITECTURES``
-    layer           which hidden state: 0 what enters the first layer, i what layer i puts out, −1 the last. The higher
-                    the layer, the more a word's vectors differ from text to text (Ethayarajh 2019); the last is what
-                    sentence encoders were trained to put out
-    occurrences     of a word, as many are read at most, evenly spread over all that there are; many make better static
-                    vectors (Bommasani et al. 2020)
-    min_count       words that occur less often are left out; max_words: as many as this are kept
-    out             the folder that training works in, and goes on in after a stop; a temporary one if None
-    dim, num_layers, num_heads, vocab_size, length, steps, batch, learning_rate, seed
-                    of the encoder that is trained, as for ``train_bert``, where dim is embed_dim; without meaning
-                    where path is given
-
-    The same seed and texts give the same vectors. Raises HeadwayError for options out of range, a folder without a
-    tokenizer, and a model that is not an encoder of ids, such as GPT-2.
-    Cite: Devlin et al. 2019; Bommasani et al. 2020 (static vectors); Reimers and Gurevych 2019 (documents).
     """
 
     name = "bert"
@@ -148,10 +160,19 @@ class Bert(Table):
     # ---------------------------------------------------------------- from texts
 
     def fit(self, texts: Iterable[str], *, watch: Watch | None = None) -> Self:
-        """Finds the vocabulary of the texts and the mean vector of each word in them; before that, trains an encoder on
-        them where no path was given.
+        """Finds the vocabulary of texts and the mean vector of each word in them.
 
-        Raises HeadwayError for a corpus without words, for a str in place of a list, and what ``train_bert`` raises.
+        Without a path, an encoder is trained on the texts first.
+
+        Args:
+            texts: the documents.
+            watch: called with the share of the work that is done, 0 … 1.
+
+        Returns:
+            These vectors.
+
+        Raises:
+            HeadwayError: if texts is one str or has no words, and for what ``train_bert`` refuses.
         """
         need_texts(texts)
         texts = list(texts)
@@ -218,14 +239,24 @@ class Bert(Table):
     # ---------------------------------------------------------------- what is known
 
     def __contains__(self, word: object) -> bool:
-        """True where ``vector(word)`` gives one: for words of the vocabulary and of pieces that the encoder knows."""
+        """Whether the word is in the vocabulary or has a piece that the encoder knows."""
         if not isinstance(word, str):
             return False
         return word in self.index or (self.model is not None and bool(self._known(word)))
 
     def vector(self, word: str) -> Tensor:
-        """The mean of a word over the fitted texts, or read alone where it is not in the vocabulary, float32 [dim];
-        raises HeadwayError for a word of unknown pieces.
+        """Returns the mean vector of a word over the fitted texts.
+
+        A word outside the vocabulary is read by itself.
+
+        Args:
+            word: any word.
+
+        Returns:
+            float32 [dim].
+
+        Raises:
+            HeadwayError: if the encoder knows none of the word's pieces.
         """
         self._need_model()
         if word not in self:
@@ -233,10 +264,18 @@ class Bert(Table):
         return self._vectors([word])[0]
 
     def vector_in(self, word: str, text: str, occurrence: int = 0) -> Tensor:
-        """The vector that a word has in a text, float32 [dim]; where it stands there several times, that of the
-        occurrence 0, 1, …; several words one behind the other are the mean of their pieces.
+        """Returns the vector that a word has in a text.
 
-        Raises HeadwayError where it does not stand there so often, and for one of unknown pieces.
+        Args:
+            word: a word as the text has it, or several in a row, whose pieces are averaged.
+            text: the text.
+            occurrence: the number of the occurrence of the word in the text, from 0 on.
+
+        Returns:
+            float32 [dim].
+
+        Raises:
+            HeadwayError: if the word does not occur that often, or the encoder knows none of its pieces.
         """
         self._need_model()
         wanted = self.tokenizer(word)
@@ -256,7 +295,14 @@ class Bert(Table):
         return sums[0]
 
     def encode(self, text: str) -> Tensor:
-        """The vector that each word of a text has in it, float32 [words, dim]; zeros for words of unknown pieces."""
+        """Returns the vector that each word of a text has in it.
+
+        Args:
+            text: any text.
+
+        Returns:
+            float32 [words, dim]; zeros for words of unknown pieces.
+        """
         self._need_model()
         [(ids, words, pieces)] = self._aligned([text])
         sums = torch.zeros(len(words), self.dim)
@@ -265,8 +311,13 @@ class Bert(Table):
         return sums
 
     def document(self, text: str) -> Tensor:
-        """The mean of the hidden states of all tokens of a text, special ones included, float32 [dim]; zeros for a text
-        without tokens.
+        """Returns the mean of the hidden states of all tokens of a text, special ones included.
+
+        Args:
+            text: any text.
+
+        Returns:
+            float32 [dim]; zeros for a text without tokens.
         """
         self._need_model()
         ids = self._pieces.encode(text, add_special_tokens=False).ids
@@ -362,12 +413,17 @@ class Bert(Table):
     # ---------------------------------------------------------------- in a folder
 
     def save(self, path: str | Path) -> None:
-        """Writes a folder: the checkpoint with its tokenizer, which transformers reads too, the options, and the table
-        of the vocabulary, which is a file of vectors by itself. ``Bert.read`` and ``headway.vectors.load`` read it.
+        """Writes a folder, which ``Bert.read`` and ``headway.vectors.load`` read.
 
-        A new folder appears when it is whole; in one that is there, the files of the same names are replaced. A
-        tokenizer of words that is neither Words nor SubWords is left out: ``read`` then has to be given one. Raises
-        HeadwayError where there is no encoder yet, and where the folder cannot be written.
+        The folder holds the checkpoint with its tokenizer, which transformers reads too, the options, and the table
+        of the vocabulary. A new folder appears when it is complete; in an existing one, files of the same names are
+        replaced. A tokenizer that is neither Words nor SubWords is left out: pass it to ``read`` again.
+
+        Args:
+            path: the folder.
+
+        Raises:
+            HeadwayError: if there is no encoder yet, or the folder cannot be written.
         """
         self._need_model()
         path = Path(path)
@@ -402,9 +458,14 @@ class Bert(Table):
 
     @classmethod
     def read(cls, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> Bert:
-        """The vectors of a folder that ``save`` wrote; of any other checkpoint, those of its encoder before ``fit``.
+        """Reads a folder that ``save`` wrote, or any other checkpoint of an encoder, which is then not fitted.
 
-        Raises HeadwayError for a folder that is no checkpoint of an encoder, and for a damaged table.
+        Args:
+            folder: the folder.
+            tokenizer: cuts a text into words; the saved one if None.
+
+        Raises:
+            HeadwayError: if the folder is no checkpoint of an encoder, or its table is damaged.
         """
         folder = Path(folder)
         if not (folder / OPTIONS).is_file():

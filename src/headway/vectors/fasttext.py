@@ -1,4 +1,4 @@
-"""FastText: a word is the mean of itself and the pieces it is made of, so that words never seen have vectors too."""
+"""FastText: word2vec with n-grams of letters, which give unseen words vectors too."""
 
 from __future__ import annotations
 
@@ -24,32 +24,34 @@ END_OF_SENTENCE = "</s>"
 
 
 class FastText(NegativeSampling):
-    """Word2vec whose words are made of their n-grams; learned by gensim.
+    """Word2vec whose words are composed of their n-grams of letters, learned by gensim.
 
-        v(w) = (own_w + Σ_{g ∈ G(w)} ngram_{hash(g) mod bucket}) / (1 + |G(w)|)      for a word that was seen
-        v(w) =  Σ_{g ∈ G(w)} ngram_{hash(g) mod bucket} / |G(w)|                      for any other
+        v(w) = (own_w + Σ_{g ∈ G(w)} ngram_{hash(g) mod bucket}) / (1 + |G(w)|)      for a word of the vocabulary
+        v(w) =  Σ_{g ∈ G(w)} ngram_{hash(g) mod bucket} / |G(w)|                      for any other word
 
-    G(w) are the runs of min_n … max_n letters of "<w>"; the hash is 32-bit FNV-1a over their UTF-8, bytes above 127
-    sign-extended, as fastText has it. So a word has a vector as soon as one of its n-grams was seen in training:
-    ``word in vectors`` is then true, and ``vector``, ``encode``, ``document``, ``embedding`` and ``analogy`` take it.
+    G(w) are the runs of min_n … max_n letters of "<w>". The hash is fastText's: 32-bit FNV-1a over UTF-8, with bytes
+    above 127 sign-extended. An unseen word has a vector if one of its n-grams occurred in training: ``word in vectors``
+    is then true, and ``vector``, ``encode``, ``document``, ``embedding`` and ``analogy`` take it. A word that is not
+    UTF-8 has to be decoded with errors="surrogateescape".
 
-    min_n, max_n   letters of an n-gram, "<" and ">" counted; max_n = 0: no n-grams at all
-    bucket         n-grams whose hashes agree modulo this share a row. The default is fastText's; only the rows of
-                   n-grams that the vocabulary has are kept and saved, some 10 for each word, and not the 800 MB that
-                   two million rows of 100 numbers take. The others would never be trained: they count as zeros here,
-                   where fastText and gensim leave the small random numbers that they began with
+    Args:
+        min_n: the smallest number of letters of an n-gram, "<" and ">" included.
+        max_n: the largest; 0 for no n-grams.
+        bucket: n-grams whose hashes agree modulo this share a row. Only the rows that n-grams of the vocabulary use are
+            kept and saved, about 10 for each word. The other rows are never trained: they count as zeros here, where
+            fastText and gensim keep their initial random numbers.
+        **shared: the options of ``Word2Vec``, with the same defaults.
 
-    The other options are Word2Vec's, with the same defaults.
+    Attributes:
+        matrix: float32 [words, dim], the vectors v(w) of the vocabulary.
+        ngrams: float32 [rows, dim], the rows of the n-grams.
+        buckets: int64 [rows], ascending: the bucket of each of these rows.
 
-    What it holds, and a file has to: ``words``, ``counts``, and
+    Raises:
+        HeadwayError: if an option is out of range; ``fit`` raises it if gensim is not installed.
 
-    matrix     float32 [words, dim]: the vectors v(w) of the words that were seen
-    ngrams     float32 [rows, dim]: the rows of the n-grams
-    buckets    int64 [rows], ascending: the bucket of each of these rows; 0 … bucket − 1 where all are kept
-
-    ``own()`` gives the rows own_w, ``FastText.of`` makes the whole from the parts. A word that is no UTF-8 is to be
-    decoded with errors="surrogateescape". Raises HeadwayError for options out of range and where gensim is not
-    installed, which only ``fit`` needs. Cite: Bojanowski et al. 2017.
+    References:
+        Bojanowski et al. 2017.
     """
 
     name = "fasttext"
@@ -77,15 +79,19 @@ class FastText(NegativeSampling):
         bucket: int | None = None,
         **options: Any,
     ) -> FastText:
-        """The vectors made of the words' own rows and those of the n-grams.
+        """Composes the vectors of the rows of words and of n-grams.
 
-        own       float32 [words, dim]
-        ngrams    float32 [rows, dim]
-        counts    int64 [words], where they are known
-        buckets   int64 [rows], ascending; 0 … rows − 1 if None
-        bucket    the number of rows if None
+        Args:
+            words: the vocabulary.
+            own: the rows of the words, float32 [words, dim].
+            ngrams: the rows of the n-grams, float32 [rows, dim].
+            counts: how often each word occurred, int64 [words], if known.
+            buckets: the bucket of each row of ``ngrams``, int64 [rows], ascending; 0 … rows − 1 if None.
+            bucket: the number of buckets; that of rows if None.
+            **options: options of the constructor, such as min_n, max_n and window.
 
-        ``options`` are the constructor's: min_n, max_n, window, … Raises HeadwayError for sizes that do not fit.
+        Raises:
+            HeadwayError: if sizes do not agree.
         """
         if own.ndim != 2 or ngrams.ndim != 2 or len(own) != len(words) or own.shape[1] != ngrams.shape[1]:
             raise HeadwayError(
@@ -120,7 +126,11 @@ class FastText(NegativeSampling):
     # ---------------------------------------------------------------- n-grams
 
     def own(self) -> Tensor:
-        """The rows of the words themselves, without their n-grams, float32 [words, dim]."""
+        """Returns the rows of the words themselves, without their n-grams.
+
+        Returns:
+            float32 [words, dim].
+        """
         out = torch.empty_like(self.matrix)
         for start in range(0, len(self), AT_ONCE):
             part = slice(start, start + AT_ONCE)
@@ -163,19 +173,36 @@ class FastText(NegativeSampling):
         return places, self.buckets[places] == found
 
     def __contains__(self, word: object) -> bool:
-        """True for a word that was seen, and for one that shares an n-gram with those that were."""
+        """Whether the word is in the vocabulary or has an n-gram that was trained."""
         if super().__contains__(word):
             return True
         return bool(self.words) and isinstance(word, str) and bool(self._places(self._found([word])[1])[1].any())
 
     def vector(self, word: str) -> Tensor:
-        """The vector of a word, seen or not, float32 [dim]; raises HeadwayError where none of its n-grams was seen."""
+        """Returns the vector of a word, seen or not.
+
+        Args:
+            word: any word.
+
+        Returns:
+            float32 [dim].
+
+        Raises:
+            HeadwayError: if the word was not seen and none of its n-grams was.
+        """
         if word not in self:
             self.id_of(word)  # which says what is wrong
         return self._vectors([word])[0]
 
     def document(self, text: str) -> Tensor:
-        """One vector for a whole text: the mean over its words that have one; zeros where none has."""
+        """Returns one vector for a whole text, the mean over its words that have one.
+
+        Args:
+            text: any text.
+
+        Returns:
+            float32 [dim]; zeros if no word has a vector.
+        """
         rows = self.encode(text)
         rows = rows[rows.any(1)]
         return rows.mean(0) if len(rows) else torch.zeros(self.dim)

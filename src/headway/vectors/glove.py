@@ -1,4 +1,4 @@
-"""GloVe: vectors whose products say how often two words stand near each other."""
+"""GloVe: vectors fitted to co-occurrence counts."""
 
 from __future__ import annotations
 
@@ -29,28 +29,38 @@ Gradient = list[tuple[Tensor, Tensor]]
 
 
 class GloVe(Table):
-    """Global vectors: w_i·w̃_j + b_i + b̃_j is fitted to the logarithm of how often word j stands near word i.
+    """Vectors whose products are fitted to the logarithms of co-occurrence counts.
 
         J = Σ_ij f(X_ij) (w_i·w̃_j + b_i + b̃_j − ln X_ij)²,   f(x) = min(1, (x / x_max)^α),   over X_ij > 0
 
     A word's vector is w + w̃. X_ij is the sum of 1/δ over the places where the words stand δ tokens apart in one
-    document. J is made small by AdaGrad on random batches of the entries of X, fixed for all epochs:
+    document. J is minimised by AdaGrad on random batches of the entries of X, fixed for all epochs:
 
         g ← η ∂(J/2)/∂θ of a batch,   a ← a + g²,   θ ← θ − g / √a,   a = 1 at the start
 
-    dim             numbers in a vector
-    window          δ at most
-    symmetric       X counts what stands before a word and behind it; only before it if false
-    x_max, alpha    of f. In a small corpus nearly all counts are far below the 100 that the paper took for billions
-                    of words, and hardly weigh anything: with 10 MB of text 10 or less is learned from far sooner
-    epochs          passes over the entries of X; the paper takes 50, and 100 for dim from 300 on
-    learning_rate   η
-    batch           entries of X in a step, fewer in a small corpus, so that an epoch has 64 steps
-    seed            of the first vectors and of the order; the same vectors again on one kind of processor
-    costs           after fit: J/2 of each epoch, each batch's before its step
+    Args:
+        dim: the width of a vector.
+        window: the largest δ.
+        symmetric: whether X counts words on both sides of a word, or only those before it.
+        x_max: the count from which f is 1. The paper's 100 is for billions of words; for 10 MB of text, 10 or less
+            learns far faster.
+        alpha: the exponent of f.
+        epochs: the number of passes over the entries of X. The paper uses 50, and 100 for dim ≥ 300.
+        learning_rate: η.
+        batch: the number of entries of X in a step; smaller in a small corpus, so that an epoch has 64 steps.
+        seed: of the initial vectors and of the order. It gives the same vectors again on one kind of processor.
+        min_count: words that occur less often are left out.
+        max_words: only this many words are kept, the most frequent; all of them if None.
+        tokenizer: cuts a text into tokens; ``Words()`` if None.
 
-    Raises HeadwayError for options out of range, for texts in which no two words stand together, and where J grows
-    beyond all bounds. Cite: Pennington, Socher, Manning 2014; Duchi, Hazan, Singer 2011 (AdaGrad).
+    Attributes:
+        costs: after ``fit``, J/2 of each epoch, summed over batches before their steps.
+
+    Raises:
+        HeadwayError: if an option is out of range; ``fit`` raises it if no two words occur together, or J diverges.
+
+    References:
+        Pennington et al. 2014; Duchi et al. 2011 (AdaGrad).
     """
 
     name = "glove"

@@ -1,4 +1,4 @@
-"""One-hot: a word is the number of its place in the vocabulary, written as a vector."""
+"""One-hot vectors."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from ._text import Watch, WordCorpus
 
 
 class OneHot(Vectors):
-    """A one at the word's own place and zeros elsewhere.
+    """Vectors with a one at the word's own number and zeros elsewhere.
 
         v(w)_i = 1 if i = w else 0
 
-    dim is the number of words. Every two words are at right angles, so that nothing is near to anything:
-    ``most_similar`` and ``analogy`` raise HeadwayError. A linear map behind it is a lookup table: W·v(w) is the w-th
-    column of W, which is what ``torch.nn.Embedding`` computes without the zeros.
+    dim is the number of words. All pairs of words are orthogonal, so that ``most_similar`` and ``analogy`` raise
+    HeadwayError. A linear map of these vectors is a lookup table: W·v(w) is the w-th column of W, which
+    ``torch.nn.Embedding`` computes without the zeros.
+
+    Args:
+        min_count: words that occur less often are left out.
+        max_words: only this many words are kept, the most frequent; all of them if None.
+        tokenizer: cuts a text into tokens; ``Words()`` if None.
     """
 
     name = "one-hot"
@@ -36,10 +41,30 @@ class OneHot(Vectors):
         return torch.nn.functional.normalize(vectors, dim=1)
 
     def most_similar(self, word: str | Tensor, count: int = 10) -> list[tuple[str, float]]:
+        """Raises HeadwayError, as all pairs of words are orthogonal.
+
+        Args:
+            word: a word or a vector.
+            count: a number of words.
+
+        Raises:
+            HeadwayError: always.
+        """
         given = repr(word) if isinstance(word, str) else "another vector"
         raise HeadwayError(f"one-hot vectors are all at right angles, none is near to {given}: {INSTEAD}")
 
     def analogy(self, a: str, b: str, c: str, count: int = 10) -> list[tuple[str, float]]:
+        """Raises HeadwayError, as all pairs of words are orthogonal.
+
+        Args:
+            a: a word.
+            b: a word.
+            c: a word.
+            count: a number of words.
+
+        Raises:
+            HeadwayError: always.
+        """
         raise HeadwayError(f"one-hot vectors hold no relation between {a!r}, {b!r} and {c!r}: {INSTEAD}")
 
     def _tensors(self) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""TF-IDF: counts of words, the less heavy the more documents have the word."""
+"""TF-IDF: counts of words, weighted by how few documents have the word."""
 
 from __future__ import annotations
 
@@ -14,22 +14,31 @@ from ._text import Tokenizer
 
 
 class TFIDF(Documents):
-    """The matrix of weights of words in documents, by scikit-learn's TfidfTransformer.
+    """The matrix of TF-IDF weights of words in documents, computed by scikit-learn's TfidfTransformer.
 
-        X[d, w] = tf(d, w)·idf(w), each row then divided by its length
-        tf      = how often w stands in d; 1 + ln of it if sublinear_tf
+        X[d, w] = tf(d, w)·idf(w), each row then divided by its norm
+        tf      = the number of times that w occurs in d; 1 + ln of it if sublinear_tf
         idf     = ln((1 + N)/(1 + N_w)) + 1; ln(N/N_w) + 1 unless smooth_idf
 
-    N are the documents, N_w those with the word. A word is a column and a text is a row, in two spaces: dim is the
-    number of documents, ``document`` gives as many numbers as there are words (see BagOfWords). ``idf`` is float64
-    [words]; a new text is weighed by that of the corpus.
+    N is the number of documents, N_w of those that have the word. A word is a column and a document is a row, as in
+    ``BagOfWords``; ``analogy`` raises HeadwayError. A new text is weighted by the idf of the corpus.
 
-    smooth_idf     as if one more document had every word once
-    sublinear_tf   ten times the same word are not ten times the weight
-    norm           what a row's length is: "l2", "l1", or None to leave rows as they are
+    Args:
+        smooth_idf: whether idf is computed as if one more document had every word once.
+        sublinear_tf: whether tf grows with the logarithm of the count.
+        norm: the norm of a row: "l2", "l1", or None to leave rows as they are.
+        min_count: words that occur less often are left out.
+        max_words: only this many words are kept, the most frequent; all of them if None.
+        tokenizer: cuts a text into tokens; ``Words()`` if None.
 
-    ``analogy`` raises HeadwayError, as BagOfWords does. Raises HeadwayError for another norm. Cite: Spärck Jones 1972;
-    Salton & Buckley 1988.
+    Attributes:
+        idf: float64 [words].
+
+    Raises:
+        HeadwayError: if norm is another name.
+
+    References:
+        Spärck Jones 1972; Salton and Buckley 1988.
     """
 
     name = "tf-idf"

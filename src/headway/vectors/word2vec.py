@@ -1,4 +1,4 @@
-"""Word2vec: a word is what predicts the words around it."""
+"""Word2vec: skip-gram and CBOW with negative sampling."""
 
 from __future__ import annotations
 
@@ -10,27 +10,34 @@ from ._text import Watch, WordCorpus
 
 
 class Word2Vec(NegativeSampling):
-    """Vectors that tell the words that stand near a word from words drawn at random; learned by gensim.
+    """Vectors that tell the neighbours of a word from words drawn at random, learned by gensim.
 
         maximise  Σ over words w and their neighbours c:  ln σ(u_c·v_w) + Σₖ ln σ(−u_k·v_w),   k drawn by count^¾
 
-    v are the vectors, u a second table that is dropped. Skip-gram predicts each neighbour from the word, as above;
-    CBOW predicts the word from the mean of its neighbours, faster, and weaker on rare words.
+    v are the vectors, u is a second table that is discarded. Skip-gram predicts each neighbour from the word, as above.
+    CBOW predicts the word from the mean of its neighbours; it is faster, and weaker on rare words. A document longer
+    than 10,000 words is read in pieces of that length.
 
-    dim            numbers in a vector
-    window         how far a neighbour may stand away; for every word a distance of 1 … window is drawn
-    architecture   "skip-gram" or "cbow"
-    negative       words drawn against each that was there
-    epochs         times that the corpus is read
-    min_count      words that occur less often are left out; max_words: as many as this are kept
-    subsample      words more frequent than this share of all are left out at random, the more frequent the more often;
-                   0 keeps all
-    learning_rate  at the start; it falls to 0.0001 in a straight line
-    seed           the same seed gives the same vectors, 0 … 2³² − 1
-    workers        threads; more than one are faster, and no seed repeats their result
+    Args:
+        dim: the width of a vector.
+        window: the largest distance of a neighbour; for every word a distance of 1 … window is drawn.
+        architecture: "skip-gram" or "cbow".
+        negative: the number of words drawn for each neighbour.
+        epochs: the number of passes over the corpus.
+        min_count: words that occur less often are left out.
+        max_words: only this many words are kept, the most frequent; all of them if None.
+        subsample: words whose share of the corpus is larger are left out at random, more often the more frequent they
+            are; 0 keeps all.
+        learning_rate: the initial rate; it falls linearly to 0.0001.
+        seed: the same seed gives the same vectors, 0 … 2³² − 1.
+        workers: the number of threads; with more than one, results differ from run to run.
+        tokenizer: cuts a text into tokens; ``Words()`` if None.
 
-    A document longer than 10,000 words is read in pieces of that length. Raises HeadwayError for options out of range,
-    and where gensim is not installed. Cite: Mikolov et al. 2013a, 2013b.
+    Raises:
+        HeadwayError: if an option is out of range; ``fit`` raises it if gensim is not installed.
+
+    References:
+        Mikolov et al. 2013a, 2013b.
     """
 
     name = "word2vec"
