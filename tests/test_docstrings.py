@@ -74,7 +74,7 @@ def parameters(function: Callable[..., Any]) -> Iterator[str]:
     if any(name.startswith("**") for name in section(function, "Args")):
         code = (function.__init__ if inspect.isclass(function) else function).__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1]
-        yield from (*(name for name in names[:-1] if name != "self"), f"**{names[-1]}")
+        yield from (*(name for name in names[:-1] if name not in ("self", "cls")), f"**{names[-1]}")
         return
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
