@@ -15,7 +15,7 @@ from ._content_rotary import ContentRotary
 
 
 class CARoPE(ContentRotary):
-    """Applies RoPE with frequencies whose ratio each token determines for each head.
+    """Applies RoPE with a geometric series of frequencies whose ratio depends on head and token.
 
         φ_c(t) = Σ_{u≤t} f_h(x_u)^c,  c = 0 … head_dim/2 − 1,   f_h(x) = 1/(1 + softplus(⟨w_h, x⟩))
         score[h,i,j] = s·⟨R(φ(i))·qᵢ, R(φ(j))·kⱼ⟩

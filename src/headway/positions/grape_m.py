@@ -30,8 +30,8 @@ class GRAPEM(LearnedRotary):
         per_head: whether each head has frequencies of its own.
 
     Attributes:
-        log_frequencies: [head_dim/2], or [num_heads, head_dim/2] with per_head; initially those of RoPE, ω_c =
-            base^(−2c/head_dim).
+        log_frequencies: [head_dim/2], or [num_heads, head_dim/2] with per_head; initially those of RoPE,
+            ω_c = base^(−2c/head_dim).
 
     Raises:
         HeadwayError: if head_dim is odd, base is 1 or less, log_scale is not finite and above 0, or per_head is given

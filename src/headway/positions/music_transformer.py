@@ -14,7 +14,7 @@ from ._base import Input, Pair, PositionEncoding, Terms
 
 
 class MusicTransformer(PositionEncoding):
-    """Adds a learned vector for each head and distance to an earlier key to that key, up to a limit.
+    """Adds to each earlier key a learned vector of its distance for each head, up to a limit.
 
         score[h,i,j] = s·⟨qᵢ, kⱼ + E_h[pᵢ − pⱼ]⟩,   E_h[t] = 0 for t ≥ max_length
 

@@ -14,15 +14,15 @@ from ._base import Pair, PositionEncoding, angles, need_base, need_width, rates
 
 
 class PoPE(PositionEncoding):
-    """Replaces each dimension of a query or key by a complex number with the position as its angle.
+    """Replaces each dimension of a query or key by a complex number: magnitude by content, angle by position.
 
         score[h,i,j] = s·Σ_c softplus(q_c)·softplus(k_c)·cos((pⱼ − pᵢ)·θ_c + δ_hc),   c = 0 … head_dim − 1
         θ_c = base^(−c/head_dim),   δ learned and clamped to [−2π, 0]
 
     Values are unchanged, and s is computed from head_dim. Outside its bounds δ has no gradient. δ is subtracted from
     the query's angle, so that each query head has its own even if it shares its keys, and caches do not depend on
-    learned numbers. PoPE-pytorch adds it to the key's angle, for which it assigns the keys to the heads in turn (0 1 0
-    1) where others repeat each (0 0 1 1): with shared keys its weights need another order of heads.
+    learned numbers. PoPE-pytorch adds it to the key's angle, for which it assigns the keys to the heads in turn
+    (0 1 0 1) where others repeat each (0 0 1 1): with shared keys its weights need another order of heads.
 
     Args:
         num_heads: the number of query heads, at least 1.

@@ -14,7 +14,7 @@ from ._places import Places
 
 
 class PositionCoupling(Places):
-    """Adds the vector of a position id that tokens related by the task share.
+    """Adds the learned vector of a position id, which tokens related by the task share.
 
         x'ᵢ = xᵢ + E[pᵢ + s],  pᵢ ≥ 1;   x'ᵢ = xᵢ + E[0],  pᵢ = 0, for what has no id: padding, beginning and end
         s ~ U{0, …, max_length − max p} for each sequence in training; s = 0 in evaluation

@@ -16,7 +16,7 @@ WORD = 0xFFFFFFFF
 
 
 class RandomizedPositions(PositionEncoding):
-    """Assigns to the T tokens of a sequence T of L positions, drawn at random in every step and in ascending order.
+    """Places the T tokens of a sequence at T of L positions, drawn at random in every step, in ascending order.
 
         p' = S[p],   S the T smallest-ranked of 0 … L − 1 in rising order, ranked by a random permutation
 

@@ -21,9 +21,9 @@ class SeqPE(PositionEncoding):
         [ D[d₁] + P[1], …, D[d_S] + P[S], last ],   pᵢ = d₁ … d_S with zeros in front, S = max_digits
         each layer:  h ← h + attention(LN(h)),  h ← h + W₂·gelu(W₁·LN(h) + b₁) + b₂
 
-    attention has num_heads heads, the scale (embed_dim/num_heads)^−½ and a causal mask; gelu is its tanh form; LN has ε
-    = 10⁻⁵. With several axes the digits of one follow those of the other, and a vector for the axis is added. Computed
-    in float64, once for each token and call.
+    attention has num_heads heads, the scale (embed_dim/num_heads)^−½ and a causal mask; gelu is its tanh form; LN has
+    ε = 10⁻⁵. With several axes the digits of one follow those of the other, and a vector for the axis is added.
+    Computed in float64, once for each token and call.
 
     This is the variant "input_add" of the authors' code, whose results are for those that act on the scores; their two
     regularizers, losses on the encoder's vectors, belong to training and are not implemented.
