@@ -80,13 +80,7 @@ class Documents(Vectors):
         return torch.from_numpy(self.matrix.T @ units.T.numpy()).T / self._sizes
 
     def analogy(self, a: str, b: str, c: str, count: int = 10) -> list[tuple[str, float]]:
-        """Raises HeadwayError, as differences between counts of documents are no relations between words.
-
-        Args:
-            a: a word.
-            b: a word.
-            c: a word.
-            count: a number of words.
+        """Refuses any ``a``, ``b``, ``c`` and ``count``, as counts of documents hold no relations between words.
 
         Raises:
             HeadwayError: always.

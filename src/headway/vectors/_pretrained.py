@@ -62,11 +62,7 @@ class Pretrained(Table):
         return {}
 
     def fit(self, texts: Iterable[str], *, watch: Watch | None = None) -> Self:
-        """Raises HeadwayError, as these vectors are given.
-
-        Args:
-            texts: any texts.
-            watch: not called.
+        """Refuses any ``texts`` and ``watch``, as these vectors are given.
 
         Raises:
             HeadwayError: always.

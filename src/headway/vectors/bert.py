@@ -160,19 +160,12 @@ class Bert(Table):
     # ---------------------------------------------------------------- from texts
 
     def fit(self, texts: Iterable[str], *, watch: Watch | None = None) -> Self:
-        """Finds the vocabulary of texts and the mean vector of each word in them.
+        """Finds the vocabulary of ``texts`` and the mean vector of each word in them.
 
-        Without a path, an encoder is trained on the texts first.
-
-        Args:
-            texts: the documents.
-            watch: called with the share of the work that is done, 0 … 1.
-
-        Returns:
-            These vectors.
+        Without a path, an encoder is trained on the texts first. ``watch`` is called as by ``Vectors.fit``.
 
         Raises:
-            HeadwayError: if texts is one str or has no words, and for what ``train_bert`` refuses.
+            HeadwayError: as ``Vectors.fit`` and ``train_bert`` do.
         """
         need_texts(texts)
         texts = list(texts)

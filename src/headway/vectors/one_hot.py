@@ -41,11 +41,7 @@ class OneHot(Vectors):
         return torch.nn.functional.normalize(vectors, dim=1)
 
     def most_similar(self, word: str | Tensor, count: int = 10) -> list[tuple[str, float]]:
-        """Raises HeadwayError, as all pairs of words are orthogonal.
-
-        Args:
-            word: a word or a vector.
-            count: a number of words.
+        """Refuses any ``word`` and ``count``, as all pairs of words are orthogonal.
 
         Raises:
             HeadwayError: always.
@@ -54,13 +50,7 @@ class OneHot(Vectors):
         raise HeadwayError(f"one-hot vectors are all at right angles, none is near to {given}: {INSTEAD}")
 
     def analogy(self, a: str, b: str, c: str, count: int = 10) -> list[tuple[str, float]]:
-        """Raises HeadwayError, as all pairs of words are orthogonal.
-
-        Args:
-            a: a word.
-            b: a word.
-            c: a word.
-            count: a number of words.
+        """Refuses any ``a``, ``b``, ``c`` and ``count``, as all pairs of words are orthogonal.
 
         Raises:
             HeadwayError: always.
