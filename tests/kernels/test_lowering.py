@@ -239,14 +239,20 @@ def _plain(n: int, m: int) -> tuple[Coordinates, Coordinates]:
     return k.rows(m - n, m), k
 
 
+def _padded_alone(n: int, m: int) -> tuple[Coordinates, Coordinates]:
+    """One row, with padding behind its tokens."""
+    k = Coordinates.padded([m - 4], m, side="right")
+    return k.rows(m - n, m), k
+
+
 Place = Callable[[int, int], tuple[Coordinates, Coordinates]]
 
 
-@pytest.mark.parametrize("place", [*PLACES.values(), _late, _plain], ids=lambda place: place.__name__)
+@pytest.mark.parametrize("place", [*PLACES.values(), _late, _plain, _padded_alone], ids=lambda place: place.__name__)
 def test_what_an_operator_is_told_says_the_same_mask(place: Place) -> None:
     q, k = torch.randn(BATCH, 2, N, 4), torch.randn(BATCH, 2, KEYS, 4)
     where = place(N, KEYS)
-    known = place in (_span, _late, _plain, _padded, _packed)
+    known = place in (_span, _late, _plain, _padded, _padded_alone, _packed)
     for (name, mask), aligned in product(examples(N, KEYS).items(), {False, known}):
         found = lower(without_tables(Call(q, k, k, *where, mask=mask, aligned=aligned)))
         seen = lowered(found.intervals, found.rest, N, KEYS, found.q_coordinates, found.k_coordinates)

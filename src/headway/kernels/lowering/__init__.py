@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from ...coordinates import Coordinates
 from ...masks import Bounds, Mask
 from ...terms import QueryScale, RelativeKeys, Sink, Sinusoids
@@ -30,13 +32,14 @@ class LoweredCall(Call):
     rest: Mask | None = None
 
 
-def _told_apart(q: Coordinates, k: Coordinates) -> tuple[Coordinates, Coordinates]:
-    """Aligned coordinates with the starts that an operator is not told, where reading the first index waits for nobody.
+def _with_starts(q: Coordinates, k: Coordinates) -> tuple[Coordinates, Coordinates]:
+    """Aligned coordinates with their starts, which an operator is not given; read from the first index on a CPU.
 
-    Rows that do not start together have no one start.
+    Rows that were padded one by one have no start, even a single row: a mask reads their length only without one.
     """
     n, m = q.index.shape[1], k.index.shape[1]
-    if k.start is None and m and k.index.is_cpu and len(k.index) == 1:
+    padded = isinstance(k.length, Tensor)
+    if k.start is None and not padded and m and k.index.is_cpu and len(k.index) == 1:
         k = k._with(start=int(k.index[0, 0]))
     return q if k.start is None else q._with(start=k.start + m - n), k
 
@@ -45,7 +48,7 @@ def lower(call: Call) -> LoweredCall:
     """The call in simpler terms."""
     q_at, k_at = call.q_coordinates, call.k_coordinates
     if call.aligned and q_at.start is None:
-        q_at, k_at = _told_apart(q_at, k_at)
+        q_at, k_at = _with_starts(q_at, k_at)
     intervals, rest = lower_mask(call.mask, q_at, k_at)
     lowered = LoweredCall._made({**call._fields(), "mask": None, "intervals": intervals, "rest": rest})
     if not call.q.dtype == call.k.dtype == call.v.dtype:
