@@ -14,9 +14,10 @@ from typing_extensions import Unpack
 from headway.checkpoints import FAMILIES
 
 ROOMS = [
-    *("headway.attention", "headway.coordinates", "headway.masks", "headway.terms"),
+    *("headway.attention", "headway.coordinates", "headway.masks", "headway.reductions", "headway.terms"),
     "headway.checkpoints",
     *("headway.integrations.torch", "headway.integrations.transformers"),
+    "headway.inspection",
     "headway.kernels",
     "headway.models",
     "headway.nn",
@@ -121,7 +122,8 @@ def faults(name: str, thing: Any, overridden: Any = None) -> list[str]:
         found.append(f"{name}: the first line is not one sentence that ends in a full stop: {first}")
     if re.search(r"^Cite:", documentation, re.MULTILINE):
         found.append(f"{name}: 'Cite:' is now a section 'References:'")
-    if "raise HeadwayError" in own_code(thing) and not section(thing, "Raises"):
+    described_by = thing if documentation or overridden is None else overridden
+    if "raise HeadwayError" in own_code(thing) and not section(described_by, "Raises"):
         found.append(f"{name}: it raises HeadwayError, and there is no section 'Raises:'")
     wanted, entries = list(parameters(thing)), section(thing, "Args") or section(thing, "Attributes")
     inherited = [entry for base in getattr(thing, "__mro__", ())[1:] for entry in section(base, "Args")]

@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "headway"
 # as long as that makes no circle. `errors` stands below everything.
 LAYERS = [
     ["_markdown", "_torch", "deprecated", "errors", "extras", "files", "tracing", "constants", "records"],
-    ["coordinates", "terms", "masks", "biases"],
+    ["coordinates", "terms", "masks", "biases", "reductions"],
     ["positions", "kernels"],
     ["call"],
     ["attention"],
@@ -24,6 +24,7 @@ LAYERS = [
     ["nn"],
     ["models"],
     ["checkpoints", "integrations"],
+    ["inspection"],
     ["vectors"],
     ["testing"],
     ["study"],

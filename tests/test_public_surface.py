@@ -18,6 +18,7 @@ SURFACE = {
     "HeadwayError",
     "__version__",
     "attention",
+    "attention_statistics",
     "attention_steps",
     "attention_weights",
     "attention_with_lse",
@@ -25,6 +26,7 @@ SURFACE = {
     "citation",
     "encoding",
     "explain",
+    "inspection",
     "load",
     "masks",
     "models",
@@ -38,6 +40,7 @@ SURFACE = {
 }
 MODULES = [
     "checkpoints",
+    "inspection",
     "integrations.torch",
     "integrations.transformers",
     "masks",

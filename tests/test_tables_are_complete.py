@@ -15,15 +15,18 @@ SOURCE = Path(__file__).parents[1] / "src" / "headway"
 TABLES = {
     "headway.positions": "ENCODINGS",
     "headway.kernels": "KERNELS",
+    "headway.inspection.statistics": "STATISTICS",
     "headway.checkpoints": "FAMILIES",
     "headway.vectors": "VECTORS",
     "headway.cli": "COMMANDS",
 }
 
-FILES = dict.fromkeys(("headway.positions", "headway.checkpoints", "headway.vectors"), "_table.py")
+FILES = dict.fromkeys(
+    ("headway.positions", "headway.checkpoints", "headway.vectors", "headway.inspection.statistics"), "_table.py"
+)
 """The file of a folder that has the table, where it is not ``__init__.py``."""
 
-OF_IMPORTS = {"headway.positions"}
+OF_IMPORTS = {"headway.positions", "headway.inspection.statistics"}
 """Folders whose table has a row for each class that its file imports, under the name that the class says."""
 
 ROOMS = {"headway.kernels": {"lowering"}}

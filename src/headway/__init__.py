@@ -17,8 +17,9 @@ from .positions import citation as citation
 from .positions import encoding as encoding
 
 if TYPE_CHECKING:
-    from . import checkpoints, study, testing, vectors
+    from . import checkpoints, inspection, study, testing, vectors
     from .checkpoints import load, save
+    from .inspection import attention_statistics
 
 __version__ = _version("headway")
 
@@ -27,6 +28,7 @@ __all__ = [
     "attention_with_lse",
     "attention_weights",
     "attention_steps",
+    "attention_statistics",
     "explain",
     "encoding",
     "citation",
@@ -38,6 +40,7 @@ __all__ = [
     "nn",
     "models",
     "checkpoints",
+    "inspection",
     "vectors",
     "study",
     "testing",
@@ -46,14 +49,15 @@ __all__ = [
     "__version__",
 ]
 
-_ON_DEMAND = ("checkpoints", "vectors", "study", "testing")
+_ON_DEMAND = ("checkpoints", "inspection", "vectors", "study", "testing")
+_FROM = {"load": "checkpoints", "save": "checkpoints", "attention_statistics": "inspection"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _ON_DEMAND:
         return _import_module(f"{__name__}.{name}")
-    if name in ("load", "save"):
-        return getattr(_import_module(f"{__name__}.checkpoints"), name)
+    if name in _FROM:
+        return getattr(_import_module(f"{__name__}.{_FROM[name]}"), name)
     raise AttributeError(f"module 'headway' has no attribute {name!r}")
 
 

@@ -6,6 +6,7 @@ from ._choose import Choice, choose, kernel_for
 from ._native import NativeKernel
 from ._parts import attend_in_parts, cut, merged, why_not_in_parts
 from ._problem import Call, Problem
+from ._reduce import reduce, reduce_blocks
 from .cpu import CpuKernel
 from .reference import ReferenceKernel
 from .sdpa import SdpaKernel
@@ -29,6 +30,8 @@ __all__ = [
     "cut",
     "kernel_for",
     "merged",
+    "reduce",
+    "reduce_blocks",
     "score_blocks",
     "why_not_in_parts",
 ]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from .._torch import any_autocast
+from ..reductions import Reduction
 from ..terms import Rotation
 from ._problem import Call, Problem
 
@@ -57,6 +59,28 @@ class Kernel(ABC):
         if call.out_rotation is not None:
             out = self.rotate(out, call.out_rotation)
         return out if call.restore is None else call.restore(out)
+
+    def why_not_reduce(self, problem: Problem, reductions: Sequence[Reduction]) -> list[str]:
+        """Returns every reason why this kernel, which can run a call, cannot compute reductions of its weights.
+
+        Args:
+            problem: the facts of the call.
+            reductions: what is to be computed of the weights.
+        """
+        return [f"{self.name} computes attention alone, no reductions of its weights"]
+
+    def reduce(self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None = None) -> list[Any]:
+        """Computes reductions of the weights of a call, which ``why_not_reduce`` has no reason against.
+
+        Args:
+            call: the call. Its values and its dropout have no effect.
+            reductions: what is to be computed.
+            counted: the queries that count for reductions over queries, [batch or 1, n] bool. Default: all.
+
+        Returns:
+            The value of each reduction, in order.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:

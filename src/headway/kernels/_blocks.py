@@ -17,7 +17,7 @@ from ._results import log_sum_exp
 
 
 class ScoreBlock(NamedTuple):
-    """The scores of some queries with the keys that they can reach, and the logarithms of their weights.
+    """The scores of some queries with the keys that they can reach, and their weights.
 
     A sink takes part in the weights and has no column. Under a Normalizer the weights are its own.
 
@@ -26,12 +26,18 @@ class ScoreBlock(NamedTuple):
         keys: the slots of the keys.
         scores: [batch, heads, rows, keys] in float32 (float64 for float64); −∞ where the mask hides a key.
         log_weights: likewise.
+        weights: likewise; 0 where the mask hides a key.
+        row_max: the largest score of each row, a sink's included, [batch, heads, rows].
+        row_sum: Σ exp(score − row_max), a sink included. Both are NaN under a Normalizer.
     """
 
     rows: slice
     keys: slice
     scores: Tensor
     log_weights: Tensor
+    weights: Tensor
+    row_max: Tensor
+    row_sum: Tensor
 
 
 def score_blocks(call: Call) -> Iterator[ScoreBlock]:
@@ -58,4 +64,5 @@ def _scored(block: reference.Block) -> ScoreBlock:
     else:
         lse = log_sum_exp(row_max, row_sum)
         log_weights = reference.masked(block, scores - lse.masked_fill(lse == -math.inf, 0)[..., None])
-    return ScoreBlock(slice(block.start, block.start + block.count), block.keys, scores, log_weights)
+    rows = slice(block.start, block.start + block.count)
+    return ScoreBlock(rows, block.keys, scores, log_weights, weights, row_max, row_sum)

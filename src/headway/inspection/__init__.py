@@ -1,0 +1,18 @@
+"""Looking into attention: exact statistics of its weights, without holding them."""
+
+from types import ModuleType as _ModuleType
+
+from ._run import Statistics as Statistics
+from ._run import attention_statistics as attention_statistics
+from ._run import statistics_of as statistics_of
+from .statistics import *  # noqa: F403 (the class of each statistic)
+from .statistics import STATISTICS as STATISTICS
+from .statistics import LargestWeight as LargestWeight
+from .statistics import Statistic as Statistic
+from .statistics import TopWeights as TopWeights
+from .statistics import WeightMap as WeightMap
+
+# not assigned to plainly, since type checkers would take it for the whole list
+globals()["__all__"] = [
+    name for name, thing in globals().items() if not (name.startswith("_") or isinstance(thing, _ModuleType))
+]

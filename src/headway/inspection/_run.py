@@ -1,0 +1,194 @@
+"""Statistics of the weights of a call, in memory that grows with its tokens."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from ..attention import _check_kernel, _takes_the_arguments_of_attention
+from ..call import Arguments, make_call
+from ..errors import HeadwayError
+from ..kernels import KERNELS, Call, reduce
+from ..masks import Padding
+from ..reductions import VisibleKeys
+from .statistics import STATISTICS, Statistic
+from .statistics._neighbour import conjuncts
+
+
+class Statistics:
+    """Statistics of one call of attention, read by name: ``found.entropy`` or ``found["entropy"]``.
+
+    Args:
+        values: the value of each statistic by its name.
+        statistics: the statistics, in the same order.
+        counted: the queries that count, [batch, heads, n]: those that are not padding and see a key.
+    """
+
+    def __init__(self, values: dict[str, Any], statistics: Sequence[Statistic], counted: Tensor) -> None:
+        self._values, self._statistics = values, tuple(statistics)
+        self.counted = counted
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the statistics, in the order in which they were asked for."""
+        return tuple(self._values)
+
+    @property
+    def left_out(self) -> Tensor:
+        """The number of queries that do not count, [batch, heads]: they are padding or see no key."""
+        return (~self.counted).sum(-1)
+
+    def summary(self) -> dict[str, Tensor]:
+        """Returns a few numbers for each head, [batch, heads] each, by the names of columns: mostly means."""
+        found: dict[str, Tensor] = {}
+        for statistic in self._statistics:
+            found |= statistic.summary(self._values[statistic.name], self.counted)
+        return found
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._values:
+            raise HeadwayError(f"{name!r} was not asked for: this holds {', '.join(self._values)}")
+        return self._values[name]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._values:
+            raise AttributeError(
+                f"{name!r} was not asked for: this holds {', '.join(self.__dict__.get('_values', ()))}"
+            )
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._values})
+
+    def __repr__(self) -> str:
+        batch, heads, n = self.counted.shape
+        return f"Statistics({', '.join(self._values)}; batch {batch}, {heads} heads, {n} queries)"
+
+
+@_takes_the_arguments_of_attention
+def attention_statistics(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor | None = None,
+    statistics: Sequence[str | Statistic] = ("entropy", "largest"),
+    *,
+    queries: Tensor | None = None,
+    kernel: str = "auto",
+    **arguments: Unpack[Arguments],
+) -> Statistics:
+    """Computes statistics of the attention weights without holding them.
+
+    The weights are those before dropout. Memory grows with n + m. No gradients reach the results.
+
+        found = attention_statistics(q, k, statistics=("entropy", "received", TopKeys(4)))
+        found.entropy          # [batch, heads, n]
+        found.top_keys.keys    # [batch, heads, n, 4]
+
+    Args:
+        q: queries, as for ``attention``.
+        k: keys.
+        v: values, which have no effect. Default: none.
+        statistics: names of ``headway.inspection.STATISTICS``, or statistics such as ``TopKeys(4)``.
+        queries: the queries that count, [n] or [batch, n] bool, True for those that do. Default: all but padding, which
+            is known where the mask holds a ``masks.Padding`` and the queries are the last of the keys. Queries that
+            see no key never count.
+        kernel: "auto", or "cpu" or "reference", which then never falls back.
+        **arguments: the other arguments of ``attention``.
+
+    Returns:
+        The statistics, in float32 (float64 for float64). For a query that does not count they are NaN, or −1 in whole
+        numbers.
+
+    Raises:
+        HeadwayError: as ``attention`` does, and if a statistic does not exist or does not fit the call.
+    """
+    _check_kernel(kernel)
+    wanted = chosen(statistics)
+    call = make_call(q, k, k[..., :0] if v is None else v, **arguments)
+    return statistics_of(call, wanted, queries, kernel)
+
+
+def chosen(statistics: Sequence[str | Statistic]) -> tuple[Statistic, ...]:
+    """The statistics that are named or given, each once.
+
+    Raises HeadwayError for a name that is not known, and for two results of one name.
+    """
+    if isinstance(statistics, (str, Statistic)):
+        statistics = (statistics,)
+    found: dict[str, Statistic] = {}
+    for one in statistics:
+        statistic = _by_name(one) if isinstance(one, str) else one
+        if not isinstance(statistic, Statistic):
+            raise HeadwayError(f"statistics holds {one!r}: give names such as 'entropy', or objects such as TopKeys(4)")
+        if statistic.name in found:
+            raise HeadwayError(f"statistics holds {statistic.name!r} twice: give it once, or ask in two calls")
+        found[statistic.name] = statistic
+    if not found:
+        raise HeadwayError(f"statistics is empty: give one or more of {', '.join(STATISTICS)}")
+    return tuple(found.values())
+
+
+def _by_name(name: str) -> Statistic:
+    if name not in STATISTICS:
+        near = difflib.get_close_matches(name, STATISTICS, 1, 0.5)
+        meant = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(STATISTICS)}"
+        raise HeadwayError(f"there is no statistic {name!r}: {meant}")
+    if name == "classes":
+        raise HeadwayError("'classes' needs the class of each key: give headway.inspection.Classes(labels)")
+    return STATISTICS[name]()
+
+
+def statistics_of(
+    call: Call, statistics: Sequence[Statistic], queries: Tensor | None = None, kernel: str = "auto"
+) -> Statistics:
+    """Computes statistics of a call.
+
+    Args:
+        call: the call, from ``headway.call.make_call``.
+        statistics: the statistics, each of another name.
+        queries: as for ``attention_statistics``.
+        kernel: likewise.
+
+    Raises:
+        HeadwayError: if a statistic does not fit the call, or the kernel cannot compute it.
+    """
+    for statistic in statistics:
+        statistic.check(call)
+    queries = _padding(call) if queries is None else _checked(queries, call)
+    wanted = [statistic.reductions(call) for statistic in statistics]
+    visible, *values = reduce(
+        KERNELS, call, [VisibleKeys(), *(one for each in wanted for one in each)], queries, kernel
+    )
+    counted = visible > 0 if queries is None else (visible > 0) & queries[:, None]
+    found, rest = {}, iter(values)
+    for statistic, parts in zip(statistics, wanted, strict=True):
+        found[statistic.name] = statistic.result(call, [next(rest) for _ in parts], counted)
+    return Statistics(found, statistics, counted)
+
+
+def _checked(queries: Tensor, call: Call) -> Tensor:
+    batch, n = call.q.shape[0], call.q.shape[2]
+    fits = isinstance(queries, Tensor) and queries.dtype == torch.bool
+    if not fits or tuple(queries.shape) not in ((n,), (1, n), (batch, n)):
+        said = f"{queries.dtype} of shape {tuple(queries.shape)}" if isinstance(queries, Tensor) else repr(queries)
+        raise HeadwayError(f"queries are {said}: give booleans [{n}] or [{batch}, {n}], True for queries that count")
+    return (queries if queries.ndim == 2 else queries[None]).to(call.q.device)
+
+
+def _padding(call: Call) -> Tensor | None:
+    """The queries that are no padding, [batch or 1, n]; None where that is not known."""
+    n, m = call.q.shape[2], call.k.shape[2]
+    if not call.aligned or n > m:
+        return None
+    for mask in conjuncts(call.mask):
+        if isinstance(mask, Padding):
+            return mask.allowed(call.q_coordinates, call.k_coordinates)[:, 0, 0, m - n :]
+    return None

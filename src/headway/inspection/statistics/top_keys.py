@@ -1,0 +1,50 @@
+"""The largest weights of a query, and their keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ... import reductions
+from ...errors import HeadwayError
+from ...kernels import Call
+from ...reductions import Reduction
+from ._base import Statistic, left_out, mean
+from ._results import TopWeights
+
+
+@dataclass(frozen=True, eq=False)
+class TopKeys(Statistic):
+    """The ``count`` largest weights of each query and their keys, ``TopWeights``.
+
+    Of equal scores, the key with the lowest slot comes first. Every key that is not in the list weighs at most
+    ``bound``, which is at most 1/count: with count ≥ 1/t, all weights above t are in the list.
+
+    Args:
+        count: weights for each query, from 1 to the number of keys.
+
+    Raises:
+        HeadwayError: if count is below 1 or above the number of keys.
+    """
+
+    name = "top_keys"
+
+    count: int = 8
+
+    def check(self, call: Call) -> None:
+        m = call.k.shape[2]
+        if not 1 <= self.count <= m:
+            raise HeadwayError(f"TopKeys has count {self.count} and there are {m} keys: give TopKeys({min(8, m)})")
+
+    def reductions(self, call: Call) -> tuple[Reduction, ...]:
+        return (reductions.TopKeys(self.count),)
+
+    def result(self, call: Call, values: list[Any], counted: Tensor) -> TopWeights:
+        ((weights, keys),) = values
+        weights = left_out(weights, counted)
+        return TopWeights(weights, left_out(keys, counted), weights[..., -1])
+
+    def summary(self, value: TopWeights, counted: Tensor) -> dict[str, Tensor]:
+        return {f"{self.name} {self.count}": mean(value.weights.sum(-1), counted)}
