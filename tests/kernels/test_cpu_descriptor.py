@@ -16,9 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import headway as hw
 from headway import masks as M
+from headway import reductions
 from headway import terms as T
 from headway.coordinates import Coordinates
-from headway.kernels import KERNELS, Call, Problem, _ops
+from headway.kernels import KERNELS, Call, Problem, _ops, reduce_blocks
 from headway.kernels import reference as spec
 from headway.kernels._problem import without_tables
 from headway.kernels.cpu import _descriptor, _library
@@ -95,11 +96,37 @@ def read(words: Any) -> tuple[Call, dict[str, Any]]:
     q_side, k_side = (Coordinates(p, r.some(b, p.shape[1])) for p in positions)
     mask = read_mask(r, q_side, k_side, h)
     terms = [read_term(r, q_side, k_side, h, kv, d, dv) for _ in range(r.word())]
-    assert r.at == len(r.words)
     results["gradients"] = r.gradients
+    results["reductions"] = read_reductions(r, b, h, n, m) if r.word() else []
+    assert r.at == len(r.words)
     call = Call(q, k, v, q_side, k_side, tuple(terms), mask, scale, drop_below / 2**32, torch.tensor([seed]))
     offsets = {"batch_offset": batch_offset, "head_offset": head_offset}
     return call._with(wants_lse=True, aligned=False, **offsets), results
+
+
+def read_reductions(r: Reader, b: int, h: int, n: int, m: int) -> list[tuple[Any, Tensor | None, list[Tensor]]]:
+    """Each reduction, the queries that count, and the tensors to be filled."""
+    counted = r.tensor(b, n)
+    found: list[tuple[Any, Tensor | None, list[Tensor]]] = []
+
+    def wanted(one: Any, *tensors: Tensor | None) -> None:
+        found.extend([(one, counted, list(tensors))] if tensors[0] is not None else [])  # type: ignore[arg-type]
+
+    for one in (reductions.Entropy(), reductions.VisibleKeys(), reductions.MeanDistance()):
+        wanted(one, r.tensor(b, h, n))
+    if count := r.word():
+        wanted(reductions.TopKeys(count), r.some(b, h, n, count), r.some(b, h, n, count))
+    if count := r.word():
+        wanted(reductions.WeightsAt(r.some(b, n, count)), r.some(b, h, n, count))
+    if count := r.word():
+        wanted(reductions.WeightsByLabel(r.some(b, m), count), r.some(b, h, n, count))
+    if count := r.word():
+        wanted(reductions.WeightsByDistance(tuple(r.some(count).tolist())), r.some(b, h, n, count + 1))
+    wanted(reductions.ColumnSums(), r.tensor(b, h, m))
+    rows, columns = r.word(), r.word()
+    if rows:
+        wanted(reductions.PooledMap(rows, columns), r.some(b, h, rows, columns), r.some(b, h, rows, columns))
+    return found
 
 
 def read_mask(r: Reader, q: Coordinates, k: Coordinates, heads: int) -> M.Mask | None:
@@ -230,6 +257,10 @@ def compute(words: Any) -> None:
         for name, values in (("out", out), ("row_max", row_max), ("row_sum", row_sum)):
             if results[name] is not None:
                 results[name].copy_(values.detach())
+        for one, counted, tensors in results["reductions"]:
+            (values,) = reduce_blocks(call, [one], counted)
+            for tensor, value in zip(tensors, values if isinstance(values, tuple) else [values], strict=True):
+                tensor.copy_(value)
         return
     torch.testing.assert_close(results["row_max"], row_max)
     torch.testing.assert_close(results["row_sum"], row_sum)
@@ -295,6 +326,26 @@ def test_the_descriptor_says_the_call(term: str, mask: str, calls: list[int]) ->
         results.append(run_and_differentiate(call, leaves, kernel))
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert len(calls) == 2
+
+
+def test_the_descriptor_says_the_reductions(calls: list[int]) -> None:
+    q, k, v = (torch.randn(2, heads, tokens, 8) for heads, tokens in ((4, 9), (2, 13), (2, 13)))
+    call = hw.call.make_call(q, k, v, mask=M.Causal(), sink=torch.randn(4))
+    wanted: list[reductions.Reduction] = [
+        *(reductions.RowStatistics(), reductions.Entropy(), reductions.VisibleKeys(), reductions.MeanDistance()),
+        *(reductions.TopKeys(3), reductions.TopKeys(1), reductions.ColumnSums(), reductions.PooledMap(2, 5)),
+        reductions.WeightsAt(torch.randint(-1, 13, (1, 9, 2))),
+        reductions.WeightsAt(torch.randint(-1, 13, (2, 9, 1))),
+        reductions.WeightsByLabel(torch.randint(-1, 3, (2, 13)), 3),
+        reductions.WeightsByLabel(torch.randint(-1, 2, (1, 13)), 2),
+        reductions.WeightsByDistance((-3, 0, 1)),
+        reductions.WeightsByDistance((2,)),
+    ]
+    counted = torch.rand(2, 9) < 0.7
+    found, expected = KERNELS["cpu"].reduce(call, wanted, counted), reduce_blocks(call, wanted, counted)
+    for one, ours, theirs in zip(wanted, found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6, msg=f"{one}: {{}}".format)
     assert len(calls) == 2
 
 
@@ -672,7 +723,7 @@ def test_every_word_of_a_form_is_checked(form: str, monkeypatch: pytest.MonkeyPa
     run = _library.run
 
     def break_each(words: Any) -> None:
-        first = len(words) - named - 7 * sum(tensors)
+        first = len(words) - 1 - named - 7 * sum(tensors)
         assert (words[first - 1], words[first]) == (1, 4)
         wrong = [(first + 1, -1), (first + 1, 7), (first + 2, -1), (first + 2, 1)]
         if named == 4:
@@ -696,6 +747,47 @@ def test_every_word_of_a_form_is_checked(form: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(_library, "run", break_each)
     q = torch.randn(1, 2, 5, 8)
     hw.attention(q, q, q, terms=(T.DistanceBias(values),), kernel="cpu")
+    assert tried
+
+
+REDUCTION_WORDS = "wt ttt wtt wtt wtt wtt t ww tt"
+"""The words of all reductions: one that counts, or a tensor. The first is the flag, then the queries that count."""
+
+
+@pytest.mark.skipif(bool(MISSING), reason=str(MISSING))
+def test_every_word_of_the_reductions_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    run = _library.run
+
+    def break_each(words: Any) -> None:
+        kinds = REDUCTION_WORDS.replace(" ", "")
+        at = len(words) - sum(7 if kind == "t" else 1 for kind in kinds)
+        assert words[at] == 1
+        wrong = []
+        for kind in kinds:
+            if kind == "w":
+                wrong += [(at, -1), (at, words[at] + 1), (at, 1 << 40)]
+                at += 1
+            else:
+                wrong += [(at + 1, words[at + 1] - 1), (at + 1, -1), (at + 2, 2), (at + 3, -1)]
+                wrong += [(at, words[at] + 1)] if words[at + 2] != 5 else []  # booleans may lie anywhere
+                at += 7
+        for number, value in wrong:
+            broken = words[:]
+            broken[number] = value
+            with pytest.raises(hw.HeadwayError, match=r"word [0-9]+ of a call of the cpu kernel is wrong"):
+                run(broken)
+        tried.append(len(wrong))
+        run(words)
+
+    monkeypatch.setattr(_library, "run", break_each)
+    q = torch.randn(1, 2, 5, 8)
+    wanted = [
+        *(reductions.Entropy(), reductions.VisibleKeys(), reductions.MeanDistance(), reductions.TopKeys(3)),
+        *(reductions.WeightsAt(torch.zeros(1, 5, 2).long()), reductions.WeightsByLabel(torch.zeros(1, 5).long(), 2)),
+        *(reductions.WeightsByDistance((-1, 1)), reductions.ColumnSums(), reductions.PooledMap(2, 3)),
+    ]
+    KERNELS["cpu"].reduce(hw.call.make_call(q, q, q), wanted, torch.ones(1, 5, dtype=torch.bool))
     assert tried
 
 

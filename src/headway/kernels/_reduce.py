@@ -22,9 +22,10 @@ from ..reductions import (
     WeightsByDistance,
     WeightsByLabel,
 )
+from ._autograd import ORDINARY
 from ._base import Kernel
 from ._blocks import ScoreBlock, score_blocks
-from ._problem import Call, Problem
+from ._problem import Call, Problem, tensors_in
 
 
 def reduce(
@@ -50,10 +51,12 @@ def reduce(
         HeadwayError: if the kernel asked for cannot compute them.
     """
     problem = Problem.of(call)
+    plain = ORDINARY.issuperset(map(type, tensors_in((call.q, call.k, *call.terms))))
     for known, kernel in kernels.items():
         if known == "reference" or name not in ("auto", known):
             continue
         against = kernel.why_not(problem) or kernel.why_not_reduce(problem, reductions)
+        against = against if plain else [*against, "a tensor of the call is of a class of its own"]
         if not against:
             with torch.no_grad():
                 return kernel.reduce(call, reductions, counted)

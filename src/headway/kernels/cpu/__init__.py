@@ -6,19 +6,26 @@ reads, ``_library`` finds the compiled library and calls it. csrc/README.md expl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ..._torch import has_amx
 from ...masks import Causal
-from ...terms import Rotation
+from ...reductions import Reduction
+from ...terms import RelativeValues, Rotation, Term
+from ...tracing import watched
 from .._autograd import ORDINARY
+from .._base import without_autocast
 from .._native import NativeKernel, NotOrdinaryError
-from .._problem import Call, Problem
+from .._problem import Call, Problem, without_tables
 from .._results import Gradients, Results, new_out, new_results
 from ..lowering import LoweredCall, lower
 from . import _library
 from ._descriptor import ABSENT, DTYPES, ONE, CallDescriptor, double_bits
+from ._reductions import REDUCTIONS, ReductionWords, calls_for
 from ._supports import reasons_against
 from ._tokens import rotate
 
@@ -43,17 +50,26 @@ def _begin(call: LoweredCall, backward: bool, foreign: bool = False) -> CallDesc
     return descriptor
 
 
-def _finish(descriptor: CallDescriptor, call: LoweredCall) -> None:
+def _finish(descriptor: CallDescriptor, call: LoweredCall, reductions: ReductionWords | None = None) -> None:
     """Adds what follows the results."""
     batch, heads, n, _ = call.q.shape
     _, kv_heads, m, _ = call.v.shape
-    descriptor.coordinates(position=bool(call.terms), index=call.rest is not None or call.dropout > 0)
+    index = call.rest is not None or call.dropout > 0 or reductions is not None
+    descriptor.coordinates(position=bool(call.terms), index=index)
     descriptor.mask(call.intervals, call.rest)
     descriptor.terms(call.terms, batch, heads, kv_heads, n, m)
+    if reductions is None:
+        descriptor.words.append(0)
+    else:
+        reductions.add_to(descriptor)
 
 
 DECODE_QUERIES, SMALL = 4, 1 << 20
 """Plain float32 attention of more than DECODE_QUERIES queries is left to SDPA below SMALL multiply-adds per product."""
+
+
+def _of_scores(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    return tuple([term for term in terms if not isinstance(term, RelativeValues)])
 
 
 class CpuKernel(NativeKernel[LoweredCall]):
@@ -100,6 +116,28 @@ class CpuKernel(NativeKernel[LoweredCall]):
             raise NotOrdinaryError
         _library.run(descriptor.words)
         return results
+
+    def why_not_reduce(self, problem: Problem, reductions: Sequence[Reduction]) -> list[str]:
+        if watched() or torch.compiler.is_compiling():
+            return ["it computes reductions where nothing looks on, such as a compiler or a mode"]
+        kinds = dict.fromkeys(type(one) for one in reductions)
+        return [f"it has no reduction {kind.__name__}" for kind in kinds if kind not in REDUCTIONS]
+
+    def reduce(self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None = None) -> list[Any]:
+        with without_autocast(call.q):
+            bare = call._with(v=call.v[..., :0], v_rotation=None, dropout=0.0, terms=_of_scores(call.terms))
+            lowered = self.lower(without_tables(self.rotated(bare)))
+            calls, numbers = calls_for(reductions, lowered, counted)
+            for words in calls:
+                descriptor = _begin(lowered, False)
+                results = new_results(lowered.q, lowered.v, lowered.q.dtype)
+                for x in results:
+                    descriptor.fresh(x)
+                _finish(descriptor, lowered, words)
+                _library.run(descriptor.words)
+                words.results = results
+        values = [iter(words.values()) for words in calls]
+        return [next(values[number]) for number in numbers]
 
     def backward(
         self, call: LoweredCall, results: Results, d_out: Tensor, d_lse: Tensor | None, foreign: bool = False

@@ -25,7 +25,7 @@ FLOAT32, BFLOAT16 = 0, 1
 
 OUT_OF_MEMORY, NO_SUCH_ISA = -1, -2
 
-VERSION = 6
+VERSION = 7
 """Of the words that pass the C interface: csrc/call.h's."""
 
 

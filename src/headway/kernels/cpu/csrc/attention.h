@@ -1,19 +1,11 @@
 // Scores, mask, softmax, forward, backward: attention over blocks of queries and blocks of keys.
 #pragma once
-#include <type_traits>
-
 #include "spans.h"
+#include "reductions.h"
 #include "tasks.h"
 #include "terms.h"
 
 namespace {
-
-// Calls visit(count, first) for consecutive groups of the vectors of a row; count is a compile-time constant.
-template <int COUNT = 8, class Visit>
-inline void in_vector_groups(i64 vectors, Visit visit, i64 first = 0) {
-    for (; vectors - first / W >= COUNT; first += COUNT * W) visit(std::integral_constant<int, COUNT>(), first);
-    if constexpr (COUNT > 1) in_vector_groups<COUNT - 1>(vectors, visit, first);
-}
 
 // 32 bits of good avalanche, as in reference.py
 template <class X>
@@ -29,6 +21,7 @@ struct Attention {
         RowRanges ranges;
         Spans spans;                      // of the tile
         typename Terms<T, Packing>::Worker terms;
+        typename Reducer<T, Packing>::Worker reductions;
         float *x, *row;                   // [MB + SLACK][widest]: rows as floats; [dp]: one packed row
         float *q, *q_pairs;               // q, packed along rows and as pairs of rows (see pack.h)
         float *d_out_packed, *d_out_pairs;  // dO likewise
@@ -52,6 +45,7 @@ struct Attention {
     Plan<T, Packing> plan;
     Terms<T, Packing> terms;
     Tasks<T, Packing> tasks;
+    Reducer<T, Packing> reducer;
     Memory memory;
     Worker* workers = nullptr;
     bool decode = false;         // at most DECODE_QUERIES queries: scores are dot products with keys that are not packed
@@ -62,7 +56,7 @@ struct Attention {
     bool values = false;         // there are relative values
     bool bf16_output = false;    // the softmax writes weights as packed bf16, since nothing reads them as floats
 
-    explicit Attention(const Call& call) : c(call), plan(call), terms(plan), tasks(plan) {
+    explicit Attention(const Call& call) : c(call), plan(call), terms(plan), tasks(plan), reducer(plan) {
         int exponent;
         bool power = frexp(c.scale, &exponent) == 0.5 && !terms.query_scale;
         prescaled_q = Packing::K_PACK == 1 || power;  // another factor would be rounded together with bf16 q
@@ -110,6 +104,10 @@ struct Attention {
             add(tasks.heads_share_gradients ? tasks.chunks : tasks.count, task<&Attention::backward_item>, this);
             add(plan.packs(), task<&Attention::reduce_keys>, this);
         }
+        if (reducer.by_column) {
+            if (!plan.head_per_worker) add(heads * reducer.chunks, task<&Attention::column_item>, this);
+            add(heads, task<&Attention::reduce_columns>, this);
+        }
         if (c.backward) add(terms.reductions(), task<&Attention::reduce_terms>, this);
         hw_run(stages, count, plan.workers);
     }
@@ -123,14 +121,15 @@ struct Attention {
     i64 number_of(const Worker& w) const { return &w - workers; }
 
     void reduce_keys(i64 item, Worker&) { tasks.reduce(item); }
+    void reduce_columns(i64 item, Worker&) { reducer.reduce_head(item); }
     void reduce_terms(i64 item, Worker&) { terms.reduce(item, tasks.chunks); }
 
     // The number of splits depends on sizes alone, never on threads: results are the same bits for any number of them.
     void assign_work() {
-        decode = c.n > 0 && c.n <= DECODE_QUERIES;
+        decode = c.n > 0 && c.n <= DECODE_QUERIES && !c.reduce.wanted;
         split_k = decode && !c.backward;
         const i64 heads = max(1, c.batch * c.heads);
-        bf16_output = !c.backward && Packing::K_PACK > 1 && !decode && !values && !c.drop_below;
+        bf16_output = !c.backward && Packing::K_PACK > 1 && !decode && !values && !c.drop_below && !c.reduce.wanted;
         split_blocks = max(2, (plan.key_blocks * heads + 63) / 64);
         splits = max(1, (plan.key_blocks + split_blocks - 1) / split_blocks);
         if (split_k)
@@ -144,11 +143,13 @@ struct Attention {
         if (split_k) split_results = memory.take<float>(c.batch * c.heads * splits * c.n * (plan.dvp + 2));
         terms.lay_out(memory, tasks.count);
         if (c.backward) tasks.lay_out(memory);
+        reducer.lay_out(memory);
         Worker* found = memory.take<Worker>(plan.workers);
         const i64 rows = MB + SLACK, dp = plan.dp, dvp = plan.dvp, widest = max(dp, dvp);
         for (i64 i = 0; i < plan.workers; i++) {
             Worker spare, &w = found ? found[i] : spare;
             terms.lay_out(memory, w.terms);
+            reducer.lay_out(memory, w.reductions);
             w.x = memory.take<float>(rows * widest);
             w.row = memory.take<float>(dp);
             w.q = memory.take<float>(rows * dp);
@@ -262,6 +263,8 @@ struct Attention {
     void forward_head(i64 item, Worker& w) {
         plan.pack_head(item, number_of(w));
         for (i64 x = 0; x < plan.group * plan.blocks; x++) forward_block(item * plan.group * plan.blocks + x, w);
+        const i64 tasks_of_group = reducer.by_column ? plan.group * reducer.chunks : 0;
+        for (i64 x = 0; x < tasks_of_group; x++) column_item(item * tasks_of_group + x, w);
     }
 
     void forward_block(i64 item, Worker& w) {
@@ -294,6 +297,7 @@ struct Attention {
         }
         memset(w.out, 0, (size_t)((MB + SLACK) * plan.dvp * 4));
         terms.begin(w.terms, t, w.score_scale, nullptr, nullptr);
+        if (reducer.by_query) reducer.begin(w.reductions, t);
     }
 
     // the keys low … high − 1 (unpacked ones whole blocks): w.out, w.highest and w.total of the rows of a block
@@ -311,6 +315,7 @@ struct Attention {
                 decode_output(w, t);
                 continue;
             }
+            if (!dvp) continue;
             i64 keys = packed_k_of(t.c1 - t.c0, Packing::K_PACK), first = (t.j0 + t.c0) / Packing::K_PACK;
             const float* weights = bf16_output ? w.packed : pack_rows<Packing>(w.score + t.c0, LD, t.rows, keys, w.packed);
             const float* v = t.packed->v_rows + first * dvp;
@@ -321,12 +326,19 @@ struct Attention {
 
     // Unnormalised weights in place of the tile's scores; output and row_sum so far are rescaled to the new row_max.
     void online_softmax(Worker& w, const Tile& t) const {
+        const bool reduces = reducer.by_query;
+        if (reduces) reducer.begin_tile(w.reductions, t, round_up(t.c1, NR));
         for (i64 r = 0; r < t.rows; r++) {
             const float before = w.row_max[r];
             const float found = w.deferred_bias[0] ? attach_row_max<true>(w, t, r) : attach_row_max<false>(w, t, r);
             const float row_max = found > before ? found : before, base = row_max == -INFINITY ? 0 : row_max;
-            const float sum = bf16_output ? exp_row<true>(w, t, r, base) : exp_row<false>(w, t, r, base);
             const float factor = before == row_max ? 1 : expf(before - base);
+            if (reduces) {
+                reducer.scores(w.reductions, t, r, w.score + r * LD, w.spans.from[r], w.spans.to[r], found);
+                if (factor != 1) reducer.rescale(w.reductions, r, before, row_max, factor, w.row_sum[r]);
+            }
+            const float sum = reduces ? reducing_exp_row(w, t, r, base)
+                : bf16_output ? exp_row<true>(w, t, r, base) : exp_row<false>(w, t, r, base);
             w.row_max[r] = row_max;
             w.row_sum[r] = w.row_sum[r] * factor + sum;
             if (factor == 1) continue;
@@ -349,21 +361,34 @@ struct Attention {
         return reduce_max(best);
     }
 
+    float reducing_exp_row(Worker& w, const Tile& t, i64 r, float base) const {
+        typename Reducer<T, Packing>::Worker& reductions = w.reductions;
+        const float sum = exp_row<false, true>(w, t, r, base);
+        if (reducer.sums_weights) reducer.weights(reductions, t, r, w.score + r * LD, w.spans.from[r], w.spans.to[r], sum);
+        return sum;
+    }
+
     // exp(score − base) in place of the row's scores, or packed for the next product; gives the sum
-    template <bool BF16_OUTPUT>
+    template <bool BF16_OUTPUT, bool REDUCES = false>
     float exp_row(Worker& w, const Tile& t, i64 r, float base) const {
         float* score = w.score + r * LD;
         float* packed = w.packed + r * LD;
-        vf sums = {};
+        vf sums = {}, entropy = REDUCES ? w.reductions.entropy[r] : vf{};
+        vi visible = REDUCES ? w.reductions.visible[r] : vi{};
         const i64 from = w.spans.from[r], to = w.spans.to[r];
         for (i64 x = from; x < to; x += W) {
-            vf weight = exp_of<DEGREE>(load(score + x) - base);
+            const vf below = load(score + x) - base, weight = exp_of<DEGREE>(below);
             sums += weight;
+            if (REDUCES) {
+                visible -= (vi)(below != -INFINITY);
+                entropy += weight * max_of(broadcast(-200.f), below);  // 0·−∞ is NaN
+            }
             if (BF16_OUTPUT)
                 Packing::put(packed, x - t.c0, weight);
             else
                 store(score + x, weight);
         }
+        if (REDUCES) w.reductions.entropy[r] = entropy, w.reductions.visible[r] = visible;
         if (w.spans.whole) return sum(sums);
         for (i64 x = t.c0; x < t.c1; x += W) {
             if (x >= from && x < to) continue;
@@ -405,6 +430,33 @@ struct Attention {
             store_row<T>(c.out, t.b, t.h, t.i0 + r, c.dv, out, nothing ? 1 : factor / row_sum);
             if (c.row_max.defined()) *c.row_max.template at<float>(t.b, t.h, t.i0 + r) = row_max;
             if (c.row_sum.defined()) *c.row_sum.template at<float>(t.b, t.h, t.i0 + r) = row_sum;
+            if (reducer.by_query) reducer.finish(w.reductions, t, r, w.row_max[r], w.row_sum[r], row_max, row_sum);
+        }
+    }
+
+    // ------------------------------------------------------------ reductions over queries, from row_max and row_sum
+
+    void column_item(i64 item, Worker& w) {
+        reducer.begin_task(item);
+        const i64 head = item / reducer.chunks;
+        for (i64 number = item % reducer.chunks; number < plan.blocks; number += reducer.chunks) {
+            Tile t = block(w, head, number);
+            start(w, t);
+            for (i64 r = 0; r < t.rows; r++) {
+                const float row_sum = *c.row_sum.template at<float>(t.b, t.h, t.i0 + r);
+                w.row_max[r] = row_sum == 0 ? 0 : *c.row_max.template at<float>(t.b, t.h, t.i0 + r);
+                w.inv_row_sum[r] = row_sum == 0 ? 0 : 1 / row_sum;
+            }
+            for (i64 j0 = w.ranges.low / NR * NR; j0 < w.ranges.high; j0 += NB) {
+                Cover seen;
+                if (!visible_columns(w, t, j0, seen)) continue;
+                scores(w, t, seen, 0);
+                reducer.add_tile(w.reductions, t, round_up(t.c1, NR), item, w.spans.from, w.spans.to, [&](i64 r, i64 x) {
+                    vf score = load(w.score + r * LD + x);
+                    if (w.deferred_bias[0]) score += load(w.deferred_bias[r] + x - t.c0);
+                    return exp_of<DEGREE>(score - w.row_max[r]) * w.inv_row_sum[r];
+                });
+            }
         }
     }
 

@@ -12,7 +12,7 @@ typedef int64_t i64;
 
 // VERSION: of all words that pass this interface, tokens.h's too. The library says it (hw_version), and Python refuses
 // one of another version.
-enum { VERSION = 6, MAX_TERMS = 32, MAX_MAPS = 4, MAX_NODES = 64 };
+enum { VERSION = 7, MAX_TERMS = 32, MAX_MAPS = 4, MAX_NODES = 64 };
 enum Dtype { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT64 = 3, INT64 = 4, BOOL = 5 };
 enum Kind {
     QUERY_SCALE = 1,
@@ -72,6 +72,24 @@ struct Node {
     Tensor a, b;
 };
 
+// What is to be computed of the weights; a tensor that is absent, or a count of 0, is not wanted.
+struct ReduceCall {
+    i64 wanted;
+    Tensor counted;                // [batch, n] bool: the queries that count for reductions over queries; absent: all
+    Tensor entropy, visible, distance;  // [batch, heads, n]; visible int64
+    i64 top;                       // largest weights of each query
+    Tensor top_weights, top_keys;  // [batch, heads, n, top]; keys int64
+    i64 at;                        // chosen keys of each query
+    Tensor at_keys, at_weights;    // [batch, n, at] int64; [batch, heads, n, at]
+    i64 labels;
+    Tensor key_labels, label_sums;  // [batch, m] int64; [batch, heads, n, labels]
+    i64 edge_count;
+    Tensor edges, range_sums;      // [edge_count] int64, rising; [batch, heads, n, edge_count + 1]
+    Tensor column_sums;            // [batch, heads, m] float64
+    i64 rows, columns;             // of the map
+    Tensor mass, largest;          // [batch, heads, rows, columns]; mass float64
+};
+
 struct Call {
     i64 backward, threads, dtype;
     i64 batch, heads, kv_heads, n, m, d, dv;
@@ -96,6 +114,7 @@ struct Call {
     Node node[MAX_NODES];
     i64 terms;
     Term term[MAX_TERMS];
+    ReduceCall reduce;
 };
 
 class Reader {
@@ -112,6 +131,7 @@ class Reader {
         read_mask(c);
         c.terms = range(0, MAX_TERMS);
         for (i64 i = 0; i < c.terms && !invalid_; i++) read_term(c, c.term[i]);
+        read_reductions(c, c.reduce);
         if (at_ != count_) invalid_ = true;
         if (invalid_) return first_invalid();
         without_queries(c);
@@ -190,6 +210,7 @@ class Reader {
 
     // Without queries, what is left to write are zero gradients of keys and of shared parameters.
     static void without_queries(Call& c) {
+        if (!c.batch || !c.heads) c.reduce = ReduceCall();
         if (!c.batch) c.batch = 1, c.n = c.m = 0;
         if (c.heads) return;
         for (i64 i = 0; i < c.terms; i++)
@@ -261,6 +282,39 @@ class Reader {
             invalid_ = true;
         }
     }
+
+    void read_reductions(const Call& c, ReduceCall& r) {
+        const i64 B = c.batch, H = c.heads, n = c.n, m = c.m;
+        r.wanted = range(0, !c.backward && !c.drop_below);
+        if (!r.wanted) return;
+        r.counted = tensor(BOOL_BIT, false, B, n);
+        r.entropy = tensor(F32_BIT, false, B, H, n);
+        r.visible = tensor(I64_BIT, false, B, H, n);
+        r.distance = tensor(F32_BIT, false, B, H, n);
+        r.top = range(0, MAX);
+        if (!fits(B, H, n + 1024, r.top)) invalid_ = true;
+        if (r.top) r.top_weights = tensor(F32_BIT, true, B, H, n, r.top), r.top_keys = tensor(I64_BIT, true, B, H, n, r.top);
+        r.at = range(0, MAX);
+        if (!fits(B, H, n + 1024, r.at)) invalid_ = true;
+        if (r.at) r.at_keys = tensor(I64_BIT, true, B, n, r.at), r.at_weights = tensor(F32_BIT, true, B, H, n, r.at);
+        r.labels = range(0, MAX);
+        if (!fits(B, H, n + 1024, r.labels)) invalid_ = true;
+        if (r.labels) r.key_labels = tensor(I64_BIT, true, B, m), r.label_sums = tensor(F32_BIT, true, B, H, n, r.labels);
+        r.edge_count = range(0, MAX);
+        if (!fits(B, H, n + 1024, r.edge_count)) invalid_ = true;
+        if (r.edge_count) {
+            r.edges = tensor(I64_BIT, true, r.edge_count);
+            r.range_sums = tensor(F32_BIT, true, B, H, n, r.edge_count + 1);
+        }
+        r.column_sums = tensor(F64_BIT, false, B, H, m);
+        r.rows = range(0, max_of_map(n)), r.columns = range(0, max_of_map(m));
+        if (!fits(B, H, r.rows, r.columns) || (r.rows == 0) != (r.columns == 0)) invalid_ = true;
+        if (r.rows) r.mass = tensor(F64_BIT, true, B, H, r.rows, r.columns), r.largest = tensor(F32_BIT, true, B, H, r.rows, r.columns);
+        const bool by_column = r.column_sums.defined() || r.rows;
+        if (by_column && (!c.row_max.defined() || !c.row_sum.defined()) && B && H && n) invalid_ = true;
+    }
+
+    static i64 max_of_map(i64 tokens) { return tokens > 1 ? tokens : 1; }
 
     void maps(const Call& c, Term& t) {
         t.maps = range(1, MAX_MAPS);

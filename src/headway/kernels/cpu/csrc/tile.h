@@ -2,6 +2,8 @@
 //
 // A tile is `rows` queries from i0 on by the columns c0 … c1 − 1 of a block of keys from j0 on.
 #pragma once
+#include <type_traits>
+
 #include "plan.h"
 
 namespace {
@@ -23,6 +25,13 @@ struct Axis {
     const i64* k_at(const Tile& t) const { return k + t.b * k_batch + t.j0; }
     const int32_t* run_at(const Tile& t) const { return run + t.b * k_batch + t.j0; }
 };
+
+// Calls visit(count, first) for consecutive groups of the vectors of a row; count is a compile-time constant.
+template <int COUNT = 8, class Visit>
+inline void in_vector_groups(i64 vectors, Visit visit, i64 first = 0) {
+    for (; vectors - first / W >= COUNT; first += COUNT * W) visit(std::integral_constant<int, COUNT>(), first);
+    if constexpr (COUNT > 1) in_vector_groups<COUNT - 1>(vectors, visit, first);
+}
 
 inline void add_to(float* to, const float* from, i64 count) {
     i64 i = 0;

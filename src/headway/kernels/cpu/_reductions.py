@@ -1,0 +1,151 @@
+"""Reductions as the words that csrc/call.h reads, and what the kernel wrote for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ...reductions import (
+    ColumnSums,
+    Entropy,
+    MeanDistance,
+    PooledMap,
+    Reduction,
+    RowStatistics,
+    TopKeys,
+    VisibleKeys,
+    WeightsAt,
+    WeightsByDistance,
+    WeightsByLabel,
+)
+from .._problem import Call
+from .._results import Results
+from ._descriptor import ABSENT, CallDescriptor
+
+R = TypeVar("R", bound=Reduction)
+
+SHARED = (RowStatistics, Entropy, VisibleKeys, MeanDistance, ColumnSums, TopKeys, WeightsAt)
+"""Of these, one pass computes any number."""
+SINGLE = (WeightsByLabel, WeightsByDistance, PooledMap)
+"""Of each of these, one pass computes one."""
+NAMES: dict[type[Reduction], str] = {
+    Entropy: "entropy",
+    VisibleKeys: "visible",
+    MeanDistance: "distance",
+    WeightsByDistance: "ranges",
+}
+"""Reductions whose result is a tensor as the kernel wrote it."""
+REDUCTIONS = frozenset((*SHARED, *SINGLE))
+
+
+class ReductionWords:
+    """The reductions of one call of the kernel, and the memory for their results.
+
+    Args:
+        call: the call.
+        counted: the queries that count, [batch or 1, n] bool; None for all.
+    """
+
+    def __init__(self, call: Call, counted: Tensor | None) -> None:
+        self.call, self.counted = call, counted
+        self.taken: list[Reduction] = []
+        self.results: Results
+        self._memory: dict[str, Tensor] = {}
+
+    def takes(self, one: Reduction) -> bool:
+        """Whether a further reduction has a place in this call."""
+        return type(one) in SHARED or not self._of(type(one))
+
+    def _of(self, kind: type[R]) -> list[R]:
+        return [one for one in self.taken if isinstance(one, kind)]
+
+    def add_to(self, descriptor: CallDescriptor) -> None:
+        """Takes memory for the results and adds the words of csrc/call.h's ReduceCall."""
+        q, k = self.call.q, self.call.k
+        (batch, heads, n), m = q.shape[:3], k.shape[2]
+        words = descriptor.words
+
+        def place(name: str, *shape: int, dtype: torch.dtype = torch.float32) -> None:
+            self._memory[name] = q.new_empty(batch, heads, *shape, dtype=dtype)
+            descriptor.fresh(self._memory[name])
+
+        def place_if(kind: type[Reduction], name: str, *shape: int, dtype: torch.dtype = torch.float32) -> None:
+            if self._of(kind):
+                place(name, *shape, dtype=dtype)
+            else:
+                words.extend(ABSENT)
+
+        words.append(1)
+        if self.counted is None:
+            words.extend(ABSENT)
+        else:
+            descriptor.broadcast(self.counted)
+        place_if(Entropy, "entropy", n)
+        place_if(VisibleKeys, "visible", n, dtype=torch.int64)
+        place_if(MeanDistance, "distance", n)
+        top = max((one.count for one in self._of(TopKeys)), default=0)
+        words.append(top)
+        if top:
+            place("top weights", n, top)
+            place("top keys", n, top, dtype=torch.int64)
+        keys = [one.keys for one in self._of(WeightsAt)]
+        at = sum(x.shape[-1] for x in keys)
+        words.append(at)
+        if at:
+            rows = max(x.shape[0] for x in keys)
+            descriptor.broadcast(torch.cat([x.expand(rows, -1, -1) for x in keys], -1))
+            place("at", n, at)
+        count = sum(one.count for one in self._of(WeightsByLabel))
+        words.append(count)
+        if count:
+            descriptor.broadcast(self._of(WeightsByLabel)[0].labels)
+            place("labels", n, count)
+        edges = [edge for one in self._of(WeightsByDistance) for edge in one.edges]
+        words.append(len(edges))
+        if edges:
+            descriptor.tensor(torch.tensor(edges))
+            place("ranges", n, len(edges) + 1)
+        place_if(ColumnSums, "columns", m, dtype=torch.float64)
+        maps = self._of(PooledMap)
+        words.extend((maps[0].rows, maps[0].columns) if maps else (0, 0))
+        if maps:
+            place("mass", maps[0].rows, maps[0].columns, dtype=torch.float64)
+            place("largest", maps[0].rows, maps[0].columns)
+
+    def values(self) -> list[Any]:
+        """What was computed for each of ``taken``, in order."""
+        found, at, values = self._memory, 0, list[Any]()
+        for one in self.taken:
+            if isinstance(one, RowStatistics):
+                values.append((self.results.row_max, self.results.row_sum))
+            elif isinstance(one, TopKeys):
+                values.append((found["top weights"][..., : one.count], found["top keys"][..., : one.count]))
+            elif isinstance(one, WeightsAt):
+                at += (width := one.keys.shape[-1])
+                values.append(found["at"][..., at - width : at])
+            elif isinstance(one, WeightsByLabel):
+                values.append(found["labels"] if one.count else self.call.q.new_empty(*self.call.q.shape[:3], 0))
+            elif isinstance(one, ColumnSums):
+                values.append(found["columns"].float())
+            elif isinstance(one, PooledMap):
+                values.append((found["mass"].float(), found["largest"]))
+            else:
+                values.append(found[NAMES[type(one)]])
+        return values
+
+
+def calls_for(
+    reductions: Sequence[Reduction], call: Call, counted: Tensor | None
+) -> tuple[list[ReductionWords], list[int]]:
+    """The reductions in as few calls of the kernel as hold them, and the number of the call that has each of them."""
+    calls, numbers = [ReductionWords(call, counted)], []
+    for one in reductions:
+        number = next((i for i, words in enumerate(calls) if words.takes(one)), len(calls))
+        if number == len(calls):
+            calls.append(ReductionWords(call, counted))
+        calls[number].taken.append(one)
+        numbers.append(number)
+    return calls, numbers
