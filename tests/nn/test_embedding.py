@@ -50,6 +50,53 @@ def test_options_of_torch_act_as_in_torch(options: dict[str, Any]) -> None:
     torch.testing.assert_close(ours.weight.grad.to_dense(), theirs.weight.grad.to_dense())
 
 
+@pytest.mark.parametrize("freeze", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"padding_idx": 3}, {"max_norm": 0.5, "norm_type": 1.0}, {"scale_grad_by_freq": True}, {"sparse": True}],
+)
+def test_from_pretrained_is_that_of_torch(freeze: bool, options: dict[str, Any]) -> None:
+    ids = torch.tensor([[1, 3, 3], [0, 5, 1]])
+    matrix = torch.randn(7, 4, dtype=torch.float64)
+    ours = Embedding.from_pretrained(matrix.clone(), freeze, **options)
+    theirs = nn.Embedding.from_pretrained(matrix.clone(), freeze, **options)
+    assert type(ours) is Embedding
+    assert ours.weight.requires_grad is not freeze
+    assert (ours.num_embeddings, ours.embedding_dim) == (7, 4)
+    torch.testing.assert_close(ours(ids), theirs(ids), rtol=0, atol=0)
+    torch.testing.assert_close(ours.weight, theirs.weight, rtol=0, atol=0)
+    if not freeze:
+        for embedding in (ours, theirs):
+            embedding(ids).square().sum().backward()
+        assert ours.weight.grad is not None
+        assert theirs.weight.grad is not None
+        torch.testing.assert_close(ours.weight.grad, theirs.weight.grad, rtol=0, atol=0)
+
+
+def test_from_pretrained_shares_memory_and_takes_scale_and_types() -> None:
+    matrix, state = torch.randn(7, 4), torch.get_rng_state()
+    assert Embedding.from_pretrained(matrix).weight.data_ptr() == matrix.data_ptr()
+    assert torch.equal(torch.get_rng_state(), state)
+    embedding = Embedding.from_pretrained(matrix, scale=3.0, num_types=2)
+    assert embedding.types is not None
+    assert 0.1 < embedding.types.weight.std().item() < 10
+    ids = torch.tensor([[1, 6]])
+    torch.testing.assert_close(embedding(ids), 3 * matrix[ids] + embedding.types.weight[0])
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        ([[1.0]], "embeddings is a list: give floats"),
+        (torch.zeros(3), r"embeddings are torch.float32 of shape \(3,\): give floats \[vocab_size, embed_dim\]"),
+        (torch.zeros(3, 2, dtype=torch.int64), r"embeddings are torch.int64 of shape \(3, 2\): give floats"),
+    ],
+)
+def test_from_pretrained_refuses_other_than_a_matrix(matrix: Any, message: str) -> None:
+    with pytest.raises(HeadwayError, match=message):
+        Embedding.from_pretrained(matrix)
+
+
 def test_the_embedding_of_padding_begins_as_zero() -> None:
     embedding = Embedding(7, 4, num_types=2, padding_idx=3)
     assert not embedding.weight[3].any()

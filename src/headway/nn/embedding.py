@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from ..deprecated import deprecated
 from ..errors import HeadwayError
@@ -53,6 +54,64 @@ class Embedding(nn.Embedding):
         super().__init__(vocab_size, embed_dim, **options, **made)
         self.scale = scale
         self.types = nn.Embedding(num_types, embed_dim, **made) if num_types else None
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        embeddings: Tensor,
+        freeze: bool = True,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        *,
+        scale: float = 1.0,
+        num_types: int = 0,
+    ) -> Self:
+        """Returns an ``Embedding`` whose token embeddings are a given matrix, as torch.nn.Embedding.from_pretrained.
+
+        The parameter shares the memory of the matrix and has its device and dtype. The embeddings of token types are
+        initialized at random.
+
+        Args:
+            embeddings: E, floats [vocab_size, embed_dim].
+            freeze: whether E is constant, without a gradient.
+            padding_idx: the token id whose embedding keeps the given value and gets no gradient.
+            max_norm: as in torch.nn.Embedding, like the next three.
+            norm_type: the p of the norm that ``max_norm`` bounds.
+            scale_grad_by_freq: whether gradients are divided by the number of occurrences of each id.
+            sparse: whether the gradient of E is a sparse tensor.
+            scale: the factor of the token embeddings.
+            num_types: the number of token types; 0 for a model without types.
+
+        Raises:
+            HeadwayError: if ``embeddings`` is not a matrix of floats.
+        """
+        if not isinstance(embeddings, Tensor):
+            raise HeadwayError(f"embeddings is a {type(embeddings).__name__}: give floats [vocab_size, embed_dim]")
+        if embeddings.ndim != 2 or not embeddings.is_floating_point():
+            raise HeadwayError(
+                f"embeddings are {embeddings.dtype} of shape {tuple(embeddings.shape)}: give floats "
+                "[vocab_size, embed_dim]"
+            )
+        module: Self = nn.utils.skip_init(
+            cls,
+            *embeddings.shape,
+            scale=scale,
+            num_types=num_types,
+            padding_idx=padding_idx,
+            max_norm=max_norm,
+            norm_type=norm_type,
+            scale_grad_by_freq=scale_grad_by_freq,
+            sparse=sparse,
+            device=embeddings.device,
+            dtype=embeddings.dtype,
+        )
+        module.weight = nn.Parameter(embeddings, requires_grad=not freeze)
+        if module.types is not None:
+            module.types.reset_parameters()
+        return module
 
     def reset_parameters(self) -> None:
         """Resets the token embeddings to values from N(0, 1/embed_dim), that of ``padding_idx`` to 0."""
