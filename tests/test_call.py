@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -11,11 +12,11 @@ from torch import Tensor
 
 import headway as hw
 from headway import terms as T
-from headway.call import make_call, seeded
+from headway.call import make_call, prepared_keys_and_values, seeded
 from headway.coordinates import Coordinates
 from headway.kernels import KERNELS, Call, Problem
 from headway.kernels._problem import without_tables
-from headway.positions import ALiBi, Compose, RoPE, RotaryValues, XPos
+from headway.positions import ALiBi, Compose, PositionEncoding, RoPE, RotaryValues, XPos
 from headway.positions._rotary import Rotary
 
 
@@ -106,6 +107,85 @@ def test_a_rotation_counts_only_where_prepare_is_its_own(encoding: Any, factor: 
     assert call.q_rotation is None
     expected = hw.attention_steps(q, k, v, encoding=RoPE(8)).products * factor
     torch.testing.assert_close(hw.attention_steps(q, k, v, encoding=encoding).products, expected)
+
+
+class Turned(PositionEncoding):
+    """A user's, with any rotation."""
+
+    def __init__(self, sides: tuple[str, str], rotation: T.Rotation) -> None:
+        super().__init__()
+        self.sides, self.given = sides, rotation
+
+    def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        return x
+
+    def prepare_value(self, v: Tensor, coordinates: Coordinates) -> Tensor:
+        return v
+
+    def restore_output(self, out: Tensor, coordinates: Coordinates) -> Tensor:
+        return out
+
+    def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> T.Rotation | None:
+        pairs = x.shape[3] // 2
+        plain = torch.ones(1, 1, x.shape[2], pairs, dtype=torch.float64)
+        return self.given if side in self.sides else T.Rotation(plain, 0 * plain)
+
+
+def ones(*shape: int) -> Tensor:
+    return torch.ones(*shape, dtype=torch.float64)
+
+
+GOOD = ones(1, 1, 6, 4)
+WRONG = {
+    "one token": (T.Rotation(ones(1, 1, 1, 4), ones(1, 1, 1, 4)), "cos of shape (1, 1, 1, 4): give [1 or 2, 1 or"),
+    "tokens before heads": (T.Rotation(ones(1, 6, 1, 4), GOOD), "cos of shape (1, 6, 1, 4): give [1 or 2, 1 or"),
+    "no heads": (T.Rotation(ones(1, 6, 4), ones(1, 6, 4)), "cos of shape (1, 6, 4): give [1 or 2, 1 or"),
+    "another sin": (T.Rotation(GOOD, ones(1, 1, 1, 4)), "sin of shape (1, 1, 1, 4): give [1 or 2, 1 or"),
+    "fewer pairs of sin": (T.Rotation(GOOD, ones(1, 1, 6, 1)), "sin of shape (1, 1, 6, 1): give [1 or 2, 1 or"),
+    "wide": (
+        T.Rotation(ones(1, 1, 6, 5), ones(1, 1, 6, 5)),
+        "start 0 and cos of shape (1, 1, 6, 5), so 5 pairs, but",
+    ),
+    "behind": (
+        T.Rotation(GOOD, GOOD, start=2),
+        "start 2 and cos of shape (1, 1, 6, 4), so 4 pairs, but head_dim is 8:",
+    ),
+    "before": (T.Rotation(ones(1, 1, 6, 2), ones(1, 1, 6, 2), start=-2), "start -2 and cos of shape (1, 1, 6, 2)"),
+    "layout": (T.Rotation(GOOD, GOOD, "halves"), "layout 'halves': give 'interleaved' or 'half'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("side", ["query", "key", "value", "output"])
+def test_a_rotation_of_another_shape_is_refused(name: str, side: str) -> None:
+    rotation, message = WRONG[name]
+    for encoding in (Turned((side, side), rotation), Compose(Turned((side, side), rotation), RoPE(8))):
+        with pytest.raises(hw.HeadwayError, match=re.escape(f"Rotation has {message}")):
+            make_call(*qkv(), encoding=encoding)
+    if side in ("key", "value"):
+        with pytest.raises(hw.HeadwayError, match=re.escape(f"Rotation has {message}")):
+            prepared_keys_and_values(Turned((side, side), rotation), *qkv()[1:], Coordinates.span(6))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_rotation_by_hand_is_checked(name: str) -> None:
+    rotation, message = WRONG[name]
+
+    class Waves(RoPE):
+        def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> T.Rotation:
+            return rotation
+
+    for rotate in (rotation.of, lambda x: Waves(8).prepare(x, Coordinates.span(6))):
+        with pytest.raises(hw.HeadwayError, match=re.escape(f"Rotation has {message}")):
+            rotate(qkv()[0])
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 6, 4), (2, 1, 6, 4), (1, 4, 6, 3), (2, 4, 6, 1)])
+def test_a_rotation_of_every_shape_that_fits_is_taken(shape: tuple[int, ...]) -> None:
+    q, k, v = qkv()
+    rotation = T.Rotation(ones(*shape), ones(1, 1, *shape[2:]), start=8 - 2 * shape[3])
+    call = make_call(q, k, v, encoding=Turned(("query", "output"), rotation))
+    assert call.q_rotation is call.out_rotation is rotation
 
 
 def test_of_several_that_prepare_the_last_alone_is_data() -> None:

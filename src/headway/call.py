@@ -133,7 +133,7 @@ def prepared_keys_and_values(
     """Keys and values as a cache holds them, prepared by the encoding, and their coordinates, placed."""
     at = encoding.for_one_forward(at)
     rotate = KERNELS.get(kernel, KERNELS["cpu"]).rotate  # attention refuses a name that is not known
-    k, k_rotation = encoding.split("key", k, at)
+    k, k_rotation = _split(encoding, "key", k, at)
     v, v_rotation = _prepared_values(encoding, v, at) if "values" in encoding.acts else (v, None)
     k = k if k_rotation is None else rotate(k, k_rotation)
     v = v if v_rotation is None else rotate(v, v_rotation)
@@ -460,8 +460,12 @@ def _encoded(
 def _split(encoding: PositionEncoding, side: str, x: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:
     """x before a last rotation, and that rotation; one whose angles want a gradient is done here."""
     x, rotation = encoding.split(side, x, at)
-    if rotation is not None and rotation.cos.requires_grad and torch.is_grad_enabled():
-        return rotation.of(x), None
+    if rotation is None:
+        return x, None
+    if encoding.watched:
+        rotation.check(x)
+    if rotation.cos.requires_grad and torch.is_grad_enabled():
+        return rotation._of(x), None
     return x, rotation
 
 
@@ -480,6 +484,8 @@ def _restoring(
     like = q.new_empty_strided((*q.shape[:3], v.shape[3]), (0, 0, 0, 0))
     before = _written(encoding, like, at)
     rotation, rest = encoding.split_output(like, at)
+    if rotation is not None and encoding.watched:
+        rotation.check(like)
     _check_transformed(encoding, "rotation", like, like, at, before)
     if rest is None:
         return rotation, None

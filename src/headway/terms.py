@@ -618,6 +618,10 @@ class Normalizer(Part):
 # ---------------------------------------------------------------- rotations
 
 
+LAYOUTS = ("interleaved", "half")
+"""The layouts of pairs of dimensions, as ``Rotation`` describes them."""
+
+
 @dataclass(frozen=True, eq=False)
 class Rotation(Part):
     """A rotation of pairs of dimensions by an angle for each token: (a, b) → μ·(a·cos φ − b·sin φ, a·sin φ + b·cos φ).
@@ -641,7 +645,33 @@ class Rotation(Part):
     start: int = 0
 
     def of(self, x: Tensor) -> Tensor:
-        """Rotates ``x`` [batch, heads, n, head_dim], in float32 or wider, and rounds once."""
+        """Rotates ``x`` [batch, heads, n, head_dim], in float32 or wider, and rounds once.
+
+        Raises:
+            HeadwayError: as ``check``.
+        """
+        self.check(x)
+        return self._of(x)
+
+    def check(self, x: Tensor) -> None:
+        """Checks that the rotation fits ``x`` [batch, heads, n, head_dim].
+
+        Raises:
+            HeadwayError: if cos or sin has another shape, the layout is unknown, or the dimensions are not those of x.
+        """
+        batch, heads, n, width = x.shape
+        self.check_tensors({"batch": batch, "heads": heads, "tokens": n})
+        if self.layout not in LAYOUTS:
+            raise HeadwayError(f"Rotation has layout {self.layout!r}: give {' or '.join(map(repr, LAYOUTS))}")
+        pairs = self.cos.shape[3]
+        if not 0 <= self.start <= width - 2 * pairs:
+            raise HeadwayError(
+                f"Rotation has start {self.start} and cos of shape {tuple(self.cos.shape)}, so {pairs} pairs, but "
+                f"head_dim is {width}: give start ≥ 0 and at most (head_dim − start)/2 pairs"
+            )
+
+    def _of(self, x: Tensor) -> Tensor:
+        """Rotates ``x`` by a rotation that has been checked, or is one of headway's own encodings."""
         return rotate(x, self.cos, self.sin, self.layout, self.start)
 
 

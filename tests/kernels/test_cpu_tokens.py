@@ -57,7 +57,7 @@ def angles(*shape: int) -> tuple[Tensor, Tensor]:
 class LeftToTorch(Rotation):
     """A rotation of which torch's own operations make nothing."""
 
-    def of(self, x: Tensor) -> Tensor:
+    def _of(self, x: Tensor) -> Tensor:
         return None  # type: ignore[return-value]
 
 

@@ -43,7 +43,7 @@ class Kernel(ABC):
 
     def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
         """Applies ``rotation`` to ``x``, which is q, k, v or the output, if the kernel does not do it on load."""
-        return rotation.of(x)
+        return rotation._of(x)
 
     def rotated(self, call: Call) -> Call:
         """The ``call`` with its rotations of q, k and v applied."""

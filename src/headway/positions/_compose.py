@@ -142,7 +142,9 @@ class Compose(PositionEncoding):
         rotation: Rotation | None = None
         for part, at in zip(self.each, self._placed(coordinates), strict=True):
             if hook in part.acts:
-                x, rotation = part.split(side, x if rotation is None else rotation.of(x), at)
+                x, rotation = part.split(side, x if rotation is None else rotation._of(x), at)
+                if part.watched and rotation is not None:
+                    rotation.check(x)
         return x, rotation
 
     def split_output(self, out: Tensor, coordinates: Coordinates) -> tuple[Rotation | None, Restore | None]:

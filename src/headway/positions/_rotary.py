@@ -9,10 +9,8 @@ from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
-from ..terms import Rotation
+from ..terms import LAYOUTS, Rotation
 from ._base import Pair, PositionEncoding, need_width
-
-LAYOUTS = ("interleaved", "half")
 
 
 class Rotary(PositionEncoding):
@@ -96,7 +94,7 @@ class Rotary(PositionEncoding):
     def _rotated(self, side: str, x: Tensor, coordinates: Coordinates) -> Tensor:
         rotation = self.rotation(side, x, coordinates)
         assert rotation is not None
-        return rotation.of(x)
+        return rotation.of(x) if self.watched else rotation._of(x)
 
     # ------------------------------------------------------------ for the checks
 

@@ -93,7 +93,7 @@ class RotaryValues(PositionEncoding):
     def _rotated(self, side: str, x: Tensor, coordinates: Coordinates) -> Tensor:
         rotation = self.rotation(side, x, coordinates)
         assert rotation is not None
-        return rotation.of(x)
+        return rotation.of(x) if self.watched else rotation._of(x)
 
     def oracle_value(self, pair: Pair, v: Tensor) -> Tensor:
         value, first = v[pair.h, pair.j].clone(), self.head_dim - self.rotary.head_dim

@@ -52,7 +52,7 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     """
     cos, sin = rotation.cos, rotation.sin
     if not _supports(x, cos, sin, rotation.start) or _recorded(cos, sin):
-        return rotation.of(x)
+        return rotation._of(x)
     if _recorded(x):
         return eager_apply(Rotated)(x, cos, sin, rotation.layout, rotation.start)  # type: ignore[return-value]
     return _rotate(x, cos, sin, rotation.layout, rotation.start)
