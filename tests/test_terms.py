@@ -37,6 +37,30 @@ def test_clip(deltas: Tensor) -> None:
     assert rows_at(T.Clip(-2, 4), deltas) == [max(-2, min(4, math.floor(d))) + 2 for d in deltas.tolist()]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("low", "high"), [(2**24 - 3, 2**24 + 1), (2**24 - 3, 2**24 + 3), (-(2**24) - 3, 1 - 2**24)])
+def test_bounds_of_a_clip_that_float32_cannot_represent(low: int, high: int, dtype: torch.dtype) -> None:
+    clip, far = T.Clip(low, high), [-math.inf, -1e30, -(2.0**40), 2.0**40, 1e30, math.inf]
+    deltas = torch.tensor([*range(low - 5, high + 5), *far], dtype=dtype)
+    wanted = [low if d < low else high if d > high else math.floor(d) for d in deltas.tolist()]
+    assert rows_at(clip, deltas) == [whole - low for whole in wanted]
+    assert rows_at(T.Bucketize(torch.arange(low + 1, high + 1)), deltas) == [whole - low for whole in wanted]
+    distances = torch.tensor([low, high], dtype=dtype)
+    table = torch.zeros(1, clip.count)
+    table[:, -1] = 1
+    for kernel in ("reference", "cpu"):
+        weights = hw.attention(
+            *(torch.zeros(1, 1, m, 2) for m in (1, 2)),
+            torch.eye(2)[None, None],
+            terms=(T.DistanceBias(T.Rows(table, clip)),),
+            q_positions=torch.zeros(1, dtype=dtype),
+            k_positions=distances,
+            kernel=kernel,
+        )
+        last = torch.tensor([float(d >= high) for d in distances.tolist()])
+        torch.testing.assert_close(weights[0, 0, 0], last.softmax(0))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
 @pytest.mark.parametrize("deltas", [WHOLE, BETWEEN])
 def test_steps(deltas: Tensor, dtype: torch.dtype) -> None:

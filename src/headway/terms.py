@@ -78,10 +78,7 @@ class Clip(Part):
 
     def rows(self, q: Coordinates, k: Coordinates) -> Tensor:
         """The row of each pair, int64 [b, n, m], for queries at ``q`` and keys at ``k``."""
-        delta = distance(q, k, self.axis)
-        if delta.is_floating_point():
-            delta = delta.floor()
-        return delta.clamp(self.low, self.high).long() - self.low
+        return _floored(distance(q, k, self.axis)).clamp(self.low, self.high) - self.low
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +105,8 @@ class Bucketize(Part):
     def rows(self, q: Coordinates, k: Coordinates) -> Tensor:
         """The row of each pair, int64 [b, n, m], for queries at ``q`` and keys at ``k``."""
         delta = distance(q, k, self.axis)
-        if delta.is_floating_point() and not self.boundaries.is_floating_point():
-            delta = delta.floor()  # a whole boundary ≤ δ is a boundary ≤ ⌊δ⌋; a cast would round towards 0
+        if not self.boundaries.is_floating_point():
+            delta = _floored(delta)  # a whole boundary ≤ δ is a boundary ≤ ⌊δ⌋; a cast would round towards 0
         delta = delta.to(self.boundaries.dtype)
         return torch.searchsorted(self.boundaries, delta.contiguous(), right=True)
 
@@ -183,6 +180,14 @@ def distance(q: Coordinates, k: Coordinates, axis: int = 0) -> Tensor:
         axis: the axis of the positions.
     """
     return k.axis(axis)[:, None, :] - q.axis(axis)[:, :, None]
+
+
+def _floored(delta: Tensor) -> Tensor:
+    """⌊δ⌋ in int64, within ±2⁶² and −2⁶² for NaN; float32 could not represent bounds beyond 2²⁴ exactly."""
+    if not delta.is_floating_point():
+        return delta
+    far = 2.0**62
+    return delta.floor().nan_to_num(nan=-far, posinf=far, neginf=-far).clamp(-far, far).long()
 
 
 # ---------------------------------------------------------------- what stands in a row, or the closed form of it
