@@ -71,6 +71,15 @@ def test_steps(deltas: Tensor, dtype: torch.dtype) -> None:
     assert rows_at(where, deltas) == [sum(b <= d for b in boundaries) for d in deltas.tolist()]
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16]
+)
+def test_narrow_boundaries_do_not_change_a_distance(dtype: torch.dtype) -> None:
+    where = T.Bucketize(torch.tensor([1, 100], dtype=dtype))
+    assert rows_at(where, torch.tensor([0, 1, 99, 100, 256, 300, 2**16, 2**32, 2**60])) == [0, 1, 1] + [2] * 6
+    assert rows_at(where, torch.tensor([0.5, 99.999, 100.0, 300.0])) == [0, 1, 2, 2]
+
+
 def test_a_step_just_above_a_distance() -> None:
     above = torch.nextafter(torch.tensor([2.0]), torch.tensor([math.inf]))
     assert rows_at(T.Bucketize(above), torch.tensor([1, 2, 3])) == [0, 0, 1]

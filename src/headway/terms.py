@@ -104,11 +104,14 @@ class Bucketize(Part):
 
     def rows(self, q: Coordinates, k: Coordinates) -> Tensor:
         """The row of each pair, int64 [b, n, m], for queries at ``q`` and keys at ``k``."""
-        delta = distance(q, k, self.axis)
-        if not self.boundaries.is_floating_point():
+        delta, boundaries = distance(q, k, self.axis), self.boundaries
+        if boundaries.is_floating_point():
+            boundaries = boundaries.float() if boundaries.dtype.itemsize < 4 else boundaries
+            delta = delta.to(boundaries.dtype)
+        else:  # a narrow integer could not represent every distance
+            boundaries = boundaries.long()
             delta = _floored(delta)  # a whole boundary ≤ δ is a boundary ≤ ⌊δ⌋; a cast would round towards 0
-        delta = delta.to(self.boundaries.dtype)
-        return torch.searchsorted(self.boundaries, delta.contiguous(), right=True)
+        return torch.searchsorted(boundaries, delta.contiguous(), right=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -123,7 +123,7 @@ def _against_rows(rows: Rows) -> Iterator[str]:
         if type(part) not in (Clip, Bucketize, Classes):
             yield f"it has no rows by a Grid of {type(part).__name__}"
         elif isinstance(part, Bucketize) and part.boundaries.dtype not in BOUNDARIES:
-            yield f"boundaries of Bucketize in {part.boundaries.dtype} round distances"
+            yield f"boundaries of Bucketize are {part.boundaries.dtype}"
         elif isinstance(part, Classes) and part.classes > MAX_CLASSES:
             yield f"there are more than {MAX_CLASSES:,} classes"
 
