@@ -179,7 +179,7 @@ def told(
 
 def _state(cache: StackCache) -> list[Tensor]:
     """All that a cache holds."""
-    at = [one.index for one in cache._places.values()]
+    at = [one.index for one in cache._coordinates.values()]
     layers = [layer for layer in (*cache.layers, *cache.context) if len(layer)]
     return [torch.tensor(len(layers)), *at, *(x.clone() for layer in layers for x in (layer.keys, layer.values))]
 

@@ -14,7 +14,7 @@ from headway import Coordinates, HeadwayError
 from headway.masks import Causal, Chunked, Dilated, KeepFirst, Mask, Padding, Prefix, Window
 from headway.models import Stack
 from headway.nn import Block, KeyValueCache, MultiHeadAttention, SegmentMemory, StackCache
-from headway.nn._places import continued
+from headway.nn._coordinates import continued
 from headway.nn._token_buffer import Slots, TokenBuffer
 from headway.nn._transaction import transaction
 from headway.nn.cache import Retention, reads_others

@@ -18,7 +18,7 @@ from ..constants import writes
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..masks import Boolean, Causal, Mask
-from ..nn._places import continued, joined, need_places
+from ..nn._coordinates import check_coordinates, continued, joined
 from ..nn._transaction import transaction
 from ..nn.attention import MultiHeadAttention, key_coordinates
 from ..nn.block import Block
@@ -219,7 +219,7 @@ class Stack(nn.Module):
             )
         past = None if before is None else before.coordinates
         coordinates = continued(past, positions, x.shape[1], x.device)
-        need_places(coordinates, x)
+        check_coordinates(coordinates, x)
         with transaction(cache, memory):
             return self._run(x, mask, past, coordinates, cache, memory, context, context_mask, context_positions)
 
@@ -237,28 +237,28 @@ class Stack(nn.Module):
     ) -> Tensor:
         """Applies the layers, one after another."""
         if cache is not None:
-            everything = cache.enter(coordinates)
+            all_keys = cache.enter(coordinates)
         else:
-            everything = [coordinates if memory is None else joined(past, coordinates)] * len(self.layers)
+            all_keys = [coordinates if memory is None else joined(past, coordinates)] * len(self.layers)
         masks = [mask if own is None else also(own, mask) for own in self.masks]
-        self._check_masks(x, masks, everything, context, context_mask)
-        remembered = everything[0] if memory is not None else None
-        seats = [_Seat(encoding, coordinates, remembered) for encoding in self._encodings]
-        nowhere = _Seat(None, coordinates, remembered)
-        for seat in seats:
-            x = seat.embed(x)
+        self._check_masks(x, masks, all_keys, context, context_mask)
+        with_memory = all_keys[0] if memory is not None else None
+        placed_encodings = [_PlacedEncoding(encoding, coordinates, with_memory) for encoding in self._encodings]
+        no_encoding = _PlacedEncoding(None, coordinates, with_memory)
+        for placed in placed_encodings:
+            x = placed.embed(x)
         x = self.dropout(self.entry(x))
         states = []
         layers = zip(self.layers, self._encoding_of_layer, masks, strict=True)
         for layer, (block, number, shown) in enumerate(layers):
             states.append(x)
-            seat = nowhere if number is None else seats[number]
+            placed = no_encoding if number is None else placed_encodings[number]
             x = block(
                 x,
                 mask=shown,
-                positions=seat.tokens,
-                key_positions=None if cache is None and memory is None else seat.keys(everything[layer]),
-                encoding=seat.encoding,
+                positions=placed.tokens,
+                key_positions=None if cache is None and memory is None else placed.keys(all_keys[layer]),
+                encoding=placed.encoding,
                 cache=None if cache is None else cache.layers[layer],
                 memory=None if memory is None or not len(memory) else memory.states[layer],
                 context=context,
@@ -270,7 +270,7 @@ class Stack(nn.Module):
                 cache.settle(layer)
         out: Tensor = self.norm(x)
         if memory is not None:
-            memory.store(states, everything[0])
+            memory.store(states, all_keys[0])
         return out
 
     def _check_masks(
@@ -302,18 +302,18 @@ def _check_mask(mask: Mask | Tensor, block: nn.Module, part: str, batch: int, n:
         (Boolean(mask) if isinstance(mask, Tensor) else mask).check(batch, heads, n, m)
 
 
-class _Seat:
+class _PlacedEncoding:
     """An encoding with the coordinates it has placed, computed once for all layers that use it."""
 
-    def __init__(self, encoding: PositionEncoding | None, tokens: Coordinates, remembered: Coordinates | None) -> None:
-        """``remembered``: the coordinates of a memory's tokens and of these after them; None without a memory."""
+    def __init__(self, encoding: PositionEncoding | None, tokens: Coordinates, with_memory: Coordinates | None) -> None:
+        """``with_memory``: the coordinates of a memory's tokens and of these after them; None without a memory."""
         acts = frozenset() if encoding is None else encoding.acts
         self.tokens, self._keys = tokens, [(tokens, tokens)]
-        if encoding is not None and remembered is not None:  # so that random positions are drawn once for each token
-            keys, count = encoding.for_one_forward(remembered), tokens.index.shape[1]
-            total = remembered.index.shape[1]
+        if encoding is not None and with_memory is not None:  # so that random positions are drawn once for each token
+            keys, count = encoding.for_one_forward(with_memory), tokens.index.shape[1]
+            total = with_memory.index.shape[1]
             self.tokens = encoding.for_one_forward(keys.rows(total - count, total)) if total > count else keys
-            self._keys = [(remembered, keys)]
+            self._keys = [(with_memory, keys)]
         elif encoding is not None:
             self.tokens = encoding.for_one_forward(tokens)
             self._keys = [(tokens, self.tokens)]
@@ -321,13 +321,13 @@ class _Seat:
         # an encoding that only embeds does nothing in the layers
         self.encoding = encoding if acts & IN_ATTENTION else None
 
-    def keys(self, everything: Coordinates) -> Coordinates:
+    def keys(self, all_keys: Coordinates) -> Coordinates:
         """Returns the keys' coordinates placed by the encoding, computed once for layers that keep the same tokens."""
         for known, placed in self._keys:
-            if known is everything:
+            if known is all_keys:
                 return placed
-        found = key_coordinates(self.encoding, everything)
-        self._keys.append((everything, found))
+        found = key_coordinates(self.encoding, all_keys)
+        self._keys.append((all_keys, found))
         return found
 
     def embed(self, x: Tensor) -> Tensor:
@@ -805,7 +805,7 @@ class EncoderDecoder(Transformer):
                 cache=cache,
                 context=context,
                 context_mask=context_mask,
-                context_positions=None if context_positions is None else _places(context_positions, context),
+                context_positions=None if context_positions is None else _as_coordinates(context_positions, context),
             )
             return self._out(hidden)
 
@@ -824,6 +824,6 @@ def also(own: Mask, mask: Mask | Tensor | None) -> Mask:
     return own if mask is None else own & (Boolean(mask) if isinstance(mask, Tensor) else mask)
 
 
-def _places(positions: Tensor | Coordinates, x: Tensor) -> Coordinates:
+def _as_coordinates(positions: Tensor | Coordinates, x: Tensor) -> Coordinates:
     """Returns coordinates, which attention takes even where only a mask reads them."""
     return Coordinates.of(positions, x.shape[1])

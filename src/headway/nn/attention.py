@@ -15,7 +15,7 @@ from ..errors import HeadwayError, need_positive
 from ..masks import Mask
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..tracing import refuse_script, refuse_tracers
-from ._places import continued, joined, need_places
+from ._coordinates import check_coordinates, continued, joined
 from ._transaction import transaction
 from .cache import KeyValueCache
 from .norm import make_norm
@@ -208,28 +208,28 @@ class MultiHeadAttention(nn.Module):
         encoding: PositionEncoding | None,
     ) -> Tensor:
         encoding = self.encoding if encoding is None else encoding
-        to_itself = key is None or key is query
+        is_self_attention = key is None or key is query
         key = query if key is None else key
         value = key if value is None else value
         self._check(query, key, value)
         q = self._normed(self.q_norm, self._heads(self.q_proj(query), self.num_heads))
-        where: Arguments
-        if cache is not None and to_itself:
+        arguments: Arguments
+        if cache is not None and is_self_attention:
             new = continued(cache.coordinates, positions, query.shape[1], query.device)
-            need_places(new, query)
-            k, v, where = self._appended(query, value, new, key_positions, cache, encoding)
+            check_coordinates(new, query)
+            k, v, arguments = self._appended(query, value, new, key_positions, cache, encoding)
         else:
             k, v = self._keys_and_values(key, value) if cache is None else self._context(key, value, cache)
             if cache is not None and encoding is not None and positions is None:
                 raise HeadwayError("positions are not given: cross-attention with a cache and an encoding needs them")
-            if to_itself:
+            if is_self_attention:
                 key_positions = positions
             elif encoding is not None or mask is not None:
                 positions, key_positions = (
                     Coordinates.span(x.shape[1], device=query.device) if at is None else at
                     for x, at in ((query, positions), (key, key_positions))
                 )
-            where = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
+            arguments = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
         out = self.attend(
             q,
             k,
@@ -242,7 +242,7 @@ class MultiHeadAttention(nn.Module):
             soft_cap=self.soft_cap,
             q_input=query,
             kernel=self.kernel,
-            **where,
+            **arguments,
         )
         merged: Tensor = self.out_proj(out.transpose(1, 2).flatten(2))
         return merged
@@ -291,20 +291,20 @@ class MultiHeadAttention(nn.Module):
         prepared_by = encoding if caches_prepared(encoding) else None
         cache.need_prepared_by(prepared_by)
         if key_positions is None:
-            everything = joined(cache.coordinates, new)
-            cache.coordinates = everything.as_given()
+            all_keys = joined(cache.coordinates, new)
+            cache.coordinates = all_keys.as_given()
         else:
-            everything = Coordinates.of(key_positions, len(cache) + x.shape[1], name="key_positions")
+            all_keys = Coordinates.of(key_positions, len(cache) + x.shape[1], name="key_positions")
         inputs = x if encoding is not None and encoding.reads_input else None
         if prepared_by is not None:
-            first = everything is new
+            first = all_keys is new
             k, v, new = prepared_keys_and_values(prepared_by, k, v, new, self.kernel)
-            everything = new if first else everything
+            all_keys = new if first else all_keys
         k, v = cache.append(k, v, inputs=inputs)
         return (
             k,
             v,
-            {"q_positions": new, "k_positions": everything, "k_input": cache.inputs, "prepared_by": prepared_by},
+            {"q_positions": new, "k_positions": all_keys, "k_input": cache.inputs, "prepared_by": prepared_by},
         )
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:

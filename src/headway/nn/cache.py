@@ -13,7 +13,7 @@ from ..deprecated import deprecated
 from ..errors import HeadwayError
 from ..masks import And, Chunked, KeepFirst, Mask, Or, Prefix, Window
 from ..positions import Compose, PositionEncoding
-from ._places import cropped, joined, kept, remaining
+from ._coordinates import cropped, joined, kept, remaining
 from ._token_buffer import Slots, TokenBuffer
 from ._transaction import Transactional, transaction
 
@@ -281,7 +281,7 @@ class StackCache(Transactional):
         pairs = zip(masks or nothing, encodings or nothing, strict=True)
         self.retention = [None if reads_others(encoding) else Retention.under(mask) for mask, encoding in pairs]
         """The tokens that each layer keeps; None for a layer that keeps all."""
-        self._places: dict[Retention | None, Coordinates] = {}
+        self._coordinates: dict[Retention | None, Coordinates] = {}
         self._entered: dict[Retention | None, tuple[Slots | None, Coordinates]] = {}
         self._settled: set[int] = set()
         self._unfilled: list[KeyValueCache] = []
@@ -300,13 +300,13 @@ class StackCache(Transactional):
     def coordinates(self) -> Coordinates | None:
         """The coordinates of the tokens in the layers that keep the most; None for an empty cache."""
         most = None
-        for at in self._places.values():
+        for at in self._coordinates.values():
             most = at if most is None or at.index.shape[1] > most.index.shape[1] else most
         return most
 
     @coordinates.setter
     def coordinates(self, at: Coordinates | None) -> None:
-        self._places = {} if at is None else dict.fromkeys(self.retention, at.as_given())
+        self._coordinates = {} if at is None else dict.fromkeys(self.retention, at.as_given())
 
     def enter(self, new: Coordinates) -> list[Coordinates]:
         """Announces new tokens and returns the coordinates of each layer's keys, those of the new tokens included.
@@ -322,7 +322,7 @@ class StackCache(Transactional):
         """
         if self._entered:
             raise HeadwayError("the StackCache is in use by another call: give each concurrent call its own")
-        keys = {retention: joined(self._places.get(retention), new) for retention in dict.fromkeys(self.retention)}
+        keys = {retention: joined(self._coordinates.get(retention), new) for retention in dict.fromkeys(self.retention)}
         for retention, at in keys.items():
             slots = None if retention is None else kept(at, *retention)
             self._entered[retention] = slots, at.as_given() if slots is None else remaining(at.as_given(), slots)
@@ -359,7 +359,7 @@ class StackCache(Transactional):
                 if number not in self._settled:
                     layer.take(slots)
         if entered:
-            self._places = {retention: at for retention, (_, at) in entered.items()}
+            self._coordinates = {retention: at for retention, (_, at) in entered.items()}
         self._leave()
 
     def _rollback(self) -> None:
@@ -392,8 +392,8 @@ class StackCache(Transactional):
             )
         for layer in self.layers:
             layer.crop(length)
-        places = {retention: cropped(at, length) for retention, at in self._places.items()}
-        self._places = {retention: at for retention, at in places.items() if at is not None}
+        coordinates = {retention: cropped(at, length) for retention, at in self._coordinates.items()}
+        self._coordinates = {retention: at for retention, at in coordinates.items() if at is not None}
         self._forgot = False
 
     def keep(self, first: int, last: int) -> None:
@@ -407,7 +407,7 @@ class StackCache(Transactional):
             HeadwayError: if a number is below 0.
         """
         self._need_whole()
-        slots = {retention: kept(at, first, last) for retention, at in self._places.items()}
+        slots = {retention: kept(at, first, last) for retention, at in self._coordinates.items()}
         self._damaged = True
         for retention, layer in zip(self.retention, self.layers, strict=True):
             taken = slots.get(retention)
@@ -415,7 +415,7 @@ class StackCache(Transactional):
                 layer.take(taken)
         for retention, taken in slots.items():
             if taken is not None:
-                self._places[retention] = remaining(self._places[retention], taken)
+                self._coordinates[retention] = remaining(self._coordinates[retention], taken)
         self._damaged = False
 
     def reorder(self, rows: Tensor) -> None:
@@ -425,8 +425,8 @@ class StackCache(Transactional):
             rows: int64 [new batch], the numbers of the rows in their new order; rows may be repeated or left out.
         """
         self._need_whole()
-        places = {retention: at.select(rows) for retention, at in self._places.items()}
+        coordinates = {retention: at.select(rows) for retention, at in self._coordinates.items()}
         for layer in (*self.layers, *self.context):
             layer.reorder(rows)
             self._damaged = True  # until all layers are reordered
-        self._places, self._damaged = places, False
+        self._coordinates, self._damaged = coordinates, False

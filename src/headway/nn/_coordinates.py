@@ -48,7 +48,7 @@ def continued(
     )
 
 
-def need_places(at: Coordinates, x: Tensor) -> None:
+def check_coordinates(at: Coordinates, x: Tensor) -> None:
     """Raises HeadwayError unless the coordinates have the batch size and the device of the tokens x [batch, n, …]."""
     rows, batch = at.position.shape[0], x.shape[0]
     if rows not in (1, batch):
