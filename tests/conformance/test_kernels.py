@@ -30,11 +30,11 @@ def test_masks(kernel: str, mask: str) -> None:
     assert checks.keeps_the_promise(kernel, "none", "alone", mask)
 
 
-@pytest.mark.parametrize("mask", ["holes", "window"])
+@pytest.mark.parametrize("mask", ["holes", "window", "scores"])
 @pytest.mark.parametrize("n", [3, 60], ids=["few queries", "many queries"])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_sink_that_is_nan_where_nothing_is_in_sight(kernel: str, n: int, mask: str) -> None:
-    """A query that sees nothing gives zeros and gradients of zero; its statistics are its sink's, which NaN stays."""
+def test_a_sink_that_is_not_finite_where_nothing_is_in_sight(kernel: str, n: int, mask: str) -> None:
+    """A query that sees nothing, or scores of −∞, gives zeros and gradients of zero; its statistics are its sink's."""
     m, blind, nan = 70, 1, math.nan
     g = torch.Generator().manual_seed(n)
     shapes = ((2, 4, n, 8), (2, 2, m, 8), (2, 2, m, 6), (4, 9), (4, 9, 8), (4, 9, 6), (2, 4, n))
@@ -57,7 +57,10 @@ def test_a_sink_that_is_nan_where_nothing_is_in_sight(kernel: str, n: int, mask:
             T.Sink(sink),
         )
         q_at, k_at = Coordinates(at[None, :, None], at[None]), Coordinates.span(m)
-        seeing = M.Boolean(seen) if mask == "holes" else M.Window(9, 4)
+        seeing = M.Window(9, 4) if mask == "window" else M.Boolean(seen | (at == -1000)[:, None] & (mask == "scores"))
+        if mask == "scores":  # the query sees keys, and each of its scores is −∞
+            unseen = torch.zeros(1, 1, n).masked_fill(at == -1000, -math.inf)
+            terms = (*terms, T.TokenBias(queries=unseen))
         call = Call(q, k, v, q_at, k_at, terms, seeing, 0.3, wants_lse=True, aligned=False)
         if reasons := KERNELS[kernel].why_not(Problem.of(call)):
             pytest.skip("; ".join(reasons))
@@ -66,15 +69,17 @@ def test_a_sink_that_is_nan_where_nothing_is_in_sight(kernel: str, n: int, mask:
         found = native.forward(lowered, True)
         out, lse = native.run(call)
         assert not out[:, :, blind].any()
-        for statistic in (found.row_max, found.row_sum, lse):
-            assert not found.out[:, :, blind].any()
-            assert statistic[:, :, blind].isnan().all() == math.isnan(logit)
-        if not math.isnan(logit):
-            torch.testing.assert_close(found.row_max[:, :, blind], torch.full((2, 4), logit))
+        assert not found.out[:, :, blind].any()
+        for statistic in (found.row_max, lse):
+            torch.testing.assert_close(statistic[:, :, blind], torch.full((2, 4), logit), equal_nan=True)
+        if not math.isinf(logit):
+            assert found.row_sum[:, :, blind].isnan().all() == math.isnan(logit)
         leaves = [q, k, v, table, keys, values, sink]
         *grads, d_sink = torch.autograd.grad([out, lse], leaves, [up, up_lse])
         others = torch.arange(n) != blind
         return [x[:, :, others] for x in (out, lse, d_sink)] + grads
 
-    for found, expected in zip(results(nan), results(0.5), strict=True):
-        assert torch.equal(found, expected)
+    finite = results(0.5)
+    for logit in (nan, math.inf):
+        for found, expected in zip(results(logit), finite, strict=True):
+            assert torch.equal(found, expected)

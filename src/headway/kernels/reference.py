@@ -232,10 +232,10 @@ def softmax(block: Block, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def without_keys(block: Block, score: Tensor, row_max: Tensor, nothing: Tensor) -> Tensor:
-    """Rows whose keys weigh 0 whatever the statistics say: ``nothing`` in sight, or nothing but a sink that is NaN."""
+    """Rows whose keys have weight 0: ``nothing`` is in sight, or only a sink that is NaN or +∞."""
     if not block.each(Sink) or not score.shape[-1]:
         return nothing
-    return nothing | (row_max.isnan() & (score.detach().amax(-1) == -math.inf))
+    return nothing | (~(row_max < math.inf) & (score.detach().amax(-1) == -math.inf))
 
 
 def with_sinks(block: Block, score: Tensor) -> Tensor:

@@ -677,14 +677,23 @@ struct Attention {
             w.d_lse[r] = c.d_lse.defined() && row_sum != 0 ? *c.d_lse.template at<float>(t.b, t.h, t.i0 + r) : 0;
             w.delta[r] -= w.d_lse[r];
             w.one_hot[r] = row_sum == exp_of<DEGREE>(vf{})[0];
-            if (!terms.sink || !terms.sink->values_grad.defined()) continue;
-            const float sink = *terms.sink->values.template at<float>(t.b, t.h, t.i0 + r);
-            const float sink_weight = expf(sink - w.row_max[r]) * w.inv_row_sum[r];
-            *terms.sink->values_grad.template at<float>(t.b, t.h, t.i0 + r) = -sink_weight * w.delta[r];
+            if (terms.sink && terms.sink->values_grad.defined()) {
+                const float sink = *terms.sink->values.template at<float>(t.b, t.h, t.i0 + r);
+                const float sink_weight = expf(sink - w.row_max[r]) * w.inv_row_sum[r];
+                *terms.sink->values_grad.template at<float>(t.b, t.h, t.i0 + r) = -sink_weight * w.delta[r];
+            }
+            // all scores are −∞ beside a sink that is NaN: forward has written zeros, and no key has a gradient
+            if (row_sum != row_sum && !has_nan(w.x + r * dvp, c.dv)) w.inv_row_sum[r] = 0;
         }
     }
 
-    // row_sum alone does not tell which rows see no key where it includes further keys, or may be the sink's alone (1 or NaN).
+    static bool has_nan(const float* x, i64 count) {
+        for (i64 i = 0; i < count; i++)
+            if (x[i] != x[i]) return true;
+        return false;
+    }
+
+    // row_sum alone does not say which rows see no key where it includes further keys, or may be the sink's alone (1 or NaN).
     void find_fully_masked(Worker& w, const Tile& t) const {
         for (i64 r = 0; r < t.rows; r++) {
             const bool ask = c.foreign || (terms.sink && !(w.inv_row_sum[r] < 1));
