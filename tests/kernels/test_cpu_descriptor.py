@@ -77,8 +77,8 @@ def read(words: Any) -> tuple[Call, dict[str, Any]]:
     assert threads == torch.get_num_threads()
     b, h, kv, n, m, d, dv = (r.word() for _ in range(7))
     scale, drop_below, keep_scale, seed = r.double(), r.word(), r.double(), r.word()
-    batch_offset, head_offset, foreign = r.word(), r.word(), r.word()
-    assert not foreign
+    batch_offset, head_offset, partial_keys = r.word(), r.word(), r.word()
+    assert not partial_keys
     assert keep_scale == pytest.approx(1 / (1 - drop_below / 2**32))
     q, k, v = (r.some(b, *shape) for shape in ((h, n, d), (kv, m, d), (kv, m, dv)))
     assert q.dtype == DTYPES[dtype]
@@ -657,7 +657,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "normalizer": ({"terms": [T.Normalizer(torch.matmul)]}, "it has no Normalizer"),
     "function": ({"terms": [T.DenseBias(torch.matmul)]}, "DenseBias of a function is Python, which it cannot call"),
     "form": ({"terms": [T.DistanceBias(Steeper(*torch.ones(2, 2)))]}, "it has no DistanceBias of Steeper"),
-    "boundaries": ({"terms": [rows(boundaries(torch.half))]}, "boundaries of Bucketize in torch.float16 round"),
+    "boundaries": ({"terms": [rows(boundaries(torch.half))]}, "boundaries of Bucketize are torch.float16"),
     "maps": ({"terms": [rows(T.Grid((T.Clip(0, 0),) * 5))]}, "a Grid has more than 4 maps"),
     "terms": ({"terms": [T.SoftCap(2.0)] * 33}, "it takes at most 32 terms, of which a TokenBias may be two"),
     "knots": ({"terms": [T.DistanceBias(T.Piecewise(KNOTS, torch.zeros(2, 2)))]}, "no gradient to the knots"),
