@@ -46,7 +46,7 @@ class Dense(NativeKernel[Call]):
         return Results(out.to(call.q.dtype), row_max, row_sum)
 
     def backward(
-        self, call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None, foreign: bool = False
+        self, call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
     ) -> Gradients:
         with torch.no_grad():
             q, k, v, score, _ = self.scores(call)

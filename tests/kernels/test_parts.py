@@ -167,7 +167,7 @@ def forward(call: Call) -> Sides:
 
 def backward(structure: Any, given: list[Tensor], wanted: list[int], *upstream: Tensor | None) -> list[Tensor]:
     kernel: Any = KERNELS["cpu"]
-    return _autograd.run_backward(kernel, structure, given, wanted, *upstream, foreign=True)
+    return _autograd.run_backward(kernel, structure, given, wanted, *upstream, partial_keys=True)
 
 
 def flattened(call: Call) -> tuple[Any, list[Tensor]]:

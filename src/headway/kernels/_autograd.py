@@ -44,7 +44,7 @@ def run_backward(
     wanted: list[int],
     d_out: Tensor | None,
     d_lse: Tensor | None,
-    foreign: bool = False,
+    partial_keys: bool = False,
 ) -> list[Tensor]:
     """The gradients of the wanted tensors; lowering is done again under autograd, which takes them through it.
 
@@ -58,7 +58,7 @@ def run_backward(
         lowered = kernel.lower(_ops.unflatten(structure, leaves))
         if d_out is None:
             d_out = out.new_zeros(()).expand(out.shape)
-        found = kernel.backward(lowered, Results(out, row_max, row_sum), d_out, d_lse, foreign)
+        found = kernel.backward(lowered, Results(out, row_max, row_sum), d_out, d_lse, partial_keys)
         return through_lowering(found, [leaves[i] for i in wanted])
 
 

@@ -63,7 +63,7 @@ class NativeKernel(Kernel, Generic[L]):
 
     @abstractmethod
     def backward(
-        self, call: L, results: Results, d_out: Tensor, d_lse: Tensor | None, foreign: bool = False
+        self, call: L, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
     ) -> Gradients:
         """Computes the gradients of all tensors of a lowered call that require one.
 
@@ -76,8 +76,8 @@ class NativeKernel(Kernel, Generic[L]):
             results: what ``forward`` computed.
             d_out: the gradient of the output.
             d_lse: the gradient of the log-sum-exp, or None.
-            foreign: whether results, d_out and d_lse are those of a call over more keys, of which this one has a part.
-                δ must then be computed from them, not from this call's own products.
+            partial_keys: whether results, d_out and d_lse are those of a call over more keys, of which this call has a
+                part. δ must then be computed from them, not from this call's own products.
         """
 
     def lower(self, call: Call) -> L:

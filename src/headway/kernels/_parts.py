@@ -237,7 +237,7 @@ class _InParts(torch.autograd.Function):
             parts = _ops.unflatten(ctx.structure, leaves)
             for name, part in zip(ctx.names, parts, strict=True):
                 native: NativeKernel[Any] = NATIVE[name]
-                found += native.backward(native.lower(part), whole, d_out, d_lse, foreign=True)
+                found += native.backward(native.lower(part), whole, d_out, d_lse, partial_keys=True)
             found += sink_gradients(_sinks(parts[0]), whole, d_out, d_lse)
             grads = iter(through_lowering(found, [x for x, need in zip(leaves, needed, strict=True) if need]))
         return None, None, *(next(grads) if need else None for need in needed)

@@ -414,7 +414,7 @@ class ReferenceKernel(NativeKernel[Call]):
         return forward(call)
 
     def backward(
-        self, call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None, foreign: bool = False
+        self, call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
     ) -> Gradients:
         return backward(call, results, d_out, d_lse)
 

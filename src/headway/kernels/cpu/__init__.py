@@ -30,7 +30,7 @@ from ._supports import reasons_against
 from ._tokens import rotate
 
 
-def _begin(call: LoweredCall, backward: bool, foreign: bool = False) -> CallDescriptor:
+def _begin(call: LoweredCall, backward: bool, partial_keys: bool = False) -> CallDescriptor:
     """The words up to and with q, k and v."""
     q, k, v = call.q, call.k, call.v
     batch, heads, n, width = q.shape
@@ -42,7 +42,7 @@ def _begin(call: LoweredCall, backward: bool, foreign: bool = False) -> CallDesc
     descriptor.words = [
         *(_library.VERSION, int(backward), torch.get_num_threads(), DTYPES[q.dtype][0]),
         *(batch, heads, kv_heads, n, m, width, v_width, double_bits(call.scale), drop_below, keep_scale, seed),
-        *(call.batch_offset, call.head_offset, int(foreign)),
+        *(call.batch_offset, call.head_offset, int(partial_keys)),
     ]
     descriptor.tensor(q)
     descriptor.tensor(k)
@@ -140,9 +140,9 @@ class CpuKernel(NativeKernel[LoweredCall]):
         return [next(values[number]) for number in numbers]
 
     def backward(
-        self, call: LoweredCall, results: Results, d_out: Tensor, d_lse: Tensor | None, foreign: bool = False
+        self, call: LoweredCall, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
     ) -> Gradients:
-        descriptor = _begin(call, True, foreign)
+        descriptor = _begin(call, True, partial_keys)
         out, row_max, row_sum = results
         for x in (out.to(call.q.dtype), row_max, row_sum, d_out.to(call.q.dtype), d_lse):
             descriptor.tensor(x)

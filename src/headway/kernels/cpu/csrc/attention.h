@@ -612,7 +612,7 @@ struct Attention {
                 tasks.dk ? tasks.dk + task * plan.mp * dp : nullptr,
                 tasks.dv ? tasks.dv + task * plan.mp * dvp : nullptr,
                 c.dq.defined() || terms.wants_d_query_scale,
-                !c.foreign && w.ranges.high - w.ranges.low / NR * NR <= NB};
+                !c.partial_keys && w.ranges.high - w.ranges.low / NR * NR <= NB};
     }
 
     // the five products: S = Q·Kᵀ, dP = dO·Vᵀ, dV += Pᵀ·dO, dQ += dS·K, dK += dSᵀ·Q
@@ -696,7 +696,7 @@ struct Attention {
     // row_sum alone does not say which rows see no key where it includes further keys, or may be the sink's alone (1 or NaN).
     void find_fully_masked(Worker& w, const Tile& t) const {
         for (i64 r = 0; r < t.rows; r++) {
-            const bool ask = c.foreign || (terms.sink && !(w.inv_row_sum[r] < 1));
+            const bool ask = c.partial_keys || (terms.sink && !(w.inv_row_sum[r] < 1));
             w.fully_masked[r] = w.inv_row_sum[r] == 0 || (ask && !sees_any(c, w.ranges, r, t.b, t.h, t.i0 + r));
             if (!w.fully_masked[r]) continue;
             w.score_scale[r] = w.row_max[r] = w.inv_row_sum[r] = w.delta[r] = w.d_lse[r] = 0;

@@ -57,13 +57,20 @@ struct Term {
     i64 axis;               // distance, closed forms
     i64 maps;               // 1, or more for a grid
     Map map[MAX_MAPS];
-    i64 rows;               // of the table: the product of the maps' counts; knots, waves, pieces
+    i64 rows;               // of the table: the product of the maps' counts; the number of knots, frequencies or pieces
     i64 width;              // relative: of a row of the table
-    Tensor values, values_grad;  // query scale, token, table, past, weight, values at knots, intercept, dense, sink
-    Tensor second, second_grad;  // future, rate, exponent, knots, frequencies, slope; relative keys: u
-    Tensor other, other_grad;    // relative: the query or key before ``prepare``; stretched: stretch
-    Tensor edges;                // stretched: [pieces − 1], rising
-    Tensor stretch_rate, stretch_rate_grad;  // stretched: one for all heads, its gradient by head
+    // All kinds but the soft cap: the factor, bias, table or sink; of closed forms the first parameter (past, weight,
+    // values at knots, weights of cosines, intercept).
+    Tensor values, values_grad;
+    Tensor second_parameter, second_parameter_grad;  // linear: future; log: rate; power: exponent; [heads]
+    Tensor knots;                                    // piecewise: [rows] in float64, rising
+    Tensor frequencies;                              // cosines: [rows] in float64
+    Tensor edges;                                    // stretched: [pieces − 1], rising
+    Tensor slope, slope_grad;                        // stretched: [heads, pieces]
+    Tensor stretch_rate, stretch_rate_grad;          // stretched: one for all heads, its gradient by head
+    Tensor stretch, stretch_grad;                    // stretched: [batch, heads, n]
+    Tensor query_bias, query_bias_grad;              // relative keys: u, [heads, width]
+    Tensor unprepared, unprepared_grad;              // relative: the query or key before ``prepare``, if not q or k itself
     double cap;
 };
 
@@ -98,7 +105,7 @@ struct Call {
     double keep_scale;
     i64 seed;
     i64 batch_offset, head_offset;  // of the first row and head in the call of which this is a part: dropout counts from there
-    i64 foreign;     // backward: the results are of a call with further keys, of which these are a part
+    i64 partial_keys;  // backward: 1 if the results are those of a call over more keys, of which this one has a part
     i64 axes;
     Tensor q, k, v, out;
     // Of each row: the largest score in sight, a sink's too where there is one, and Σ exp(score − row_max), in natural
@@ -157,7 +164,7 @@ class Reader {
         c.keep_scale = finite_double();
         c.seed = word();
         c.batch_offset = range(0, MAX), c.head_offset = range(0, MAX);
-        c.foreign = range(0, c.backward);
+        c.partial_keys = range(0, c.backward);
         return true;
     }
 
@@ -214,8 +221,8 @@ class Reader {
         if (!c.batch) c.batch = 1, c.n = c.m = 0;
         if (c.heads) return;
         for (i64 i = 0; i < c.terms; i++)
-            if (c.term[i].kind == RELATIVE_QUERIES && c.term[i].other_grad.defined())
-                clear(c.term[i].other_grad, c.batch, c.kv_heads, c.m, c.term[i].width);
+            if (c.term[i].kind == RELATIVE_QUERIES && c.term[i].unprepared_grad.defined())
+                clear(c.term[i].unprepared_grad, c.batch, c.kv_heads, c.m, c.term[i].width);
         c.heads = c.kv_heads, c.n = 0, c.terms = 0;
     }
 
@@ -250,18 +257,18 @@ class Reader {
         t.rows = 1;
         if (t.form == PIECEWISE || t.form == COSINES) {
             t.rows = t.form == PIECEWISE ? range(2, 1 << 20) : range(0, 1 << 16);
-            t.second = tensor(F64_BIT, true, t.rows);  // knots, rising; or frequencies
+            (t.form == PIECEWISE ? t.knots : t.frequencies) = tensor(F64_BIT, true, t.rows);
             t.values = tensor(F32_BIT, true, H, t.rows), t.values_grad = tensor(F32_BIT, false, H, t.rows);
         } else if (t.form == STRETCHED) {
             t.rows = range(1, 1 << 20);
             t.edges = tensor(F32_BIT, true, t.rows - 1);
             t.values = tensor(F32_BIT, true, H, t.rows), t.values_grad = tensor(F32_BIT, false, H, t.rows);
-            t.second = tensor(F32_BIT, true, H, t.rows), t.second_grad = tensor(F32_BIT, false, H, t.rows);
+            t.slope = tensor(F32_BIT, true, H, t.rows), t.slope_grad = tensor(F32_BIT, false, H, t.rows);
             t.stretch_rate = tensor(F32_BIT, true, 1), t.stretch_rate_grad = tensor(F32_BIT, false, H);
-            t.other = tensor(F32_BIT, true, B, H, n), t.other_grad = tensor(F32_BIT, false, B, H, n);
+            t.stretch = tensor(F32_BIT, true, B, H, n), t.stretch_grad = tensor(F32_BIT, false, B, H, n);
         } else {
             t.values = tensor(F32_BIT, true, H), t.values_grad = tensor(F32_BIT, false, H);
-            t.second = tensor(F32_BIT, true, H), t.second_grad = tensor(F32_BIT, false, H);
+            t.second_parameter = tensor(F32_BIT, true, H), t.second_parameter_grad = tensor(F32_BIT, false, H);
         }
     }
 
@@ -271,13 +278,13 @@ class Reader {
         t.width = range(t.kind == RELATIVE_VALUES ? 0 : 1, 1 << 16);
         t.values = tensor(F32_BIT, true, H, t.rows, t.width), t.values_grad = tensor(F32_BIT, false, H, t.rows, t.width);
         if (t.kind == RELATIVE_KEYS) {
-            t.second = tensor(F32_BIT, false, H, t.width), t.second_grad = tensor(F32_BIT, false, H, t.width);
-            t.other = tensor(F32_BIT, false, B, H, n, t.width), t.other_grad = tensor(F32_BIT, false, B, H, n, t.width);
-            if (!t.other.defined() && B && H && n && t.width != c.d) invalid_ = true;
+            t.query_bias = tensor(F32_BIT, false, H, t.width), t.query_bias_grad = tensor(F32_BIT, false, H, t.width);
+            t.unprepared = tensor(F32_BIT, false, B, H, n, t.width), t.unprepared_grad = tensor(F32_BIT, false, B, H, n, t.width);
+            if (!t.unprepared.defined() && B && H && n && t.width != c.d) invalid_ = true;
         } else if (t.kind == RELATIVE_QUERIES) {
-            t.other = tensor(F32_BIT, false, B, c.kv_heads, m, t.width);
-            t.other_grad = tensor(F32_BIT, false, B, c.kv_heads, m, t.width);
-            if (!t.other.defined() && B && m && t.width != c.d) invalid_ = true;
+            t.unprepared = tensor(F32_BIT, false, B, c.kv_heads, m, t.width);
+            t.unprepared_grad = tensor(F32_BIT, false, B, c.kv_heads, m, t.width);
+            if (!t.unprepared.defined() && B && m && t.width != c.d) invalid_ = true;
         } else if (t.width != c.dv) {
             invalid_ = true;
         }

@@ -162,8 +162,8 @@ struct Plan {
     // before packing: the keys of relative queries, which are not packed
     void check_relative_keys() {
         for (i64 i = 0; i < c.terms; i++)
-            if (c.term[i].kind == RELATIVE_QUERIES && c.term[i].other.defined())
-                nonfinite |= !finite(c.term[i].other, c.term[i].width);
+            if (c.term[i].kind == RELATIVE_QUERIES && c.term[i].unprepared.defined())
+                nonfinite |= !finite(c.term[i].unprepared, c.term[i].width);
     }
 
     void hide_unseen() {

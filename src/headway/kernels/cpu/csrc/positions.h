@@ -144,12 +144,12 @@ static inline Knots knots_at(const Term& t, double distance) {
     i64 low = 1, high = t.rows - 1;
     while (low < high) {
         i64 middle = (low + high) / 2;
-        if (*t.second.at<double>(middle) < distance)
+        if (*t.knots.at<double>(middle) < distance)
             low = middle + 1;
         else
             high = middle;
     }
-    double left = *t.second.at<double>(low - 1), right = *t.second.at<double>(low);
+    double left = *t.knots.at<double>(low - 1), right = *t.knots.at<double>(low);
     double share = (distance - left) / (right - left);
     return {low, share > 0 ? (share < 1 ? share : 1) : 0};
 }
@@ -162,7 +162,7 @@ static inline double form_value(const Term& t, i64 h, double distance) {
         double left = *t.values.at<float>(h, at.right - 1), right = *t.values.at<float>(h, at.right);
         return left + at.share * (right - left);
     }
-    const double first = *t.values.at<float>(h), second = *t.second.at<float>(h);
+    const double first = *t.values.at<float>(h), second = *t.second_parameter.at<float>(h);
     if (t.form == LINEAR) return -far * (distance > 0 ? second : first);
     if (t.form == LOG) return -first * log1p(second * far);
     return far == 0 ? 0 : -first * pow(far, second);
@@ -178,7 +178,7 @@ static inline void form_adjoint(const Term& t, i64 h, double distance, double g,
     } else if (t.form == LINEAR) {
         sums[distance > 0] -= g * far;
     } else if (far > 0) {  // nothing moves at distance 0
-        const double weight = *t.values.at<float>(h), second = *t.second.at<float>(h);
+        const double weight = *t.values.at<float>(h), second = *t.second_parameter.at<float>(h);
         const double value = t.form == LOG ? log1p(second * far) : pow(far, second);
         sums[0] -= g * value;
         sums[1] -= g * weight * (t.form == LOG ? far / (1 + second * far) : value * log(far));
@@ -221,7 +221,7 @@ static inline i64 axis_of(const Term& t) { return t.form == ROWS ? t.map[0].axis
 static inline double level(const Term& t, i64 distance) {
     if (t.form == ROWS) return (double)row_at(t, distance);
     if (t.form != PIECEWISE) return (double)distance;
-    const double first = *t.second.at<double>(0), last = *t.second.at<double>(t.rows - 1);
+    const double first = *t.knots.at<double>(0), last = *t.knots.at<double>(t.rows - 1);
     return distance <= first ? first : distance >= last ? last : (double)distance;
 }
 

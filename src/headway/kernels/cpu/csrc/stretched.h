@@ -56,7 +56,7 @@ struct PiecewiseLinear {
     float stretch;
     float edge(i64 s) const { return *t.edges.at<float>(s); }
     float intercept(i64 s) const { return *t.values.at<float>(h, s); }
-    float slope(i64 s) const { return *t.second.at<float>(h, s); }
+    float slope(i64 s) const { return *t.slope.at<float>(h, s); }
 
     // how many edges are ≤ x, searched from a guess on; −1: without one
     i64 piece_at(float x, i64 guess) const {
@@ -186,8 +186,8 @@ inline float run_backward(const PiecewiseLinear& line, const float* u, const flo
 // parameters: intercept [pieces], slope [pieces], stretch rate
 inline void write_stretched(const Term& t, i64 h, const double* parameters) {
     for (i64 x = 0; x < t.rows && t.values_grad.defined(); x++) *t.values_grad.at<float>(h, x) = (float)parameters[x];
-    for (i64 x = 0; x < t.rows && t.second_grad.defined(); x++)
-        *t.second_grad.at<float>(h, x) = (float)parameters[t.rows + x];
+    for (i64 x = 0; x < t.rows && t.slope_grad.defined(); x++)
+        *t.slope_grad.at<float>(h, x) = (float)parameters[t.rows + x];
     if (t.stretch_rate_grad.defined()) *t.stretch_rate_grad.at<float>(h) = (float)parameters[2 * t.rows];
 }
 
@@ -240,7 +240,7 @@ inline void stretched_runs(const TermState& s, const Tile& t, const float* grad,
 
 inline void add_stretched(const TermState& s, const Tile& t, float* score) {
     stretched_runs(s, t, nullptr, [&](i64 r, i64 x, i64 count, const float* u, const float*, i64* guess) {
-        const PiecewiseLinear pieces = {*s.t, t.h, *s.t->other.at<float>(t.b, t.h, t.i0 + r)};
+        const PiecewiseLinear pieces = {*s.t, t.h, *s.t->stretch.at<float>(t.b, t.h, t.i0 + r)};
         pieces.add(u, count, guess, score + r * LD + x);
     });
 }
@@ -250,12 +250,12 @@ inline void stretched_backward(const TermState& s, const Tile& t, const float* g
     const Term& term = *s.t;
     PieceSums sums = {lanes};
     stretched_runs(s, t, grad, [&](i64 r, i64 x, i64 count, const float* u, const float* by_rate, i64* guess) {
-        const PiecewiseLinear pieces = {term, t.h, *term.other.at<float>(t.b, t.h, t.i0 + r)};
+        const PiecewiseLinear pieces = {term, t.h, *term.stretch.at<float>(t.b, t.h, t.i0 + r)};
         const float* from = grad + r * LD + x;
         const float found = term.stretch_rate_grad.defined()
                                 ? run_backward<true>(pieces, u, by_rate, count, guess, from, sums)
                                 : run_backward<false>(pieces, u, by_rate, count, guess, from, sums);
-        if (term.other_grad.defined()) *term.other_grad.at<float>(t.b, t.h, t.i0 + r) += found;
+        if (term.stretch_grad.defined()) *term.stretch_grad.at<float>(t.b, t.h, t.i0 + r) += found;
     });
     sums.add_to(total, term.rows);
 }

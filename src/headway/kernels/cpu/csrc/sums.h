@@ -14,7 +14,7 @@ inline void write_key_gradients(const TermState& s, i64 h, i64 chunks, i64 mp) {
     for (i64 b = 0; b < c.batch; b++) {
         float* total = s.key_sums + (b * c.heads + h) * chunks * size;
         for (i64 x = 1; x < group * chunks; x++) add_to(total, total + x * size, size);
-        for (i64 j = 0; j < c.m; j++) store_row<F32>(t.other_grad, b, h / group, j, t.width, total + j * s.width);
+        for (i64 j = 0; j < c.m; j++) store_row<F32>(t.unprepared_grad, b, h / group, j, t.width, total + j * s.width);
     }
 }
 
@@ -41,7 +41,7 @@ inline void write_distance_gradients(const TermState& s, i64 h, double* double_s
     const bool one = t.form == ROWS || t.form == PIECEWISE || t.form == COSINES;
     for (i64 x = 0; x < (one ? t.rows : 1) && t.values_grad.defined(); x++)
         *t.values_grad.at<float>(h, x) = (float)parameters[x];
-    if (!one && t.second_grad.defined()) *t.second_grad.at<float>(h) = (float)parameters[1];
+    if (!one && t.second_parameter_grad.defined()) *t.second_parameter_grad.at<float>(h) = (float)parameters[1];
 }
 
 // The gradients of a term for one head: the sums of all tasks, in their order; task = (b·heads + h)·chunks + chunk.
@@ -70,9 +70,9 @@ inline void write_gradients(TermState& s, i64 h, i64 chunks, i64 mp) {
         write_distance_gradients(s, h, double_sums);
     } else if (is_relative(t) && s.wants_grad) {
         gather();
-        if (t.other_grad.defined() && t.kind == RELATIVE_QUERIES) write_key_gradients(s, h, chunks, mp);
-        if (t.second_grad.defined())
-            for (i64 x = 0; x < t.width; x++) *t.second_grad.at<float>(h, x) = (float)double_sums[x];
+        if (t.unprepared_grad.defined() && t.kind == RELATIVE_QUERIES) write_key_gradients(s, h, chunks, mp);
+        if (t.query_bias_grad.defined())
+            for (i64 x = 0; x < t.width; x++) *t.query_bias_grad.at<float>(h, x) = (float)double_sums[x];
         if (!t.values_grad.defined()) return;
         for (i64 row = 0; row < t.rows; row++)
             for (i64 x = 0; x < t.width; x++) *t.values_grad.at<float>(h, row, x) = 0;

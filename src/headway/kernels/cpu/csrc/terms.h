@@ -60,7 +60,7 @@ struct Terms {
             } else if (is_relative(t) && s.wants_grad) {
                 s.sums_size = s.padded * s.width;
                 s.double_sums_size = s.width;
-                if (t.kind == RELATIVE_QUERIES && t.other.defined())
+                if (t.kind == RELATIVE_QUERIES && t.unprepared.defined())
                     s.key_sums = memory.take<float>(tasks * plan.mp * s.width);
             } else if (t.kind == TOKEN_KEYS && s.wants_grad) {
                 s.double_sums_size = plan.mp;
@@ -154,7 +154,7 @@ struct Terms {
             const TermState& s = states[i];
             SlidingProducts& r = w.sliding_products[i];
             const bool token = s.t->kind == TOKEN_QUERIES, by_distance = s.t->kind == DISTANCE;
-            const Tensor& per_query = token ? s.t->values_grad : s.t->other_grad;  // one number for each query
+            const Tensor& per_query = token ? s.t->values_grad : s.t->stretch_grad;  // one number for each query
             if ((token || by_distance) && per_query.defined())
                 for (i64 row = 0; row < t.rows; row++) *per_query.template at<float>(t.b, t.h, t.i0 + row) = 0;
             if (!is_relative(*s.t)) continue;
@@ -178,23 +178,26 @@ struct Terms {
     // q' + u of the rows of a block
     void load_query(const TermState& s, const Tile& t, float* q_rows, const bool* fully_masked) const {
         const Term& term = *s.t;
-        if (term.other.defined())
-            load_rows<F32>(term.other, t.b, t.h, t.i0, t.rows, term.width, q_rows, s.width, s.width);
+        if (term.unprepared.defined())
+            load_rows<F32>(term.unprepared, t.b, t.h, t.i0, t.rows, term.width, q_rows, s.width, s.width);
         else
             load_rows<T>(c.q, t.b, t.h, t.i0, t.rows, term.width, q_rows, s.width, s.width);
         for (i64 row = 0; row < t.rows && fully_masked; row++)
             if (fully_masked[row]) memset(q_rows + row * s.width, 0, (size_t)(s.width * 4));
-        if (!term.second.defined()) return;
+        if (!term.query_bias.defined()) return;
         for (i64 row = 0; row < t.rows; row++)
-            for (i64 x = 0; x < term.width; x++) q_rows[row * s.width + x] += *term.second.template at<float>(t.h, x);
+            for (i64 x = 0; x < term.width; x++) q_rows[row * s.width + x] += *term.query_bias.template at<float>(t.h, x);
     }
 
     // whether any gradient needs those of a term's scores
     bool wants(const TermState& s) const {
         const Term& t = *s.t;
-        if (t.values_grad.defined() || t.second_grad.defined() || t.other_grad.defined() || t.stretch_rate_grad.defined()) return true;
-        if (t.kind == RELATIVE_KEYS) return wants_d_query_scale || (!t.other.defined() && c.dq.defined());
-        return t.kind == RELATIVE_QUERIES && (wants_d_query_scale || (!t.other.defined() && c.dk.defined()));
+        const Tensor* grads[] = {&t.values_grad,  &t.second_parameter_grad, &t.slope_grad,     &t.stretch_rate_grad,
+                                 &t.stretch_grad, &t.query_bias_grad,       &t.unprepared_grad};
+        for (const Tensor* grad : grads)
+            if (grad->defined()) return true;
+        if (t.kind == RELATIVE_KEYS) return wants_d_query_scale || (!t.unprepared.defined() && c.dq.defined());
+        return t.kind == RELATIVE_QUERIES && (wants_d_query_scale || (!t.unprepared.defined() && c.dk.defined()));
     }
 
     // ------------------------------------------------------------ a tile of scores
@@ -413,13 +416,13 @@ struct Terms {
                 for (i64 r = 0; r < t.rows; r++)
                     d_query_scale[r] += (float)c.scale * dot(products.rows + r * s.width, products.d_rows + r * s.width, s.width);
             }
-            if (!term.other.defined())
+            if (!term.unprepared.defined())
                 for (i64 r = 0; r < t.rows; r++) add_to(dq + r * dq_ld, products.d_rows + r * s.width, term.width);
             double* du = s.double_sums + task * s.double_sums_size;
             for (i64 r = 0; r < t.rows; r++) {
                 float* row = products.d_rows + r * s.width;
                 for (i64 x = 0; x < term.width; x++) row[x] *= score_scale[r], du[x] += row[x];
-                if (term.other_grad.defined()) store_row<F32>(term.other_grad, t.b, t.h, t.i0 + r, term.width, row);
+                if (term.unprepared_grad.defined()) store_row<F32>(term.unprepared_grad, t.b, t.h, t.i0 + r, term.width, row);
             }
         }
     }
@@ -541,7 +544,7 @@ struct Terms {
     // whether each head has its own row of bias_by_distance
     static bool is_per_head(const Term& t) {
         if (t.form == STRETCHED) return false;
-        return t.values.stride[0] || ((t.form == LINEAR || t.form == LOG || t.form == POWER) && t.second.stride[0]);
+        return t.values.stride[0] || ((t.form == LINEAR || t.form == LOG || t.form == POWER) && t.second_parameter.stride[0]);
     }
 
     // a block of distances, for all heads at once
@@ -671,8 +674,8 @@ struct Terms {
     void load_keys(const TermState& s, const Tile& t, SlidingProducts& products) const {
         const Term& term = *s.t;
         i64 keys = t.c1 - t.c0, first = t.j0 + t.c0, real = max(0, min(keys, c.m - first));
-        if (term.other.defined())
-            load_rows<F32>(term.other, t.b, t.h / plan.group, first, real, term.width, products.rows, s.width, s.width);
+        if (term.unprepared.defined())
+            load_rows<F32>(term.unprepared, t.b, t.h / plan.group, first, real, term.width, products.rows, s.width, s.width);
         else
             load_rows<T>(c.k, t.b, t.h / plan.group, first, real, term.width, products.rows, s.width, s.width);
         for (i64 x = 0; x < keys; x++)
@@ -708,8 +711,8 @@ struct Terms {
                 });
         });
         flush_all_gradients(s, t.h, task, keys, products);
-        if (!term.other.defined() && !dk) return;
-        float* to = (term.other.defined() ? s.key_sums + task * plan.mp * s.width : dk) + (t.j0 + t.c0) * s.width;
+        if (!term.unprepared.defined() && !dk) return;
+        float* to = (term.unprepared.defined() ? s.key_sums + task * plan.mp * s.width : dk) + (t.j0 + t.c0) * s.width;
         for (i64 x = 0; x < keys; x++) add_to(to + x * s.width, products.d_rows + x * s.width, s.width);
     }
 };

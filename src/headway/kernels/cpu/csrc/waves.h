@@ -36,7 +36,7 @@ struct Waves {
     void begin(const Term& t) const {
         for (i64 x = 0; x < t.rows; x++)
             for (i64 r = 0; r < RUN; r++) {
-                const double angle = (double)r * *t.second.at<double>(x);
+                const double angle = (double)r * *t.frequencies.at<double>(x);
                 near[2 * x * RUN + r] = cos(angle), near[(2 * x + 1) * RUN + r] = sin(angle);
             }
     }
@@ -46,7 +46,7 @@ struct Waves {
         double *total = sums + worker * heads * RUN, *cos_sin = first + number * t.rows * 2;
         memset(total, 0, (size_t)(heads * RUN * 8));
         for (i64 x = 0; x < t.rows; x++) {
-            const double angle = (double)(low + number * RUN) * *t.second.at<double>(x);
+            const double angle = (double)(low + number * RUN) * *t.frequencies.at<double>(x);
             const double cosine = cos(angle), sine = sin(angle), *by_cosine = near + 2 * x * RUN, *by_sine = by_cosine + RUN;
             cos_sin[2 * x] = cosine, cos_sin[2 * x + 1] = sine;
             double wave[RUN];
@@ -93,7 +93,7 @@ struct WaveTile {
     // zeroing: NaN becomes 0
     static void fill_cos_sin(const Call& c, const Term& t, const Tensor& p, const Tile& tile, i64 first, i64 tokens, i64 wave,
                      bool zeroing, double* to, i64 ld) {
-        const double frequency = *t.second.at<double>(wave);
+        const double frequency = *t.frequencies.at<double>(wave);
         for (i64 x = 0; x < tokens; x++) {
             const double angle = from_query(c, p, tile.b, first + x, tile.i0, t.axis) * frequency;
             const bool zero = zeroing && !(angle - angle == 0);
