@@ -5,7 +5,7 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
 import torch
@@ -14,7 +14,8 @@ from typing_extensions import Unpack
 from headway.checkpoints import FAMILIES
 
 ROOMS = [
-    *("headway.attention", "headway.coordinates", "headway.masks", "headway.reductions", "headway.terms"),
+    *("headway.attention", "headway.call", "headway.coordinates", "headway.masks", "headway.records"),
+    *("headway.reductions", "headway.terms"),
     "headway.checkpoints",
     *("headway.integrations.torch", "headway.integrations.transformers"),
     "headway.inspection",
@@ -72,6 +73,8 @@ def parameters(function: Callable[..., Any]) -> Iterator[str]:
     """The parameters of a function; those of a TypedDict under ``**`` by their own names, unless it is described."""
     if inspect.isclass(function) and function.__init__ is torch.nn.Module.__init__:
         return  # its signature is *args, **kwargs, and it takes none
+    if is_typeddict(function):
+        return  # the functions that unpack it describe its fields
     if any(name.startswith("**") for name in section(function, "Args")):
         code = (function.__init__ if inspect.isclass(function) else function).__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1]

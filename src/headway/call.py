@@ -1,4 +1,4 @@
-"""From the arguments of ``attention`` to a ``Call``: the one place that checks, places, prepares and casts them."""
+"""Makes a ``Call`` from the arguments of ``attention``: checks and casts them, places tokens, prepares q, k and v."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ DTYPES = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16}
 LARGEST_SCALE = torch.finfo(torch.float32).max
 
 KEPT = 1 << 13
-"""Tokens of a stream whose coordinates are kept from call to call: 4 MiB at most for all."""
+"""The longest stream whose default coordinates are cached between calls; all of them take at most 4 MiB."""
 
 
 class Arguments(TypedDict, total=False):
-    """What ``attention`` takes besides q, k, v and the kernel's name."""
+    """The keyword arguments of ``attention`` other than ``kernel``."""
 
     encoding: PositionEncoding | None
     terms: tuple[Term, ...] | list[Term] | None
@@ -67,11 +67,31 @@ def make_call(
     prepared_by: PositionEncoding | None = None,
     dropout_seed: int | Tensor | None = None,
 ) -> Call:
-    """What a kernel computes, made of the arguments of ``attention``, which describes them.
+    """Makes the input of a kernel from the arguments of ``attention``, which describes them in full.
 
-    In this order: what was given is checked; tokens are placed by the encoding, which then changes q, k and v and adds
-    its terms. Nothing is computed of the scores.
-    Raises HeadwayError for every argument that does not fit.
+    The arguments are checked first. Then the encoding places the tokens, prepares q, k and v, and adds its terms. No
+    score is computed.
+
+    Args:
+        q: queries, [batch, heads, n, head_dim].
+        k: keys, [batch, kv_heads, m, head_dim].
+        v: values, [batch, kv_heads, m, v_dim].
+        encoding: the position encoding.
+        terms: further terms of the scores.
+        mask: which keys each query attends to.
+        scale: the factor of the scores.
+        dropout: the share of the weights that is dropped.
+        sink: a logit for each head or query that takes part in the softmax.
+        soft_cap: the bound of the scores.
+        q_positions: positions of the queries.
+        k_positions: positions of the keys.
+        q_input: the layer's input for the queries.
+        k_input: the layer's input for the keys.
+        prepared_by: the encoding that has prepared k and v already.
+        dropout_seed: decides which weights are dropped.
+
+    Raises:
+        HeadwayError: for the first argument that does not fit.
     """
     refuse_tracers(q)
     prepared = prepared_by is not None
@@ -121,7 +141,11 @@ def make_call(
 
 
 def seeded(call: Call) -> Call:
-    """The call with a seed for its dropout; drawn, unless one was given."""
+    """Returns the call with a seed if it has dropout: the given one, or one drawn from torch's generator.
+
+    Args:
+        call: the call.
+    """
     if not call.dropout or call.seed is not None:
         return call
     return call._with(seed=torch.randint(0, 1 << 62, (1,), device=call.q.device))
@@ -130,9 +154,20 @@ def seeded(call: Call) -> Call:
 def prepared_keys_and_values(
     encoding: PositionEncoding, k: Tensor, v: Tensor, at: Coordinates, kernel: str = "auto"
 ) -> tuple[Tensor, Tensor, Coordinates]:
-    """Keys and values as a cache holds them, prepared by the encoding, and their coordinates, placed."""
+    """Prepares keys and values for a cache.
+
+    Args:
+        encoding: the encoding that prepares them.
+        k: keys, [batch, kv_heads, m, head_dim].
+        v: values, [batch, kv_heads, m, v_dim].
+        at: the coordinates of the keys.
+        kernel: the name of the kernel that applies rotations, or "auto".
+
+    Returns:
+        The prepared keys and values, and the coordinates as the encoding has placed them.
+    """
     at = encoding.for_one_forward(at)
-    rotate = KERNELS.get(kernel, KERNELS["cpu"]).rotate  # attention refuses a name that is not known
+    rotate = KERNELS.get(kernel, KERNELS["cpu"]).rotate  # attention refuses an unknown name
     k, k_rotation = _split(encoding, "key", k, at)
     v, v_rotation = _prepared_values(encoding, v, at) if "values" in encoding.acts else (v, None)
     k = k if k_rotation is None else rotate(k, k_rotation)
@@ -144,7 +179,7 @@ def prepared_keys_and_values(
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor, *, prepared: bool) -> None:
-    """q, k and v fit one another; prepared: whether k comes from a cache, where it may be wider than q."""
+    """Checks that q, k and v fit one another; a prepared k, from a cache, may be wider than q."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise HeadwayError(f"{name} is a {type(x).__name__}: give a tensor [batch, heads, tokens, head_dim]")
@@ -194,7 +229,7 @@ def _check_options(q: Tensor, scale: float | None, dropout: float, sink: Tensor 
 
 
 def _checked_acts(encoding: PositionEncoding, q: Tensor) -> frozenset[str]:
-    """The hooks of an encoding, which acts within attention."""
+    """Returns the hooks that an encoding acts through, after checking that attention reads one of them."""
     if not isinstance(encoding, PositionEncoding):
         raise HeadwayError(
             f"encoding is {encoding!r}: give an object, such as headway.encoding('rope', head_dim={q.shape[3]})"
@@ -244,7 +279,7 @@ def _check_causal(encoding: PositionEncoding, mask: Mask | None, *, one_at_the_e
 def _check_inputs(
     encoding: PositionEncoding, q: Tensor, k: Tensor, q_input: Tensor | None, k_input: Tensor | None
 ) -> None:
-    """The layer's inputs are there, one for each query and key."""
+    """Checks that the layer's inputs are given, with one row for each query and key."""
     for name, x, side in (("q_input", q_input, q), ("k_input", k_input, k)):
         if x is None:
             raise HeadwayError(
@@ -280,7 +315,7 @@ def _added_terms(
     k: Tensor,
     v: Tensor,
 ) -> tuple[Term, ...]:
-    """The caller's terms, with those that ``soft_cap`` and ``sink`` stand for."""
+    """Returns the caller's terms, followed by a SoftCap and a Sink if they are given as arguments."""
     if terms is not None and not isinstance(terms, (tuple, list)):
         raise HeadwayError(f"terms is a {type(terms).__name__}: give a tuple of headway.terms, such as (Sink(logits),)")
     added: tuple[Term, ...] = tuple(terms or ())
@@ -320,7 +355,7 @@ def _seed(seed: int | Tensor, q: Tensor) -> Tensor:
     )
 
 
-# ---------------------------------------------------------------- where tokens are
+# ---------------------------------------------------------------- coordinates
 
 
 def _coordinates(
@@ -330,7 +365,7 @@ def _coordinates(
     q_positions: Tensor | Coordinates | None,
     k_positions: Tensor | Coordinates | None,
 ) -> tuple[Coordinates, Coordinates]:
-    """Where queries and keys are; without positions the queries stand at the end of the keys where n ≤ m."""
+    """Returns the coordinates of queries and keys; without positions, the n queries are the last of the m ≥ n keys."""
     n, m = q.shape[2], k.shape[2]
     start = m - n if n <= m else 0
     if encoding is not None and encoding.acts:
@@ -353,9 +388,9 @@ def _coordinates(
 def _side(
     positions: Tensor | Coordinates | None, count: int, start: int, total: int, name: str, q: Tensor
 ) -> Coordinates:
-    """The coordinates of queries or keys, which fit q's batch and device."""
+    """Returns the coordinates of queries or keys, after checking that they have q's batch and device."""
     if positions is None:
-        if torch.compiler.is_compiling() or total > KEPT:  # in this order: a compiler carries lengths as symbols
+        if torch.compiler.is_compiling() or total > KEPT:  # is_compiling first: lengths are symbols there
             return _span(count, start, total, q.device)
         return constant(_span, count, start, total, device=q.device)
     side = Coordinates.of(positions, count, name=name, start=start)
@@ -374,7 +409,7 @@ def _span(count: int, start: int, total: int, device: torch.device) -> Coordinat
 
 
 def _aligned(q: Coordinates, k: Coordinates) -> bool:
-    """Whether the queries are known to be the last of the keys, in the order of the slots."""
+    """Returns whether the queries are known to be the last of the keys, in the order of the slots."""
     if not (q.ordered and k.ordered):
         return False
     if q is k:
@@ -382,7 +417,7 @@ def _aligned(q: Coordinates, k: Coordinates) -> bool:
     if q.start is None or k.start is None:
         return False
     n, m = q.index.shape[1], k.index.shape[1]
-    # an if, because the compiler would carry the comparison of symbolic sizes as a symbol
+    # "if" makes a plain bool, where a compiler would return a symbol for the comparison of symbolic sizes
     return True if n <= m and q.start - k.start == m - n else False  # noqa: SIM210
 
 
@@ -390,9 +425,12 @@ def _aligned(q: Coordinates, k: Coordinates) -> bool:
 
 
 def placed_keys(encoding: PositionEncoding, at: Coordinates, *, read: bool) -> Coordinates:
-    """Where keys are for an encoding; as given where neither its terms nor anybody else reads their positions.
+    """Returns the coordinates of keys placed by an encoding, or as given if nothing reads the places.
 
-    read: whether anybody else does, as preparing keys does.
+    Args:
+        encoding: the encoding.
+        at: the coordinates of the keys.
+        read: whether anything but the encoding's terms reads the places, as preparing keys does.
     """
     return encoding.place(at) if read or "terms" in encoding.acts else at.as_given()
 
@@ -400,10 +438,10 @@ def placed_keys(encoding: PositionEncoding, at: Coordinates, *, read: bool) -> C
 def _placed(
     encoding: PositionEncoding, q_at: Coordinates, k_at: Coordinates, *, drawn_as_one: bool, keys_are_read: bool
 ) -> tuple[Coordinates, Coordinates]:
-    """Both sides as the encoding places them; one object where they were one.
+    """Returns the coordinates of both sides placed by the encoding, as one object if they were one.
 
-    drawn_as_one: whether the queries are the last of the keys and nobody gave their positions. Then what an encoding
-    draws for a token in training is drawn once.
+    drawn_as_one: whether the queries are the last of the keys and have default positions. What an encoding draws at
+    random for a token in training is then drawn once.
     """
     if q_at is k_at:
         at = encoding.place(q_at)
@@ -416,7 +454,7 @@ def _placed(
 
 
 Encoded = tuple[Tensor, Tensor, Coordinates, Coordinates, tuple[Term, ...], Rotation | None, Rotation | None]
-"""q and k, where they are, the terms, and what is still to be done to q and to k."""
+"""q and k, their coordinates, the terms, and the rotations that are still to be applied to q and k."""
 
 
 def _encoded(
@@ -430,7 +468,10 @@ def _encoded(
     *,
     prepared: bool,
 ) -> Encoded:
-    """Both sides relocated, q and k prepared but for a last rotation, and the terms; prepared: k comes so."""
+    """Relocates both sides, prepares q and k except for a last rotation, and computes the terms.
+
+    prepared: whether k has been prepared before.
+    """
     given = _given(q, k, q_input, k_input, q_at, k_at) if encoding.watched else ()
     before = writes(given) if given else 0
     q_at, k_at = encoding.relocate(q_at, k_at, q_input, k_input)
@@ -458,7 +499,7 @@ def _encoded(
 
 
 def _split(encoding: PositionEncoding, side: str, x: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:
-    """x before a last rotation, and that rotation; one whose angles want a gradient is done here."""
+    """Prepares x except for a last rotation, and returns that unless its angles require a gradient."""
     x, rotation = encoding.split(side, x, at)
     if rotation is None:
         return x, None
@@ -470,7 +511,7 @@ def _split(encoding: PositionEncoding, side: str, x: Tensor, at: Coordinates) ->
 
 
 def _prepared_values(encoding: PositionEncoding, v: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:
-    """v before a last rotation, and that rotation."""
+    """Prepares v except for a last rotation, and returns that."""
     before = _written(encoding, v, at)
     found, rotation = _split(encoding, "value", v, at)
     _check_transformed(encoding, "prepare_value", v, found, at, before)
@@ -480,7 +521,7 @@ def _prepared_values(encoding: PositionEncoding, v: Tensor, at: Coordinates) -> 
 def _restoring(
     encoding: PositionEncoding, q: Tensor, v: Tensor, at: Coordinates
 ) -> tuple[Rotation | None, Restore | None]:
-    """What is to be done to the output: a first rotation, which may want gradients, and the rest."""
+    """Returns what restores the output: a first rotation, and a function that does the rest."""
     like = q.new_empty_strided((*q.shape[:3], v.shape[3]), (0, 0, 0, 0))
     before = _written(encoding, like, at)
     rotation, rest = encoding.split_output(like, at)
@@ -500,14 +541,14 @@ def _restoring(
 
 
 def _written(encoding: PositionEncoding, x: Tensor, at: Coordinates) -> int:
-    """How often was written into what a hook of values is given."""
+    """Returns how often anything has written into the arguments of a hook of values."""
     return writes([x, *_read_by_hooks(at)]) if encoding.watched else 0
 
 
 def _check_transformed(
     encoding: PositionEncoding, hook: str, x: Tensor, found: Tensor, at: Coordinates, before: int
 ) -> None:
-    """A hook of values has kept shape and dtype, and written into nothing."""
+    """Checks that a hook of values has kept shape and dtype and has written into none of its arguments."""
     if found.shape != x.shape or found.dtype != x.dtype:
         raise HeadwayError(
             f"{encoding.known_as} makes {found.dtype} of shape {tuple(found.shape)} in {hook} of {x.dtype} of shape "
@@ -523,7 +564,7 @@ def _check_transformed(
 def _given(
     q: Tensor, k: Tensor, q_input: Tensor | None, k_input: Tensor | None, q_at: Coordinates, k_at: Coordinates
 ) -> list[Tensor]:
-    """What the hooks of an encoding are given, and may not write into."""
+    """Returns the tensors that the hooks of an encoding are given and must not write into."""
     found: list[Tensor] = [q, k, *_read_by_hooks(q_at)]
     if k_at is not q_at:
         found += _read_by_hooks(k_at)
@@ -536,7 +577,7 @@ def _read_by_hooks(at: Coordinates) -> list[Tensor]:
 
 
 def _unprepared(term: Term, q: Tensor | None, k: Tensor | None, cached: bool) -> Term:
-    """Relative terms speak of q and k before ``prepare``: q and k, where it changes them."""
+    """Returns a relative term with the q or k that it reads, from before ``prepare``, if that changes them."""
     if isinstance(term, RelativeKeys) and term.query is None and q is not None:
         return term._with(query=q)
     if isinstance(term, RelativeQueries) and term.key is None:

@@ -1,4 +1,4 @@
-"""What is the same in every call, made once: a short call would owe its time to making it."""
+"""A cache of constant tensors, since creating them takes most of the time of a short call."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .tracing import watched
 Made = TypeVar("Made")
 
 MOST = 64
-"""Things kept for each thread; what was made first goes first."""
+"""The number of results cached for each thread; the oldest is removed first."""
 
 
 class _Kept(threading.local):
-    """For each thread its own: what one thread writes into, no other reads."""
+    """The cache of a thread, so that no thread reads what another one writes into."""
 
     def __init__(self) -> None:
         self.made: dict[Any, tuple[Any, tuple[Tensor, ...], int]] = {}
@@ -29,13 +29,18 @@ _kept = _Kept()
 
 
 def constant(make: Callable[..., Made], *arguments: Hashable, device: torch.device | str | None) -> Made:
-    """make(*arguments, device), for tensors that depend on nothing else; nobody may write to one.
+    """Returns ``make(*arguments, device)``, cached; the result must depend on nothing else and must not be written to.
 
-    What somebody has written to all the same is made anew. Writes through ``.data`` and numpy are not seen.
+    A result that was written to in place anyway is made again; writes through ``.data`` and numpy are not noticed.
 
-    They are kept on a processor that is named. Elsewhere they are made anew: another device has streams, and graphs
-    that own what is made while they are captured; None is whatever device is the default then. So they are where a
-    compiler, a tracer, a mode or a transform looks on, which may take no tensor of somebody else's.
+    Results are cached for an explicit CPU device only. Other devices have streams, and graphs that own the memory they
+    capture; None means the current default device. Under a compiler, a tracer, a mode or a transform, which must not
+    take tensors from outside, results are made again too.
+
+    Args:
+        make: a function that returns a tensor, a tuple of tensors, or ``Coordinates``.
+        arguments: its arguments, before the device.
+        device: its last argument.
     """
     if watched() or not isinstance(device, torch.device) or device.type != "cpu":
         return make(*arguments, device)
@@ -45,7 +50,7 @@ def constant(make: Callable[..., Made], *arguments: Hashable, device: torch.devi
         made_before, guards, version = kept
         if (writes_of(guards[0]) if len(guards) == 1 else writes(guards)) == version:
             return cast(Made, made_before)
-    with torch.inference_mode(False):  # what is made in it could not be saved for a backward pass later
+    with torch.inference_mode(False):  # an inference tensor could not be saved for a backward pass later
         made = make(*arguments, device)
     if isinstance(made, Tensor):
         guards = (made,)
@@ -58,10 +63,9 @@ def constant(make: Callable[..., Made], *arguments: Hashable, device: torch.devi
 
 
 def writes(tensors: Sequence[Tensor]) -> int:
-    """How often all the tensors together have been written into in place, through themselves or views of them.
+    """Returns how often the tensors have been written into in place, in total, directly or through views.
 
-    Tensors made in inference mode do not count, nor do writes through ``.data`` and numpy, nor any while a compiler
-    looks on.
+    Tensors made in inference mode and writes through ``.data`` and numpy do not count; under a compiler it is 0.
     """
     if torch.compiler.is_compiling():
         return 0

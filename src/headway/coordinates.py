@@ -16,7 +16,7 @@ from .records import Record
 from .tracing import refuse_tracers
 
 FAR = 1 << 60
-"""Larger than the index and the position of any token; its sums with them fit int64."""
+"""A number above the index and the position of any token, small enough that sums with them fit int64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class Coordinates(Record):
             if self.document.is_floating_point():
                 raise HeadwayError(f"Coordinates has document of {self.document.dtype}: give whole numbers")
         if isinstance(self.length, Tensor):
-            if not torch.jit.is_tracing():  # where every size is a tensor, until attention refuses the tracer
+            if not torch.jit.is_tracing():  # sizes are tensors there; attention refuses tracers later
                 _need_rows("length", self.length, rows, n, one=True)
         elif not (self.length is None or isinstance(self.length, (int, torch.SymInt))):
             raise HeadwayError(
@@ -84,7 +84,7 @@ class Coordinates(Record):
 
     @property
     def documents_in_order(self) -> bool:
-        """Whether documents are known to lie one after another: a fact about one tensor, like ``consecutive``."""
+        """Whether documents are known to follow one another; a fact about one tensor, like ``consecutive``."""
         return self.rising is not None and self.rising is self.document
 
     @property
@@ -154,7 +154,7 @@ class Coordinates(Record):
             )
         if positions.dtype == torch.bool or positions.is_complex():
             raise HeadwayError(f"{name} are {positions.dtype}: give integers or floats")
-        # a distance of small or unsigned integers would wrap around, one of 16-bit floats would be rounded
+        # differences of small or unsigned integers would wrap around, and those of 16-bit floats would be rounded
         positions = positions.float() if positions.dtype.itemsize < 4 and positions.is_floating_point() else positions
         positions = positions if positions.is_floating_point() else positions.long()
         shape = tuple(positions.shape)
@@ -301,14 +301,14 @@ class Coordinates(Record):
             and isinstance(length, Tensor)
             and self.length.shape[1] + length.shape[1] > 2
         ):
-            sizes = (self.index.shape[1], other.index.shape[1])  # one for each token, as documents have it
+            sizes = (self.index.shape[1], other.index.shape[1])  # one length per token, as with documents
             length = join(*(x.expand(-1, n) for x, n in zip((self.length, length), sizes, strict=True)))
 
         documents = None
         if self.document is not None and other.document is not None:
             documents = join(self.document, other.document)
         unknown = self.start is None and other.start is None
-        # an if, because the compiler would carry the comparison of symbolic sizes as a symbol
+        # "if" makes a plain bool, where a compiler would return a symbol for the comparison of symbolic sizes
         follows = True if self.start is not None and other.start == self.start + self.index.shape[1] else False  # noqa: SIM210
         return Coordinates(
             position=join(self.position, other.position),
@@ -380,7 +380,7 @@ class Placed(Coordinates):
 
     @property
     def _fresh(self) -> bool:
-        """Whether the version counter of the given positions has not changed."""
+        """Whether the given positions have not been written into since, by their version counter."""
         return torch.compiler.is_compiling() or self.version < 0 or writes_of(self.given.position) == self.version
 
     def as_given(self) -> Coordinates:
@@ -410,7 +410,7 @@ class Placed(Coordinates):
         return self._part(lambda at: at.rows(start, stop))
 
     def _part(self, take: Callable[[Coordinates], Coordinates]) -> Coordinates:
-        """Some of the tokens, located and given; tables are left out."""
+        """Returns a part of the tokens, with its located and given positions but without tables."""
         if not self._fresh:
             return take(self.as_given())
         there, given = take(self.facts()), take(self.given)
@@ -429,7 +429,7 @@ FACTS = tuple(field.name for field in fields(Coordinates))
 
 
 def _copied(held: dict[str, Any]) -> Placed:
-    """Placed coordinates of copied tensors, which have version counters of their own."""
+    """Returns placed coordinates of copied tensors, with the version counter of the copy."""
     return Placed._made({**held, "version": _version(held["given"].position)})
 
 
@@ -438,12 +438,12 @@ def _version(position: Tensor) -> int:
         return -1
     try:
         return writes_of(position)
-    except RuntimeError:  # made in inference mode, which does not count
+    except RuntimeError:  # an inference tensor has no version counter
         return -1
 
 
 def _need_rows(name: str, x: Tensor, rows: int, n: int, *, one: bool = False) -> None:
-    """Raises HeadwayError unless x is [1 or rows, n]; one: whether [1 or rows, 1] will do too."""
+    """Raises HeadwayError unless x is [1 or rows, n] or, if ``one``, [1 or rows, 1]."""
     shape = tuple(x.shape)
     if len(shape) == 2 and (shape[1] == n or (one and shape[1] == 1)) and (shape[0] == rows or 1 in (shape[0], rows)):
         return

@@ -1,4 +1,4 @@
-"""Public names that have changed: the old name works for one version and warns."""
+"""Old public names, which work for one more version and warn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def deprecated(old: str, new: str) -> None:
 
 
 def deprecated_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """A ``__getattr__`` for a module in which public names have changed.
+    """Returns a ``__getattr__`` for a module in which public names have changed.
 
     Args:
         module: the module's ``__name__``.

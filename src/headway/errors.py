@@ -1,10 +1,10 @@
-"""One voice for everything that can be wrong: what, the values, the remedy."""
+"""The error class, and checks of numbers."""
 
 import math
 
 
 class HeadwayError(ValueError):
-    """An input headway cannot work with; the message is one line: what, the values, the remedy."""
+    """An invalid input. The message is one line: what is wrong, the values, and the remedy."""
 
 
 def need_positive(**sizes: float) -> None:

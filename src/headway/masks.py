@@ -30,9 +30,9 @@ class Slot(NamedTuple):
 
 
 Bound = int | Slot | Tensor | None
-"""A key slot: an int for all queries, a rule, integers [b, 1 or n], or None for the first or the last slot."""
+"""A key slot: an int for all queries, a ``Slot``, integers [b, 1 or n], or None for the first or the last slot."""
 Bounds = tuple[Bound, Bound]
-"""The key slots start … stop − 1 that exist; none if stop ≤ start."""
+"""The key slots start … stop − 1, as far as they exist; none if stop ≤ start."""
 
 
 class Mask(Divisible):
@@ -43,12 +43,12 @@ class Mask(Divisible):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        for name in ("interval", "reach"):  # of another ``allowed`` they would be another mask's
+        for name in ("interval", "reach"):  # an inherited one describes an inherited ``allowed``
             if not issubclass(owner(cls, name), owner(cls, "allowed")):
                 setattr(cls, name, getattr(Mask, name))
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
-        """Where queries may attend to keys: a boolean tensor that broadcasts to [batch, heads, n, m].
+        """Returns where queries may attend to keys, as a boolean tensor that broadcasts to [batch, heads, n, m].
 
         Args:
             q: coordinates of the queries.
@@ -57,30 +57,30 @@ class Mask(Divisible):
         raise TypeError(f"{type(self).__name__} must define allowed(q, k)")
 
     def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
-        """The mask as one interval of key slots for each query, the same in all heads; None if it is not one.
+        """Returns the mask as one interval of key slots for each query, the same in all heads; None if it is not one.
 
         It is used if the class that defines it also defines ``allowed``, or is a subclass of the class that does.
 
         Args:
-            q: where the queries are, at least one.
-            k: where the keys are, at least one.
+            q: coordinates of the queries, of which there is at least one.
+            k: coordinates of the keys, of which there is at least one.
 
         Returns:
-            The first key slot and the one behind the last. Each is an int, a ``Slot`` that counts from the query's, an
-            integer tensor [b, 1 or n] with b either 1 or the batch, or None, which is the first key or the last.
+            The first key slot and the one after the last. Each is an int, a ``Slot`` that counts from the query's own,
+            an integer tensor [b, 1 or n] where b is 1 or the batch, or None for the first or the last key.
         """
         return None
 
     def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
-        """The key slots that queries ``start`` … ``stop`` − 1 reach, if ``n`` queries are the last of ``m`` keys."""
+        """Returns the slots that queries ``start`` … ``stop`` − 1 reach; ``n`` queries are the last of ``m`` keys."""
         return 0, m
 
     def block(self, start: int, stop: int, n: int) -> Mask:
-        """The mask for the queries ``start`` … ``stop`` − 1 of ``n``."""
+        """Returns the mask for the queries ``start`` … ``stop`` − 1 of ``n``."""
         return self.cut("queries", start, stop)
 
     def of_keys(self, start: int, stop: int, n: int, m: int) -> Mask:
-        """The mask for the keys ``start`` … ``stop`` − 1 of ``m``, for ``n`` queries.
+        """Returns the mask for the keys ``start`` … ``stop`` − 1 of ``m``, for ``n`` queries.
 
         Raises:
             HeadwayError: if the dimensions of a tensor are not named in ``axes``.
@@ -120,23 +120,23 @@ def _parts(mask: Mask, kind: type[And] | type[Or]) -> tuple[Mask, ...]:
 
 
 def _difference(q: Coordinates, k: Coordinates) -> Tensor:
-    """index of the key − index of the query, [b, 1, n, m]"""
+    """Returns the key's index minus the query's, [b, 1, n, m]."""
     return (k.index[:, None, :] - q.index[:, :, None])[:, None]
 
 
 def _first(k: Coordinates) -> int | Tensor:
-    """The index of the first key: an int if it is known, else a tensor [b, 1]."""
+    """Returns the index of the first key: an int if it is known, else a tensor [b, 1]."""
     return k.index[:, :1] if k.start is None else k.start
 
 
-def _from_nought(k: Coordinates, stop: int | Tensor | None) -> Bounds:
-    """The key slots of the indices 0 … stop − 1; of all from 0 on if stop is None."""
-    nought = -_first(k)
-    return None if k.start == 0 else nought, None if stop is None else stop + nought
+def _from_zero(k: Coordinates, stop: int | Tensor | None) -> Bounds:
+    """Returns the key slots of the indices 0 … stop − 1, or of all from 0 on if stop is None."""
+    first_slot = -_first(k)
+    return None if k.start == 0 else first_slot, None if stop is None else stop + first_slot
 
 
-def _beside(q: Coordinates, k: Coordinates, offset: int) -> Slot | Tensor:
-    """The key slot whose index is the query's index + offset: a rule if that is known without reading a tensor."""
+def _slot_beside(q: Coordinates, k: Coordinates, offset: int) -> Slot | Tensor:
+    """Returns the key slot whose index is the query's plus offset; a ``Slot`` if no tensor has to be read for that."""
     if q is k:
         return Slot(offset)
     if q.ordered and q.start is not None and k.start is not None:
@@ -161,7 +161,7 @@ class Causal(Mask):
         return _difference(q, k) <= 0
 
     def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
-        return (None, _beside(q, k, 1)) if k.ordered else None
+        return (None, _slot_beside(q, k, 1)) if k.ordered else None
 
     def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
         return 0, stop + m - n
@@ -199,8 +199,8 @@ class Window(Mask):
     def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
         if not k.ordered:
             return None
-        start = None if self.left is None else _beside(q, k, -self.left)
-        return start, None if self.right is None else _beside(q, k, self.right + 1)
+        start = None if self.left is None else _slot_beside(q, k, -self.left)
+        return start, None if self.right is None else _slot_beside(q, k, self.right + 1)
 
     def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
         low = 0 if self.left is None else max(0, start + m - n - self.left)
@@ -273,7 +273,7 @@ class Prefix(Mask):
         return ((k.index >= 0) & (k.index < self._stop()))[:, None, None, :]
 
     def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
-        return _from_nought(k, self._stop()) if k.ordered else None
+        return _from_zero(k, self._stop()) if k.ordered else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,7 +296,7 @@ class KeepFirst(Mask):
         return ((k.index >= 0) & (k.index < self.count))[:, None, None, :]
 
     def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
-        return _from_nought(k, self.count) if k.ordered else None
+        return _from_zero(k, self.count) if k.ordered else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,7 +349,7 @@ class Documents(Mask):
             )
 
     def _with_query_ids(self, n: int) -> Documents:
-        """The same mask with ``query_ids``, for queries that are no longer the last of the keys."""
+        """Returns the mask with ``query_ids``, for queries that are no longer the last of the keys."""
         if self.ids is None or self.query_ids is not None:
             return self
         ids = _by_row(self.ids)
@@ -363,7 +363,7 @@ class Documents(Mask):
 
     def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
         own, ids = (x.long() for x in self._ids(q, k))
-        # else whether documents lie one after another is in the ids; a device with streams would wait for the answer
+        # otherwise the ids must be read, which would synchronize with a device that has streams
         known = self.ids is None and k.documents_in_order
         if not known and not (ids.is_cpu and bool((ids[:, 1:] >= ids[:, :-1]).all())):
             return None
@@ -413,14 +413,14 @@ class Padding(Mask):
         return Padding(here.clamp(0, stop - start), self.side)
 
     def _real(self, k: Coordinates) -> Tensor:
-        """The real tokens of each row, [b, 1], in int64: small or unsigned integers would wrap around."""
+        """Returns the real tokens of each row, [b, 1], in int64, since small or unsigned integers would wrap around."""
         return torch.as_tensor(self.lengths, device=k.index.device)[:, None].long()
 
     def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
         if self.lengths is not None:
             lengths = self._real(k)
             return (None, lengths) if self.side == "right" else (k.index.shape[1] - lengths, None)
-        return _from_nought(k, _real_stop(k)) if k.ordered else None
+        return _from_zero(k, _real_stop(k)) if k.ordered else None
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         if self.lengths is None:
@@ -435,10 +435,10 @@ class Padding(Mask):
 
 
 def _real_stop(k: Coordinates) -> Tensor | None:
-    """The index after the last real token of each row, if rows were padded one by one.
+    """Returns the index after the last real token of each row, if rows were padded one by one.
 
-    Rows that all start at one known index (a span, plain positions, packed documents) have no padding; their length
-    is one of positions.
+    Rows that all start at one known index (a span, plain positions, packed documents) have no padding; their
+    length counts positions.
     """
     return k.length[:, -1:] if k.start is None and isinstance(k.length, Tensor) else None
 

@@ -1,4 +1,4 @@
-"""Records: frozen dataclasses that may hold tensors, with equality by value."""
+"""Base classes of frozen dataclasses that may hold tensors: equality by value, checks and cuts by named dimensions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .errors import HeadwayError
 
 
 class Record:
-    """The base of dataclasses that may hold tensors; a subclass is decorated with ``dataclass(frozen=True, eq=False)``.
+    """The base class of dataclasses that may hold tensors.
 
-    Two records are equal where they are of one class and all their fields are equal; two tensors are equal where
-    shape, dtype, device and all values are. The equality that ``dataclass`` writes would raise for tensors of several
-    elements.
+    A subclass is decorated with ``dataclass(frozen=True, eq=False)``, since the equality that ``dataclass`` generates
+    raises for tensors of several elements. Two records are equal if they have the same class and equal fields. Two
+    tensors are equal if their shape, dtype, device and all values are.
     """
 
     def __eq__(self, other: object) -> bool:
@@ -30,7 +30,7 @@ class Record:
 
     @classmethod
     def _made(cls, fields: dict[str, Any]) -> Self:
-        """A record of all its fields, which it keeps. No constructor is called: whoever calls this has checked them."""
+        """Makes a record from all of its fields, without the constructor and its checks; it keeps the dictionary."""
         if torch.compiler.is_compiling():
             return cls(**fields)
         made = object.__new__(cls)
@@ -38,13 +38,13 @@ class Record:
         return made
 
     def _fields(self) -> dict[str, Any]:
-        """All fields by name; the record's own, not to be changed."""
+        """Returns all fields by name; the dictionary is the record's own and must not be changed."""
         if torch.compiler.is_compiling():
             return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
         return self.__dict__
 
     def _with(self, **changes: Any) -> Self:
-        """A copy in which some fields have other values. No constructor is called, so that nothing is checked again."""
+        """Returns a copy with some fields changed, without the constructor and its checks."""
         if torch.compiler.is_compiling():
             return dataclasses.replace(self, **changes)  # type: ignore[type-var]
         fields = {**self.__dict__, **changes}
@@ -56,30 +56,36 @@ class Record:
 
 
 def owner(kind: type, name: str) -> type:
-    """The class that a method comes from."""
+    """Returns the class that defines an attribute, of a class and its bases.
+
+    Args:
+        kind: the class.
+        name: the name of the attribute.
+    """
     return next(one for one in kind.__mro__ if name in vars(one))
 
 
 Layout = tuple[tuple[int, str, bool], ...]
-"""The dimensions of a tensor: the number of each, the word for it, and whether a size of 1 stands for all of it."""
+"""The dimensions of a tensor: the number and the name of each, and whether it may have size 1 and broadcast."""
 Sizes = Mapping[str, int | None]
-"""What the words for dimensions stand for; None for a dimension that must not be there."""
+"""The sizes of dimensions by name; None for a dimension that must not exist."""
 NONE: Sizes = {}
 
 
 def named(**tensors: str | tuple[str, ...]) -> Mapping[str, Mapping[int, Layout]]:
-    """The dimensions of tensors by the names of their fields: ``named(factor="1|batch 1|heads queries")``.
+    """Names the dimensions of tensors, as ``axes`` of a class: ``named(factor="1|batch 1|heads queries")``.
 
     Args:
-        tensors: a word for each dimension. Those of the call are batch, heads, kv_heads, queries, keys, head_dim and
-            v_dim; the tensors of a record agree in the size of any other. ``1|`` before a word lets a size of 1 stand
-            for all. A tuple says so of tensors of several numbers of dimensions; an empty one takes any shape.
+        **tensors: for each field, the names of its dimensions. Those of a call are batch, heads, kv_heads, queries,
+            keys, head_dim and v_dim; for any other name, the tensors of a record must agree in size. ``1|`` before a
+            name also allows size 1, which broadcasts. A tuple gives one layout for each number of dimensions; an empty
+            tuple allows any shape.
 
     Returns:
         The layouts of each field by their numbers of dimensions.
 
     Raises:
-        HeadwayError: two layouts of a field have as many dimensions.
+        HeadwayError: if two layouts of a field have the same number of dimensions.
     """
     return {name: _layouts(name, (said,) if isinstance(said, str) else said) for name, said in tensors.items()}
 
@@ -96,24 +102,24 @@ def _layouts(name: str, said: tuple[str, ...]) -> Mapping[int, Layout]:
 
 NUMBERS = frozenset({"None", "int", "float", "str", "list[int]", "tuple[int, ...]"})
 NO_RECORD = NUMBERS | {"Tensor", "tuple[Tensor, ...]", "Callable[..., Tensor]"}
-"""Types of fields, as they are written, that hold no record."""
+"""Types of fields, as written in annotations, that hold no record."""
 
 
 class Divisible(Record):
-    """A record whose tensors name their dimensions, by which they are checked, and cut along one of them."""
+    """A record whose tensors have named dimensions, by which they are checked and cut."""
 
     axes: ClassVar[Mapping[str, Mapping[int, Layout]]] = {}
-    """The dimensions of each tensor by its name, as ``named`` makes them."""
+    """The dimensions of the tensor of each field, made by ``named``."""
 
     whole: ClassVar[tuple[str, ...]] = ()
-    """Fields of ``axes`` whose tensors hold whole numbers."""
+    """Fields of ``axes`` whose tensors must hold integers."""
 
     _laid_out: ClassVar[tuple[tuple[str, Mapping[int, Layout], bool], ...]] = ()
-    """The fields whose tensors cannot have any shape, their layouts, and whether they hold whole numbers."""
+    """The fields with restricted shapes: name, layouts, and whether the tensor must hold integers."""
     _knows: ClassVar[bool] = False
-    """Whether the class has own sizes."""
+    """Whether the class overrides ``own_sizes``."""
     _holding: ClassVar[tuple[str, ...] | None] = None
-    """The fields that may hold records, by their types; None for all, where the class says no types."""
+    """The fields whose annotations allow records; None, for all fields, if the class has no annotations."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -127,7 +133,7 @@ class Divisible(Record):
         cls._holding = holding if "__annotations__" in vars(cls) else None
 
     def dimensions(self, name: str, x: Tensor) -> tuple[str, ...]:
-        """The names of the dimensions of a tensor.
+        """Returns the names of the dimensions of a tensor, or () if it may have any shape.
 
         Args:
             name: the field that holds it.
@@ -147,20 +153,20 @@ class Divisible(Record):
         return tuple([word for _, word, _ in layouts[x.ndim]]) if layouts else ()
 
     def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
-        """The sizes of dimensions that are not the call's; where it gives none, the tensors of a record must agree.
+        """Returns the sizes of dimensions that are not the call's, as far as the record defines them.
 
         Args:
-            sizes: those of the call.
+            sizes: the sizes of the call.
             around: the own sizes of the record that holds this one.
         """
         return {}
 
     def check_tensors(self, sizes: Sizes, holder: Divisible | None = None, around: Sizes = NONE) -> None:
-        """Checks the tensors of this record, and of records that it holds, by ``axes`` and ``whole``.
+        """Checks the tensors of this record and of the records that it holds by ``axes`` and ``whole``.
 
         Args:
-            sizes: those of the call, by the words for dimensions.
-            holder: the record that the message names. Default: this one.
+            sizes: the sizes of the call by the names of dimensions.
+            holder: the record that messages name. Default: this one.
             around: the own sizes of the record that holds this one.
 
         Raises:
@@ -203,7 +209,7 @@ class Divisible(Record):
         return HeadwayError(f"{type(holder).__name__} has {name} of shape {tuple(x.shape)}: give [{said}]")
 
     def extent(self, axis: str) -> int:
-        """The largest size of its tensors, and of those of records that it holds, along ``axis``; at least 1."""
+        """Returns the largest size along ``axis`` of its tensors and of those of records that it holds, at least 1."""
         largest = 1
         for name, value in attributes(self).items():
             for x in value if isinstance(value, tuple) else (value,):
@@ -214,11 +220,11 @@ class Divisible(Record):
         return largest
 
     def full_shape(self, name: str, x: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """The shape of tensor ``x`` of field ``name`` with the call's ``sizes`` in place of 1."""
+        """Returns the shape of the tensor ``x`` of the field ``name``, with the call's ``sizes`` in place of size 1."""
         return tuple([sizes.get(word, size) for word, size in zip(self.dimensions(name, x), x.shape, strict=True)])
 
     def cut(self, axis: str, start: int, stop: int) -> Self:
-        """The record, with all records that it holds, for the range ``start`` … ``stop`` − 1 along ``axis``.
+        """Returns the record, and all records that it holds, for the range ``start`` … ``stop`` − 1 along ``axis``.
 
         Raises:
             HeadwayError: if the dimensions of a tensor are not named.
@@ -241,7 +247,7 @@ class Divisible(Record):
         if not isinstance(value, Tensor):
             return value
         if axis == "queries" and name not in self.axes:
-            return value  # a user's own record says what it holds for each query by its ``block``
+            return value  # a user's class cuts it in its own ``block``
         dimensions = self.dimensions(name, value)
         if axis not in dimensions:
             return value
@@ -250,9 +256,13 @@ class Divisible(Record):
 
 
 def attributes(part: Any) -> dict[str, Any]:
-    """What an object holds by name, of a class of headway's or of a user's, a dataclass or not."""
+    """Returns the attributes of an object by name, whether it is a dataclass, with or without slots, or not.
+
+    Args:
+        part: the object.
+    """
     held = dict(vars(part)) if hasattr(part, "__dict__") else {}
-    if dataclasses.is_dataclass(part):  # one with slots has its fields beside
+    if dataclasses.is_dataclass(part):  # one with slots has fields outside of __dict__
         held.update((field.name, getattr(part, field.name)) for field in dataclasses.fields(part))
     return held
 
@@ -280,7 +290,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _hashable(value: Any) -> Any:
-    """What stands for a value in a hash: equal values give equal ones, in time that does not grow with a tensor."""
+    """Returns a hashable stand-in for a value; equal values give equal ones. Of a tensor, only the shape is read."""
     if isinstance(value, Tensor):
         return value.shape
     if isinstance(value, (tuple, list)):

@@ -42,7 +42,7 @@ class Part(Divisible):
 
     def _cut_one(self, name: str, value: Any, axis: str, start: int, stop: int) -> Any:
         if axis == "queries" and isinstance(value, Part):
-            return value.block(start, stop)  # a user's own class may define it
+            return value.block(start, stop)  # a user's class may override it
         return super()._cut_one(name, value, axis, start, stop)
 
 
@@ -128,8 +128,8 @@ class Classes(Part):
 
     whole: ClassVar[tuple[str, ...]] = ("q_class", "k_class")
 
-    q_class: Tensor  # integers [b, n]
-    k_class: Tensor  # integers [b, m]
+    q_class: Tensor
+    k_class: Tensor
     classes: int
 
     @property
@@ -171,7 +171,7 @@ class Grid(Part):
 
 
 Map = Clip | Bucketize | Classes | Grid
-"""A map of your own is a ``Part`` with ``count``, ``rows`` and ``axes``. The kernel ``reference`` runs it."""
+"""A user-defined map is a ``Part`` with ``count``, ``rows`` and ``axes``; the kernel ``reference`` runs it."""
 
 
 def distance(q: Coordinates, k: Coordinates, axis: int = 0) -> Tensor:
@@ -186,14 +186,14 @@ def distance(q: Coordinates, k: Coordinates, axis: int = 0) -> Tensor:
 
 
 def _floored(delta: Tensor) -> Tensor:
-    """⌊δ⌋ in int64, within ±2⁶² and −2⁶² for NaN; float32 could not represent bounds beyond 2²⁴ exactly."""
+    """Returns ⌊δ⌋ in int64, within ±2⁶², and −2⁶² for NaN; float32 cannot represent all bounds beyond ±2²⁴."""
     if not delta.is_floating_point():
         return delta
     far = 2.0**62
     return delta.floor().nan_to_num(nan=-far, posinf=far, neginf=-far).clamp(-far, far).long()
 
 
-# ---------------------------------------------------------------- what stands in a row, or the closed form of it
+# ---------------------------------------------------------------- tables and closed forms of the distance
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,7 +223,7 @@ class Rows(Part):
             )
 
     def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
-        count, width = self.map.count, around.get("width")  # a bias has numbers in its rows
+        count, width = self.map.count, around.get("width")  # a row of a bias is one number, so it has no width
         return {"rows": count, "width": width, "numbers": count if width is None else None}
 
     @property
@@ -244,8 +244,8 @@ class Linear(Part):
 
     axes = named(past="1|heads", future="1|heads")
 
-    past: Tensor  # [heads]
-    future: Tensor  # [heads]
+    past: Tensor
+    future: Tensor
     axis: int = 0
 
 
@@ -261,8 +261,8 @@ class Log(Part):
 
     axes = named(weight="1|heads", rate="1|heads")
 
-    weight: Tensor  # [heads]
-    rate: Tensor  # [heads]
+    weight: Tensor
+    rate: Tensor
     axis: int = 0
 
 
@@ -278,8 +278,8 @@ class Power(Part):
 
     axes = named(weight="1|heads", exponent="1|heads")
 
-    weight: Tensor  # [heads]
-    exponent: Tensor  # [heads]
+    weight: Tensor
+    exponent: Tensor
     axis: int = 0
 
 
@@ -300,8 +300,8 @@ class Piecewise(Part):
 
     exact: ClassVar[tuple[str, ...]] = ("knots",)
 
-    knots: Tensor  # [knots]
-    values: Tensor  # [heads, knots]
+    knots: Tensor
+    values: Tensor
     axis: int = 0
 
     def __post_init__(self) -> None:
@@ -351,8 +351,8 @@ class Cosines(Part):
 
     exact: ClassVar[tuple[str, ...]] = ("frequencies",)
 
-    weight: Tensor  # [heads, frequencies]
-    frequencies: Tensor  # [frequencies]
+    weight: Tensor
+    frequencies: Tensor
     axis: int = 0
 
 
@@ -379,11 +379,11 @@ class Stretched(Part):
 
     exact: ClassVar[tuple[str, ...]] = ("stretch",)
 
-    edges: Tensor  # [pieces − 1], rising, without a gradient
-    intercept: Tensor  # [heads, pieces]
-    slope: Tensor  # [heads, pieces]
-    rate: Tensor  # [1]
-    stretch: Tensor  # [b, n]
+    edges: Tensor
+    intercept: Tensor
+    slope: Tensor
+    rate: Tensor
+    stretch: Tensor
     axis: int = 0
 
     def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
@@ -447,11 +447,11 @@ class RelativeKeys(Part):
     axes = named(query="batch heads queries width", query_bias="1|heads width")
 
     rows: Rows | Sinusoids
-    query_bias: Tensor | None = None  # u: [heads, head_dim]
-    query: Tensor | None = None  # q': [batch, heads, n, head_dim]
+    query_bias: Tensor | None = None
+    query: Tensor | None = None
 
     def __post_init__(self) -> None:
-        _hold_rows(self.rows, Rows, Sinusoids)
+        _check_rows(self.rows, Rows, Sinusoids)
 
     def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
         return {"width": sizes["head_dim"] if self.query is None else self.query.shape[-1]}
@@ -473,10 +473,10 @@ class RelativeQueries(Part):
     axes = named(key="batch kv_heads keys width")
 
     rows: Rows
-    key: Tensor | None = None  # k': [batch, kv_heads, m, head_dim]
+    key: Tensor | None = None
 
     def __post_init__(self) -> None:
-        _hold_rows(self.rows, Rows)
+        _check_rows(self.rows, Rows)
 
     def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
         return {"width": sizes["head_dim"] if self.key is None else self.key.shape[-1]}
@@ -496,13 +496,13 @@ class RelativeValues(Part):
     rows: Rows
 
     def __post_init__(self) -> None:
-        _hold_rows(self.rows, Rows)
+        _check_rows(self.rows, Rows)
 
     def own_sizes(self, sizes: Sizes, around: Sizes) -> dict[str, int | None]:
         return {"width": sizes["v_dim"]}
 
 
-def _hold_rows(rows: object, *kinds: type[Part]) -> None:
+def _check_rows(rows: object, *kinds: type[Part]) -> None:
     if not isinstance(rows, kinds):
         raise HeadwayError(f"a term holds rows of the class {type(rows).__name__}: give headway.terms.Rows(table, map)")
 
@@ -634,7 +634,7 @@ LAYOUTS = ("interleaved", "half")
 class Rotation(Part):
     """A rotation of pairs of dimensions by an angle for each token: (a, b) → μ·(a·cos φ − b·sin φ, a·sin φ + b·cos φ).
 
-    A kernel rotates q, k and v when it loads them and the output when it stores it, or has this done before and after.
+    Kernels rotate q, k and v before, or while they load them, and the output afterwards.
 
     Args:
         cos: μ·cos φ in float64, [b, heads or 1, n, pairs].
@@ -647,7 +647,7 @@ class Rotation(Part):
 
     exact: ClassVar[tuple[str, ...]] = ("cos", "sin")
 
-    cos: Tensor  # [b, heads or 1, n, pairs] in float64, times μ
+    cos: Tensor
     sin: Tensor
     layout: str = "interleaved"
     start: int = 0
@@ -679,7 +679,7 @@ class Rotation(Part):
             )
 
     def _of(self, x: Tensor) -> Tensor:
-        """Rotates ``x`` by a rotation that has been checked, or is one of headway's own encodings."""
+        """Rotates ``x`` without ``check``, which must have been called unless headway made the rotation."""
         return rotate(x, self.cos, self.sin, self.layout, self.start)
 
 
@@ -699,7 +699,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int = 0) -> 
     whole = width == x.shape[-1] and start == 0
     part = (x if whole else x[..., start : start + width]).to(wide)
     if layout == "interleaved":
-        # views, because a batch of gradients (is_grads_batched) can be neither flattened nor unflattened
+        # view, since under is_grads_batched tensors can be neither flattened nor unflattened
         a, b = part.view(*part.shape[:-1], width // 2, 2).unbind(-1)
         pairs = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
         out = pairs.view(*pairs.shape[:-2], width)

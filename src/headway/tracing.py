@@ -1,4 +1,4 @@
-"""Who looks on at a call: compilers, tracers, modes and transforms, which see operators of torch and no memory."""
+"""Detection of compilers, tracers, modes and transforms, which see torch's operators but no memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .errors import HeadwayError
 
 
 def watched() -> bool:
-    """Whether somebody looks on at what torch does in this thread.
+    """Returns whether a compiler, tracer, mode or transform follows torch's operations in this thread.
 
-    Then every result has to come from an operator, or the onlooker would take its memory for a constant; and no tensor
-    may be used that was made before, since it would be one.
+    Then every result must come from an operator, and no cached tensor may be used: either would become a constant of
+    the graph.
     """
-    # a compiler takes the first for True and does not look at the rest
+    # a compiler evaluates the first to True and does not trace the rest
     return torch.compiler.is_dynamo_compiling() or dispatched_elsewhere()
 
 
@@ -27,21 +27,21 @@ PLAIN_ALONE = (
 
 
 def forward_mode() -> bool:
-    """Whether forward-mode differentiation is at work."""
+    """Returns whether forward-mode differentiation is active."""
     return not torch.compiler.is_dynamo_compiling() and forward_mode_level() >= 0
 
 
 def plain_alone() -> bool:
-    """Whether what is at work has no rule for an ``autograd.Function`` of ours and follows plain operations alone."""
+    """Returns whether an active transform has no rule for our ``autograd.Function``s and needs plain operations."""
     if forward_mode():
         return True
     return not torch.compiler.is_dynamo_compiling() and functorch_active() and functionalizing()
 
 
 def refuse_tracers(x: object) -> None:
-    """Raises HeadwayError where torch.jit.trace or torch.fx.symbolic_trace look on; x: an input of the call.
+    """Raises HeadwayError under torch.jit.trace or torch.fx.symbolic_trace; x is an input of the call.
 
-    The first keeps what Python decides by lengths, and the second has no lengths: neither can record attention.
+    Neither can record attention: the first fixes decisions that depend on lengths, and the second has no lengths.
     """
     if torch.jit.is_tracing():
         raise HeadwayError(f"torch.jit.trace would keep {KEEPS}: {REMEDY}")
@@ -54,5 +54,5 @@ REMEDY = "use torch.export.export, or torch.compile"
 
 
 def refuse_script(module: Any) -> Any:
-    """What a module has as ``__prepare_scriptable__``, which torch.jit.script calls first: raises HeadwayError."""
+    """Raises HeadwayError. Modules use it as ``__prepare_scriptable__``, which torch.jit.script calls first."""
     raise HeadwayError(f"torch.jit.script cannot read a {type(module).__name__}: {REMEDY}")
