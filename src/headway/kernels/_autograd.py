@@ -1,4 +1,4 @@
-"""How native kernels are tied into autograd, the compiler and torch.func.
+"""Autograd functions and operators through which autograd, compilers and torch.func run native kernels.
 
 One ``autograd.Function`` without state in its forward serves eager, ``torch.compile``, ``torch.export`` and
 ``torch.func``. Compiled code sees one operator for each direction, headway::<name>_forward and
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from ._native import NativeKernel
 
 NATIVE: dict[str, NativeKernel[Any]] = {}
-"""Every native kernel that was made, by its name."""
+"""All native kernels by name."""
 
 ORDINARY = frozenset({Tensor, torch.nn.Parameter})
-"""Classes of tensors that have memory behind them and leave operations alone."""
+"""Classes of tensors with ordinary memory, which do not intercept operations."""
 
 
 # ---------------------------------------------------------------- forward and backward, with lowering
@@ -46,9 +46,9 @@ def run_backward(
     d_lse: Tensor | None,
     partial_keys: bool = False,
 ) -> list[Tensor]:
-    """The gradients of the wanted tensors; lowering is done again under autograd, which takes them through it.
+    """Computes the gradients of the wanted tensors; the call is lowered again, so that autograd can go through that.
 
-    saved: the tensors of the call, and then the results.
+    saved: the tensors of the call, followed by the results.
     """
     *tensors, out, row_max, row_sum = saved
     with torch.enable_grad(), without_autocast(out):
@@ -63,12 +63,12 @@ def run_backward(
 
 
 def through_lowering(found: Gradients, leaves: list[Tensor]) -> list[Tensor]:
-    """The gradients of the leaves from those of lowered tensors."""
+    """Computes the gradients of the leaves from those of lowered tensors."""
     sums: dict[int, Tensor] = {}
     lowered, upstream = [], []
     for x, gradient in found:
         if gradient.shape != x.shape:
-            gradient = gradient.double().sum_to_size(x.shape)  # its parts may cancel
+            gradient = gradient.double().sum_to_size(x.shape)  # in float64, since the addends may cancel
         if gradient.dtype != x.dtype:
             gradient = gradient.to(x.dtype)
         if x.is_leaf:
@@ -92,7 +92,7 @@ def _followed(
     d_out: Tensor | None,
     d_lse: Tensor | None,
 ) -> list[Tensor]:
-    """The same gradients in a graph, for them to be differentiated: the call is computed again."""
+    """Computes the gradients with a graph, so that they can be differentiated, by running the call again."""
     with torch.enable_grad(), without_autocast(tensors[0]):
         inputs = [tensors[i] for i in wanted]
         results = run_forward(kernel, structure, tensors)
@@ -109,7 +109,7 @@ def _followed(
 
 
 def operators(kernel: NativeKernel[Any]) -> tuple[Any, Any]:
-    """The operators of a kernel, with what they say of their results without computing them."""
+    """Registers the forward and backward operators of a kernel, with their fake implementations."""
 
     def forward(tensors: list[Tensor], structure: str) -> Results:
         with without_autocast(tensors[0]):
@@ -123,7 +123,7 @@ def operators(kernel: NativeKernel[Any]) -> tuple[Any, Any]:
     def backward(
         tensors: list[Tensor], structure: str, wanted: list[int], d_out: Tensor | None, d_lse: Tensor | None
     ) -> list[Tensor]:
-        # an operator runs below autograd, where what is computed again would record nothing and gradients be zero
+        # autograd records nothing inside an operator, and gradients through lowering would be zero
         with recorded_by_autograd(), torch.no_grad():
             found = run_backward(kernel, _ops.read(structure), list(map(_plain, tensors)), wanted, d_out, d_lse)
         return [_as_promised(x, torch.empty_like(tensors[i])) for i, x in zip(wanted, found, strict=True)]
@@ -150,12 +150,12 @@ def operators(kernel: NativeKernel[Any]) -> tuple[Any, Any]:
 
 
 def _as_promised(x: Tensor, like: Tensor) -> Tensor:
-    """A result with the layout and dtype that the operator's fake promises."""
+    """Returns a result in the layout and dtype of the fake implementation."""
     return x if like.stride() == x.stride() and like.dtype == x.dtype else like.copy_(x)
 
 
 def _plain(x: Tensor) -> Tensor:
-    """What an operator is given is real, and may still have a class of its own."""
+    """Returns a plain tensor; inside an operator tensors have memory, but may be of a subclass."""
     return x if type(x) in ORDINARY else x.as_subclass(Tensor)
 
 
@@ -163,9 +163,9 @@ def _plain(x: Tensor) -> Tensor:
 
 
 class Attention(torch.autograd.Function):
-    """Applied to (kernel's name, structure, wants_lse, *tensors), the last as ``_ops.flatten`` gives them.
+    """Attention of (name of the kernel, structure, wants_lse, *tensors); ``_ops.flatten`` makes structure and tensors.
 
-    By its name, since a compiler follows no object that an argument brings.
+    The kernel is given by name, since a compiler cannot trace an object among the arguments.
     """
 
     @staticmethod
@@ -209,7 +209,7 @@ class Attention(torch.autograd.Function):
 
 
 class Gradient(torch.autograd.Function):
-    """The first derivatives where a graph of them is asked for."""
+    """The gradients of attention, if they are to be differentiated."""
 
     @staticmethod
     def forward(
@@ -231,7 +231,7 @@ class Gradient(torch.autograd.Function):
                 "kernel='reference'"
             )
         grads = _second_derivatives(NATIVE[ctx.name], ctx, ctx.needs_input_grad[3:-3], upstream)
-        return None, None, None, *grads, None, None, None  # the results are computed again
+        return None, None, None, *grads, None, None, None  # no gradients of the results, which are recomputed
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
@@ -246,7 +246,7 @@ def gradients(
     d_out: Tensor | None,
     d_lse: Tensor | None,
 ) -> list[Tensor]:
-    """The first derivatives, or the operator of them where somebody is to see one."""
+    """Computes the gradients, by the operator if a compiler or a mode needs one."""
     kernel = NATIVE[name]
     if not kernel.differentiable and (_is_batched(d_out) or _is_batched(d_lse)):
         raise HeadwayError(BATCHED.format(name))
@@ -259,7 +259,7 @@ def gradients(
 def _second_derivatives(
     kernel: NativeKernel[Any], ctx: Any, needed: Sequence[bool], upstream: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """The derivatives of first derivatives by d_out, d_lse and the tensors of the call."""
+    """Computes the gradients of the gradients with respect to d_out, d_lse and the tensors of the call."""
     again = torch.is_grad_enabled()
     saved = ctx.saved_tensors
     with torch.enable_grad(), without_autocast(saved[2]):
@@ -283,11 +283,11 @@ BATCHED = (
 
 
 def _is_batched(grad: Tensor | None) -> bool:
-    """Whether a gradient is one of many that vmap holds in one tensor, that of torch.func or that of autograd."""
+    """Returns whether a gradient is batched, by torch.func.vmap or by autograd's own."""
     return grad is not None and not torch.compiler.is_compiling() and is_batched(grad)
 
 
 def eager_apply(function: type[torch.autograd.Function]) -> Callable[..., tuple[Tensor, ...]]:
-    """``apply`` without the look at signatures that torch.func needs, to which a short call would owe its time."""
+    """Returns ``apply`` without binding the signature, which only torch.func needs and which takes long."""
     apply: Callable[..., tuple[Tensor, ...]] = getattr(super(torch.autograd.Function, function), "apply")  # noqa: B009
     return apply

@@ -46,11 +46,11 @@ class Kernel(ABC):
         return rotation._of(x)
 
     def rotated(self, call: Call) -> Call:
-        """The ``call`` with its rotations of q, k and v applied."""
+        """Returns the ``call`` with its rotations of q, k and v applied."""
         return call.rotated(self.rotate)
 
     def restored(self, call: Call, out: Tensor) -> Tensor:
-        """The output of attention.
+        """Rotates and restores the output of attention as the call says.
 
         Args:
             call: the call.
@@ -87,7 +87,7 @@ class Kernel(ABC):
         """Computes attention.
 
         Args:
-            call: the call, which ``why_not`` has no reason against.
+            call: a call for which ``why_not`` returns no reason.
 
         Returns:
             The output, ``restored``, [batch, heads, n, v's head_dim] in q's dtype, and the log-sum-exp,
@@ -116,12 +116,12 @@ class ComposedKernel(Kernel):
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """A context without autocast on the device of x: q, k and v are cast already, and terms keep their dtypes."""
+    """Returns a context without autocast on the device of x, since q, k and v are cast and terms keep their dtypes."""
     return torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext()
 
 
 def autocasts(x: Tensor) -> bool:
-    """Whether autocast is at work on the device of x."""
+    """Returns whether autocast is enabled on the device of x."""
     if not any_autocast():
         return False
     device = x.device.type

@@ -1,4 +1,4 @@
-"""A call's scores and weights, a few rows at a time: for whoever reduces them to something smaller."""
+"""Scores and weights of a call in blocks of rows, for reductions such as statistics."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ._results import log_sum_exp
 
 
 class ScoreBlock(NamedTuple):
-    """The scores of some queries with the keys that they can reach, and their weights.
+    """The scores of some queries and the keys that they can reach, and their weights.
 
-    A sink takes part in the weights and has no column. Under a Normalizer the weights are its own.
+    A sink takes part in the weights but has no column. A Normalizer gives the weights if there is one.
 
     Attributes:
         rows: the slots of the queries.

@@ -1,4 +1,4 @@
-"""Which kernel takes a call: one function, for running a call and for explaining the choice."""
+"""The choice of a kernel, for running a call and for explaining it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._problem import Call, Problem
 
 
 class Choice(NamedTuple):
-    """The kernel that a call takes, and the reasons against each kernel that was asked.
+    """The kernel that a call takes, and the reasons against each kernel that was considered.
 
     Attributes:
         kernel: the kernel's name; None if no kernel can run the call.
@@ -25,15 +25,15 @@ class Choice(NamedTuple):
 
 
 def choose(kernels: Mapping[str, Kernel], problem: Problem, name: str = "auto", *, ask_all: bool = False) -> Choice:
-    """The kernel ``name``, or with "auto" the first that can run the problem and does not defer to a later one.
+    """Chooses the kernel ``name``, or with "auto" the first that can run the problem and does not defer to a later one.
 
-    Where all that can run it defer, the first of them takes it.
+    If all kernels that can run it defer, the first of them is chosen.
 
     Args:
         kernels: the table, in order of preference.
         problem: the facts of the call.
         name: "auto", or a name of the table.
-        ask_all: whether kernels that can no longer be chosen are asked for their reasons too.
+        ask_all: whether to collect the reasons of kernels that can no longer be chosen, too.
     """
     chosen, reasons, deferred = None, {}, {}
     for known, kernel in kernels.items():

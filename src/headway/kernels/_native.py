@@ -1,7 +1,6 @@
-"""What a native kernel is, and how each is run.
+"""The base class of native kernels, and their runner.
 
-A native kernel computes a call and its gradients; it knows nothing of autograd, compilers and transforms, which
-``_autograd`` ties it into.
+A native kernel computes a call and its gradients. ``_autograd`` connects it to autograd, compilers and transforms.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ apply_in_eager = eager_apply(Attention)
 
 
 class NotOrdinaryError(Exception):
-    """Raised if a tensor of the call has no memory, so that the kernel must be run as an operator."""
+    """Raised if a tensor of the call has no memory of its own, so that the kernel must run as an operator."""
 
 
 L = TypeVar("L", bound=Call)
@@ -35,11 +34,11 @@ class NativeKernel(Kernel, Generic[L]):
     """The base class of kernels that compute a call and, from its results, its gradients.
 
     A subclass defines ``why_not``, ``forward`` and ``backward``, and ``lower`` if it takes calls in simpler terms.
-    ``run`` ties it into autograd, compilers and torch.func.
+    ``run`` connects it to autograd, compilers and torch.func.
     """
 
     opaque: ClassVar[bool] = True
-    """Whether it reads memory itself, so that compilers and modes must be given an operator."""
+    """Whether the kernel reads memory directly, so that compilers and modes must see it as an operator."""
     rotates_on_load: ClassVar[bool] = False
     """Whether ``forward`` and ``backward`` take q, k and v before their rotations."""
     differentiable: ClassVar[bool] = False
@@ -65,11 +64,11 @@ class NativeKernel(Kernel, Generic[L]):
     def backward(
         self, call: L, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
     ) -> Gradients:
-        """Computes the gradients of all tensors of a lowered call that require one.
+        """Computes the gradients of the tensors of a lowered call that require one.
 
             d_score = P·(dP − δ),   P = exp(score − row_max)/row_sum,   δ = Σ d_out·out − d_lse
 
-        It is called with autograd enabled, which follows what is derived from the call's tensors.
+        Autograd is enabled, so gradients of tensors derived from the call's tensors may be returned as well.
 
         Args:
             call: the call.
@@ -81,15 +80,15 @@ class NativeKernel(Kernel, Generic[L]):
         """
 
     def lower(self, call: Call) -> L:
-        """The ``call`` in the simpler terms that ``forward`` takes, by torch's operations, which autograd follows."""
+        """Expresses the ``call`` in the simpler terms that ``forward`` takes, by operations that autograd records."""
         return call  # type: ignore[return-value]
 
     def result_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """The dtype of the output for a q of ``dtype``."""
+        """Returns the dtype of the output for a q of ``dtype``."""
         return dtype
 
     def runs_in_plain_operations(self, call: Call) -> bool:
-        """Whether ``forward`` of this ``call`` is traced operation by operation, instead of being one operator."""
+        """Returns whether ``forward`` of this ``call`` is traced operation by operation, not as one operator."""
         return False
 
     # ------------------------------------------------------------ the runner
@@ -108,9 +107,9 @@ class NativeKernel(Kernel, Generic[L]):
             call = self.rotated(call)
         if self.runs_in_plain_operations(call):
             return _outputs(self.forward(self.lower(call), True), call.wants_lse)
-        onlooker = self.as_operator((call.q, call.k, call.v))
+        as_operator = self.as_operator((call.q, call.k, call.v))
         gradients = recorded(call)
-        if not onlooker and not gradients:
+        if not as_operator and not gradients:
             try:
                 return _outputs(self.forward(self.lower(call), call.wants_lse), call.wants_lse)
             except NotOrdinaryError:
@@ -119,12 +118,12 @@ class NativeKernel(Kernel, Generic[L]):
         structure = _ops.flatten(without_tables(call), tensors)
         if not gradients:
             return _outputs(Results(*self.forward_op(tensors, _ops.write(structure))), call.wants_lse)
-        apply = Attention.apply if onlooker or _transformed() else apply_in_eager
+        apply = Attention.apply if as_operator or _transformed() else apply_in_eager
         out, lse, *_ = apply(self.name, structure, call.wants_lse, *tensors)
         return out, lse if call.wants_lse else None
 
     def as_operator(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether to call the operator: for a compiler or a mode, or if one of ``tensors`` is of a subclass."""
+        """Returns whether to call the operator: for a compiler, a mode, or a tensor subclass among ``tensors``."""
         if not self.opaque:
             return torch.compiler.is_compiling()
         return watched() or not ORDINARY.issuperset(map(type, tensors))
@@ -135,7 +134,7 @@ def _outputs(results: Results, wants_lse: bool) -> tuple[Tensor, Tensor | None]:
 
 
 def recorded(call: Call) -> bool:
-    """Whether autograd takes part."""
+    """Returns whether autograd records the call."""
     if torch.is_grad_enabled():
         positions = call.q_coordinates.position, call.k_coordinates.position
         if _requires_grad((call.q, call.k, call.v, call.terms, positions)):
@@ -144,7 +143,7 @@ def recorded(call: Call) -> bool:
 
 
 def _transformed() -> bool:
-    """Whether a transform of torch.func is at work."""
+    """Returns whether a transform of torch.func is active."""
     return not torch.compiler.is_compiling() and functorch_active()
 
 

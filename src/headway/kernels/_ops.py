@@ -1,4 +1,4 @@
-"""A call as a list of tensors and a structure without tensors, so that autograd and the compiler can carry it."""
+"""Conversion of a call into a list of tensors and a structure without tensors, for autograd and compilers, and back."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ FIELDS: dict[type, tuple[str, ...]] = {
 
 
 class Foreign:
-    """In place of a kind's name: a part of a class that headway does not know, by its attributes."""
+    """Stands in a structure for a part of a user's class, with the names of its attributes."""
 
     def __init__(self, part: Part, names: tuple[str, ...]) -> None:
         self.part, self.names = part, names
 
     def with_values(self, values: Sequence[Any]) -> Part:
-        """The same part with these values of its attributes; no constructor is called."""
+        """Returns the part with these values of its attributes, without calling the constructor."""
         part: Part = object.__new__(type(self.part))
         for name, value in (attributes(self.part) | dict(zip(self.names, values, strict=True))).items():
             object.__setattr__(part, name, value)
@@ -44,7 +44,7 @@ class Foreign:
 
 
 def values_of(part: Any) -> Sequence[Any]:
-    """What a term, a part of one or a mask holds; nothing of what is none of these."""
+    """Returns the values that a term, a part of one, or a mask holds; none for anything else."""
     if type(part) in FIELDS:
         return [getattr(part, field) for field in FIELDS[type(part)]]
     return tuple(attributes(part).values()) if isinstance(part, Part) else ()
@@ -59,7 +59,7 @@ The kind is the name of a class, or ``Foreign`` of one that is not headway's."""
 
 
 def flatten(part: Any, tensors: list[Tensor]) -> Any:
-    """The structure of a call; its tensors are appended to ``tensors``, each once."""
+    """Returns the structure of a call, and appends its tensors to ``tensors``, each once."""
     name: str | Foreign
     if isinstance(part, Tensor):
         for number, known in enumerate(tensors):
@@ -80,7 +80,7 @@ def flatten(part: Any, tensors: list[Tensor]) -> Any:
 
 
 def unflatten(structure: Any, tensors: Sequence[Tensor]) -> Any:
-    """The call again, with these tensors in their places."""
+    """Makes a call from a structure and tensors."""
     if not isinstance(structure, tuple):
         return structure
     kind, *items = structure
@@ -93,25 +93,25 @@ def unflatten(structure: Any, tensors: Sequence[Tensor]) -> Any:
         return tuple(items)
     if isinstance(kind, Foreign):
         return kind.with_values(items)
-    part: Any = object.__new__(PARTS[kind])  # checked when it was made
+    part: Any = object.__new__(PARTS[kind])  # without __init__, since it was checked before
     part.__dict__.update(zip(FIELDS[PARTS[kind]], items, strict=True))
     return part
 
 
 def is_plain(structure: Any) -> bool:
-    """Whether the structure holds nothing but numbers and words, so that it can be written down."""
+    """Returns whether the structure holds only numbers and strings, so that it can be written as text."""
     if isinstance(structure, tuple):
         return all(is_plain(item) for item in structure)
     return structure is None or isinstance(structure, (bool, int, float, str))
 
 
 def write(structure: Any) -> str:
-    """The structure as text, for an operator's schema."""
+    """Returns the structure as text, for an operator's schema."""
     if isinstance(structure, tuple):
         return "(" + "".join(write(item) + "," for item in structure) + ")"
     if isinstance(structure, str):
         return "'" + structure + "'"
-    # a compiler that takes numbers for symbols has to settle on their values here: hex and index make it
+    # hex and index make a compiler specialize on numbers that are symbols
     if isinstance(structure, float):
         return "('float','" + structure.hex() + "',)"
     if isinstance(structure, int) and not isinstance(structure, bool):
@@ -121,6 +121,6 @@ def write(structure: Any) -> str:
 
 @lru_cache(maxsize=256)
 def read(text: str) -> Structure:
-    """The structure that ``write`` wrote."""
+    """Returns the structure from the text of ``write``."""
     structure: Structure = ast.literal_eval(text)
     return structure

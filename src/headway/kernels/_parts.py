@@ -149,14 +149,14 @@ def merged(results: Sequence[Results], sinks: Sequence[Sink] = ()) -> Results:
     divisor = row_sum.masked_fill(row_sum == 0, 1)
     out = torch.zeros_like(results[0].out, dtype=row_max.dtype)
     for part, share in zip(results, shares, strict=True):
-        # a sink that is NaN is none of the parts' output where they see nothing
+        # a NaN sink must not reach the output of queries that see no key
         weight = (share / divisor).masked_fill(part.row_sum == 0, 0)
         out = out + part.out * weight[..., None]
     return Results(out, row_max, row_sum)
 
 
 def sink_gradients(sinks: Sequence[Sink], whole: Results, d_out: Tensor, d_lse: Tensor | None) -> Gradients:
-    """−P·δ of every sink's logits, where they stand for each query."""
+    """Returns the gradients of the sinks' logits for each query, −P·δ."""
     delta = (d_out * whole.out).sum(-1)
     delta = delta if d_lse is None else delta - d_lse
     seeing = whole.row_sum != 0
@@ -175,15 +175,15 @@ def attend_in_parts(parts: Sequence[Call], kernel: str = "auto") -> tuple[Tensor
     Gradients reach every tensor of every part, once: they cannot be differentiated again.
 
     Args:
-        parts: calls of the same queries with disjoint keys, as ``cut`` makes them. The sinks of the first are the
-            whole's, and count once; so is what it does to the output.
+        parts: calls of the same queries with disjoint keys, as ``cut`` makes them. The sinks of the first part apply
+            to the whole, once, as does what it does to the output.
         kernel: "auto", or the name of a native kernel.
 
     Returns:
         The output [batch, heads, n, v's head_dim] in q's dtype, and the log-sum-exp [batch, heads, n].
 
     Raises:
-        HeadwayError: there are no parts, or no native kernel takes one of them.
+        HeadwayError: if there are no parts, or no native kernel takes one of them.
     """
     if not parts:
         raise HeadwayError("parts is empty: give at least one call")
@@ -210,7 +210,7 @@ def _sinks(call: Call) -> list[Sink]:
 
 
 class _InParts(torch.autograd.Function):
-    """Merged results whose gradients every part computes from them, without the graph of any part."""
+    """Merged results. Each part computes its gradients from them, so no graph of a part is kept."""
 
     @staticmethod
     def forward(ctx: Any, structure: Any, names: tuple[str, ...], *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""A call of attention (``Call``), and its facts by which a kernel is chosen (``Problem``)."""
+"""A call of attention (``Call``), and its properties by which a kernel is chosen (``Problem``)."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Call(Record):
         wants_lse: whether the log-sum-exp is wanted.
         include_sink: whether sinks take part in the weights and in the log-sum-exp.
         aligned: whether it is known that the n queries are the last of the m keys, in the order of the slots.
-        q_rotation: what is still to be done to q.
-        k_rotation: what is still to be done to k; None for keys from a cache, which have been rotated.
-        v_rotation: what is still to be done to v, likewise.
-        out_rotation: what is to be done to the output, after parts have been merged.
+        q_rotation: the rotation still to be applied to q.
+        k_rotation: the rotation still to be applied to k; None for keys from a cache, which have been rotated.
+        v_rotation: the rotation still to be applied to v, likewise.
+        out_rotation: the rotation to be applied to the output, after parts have been merged.
         batch_offset: the row of the whole call's batch that row 0 of this part is, from which dropout counts.
         head_offset: the head of the whole call that head 0 of this part is.
-        restore: what is to be done to the output after its rotation. Kernels do not read it.
+        restore: the function applied to the output after its rotation. Kernels do not read it.
     """
 
     q: Tensor
@@ -64,7 +64,7 @@ class Call(Record):
     restore: Callable[[Tensor], Tensor] | None = None
 
     def rotated(self, rotate: Callable[[Tensor, Rotation], Tensor]) -> Call:
-        """The call with its rotations of q, k and v applied by ``rotate``."""
+        """Returns the call with its rotations of q, k and v applied by ``rotate``."""
         if self.q_rotation is None and self.k_rotation is None and self.v_rotation is None:
             return self
         q = self.q if self.q_rotation is None else rotate(self.q, self.q_rotation)
@@ -74,13 +74,13 @@ class Call(Record):
 
 
 def without_tables(call: Call) -> Call:
-    """The call with no more of its coordinates than kernels read, and without what is done to the output."""
+    """Returns the call with only what kernels read: no tables, and no rotation or function of the output."""
     q_at, k_at = _bare(call.q_coordinates), _bare(call.k_coordinates)
     return call._with(q_coordinates=q_at, k_coordinates=k_at, out_rotation=None, restore=None)
 
 
 def _bare(side: Coordinates) -> Coordinates:
-    # no number that varies with length; masks read the length of rows alone that were padded one by one
+    # no numbers that vary with the length; masks read the length only for rows that were padded one by one
     length = side.length if isinstance(side.length, Tensor) and side.start is None else None
     return side.facts()._with(length=length, start=side.start if side.start == 0 else None, spanned=None)
 
@@ -147,7 +147,7 @@ class Problem:
 
 
 def tensors_in(part: Any) -> Iterator[Tensor]:
-    """Every tensor in a term, a mask or coordinates."""
+    """Yields all tensors of a term, a mask or coordinates."""
     if isinstance(part, Tensor):
         yield part
     elif isinstance(part, (tuple, list)):
@@ -159,5 +159,5 @@ def tensors_in(part: Any) -> Iterator[Tensor]:
 
 
 def wants_gradient(part: Any) -> bool:
-    """Whether any tensor in a term requires a gradient."""
+    """Returns whether any tensor of a term requires a gradient."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(part))

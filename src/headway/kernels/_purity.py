@@ -1,4 +1,4 @@
-"""Whether the Python functions of a call's terms are pure: tried once, before they are trusted in a backward pass."""
+"""A check that Python functions in terms are pure, made once for each, since the backward pass runs them again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FUNCTIONS = frozenset({DenseBias, Product, ScoreMap, Normalizer})
 """The terms that may hold a function."""
 
 _pure: dict[int, weakref.ref[Any]] = {}
-"""The functions that have been found pure, by their ids: for as long as they live."""
+"""Weak references to the functions that have been found pure, by id."""
 
 
 def _function_of(term: Term) -> Callable[..., Tensor] | None:
@@ -29,10 +29,10 @@ def _function_of(term: Term) -> Callable[..., Tensor] | None:
 
 
 def try_functions(call: Call, run_last_row: Callable[[Call], Tensor]) -> None:
-    """Runs the Python of the terms for one row, on detached tensors, and raises for what would go wrong in silence.
+    """Runs the functions of the terms for one row, on detached tensors, and raises HeadwayError if they are not pure.
 
-    What captures a tensor wanting a gradient would lose that gradient. A function that draws, counts or writes into its
-    arguments would give something else in the backward pass, where it is run again.
+    A captured tensor that requires a gradient would not get one. A function that draws random numbers, keeps state or
+    writes into its arguments would give another result in the backward pass, where it is run again.
 
     run_last_row: gives the output of the last query of a call.
     """
@@ -64,7 +64,7 @@ def try_functions(call: Call, run_last_row: Callable[[Call], Tensor]) -> None:
 
 
 def _is_real(x: Tensor) -> bool:
-    """Whether values may be looked at: of no meta or fake tensor, and while no mode looks on."""
+    """Returns whether values can be read: not of meta or fake tensors, nor under a mode."""
     return type(x) is Tensor and x.device.type != "meta" and not dispatch_modes()
 
 
@@ -76,12 +76,12 @@ def _random_state(call: Call) -> list[Tensor]:
 def _note_pure(function: Callable[..., Tensor] | None) -> None:
     key = id(function)
     if function is not None and key not in _pure:
-        with suppress(TypeError):  # one that no weak reference takes is tried in every call
+        with suppress(TypeError):  # a function without weak references is checked in every call
             _pure[key] = weakref.ref(function, lambda _: _pure.pop(key, None))
 
 
 def _tried(term: Term) -> Term:
-    """The term with its function run twice, on clones, and compared; as it is where that has been done."""
+    """Returns the term with its function run twice, on clones, and compared; unchanged if that has been done before."""
     function = _function_of(term)
     known = _pure.get(id(function))
     if function is None or (known is not None and known() is function):
@@ -96,7 +96,7 @@ def _tried(term: Term) -> Term:
                 f"the function of {name} gives something else when it is run again, as in the backward pass: draw "
                 "and count outside, and hand the numbers over in the term's tensors=(…)"
             )
-        kept = 1 if isinstance(term, (ScoreMap, Normalizer)) else 0  # scores are the function's own to write into
+        kept = 1 if isinstance(term, (ScoreMap, Normalizer)) else 0  # the function may write into its scores
         if not all(map(_alike, first[kept:], arguments[kept:])):
             raise HeadwayError(f"the function of {name} writes into its arguments: write into a clone")
         return found
@@ -105,7 +105,7 @@ def _tried(term: Term) -> Term:
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:
-    """Whether two results are one, up to what another layout in memory or atomic sums round."""
+    """Returns whether two results are equal up to the rounding of another memory layout or of atomic sums."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     return torch.equal(a, b) or (a.is_floating_point() and torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True))

@@ -1,8 +1,8 @@
-"""The reference kernel: the equation of ``terms`` in eager torch, and so the specification of every other kernel.
+"""The reference kernel: the equation of ``terms`` in eager torch, which is the specification of every other kernel.
 
-It reads in the order scores, mask, softmax, forward, backward. Queries are taken in blocks of rows, and the backward
-pass computes each block again, so that n×m scores never exist at once, in training either. All of it is done in
-float32, or in float64 for float64 input.
+The functions stand in the order scores, mask, softmax, forward, backward. Queries are computed in blocks of rows, and
+the backward pass computes each block again, so that all n×m scores never exist at once, not in training either.
+Everything is computed in float32, or in float64 for float64 input.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from ._purity import try_functions
 from ._results import Gradients, Results
 
 BLOCK = 1 << 21
-"""Scores held at once, over all rows of the batch and all heads: 8 MiB in float32."""
+"""The most scores computed at once, over all rows of the batch and all heads: 8 MiB in float32."""
 
 
 class Block:
-    """The queries start … stop − 1 of a call with the keys they can reach; q, k, v in the dtype of the computation."""
+    """The queries start … stop − 1 of a call and the keys that they can reach."""
 
     def __init__(self, call: Call, start: int, stop: int) -> None:
         n, m = call.q.shape[2], call.k.shape[2]
@@ -79,20 +79,20 @@ class Block:
         self.k = call.k[:, :, low:high].repeat_interleave(group, dim=1)
         self.v = call.v[:, :, low:high].repeat_interleave(group, dim=1)
         self.group = group
-        # what nobody sees, and who sees nothing, is zeroed on load: NaN there never reaches the output
+        # keys that no query sees, and queries that see no key, are zeroed: NaN in them must not reach the output
         self.q, self.k, self.v = self.seeing(self.q), self.seen(self.k), self.seen(self.v)
 
     def seen(self, keys: Tensor) -> Tensor:
-        """Something for each key, 0 where no query of the block may see it."""
+        """Returns a tensor of the keys, 0 for keys that no query of the block may see."""
         return keys if self.allowed is None else keys.masked_fill(~self.allowed.any(-2)[..., None], 0)
 
     def seeing(self, queries: Tensor) -> Tensor:
-        """Something for each query, 0 where it may see nothing."""
+        """Returns a tensor of the queries, 0 for queries that may see no key."""
         return queries if self.allowed is None else queries.masked_fill(~self.allowed.any(-1)[..., None], 0)
 
     def rows_of(self, x: Tensor) -> Tensor:
-        """What the queries of the block have of a tensor [batch, heads, n, …]."""
-        return x.narrow(2, self.start, self.count)  # no slice, which a batch of gradients does not take
+        """Returns the part of a tensor [batch, heads, n, …] for the queries of the block."""
+        return x.narrow(2, self.start, self.count)  # a slice would fail for batched gradients
 
     def each(self, *kinds: type) -> list[Any]:
         return [term for term in self.terms if isinstance(term, kinds)]
@@ -104,7 +104,7 @@ def _columns(coordinates: Coordinates, low: int, high: int) -> Coordinates:
 
 
 def _reads_key_slots(terms: tuple[Term, ...]) -> bool:
-    """Whether a term holds something for each key slot: then a block keeps all keys."""
+    """Returns whether a term has a tensor by key slot, so that a block must keep all keys."""
     return any(
         isinstance(term, (DenseBias, TokenBias, Product, ScoreMap, Normalizer))
         or (isinstance(term, RelativeQueries) and term.key is not None)
@@ -114,7 +114,7 @@ def _reads_key_slots(terms: tuple[Term, ...]) -> bool:
 
 
 def _by_class(term: Term) -> bool:
-    """Whether a map may read something else of the keys than their distance: classes, or what a user's own reads."""
+    """Returns whether a map may depend on more than the distance, as classes and maps of users do."""
     rows = getattr(term, "values", getattr(term, "rows", None))
     return isinstance(rows, Rows) and any(type(part) not in (Clip, Bucketize) for part in rows.maps)
 
@@ -123,7 +123,7 @@ def _by_class(term: Term) -> bool:
 
 
 def products(block: Block) -> Tensor:
-    """⟨q, k⟩ and the relative products, before any scale: [batch, heads, rows, m]"""
+    """Returns ⟨q, k⟩ plus the relative products, before scaling, [batch, heads, rows, m]."""
     replaced = block.each(Product)
     if replaced:
         score = replaced[0].function(block.q, block.k, block.slots, *replaced[0].tensors)
@@ -137,7 +137,7 @@ def products(block: Block) -> Tensor:
 
 
 def scores(block: Block) -> Tensor:
-    """The finished scores, not yet masked: [batch, heads, rows, m]"""
+    """Returns the scores before masking, [batch, heads, rows, m]."""
     score = block.call.scale * products(block)
     for term in block.each(QueryScale):
         score = score * term.factor[..., None]
@@ -159,12 +159,12 @@ def scores(block: Block) -> Tensor:
 
 
 def dense_bias_of(term: DenseBias, slots: Tensor) -> Tensor:
-    """D for these query slots (a tensor is already cut to them): [b, heads or 1, rows, m]"""
+    """Returns D for these query slots, [b, heads or 1, rows, m]; a tensor has been cut to them already."""
     return term.values if isinstance(term.values, Tensor) else term.values(slots, *term.tensors)
 
 
 def relative_keys(block: Block, term: RelativeKeys) -> Tensor:
-    """⟨q'ᵢ + u, a[ρ(i,j)]⟩: [batch, heads, rows, m]"""
+    """Returns ⟨q'ᵢ + u, a[ρ(i,j)]⟩, [batch, heads, rows, m]."""
     query = block.q if term.query is None else block.seeing(term.query)
     if term.query_bias is not None:
         query = query + term.query_bias[:, None, :]
@@ -175,7 +175,7 @@ def relative_keys(block: Block, term: RelativeKeys) -> Tensor:
 
 
 def by_sinusoids(block: Block, query: Tensor, rows: Sinusoids) -> Tensor:
-    """⟨query, W·[sin((pᵢ−pⱼ)ω), cos((pᵢ−pⱼ)ω)]⟩, exact at any positions: sines of a difference by angle addition."""
+    """Returns ⟨query, W·[sin((pᵢ−pⱼ)ω), cos((pᵢ−pⱼ)ω)]⟩ by angle addition, which is exact at any positions."""
     rates = rows.frequencies.double()
     into_sin, into_cos = (query @ rows.weight).chunk(2, dim=-1)
     q_angle = block.q_coordinates.axis(rows.axis).double()[..., None] * rates
@@ -187,7 +187,7 @@ def by_sinusoids(block: Block, query: Tensor, rows: Sinusoids) -> Tensor:
 
 
 def relative_queries(block: Block, term: RelativeQueries) -> Tensor:
-    """⟨k'ⱼ, c[ρ(i,j)]⟩: [batch, heads, rows, m]"""
+    """Returns ⟨k'ⱼ, c[ρ(i,j)]⟩, [batch, heads, rows, m]."""
     key = block.k if term.key is None else block.seen(term.key.repeat_interleave(block.group, dim=1))
     by_row = (key @ term.rows.table.transpose(-1, -2)).transpose(-1, -2)
     return by_row.gather(-2, _rows_of(block, term.rows, by_row.shape[:2]))
@@ -202,7 +202,7 @@ def _rows_of(block: Block, rows: Rows, batch_and_heads: torch.Size) -> Tensor:
 
 
 def masked(block: Block, score: Tensor) -> Tensor:
-    """−∞ where the query may not look."""
+    """Returns the scores with −∞ for keys that the mask hides."""
     return score if block.allowed is None else score.masked_fill(~block.allowed, -math.inf)
 
 
@@ -210,9 +210,9 @@ def masked(block: Block, score: Tensor) -> Tensor:
 
 
 def softmax(block: Block, score: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The weights [batch, heads, rows, m], the largest score of each row and the sum of exp(score − largest).
+    """Returns the weights [batch, heads, rows, m], row_max, and row_sum = Σ exp(score − row_max).
 
-    A row that sees nothing has weights of 0, and −∞ and 0.
+    For a row that sees nothing they are 0, −∞ and 0.
     """
     own = block.each(Normalizer)
     if own:
@@ -239,14 +239,14 @@ def without_keys(block: Block, score: Tensor, row_max: Tensor, nothing: Tensor) 
 
 
 def with_sinks(block: Block, score: Tensor) -> Tensor:
-    """The scores, with a column for each sink that takes part."""
+    """Returns the scores with a column for each sink that takes part."""
     sinks = block.each(Sink) if block.call.include_sink else []
     columns = [term.by_query[..., None].expand(*score.shape[:-1], 1) for term in sinks]
     return torch.cat([score, *columns], dim=-1) if columns else score
 
 
 def dropped(block: Block, weights: Tensor) -> Tensor:
-    """Dropout on the weights, keyed on batch, head and the indices of query and key."""
+    """Applies dropout to the weights, keyed by batch, head and the indices of query and key."""
     call = block.call
     if not call.dropout or call.seed is None:
         return weights
@@ -260,7 +260,7 @@ def dropped(block: Block, weights: Tensor) -> Tensor:
 
 
 def scramble(x: Tensor) -> Tensor:
-    """A 32-bit hash of good avalanche (two multiplications with xor-shifts), held in int64."""
+    """Returns a 32-bit hash with good avalanche (two multiplications with xor-shifts), in int64."""
     x = x & 0xFFFFFFFF
     x = ((x ^ (x >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
     x = ((x ^ (x >> 15)) * 0x735A2D97) & 0xFFFFFFFF
@@ -271,7 +271,7 @@ def scramble(x: Tensor) -> Tensor:
 
 
 def weighted_sum(block: Block, weights: Tensor) -> Tensor:
-    """Σⱼ A[i,j]·(vⱼ + r[ρ(i,j)]): [batch, heads, rows, v's head_dim]"""
+    """Returns Σⱼ A[i,j]·(vⱼ + r[ρ(i,j)]), [batch, heads, rows, v's head_dim]."""
     out = weights @ block.v
     for term in block.each(RelativeValues):
         table = term.rows.table
@@ -282,15 +282,15 @@ def weighted_sum(block: Block, weights: Tensor) -> Tensor:
 
 
 def block_rows(call: Call) -> int:
-    """Queries taken at once, so that a block holds at most ``BLOCK`` scores."""
+    """Returns the number of queries in a block of at most ``BLOCK`` scores."""
     batch, heads = call.q.shape[:2]
     return max(1, BLOCK // max(1, batch * heads * call.k.shape[2]))
 
 
 def blocks(call: Call) -> Iterator[Block]:
-    """The queries of a call in blocks of rows; one block where there are none."""
+    """Yields the queries of a call in blocks of rows; one block if there are none."""
     n, rows = call.q.shape[2], block_rows(call)
-    if n <= rows:  # lengths may be symbols, which a range would settle
+    if n <= rows:  # without range, which would specialize a compiler on symbolic lengths
         yield Block(call, 0, n)
         return
     for start in range(0, n, rows):
@@ -298,13 +298,13 @@ def blocks(call: Call) -> Iterator[Block]:
 
 
 def run_block(block: Block) -> Results:
-    """Output and statistics of the queries of a block."""
+    """Computes the output and statistics of the queries of a block."""
     weights, row_max, row_sum = softmax(block, masked(block, scores(block)))
     return Results(weighted_sum(block, dropped(block, weights)), row_max, row_sum)
 
 
 def forward(call: Call) -> Results:
-    """The results of a call, block by block, in operations that write into nothing."""
+    """Computes the results of a call block by block, without in-place operations."""
     found = list(zip(*map(run_block, blocks(call)), strict=True))
     return Results(*(parts[0] if len(parts) == 1 else torch.cat(parts, dim=2) for parts in found))
 
@@ -313,7 +313,7 @@ def forward(call: Call) -> Results:
 
 
 def backward(call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None) -> Gradients:
-    """The gradients of a call's tensors, each block computed again and differentiated alone."""
+    """Computes the gradients of a call's tensors, computing and differentiating one block at a time."""
     tensors: list[Tensor] = []
     _ops.flatten(call, tensors)
     inputs = [x for x in tensors if x.requires_grad]
@@ -328,12 +328,12 @@ def backward(call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None) 
         targets, upstream = zip(*reached, strict=True)
         found = torch.autograd.grad(targets, inputs, upstream, allow_unused=True)
         sums = [b if a is None else a if b is None else a + b for a, b in zip(sums, found, strict=True)]
-        del found, pairs, reached, targets, upstream, block  # else a block would be held beside the next
+        del found, pairs, reached, targets, upstream, block  # free this block before the next one
     return [(x, gradient) for x, gradient in zip(inputs, sums, strict=True) if gradient is not None]
 
 
 def block_gradients(block: Block, results: Results, d_out: Tensor, d_lse: Tensor | None) -> Gradients:
-    """What a block's graph is to be differentiated from: its scores and its output, each with the gradient of it.
+    """Returns the scores and the output of a block, from which its graph is differentiated, with their gradients.
 
     P = exp(score − row_max)/row_sum,  d_score = P·(dP − δ),  δ = Σ d_out·out − d_lse
     """
@@ -362,7 +362,7 @@ def block_gradients(block: Block, results: Results, d_out: Tensor, d_lse: Tensor
 
 
 def cast(part: Any, dtype: torch.dtype) -> Any:
-    """A term with its floating tensors in another dtype; boundaries, knots and frequencies stay exact."""
+    """Returns a term with its floating-point tensors in another dtype, except those in ``exact``."""
     if isinstance(part, Tensor):
         return part.to(dtype) if part.is_floating_point() else part
     if isinstance(part, tuple):
@@ -382,7 +382,7 @@ def _last_row(call: Call) -> Tensor:
 
 
 def computed(call: Call) -> Call:
-    """The call in the dtype of the computation, rotated, without what only its encoding reads."""
+    """Returns the call rotated, in the dtype of the computation, and without tables."""
     call = call.rotated(lambda x, rotation: rotation.of(x))
     dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
     return without_tables(call)._with(
@@ -391,7 +391,7 @@ def computed(call: Call) -> Call:
 
 
 class ReferenceKernel(NativeKernel[Call]):
-    """Eager torch in row blocks: takes every term, every mask, every dtype; memory grows with n."""
+    """Eager torch in blocks of rows, for every term, mask and dtype; memory grows linearly with n."""
 
     name = "reference"
     opaque = False
@@ -407,7 +407,7 @@ class ReferenceKernel(NativeKernel[Call]):
         return torch.float64 if dtype == torch.float64 else torch.float32
 
     def runs_in_plain_operations(self, call: Call) -> bool:
-        """Whether ``call`` is traced: where only plain operations are, and for functions under a compiler."""
+        """Returns whether ``call`` is traced: under transforms of plain operations, and for functions in a compiler."""
         return plain_alone() or (torch.compiler.is_compiling() and not _ops.is_plain(_ops.flatten(call.terms, [])))
 
     def forward(self, call: Call, keep: bool) -> Results:
@@ -422,7 +422,7 @@ class ReferenceKernel(NativeKernel[Call]):
         """Computes attention, and checks that functions in terms are pure.
 
         Raises:
-            HeadwayError: if one draws random numbers, gives something else the second time, or captures a tensor that
+            HeadwayError: if one draws random numbers, gives another result the second time, or captures a tensor that
                 requires a gradient.
         """
         if torch.compiler.is_compiling() or plain_alone() or _ops.is_plain(_ops.flatten(call.terms, [])):
@@ -442,16 +442,16 @@ class ReferenceKernel(NativeKernel[Call]):
         return results
 
 
-# ---------------------------------------------------------------- dense, for looking at
+# ---------------------------------------------------------------- dense intermediate results
 
 
 def weights(call: Call) -> Tensor:
-    """All weights of a computed call: [batch, heads, n, m]"""
+    """Returns all weights of a ``computed`` call, [batch, heads, n, m]."""
     return steps(call)[3]
 
 
 def steps(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Products, scores, masked scores, weights and output of a computed call."""
+    """Returns products, scores, masked scores, weights and output of a ``computed`` call."""
     with without_autocast(call.q):
         block = Block(call._with(aligned=False), 0, call.q.shape[2])
         score = scores(block)

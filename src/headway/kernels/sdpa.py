@@ -1,4 +1,4 @@
-"""torch's own scaled dot-product attention, where the call is something it can say and would not cost n² scores."""
+"""The kernel that calls torch's scaled dot-product attention, if that does not take memory for all n×m scores."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from .cpu._tokens import rotate
 from .reference import dense_bias_of
 
 DENSE_LIMIT = 1 << 24
-"""Bytes of a dense mask or bias above which this kernel steps back: from there on the reference kernel, which needs
-none, is the faster one (BENCHMARKS.md)."""
+"""The most bytes of a dense mask or bias that this kernel takes; above, the kernel ``reference``, which needs none, is
+faster (BENCHMARKS.md)."""
 
 VECTOR = 16
-"""Keys below which torch's fused attention on a CPU gives zeros, and not NaN, to a query whose scores are all NaN."""
+"""With fewer keys, torch's fused attention on a CPU gives zeros, not NaN, for a query whose scores are all NaN."""
 
 ADDED = (DistanceBias, TokenBias, DenseBias)
 SPOKEN = (*ADDED, QueryScale)
 
 
 class SdpaKernel(ComposedKernel):
-    """Hands torch's fused SDPA what that can do; biases and masks other than causal are made dense for it."""
+    """Calls torch's fused SDPA; biases, and masks other than causal ones, are made dense."""
 
     name = "sdpa"
 
@@ -69,9 +69,10 @@ class SdpaKernel(ComposedKernel):
         if _dense(problem):
             q, k, v, bias, seeing = dense(call, q, k, v)
         width = max(q.shape[-1], v.shape[-1])
-        if q.shape[-1] != v.shape[-1]:  # torch's fused CPU kernel wants one width: columns of zeros change nothing
+        if q.shape[-1] != v.shape[-1]:  # torch's fused CPU kernel needs equal widths; columns of zeros change nothing
             q, k, v = (pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
-        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))  # else torch holds all n×m scores
+        # with other strides torch computes all n×m scores at once
+        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
         out = scaled_dot_product_attention(
             q,
             k,
@@ -91,7 +92,7 @@ class SdpaKernel(ComposedKernel):
 
 
 def _all_nan(q: Tensor, k: Tensor, causal: bool) -> Tensor:
-    """Which queries have NaN in all products, as they or all keys that they see hold one: [batch, heads, n, 1]"""
+    """Returns which queries have only NaN products, [batch, heads, n, 1]: NaN is in them or in all keys they see."""
     keys = k.isnan().any(-1)
     keys = keys.logical_not().int().cumsum(-1) == 0 if causal else keys.all(-1, keepdim=True)
     keys = keys if k.shape[1] == q.shape[1] else keys.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
@@ -99,11 +100,11 @@ def _all_nan(q: Tensor, k: Tensor, causal: bool) -> Tensor:
 
 
 FUSED = frozenset(f"ScaledDotProduct{kind}Backward0" for kind in ("FlashAttention", "FlashAttentionForCpu"))
-"""Nodes of torch's graph whose derivative torch does not have."""
+"""Autograd nodes of torch that are not differentiable twice."""
 
 
 class Once(torch.autograd.Function):
-    """Gradients as they are; differentiated, they raise with the remedy."""
+    """The identity on gradients, which raises HeadwayError if they are differentiated."""
 
     generate_vmap_rule = True
 
@@ -123,7 +124,7 @@ class Once(torch.autograd.Function):
 
 
 def _once(gradients: tuple[Tensor | None, ...], upstream: tuple[Tensor, ...]) -> tuple[Tensor | None, ...] | None:
-    """A hook on the node of torch's fused attention: where a graph of the gradients is asked for, they raise in it."""
+    """A hook on the node of torch's fused attention that makes differentiating its gradients raise HeadwayError."""
     if not torch.is_grad_enabled():
         return None
     wanted = iter(Once.apply(*[g for g in gradients if g is not None]))
@@ -131,7 +132,7 @@ def _once(gradients: tuple[Tensor | None, ...], upstream: tuple[Tensor, ...]) ->
 
 
 def _plain_bool(fact: bool) -> bool:
-    """True or False itself, where the compiler carries a comparison of sizes as a symbol."""
+    """Returns a plain bool, where a compiler has a symbol for the comparison of sizes."""
     return True if fact else False  # noqa: SIM210
 
 
@@ -149,12 +150,12 @@ def _biased(problem: Problem) -> bool:
 
 
 def _dense(problem: Problem) -> bool:
-    """Whether the call needs a dense mask or bias."""
+    """Returns whether the call needs a dense mask or bias."""
     return _biased(problem) or not (_sees_all(problem) or _plain_causal(problem))
 
 
 def _dense_bytes(problem: Problem) -> int:
-    """Bytes of the dense mask or bias: one for each head where it is by head, and for each row that differs."""
+    """Returns the bytes of the dense mask or bias, which exists for each head and row of the batch that differs."""
     parts: list[Divisible] = [term for term in problem.terms if isinstance(term, ADDED)]
     parts += [] if problem.mask is None else [problem.mask]
     rows = max(problem.coordinate_rows, *(part.extent("batch") for part in parts))
@@ -163,7 +164,7 @@ def _dense_bytes(problem: Problem) -> int:
 
 
 def dense(call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """q, k and v without what must not be seen; the dense mask or bias; and which queries see anything."""
+    """Returns q, k and v with zeros for hidden tokens, the dense mask or bias, and which queries see any key."""
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     bias = None
     for term in call.terms:
@@ -188,7 +189,7 @@ def dense(call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, 
         seen = seen.unflatten(1, (call.k.shape[1], -1)).any(2)
     q = q.masked_fill(~seeing, 0)
     k, v = (x.masked_fill(~seen[..., None], 0) for x in (k, v))
-    # a row without keys would be NaN: it looks at all of them here, and its output is zeroed
+    # a row without keys would be NaN, so it sees all of them here, and its output is zeroed later
     open_rows = allowed | ~seeing
     whole = open_rows if bias is None else bias.masked_fill(~open_rows, -torch.inf)
     return q, k, v, _full(whole, call), seeing

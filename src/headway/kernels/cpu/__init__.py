@@ -1,7 +1,7 @@
-"""The CPU kernel: attention with every term in C++ of our own, forward and backward, never holding n×m numbers.
+"""The CPU kernel: attention in C++, forward and backward, for terms that are no Python functions, in O(n) memory.
 
-``_supports`` tells which calls it takes, ``_descriptor`` writes a lowered one as the int64 words that csrc/call.h
-reads, ``_library`` finds the compiled library and calls it. csrc/README.md explains the C++.
+``_supports`` decides which calls it takes, ``_descriptor`` writes a lowered call as the int64 words that csrc/call.h
+reads, and ``_library`` finds the compiled library and calls it. csrc/README.md explains the C++.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ._tokens import rotate
 
 
 def _begin(call: LoweredCall, backward: bool, partial_keys: bool = False) -> CallDescriptor:
-    """The words up to and with q, k and v."""
+    """Returns a descriptor with the words up to q, k and v."""
     q, k, v = call.q, call.k, call.v
     batch, heads, n, width = q.shape
     _, kv_heads, m, v_width = v.shape
@@ -51,7 +51,7 @@ def _begin(call: LoweredCall, backward: bool, partial_keys: bool = False) -> Cal
 
 
 def _finish(descriptor: CallDescriptor, call: LoweredCall, reductions: ReductionWords | None = None) -> None:
-    """Adds what follows the results."""
+    """Appends the words that follow the results."""
     batch, heads, n, _ = call.q.shape
     _, kv_heads, m, _ = call.v.shape
     index = call.rest is not None or call.dropout > 0 or reductions is not None
@@ -65,7 +65,7 @@ def _finish(descriptor: CallDescriptor, call: LoweredCall, reductions: Reduction
 
 
 DECODE_QUERIES, SMALL = 4, 1 << 20
-"""Plain float32 attention of more than DECODE_QUERIES queries is left to SDPA below SMALL multiply-adds per product."""
+"""Plain float32 attention of more than DECODE_QUERIES queries and less than SMALL multiply-adds is left to ``sdpa``."""
 
 
 def _of_scores(terms: tuple[Term, ...]) -> tuple[Term, ...]:
@@ -73,7 +73,7 @@ def _of_scores(terms: tuple[Term, ...]) -> tuple[Term, ...]:
 
 
 class CpuKernel(NativeKernel[LoweredCall]):
-    """Our own C++ on the processor: every term that is no Python function, with every gradient, in O(n) memory."""
+    """Attention in C++ on a CPU, for every term that is no Python function, with all gradients, in O(n) memory."""
 
     name = "cpu"
 
@@ -88,7 +88,7 @@ class CpuKernel(NativeKernel[LoweredCall]):
             return None
         if p.dtype == torch.bfloat16 and has_amx():
             return "left to torch's SDPA, which uses this processor's AMX: not measured against it yet"
-        if p.dtype != torch.float32 or torch.compiler.is_compiling():  # which would have to tell lengths apart
+        if p.dtype != torch.float32 or torch.compiler.is_compiling():  # a compiler would have to specialize on lengths
             return None
         small = p.n > DECODE_QUERIES and p.batch * p.heads * p.n * p.m * p.head_dim < SMALL
         return "left to torch's SDPA, which takes less to start" if small else None

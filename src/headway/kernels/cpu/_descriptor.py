@@ -46,7 +46,7 @@ DTYPES = {
     torch.int64: (4, 8),
     torch.bool: (5, 1),
 }
-"""The number of a dtype, and the bytes of an item."""
+"""For each dtype, its number in the C interface and the bytes of an item."""
 QUERY_SCALE, TOKEN_QUERIES, TOKEN_KEYS, DISTANCE = 1, 2, 3, 4
 RELATIVE_KEYS, RELATIVE_QUERIES, RELATIVE_VALUES = 5, 6, 7
 DENSE, SINK, SOFT_CAP = 8, 9, 10
@@ -56,20 +56,20 @@ DIFFERENCE, DILATED, EQUAL, KEYS, BOOLEAN, AND, OR = 1, 2, 3, 4, 5, 6, 7
 
 ABSENT = (0,) * 7
 FAR = 1 << 62
-"""Beyond any difference of two indices."""
+"""A number larger than any difference of two indices."""
 
 _double, _word = struct.Struct("d"), struct.Struct("q")
-_nought = array("q", [0])
-NOUGHT = (_nought.buffer_info()[0], 8, DTYPES[torch.int64][0], 0, 0, 0, 0)
-"""A tensor of any shape that is 0."""
+_zero = array("q", [0])
+ZERO_WORDS = (_zero.buffer_info()[0], 8, DTYPES[torch.int64][0], 0, 0, 0, 0)
+"""The words of a tensor of any shape whose items are all 0."""
 FAR_SLOT = 1 << 13
 _slots = array("q", range(-FAR_SLOT, FAR_SLOT))
 SLOTS, SLOTS_SIZE = _slots.buffer_info()[0], 8 * len(_slots)
-"""The slots −FAR_SLOT … FAR_SLOT − 1 in memory: bounds that are numbers or rules are a part of them in short calls."""
+"""The slots −FAR_SLOT … FAR_SLOT − 1 in memory. In short calls, bounds that are numbers or ``Slot``s point into it."""
 
 
 def double_bits(x: float) -> int:
-    """The bits of a float64, as an int64 word."""
+    """Returns the bits of a float64 as an int64 word."""
     bits: int = _word.unpack(_double.pack(x))[0]
     return bits
 
@@ -80,8 +80,8 @@ ONE = double_bits(1.0)
 class CallDescriptor:
     """The int64 words of one call, and the tensors that they point to.
 
-    gradients: pairs of a tensor that wants a gradient and the buffer into which the kernel writes it, by head and row
-    of the batch where the tensor may be one for all.
+    gradients: pairs of a tensor that requires a gradient and the buffer into which the kernel writes it. The buffer has
+    the full sizes of dimensions along which the tensor broadcasts.
     """
 
     def __init__(self, q_coordinates: Coordinates, k_coordinates: Coordinates, backward: bool) -> None:
@@ -95,18 +95,18 @@ class CallDescriptor:
     # ------------------------------------------------------------ tensors
 
     def tensor(self, x: Tensor | None) -> None:
-        """A tensor as it lies in memory; trailing dimensions that it does not have do not count."""
+        """Appends the words of a tensor; missing trailing dimensions get stride 0."""
         if x is None:
             self.words += ABSENT
         else:
             self._tensor(x)
 
     def broadcast(self, x: Tensor, missing: int = 0) -> None:
-        """The same with dimensions of one taken for any size, and ``missing`` ones before the first likewise."""
+        """Appends a tensor whose dimensions of size 1, and ``missing`` ones before the first, broadcast."""
         self._tensor(x, True, missing)
 
     def pair(self, x: Tensor, y: Tensor) -> None:
-        """Both of them by ``broadcast``; in self-attention they are one."""
+        """Appends two tensors by ``broadcast``; in self-attention they are the same object."""
         at = len(self.words)
         self.broadcast(x)
         if y is x:
@@ -121,7 +121,7 @@ class CallDescriptor:
             x = x.resolve_neg()
         number, item = DTYPES[x.dtype]
         address: Any = x.data_ptr()
-        if address % item:  # a view of bytes may begin anywhere; processors want numbers at multiples of their size
+        if address % item:  # a view of bytes may begin anywhere, but numbers must be aligned to their size
             x = x.clone()
             address = x.data_ptr()
         left: Any = x.untyped_storage().nbytes() - x.storage_offset() * item
@@ -136,12 +136,12 @@ class CallDescriptor:
         self.keep_alive.append(x)
 
     def fresh(self, x: Tensor) -> None:
-        """Memory that has just been taken, for the kernel to write."""
+        """Appends a newly allocated tensor, which the kernel writes."""
         strides = x.stride()
         self.words += (x.data_ptr(), x.nbytes, DTYPES[x.dtype][0], *strides, *ABSENT[len(strides) : 4])
 
     def parameter(self, part: Part, name: str) -> None:
-        """A tensor of a part in float32, and the place for its gradient, in which no size of 1 stands for all."""
+        """Appends a tensor of a part in float32, and a buffer for its gradient with all sizes of 1 expanded."""
         x = getattr(part, name)
         if x is None:
             self.words += ABSENT + ABSENT
@@ -149,7 +149,7 @@ class CallDescriptor:
             self.summed(x, part.full_shape(name, x, self.sizes) if self.backward and x.requires_grad else ())
 
     def summed(self, x: Tensor, shape: tuple[int, ...]) -> None:
-        """A tensor in float32, and the place for its gradient of that shape, which is then summed to the tensor's."""
+        """Appends a tensor in float32, and a buffer of the given shape for its gradient, which is summed afterwards."""
         if x.dtype != torch.float32:
             x = x.float()
         self.broadcast(x)
@@ -161,7 +161,7 @@ class CallDescriptor:
             self.words += ABSENT
 
     def gradient(self, x: Tensor) -> None:
-        """The place for the gradient of q, k or v."""
+        """Appends a buffer for the gradient of q, k or v."""
         if x.requires_grad:
             gradient = torch.empty_like(x)
             self.gradients.append((x, gradient))
@@ -172,7 +172,7 @@ class CallDescriptor:
     # ------------------------------------------------------------ coordinates and the mask
 
     def coordinates(self, *, position: bool, index: bool) -> None:
-        """Where tokens are; what nobody reads is 0 for all of them."""
+        """Appends the coordinates of the tokens, with zeros for those that nothing reads."""
         q, k = self.q, self.k
         if position:
             q_position, k_position = _position(q.position), _position(k.position)
@@ -182,11 +182,11 @@ class CallDescriptor:
             self.words.append(min(q_position.shape[2], k_position.shape[2], MAX_AXES))
             self.pair(q_position, k_position)
         else:
-            self.words += (1, *NOUGHT, *NOUGHT)
+            self.words += (1, *ZERO_WORDS, *ZERO_WORDS)
         if index:
             self.pair(_whole(q.index), _whole(k.index))
         else:
-            self.words += NOUGHT + NOUGHT
+            self.words += ZERO_WORDS + ZERO_WORDS
 
     def mask(self, intervals: tuple[Bounds, ...], rest: Mask | None) -> None:
         self.words.append(len(intervals))
@@ -201,7 +201,7 @@ class CallDescriptor:
             self.words[at] = self._nodes(rest)
 
     def bound(self, bound: int | Slot | Tensor, n: int, m: int) -> None:
-        """A key slot for each of n queries, [b, n]."""
+        """Appends a key slot for each of n queries, [b, n]."""
         if not isinstance(bound, Tensor):
             step, offset = (0, bound) if isinstance(bound, int) else (1, bound.offset)
             offset = within(offset, n, m)
@@ -213,7 +213,7 @@ class CallDescriptor:
         self.broadcast(_whole(bound))
 
     def _nodes(self, mask: Mask) -> int:
-        """The mask in postfix order; gives the number of nodes."""
+        """Appends the mask in postfix order, and returns the number of nodes."""
         q, k = self.q, self.k
         if isinstance(mask, (And, Or)):
             count = 0
@@ -245,7 +245,7 @@ class CallDescriptor:
         elif isinstance(mask, Boolean):
             self.words.append(BOOLEAN)
             self.broadcast(mask.values, 4 - mask.values.ndim)
-        else:  # who is seen does not depend on who looks
+        else:  # the same keys for every query
             self.words.append(KEYS)
             self.broadcast(mask.allowed(q, k)[:, 0, 0])
         return 1
@@ -288,14 +288,14 @@ class CallDescriptor:
                 self.dense_bias(term, batch, heads, n, m)
 
     def sink(self, logits: Tensor, *shape: int) -> None:
-        """Logits [heads] or [b, heads or 1, n or 1], and the place for a gradient of that shape, one for each query."""
+        """Appends logits [heads] or [b, heads or 1, n or 1], and a buffer for their gradients of all queries."""
         by_head = logits.ndim == 1
         if logits.dtype != torch.float32:
             logits = logits.float()
         self.broadcast(logits, 1 if by_head else 0)
         if self.backward and logits.requires_grad:
             gradient = logits.new_empty(shape)
-            self.gradients.append((logits, gradient.mT if by_head else gradient))  # heads last, as in the logits
+            self.gradients.append((logits, gradient.mT if by_head else gradient))  # heads last, as the logits have them
             self.fresh(gradient)
         else:
             self.words += ABSENT
@@ -306,8 +306,10 @@ class CallDescriptor:
         assert isinstance(values, Tensor)
         values = values.float()
         self.broadcast(values, 4 - values.ndim)
-        if self.backward and values.requires_grad:  # summed by the kernel: by head and row it could be n·m·batch·heads
-            shared = (1,) * (4 - values.ndim) + values.shape != shape  # by pairs whose parts may cancel
+        if self.backward and values.requires_grad:
+            # summed by the kernel, since one for each head and row could take batch·heads·n·m items, and in float64 if
+            # several pairs share an item, since their gradients may cancel
+            shared = (1,) * (4 - values.ndim) + values.shape != shape
             gradient = torch.zeros(values.shape, dtype=torch.float64 if shared else torch.float32)
             self.gradients.append((values, gradient))
             self.broadcast(gradient, 4 - values.ndim)
@@ -353,7 +355,7 @@ class CallDescriptor:
             self.parameter(values, "rate" if isinstance(values, Log) else "exponent")
 
     def relative(self, kind: int, rows: Rows | Sinusoids) -> None:
-        """The table of a relative term, and the width of its rows."""
+        """Appends the table of a relative term, and the width of its rows."""
         assert isinstance(rows, Rows)
         self.words.append(kind)
         self.maps(rows)
@@ -377,14 +379,14 @@ class CallDescriptor:
                 self.tensor(part.boundaries.long() if part.boundaries.dtype == torch.int32 else part.boundaries)
 
     def need_axis(self, axis: int) -> None:
-        """Raises where the positions have no such axis."""
+        """Raises HeadwayError if the positions have no such axis."""
         if not 0 <= axis < min(self.q.position.shape[2], self.k.position.shape[2]):
             self.q.axis(axis)
             self.k.axis(axis)
 
 
 def _broadcast_stride(size: int, step: int) -> int:
-    """How far the next item lies in memory, where one item stands for any number of them."""
+    """Returns the stride of a dimension, 0 if it has size 1 and broadcasts."""
     return 0 if size == 1 else step
 
 
@@ -393,7 +395,7 @@ def _whole(x: Tensor) -> Tensor:
 
 
 def _position(x: Tensor) -> Tensor:
-    """Positions in one of the dtypes in which the kernel takes distances."""
+    """Returns positions in int64, float32 or float64, the dtypes in which the kernel computes distances."""
     if x.dtype in (torch.int64, torch.float32, torch.float64):
         return x
     return x.float() if x.is_floating_point() else x.long()

@@ -1,4 +1,4 @@
-"""The CPU kernel's C++ library: found and loaded at the first use, and how it is called."""
+"""Finds, loads and calls the C++ library of the CPU kernel."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ import torch
 from ...errors import HeadwayError
 
 ISAS = ("portable", "avx2", "avx512", "avx512bf16")
-"""Instruction sets by their number in the C interface; a later one is preferred."""
+"""Instruction sets in the order of their numbers in the C interface; later ones are preferred."""
 
 FLOAT32, BFLOAT16 = 0, 1
-"""What ``roof`` can measure: float32 multiply-adds, bfloat16 dot products."""
+"""What ``roof`` can measure: float32 multiply-adds and bfloat16 dot products."""
 
 OUT_OF_MEMORY, NO_SUCH_ISA = -1, -2
 
 VERSION = 7
-"""Of the words that pass the C interface: csrc/call.h's."""
+"""The version of the C interface, as in csrc/call.h."""
 
 
 class Library(NamedTuple):
-    """What was loaded, or why nothing was."""
+    """The loaded library, or the reason why there is none."""
 
     c: Any
-    """The functions of the C interface; None where there is no library."""
+    """The functions of the C interface; None without a library."""
     why_not: str
-    """Why there is no library; empty where there is one."""
+    """Why there is no library; empty if there is one."""
     no_pool: str = ""
-    """Why torch's threads are not used; empty where they are."""
+    """Why torch's threads are not used; empty if they are."""
     isas: tuple[str, ...] = ()
-    """The instruction sets that this machine has, the best first."""
+    """The instruction sets of this machine, the best first."""
     isa: int = 0
-    """The number of the one in use: the best, or what HEADWAY_ISA names."""
+    """The number of the instruction set in use: the best, or that of HEADWAY_ISA."""
 
 
 _lock = threading.Lock()
@@ -51,7 +51,7 @@ _process = os.getpid()
 
 
 def load() -> Library:
-    """The library, loaded by the first call."""
+    """Returns the library, which the first call loads."""
     global _library
     if _library is None:
         with _lock:
@@ -61,12 +61,12 @@ def load() -> Library:
 
 
 def why_not() -> str | None:
-    """Why there is no library, in words for whoever asked for the kernel; None where there is one."""
+    """Returns why there is no library, for messages; None if there is one."""
     return load().why_not or None
 
 
 def note() -> str:
-    """What is less than it could be, in words for whoever asked; empty where all is there."""
+    """Returns why the library is slower than it could be, for messages; empty if it is not."""
     library = load()
     if library.c is None or library.c.hw_has_pool():
         return ""
@@ -75,12 +75,12 @@ def note() -> str:
 
 
 def isas() -> tuple[str, ...]:
-    """The instruction sets that this machine has and the library was compiled for, the best first."""
+    """Returns the instruction sets that this machine has and the library was compiled for, the best first."""
     return load().isas
 
 
 def isa() -> str:
-    """The instruction set in use here and now."""
+    """Returns the instruction set that this thread uses."""
     library = _there()
     forced = _forced.get()
     return ISAS[library.isa if forced is None else forced]
@@ -88,7 +88,7 @@ def isa() -> str:
 
 @contextmanager
 def using(name: str) -> Iterator[None]:
-    """Inside, this thread computes with the instruction set of this name."""
+    """A context in which this thread uses the instruction set of this name."""
     token = _forced.set(_number(name, _there().isas, "isa"))
     try:
         yield
@@ -97,17 +97,17 @@ def using(name: str) -> Iterator[None]:
 
 
 def run(words: list[int]) -> None:
-    """One call of attention: int64 words in the order in which csrc/call.h reads them."""
+    """Runs one call of attention; the words are in the order in which csrc/call.h reads them."""
     _call("hw_attention", words)
 
 
 def rms_norm(words: list[int]) -> None:
-    """One RMS norm: words in the order of csrc/tokens.h's Norm."""
+    """Runs one RMS norm; the words are in the order of Norm in csrc/tokens.h."""
     _call("hw_rms_norm", words)
 
 
 def rotate(words: list[int]) -> None:
-    """One rotation of a rotary encoding: words in the order of csrc/tokens.h's Rotate."""
+    """Runs one rotation; the words are in the order of Rotate in csrc/tokens.h."""
     _call("hw_rotate", words)
 
 
@@ -121,7 +121,7 @@ def _call(name: str, words: list[int]) -> None:
 
 
 def roof(kind: int, threads: int, rounds: int) -> float:
-    """Floating-point operations done between registers alone; whoever calls measures the time they took."""
+    """Runs floating-point operations between registers only, and returns their number; the caller measures the time."""
     library = _there()
     forced = _forced.get()
     done = ctypes.c_double()
@@ -187,7 +187,7 @@ def _suffix() -> str:
 
 
 def _version(c: ctypes.CDLL) -> int:
-    """The version of a library's C interface; those before 3 do not say theirs."""
+    """Returns the version of a library's C interface; libraries before version 3 do not have it."""
     c.hw_attention  # noqa: B018 (raises where it is another library altogether)
     return int(c.hw_version()) if hasattr(c, "hw_version") else 2
 
@@ -215,7 +215,7 @@ def _number(name: str, there: tuple[str, ...], argument: str) -> int:
 
 
 def _torch_pool() -> tuple[int | None, str]:
-    """The address of torch's own parallel loop, or None and what its absence means."""
+    """Returns the address of torch's parallel loop, or None and a message about its absence."""
     for where in (str(Path(torch.__file__).with_name("lib") / f"libtorch_cpu{_suffix()}"), f"libtorch_cpu{_suffix()}"):
         try:
             # torch is loaded: another copy of it would come with another pool

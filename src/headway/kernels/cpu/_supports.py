@@ -1,4 +1,4 @@
-"""Which calls the C++ kernel supports, told by metadata alone."""
+"""The calls that the C++ kernel supports, decided from metadata only."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ CLOSED_FORMS = frozenset({Linear, Log, Power, Piecewise, Cosines, Stretched})
 BOUNDARIES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
 
 
-@constant_in_graphs  # found at the first call, once for all
+@constant_in_graphs  # computed once, in the first call
 def missing() -> str | None:
-    """Why there is no compiled library; None where there is one."""
+    """Returns why there is no compiled library; None if there is one."""
     return _library.why_not()
 
 
 def reasons_against(problem: Problem) -> list[str]:
-    """Every reason why the kernel cannot run a call."""
+    """Yields every reason why the kernel cannot run a call."""
     reasons = []
     reason = missing()
     if reason:
@@ -141,7 +141,7 @@ def _against_mask(mask: Mask) -> Iterator[str]:
 
 
 def _parts(mask: Mask) -> tuple[list[Mask], int]:
-    """The masks of which one is joined, and the operands that stand side by side while they are joined."""
+    """Returns the masks that a mask is joined from, and the depth of the stack of its postfix form."""
     if type(mask) not in (And, Or):
         return [mask], 1
     found = [_parts(part) for part in mask.masks]  # type: ignore[attr-defined]

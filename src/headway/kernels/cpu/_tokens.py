@@ -1,7 +1,7 @@
-"""What the library does to each token by itself, in one pass over memory: RMS norm, and rotary rotations.
+"""RMS norm and rotary rotations in the C++ library, each in one pass over memory.
 
-They do not fit without the library, where a compiler or a transform takes part, and for other tensors than ordinary
-ones on a processor: then torch has to do it. The norm is for inference alone; a rotation can be differentiated.
+Without the library, under a compiler or a transform, and for other than plain CPU tensors, torch computes them. The
+norm is for inference only; a rotation can be differentiated.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from ._descriptor import DTYPES, double_bits
 
 FLOATS = frozenset({torch.float32, torch.bfloat16, torch.float16})
 WIDEST = 4096
-"""Numbers of a row that are rotated, at most; csrc/tokens.h has them on its stack."""
+"""The most numbers of a row that are rotated, since csrc/tokens.h keeps them on the stack."""
 FLOAT32_EPS = torch.finfo(torch.float32).eps
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float | None) -> Tensor | None:
-    """y = w·x / √(mean(x²) + eps), in float32 and rounded once.
+    """Returns w·x / √(mean(x²) + eps), computed in float32 and rounded once; None if the library does not support x.
 
-    Shapes: x [..., width] of one to four dimensions, weight [width] in x's dtype; y is laid out as x where x is dense.
-    eps: torch's for float32 if None. None where it does not fit.
+    x: [..., width] of one to four dimensions. A dense x gives a result of the same layout.
+    weight: [width] in x's dtype.
+    eps: the epsilon of torch for float32 if None.
     """
     if weight is None:
         fits = _fits(x) and not _recorded(x)
     else:
         fits = _fits(x, weight) and not _recorded(x, weight)
         fits = fits and weight.dtype == x.dtype and weight.shape == x.shape[-1:] and weight.is_contiguous()
-    if not fits or (eps is None and x.dtype != torch.float32):  # torch's versions differ in what they take there
+    # the default epsilon of other dtypes differs between versions of torch
+    if not fits or (eps is None and x.dtype != torch.float32):
         return None
     y = torch.empty_like(x)
     row = _rows(x, y)
@@ -45,10 +47,10 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float | None) -> Tensor | No
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """x rotated, in float32 and rounded once: in one pass, where it fits.
+    """Returns x [batch, heads, n, head_dim] rotated, computed in float32 and rounded once, by the library or by torch.
 
-    Shapes: x [batch, heads, n, head_dim]; the result is laid out as x where x is dense. The gradient of x is its own
-    rotated back; where cos and sin want one it is left to torch.
+    A dense x gives a result of the same layout. The gradient of x is rotated back by the library too; torch computes
+    gradients of cos and sin.
     """
     cos, sin = rotation.cos, rotation.sin
     if not _supports(x, cos, sin, rotation.start) or _recorded(cos, sin):
@@ -59,7 +61,7 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
 
 
 class Rotated(torch.autograd.Function):
-    """``rotate`` where x wants a gradient: of a rotation by φ that is the rotation by −φ."""
+    """``rotate`` with a gradient for x, which is rotated by −φ."""
 
     @staticmethod
     def forward(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int) -> Tensor:
@@ -100,7 +102,7 @@ def _supports(x: Tensor, cos: Tensor, sin: Tensor, start: int) -> bool:
 
 
 def _fits(x: Tensor, *others: Tensor) -> bool:
-    """Whether the library can read x and the others here and now."""
+    """Returns whether the library can read x and the others in this context."""
     if x.dtype not in FLOATS or x.device.type != "cpu" or not 1 <= x.ndim <= 4 or not x.shape[-1] or x.stride(-1) != 1:
         return False
     every = (x, *others)
@@ -121,7 +123,7 @@ def _recorded(*tensors: Tensor) -> bool:
 
 
 def _rows(x: Tensor, y: Tensor) -> list[int]:
-    """The words of csrc/tokens.h's Rows: x is read, y is written."""
+    """Returns the words of Rows in csrc/tokens.h; x is read and y is written."""
     if y.stride(-1) != 1:
         raise HeadwayError(f"y has strides {y.stride()}, which is a fault in headway: its last must be 1")
     missing = 4 - x.ndim

@@ -1,7 +1,7 @@
-"""Lowering: a call in simpler terms, for kernels that need not know them all.
+"""Lowering: expresses a call in simpler terms, so that a kernel need not implement all of them.
 
-It is made of torch's operations on the call's own device, so that the backward pass takes gradients through it by
-autograd. Values of tensors are read on a processor alone, inside the operator.
+It uses torch's operations on the call's own device, so that autograd computes gradients through it. Values of tensors
+are read on a CPU only, inside the operator.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from .terms import one_sink, one_temperature
 
 @dataclass(frozen=True, eq=False)
 class LoweredCall(Call):
-    """A call in simpler terms: one dtype for q, k and v, one temperature, one sink, no sinusoids, no mask.
+    """A call in simpler terms: one dtype for q, k and v, one query scale, one sink, no sinusoids, no mask.
 
-    intervals: up to two of key slots for each query, which may overlap; none stands for all keys
-    rest: the mask that says what they cannot: a query sees the keys of any interval that the rest allows
+    A query sees the keys of any interval that the rest allows.
+
+    intervals: up to two intervals of key slots for each query, which may overlap; none stands for all keys
+    rest: the part of the mask that is no interval, or None
     """
 
     intervals: tuple[Bounds, ...] = ()
@@ -33,9 +35,9 @@ class LoweredCall(Call):
 
 
 def _with_starts(q: Coordinates, k: Coordinates) -> tuple[Coordinates, Coordinates]:
-    """Aligned coordinates with their starts, which an operator is not given; read from the first index on a CPU.
+    """Returns aligned coordinates with their starts, which an operator does not get; on a CPU from the first index.
 
-    Rows that were padded one by one have no start, even a single row: a mask reads their length only without one.
+    Rows that were padded one by one have no start, not even a single row, since masks read their length only then.
     """
     n, m = q.index.shape[1], k.index.shape[1]
     padded = isinstance(k.length, Tensor)
@@ -45,7 +47,7 @@ def _with_starts(q: Coordinates, k: Coordinates) -> tuple[Coordinates, Coordinat
 
 
 def lower(call: Call) -> LoweredCall:
-    """The call in simpler terms."""
+    """Returns the call in simpler terms."""
     q_at, k_at = call.q_coordinates, call.k_coordinates
     if call.aligned and q_at.start is None:
         q_at, k_at = _with_starts(q_at, k_at)

@@ -1,4 +1,4 @@
-"""Masks as intervals of key slots, by which a kernel skips what nobody sees, and what intervals cannot say."""
+"""Masks as intervals of key slots, by which kernels skip keys that no query sees, and a remaining mask."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ EVERYTHING: Bounds = (None, None)
 
 
 def lower_mask(mask: Mask | None, q: Coordinates, k: Coordinates) -> tuple[tuple[Bounds, ...], Mask | None]:
-    """A mask as intervals and a rest: a query sees the keys of any interval that the rest allows.
+    """Splits a mask into intervals and a rest; a query sees the keys of any interval that the rest allows.
 
     Returns:
-        intervals: up to two of key slots for each query, which may overlap; none stands for all keys.
-        rest: what intervals cannot say, or None.
+        intervals: up to two intervals of key slots for each query, which may overlap; none stands for all keys.
+        rest: the part of the mask that is no interval, or None.
     """
     if mask is None or not q.index.shape[1] or not k.index.shape[1]:
         return (), None
@@ -29,7 +29,7 @@ def lower_mask(mask: Mask | None, q: Coordinates, k: Coordinates) -> tuple[tuple
 
 
 def slots(bound: int | Slot | Tensor, q: Coordinates, k: Coordinates) -> Tensor:
-    """A bound as a tensor [b, 1 or n]."""
+    """Returns a bound as a tensor [b, 1 or n]."""
     if isinstance(bound, Tensor):
         return bound
     n, m = q.index.shape[1], k.index.shape[1]
@@ -42,12 +42,12 @@ def slots(bound: int | Slot | Tensor, q: Coordinates, k: Coordinates) -> Tensor:
 
 
 def within(offset: int, n: int, m: int) -> int:
-    """A number or an offset by which every one of n queries has the same of m keys before it, and fits a tensor."""
+    """Clamps a number or an offset so that it fits a tensor, which changes nothing for n queries and m keys."""
     return max(-n, min(offset, m))
 
 
 def _lowered(mask: Mask, q: Coordinates, k: Coordinates) -> tuple[list[Bounds], Mask | None]:
-    """One or two intervals, and a rest."""
+    """Returns one or two intervals, and a rest."""
     kind = type(mask)
     if kind is And:
         found, rests = [EVERYTHING], []
@@ -75,7 +75,7 @@ def _lowered(mask: Mask, q: Coordinates, k: Coordinates) -> tuple[list[Bounds], 
 
 
 def _check(mask: Mask, interval: Bounds, n: int) -> None:
-    """Raises HeadwayError where a user's own mask gives something else than bounds."""
+    """Raises HeadwayError if the interval of a user's mask does not consist of bounds."""
     for bound in interval:
         if bound is None or type(bound) in (int, Slot):
             continue
@@ -93,12 +93,12 @@ def _check(mask: Mask, interval: Bounds, n: int) -> None:
 
 
 def _both(a: Bounds, b: Bounds, q: Coordinates, k: Coordinates) -> Bounds:
-    """The keys of two intervals."""
+    """Returns the intersection of two intervals."""
     return _furthest(a[0], b[0], q, k, True), _furthest(a[1], b[1], q, k, False)
 
 
 def _furthest(a: Bound, b: Bound, q: Coordinates, k: Coordinates, largest: bool) -> Bound:
-    """The larger of two bounds, or the smaller, for each query."""
+    """Returns the larger of two bounds, or the smaller, for each query."""
     if a is None or b is None:
         return b if a is None else a
     if type(a) is type(b) and isinstance(a, (int, Slot)):

@@ -1,4 +1,4 @@
-"""Relative keys of sinusoids as rows of a table, or as further columns of q and k."""
+"""Lowering of sinusoidal relative keys to rows of a table, or to additional columns of q and k."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .masks import slots
 C = TypeVar("C", bound=Call)
 
 STEPS = 2048
-"""Distances whose sines are held at once."""
+"""The number of distances whose sines are computed at once."""
 
 
 def without_sinusoids(call: C, intervals: tuple[Bounds, ...]) -> C:
-    """Relative keys of sinusoids as rows of a table where distances are whole and few, else as columns of q and k.
+    """Lowers sinusoidal relative keys to rows of a table if distances are integers and few, else to columns of q and k.
 
-    intervals: of key slots, beyond which no query sees; none where that is not known.
+    intervals: the key slots that queries see; empty if they are not known.
     """
     q_at, k_at = call.q_coordinates, call.k_coordinates
     n, m = q_at.index.shape[1], k_at.index.shape[1]
@@ -45,9 +45,9 @@ def without_sinusoids(call: C, intervals: tuple[Bounds, ...]) -> C:
 
 
 def distances(intervals: tuple[Bounds, ...], q: Coordinates, k: Coordinates, axis: int) -> tuple[int, int] | None:
-    """The least and the largest distance from a query to the keys it may see, which are read off the positions.
+    """Returns the smallest and the largest distance from a query to the keys that it may see, read from the positions.
 
-    None where positions are not whole, and on a device with streams, which would have to wait for the answer.
+    None for positions that are not integers, and on a device with streams, where reading would synchronize.
     """
     at, to = q.axis(axis), k.axis(axis)
     if not at.is_cpu or at.is_floating_point() or to.is_floating_point():
@@ -58,7 +58,10 @@ def distances(intervals: tuple[Bounds, ...], q: Coordinates, k: Coordinates, axi
     if not intervals or not bool((to[:, 1:] >= to[:, :-1]).all()):
         return int(to.min()) - int(at.max()), int(to.max()) - int(at.min())
     reach = []
-    for start, stop in intervals:  # of rising positions the ends of an interval are the least and the largest
+    for (
+        start,
+        stop,
+    ) in intervals:  # positions rise, so the ends of an interval have the smallest and the largest distance
         start = slots(0 if start is None else start, q, k)
         stop = slots(m if stop is None else stop, q, k)
         low, high = start.clamp(0, m - 1), stop.clamp(1, m) - 1
@@ -72,7 +75,7 @@ def distances(intervals: tuple[Bounds, ...], q: Coordinates, k: Coordinates, axi
 
 
 class Table(torch.autograd.Function):
-    """weight_h·[sin(−δω), cos(−δω)] for δ = low … high: [heads or 1, high − low + 1, head_dim], by parts.
+    """Computes weight_h·[sin(−δω), cos(−δω)] for δ = low … high, [heads or 1, high − low + 1, head_dim], in parts.
 
     Sines are odd and cosines even, so that one step serves the past, δ = −step, and the future, δ = step.
     """
@@ -114,7 +117,7 @@ class Table(torch.autograd.Function):
 
 
 def _parts(low: int, high: int) -> Iterator[tuple[range, slice | None, slice | None]]:
-    """Falling steps, and the rows of the table that they fill in the past, in this order, and in the future."""
+    """Yields falling steps, and the rows of the table that they fill in the past, in this order, and in the future."""
     past, future = range(max(0, -high), -low + 1), range(max(1, low), high + 1)
     edges = sorted({edge for side in (past, future) if side for edge in (side.start, side.stop)})
     for start, stop in pairwise(edges):
@@ -128,16 +131,16 @@ def _parts(low: int, high: int) -> Iterator[tuple[range, slice | None, slice | N
 
 
 def _waves(steps: range, frequencies: Tensor, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """sin and cos of step·ω [steps, frequencies], rounded once, and the steps."""
+    """Returns sin and cos of step·ω, [steps, frequencies], rounded once, and the steps."""
     step = torch.arange(steps.start, steps.stop, steps.step, device=like.device, dtype=torch.float64)
     angle = step[:, None] * frequencies.double()
     return angle.sin().to(like.dtype), angle.cos().to(like.dtype), step
 
 
 def with_columns(call: C, terms: list[RelativeKeys]) -> C:
-    """Sines of a difference by angle addition, at any positions.
+    """Lowers sinusoidal relative keys to additional columns of q and k by angle addition, for any positions.
 
-    The query, turned by its own angle, meets the key's sines and cosines; both become further columns of q and k.
+    The columns of k are the sines and cosines of the key; those of q are the query's products rotated by its angle.
     """
     q, k, v = call.q.float(), call.k.float(), call.v.float()
     q_columns, k_columns = [q], [k]
@@ -149,7 +152,7 @@ def with_columns(call: C, terms: list[RelativeKeys]) -> C:
             query = query + term.query_bias.float()[:, None]
         rates = rows.frequencies.double()
         at, to = (side.axis(rows.axis).double() for side in (call.q_coordinates, call.k_coordinates))
-        q_columns.append(Turned.apply(query, rows.weight.float(), rates, at))
+        q_columns.append(RotatedQuery.apply(query, rows.weight.float(), rates, at))
         angle = (to[..., None] * rates)[:, None]
         code = torch.cat([angle.sin(), angle.cos()], dim=-1).float()
         k_columns.append(code.expand(*k.shape[:3], -1))
@@ -162,19 +165,19 @@ def with_columns(call: C, terms: list[RelativeKeys]) -> C:
 
 
 def _with_own(term: Any, q: Tensor, k: Tensor) -> Any:
-    """A relative term that reads q or k itself goes on reading it without the further columns."""
+    """Gives a relative term that reads the call's q or k a copy of it without the additional columns."""
     if isinstance(term, RelativeKeys) and term.query is None:
         return term._with(query=q)
     return term._with(key=k) if isinstance(term, RelativeQueries) and term.key is None else term
 
 
-class Turned(torch.autograd.Function):
-    """The query as it meets [sin(pⱼω), cos(pⱼω)]: [batch, heads, n, 2·frequencies]"""
+class RotatedQuery(torch.autograd.Function):
+    """Computes the columns of the query that multiply [sin(pⱼω), cos(pⱼω)], [batch, heads, n, 2·frequencies]."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, weight: Tensor, rates: Tensor, at: Tensor) -> Tensor:
         ctx.save_for_backward(query, weight, rates, at)
-        return _turned(query, weight, rates, at)
+        return _rotated(query, weight, rates, at)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -182,14 +185,14 @@ class Turned(torch.autograd.Function):
         wanted = ctx.needs_input_grad[:3]
         query, weight, rates = (x.detach().requires_grad_(want) for x, want in zip(saved, wanted, strict=True))
         with torch.enable_grad():
-            # a query that sees nothing has no gradient, and must not give one where it is not a number
+            # a query that sees no key has no gradient, even if its position is NaN
             seeing = query.masked_fill((gradient == 0).all(-1, keepdim=True), 0)
-            turned = _turned(seeing, weight, rates, at)
-        found = iter(torch.autograd.grad(turned, [x for x in (query, weight, rates) if x.requires_grad], gradient))
+            rotated = _rotated(seeing, weight, rates, at)
+        found = iter(torch.autograd.grad(rotated, [x for x in (query, weight, rates) if x.requires_grad], gradient))
         return *(next(found) if want else None for want in wanted), None
 
 
-def _turned(query: Tensor, weight: Tensor, rates: Tensor, at: Tensor) -> Tensor:
+def _rotated(query: Tensor, weight: Tensor, rates: Tensor, at: Tensor) -> Tensor:
     angle = (at[..., None] * rates)[:, None]
     sin, cos = angle.sin().to(query.dtype), angle.cos().to(query.dtype)
     into_sin, into_cos = (query @ weight).chunk(2, dim=-1)

@@ -1,4 +1,4 @@
-"""Several temperatures as one, several sinks as one."""
+"""Lowering of several query scales to one, and of several sinks to one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def one_temperature(terms: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def one_sink(terms: tuple[Any, ...]) -> tuple[Any, ...]:
-    # the gradient of a logit for all queries is a sum over them: in float64, for its parts may cancel
+    # the gradient of a logit shared by queries is a sum over them, in float64, since the addends may cancel
     logits = [term.by_query.double() for term in terms if isinstance(term, Sink)]
     rest = [term for term in terms if not isinstance(term, Sink)]
     return *rest, Sink(torch.stack(torch.broadcast_tensors(*logits)).logsumexp(0).float())
