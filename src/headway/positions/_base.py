@@ -146,14 +146,14 @@ class PositionEncoding(nn.Module):
     reads_input: bool = False
     """Whether ``relocate`` or ``terms`` read q_input and k_input."""
     watched: bool = False
-    """Whether calls check that hooks keep to their contract. Those of headway's own are checked in its tests alone."""
+    """Whether calls check that hooks keep their contract; only the tests check those of headway's own encodings."""
     _acts: ClassVar[frozenset[str]] = frozenset()
     _rotates: ClassVar[frozenset[str]] = frozenset()
-    """Those of "prepare" and "values" that ``rotation`` or ``split`` covers."""
+    """The hooks, of "prepare" and "values", that ``rotation`` or ``split`` describes."""
     _has_tables: ClassVar[bool] = False
     _places: ClassVar[bool] = False
     _measure: ClassVar[Callable[[PositionEncoding], Properties]]
-    """The function behind ``properties``. The module ``headway.properties``, above attention, sets it."""
+    """The function behind ``properties``, set by the module ``headway.properties``, which imports attention."""
     learning_rate_multiplier: ClassVar[float] = 1.0
     """The multiplier for the encoding's own parameters, if its paper gives one."""
 
@@ -162,7 +162,7 @@ class PositionEncoding(nn.Module):
     # ------------------------------------------------------------ the hooks
 
     def locate(self, coordinates: Coordinates) -> Coordinates:
-        """The coordinates with the positions that this encoding gives the tokens; nothing else may change.
+        """Returns the coordinates with the positions that this encoding gives the tokens; nothing else may change.
 
         Args:
             coordinates: where the tokens are.
@@ -172,7 +172,7 @@ class PositionEncoding(nn.Module):
     def relocate(
         self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None
     ) -> tuple[Coordinates, Coordinates]:
-        """A second step of ``locate``, called in every layer with both sides and the layer's input.
+        """Changes positions a second time, in every layer, with both sides and the layer's input.
 
         For positions and phases that depend on content. It needs ``cache_prepared = False`` if keys depend on it.
 
@@ -188,7 +188,7 @@ class PositionEncoding(nn.Module):
         return q_at, k_at
 
     def tables(self, coordinates: Coordinates) -> Any:
-        """Tables such as cosines that depend on located coordinates alone; computed once for all layers.
+        """Computes tables, such as cosines, that depend on located coordinates only, once for all layers.
 
         They must not depend on parameters, buffers or anything that changes after construction, since coordinates may
         outlive such a change. What depends on parameters belongs in ``learned_tables``, ``prepare`` or ``terms``.
@@ -199,7 +199,7 @@ class PositionEncoding(nn.Module):
         return None
 
     def learned_tables(self, coordinates: Coordinates) -> Any:
-        """Tables that depend on parameters too; computed once for the layers of one forward pass.
+        """Computes tables that depend on parameters too, once for the layers of one forward pass.
 
         ``for_one_forward(coordinates).learned`` gives them, in ``prepare`` for instance.
 
@@ -235,7 +235,7 @@ class PositionEncoding(nn.Module):
         return self.prepare(k, coordinates)
 
     def rotation(self, side: str, x: Tensor, coordinates: Coordinates) -> Rotation | None:
-        """The transform of a hook as data, if it is a rotation of pairs and nothing else; kernels then apply it.
+        """Returns the transform of a hook if it is only a rotation of pairs, which kernels then apply; otherwise None.
 
         Args:
             side: "query" or "key" for ``prepare``, "value" for ``prepare_value``, "output" for ``restore_output``.
@@ -248,7 +248,7 @@ class PositionEncoding(nn.Module):
         return None
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """The terms that are added to the scores; see ``headway.terms``.
+        """Returns the terms that are added to the scores; see ``headway.terms``.
 
         Args:
             q_at: placed coordinates of the queries.
@@ -287,7 +287,7 @@ class PositionEncoding(nn.Module):
         return out
 
     def default_scale(self, head_dim: int) -> float:
-        """The factor s of the scores, if the caller gives none.
+        """Returns the factor s of the scores, used if the caller gives none.
 
         Args:
             head_dim: the size of each head.
@@ -297,7 +297,7 @@ class PositionEncoding(nn.Module):
     # ------------------------------------------------------------ what follows from the hooks
 
     def split(self, side: str, x: Tensor, coordinates: Coordinates) -> tuple[Tensor, Rotation | None]:
-        """Applies a hook of queries, keys or values up to a last rotation, and returns that as data if there is one.
+        """Applies a hook of queries, keys or values except for a last rotation, and returns that if there is one.
 
         Args:
             side: "query", "key" or "value".
@@ -374,7 +374,7 @@ class PositionEncoding(nn.Module):
         return placed if learned is None else placed._with(learned=learned, parts=None)
 
     def tables_of(self, located: Coordinates) -> Any:
-        """``tables`` of ``located`` coordinates.
+        """Computes ``tables`` of ``located`` coordinates, and checks them.
 
         Raises:
             HeadwayError: if a table requires a gradient and the coordinates do not.
@@ -391,7 +391,7 @@ class PositionEncoding(nn.Module):
 
     @property
     def known_as(self) -> str:
-        """The names of the class and of its parts, for messages."""
+        """The names of the class and of its parts, as in messages."""
         parts = [type(part).__name__ for part in self.modules() if isinstance(part, PositionEncoding)]
         return parts[0] if len(parts) == 1 else f"{parts[0]} ({', '.join(parts[1:])})"
 
@@ -423,7 +423,7 @@ class PositionEncoding(nn.Module):
 
     @property
     def table_end(self) -> int | None:
-        """The positions that the table of this encoding or of a part of it has; None where none ends."""
+        """The number of positions in the table of this encoding or of a part of it; None without such a table."""
         tables = (part for part in self.modules() if isinstance(part, PositionEncoding) and part.ends)
         return next((table.sizes.max_length for table in tables), None)
 
@@ -439,7 +439,7 @@ class PositionEncoding(nn.Module):
         cls._places = any(
             getattr(cls, name) is not getattr(PositionEncoding, name) for name in ("locate", "tables", "learned_tables")
         )
-        # of another ``prepare`` or ``prepare_value`` a rotation would be another encoding's
+        # an inherited rotation does not describe a ``prepare`` or ``prepare_value`` of a subclass
         rotates = (owner(cls, "rotation"), owner(cls, "split"))
         cls._rotates = frozenset(
             hook
@@ -455,18 +455,18 @@ class PositionEncoding(nn.Module):
             )
 
     def coordinates_for(self, x: Tensor, coordinates: Coordinates | Tensor | None) -> Coordinates:
-        """The placed ``coordinates`` of ``x`` [batch, n, …], by default 0 … n − 1."""
+        """Returns the placed ``coordinates`` of ``x`` [batch, n, …], by default 0 … n − 1."""
         n = x.shape[1]
         if coordinates is None:
             coordinates = Coordinates.span(n, device=x.device)
         return self.place(Coordinates.of(coordinates, n))
 
     def properties(self) -> Properties:
-        """The four demands on a code of positions, measured on this encoding; see ``Properties``."""
+        """Measures the four demands on a position encoding on this one; see ``Properties``."""
         return PositionEncoding._measure(self)
 
     def arguments(self) -> dict[str, Any]:
-        """The constructor's arguments, as far as they are held under their own names and are literals."""
+        """Returns the constructor's arguments that are attributes of the same name and literals."""
         held = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters if hasattr(self, name)}
         return {name: value for name, value in held.items() if _is_literal(value)}
 
@@ -476,28 +476,28 @@ class PositionEncoding(nn.Module):
     # ------------------------------------------------------------ for the checks
 
     def oracle(self, pair: Pair) -> float:
-        """The score of a ``pair``, as the paper writes it, with pair.scale in place of 1/√d."""
+        """Returns the score of a ``pair``, as the paper writes it, with pair.scale in place of 1/√d."""
         return pair.scale * pair.dot
 
     def oracle_weights(self, h: int, i: int, scores: list[float]) -> list[float]:
-        """The weights of the keys of query ``i`` in head ``h`` from their ``scores``; mostly the softmax."""
+        """Returns the weights of the keys of query ``i`` in head ``h`` from their ``scores``; here the softmax."""
         return torch.tensor(scores, dtype=torch.float64).softmax(0).tolist()
 
     def oracle_value(self, pair: Pair, v: Tensor) -> Tensor:
-        """The value that the query of a ``pair`` takes from its key; ``v`` is [heads, n, head_dim]."""
+        """Returns the value that the query of a ``pair`` takes from its key; ``v`` is [heads, n, head_dim]."""
         return v[pair.h, pair.j]
 
     def oracle_locate(self, coordinates: Coordinates) -> Coordinates:
-        """The located ``coordinates`` of one sequence, as the paper writes it."""
+        """Returns the located ``coordinates`` of one sequence, as the paper writes them."""
         return self.locate(coordinates)
 
     def oracle_embed(self, x: Tensor, coordinates: Coordinates) -> Tensor:
-        """The embeddings ``x`` [n, embed_dim] with positions at ``coordinates``, as the paper writes it."""
+        """Returns the embeddings ``x`` [n, embed_dim] with positions at ``coordinates``, as the paper writes them."""
         return x
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:
-        """Instances for the checks, with 4 and with 6 heads of 8 and embed_dim = 8·heads."""
+        """Returns instances for the checks, with 4 and with 6 heads of 8 and embed_dim = 8·heads."""
         return [cls()]
 
 
@@ -508,12 +508,12 @@ IDLE = [(hook, name, getattr(PositionEncoding, name)) for hook, names in HOOKS.i
 
 
 def _beside(coordinates: Coordinates) -> tuple[int, ...]:
-    """The identities of the fields other than the positions."""
+    """Returns the identities of the fields other than the positions."""
     return id(coordinates.index), id(coordinates.document), id(coordinates.length)
 
 
 def _wants_gradient(part: Any) -> bool:
-    """Whether a tensor in nested tables requires a gradient."""
+    """Returns whether a tensor in nested tables requires a gradient."""
     if isinstance(part, Tensor):
         return part.requires_grad
     if isinstance(part, dict):
@@ -537,15 +537,15 @@ def need_width(x: Tensor, name: str, width: int) -> None:
 
 
 def numbers(values: tuple[float, ...], device: torch.device | str | None) -> Tensor:
-    """The values in float64; for ``constant``."""
+    """Returns the values in float64, for ``constant``."""
     return torch.tensor(values, dtype=torch.float64, device=device)
 
 
 def rates(count: int, width: int, base: float | Tensor, device: torch.device) -> Tensor:
-    """ω_c = base^(−2c/width), c = 0 … count − 1, in float64."""
+    """Returns ω_c = base^(−2c/width), c = 0 … count − 1, in float64."""
     if isinstance(base, Tensor):
         return _rates(count, width, base, device)
-    return constant(_rates, count, width, base, device=device).clone()  # encodings give it out
+    return constant(_rates, count, width, base, device=device).clone()  # cloned, since encodings return it to callers
 
 
 def _rates(count: int, width: int, base: float | Tensor, device: torch.device) -> Tensor:
@@ -553,30 +553,30 @@ def _rates(count: int, width: int, base: float | Tensor, device: torch.device) -
 
 
 def angles(coordinates: Coordinates, frequencies: Tensor) -> Tensor:
-    """p·ω [b, n, frequencies] in float64, whatever dtype the model and autocast have."""
+    """Returns p·ω, [b, n, frequencies], in float64, whatever the dtypes of the model and of autocast."""
     return coordinates.axis().double()[..., None] * frequencies
 
 
 def added(x: Tensor, code: Tensor) -> Tensor:
-    """x + code, summed in float32 or wider, in the dtype of x."""
+    """Returns x + code, summed in float32 or wider, in the dtype of x."""
     wide = torch.promote_types(x.dtype, torch.float32)
     return (x.to(wide) + code.to(wide)).to(x.dtype)
 
 
 def normal(*shape: int) -> nn.Parameter:
-    """A parameter drawn from N(0, 0.02²)."""
+    """Returns a parameter drawn from N(0, 0.02²)."""
     return nn.Parameter(nn.init.normal_(torch.empty(*shape), std=0.02))
 
 
 def stream_length(coordinates: Coordinates) -> Tensor | int:
-    """The tokens in the stream, an int or [b, 1 or n]; without one, the largest position + 1."""
+    """Returns the number of tokens in the stream, an int or [b, 1 or n]; if unknown, the largest position + 1."""
     if coordinates.length is not None:
         return coordinates.length
     return coordinates.axis().amax(dim=1, keepdim=True) + 1
 
 
 def total_length(coordinates: Coordinates) -> Tensor:
-    """T, the tokens in the stream, in float64: [b, 1 or n]."""
+    """Returns T, the number of tokens in the stream, in float64, [b, 1 or n]."""
     length = stream_length(coordinates)
     if isinstance(length, Tensor):
         return length.double()
@@ -584,7 +584,7 @@ def total_length(coordinates: Coordinates) -> Tensor:
 
 
 def oracle_length(coordinates: Coordinates, token: int = 0) -> float:
-    """T for a token of one sequence, as a Python number: for the oracles."""
+    """Returns T for a token of one sequence as a Python number, for oracles."""
     length = coordinates.length
     if isinstance(length, Tensor):
         return float(length[0, token % length.shape[1]])
@@ -592,7 +592,7 @@ def oracle_length(coordinates: Coordinates, token: int = 0) -> float:
 
 
 def at(coordinates: Coordinates, i: int, axis: int = 0) -> float:
-    """The position of token i of one sequence, as a Python number: for the oracles."""
+    """Returns the position of token i of one sequence as a Python number, for oracles."""
     return coordinates.position[0, i, axis].item()
 
 
@@ -603,5 +603,5 @@ def _is_literal(value: Any) -> bool:
 
 
 def readable(values: Tensor) -> bool:
-    """Whether values may be looked at: in eager mode on a real device, not while a graph is traced."""
+    """Returns whether values can be read: in eager mode on a real device, not while a graph is traced."""
     return type(values) is Tensor and values.device.type != "meta" and not watched()

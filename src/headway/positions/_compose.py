@@ -71,7 +71,8 @@ class Compose(PositionEncoding):
     @property
     def each(self) -> tuple[PositionEncoding, ...]:
         """Returns the parts."""
-        return cast("tuple[PositionEncoding, ...]", tuple(self.parts._modules.values()))  # in a quarter of the time
+        # four times as fast as iterating over parts
+        return cast("tuple[PositionEncoding, ...]", tuple(self.parts._modules.values()))
 
     @property
     def acts(self) -> frozenset[str]:
@@ -79,7 +80,7 @@ class Compose(PositionEncoding):
         return frozenset(hook for part in self.each for hook in part.acts)
 
     def _placed(self, coordinates: Coordinates) -> tuple[Placed, ...]:
-        """The coordinates for each part: placed, with the tables of that part."""
+        """Returns the coordinates placed by each part, with its tables."""
         placed = self.place(coordinates)
         assert isinstance(placed, Placed)  # since it has tables
         if placed.parts is not None:
@@ -211,7 +212,7 @@ class Compose(PositionEncoding):
     # ------------------------------------------------------------ for the checks
 
     def _elsewhere(self, part: PositionEncoding, coordinates: Coordinates) -> Coordinates:
-        """The coordinates after ``locate`` of the other parts; the part's own oracle does the rest."""
+        """Returns the coordinates after ``locate`` of the other parts; the part's own oracle locates them itself."""
         for other in self.each:
             if other is not part:
                 coordinates = other.oracle_locate(coordinates)

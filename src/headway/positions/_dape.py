@@ -66,7 +66,7 @@ class DataAdaptive(PositionEncoding):
         return q_at.placed_by(self, q_at.tables), k_at.placed_by(self, k_at.tables)
 
     def _for_bias(self, coordinates: Coordinates) -> Coordinates:
-        """The coordinates as the bias has placed them."""
+        """Returns the coordinates as the bias has placed them."""
         placed = self.place(coordinates)
         return placed.placed_by(self.bias, placed.tables)
 
@@ -123,19 +123,19 @@ class DataAdaptive(PositionEncoding):
 
 
 def _learned(values: Bias) -> tuple[str, ...]:
-    """The names of the tensors that may require a gradient or may be cast."""
+    """Returns the names of the tensors that may require a gradient or may be cast."""
     held = [(field.name, getattr(values, field.name)) for field in fields(values)]
     return tuple(n for n, x in held if isinstance(x, Tensor) and (x.requires_grad or n not in values.exact))
 
 
 def _uniform(*shape: int, fan_in: int) -> nn.Parameter:
-    """A parameter initialized as in nn.Linear and nn.Conv2d."""
+    """Returns a parameter initialized as in nn.Linear and nn.Conv2d."""
     return nn.Parameter((2 * torch.rand(*shape) - 1) / math.sqrt(fan_in))
 
 
 @dataclass(frozen=True)
 class _Corrected:
-    """The map for a block of rows; ``parts`` are the biases, each with the names of its tensors that are passed in."""
+    """The function of a ScoreMap; ``parts`` are the biases with the names of the tensors that it gets as arguments."""
 
     parts: tuple[tuple[Bias, tuple[str, ...]], ...]
     q_at: Coordinates

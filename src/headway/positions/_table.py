@@ -1,4 +1,4 @@
-"""The table of encodings: one import for each, in the order of the table; names are those of the classes."""
+"""The table of encodings: one import for each, in the order of the table, by the name of the class."""
 
 from ._base import PositionEncoding
 

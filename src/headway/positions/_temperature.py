@@ -32,7 +32,7 @@ class Scaling(PositionEncoding):
         raise NotImplementedError
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
-        """Returns the temperature of each query."""
+        """Returns the factor of each query as a QueryScale."""
         return (QueryScale(self.temperature(q_at)),)
 
     def oracle_temperature(self, pair: Pair) -> float:

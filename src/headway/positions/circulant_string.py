@@ -73,7 +73,7 @@ class CirculantSTRING(PositionEncoding):
         need_width(x, "head_dim", self.head_dim)
         (turn,) = for_heads(x, self.num_heads, self.for_one_forward(coordinates).learned)
         if not x.numel():
-            return x  # of no token, some of torch's libraries know no transform
+            return x  # some FFT libraries do not support empty inputs
         return torch.fft.irfft(torch.fft.rfft(x.double()) * turn, n=self.head_dim).to(x.dtype)
 
     def oracle(self, pair: Pair) -> float:

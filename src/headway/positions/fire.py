@@ -73,7 +73,7 @@ class FIRE(PositionEncoding):
         """Boundaries of the pieces [hidden] and their intercepts and slopes [num_heads, hidden + 1], in float64."""
         a, b = self.inner.weight[:, 0].double(), self.inner.bias.double()
         weight, bias = self.outer.weight.double(), self.outer.bias.double()
-        # a unit without a slope has its bend at infinity, on the side that keeps it as it is everywhere
+        # a unit with slope 0 is active everywhere or nowhere: its bend is at −∞ or ∞
         bends = torch.where(a == 0, torch.where(b > 0, -math.inf, math.inf), -b / torch.where(a == 0, 1.0, a)).detach()
         edges, order = bends.sort()
         past = order.argsort()[:, None] < torch.arange(len(order) + 1, device=a.device)  # the piece is beyond the bend

@@ -105,5 +105,5 @@ class KERPLEPower(PositionEncoding):
 
 
 def _positive(raw: Tensor, raw_power: Tensor) -> tuple[Tensor, Tensor]:
-    """A factor above 0 and an exponent within 0 … 2, in float64."""
+    """Returns a factor above 0 and an exponent within 0 … 2, in float64."""
     return F.softplus(raw.double()), 2 * raw_power.double().sigmoid()

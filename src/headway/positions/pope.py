@@ -59,7 +59,7 @@ class PoPE(PositionEncoding):
 
     def tables(self, coordinates: Coordinates) -> Tensor:
         """Returns p·θ, [b, 1, n, head_dim] in float64."""
-        # base^(−c/head_dim) are the rates of twice the width
+        # base^(−c/head_dim) are the rates of a head twice as wide
         theta = rates(self.head_dim, 2 * self.head_dim, self.base, coordinates.position.device)
         return angles(coordinates, theta)[:, None]
 

@@ -45,7 +45,7 @@ class StreamingLLM(PositionEncoding):
         return self._counted(q_at, there), self._counted(k_at, there)
 
     def _counted(self, side: Coordinates, there: Tensor) -> Coordinates:
-        """A side minus what was evicted before each of its tokens; ``there`` are the indices of the keys, ascending."""
+        """Subtracts from positions the tokens evicted before them; ``there`` are the ascending indices of the keys."""
         rows = max(side.index.shape[0], there.shape[0])
         there = there.expand(rows, -1).contiguous()
         index = side.index.expand(rows, -1).contiguous()

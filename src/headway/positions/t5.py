@@ -67,7 +67,7 @@ class T5(PositionEncoding):
             )
         self.table = normal(num_heads, num_buckets)
         far = [bisect.bisect_left(range(max_distance), b, key=self._f) for b in range(1, self.per_side)]
-        # Rising in δ: a past distance n keeps its bucket up to and with −n, a future one has it from n on.
+        # boundaries rise with δ: a bucket from distance n on ends with δ = −n in the past and begins at n in the future
         past = [math.nextafter(-n, math.inf) for n in reversed(far)]
         self._boundaries = (*past, *map(float, far)) if bidirectional else tuple(past)
 

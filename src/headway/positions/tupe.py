@@ -122,7 +122,7 @@ class TUPE(PositionEncoding):
         """Returns the bias of pairs in which one token is [CLS]."""
         if not self.untie_cls:
             return ()
-        table = F.pad(self.to_cls[:, None], (1, 2))  # by the classes of query and key: 00, 01, 10, 11
+        table = F.pad(self.to_cls[:, None], (1, 2))  # rows for the classes of query and key: 00, 01, 10, 11
         q_class, k_class = ((side.axis() == 0).long() for side in (q_at, k_at))
         return (DistanceBias(Rows(table, Classes(q_class, k_class, 2))),)
 
