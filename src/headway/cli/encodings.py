@@ -161,7 +161,7 @@ def _kernels(encoding: PositionEncoding) -> str:
     from ..positions._base import IN_ATTENTION
 
     if encoding.acts == {"locate"}:
-        return "those of what reads it"
+        return "those of the encoding composed with it"
     if "embed" in encoding.acts and not encoding.acts & IN_ATTENTION:
         return "all"
     n, heads, head_dim = 4, SIZES["num_heads"], SIZES["head_dim"]
