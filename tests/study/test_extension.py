@@ -363,10 +363,10 @@ def test_what_is_concluded() -> None:
     found = made({"none": [[two, ten]], RESTARTED: [[two, four]], "yarn": [[three, three]]})
     said = " ".join(found.conclusions())
     assert "beyond" in said.lower()
-    assert "has a perplexity of 10.00, and 2.00 within it" in said
-    assert "restarts at its window has 4.00 there. Against that: yarn −25.0 %" in said
+    assert "has a perplexity of 10.00 beyond the window, and 2.00 within it" in said
+    assert "restarted model has 4.00 beyond the window. Compared with that: yarn −25.0 %" in said
     assert "yarn +50.0 %" in said
-    assert "One window of text" in said
+    assert "one window of text" in said
     assert "| yarn | 3.00 | 3.00 | **3.00** | 1 |" in found.markdown()
 
 

@@ -499,7 +499,7 @@ class Extension:
         beyond = {name: self.perplexity(name, self.window, self.length)[0] for name in self.methods}
         inside = self.perplexity("none", 0, self.window)[0]
         found = [
-            f"Beyond the window the model as it is has a perplexity of {_number(beyond['none'])}, and "
+            f"The unchanged model has a perplexity of {_number(beyond['none'])} beyond the window, and "
             f"{_number(inside)} within it."
         ]
         base = beyond.get(RESTARTED)
@@ -507,12 +507,12 @@ class Extension:
         if base is not None:
             apart = [f"{name} {self.against(name, RESTARTED, self.window, self.length)}" for _, name in ours]
             said = ", ".join(apart)
-            found.append(f"A model that restarts at its window has {_number(base)} there. Against that: {said}.")
+            found.append(f"The restarted model has {_number(base)} beyond the window. Compared with that: {said}.")
         if ours:
             cost = [f"{name} {self.against(name, 'none', 0, self.window)}" for _, name in ours]
-            found.append(f"What they cost within the window, against the model as it is: {', '.join(cost)}.")
+            found.append(f"Change within the window, compared with the unchanged model: {', '.join(cost)}.")
         if self.windows == 1:
-            found.append("One window of text: how far these differences hold for other text is not known.")
+            found.append("There is one window of text: it is not known whether these differences hold for other texts.")
         return found
 
     def protocol(self) -> list[str]:
