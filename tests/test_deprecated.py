@@ -12,17 +12,24 @@ from headway import attention_with_lse
 from headway.deprecated import deprecated_names
 from headway.nn import Head, StackCache
 from headway.positions import ALiBi
+from headway.study.word_vectors import Comparison
 
 RENAMED = [
     ("headway.nn", "pack", "prepack"),
     ("headway.nn", "unpack", "unprepack"),
+    ("headway.study.word_vectors", "chosen_ways", "chosen_methods"),
+    ("headway.study.word_vectors", "ways", "methods"),
     ("headway.terms", "Steps", "Bucketize"),
     ("headway.terms", "Temperature", "QueryScale"),
 ]
 """Module, old name, new name."""
 
 
-ATTRIBUTES = [(StackCache(2), "held", "retention"), (Head(4, 5), "packed", "prepacked")]
+ATTRIBUTES = [
+    (StackCache(2), "held", "retention"),
+    (Head(4, 5), "packed", "prepacked"),
+    (Comparison([], {}, []), "ways", "methods"),
+]
 """Object, old attribute, new attribute."""
 
 

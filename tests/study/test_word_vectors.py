@@ -1,4 +1,4 @@
-"""The comparison of ways from words to vectors: its text, its task, what is measured, and what is said of it."""
+"""The comparison of methods from words to vectors: its text, its task, what is measured, and what is said of it."""
 
 import json
 import math
@@ -23,7 +23,7 @@ from headway.study._word_vectors_task import NextWord, build, inputs_of
 from headway.study.protocol import Training
 from headway.study.tasks._base import IGNORED
 from headway.study.train import train
-from headway.study.word_vectors import Protocol, chosen_ways, compare, context, make, places, similarity, ways
+from headway.study.word_vectors import Protocol, chosen_methods, compare, context, make, methods, places, similarity
 from headway.vectors import VECTORS, OneHot, Table, Vocabulary, WordCorpus, train_bert
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ pytest.importorskip("sklearn")
 
 SIZES = {"layers": 1, "width": 8, "heads": 2}
 TINY = Protocol(dim=8, min_count=1, steps=2, batch=2, length=8, **SIZES)
-WAYS = ["one-hot", "tf-idf", "word2vec-cbow"]
+METHODS = ["one-hot", "tf-idf", "word2vec-cbow"]
 
 
 class Given(Table):
@@ -173,7 +173,7 @@ def test_given_vectors_stay_as_they_are_and_the_rest_starts_alike() -> None:
 # ---------------------------------------------------------------- what is measured
 
 
-def test_context_is_one_for_tables_and_less_for_a_way_that_reads() -> None:
+def test_context_is_one_for_tables_and_less_for_a_method_that_reads() -> None:
     known = {word for sentences in word_vectors.SENSES.values() for one in sentences for word in one.split()}
     draws = torch.Generator().manual_seed(0)
     rows = {word: torch.randn(4, generator=draws).tolist() for word in sorted(known)}
@@ -221,7 +221,7 @@ def test_the_map_knows_groups_where_the_vectors_do() -> None:
         places(Given.of(rows), {"a": ["a1", "nowhere"]})
 
 
-def test_ways_with_more_words_are_held_to_the_same_pairs() -> None:
+def test_methods_with_more_words_are_held_to_the_same_pairs() -> None:
     documents = ["tiger cat book paper computer keyboard plane car train love sex"] * 2
     vocabulary = Vocabulary.of(documents)
     rows = {
@@ -238,26 +238,26 @@ def test_ways_with_more_words_are_held_to_the_same_pairs() -> None:
         similarity(Given.of(rows), "wordsim353.tsv", Vocabulary(["tiger"]))
 
 
-def test_every_way_has_a_row_and_word2vec_two() -> None:
-    assert {way for way, _ in ways().values()} == set(VECTORS)
-    assert chosen_ways(None) == list(ways())
-    assert chosen_ways(["tf-idf", "word2vec", "word2vec-cbow"]) == ["tf-idf", "word2vec-cbow", "word2vec-skip-gram"]
+def test_every_method_has_a_row_and_word2vec_two() -> None:
+    assert {method for method, _ in methods().values()} == set(VECTORS)
+    assert chosen_methods(None) == list(methods())
+    assert chosen_methods(["tf-idf", "word2vec", "word2vec-cbow"]) == ["tf-idf", "word2vec-cbow", "word2vec-skip-gram"]
     with pytest.raises(HeadwayError, match="'two-hot' is not known: there are one-hot, "):
-        chosen_ways(["two-hot"])
-    with pytest.raises(HeadwayError, match="no way is given"):
-        chosen_ways([])
+        chosen_methods(["two-hot"])
+    with pytest.raises(HeadwayError, match="no method is given"):
+        chosen_methods([])
 
 
-@pytest.mark.parametrize("way", ways())
-def test_ways_get_the_same_settings(way: str) -> None:
-    made = make(way, Protocol(dim=50, min_count=3, max_words=77), 5)
+@pytest.mark.parametrize("method", methods())
+def test_methods_get_the_same_settings(method: str) -> None:
+    made = make(method, Protocol(dim=50, min_count=3, max_words=77), 5)
     assert (made.min_count, made.max_words) == (3, 77)
     wanted = {"dim": 50, "seed": 5}
     assert {name: made.options[name] for name in wanted if name in made.options} == {
         name: value for name, value in wanted.items() if name in made.options
     }
-    if way.startswith("word2vec-"):
-        assert made.options["architecture"] == way.removeprefix("word2vec-")
+    if method.startswith("word2vec-"):
+        assert made.options["architecture"] == method.removeprefix("word2vec-")
 
 
 def test_a_published_encoder_is_a_row_of_its_own(text: Path, tmp_path: Path) -> None:
@@ -273,9 +273,9 @@ def test_a_published_encoder_is_a_row_of_its_own(text: Path, tmp_path: Path) -> 
     assert row["other_sense"] < 1
     assert any("is the encoder somebodys, which others trained" in said for said in more.protocol())
     assert not any("encoder" in said for said in found.protocol())
-    assert chosen_ways(["bert"], str(folder)) == ["bert", PUBLISHED]
-    with pytest.raises(HeadwayError, match="way 'bert-published' is not known"):
-        chosen_ways([PUBLISHED])
+    assert chosen_methods(["bert"], str(folder)) == ["bert", PUBLISHED]
+    with pytest.raises(HeadwayError, match="method 'bert-published' is not known"):
+        chosen_methods([PUBLISHED])
     assert compare(text, ["one-hot"], out=tmp_path / "out", protocol=TINY).rows == found.rows
 
 
@@ -285,7 +285,7 @@ def test_a_published_encoder_is_a_row_of_its_own(text: Path, tmp_path: Path) -> 
 def test_a_comparison_that_was_stopped_ends_as_one_that_was_not(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = compare(text, WAYS, out=tmp_path / "whole", protocol=TINY)
+    whole = compare(text, METHODS, out=tmp_path / "whole", protocol=TINY)
     before, count = word_vectors.train, 0
 
     def stops(*given: Any, **options: Any) -> Any:
@@ -297,7 +297,7 @@ def test_a_comparison_that_was_stopped_ends_as_one_that_was_not(
 
     monkeypatch.setattr(word_vectors, "train", stops)
     with pytest.raises(KeyboardInterrupt):
-        compare(text, WAYS, out=tmp_path / "stopped", protocol=TINY)
+        compare(text, METHODS, out=tmp_path / "stopped", protocol=TINY)
     rows = (tmp_path / "stopped" / "results.jsonl").read_text().splitlines()
     assert [json.loads(row)["encoding"] for row in rows] == ["one-hot"]
 
@@ -305,8 +305,8 @@ def test_a_comparison_that_was_stopped_ends_as_one_that_was_not(
         raise AssertionError("tf-idf was fitted already")
 
     monkeypatch.setattr(VECTORS["tf-idf"], "_fit", refitted)
-    again = compare(text, WAYS, out=tmp_path / "stopped", protocol=TINY)
-    assert [row["encoding"] for row in again.rows] == [*WAYS, BASELINE]
+    again = compare(text, METHODS, out=tmp_path / "stopped", protocol=TINY)
+    assert [row["encoding"] for row in again.rows] == [*METHODS, BASELINE]
 
     def without_times(row: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in row.items() if not name.endswith("_seconds")}
@@ -314,7 +314,7 @@ def test_a_comparison_that_was_stopped_ends_as_one_that_was_not(
     assert [without_times(row) for row in again.rows] == [without_times(row) for row in whole.rows]
 
 
-def test_more_seeds_and_ways_join_what_is_there(text: Path, tmp_path: Path) -> None:
+def test_more_seeds_and_methods_join_what_is_there(text: Path, tmp_path: Path) -> None:
     told: list[tuple[str, float]] = []
     compare(text, ["one-hot"], out=tmp_path, protocol=TINY)
     found = compare(
@@ -323,10 +323,10 @@ def test_more_seeds_and_ways_join_what_is_there(text: Path, tmp_path: Path) -> N
         out=tmp_path,
         protocol=TINY,
         seeds=2,
-        watch=lambda way, part: told.append((way, part)),
+        watch=lambda method, part: told.append((method, part)),
     )
     assert {(row["encoding"], row["seed"]) for row in found.rows} == {
-        (way, seed) for way in ("one-hot", "tf-idf", BASELINE) for seed in (0, 1)
+        (method, seed) for method in ("one-hot", "tf-idf", BASELINE) for seed in (0, 1)
     }
     parts = [part for _, part in told]
     assert parts == sorted(parts)
@@ -353,12 +353,12 @@ def test_wrong_input_is_refused_before_any_work(text: Path, tmp_path: Path) -> N
     assert not out.exists()
 
 
-def test_a_way_that_fails_is_named(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_that_fails_is_named(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise HeadwayError("there is no room")
 
     monkeypatch.setattr(VECTORS["tf-idf"], "_fit", fails)
-    with pytest.raises(HeadwayError, match="tf-idf: there is no room; or leave it out, by --ways"):
+    with pytest.raises(HeadwayError, match="tf-idf: there is no room; or leave it out, by --methods"):
         compare(text, ["one-hot", "tf-idf"], out=tmp_path, protocol=TINY)
 
 
@@ -371,9 +371,9 @@ def found(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     return compare(text, names, out=tmp_path_factory.mktemp("out"), protocol=TINY)
 
 
-def test_what_a_way_cannot_do_is_a_dash_with_a_reason(found: Comparison) -> None:
+def test_what_a_method_cannot_do_is_a_dash_with_a_reason(found: Comparison) -> None:
     line = dict(zip(found.titles, found.lines[0], strict=True))
-    assert line["way"] == "one-hot"
+    assert line["method"] == "one-hot"
     assert line["own group %"][0] == "—"
     notes = dict(note.split(" ", 1) for note in found.footnotes())
     assert notes[line["own group %"][1:]] == word_vectors.NO_ORDER
@@ -387,10 +387,10 @@ def test_what_a_way_cannot_do_is_a_dash_with_a_reason(found: Comparison) -> None
 
 
 def test_the_best_of_a_column_is_bold(found: Comparison) -> None:
-    losses = {way: found.values(way, "nats_per_word")[0] for way in found.ways}
+    losses = {method: found.values(method, "nats_per_word")[0] for method in found.methods}
     place = found.titles.index("nats per word")
     bold = [line[0] for line in found.lines if line[place].startswith("**")]
-    assert bold == [min(losses, key=lambda way: losses[way])]
+    assert bold == [min(losses, key=lambda method: losses[method])]
 
 
 def test_the_report_has_it_all(found: Comparison, tmp_path: Path) -> None:
@@ -398,7 +398,7 @@ def test_the_report_has_it_all(found: Comparison, tmp_path: Path) -> None:
     report = (tmp_path / "vectors.md").read_text()
     rows = [line for line in report.splitlines() if line.startswith("| ")]
     assert rows[0].count("|") == len(COLUMNS) + 2
-    for part in ("Nearest words", "A word never seen", "vectors-map.png", "are a learned embedding", "One seed"):
+    for part in ("Nearest words", "An unseen word", "vectors-map.png", "are a learned embedding", "There is one seed"):
         assert part in report
     assert "Documents are paragraphs" not in report
     assert {path.name for path in tmp_path.iterdir()} == {"vectors.md", "vectors-map.png", "vectors-scores.png"}
@@ -410,7 +410,7 @@ def test_names_on_the_map_do_not_touch(found: Comparison) -> None:
     draw = random.Random(0)
     crowd = [[f"word{number}", "ab"[number % 2], draw.gauss(0, 1), draw.gauss(0, 1)] for number in range(80)]
     rows = [row | {"map": crowd} if isinstance(row.get("map"), list) else row for row in found.rows]
-    crowded = Comparison(rows, found.settings, found.ways[:2])
+    crowded = Comparison(rows, found.settings, found.methods[:2])
     for figure in (draw_map(crowded), draw_scores(found)):
         renderer = FigureCanvasAgg(figure).get_renderer()
         texts = [text for axes in figure.axes for text in axes.texts if text.get_text()]
@@ -418,4 +418,4 @@ def test_names_on_the_map_do_not_touch(found: Comparison) -> None:
         assert len(boxes) > 20
         touching = [(i, j) for j, one in enumerate(boxes) for i, other in enumerate(boxes[:j]) if one.overlaps(other)]
         assert not touching
-    assert len([axes for axes in draw_map(found).axes if axes.get_visible()]) == len(found.ways) - 1
+    assert len([axes for axes in draw_map(found).axes if axes.get_visible()]) == len(found.methods) - 1

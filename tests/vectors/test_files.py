@@ -137,15 +137,15 @@ def test_a_failure_leaves_what_was_there(table: Pretrained, tmp_path: Path, monk
 
 # ---------------------------------------------------------------- what is wrong in headway's own
 
-ABOUT = {"format": "headway.vectors", "way": "pretrained", "options": "{}", "tokenizer": '{"words": {}}'}
+ABOUT = {"format": "headway.vectors", "method": "pretrained", "options": "{}", "tokenizer": '{"words": {}}'}
 HELD = {"vectors": torch.ones(2, 3), "words": ["a", "b"]}
 OURS: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "bare": ({"format": "pt"}, {}, "it holds the tensors vectors, words and not which words they are of"),
     "without words": ({}, {"words": None}, "it holds the tensors vectors and not which words they are of"),
-    "another method": ({"way": "elmo"}, {}, "its method is 'elmo', headway has one-hot, "),
-    "no method": ({"way": ""}, {}, "its method is '', headway has one-hot, "),
-    "options of another": ({"way": "one-hot", "options": '{"wings": 2}'}, {}, "its words or options cannot be read"),
-    "options out of range": ({"way": "word2vec", "options": '{"dim": 0}'}, {}, "dim is 0: give at least 1"),
+    "another method": ({"method": "elmo"}, {}, "its method is 'elmo', headway has one-hot, "),
+    "no method": ({"method": ""}, {}, "its method is '', headway has one-hot, "),
+    "options of another": ({"method": "one-hot", "options": '{"wings": 2}'}, {}, "its words or options cannot be read"),
+    "options out of range": ({"method": "word2vec", "options": '{"dim": 0}'}, {}, "dim is 0: give at least 1"),
     "options that are none": ({"options": "[1]"}, {}, "its words or options cannot be read"),
     "options that are no JSON": ({"options": "dim=3"}, {}, "its words or options cannot be read"),
     "another tokenizer": ({"tokenizer": '{"spacy": {}}'}, {}, "its words or options cannot be read"),
@@ -182,6 +182,16 @@ def test_the_sound_one_among_them_is_read(tmp_path: Path) -> None:
     words = torch.frombuffer(bytearray(b'["a", "b"]'), dtype=torch.uint8)
     save_file({"vectors": torch.ones(2, 3), "words": words}, tmp_path / "v", metadata=ABOUT)
     assert load(tmp_path / "v").words == ("a", "b")
+
+
+def test_the_old_key_of_the_method_is_read(tmp_path: Path) -> None:
+    words = torch.frombuffer(bytearray(b'["a", "b"]'), dtype=torch.uint8)
+    about = {"way" if key == "method" else key: value for key, value in ABOUT.items()}
+    save_file({"vectors": torch.ones(2, 3), "words": words}, tmp_path / "v", metadata=about)
+    assert load(tmp_path / "v").words == ("a", "b")
+    save_file({"vectors": torch.ones(2, 3), "words": words}, tmp_path / "w", metadata=about | {"way": "elmo"})
+    with pytest.raises(HeadwayError, match="its method is 'elmo'"):
+        load(tmp_path / "w")
 
 
 def test_a_damaged_file_is_said(table: Pretrained, tmp_path: Path) -> None:

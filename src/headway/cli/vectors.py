@@ -1,4 +1,4 @@
-"""``headway vectors``: words into vectors, and the ways to them set against each other."""
+"""``headway vectors``: word vectors, and a comparison of the methods for them."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ def compare(
         Path | None,
         typer.Argument(help="UTF-8 text, blank lines between documents. [a sample of Wikipedia]", show_default=False),
     ] = None,
-    ways: Annotated[str | None, typer.Option(help="Names with commas between them. [all]")] = None,
+    methods: Annotated[str | None, typer.Option(help="Names with commas between them. [all]")] = None,
+    ways: Annotated[str | None, typer.Option(hidden=True)] = None,
     words: Annotated[str | None, typer.Option(help="Words whose neighbours are shown, with commas.")] = None,
-    dim: Annotated[int, typer.Option(help="Numbers in a vector, where a way lets one choose.")] = Protocol.dim,
+    dim: Annotated[int, typer.Option(help="Numbers in a vector, if the method lets one choose.")] = Protocol.dim,
     min_count: Annotated[int, typer.Option(help="Words that occur less often are left out.")] = Protocol.min_count,
     steps: Annotated[int, typer.Option(help="Steps of training of each Transformer.")] = Protocol.steps,
     encoder: Annotated[
@@ -59,7 +60,7 @@ def compare(
         Path, typer.Option(help="The folder for everything; the same command goes on from what is there.")
     ] = Path("headway-vectors"),
 ) -> None:
-    """Fit every way to one text, and see what each knows of words, what it costs, and what a Transformer makes of it.
+    """Fit every method to one text, and compare the vectors, their cost, and a Transformer that reads them.
 
     Writes results.jsonl, vectors.md, two pictures and the vectors to --out.
     """
@@ -73,7 +74,10 @@ def compare(
         bert_steps=bert_steps,
         encoder=None if encoder is None else str(encoder),
     )
-    names = None if ways is None else split(ways, "--ways")
+    if ways is not None:
+        typer.echo("headway: --ways is deprecated and goes in the next version: use --methods", err=True)
+    given = ways if methods is None else methods
+    names = None if given is None else split(given, "--methods")
     say = console()
     with going_on(out), Progress(say) as progress:
         found = word_vectors.compare(
@@ -92,31 +96,31 @@ def compare(
 
 @run.command()
 def train(
-    way: Annotated[str, typer.Argument(help="one-hot, bag-of-words, tf-idf, word2vec, glove, fasttext, bert.")],
+    method: Annotated[str, typer.Argument(help="one-hot, bag-of-words, tf-idf, word2vec, glove, fasttext, bert.")],
     corpus: Annotated[Path, typer.Argument(help="UTF-8 text, blank lines between documents.")],
     out: Annotated[Path, typer.Option(help="The file to write, .safetensors; for bert a folder.")],
-    dim: Annotated[int | None, typer.Option(help="Numbers in a vector, where the way lets one choose.")] = None,
+    dim: Annotated[int | None, typer.Option(help="Numbers in a vector, if the method lets one choose.")] = None,
     option: Annotated[
-        list[str] | None, typer.Option(help="Any other option of the way, name=value; may be given several times.")
+        list[str] | None, typer.Option(help="Any other option of the method, name=value; may be given several times.")
     ] = None,
 ) -> None:
-    """Find the vectors of the words of a text, by one of the seven ways."""
+    """Compute the vectors of the words of a text, by one of the seven methods."""
     from ..study._word_vectors_text import documents_of
     from ..vectors import VECTORS
 
-    if way not in VECTORS:
-        raise HeadwayError(f"way {way!r} is not known: there are {', '.join(VECTORS)}")
-    options = dict(_option(VECTORS[way], one) for one in option or ())
+    if method not in VECTORS:
+        raise HeadwayError(f"method {method!r} is not known: there are {', '.join(VECTORS)}")
+    options = dict(_option(VECTORS[method], one) for one in option or ())
     if dim is not None:
-        options |= [_option(VECTORS[way], f"dim={dim}")]
+        options |= [_option(VECTORS[method], f"dim={dim}")]
     if not out.parent.is_dir():
         raise HeadwayError(f"--out {out} is in no folder that there is: make {out.parent} first")
-    made = VECTORS[way](**options)
+    made = VECTORS[method](**options)
     texts = documents_of(corpus)
     say = console()
     began = time.monotonic()
     with Progress(say) as progress:
-        made.fit(texts, watch=lambda part: progress.tell(way, part))
+        made.fit(texts, watch=lambda part: progress.tell(method, part))
     made.save(out)
     say.print(
         f"{out}: {len(made):,} words, {made.dim:,} numbers each, from {len(texts):,} documents in "
@@ -247,28 +251,28 @@ def _load(file: Path) -> Vectors:
     return load(file)
 
 
-def _option(way: type[Vectors], text: str) -> tuple[str, Any]:
-    """name=value as a name that the way has, and the value as Python reads it, or as it stands."""
+def _option(method: type[Vectors], text: str) -> tuple[str, Any]:
+    """name=value as a name that the method has, and the value as Python reads it, or as it stands."""
     name, equals, value = text.partition("=")
     name = name.strip().replace("-", "_")
-    known = way().options
+    known = method().options
     if not equals or name not in known:
-        wrong = f"option {text!r} is not name=value" if not equals else f"{way.name} has no option {name!r}"
+        wrong = f"option {text!r} is not name=value" if not equals else f"{method.name} has no option {name!r}"
         raise HeadwayError(f"{wrong}: it has {', '.join(known)}")
     try:
         found = ast.literal_eval(value.strip())
     except (ValueError, SyntaxError):
         found = value.strip()
-    kinds = _kinds(way, name)
+    kinds = _kinds(method, name)
     kind = "None" if found is None else type(found).__name__
     if kind not in (*kinds, *(["int"] if "float" in kinds else [])):
         raise HeadwayError(f"{name} is {value!r}: give {' or '.join(kinds)}, such as {known[name]!r}")
     return name, found
 
 
-def _kinds(way: type[Vectors], name: str) -> list[str]:
+def _kinds(method: type[Vectors], name: str) -> list[str]:
     """The types that an option may have, as its signature names them."""
-    for kind in way.__mro__:
+    for kind in method.__mro__:
         own = inspect.signature(vars(kind)["__init__"]).parameters if "__init__" in vars(kind) else {}
         if name in own:
             return list(dict.fromkeys(str(own[name].annotation).replace("Path", "str").split(" | ")))
@@ -309,6 +313,6 @@ def _show(out: Console, found: Comparison) -> None:
         out.print(note, style="dim", markup=False)
     for word, its in found.neighbours().items():
         out.print(f"\n[bold]Nearest to “{escape(word)}”[/bold]")
-        for way, near in its.items():
-            out.print(f"  {way:<20} {near}", markup=False, soft_wrap=True)
-    _points(out, "\nWhat may be read off", found.conclusions())
+        for method, near in its.items():
+            out.print(f"  {method:<20} {near}", markup=False, soft_wrap=True)
+    _points(out, "\nConclusions", found.conclusions())

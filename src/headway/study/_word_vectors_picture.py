@@ -1,4 +1,4 @@
-"""The pictures of ``word_vectors``: scores way by way, and the same words in two dimensions for each."""
+"""The pictures of ``word_vectors``: scores method by method, and the same words in two dimensions for each."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ OFFSETS = ((0, 6), (0, -6), (5, 0), (-5, 0), (5, 5), (-5, 5), (5, -5), (-5, -5))
 
 
 def draw_scores(found: WordVectorResults) -> Figure:
-    """A dot for each way and score, the mean over seeds, with a line to the lowest and the highest."""
+    """A dot for each method and score, the mean over seeds, with a line to the lowest and the highest."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     shown = [column for column in COLUMNS if column.field in SCORES]
     with rc_context({"font.family": ["DejaVu Sans"], "font.size": 10}):
-        height = 1.5 + 0.34 * len(found.ways)
+        height = 1.5 + 0.34 * len(found.methods)
         figure = Figure(figsize=(11.5, height))
         grid = figure.subplots(1, len(shown), sharey=True)
         figure.subplots_adjust(left=0.15, right=0.985, top=1 - 0.95 / height, bottom=0.42 / height, wspace=0.12)
@@ -46,27 +46,29 @@ def draw_scores(found: WordVectorResults) -> Figure:
 
 
 def _dots(axes: Axes, found: WordVectorResults, column: Column) -> None:
-    place = {way: len(found.ways) - number for number, way in enumerate(found.ways)}
-    scaled = {way: [column.factor * value for value in found.values(way, column.field)] for way in found.ways}
+    place = {method: len(found.methods) - number for number, method in enumerate(found.methods)}
+    scaled = {
+        method: [column.factor * value for value in found.values(method, column.field)] for method in found.methods
+    }
     everything = [value for values in scaled.values() for value in values] or [0.0, 1.0]
     low, high = min(everything), max(everything)
     if column.field != "nats_per_word":
         low = min(0.0, low)
     room = 0.1 * (high - low) or 0.1
     axes.set_xlim(low - room, high + 3.2 * room)
-    axes.set_ylim(0.4, len(found.ways) + 0.6)
+    axes.set_ylim(0.4, len(found.methods) + 0.6)
     best = column.best(list(map(mean, filter(None, scaled.values())))) if column.best and any(scaled.values()) else None
-    for way, values in scaled.items():
-        colour = GREY if way == BASELINE else COLOURS[0]
-        axes.axhline(place[way], color=FAINT, linewidth=0.8, zorder=0)
+    for method, values in scaled.items():
+        colour = GREY if method == BASELINE else COLOURS[0]
+        axes.axhline(place[method], color=FAINT, linewidth=0.8, zorder=0)
         if not values:
-            if way != BASELINE:
-                axes.annotate("—", (low, place[way]), ha="center", va="center", color=INK, backgroundcolor="white")
+            if method != BASELINE:
+                axes.annotate("—", (low, place[method]), ha="center", va="center", color=INK, backgroundcolor="white")
             continue
-        axes.plot([min(values), max(values)], [place[way]] * 2, color=colour, linewidth=2, solid_capstyle="round")
-        axes.plot(mean(values), place[way], "s" if way == BASELINE else "o", color=colour, markersize=7)
+        axes.plot([min(values), max(values)], [place[method]] * 2, color=colour, linewidth=2, solid_capstyle="round")
+        axes.plot(mean(values), place[method], "s" if method == BASELINE else "o", color=colour, markersize=7)
         axes.annotate(
-            signed(mean(values), f".{min(column.digits, 2)}f"), (max(values), place[way]), xytext=(7, 0),
+            signed(mean(values), f".{min(column.digits, 2)}f"), (max(values), place[method]), xytext=(7, 0),
             textcoords="offset points", va="center", fontsize=8.5, color=INK,
             fontweight="bold" if mean(values) == best else "normal",
             bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"},
@@ -85,12 +87,12 @@ def _dots(axes: Axes, found: WordVectorResults, column: Column) -> None:
 
 
 def draw_map(found: WordVectorResults) -> Figure:
-    """A panel for each way with the same words, coloured and shaped by their group."""
+    """A panel for each method with the same words, coloured and shaped by their group."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    panels = [(way, row) for way in found.ways if isinstance((row := found.of(way)[0]).get("map"), list)]
+    panels = [(method, row) for method in found.methods if isinstance((row := found.of(method)[0]).get("map"), list)]
     groups = list(dict.fromkeys(group for _, row in panels for _, group, *_ in row["map"]))
     across = max(1, min(len(panels), 4 if len(panels) in (4, 7, 8) else 3))
     down = max(1, math.ceil(len(panels) / across))
@@ -115,15 +117,15 @@ def draw_map(found: WordVectorResults) -> Figure:
         )  # fmt: skip
         for axes in grid.flat[len(panels) :]:
             axes.set_visible(False)
-        for axes, (way, row) in zip(grid.flat, panels, strict=False):
-            _panel(axes, way, row, look)
+        for axes, (method, row) in zip(grid.flat, panels, strict=False):
+            _panel(axes, method, row, look)
         return figure
 
 
-def _panel(axes: Axes, way: str, row: dict[str, Any], look: dict[str, tuple[str, str]]) -> None:
+def _panel(axes: Axes, method: str, row: dict[str, Any], look: dict[str, tuple[str, str]]) -> None:
     points = row["map"]
     own = row["own_group"]
-    axes.set_title(way + ("" if isinstance(own, dict) else f" · {100 * own:.0f} %"), fontsize=10.5, color=INK, pad=4)
+    axes.set_title(method + ("" if isinstance(own, dict) else f" · {100 * own:.0f} %"), fontsize=10.5, color=INK, pad=4)
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():

@@ -21,33 +21,35 @@ KNOWLEDGE = 6
 
 
 class Comparison(WordVectorResults):
-    """The results of a comparison of ways, as a table and as a report."""
+    """The results of a comparison of methods, as a table and as a report."""
 
-    def __init__(self, rows: Sequence[Row], settings: dict[str, Any], ways: Sequence[str]) -> None:
-        super().__init__(rows, settings, ways)
+    def __init__(self, rows: Sequence[Row], settings: dict[str, Any], methods: Sequence[str]) -> None:
+        super().__init__(rows, settings, methods)
         self.reasons: list[str] = []
         """Why there are dashes in the table, each once."""
         best = {column: self._best(column) for column in COLUMNS}
-        self.titles = ["way", *(column.title for column in COLUMNS)]
-        self.lines = [[way, *(self._cell(way, column, best[column]) for column in COLUMNS)] for way in self.ways]
+        self.titles = ["method", *(column.title for column in COLUMNS)]
+        self.lines = [
+            [method, *(self._cell(method, column, best[column]) for column in COLUMNS)] for method in self.methods
+        ]
 
     def _best(self, column: Column) -> float | None:
-        means = {way: mean(found) for way in self.ways if (found := self.values(way, column.field))}
+        means = {method: mean(found) for method in self.methods if (found := self.values(method, column.field))}
         if column.best is None or len(set(means.values())) < 2:
             return None
         return column.best(list(means.values()))
 
-    def _cell(self, way: str, column: Column, best: float | None) -> str:
-        found = self.values(way, column.field)
+    def _cell(self, method: str, column: Column, best: float | None) -> str:
+        found = self.values(method, column.field)
         if not found:
-            fact = self.of(way)[0].get(column.field)
+            fact = self.of(method)[0].get(column.field)
             return "—" if fact is None else self._dash(fact["reason"])
         scaled = [column.factor * value for value in found]
         text = signed(mean(scaled), f",.{column.digits}f")
         if len(scaled) > 1 and stdev(scaled) >= 0.5 * 10**-column.digits:
             text += f" ± {stdev(scaled):.{column.digits}f}"
         text = f"**{text}**" if mean(found) == best else text
-        fact = self.of(way)[0][column.field]
+        fact = self.of(method)[0][column.field]
         return text + (f" ({fact['used']:,})" if isinstance(fact, dict) and "used" in fact else "")
 
     def _dash(self, reason: str) -> str:
@@ -62,7 +64,7 @@ class Comparison(WordVectorResults):
         knows = [line[: KNOWLEDGE + 1] for line in both]
         rest = [[line[0], *line[KNOWLEDGE + 1 :]] for line in both]
         knows = [line for line in knows if line[0] != BASELINE]
-        return [("What they know of words", knows), ("Sentences, costs, and a Transformer that reads them", rest)]
+        return [("Words", knows), ("Sentences, cost, and a Transformer with these vectors", rest)]
 
     def footnotes(self) -> list[str]:
         """Why there are dashes in the table."""
@@ -71,19 +73,19 @@ class Comparison(WordVectorResults):
     # ---------------------------------------------------------------- words
 
     def neighbours(self) -> dict[str, dict[str, str]]:
-        """For each word that was asked, what every way has next to it."""
+        """For each word that was asked, what every method has next to it."""
         found: dict[str, dict[str, str]] = {}
-        for way in self.ways:
-            for word, near in (self.of(way)[0].get("neighbours") or {}).items():
-                found.setdefault(word, {})[way] = _near(near)
+        for method in self.methods:
+            for word, near in (self.of(method)[0].get("neighbours") or {}).items():
+                found.setdefault(word, {})[method] = _near(near)
         return found
 
     def unseen(self) -> dict[str, dict[str, str]]:
         """The same for a word that the documents held out have and the others do not."""
         found: dict[str, dict[str, str]] = {}
-        for way in self.ways:
-            for word, near in (self.of(way)[0].get("unseen") or {}).items():
-                found.setdefault(word, {})[way] = _near(near)
+        for method in self.methods:
+            for word, near in (self.of(method)[0].get("unseen") or {}).items():
+                found.setdefault(word, {})[method] = _near(near)
         return found
 
     # ---------------------------------------------------------------- what may be read off
@@ -99,26 +101,26 @@ class Comparison(WordVectorResults):
         (best, value), rest = ranking[0], ranking[1:]
         used = self.of(best)[0]["wordsim353"]["pairs"]
         error = 1 / math.sqrt(max(1, used - 3))
-        others = ", ".join(f"{way} {signed(rho, ',.3f')}" for way, rho in rest)
+        others = ", ".join(f"{method} {signed(rho, ',.3f')}" for method, rho in rest)
         said = f"WordSim-353: {best} {signed(value, ',.3f')}" + (f", then {others}" if rest else "") + "."
         return [
             f"{said} A correlation over {used:,} pairs has a standard error of about {error:.2f}; smaller "
-            "differences say little."
+            "differences mean little."
         ]
 
     def _context(self) -> list[str]:
-        found = {way: self.values(way, "other_sense") for way in self.ways}
-        apart = [way for way, values in found.items() if values and mean(values) < 0.9999]
-        same = [way for way, values in found.items() if values and way not in apart]
+        found = {method: self.values(method, "other_sense") for method in self.methods}
+        apart = [method for method, values in found.items() if values and mean(values) < 0.9999]
+        same = [method for method, values in found.items() if values and method not in apart]
         said = []
         if same:
-            said.append(f'"bank" is one vector in every sentence for {_and(same)}.')
-        for way in apart:
-            other, alike = (mean(self.values(way, field)) for field in ("other_sense", "same_sense"))
-            verdict = "tells the senses apart" if alike > other else "does not tell the senses apart"
+            said.append(f'For {_and(same)}, "bank" has the same vector in every sentence.')
+        for method in apart:
+            other, alike = (mean(self.values(method, field)) for field in ("other_sense", "same_sense"))
+            verdict = "separates the senses" if alike > other else "does not separate the senses"
             said.append(
-                f"For {way} it differs by sentence: cosine {other:.2f} across the senses, {alike:.2f} within one, so "
-                f"it {verdict} in these six sentences."
+                f"For {method} it depends on the sentence: the cosine is {other:.2f} between senses and {alike:.2f} "
+                f"within one, so that {method} {verdict} in these six sentences."
             )
         return said
 
@@ -127,30 +129,31 @@ class Comparison(WordVectorResults):
         base = self.values(BASELINE, "nats_per_word")
         if not ranking or not base:
             return []
-        against = [(way, value - mean(base)) for way, value in ranking if way != BASELINE]
-        listed = ", ".join(f"{way} {signed(apart, '+,.3f')}" for way, apart in against)
+        against = [(method, value - mean(base)) for method, value in ranking if method != BASELINE]
+        listed = ", ".join(f"{method} {signed(apart, '+,.3f')}" for method, apart in against)
         said = [
-            f"Held-out loss against the Transformer that learns its input ({mean(base):.3f}): {listed} nats per word."
+            f"Held-out loss compared with the Transformer that learns its input ({mean(base):.3f}): {listed} nats per "
+            "word."
         ]
         if "one-hot" in dict(against):
             apart = abs(dict(against)["one-hot"])
             said.append(
-                "One-hot vectors through a learned map are a learned embedding, the same model with other first "
-                f"values; these two are {apart:.3f} apart, and differences of that size say nothing."
+                "One-hot vectors with a learned linear map are a learned embedding, the same model with other initial "
+                f"values. The two differ by {apart:.3f}, so that differences of this size mean nothing."
             )
         if len(self.seeds) == 1:
-            said.append("One seed: how far these differences hold for others is not known; --seeds 3 would say.")
+            said.append("There is one seed: use --seeds 3 to see how much these differences vary between seeds.")
         return said
 
     def _ranking(self, field: str, best: Callable[[Sequence[float]], float]) -> list[tuple[str, float]]:
-        found = [(way, mean(values)) for way in self.ways if (values := self.values(way, field))]
+        found = [(method, mean(values)) for method in self.methods if (values := self.values(method, field))]
         return sorted(found, key=lambda pair: pair[1], reverse=best is max)
 
     # ---------------------------------------------------------------- written
 
     def protocol(self) -> list[str]:
         """What was done, fixed before any result was seen."""
-        return protocol_of(self.settings, self.ways)
+        return protocol_of(self.settings, self.methods)
 
     def explained(self) -> list[str]:
         """What the columns are."""
@@ -173,19 +176,21 @@ class Comparison(WordVectorResults):
             "![Scores](vectors-scores.png)",
             "## Nearest words",
             self._crossed(self.neighbours()),
-            "## A word never seen",
+            "## An unseen word",
             self._crossed(self.unseen()),
             "## The same words in two dimensions",
-            "t-SNE of vectors of length one. Distances between groups that lie far apart mean nothing.",
+            "t-SNE of vectors of length one. Distances between distant groups mean nothing.",
             "![Maps](vectors-map.png)",
-            "## What may be read off",
+            "## Conclusions",
             bullets(self.conclusions()),
         ]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def _crossed(self, found: dict[str, dict[str, str]]) -> str:
-        ways = [way for way in self.ways if any(way in its for its in found.values())]
-        return table(["way", *found], [[way, *(its.get(way, "—") for its in found.values())] for way in ways])
+        methods = [method for method in self.methods if any(method in its for its in found.values())]
+        return table(
+            ["method", *found], [[method, *(its.get(method, "—") for its in found.values())] for method in methods]
+        )
 
     def write(self, out: str | Path) -> None:
         """vectors.md, vectors-scores.png and vectors-map.png, into a folder."""
@@ -194,46 +199,47 @@ class Comparison(WordVectorResults):
         png(draw_map(self), Path(out, "vectors-map.png"))
 
 
-def protocol_of(said: dict[str, Any], ways: Sequence[str]) -> list[str]:
+def protocol_of(said: dict[str, Any], methods: Sequence[str]) -> list[str]:
     """The settings in sentences."""
     train, held_out = said["documents"]
     is_default = said["corpus"] == DEFAULT_NAME
     sentences = [
-        f"Text: {said['corpus']}, sha256 {said['sha256'][:16]}…; of every ten documents the last is held out, "
-        f"{held_out:,} in all, and the ways are fitted to the other {train:,}."
-        + (" Documents are paragraphs; those of one article may be on both sides." if is_default else ""),
-        "The same tokenizer (words in small letters) and the same vocabulary for all: words that occur at least "
-        f"{said['min_count']} times, {said['max_words']:,} at most. {said['dim']} numbers in a vector, where a way "
-        "lets one choose. All else is each way's default, but for what follows.",
+        f"Text: {said['corpus']}, sha256 {said['sha256'][:16]}…; the last of every ten documents is held out, "
+        f"{held_out:,} in all, and the methods are fitted to the other {train:,}."
+        + (" Documents are paragraphs; those of one article may be in both parts." if is_default else ""),
+        "All methods have the same tokenizer (words in lower case) and the same vocabulary: words that occur at least "
+        f"{said['min_count']} times, at most {said['max_words']:,}. Vectors have {said['dim']} dimensions if the "
+        "method lets one choose. All other options have their default values, with the following exceptions.",
     ]
     set_for_it = [
         f"{name} {option} = {value:g}"
         for name, options in said["small_text"].items()
-        if any(way.startswith(name) for way in ways)
+        if any(method.startswith(name) for method in methods)
         for option, value in options.items()
     ]
     if set_for_it:
         sentences.append(
-            f"Set for a small text, since defaults are meant for one a thousand times as long: {', '.join(set_for_it)}."
+            "Options for a small text, since the defaults are for one a thousand times as long: "
+            f"{', '.join(set_for_it)}."
         )
-    if "bert" in ways:
+    if "bert" in methods:
         sentences.append(
-            f"bert is an encoder trained on this text alone, for {said['bert_steps']:,} steps, its share of the time "
-            "whatever comes of it. As one vector for a word it gives the mean over the word's occurrences: "
-            "its vectors in a sentence see the words that follow, and no model that predicts those may read them."
+            f"bert is an encoder trained on this text alone, for {said['bert_steps']:,} steps, which bounds its time "
+            "whatever the result. Its one vector for a word is the mean over the word's occurrences, because its "
+            "vectors in a sentence depend on the words that follow, which a model that predicts them must not read."
         )
-    if "encoder" in said and PUBLISHED in ways:
+    if "encoder" in said and PUBLISHED in methods:
         sentences.append(
-            f"{PUBLISHED} is the encoder {said['encoder']}, which others trained on far more text; as one vector for a "
-            "word it gives the mean over the word's occurrences in this one."
+            f"{PUBLISHED} is the encoder {said['encoder']}, which others trained on far more text. Its one vector for "
+            "a word is the mean over the word's occurrences in this text."
         )
     sentences.append(
-        f"Transformer: causal, {said['layers']} layers, {said['width']} wide, {said['heads']} heads, rotary positions, "
-        f"predicting the next of the {said['predicted']:,} most frequent words by a head of its own. Its input are "
-        "the vectors, brought to length one, less their mean, frozen, and a learned linear map of them; the baseline "
-        f"learns its input. {said['steps']:,} steps of {said['batch']} windows of {said['length']} words, AdamW, "
-        f"learning rate {said['learning_rate']:g}, the same windows and first values for all in a seed. Other words "
-        "are read as zeros and not asked."
+        f"Transformer: causal, {said['layers']} layers of width {said['width']}, {said['heads']} heads, rotary "
+        f"positions. It predicts the next of the {said['predicted']:,} most frequent words with an output layer of its "
+        "own. Its input is the vectors, scaled to length one, minus their mean, frozen, and a learned linear map of "
+        f"them; the baseline learns its input. {said['steps']:,} steps of {said['batch']} windows of {said['length']} "
+        f"words, AdamW, learning rate {said['learning_rate']:g}; in a seed, all have the same windows and the same "
+        "initial values. Other words are read as zeros and not predicted."
     )
     return sentences
 

@@ -1,5 +1,5 @@
-"""The seven ways from words to vectors on one text: what each knows of words, what it costs, what a Transformer makes
-of it.
+"""Compares the methods for word vectors on one text: what the vectors contain, what they cost, how well a Transformer
+learns from them.
 
     found = compare("corpus.txt", out="headway-vectors")
     print(found.markdown())
@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..deprecated import deprecated_names
 from ..errors import HeadwayError, need_positive
 from ..extras import need
 from ..vectors import VECTORS, Vectors, Vocabulary, load, word_analogies, word_similarity
@@ -37,10 +38,12 @@ from .store import Store
 from .train import train
 from .watch import Row
 
+__getattr__ = deprecated_names(__name__, {"ways": "methods", "chosen_ways": "chosen_methods"})
+
 VERSION = 1
 """Changes whenever the same settings would no longer give the same numbers."""
 BOTH = {"word2vec": {f"word2vec-{which}": {"architecture": which} for which in ("cbow", "skip-gram")}}
-"""The ways that are shown more than once, and how these differ."""
+"""The methods that are shown more than once, and how these differ."""
 SMALL_TEXT: dict[str, dict[str, Any]] = {
     "word2vec": {"epochs": 20},
     "fasttext": {"epochs": 20},
@@ -77,17 +80,17 @@ GROUPS = {
 LONG = 8
 """Letters of a long word."""
 FEWEST_OF_GROUP, FEWEST_ON_MAP = 3, 8
-NO_ORDER = "every two words have the same cosine, so that none is nearer than another"
+NO_ORDER = "every two words have the same cosine, so that no word is nearer than another"
 DEFAULT_WORDS = ("france", "king", "water", "three")
 FIT_WORK = {"bert": 12.0, PUBLISHED: 8.0, "glove": 3.0}
-"""How long a way takes, a Transformer's training being one, so that the bar moves evenly; 0.5 for the others."""
+"""How long a method takes, a Transformer's training being one, so that the bar moves evenly; 0.5 for the others."""
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """The settings of a comparison, alike for all ways.
+    """The settings of a comparison, alike for all methods.
 
-    dim            numbers in a vector, where a way lets one choose
+    dim            numbers in a vector, where a method lets one choose
     min_count      words that occur less often are left out; of the others the most frequent ``max_words`` are kept
     words          whose nearest neighbours are shown; some that the text has, if None
     predicted      the most frequent words, which are the Transformer's vocabulary
@@ -124,34 +127,34 @@ class Protocol:
         return Training(self.steps, self.batch, self.length, self.learning_rate)
 
 
-def ways(encoder: str | None = None) -> dict[str, tuple[str, dict[str, Any]]]:
+def methods(encoder: str | None = None) -> dict[str, tuple[str, dict[str, Any]]]:
     """The rows of a comparison: of each the name in VECTORS, and what it is given beside its own defaults."""
     rows = {row: (name, options) for name in VECTORS for row, options in BOTH.get(name, {name: {}}).items()}
     return rows if encoder is None else {**rows, PUBLISHED: ("bert", {"path": encoder})}
 
 
-def chosen_ways(names: Sequence[str] | None, encoder: str | None = None) -> list[str]:
+def chosen_methods(names: Sequence[str] | None, encoder: str | None = None) -> list[str]:
     """The rows that are asked for, all if None: "word2vec" is both of its rows, "bert" that of the encoder too.
 
     Raises HeadwayError for a name that is not known.
     """
-    known = ways(encoder)
+    known = methods(encoder)
     if names is None:
         return list(known)
     found: list[str] = []
     for name in names:
-        rows = [row for row, (way, _) in known.items() if name in (row, way)]
+        rows = [row for row, (method, _) in known.items() if name in (row, method)]
         if not rows:
-            raise HeadwayError(f"way {name!r} is not known: there are {', '.join(known)}")
+            raise HeadwayError(f"method {name!r} is not known: there are {', '.join(known)}")
         found += rows
     if not found:
-        raise HeadwayError(f"no way is given: there are {', '.join(known)}")
+        raise HeadwayError(f"no method is given: there are {', '.join(known)}")
     return list(dict.fromkeys(found))
 
 
 def make(row: str, protocol: Protocol, seed: int, folder: Path | None = None) -> Vectors:
     """The vectors of a row, before they are fitted."""
-    name, own = ways(protocol.encoder)[row]
+    name, own = methods(protocol.encoder)[row]
     kind = VECTORS[name]
     given: dict[str, Any] = {
         "dim": protocol.dim,
@@ -177,28 +180,28 @@ def compare(
     protocol: Protocol | None = None,
     seeds: int = 1,
     planned: Callable[[list[str]], None] = lambda sentences: None,
-    watch: Callable[[str, float], None] = lambda way, part: None,
+    watch: Callable[[str, float], None] = lambda method, part: None,
 ) -> Comparison:
-    """Fits every way to the same documents, and measures its vectors and a Transformer that reads them.
+    """Fits every method to the same documents, and measures its vectors and a Transformer that reads them.
 
     corpus   a file of UTF-8 text, its documents between blank lines; the sample of Wikipedia in gensim if None
-    names    of the ways, all of VECTORS if None
+    names    of the methods, all of VECTORS if None
     out      the folder for vectors and results; the same call goes on from what is there, and so does one with more
-             ways or seeds
+             methods or seeds
     planned  told the protocol, before any work
-    watch    told which way is at work, and the part of all work that is done
+    watch    told which method is at work, and the part of all work that is done
 
     Raises HeadwayError, before any work, for a corpus that will not do, unknown names, a folder that holds another
     comparison, and where gensim or scikit-learn are missing.
     """
     protocol = protocol or Protocol()
-    rows = chosen_ways(names, protocol.encoder)
+    rows = chosen_methods(names, protocol.encoder)
     if seeds < 1:
         raise HeadwayError(f"seeds is {seeds}: give at least 1")
     for row in rows:
         make(row, protocol, 0)
     for package in ("gensim", "sklearn.manifold"):
-        need(package, "comparing ways from words to vectors")
+        need(package, "comparing methods for word vectors")
     texts = read(corpus)
     bench = Bench(texts, protocol)
     settings = {
@@ -218,19 +221,19 @@ def compare(
     with Store(out) as store:
         store.agree(settings)
         planned(protocol_of(settings, rows))
-        jobs = [(way, seed) for seed in range(seeds) for way in (*rows, BASELINE)]
+        jobs = [(method, seed) for seed in range(seeds) for method in (*rows, BASELINE)]
         work = {job: 1.0 + (0.0 if job[0] == BASELINE else FIT_WORK.get(job[0], 0.5)) for job in jobs}
         done = sum(work[job] for job in jobs if store.has(*job))
-        for way, seed in jobs:
-            if store.has(way, seed):
+        for method, seed in jobs:
+            if store.has(method, seed):
                 continue
 
-            def tell(part: float, way: str = way, seed: int = seed, done: float = done) -> None:
-                watch(way, (done + part * work[way, seed]) / sum(work.values()))
+            def tell(part: float, method: str = method, seed: int = seed, done: float = done) -> None:
+                watch(method, (done + part * work[method, seed]) / sum(work.values()))
 
             tell(0.0)
-            store.add([bench.row(way, seed, store, tell)])
-            done += work[way, seed]
+            store.add([bench.row(method, seed, store, tell)])
+            done += work[method, seed]
         wanted = set(jobs)
         found = [row for row in store.rows if (row["encoding"], row["seed"]) in wanted]
         return Comparison(found, store.settings, [*rows, BASELINE])
@@ -284,27 +287,27 @@ class Bench:
 
     # ---------------------------------------------------------------- a row of the results
 
-    def row(self, way: str, seed: int, store: Store, tell: Callable[[float], None]) -> Row:
-        """Fits, measures, and trains the Transformer: a line of the results, whose "encoding" is the way."""
-        facts: Row = {"encoding": way, "seed": seed, "length": self.protocol.length}
+    def row(self, method: str, seed: int, store: Store, tell: Callable[[float], None]) -> Row:
+        """Fits, measures, and trains the Transformer: a line of the results, whose "encoding" is the method."""
+        facts: Row = {"encoding": method, "seed": seed, "length": self.protocol.length}
         share, inputs = 0.0, None
         try:
-            if way != BASELINE:
-                work = FIT_WORK.get(way, 0.5)
+            if method != BASELINE:
+                work = FIT_WORK.get(method, 0.5)
                 share = work / (1 + work)
-                vectors = self._fitted(way, seed, store, part_of(tell, 0.0, share))
-                facts |= self._measured(vectors) | self._size(way, seed, store)
+                vectors = self._fitted(method, seed, store, part_of(tell, 0.0, share))
+                facts |= self._measured(vectors) | self._size(method, seed, store)
                 inputs = attempt(inputs_of, vectors, self.vocabulary)
             if not isinstance(inputs, dict):
-                facts |= self._transformer(way, inputs, seed, store, part_of(tell, share, 1 - share))
+                facts |= self._transformer(method, inputs, seed, store, part_of(tell, share, 1 - share))
             else:
                 facts["nats_per_word"] = inputs
         except HeadwayError as error:
-            raise HeadwayError(f"{way}: {error}; or leave it out, by --ways") from error
+            raise HeadwayError(f"{method}: {error}; or leave it out, by --methods") from error
         return facts
 
-    def _fitted(self, way: str, seed: int, store: Store, tell: Callable[[float], None]) -> Vectors:
-        path = self._path(way, seed, store)
+    def _fitted(self, method: str, seed: int, store: Store, tell: Callable[[float], None]) -> Vectors:
+        path = self._path(method, seed, store)
         seconds = store.settings.setdefault("fit_seconds", {})
         name = path.name
         if path.exists() and name in seconds:
@@ -313,19 +316,19 @@ class Bench:
         stopped_before = working.exists()
         path.parent.mkdir(exist_ok=True)
         began = time.perf_counter()
-        vectors = make(way, self.protocol, seed, working).fit(self.texts.train, watch=tell)
+        vectors = make(method, self.protocol, seed, working).fit(self.texts.train, watch=tell)
         gone = round(time.perf_counter() - began, 1)
         vectors.save(path)
         seconds[name] = None if stopped_before else gone
         store.save_settings()
         return vectors
 
-    def _path(self, way: str, seed: int, store: Store) -> Path:
-        ending = "" if ways(self.protocol.encoder)[way][0] == "bert" else ".safetensors"
-        return store.out / "vectors" / f"{way}-seed{seed}{ending}"
+    def _path(self, method: str, seed: int, store: Store) -> Path:
+        ending = "" if methods(self.protocol.encoder)[method][0] == "bert" else ".safetensors"
+        return store.out / "vectors" / f"{method}-seed{seed}{ending}"
 
-    def _size(self, way: str, seed: int, store: Store) -> Row:
-        path = self._path(way, seed, store)
+    def _size(self, method: str, seed: int, store: Store) -> Row:
+        path = self._path(method, seed, store)
         files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
         seconds = store.settings["fit_seconds"][path.name]
         return {
@@ -354,11 +357,11 @@ class Bench:
         }
 
     def _transformer(
-        self, way: str, inputs: Tensor | None, seed: int, store: Store, tell: Callable[[float], None]
+        self, method: str, inputs: Tensor | None, seed: int, store: Store, tell: Callable[[float], None]
     ) -> Row:
         p = self.protocol
         model = build(inputs, len(self.vocabulary), layers=p.layers, width=p.width, heads=p.heads, seed=seed)
-        path = store.checkpoint(way, seed, self.task.name)
+        path = store.checkpoint(method, seed, self.task.name)
         trained = train(
             model, self.task, p.training, seed, checkpoint=path, watch=lambda step, loss: tell(step / p.steps)
         )
@@ -386,7 +389,7 @@ def test_set(name: str) -> str:
 def similarity(vectors: Vectors, test: str, vocabulary: Vocabulary) -> Row:
     """Spearman's correlation with what people say over the pairs of a vocabulary, and how many could be asked of all.
 
-    So ways that have vectors of further words are held to the same pairs as the others. A word with itself, of which
+    So methods that have vectors of further words are held to the same pairs as the others. A word with itself, of which
     there is a pair, says nothing.
     """
     pairs = [pair for pair in pairs_of(Path(test_set(test))) if pair[0].lower() != pair[1].lower()]

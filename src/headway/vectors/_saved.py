@@ -42,7 +42,7 @@ def write(saved: Saved, path: Path) -> None:
     tensors["words"] = torch.frombuffer(bytearray(json.dumps(saved.words).encode()), dtype=torch.uint8)
     if saved.counts is not None:
         tensors["counts"] = saved.counts.cpu()
-    about = {"format": OURS, "way": saved.method, "options": json.dumps(saved.options)}
+    about = {"format": OURS, "method": saved.method, "options": json.dumps(saved.options)}
     if saved.tokenizer is not None:
         about["tokenizer"] = saved.tokenizer
     with atomic_write(path) as part:
@@ -71,7 +71,8 @@ def read(path: Path) -> Saved:
     counts = tensors.pop("counts", None)
     if not _are_words(words) or not (counts is None or (counts.dtype, counts.shape) == (torch.int64, (len(words),))):
         raise HeadwayError("its words are not each once there, or their counts not: get it again")
-    return Saved(about.get("way", ""), options, about.get("tokenizer"), words, counts, tensors)
+    method = about.get("method", about.get("way", ""))  # the key was "way" before
+    return Saved(method, options, about.get("tokenizer"), words, counts, tensors)
 
 
 def unreadable(error: Exception) -> HeadwayError:
