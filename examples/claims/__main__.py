@@ -1,4 +1,4 @@
-"""`make claims`: runs every lesson, draws its pictures, and writes what the documents' claims are worth."""
+"""`make claims`: runs every lesson, draws its pictures, and writes the page of claims in both languages."""
 
 from __future__ import annotations
 

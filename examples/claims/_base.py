@@ -1,4 +1,4 @@
-"""A claim, what was measured about it, and the pages that show all of them."""
+"""A claim with its measurement, and the pages of all claims."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from lesson import Text
 
 Pair = tuple[str, str]
-"""The same in English and Chinese."""
+"""A text in English and in Chinese."""
 
 
 class Verdict(Enum):
-    """What the measurement makes of a claim."""
+    """The result of the measurement of a claim."""
 
     HOLDS = ("holds", "成立")
     CONDITION = ("holds under a condition", "有条件成立")
@@ -30,15 +30,16 @@ class Verdict(Enum):
 class Claim:
     """One claim of the source documents.
 
-    documents   which of them say so: "000, 003"
-    says        the claim in our words
-    verdict     what comes out
-    lesson      the script whose numbers decide
-    measured    from those numbers to what was measured, in words
-    stands      whether the numbers still bear the verdict
-    needs       the number that is None where something that the lesson reads is not on this machine, by its path
-                ("trained.treebank"), and what to get
-    timed       times are among its numbers: the page wants them to bear the verdict, the tests do not
+    Args:
+        documents: the documents that make the claim, such as "000, 003".
+        says: the claim in our words.
+        verdict: the result.
+        lesson: the script whose numbers determine the verdict.
+        measured: from those numbers to a description of the measurement.
+        stands: whether the numbers support the verdict.
+        needs: the path of a number that is None if something that the lesson reads is not on this machine
+            ("trained.treebank"), and what to get.
+        timed: whether its numbers include times, which the page checks and the tests do not.
     """
 
     documents: str
@@ -51,7 +52,7 @@ class Claim:
     timed: bool = False
 
     def lacks(self, found: Any) -> Pair | None:
-        """What would have to be there for these numbers."""
+        """What is missing on this machine for these numbers, if anything."""
         if self.needs:
             values = vars(found)
             for name in self.needs[0].split("."):
@@ -61,22 +62,22 @@ class Claim:
         return None
 
     def check(self, found: Any) -> None:
-        """Raises RuntimeError where the numbers no longer bear the verdict."""
+        """Raises RuntimeError if the numbers no longer support the verdict."""
         if not self.stands(found):
             raise RuntimeError(
-                f"{self.lesson} no longer bears the verdict {self.verdict.value[0]!r} on the claim of {self.documents}: "
+                f"{self.lesson} no longer supports the verdict {self.verdict.value[0]!r} on the claim of {self.documents}: "
                 f"{self.says[0]}\nmeasured: {self.measured(found)[0]}"
             )
 
 
 Subject = tuple[Pair, Sequence[Claim]]
-"""A heading, and the claims under it."""
+"""A heading and its claims."""
 
 EXPLAINED = (
-    "Five short tutorials, in Chinese, stood at the beginning of headway; they are called 000 to 004 here, and their "
-    "claims are told in our words. Each was measured by a lesson ([lessons.md](lessons.md)); the numbers are those of "
-    "one machine. The verdict comes from the numbers: where they stop bearing it, the command that writes this page, "
-    "`make claims`, fails. [coverage.md](coverage.md) has every statement of the documents, claim or not.",
+    "headway began with five short tutorials in Chinese, called 000 to 004 here. Their claims are given in our words. Each was measured"
+    " by a lesson ([lessons.md](lessons.md)); the numbers are those of "
+    "one machine. The numbers determine the verdict: if they no longer support it, the command that writes this page, "
+    "`make claims`, fails. [coverage.md](coverage.md) has every statement of the documents, including those that are not claims.",
     "headway 源于五篇中文教程，这里依次称为 000 到 004，各项说法用我们自己的话转述。"
     "每一条都由一课实验测量（见[课程](lessons.md)），数字来自同一台机器。结论由数字决定："
     "数字一旦不再支持结论，生成本页的命令 `make claims` 就会报错。"
@@ -85,7 +86,7 @@ EXPLAINED = (
 
 
 def page(subjects: Sequence[Subject], found: Mapping[str, Any], t: Text) -> str:
-    """The page in one language; ``found`` has the numbers of each lesson by the script's name."""
+    """Returns the page in one language; ``found`` has the numbers of each lesson by the name of its script."""
     claims = [claim for _, group in subjects for claim in group]
     total = Counter(claim.verdict for claim in claims)
     holds, condition, fails = (total[verdict] for verdict in Verdict)
@@ -129,5 +130,5 @@ def lesson_number(claim: Claim) -> str:
 
 
 def numbers(values: Mapping[str, Any]) -> SimpleNamespace:
-    """What a lesson wrote as JSON, by the names of its fields."""
+    """Returns the numbers that a lesson wrote as JSON, as attributes."""
     return SimpleNamespace(**values)

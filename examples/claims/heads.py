@@ -51,13 +51,13 @@ SUBJECT: Subject = (
     (
         Claim(
             "002",
-            ("A single head can catch one kind of relation only.", "单个注意力头只能捕捉一种关系模式。"),
+            ("A single head can capture only one kind of relation.", "单个注意力头只能捕捉一种关系模式。"),
             Verdict.CONDITION,
             LESSON,
             lambda f: (
-                "True of one softmax with a linear map behind it, in this task. To name the tokens one and three places back, in order, one head has no more than "
-                f"{f.bound:.0%} by proof and {mean(f.both['one head']):.0%} after training; two heads of half the width have {mean(f.both['two heads']):.0%}. But one "
-                f"head with a feed-forward behind it has {mean(f.both['one head and a feed-forward']):.1%}, since that tells unequal weights apart.",
+                "This is true of one softmax followed by a linear map, in this task. In naming the tokens one and three positions back, in order, one head has at most "
+                f"{f.bound:.0%} by proof and {mean(f.both['one head']):.0%} after training; two heads of half the width have {mean(f.both['two heads']):.0%}. But one head followed by a feed-forward network has"
+                f" {mean(f.both['one head and a feed-forward']):.1%}, since the network distinguishes unequal weights.",
                 f"对一个 softmax 加线性映射来说，在这个任务上成立。要按次序说出往前第 1 个和第 3 个词元，可以证明单头不超过 {f.bound:.0%}，实测 {mean(f.both['one head']):.0%}；两个半宽的头为 "
                 f"{mean(f.both['two heads']):.0%}。但单头后面接一个前馈层就有 {mean(f.both['one head and a feed-forward']):.1%}，因为前馈层能分辨大小不同的权重。",
             ),
@@ -70,14 +70,14 @@ SUBJECT: Subject = (
         Claim(
             "002",
             (
-                "Each head has d_k = d_model / num_heads numbers; joined they are d_model wide again.",
+                "Each head has d_k = d_model / num_heads numbers; concatenated they are d_model wide again.",
                 "每个头的维度 d_k = d_model / num_heads，拼接后恢复为 d_model。",
             ),
             Verdict.HOLDS,
             LESSON,
             lambda f: (
                 f"512 over 8 heads is {f.d_k}. Document 002's loop with its `// num_heads` equals `hw.nn.MultiHeadAttention` with the same weights (difference "
-                f"{f.loop_error:g}); as it is printed, without it, the heads joined are {f.printed_width:,} wide.",
+                f"{f.loop_error:g}); as printed, without it, the concatenated heads are {f.printed_width:,} wide.",
                 f"512 分给 8 个头，每头 {f.d_k}。补回 `// num_heads` 后，002 的循环与同权重的 `hw.nn.MultiHeadAttention` 一致（差 {f.loop_error:g}）；若照原样不写，"
                 f"拼接后的宽度是 {f.printed_width:,}。",
             ),
@@ -86,15 +86,15 @@ SUBJECT: Subject = (
         Claim(
             "000, 003",
             (
-                "Many heads run in parallel and so raise efficiency.",
+                "Many heads run in parallel, which makes the computation efficient.",
                 "多个注意力头并行运行，提高了计算效率。",
             ),
             Verdict.FAILS,
             LESSON,
             lambda f: (
-                "Against one head they save nothing. Parameters and multiplications are the same for any number of heads, and each head has n² weights of its own: at width 256 and 1,024 "
+                "Compared with one head they save nothing. The numbers of parameters and multiplications are the same for any number of heads, and each head computes n² weights of its own: at width 256 and 1,024 "
                 f"tokens a training step takes {f.cost_training['1024'][3]:.2f} times that of one head with 8, {f.cost_training['1024'][5]:.2f} times with 32, "
-                f"{f.cost_training['1024'][6]:.2f} times with 64. Many heads cost little while each keeps some width. What running them in parallel saves is the loop over heads, which takes "
+                f"{f.cost_training['1024'][6]:.2f} times with 64. Many heads cost little while each has some width. Running them in parallel only saves the loop over heads, which takes "
                 f"{f.loop_slower['1 × 16']:.1f} times as long for 16 tokens and as long for 512, on this processor.",
                 "与单头相比，什么也没省。参数和乘法次数与头数无关，而每个头都有自己的 n² 个权重：宽 256、1,024 个词元时，一个训练步的时间，8 个头是单头的 "
                 f"{f.cost_training['1024'][3]:.2f} 倍，32 个头 {f.cost_training['1024'][5]:.2f} 倍，64 个头 {f.cost_training['1024'][6]:.2f} 倍。只要每个头还有一定宽度，"
@@ -110,14 +110,14 @@ SUBJECT: Subject = (
         Claim(
             "000",
             (
-                "Many heads keep attention from being confined to certain dimensions.",
+                "With many heads, attention is not limited to certain dimensions.",
                 "多头避免了单头注意力局限于特定维度。",
             ),
             Verdict.FAILS,
             LESSON,
             lambda f: (
-                f"One head reads all {f.inputs_read[0]} numbers of a token already, and so does each of eight, through a map of rank {f.head_rank[0]}. What many heads add is "
-                "several sets of weights, not more dimensions: each has fewer to compare by.",
+                f"One head reads all {f.inputs_read[0]} numbers of a token already, and so does each of eight, through a map of rank {f.head_rank[0]}. Many heads add several sets of weights, not more dimensions: each head compares by fewer."
+                "",
                 f"单头本来就读入词元的全部 {f.inputs_read[0]} 维；八个头中的每一个也一样，只是经过秩为 {f.head_rank[0]} 的映射。多头增加的是权重的组数，不是维度：每个头用来比较的维度反而更少。",
             ),
             lambda f: set(f.inputs_read) == {512} and set(f.head_rank) == {64},
@@ -131,8 +131,8 @@ SUBJECT: Subject = (
             Verdict.HOLDS,
             LESSON,
             lambda f: (
-                f"Of MiniLM's 72 heads one gives {max(every(f.trained['kinds']['previous'])):.1%} of its weight to the word before, another "
-                f"{max(every(f.trained['kinds']['next'])):.0%} to the word after, {sum(row.count('special') for row in f.trained['roles'])} half or more to [CLS] and [SEP], "
+                f"Of MiniLM's 72 heads one gives {max(every(f.trained['kinds']['previous'])):.1%} of its weight to the previous word, another "
+                f"{max(every(f.trained['kinds']['next'])):.0%} to the next word, {sum(row.count('special') for row in f.trained['roles'])} half or more to [CLS] and [SEP], "
                 f"and {sum(row.count('broad') for row in f.trained['roles'])} spread it over half of all tokens or more. Mean distances run from {min(every(f.trained['distance'])):.1f} to "
                 f"{max(every(f.trained['distance'])):.1f} tokens.",
                 f"MiniLM 的 72 个头中，一个把 {max(every(f.trained['kinds']['previous'])):.1%} 的权重给前一个词，另一个把 {max(every(f.trained['kinds']['next'])):.0%} "
@@ -152,9 +152,9 @@ SUBJECT: Subject = (
             Verdict.CONDITION,
             LESSON,
             lambda f: (
-                "For some relations, with a baseline beside it. Chosen on one half of 400 sentences and asked on the other, the best head finds the other end of a "
-                f"dependency in (the best fixed offset in brackets): {relations(f)[0]}. Objects and prepositions are found well beyond any offset; adjectives and conjuncts "
-                "hardly. What one reads into the picture of one sentence may be luck: for “cat → sleeping” in 002's example one can point to "
+                "They do for some relations, compared with a baseline. Chosen on one half of 400 sentences and tested on the other, the best head finds the other end of a "
+                f"dependency in (the best fixed offset in brackets): {relations(f)[0]}. For objects and prepositions heads are much better than any offset, for adjectives and conjuncts hardly. The picture of a single sentence may mislead:"
+                " for “cat → sleeping” in 002's example one can point to "
                 f"{f.trained['ties']['cat → sleeping']['heads']} heads, and by chance it would be 7.",
                 f"有些关系成立，但要与基线比。在 400 句的一半上挑头、另一半上考，最好的头找到依存关系另一端的比例（括号内是最好的固定偏移）：{relations(f)[1]}。"
                 "宾语和介词远胜任何固定偏移，形容词和并列成分则几乎没有优势。从一句话的图里读出来的可能只是运气：002 例子中的 cat → sleeping，有 "
@@ -175,10 +175,10 @@ SUBJECT: Subject = (
             Verdict.FAILS,
             LESSON,
             lambda f: (
-                f"{len(f.trained['treebank']['follows'])} of MiniLM's 72 heads beat every fixed offset by ten points on some relation, and "
+                f"{len(f.trained['treebank']['follows'])} of MiniLM's 72 heads are better than every fixed offset by ten points on some relation, and "
                 f"{sum(len(names) > 1 for names in f.trained['treebank']['follows'].values())} of these on several, one on "
                 f"{max(len(names) for names in f.trained['treebank']['follows'].values())}. And "
-                f"{sum(row.count('mixed') for row in f.trained['roles'])} heads give no one kind of place half of their weight.",
+                f"{sum(row.count('mixed') for row in f.trained['roles'])} heads give no single kind of position half of their weight.",
                 f"MiniLM 的 72 个头中有 {len(f.trained['treebank']['follows'])} 个在某种关系上比所有固定偏移高出十个百分点，其中 "
                 f"{sum(len(names) > 1 for names in f.trained['treebank']['follows'].values())} 个同时管好几种，有一个管 "
                 f"{max(len(names) for names in f.trained['treebank']['follows'].values())} 种；另外，有 {sum(row.count('mixed') for row in f.trained['roles'])} 个头没有把一半权重给任何一类位置。",
@@ -188,11 +188,11 @@ SUBJECT: Subject = (
         ),
         Claim(
             "002",
-            ("A head can find whom a pronoun stands for.", "有的头能弄清代词指的是谁。"),
+            ("A head can find what a pronoun refers to.", "有的头能弄清代词指的是谁。"),
             Verdict.CONDITION,
             LESSON,
             lambda f: (
-                f"Better than chance, but not reliably. Of two names for an ambiguous pronoun (GAP, {f.trained['pronouns']['passages']} passages not used to choose the head) the "
+                f"It can, better than chance but not reliably. Of two names for an ambiguous pronoun (GAP, {f.trained['pronouns']['passages']} passages not used to choose the head) the "
                 f"best head prefers the right one in {f.trained['pronouns']['found']:.0%}, all heads together in {f.trained['pronouns']['mean']:.0%}; the nearer name is "
                 f"right in {f.trained['pronouns']['nearer']:.0%}.",
                 f"比随机好，但远谈不上可靠。代词有歧义时（GAP，未参与挑选的 {f.trained['pronouns']['passages']} 段），最好的头选对的占 {f.trained['pronouns']['found']:.0%}，"
@@ -203,7 +203,7 @@ SUBJECT: Subject = (
         ),
         Claim(
             "002",
-            ("Words that stand near one another are often more closely related.", "挨得近的词往往关系更密切。"),
+            ("Words that are near each other are often more closely related.", "挨得近的词往往关系更密切。"),
             Verdict.HOLDS,
             LESSON,
             lambda f: (
@@ -218,15 +218,15 @@ SUBJECT: Subject = (
         Claim(
             "003",
             (
-                "Attention singles out what matters instead of averaging over everything.",
+                "Attention selects what is important instead of averaging over everything.",
                 "注意力突出关键部分，避免对所有输入平均、无重点地处理。",
             ),
             Verdict.CONDITION,
             LESSON,
             lambda f: (
                 f"Many heads do. A query of MiniLM attends to {min(every(f.trained['keys'])):.1f} keys in its narrowest head, {sorted(every(f.trained['keys']))[36]:.1f} in the "
-                f"median one and {max(every(f.trained['keys'])):.1f} in its broadest, of {f.trained['keys_alike']:.1f} (e to the entropy). And what is singled out is often "
-                f"no word at all: [CLS] and [SEP] get {mean(every(f.trained['kinds']['special'])):.0%} of all weight, where equal shares would be "
+                f"median one and {max(every(f.trained['keys'])):.1f} in its broadest, of {f.trained['keys_alike']:.1f} (e to the entropy). And the selected tokens are often not words:"
+                f" [CLS] and [SEP] get {mean(every(f.trained['kinds']['special'])):.0%} of all weight, where equal shares would be "
                 f"{f.trained['kinds_alike']['special']:.0%}.",
                 f"许多头如此。MiniLM 的一个查询，在最集中的头里相当于看 {min(every(f.trained['keys'])):.1f} 个键，中位的头 {sorted(every(f.trained['keys']))[36]:.1f} 个，最分散的头 "
                 f"{max(every(f.trained['keys'])):.1f} 个，总共 {f.trained['keys_alike']:.1f} 个（按 e 的熵次方计）。而且突出的常常并不是词：[CLS] 和 [SEP] 拿走了全部权重的 "
@@ -239,14 +239,14 @@ SUBJECT: Subject = (
         ),
         Claim(
             "003",
-            ("The size of a weight says how much its value matters.", "权重大小反映了对应“值”的重要性。"),
+            ("The size of a weight shows the importance of its value.", "权重大小反映了对应“值”的重要性。"),
             Verdict.CONDITION,
             LESSON,
             lambda f: (
-                "Mostly in rank, not in amount. In MiniLM the order of the weights and the order of what would change without each key agree with a rank correlation of "
+                "It does mostly in rank, but not in amount. In MiniLM the order of the weights and the order of what would change without each key agree with a rank correlation of "
                 f"{mean(every(f.trained['importance'])):.2f} over all heads, {min(every(f.trained['importance'])):.2f} in the worst. But [CLS] and [SEP], which get "
-                f"{mean(every(f.trained['kinds']['special'])):.0%} of the weight, make up {mean(every(f.trained['special_share'])):.0%} of what is added up: their values are short. "
-                "A large weight there says that a head has nothing to add.",
+                f"{mean(every(f.trained['kinds']['special'])):.0%} of the weight, make up {mean(every(f.trained['special_share'])):.0%} of the sum: their values are short vectors. A large weight on them means that a head adds little."
+                "",
                 "顺序大体如此，数量则不然。在 MiniLM 中，按权重排序与按“去掉这个键输出会变多少”排序，所有头的秩相关平均为 "
                 f"{mean(every(f.trained['importance'])):.2f}，最差的头 {min(every(f.trained['importance'])):.2f}。但 [CLS] 和 [SEP] 拿走 "
                 f"{mean(every(f.trained['kinds']['special'])):.0%} 的权重，在相加的内容中却只占 {mean(every(f.trained['special_share'])):.0%}：它们的值很短。"

@@ -17,7 +17,7 @@ SUBJECT: Subject = (
             LESSON,
             lambda f: (
                 f"In “the cat chases the mouse” and “the mouse chases the cat” each word has the same vector after two layers "
-                f"(largest difference {f.word_differences['en'][0]:.0e}), and so in 我吃苹果 and 苹果吃我 ({f.word_differences['zh'][0]:.0e}). With sinusoidal "
+                f"(largest difference {f.word_differences['en'][0]:.0e}), and likewise in 我吃苹果 and 苹果吃我 ({f.word_differences['zh'][0]:.0e}). With sinusoidal "
                 f"positions they differ by up to {f.word_differences['en'][1]:.1f}.",
                 f"“我吃苹果”与“苹果吃我”，过两层之后每个词的向量都相同（最大差 {f.word_differences['zh'][0]:.0e}）；the cat chases the mouse 与 the mouse "
                 f"chases the cat 也一样（{f.word_differences['en'][0]:.0e}）。加上正弦位置编码，差别可达 {f.word_differences['en'][1]:.1f}。",
@@ -38,8 +38,8 @@ SUBJECT: Subject = (
             Verdict.CONDITION,
             LESSON,
             lambda f: (
-                "Read “equivariant”: when the words change places each takes its vector along. For a stack of four blocks f(Px) and P·f(x) differ by "
-                f"{f.shuffled['stack'][0]:.0e}, while f(Px) and f(x) differ by {f.shuffled['stack'][1]:.1f}. Invariant is only what is summed over all words afterwards.",
+                "They are equivariant: if the words are permuted, their vectors are permuted in the same way. For a stack of four blocks f(Px) and P·f(x) differ by "
+                f"{f.shuffled['stack'][0]:.0e}, while f(Px) and f(x) differ by {f.shuffled['stack'][1]:.1f}. Only a later sum over all words is invariant.",
                 f"准确地说是“等变”：词换了位置，各自的向量跟着走。对四层的整个堆叠，f(Px) 与 P·f(x) 相差 {f.shuffled['stack'][0]:.0e}，而 f(Px) 与 f(x) 相差 "
                 f"{f.shuffled['stack'][1]:.1f}。不变的只有之后对所有词的汇总。",
             ),
@@ -48,14 +48,14 @@ SUBJECT: Subject = (
         Claim(
             "000, 001, 002, 003",
             (
-                "So a Transformer must be given positions to know order.",
+                "So a Transformer needs positions to use the order.",
                 "因此 Transformer 必须引入位置编码才能知道词序。",
             ),
             Verdict.CONDITION,
             LESSON,
             lambda f: (
-                "Strictly so without a mask. A causal mask brings order by itself: with one layer the full stop, which sees all words, still notices nothing "
-                f"({f.causal['1']:.0e}), with two it does ({f.causal['2']:.2f}). In one small task, to say who chases whom, an encoder without positions is right for "
+                "This is strictly true without a mask. A causal mask contains order: with one layer the full stop, which attends to all words, still does not change ("
+                f"{f.causal['1']:.0e}), with two it does ({f.causal['2']:.2f}). In one small task, naming who chases whom, an encoder without positions is right for "
                 f"{f.accuracy['none']:.0%}, with sinusoids for {f.accuracy['sinusoidal']:.0%}, and two causal layers without any for "
                 f"{f.accuracy['causal, 2 layers']:.0%}.",
                 f"没有掩码时确实如此。而因果掩码本身就带来词序：一层时，看得到所有词的句号仍察觉不到（{f.causal['1']:.0e}），两层就能（{f.causal['2']:.2f}）。在回答“谁在追”这个小任务上，"
@@ -70,13 +70,13 @@ SUBJECT: Subject = (
         Claim(
             "002",
             (
-                "With a position added, the same word at places 1 and 3 can be told apart.",
+                "With a position added, the same word at positions 1 and 3 can be distinguished.",
                 "加上位置编码之后，位置 1 和位置 3 上的同一个词可以区分开。",
             ),
             Verdict.HOLDS,
             LESSON,
             lambda f: (
-                f"Twice the word “cat” in one sentence: their vectors differ by {f.twice[0]:g} without positions and by {f.twice[1]:.2f} with them.",
+                f"The word “cat” occurs twice in one sentence: its vectors differ by {f.twice[0]:g} without positions and by {f.twice[1]:.2f} with them.",
                 f"同一句中的两个“猫”：没有位置编码时向量相差 {f.twice[0]:g}，加上后相差 {f.twice[1]:.2f}。",
             ),
             lambda f: f.twice[0] < 1e-12 and f.twice[1] > 0.1,
@@ -84,13 +84,13 @@ SUBJECT: Subject = (
         Claim(
             "000, 003",
             (
-                "Attention takes the sequence as a whole: every output draws on every word.",
+                "Attention processes the sequence as a whole: every output depends on every word.",
                 "注意力把序列作为整体处理，每个输出都综合了整个序列的信息。",
             ),
             Verdict.HOLDS,
             LESSON,
             lambda f: (
-                f"Replacing one word moves even the word that notices least by {f.smallest_reach:.2f}; computed one query at a time or all at once, outputs agree "
+                f"If one word is replaced, every output changes, by at least {f.smallest_reach:.2f}; computed one query at a time or all at once, outputs agree "
                 f"within {f.one_by_one:.0e}.",
                 f"换掉一个词，连最不敏感的词也会变化 {f.smallest_reach:.2f}；逐个查询计算与一次算完，输出相差 {f.one_by_one:.0e}。",
             ),

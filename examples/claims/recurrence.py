@@ -5,18 +5,18 @@ from ._base import Claim, Subject, Verdict
 LESSON = "lesson_8_recurrence"
 
 SUBJECT: Subject = (
-    ("Beside the RNN", "与 RNN 对照"),
+    ("Compared with the RNN", "与 RNN 对照"),
     (
         Claim(
             "003",
             (
-                "An RNN carries the order of a sequence in its hidden state, without being told positions.",
+                "An RNN represents the order of a sequence in its hidden state, without positions.",
                 "RNN 通过隐藏状态自然地体现序列的顺序。",
             ),
             Verdict.HOLDS,
             LESSON,
             lambda f: (
-                f"h_t = tanh(U·x_t + W·h_(t−1)), y_t = V·h_t written out equals torch.nn.RNN within {f.rnn_error:.1e}. With the words turned round its last state differs "
+                f"h_t = tanh(U·x_t + W·h_(t−1)), y_t = V·h_t written out equals torch.nn.RNN within {f.rnn_error:.1e}. With the words in reverse order its last state differs "
                 f"by {f.rnn_order:.2f} of its length; the sum of attention's outputs, without positions, by {f.attention_order:.0e}.",
                 f"把 h_t = tanh(U·x_t + W·h_(t−1))、y_t = V·h_t 写出来，与 torch.nn.RNN 相差 {f.rnn_error:.1e}。词序颠倒后，最后的状态变化达到自身长度的 "
                 f"{f.rnn_order:.2f} 倍；没有位置编码的注意力，输出之和只变 {f.attention_order:.0e}。",
@@ -26,14 +26,14 @@ SUBJECT: Subject = (
         Claim(
             "000, 003",
             (
-                "A Transformer works on all of a sequence at once, where an RNN goes step by step.",
+                "A Transformer processes a whole sequence at once, an RNN step by step.",
                 "Transformer 并行处理整个序列，RNN 则逐个处理。",
             ),
             Verdict.HOLDS,
             LESSON,
             lambda f: (
-                f"1,024 steps of an RNN take {f.side_by_side:.1f} times as long one after another as side by side, on one core; they must go one after another, and "
-                "attention's rows need not. Where there are cores to fill, as on a GPU, the factor should be larger; that was not measured.",
+                f"1,024 steps of an RNN take {f.side_by_side:.1f} times as long one after another as side by side, on one core; the steps must run one after another, and attention's rows need not. With more cores, as on a GPU, the factor should be larger, which was not measured."
+                "",
                 f"单核上，RNN 的 1,024 步逐步计算的用时是并排计算的 {f.side_by_side:.1f} 倍；RNN 只能逐步算，注意力的各行则不必。核更多时（如 GPU）差距应当更大，这里没有测。",
             ),
             lambda f: f.side_by_side > 1.2,
@@ -45,7 +45,7 @@ SUBJECT: Subject = (
             Verdict.CONDITION,
             LESSON,
             lambda f: (
-                f"Its work grows with n². From {f.lengths[-4]:,} to {f.lengths[-1]:,} tokens its time goes as n^{f.time_exponent['attention']:.2f}, the RNN's as n^{f.time_exponent['rnn']:.2f}; on one "
+                f"Its work grows with n². From {f.lengths[-4]:,} to {f.lengths[-1]:,} tokens its time grows as n^{f.time_exponent['attention']:.2f}, the RNN's as n^{f.time_exponent['rnn']:.2f}; on one "
                 f"core it is slower than an RNN of the same width from {f.attention_slower_from['rnn']:,} tokens on and than an LSTM from "
                 f"{f.attention_slower_from['lstm']:,}. A decoder also keeps keys and values of all tokens, {f.kept['attention'][-1]:,} numbers at 4,096, and the RNN "
                 f"{f.kept['rnn'][-1]}.",
@@ -72,7 +72,7 @@ SUBJECT: Subject = (
                 f"Before training, the gradient from an output to an input falls by {1 - f.gradient_per_step['rnn']:.0%} with every step back in an RNN, by "
                 f"{1 - f.gradient_per_step['lstm']:.0%} in an LSTM, and by {1 - f.gradient_per_step['attention']:.1%} in attention, where every token is one step away. "
                 f"After at most 200 steps of training to recall a token behind 32 others, attention is right for {f.recall['attention'][3]:.0%}, the LSTM for "
-                f"{f.recall['lstm'][3]:.0%} and the RNN for {f.recall['rnn'][3]:.0%} (chance: 12.5%); with more training an LSTM can reach further. What it pays is n² work, and a share of each token that falls with n.",
+                f"{f.recall['lstm'][3]:.0%} and the RNN for {f.recall['rnn'][3]:.0%} (chance: 12.5%); with more training an LSTM can reach further. Its cost is n² work, and the share of each token falls with n.",
                 f"训练之前，输出对输入的梯度每往前一步，RNN 衰减 {1 - f.gradient_per_step['rnn']:.0%}，LSTM 衰减 {1 - f.gradient_per_step['lstm']:.0%}，注意力衰减 "
                 f"{1 - f.gradient_per_step['attention']:.1%}：对它来说每个词元都只隔一步。训练至多 200 步，回忆隔着 32 个填充词的那个符号，注意力对 {f.recall['attention'][3]:.0%}，"
                 f"LSTM 对 {f.recall['lstm'][3]:.0%}，RNN 对 {f.recall['rnn'][3]:.0%}（随机猜测 12.5%）；多训练一些，LSTM 可以记得更远。代价是 n² 的计算量，以及每个词元分到的份额随 n 变小。",

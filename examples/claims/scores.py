@@ -10,15 +10,15 @@ SUBJECT: Subject = (
         Claim(
             "004",
             (
-                "Weights made of all keys by a softmax of their scores predict better than the mean of the two nearest.",
+                "Weights of all keys, by a softmax of their scores, predict better than the mean of the two nearest.",
                 "用 softmax 把所有键的分数变成权重，比取最近两个的平均更准确。",
             ),
             Verdict.CONDITION,
             LOOKUP,
             lambda f: (
-                f"Three people cannot show which is more accurate, but it hangs on the score. With the dot product of the formula the answer for a waist of 57 is "
-                f"{f.product_answer:g}, the value of the largest key, for any waist asked for. With "
-                f"−(q − k)²/2 it is {f.distance_answer:.1f}, the mean of the two nearest, though every key has a part ({f.distance_weights[0]:.1e} for 51).",
+                f"Three people cannot show which is more accurate, but the result depends on the score. With the dot product of the formula the answer for a waist of 57 is "
+                f"{f.product_answer:g}, the value of the largest key, for every query. With "
+                f"−(q − k)²/2 it is {f.distance_answer:.1f}, the mean of the two nearest, although every key contributes ({f.distance_weights[0]:.1e} for 51).",
                 f"三个人的数据分不出哪种更准确，但结果取决于用什么分数。用公式里的点积，腰围 57 得到 {f.product_answer:g}，也就是最大的键所对应的体重，查询什么腰围都一样；"
                 f"用 −(q − k)²/2 则得 {f.distance_answer:.1f}，正是最近两个的平均，虽然每个键都有份（51 占 {f.distance_weights[0]:.1e}）。",
             ),
@@ -34,7 +34,7 @@ SUBJECT: Subject = (
             LOOKUP,
             lambda f: (
                 "It amplifies the largest score. For a query of 57 that is the key 58 by the dot product (3306 against "
-                f"3192 gives a weight of {f.product_weights[2]:g}), though 56 is as near; in the example of two columns "
+                f"3192 gives a weight of {f.product_weights[2]:g}), although 56 is as near; in the example with two columns "
                 "both queries get the value of the longest key, and the gradient is "
                 f"{f.two_product_slope:g}.",
                 "放大的是分数最大的键。查询 57 按点积得到的是键 58（3306 对 3192，权重 "
@@ -45,14 +45,14 @@ SUBJECT: Subject = (
         Claim(
             "003",
             (
-                "Unrelated queries and keys stand at a right angle and have a dot product of 0; fully related ones point the same way and have 1.",
+                "Unrelated queries and keys are at right angles and have a dot product of 0; fully related ones have the same direction and a dot product of 1.",
                 "查询与键完全无关时互相垂直，点积为 0；完全相关时方向相同，点积为 1。",
             ),
             Verdict.CONDITION,
             SCALE,
             lambda f: (
-                "The 1 belongs to vectors of length 1 only, and the 0 is a mean, not the value. Of vectors with entries from N(0, 1) "
-                f"the product of two that know nothing of one another is 0 on average with a standard deviation of √d ({f.unrelated_std[2]:.1f} "
+                "The value 1 is only that of vectors of length 1, and 0 is only a mean. Of vectors with entries from N(0, 1) "
+                f"the product of two independent ones is 0 on average with a standard deviation of √d ({f.unrelated_std[2]:.1f} "
                 f"at d = 64), and of one with itself d ({f.itself[2]:.0f}). At length 1 the standard deviation is 1/√d ({f.unit_unrelated_std[2]:.3f}), and the product with itself 1.",
                 "1 只属于长度为 1 的向量，0 也只是平均值，不是每次都取到。分量取自 N(0, 1) 时，两个毫不相干的向量点积平均为 0，标准差却是 √d"
                 f"（d = 64 时为 {f.unrelated_std[2]:.1f}）；与自身的点积是 d（{f.itself[2]:.0f}）。长度为 1 时，标准差是 1/√d（{f.unit_unrelated_std[2]:.3f}），与自身的点积是 1。",
@@ -65,9 +65,9 @@ SUBJECT: Subject = (
             Verdict.CONDITION,
             SCALE,
             lambda f: (
-                "It holds among keys of one length. Of 64 random keys the one with the largest product is not the one at the smallest angle "
+                "It holds if all keys have the same length. Of 64 random keys the one with the largest product is not the one at the smallest angle "
                 f"for {f.not_closest[0]:.0%} of queries at d = 4, {f.not_closest[2]:.0%} at 64 and {f.not_closest[4]:.0%} at 1024; with keys of "
-                f"length 1 for {f.unit_not_closest[2]:.0%}. A product grows with the length of the key as well, whatever its direction.",
+                f"length 1 for {f.unit_not_closest[2]:.0%}. A product also grows with the length of the key, whatever its direction.",
                 "键的长度相同时成立。64 个随机键中，点积最大的键不是夹角最小的键：这样的查询在 d = 4 时占 "
                 f"{f.not_closest[0]:.0%}，64 时 {f.not_closest[2]:.0%}，1024 时 {f.not_closest[4]:.0%}；键的长度都为 1 时为 {f.unit_not_closest[2]:.0%}。"
                 "点积还随键的长度增大，与方向无关。",
@@ -104,7 +104,7 @@ SUBJECT: Subject = (
             lambda f: (
                 "The derivative of a weight a by its own score is a(1 − a): "
                 + ", ".join(f"{d:.2g} at {a:g}" for a, d in zip(f.weights, f.derivatives, strict=True))
-                + ". That of ln a, which a cross-entropy on the weight itself has, is 1 − a and stays near 1 where a is near 0.",
+                + ". That of ln a, as in a cross-entropy of the weight itself, is 1 − a and stays near 1 if a is near 0.",
                 "权重 a 对自己分数的导数是 a(1 − a)："
                 + "，".join(f"a = {a:g} 时 {d:.2g}" for a, d in zip(f.weights, f.derivatives, strict=True))
                 + "。若损失直接取 ln a（交叉熵），导数则是 1 − a，在 a 接近 0 时仍接近 1。",
@@ -117,11 +117,11 @@ SUBJECT: Subject = (
             Verdict.CONDITION,
             SCALE,
             lambda f: (
-                f"For most queries and at large d, with random queries and keys. The gradient that reaches a query at d = 1024 has a median of {f.gradient['unscaled'][4]:.4f} without the "
+                f"They do for most queries at large d, with random queries and keys. The gradient that reaches a query at d = 1024 has a median of {f.gradient['unscaled'][4]:.4f} without the "
                 f"scale and {f.gradient['scaled'][4]:.2f} with it; at d = 64, the usual width of a head, it is {f.gradient['unscaled'][2]:.2f} and so "
                 f"{f.gradient['unscaled'][2] / f.gradient['scaled'][2]:.0f} times larger without. The mean grows too "
-                f"({f.gradient_mean['unscaled'][4]:.1f} against {f.gradient_mean['scaled'][4]:.2f}): what the softmax loses in slope most of the time, "
-                "the factor √d more than makes up for where two keys are close. Gradients become uneven rather than zero.",
+                f"({f.gradient_mean['unscaled'][4]:.1f} against {f.gradient_mean['scaled'][4]:.2f}): if two keys are close, the factor √d more than compensates for the slope that the softmax usually loses. Gradients become uneven, not zero."
+                "",
                 f"只对大的 d、多数查询成立（查询和键都是随机的）。d = 1024 时传到查询的梯度，中位数在不缩放时是 {f.gradient['unscaled'][4]:.4f}，缩放时是 {f.gradient['scaled'][4]:.2f}；"
                 f"而在常用的头宽 d = 64，不缩放是 {f.gradient['unscaled'][2]:.2f}，是缩放时的 {f.gradient['unscaled'][2] / f.gradient['scaled'][2]:.0f} 倍。"
                 f"平均值同样变大（{f.gradient_mean['unscaled'][4]:.1f} 对 {f.gradient_mean['scaled'][4]:.2f}）：softmax 的斜率多数时候很小，但在两个键相近的地方，"
@@ -136,7 +136,7 @@ SUBJECT: Subject = (
         Claim(
             "003, 004",
             (
-                "Dividing by √d_k keeps the softmax and its gradients steady and helps learning.",
+                "Dividing by √d_k keeps the softmax and its gradients stable and helps learning.",
                 "除以 √d_k 使 softmax 与梯度保持稳定，有利于学习。",
             ),
             Verdict.HOLDS,
@@ -145,8 +145,8 @@ SUBJECT: Subject = (
                 f"From d = 4 to 1024 the median largest weight stays at {min(f.largest['scaled']):.2f} to {max(f.largest['scaled']):.2f} and the gradient at "
                 f"{min(f.gradient['scaled']):.2f} to {max(f.gradient['scaled']):.2f}. A layer of width 256 that learns to look up by content is right for "
                 f"{f.final_accuracy['scaled']:.0%} after 120 steps with the scale and for {f.final_accuracy['unscaled']:.0%} without (one task, mean of three seeds). "
-                "It need not be a scale: first weights of W_q divided by √d, as T5 has them, give the same outputs at the start, and the same learning "
-                f"({f.final_accuracy['folded, Wq slower']:.0%}) where the learning rate of W_q is divided too; where it is not, {f.final_accuracy['folded']:.0%}.",
+                "It need not be a scale: initial weights of W_q divided by √d, as in T5, give the same outputs at the start and the same learning ("
+                f"{f.final_accuracy['folded, Wq slower']:.0%}) if the learning rate of W_q is divided too; otherwise {f.final_accuracy['folded']:.0%}.",
                 f"从 d = 4 到 1024，最大权重的中位数保持在 {min(f.largest['scaled']):.2f} 到 {max(f.largest['scaled']):.2f}，梯度保持在 "
                 f"{min(f.gradient['scaled']):.2f} 到 {max(f.gradient['scaled']):.2f}。让宽 256 的一层学按内容查表，120 步后缩放的正确率 {f.final_accuracy['scaled']:.0%}，"
                 f"不缩放 {f.final_accuracy['unscaled']:.0%}（一个任务，三个种子的平均）。不一定非要缩放：像 T5 那样把 W_q 的初始值除以 √d，起初的输出完全相同；W_q 的学习率也除以 √d，"
@@ -161,15 +161,15 @@ SUBJECT: Subject = (
         Claim(
             "003",
             (
-                "A mask sets forbidden scores to a very large negative number, and their weights come near 0.",
+                "A mask sets excluded scores to a very large negative number, and their weights are close to 0.",
                 "掩码把不该看的分数设成非常大的负数，使权重接近 0。",
             ),
             Verdict.CONDITION,
             STEPS,
             lambda f: (
-                f"Where a row has something left to see, −1e9 and −∞ give the same weights (difference {f.ordinary_difference:g}). Where it has nothing, as "
-                f"padding under a causal mask, −1e9 gives {f.empty_weights['-1e9'][0]:g} to each of five forbidden keys, −∞ through torch.softmax NaN, and headway "
-                "0. −1e4, added, is beaten by a forbidden score that leads by 20,000; and float16 has no −1e9: it is −∞ there.",
+                f"If a row has a key to attend to, −1e9 and −∞ give the same weights (difference {f.ordinary_difference:g}). If it has none, as with padding under a causal mask, −1e9 gives"
+                f" {f.empty_weights['-1e9'][0]:g} to each of five excluded keys, −∞ through torch.softmax NaN, and headway "
+                "0. −1e4, added, fails for an excluded score that is larger by 20,000; and float16 cannot represent −1e9, which is −∞ there.",
                 f"一行里还有可看的键时，−1e9 与 −∞ 的权重相同（差 {f.ordinary_difference:g}）。一个都不剩时（例如因果掩码下的填充），−1e9 让五个被禁的键各得 "
                 f"{f.empty_weights['-1e9'][0]:g}，torch.softmax 遇到全 −∞ 给出 NaN，headway 给 0。加上 −1e4 挡不住领先 20,000 的被禁分数；float16 里没有 −1e9，写了就是 −∞。",
             ),
@@ -181,13 +181,13 @@ SUBJECT: Subject = (
         ),
         Claim(
             "003",
-            ("The mask keeps the future from leaking when decoding.", "掩码防止解码时的信息泄露。"),
+            ("The mask prevents information from later words from leaking in decoding.", "掩码防止解码时的信息泄露。"),
             Verdict.HOLDS,
             STEPS,
             lambda f: (
-                f"With other words from the sixth place on, the five outputs before change by {max(f.change_causal[:5]):g} under a causal mask, bit for bit, and by "
-                f"up to {max(f.change_open[:5]):.2f} without one. Word by word with a cache there is nothing to mask: the same outputs come without it "
-                f"(difference {f.cache_open_difference:.0e}). The mask is for computing all words at once, as in training.",
+                f"With other words from the sixth position on, the five outputs before it change by {max(f.change_causal[:5]):g} under a causal mask, bit for bit, and by "
+                f"up to {max(f.change_open[:5]):.2f} without one. Word by word with a cache no mask is needed: the outputs are the same without it (difference"
+                f" {f.cache_open_difference:.0e}). The mask is needed if all words are computed at once, as in training.",
                 f"从第六个位置起换成别的词，因果掩码下前五个输出一个比特都不变（{max(f.change_causal[:5]):g}），没有掩码则变化可达 {max(f.change_open[:5]):.2f}。"
                 f"用缓存逐词解码时，后面的词还没写出，不加掩码结果也一样（差 {f.cache_open_difference:.0e}）。掩码是为训练时一次算完所有词而设的。",
             ),
@@ -202,7 +202,7 @@ SUBJECT: Subject = (
             Verdict.HOLDS,
             STEPS,
             lambda f: (
-                f"Sums of 64 weights lie within {max(v for k, v in f.sum_error.items() if 'bfloat16' not in k):.1e} of 1 for scores up to 1e30. Computed as the formula is "
+                f"Sums of 64 weights are within {max(v for k, v in f.sum_error.items() if 'bfloat16' not in k):.1e} of 1 for scores up to 1e30. Computed as the formula is "
                 f"printed, eˣ/Σeˣ, it is NaN from a score of {f.overflow} on; libraries subtract the largest score first.",
                 f"分数大到 1e30，64 个权重之和与 1 的差仍不超过 {max(v for k, v in f.sum_error.items() if 'bfloat16' not in k):.1e}。但若照公式 eˣ/Σeˣ 直接计算，"
                 f"分数到 {f.overflow} 就成了 NaN；各种库都会先减去最大的分数。",
@@ -212,14 +212,14 @@ SUBJECT: Subject = (
         Claim(
             "003",
             (
-                "An output is the sum of the values, each weighted by how its key fits.",
+                "An output is the sum of the values, each weighted by how well its key matches.",
                 "输出是各个值按权重的加权和。",
             ),
             Verdict.HOLDS,
             STEPS,
             lambda f: (
                 f"`attention_steps` and the formula in three lines of torch differ by {f.formula_difference:g}, and no output of 64,000 random rows leaves the range of its "
-                f"values by more than {f.beyond_values:.1e}: it mixes what is there and cannot add to it.",
+                f"values by more than {f.beyond_values:.1e}: it is a mixture of the values and nothing else.",
                 f"`attention_steps` 与三行 torch 写出的公式相差 {f.formula_difference:g}；64,000 个随机行中，输出超出值的范围不超过 {f.beyond_values:.1e}："
                 "它只能混合已有的值，不能无中生有。",
             ),
@@ -232,7 +232,7 @@ SUBJECT: Subject = (
             STEPS,
             lambda f: (
                 "The same "
-                + f"{f.lengths['1'][0]:,.0f} parameters run on 1, 7 and 1,000 tokens. What is not the same is the softmax: the largest weight falls from "
+                + f"{f.lengths['1'][0]:,.0f} parameters run on 1, 7 and 1,000 tokens. But the softmax changes: the largest weight falls from "
                 f"{f.lengths['1'][2]:.2f} over {f.lengths['7'][2]:.2f} to {f.lengths['1000'][2]:.3f} on random input.",
                 f"同样的 {f.lengths['1'][0]:,.0f} 个参数可以处理 1、7、1,000 个词元。变的是 softmax：随机输入下最大权重从 {f.lengths['1'][2]:.2f} 降到 "
                 f"{f.lengths['7'][2]:.2f}，再到 {f.lengths['1000'][2]:.3f}。",

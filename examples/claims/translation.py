@@ -16,9 +16,9 @@ SUBJECT: Subject = (
             Verdict.CONDITION,
             LESSON,
             lambda f: (
-                f"It describes the first Transformer, and works: {f.exact['both']} of {f.asked:,} sentences about dates never seen are translated without a mistake. Needed, in this task, are those of "
-                f"the encoder ({f.exact['encoder alone']} with them alone, {f.exact['decoder alone']} with those of the decoder alone, {f.exact['neither']} with none); the decoder's "
-                f"mask tells it order. And they need not be absolute: with RoPE it is {f.exact['rope']}.",
+                f"This describes the first Transformer, and it works: {f.exact['both']} of {f.asked:,} sentences about unseen dates are translated without an error. This task needs those of the encoder ("
+                f"{f.exact['encoder alone']} with them alone, {f.exact['decoder alone']} with those of the decoder alone, {f.exact['neither']} with none); the decoder's mask contains order."
+                f" And they need not be absolute: with RoPE it is {f.exact['rope']}.",
                 f"这是最早 Transformer 的做法，也管用：{f.asked:,} 个句子（日期都没见过）译对 {f.exact['both']} 个。就这个任务而言，缺不得的是编码器那份（只有编码器 {f.exact['encoder alone']}，只有解码器 "
                 f"{f.exact['decoder alone']}，都没有 {f.exact['neither']}）；解码器的掩码已经给出了次序。也不必是绝对位置编码：用 RoPE 是 {f.exact['rope']}。",
             ),
@@ -30,13 +30,13 @@ SUBJECT: Subject = (
         Claim(
             "003",
             (
-                "Without positions a translation cannot tell sentences whose words differ only in order.",
+                "Without positions a translation cannot distinguish sentences that differ only in the order of their words.",
                 "没有位置编码，翻译就分不清只有词序不同的句子。",
             ),
             Verdict.HOLDS,
             LESSON,
             lambda f: (
-                f"Where the encoder has no positions, “march 12, 2021” and “march 21, 2012” come out the same: {f.twins['decoder alone'][0]}. Without the order of the words "
+                f"If the encoder has no positions, “march 12, 2021” and “march 21, 2012” get the same translation: {f.twins['decoder alone'][0]}. Without the order of the words "
                 f"no translator can have more than {f.ceiling:.0%} of such sentences right.",
                 f"编码器没有位置编码时，“march 12, 2021”与“march 21, 2012”的译文完全相同，都是{f.twins['decoder alone'][0]}。看不到词序，这类句子最多只能译对 {f.ceiling:.0%}。",
             ),
@@ -45,13 +45,13 @@ SUBJECT: Subject = (
         Claim(
             "000, 001, 002, 003, 004",
             (
-                "The input of the first layer is the word's vector plus the code of its place.",
+                "The input of the first layer is the word's vector plus the encoding of its position.",
                 "第一层的输入是词向量加位置编码。",
             ),
             Verdict.HOLDS,
             LESSON,
             lambda f: (
-                f"What reaches the first block on either side differs from that sum by {max(f.bottom_difference.values()):g}.",
+                f"The input of the first block on either side differs from that sum by {max(f.bottom_difference.values()):g}.",
                 f"两边第一层实际收到的输入，与这个和相差 {max(f.bottom_difference.values()):g}。",
             ),
             lambda f: max(f.bottom_difference.values()) < 1e-5,

@@ -18,7 +18,7 @@ def near(f: Any, *ways: str, between: str = ", ") -> str:
 
 
 SUBJECT: Subject = (
-    ("Vectors of words", "词向量"),
+    ("Word vectors", "词向量"),
     (
         Claim(
             "003",
@@ -29,8 +29,8 @@ SUBJECT: Subject = (
             Verdict.CONDITION,
             LESSON,
             lambda f: (
-                f"True of learned vectors: {f.dims['word2vec']} numbers for {f.vocabulary:,} words here, 300 for the "
-                f"26,423 that are read of Google's. One-hot vectors have {f.dims['one-hot']:,}; those of a bag of words have as "
+                f"This is true of learned vectors: {f.dims['word2vec']} numbers for {f.vocabulary:,} words here, 300 for the "
+                f"26,423 that are read from Google's file. One-hot vectors have {f.dims['one-hot']:,}; those of a bag of words have as "
                 f"many as there are documents ({f.dims['bag-of-words']}).",
                 f"对学出来的向量成立：这里 {f.vocabulary:,} 个词用 {f.dims['word2vec']} 维，Google 的词向量（这里读入 26,423 个词）用 300 维。"
                 f"独热向量有 {f.dims['one-hot']:,} 维；词袋的维数等于文档数（{f.dims['bag-of-words']}）。",
@@ -39,7 +39,7 @@ SUBJECT: Subject = (
         ),
         Claim(
             "003",
-            ("Words of like meaning lie near one another.", "语义相近的词，向量也彼此靠近。"),
+            ("Words of similar meaning are close to each other.", "语义相近的词，向量也彼此靠近。"),
             Verdict.HOLDS,
             LESSON,
             lambda f: (
@@ -57,8 +57,8 @@ SUBJECT: Subject = (
             LESSON,
             lambda f: (
                 f"In Google's vectors the nearest to king − man + woman is {f.queen_with_asked[0][0]} itself "
-                f"({f.queen_with_asked[0][1]:.3f}). Only with the three words of the question left out, as everybody "
-                f"does, is it {f.queen[0][0]} ({f.queen[0][1]:.3f}). Nothing is equal, only near.",
+                f"({f.queen_with_asked[0][1]:.3f}). If the three words of the question are left out, as is "
+                f"usual, it is {f.queen[0][0]} ({f.queen[0][1]:.3f}). The vectors are near, but not equal.",
                 f"在 Google 的词向量中，离 king − man + woman 最近的其实是 {f.queen_with_asked[0][0]} 自己"
                 f"（{f.queen_with_asked[0][1]:.3f}）。按惯例排除题目中的三个词之后，才是 {f.queen[0][0]}"
                 f"（{f.queen[0][1]:.3f}）。是“最近”，不是“等于”。",
@@ -69,7 +69,7 @@ SUBJECT: Subject = (
         Claim(
             "003",
             (
-                "One-hot encoding says nothing about how words are related.",
+                "One-hot encoding contains no relations between words.",
                 "独热编码不能表达词与词之间的关系。",
             ),
             Verdict.HOLDS,
@@ -97,14 +97,14 @@ SUBJECT: Subject = (
         Claim(
             "003",
             (
-                "Bag of words and TF-IDF make no vectors of words and know nothing of how words are related.",
+                "Bag of words and TF-IDF give no word vectors and no relations between words.",
                 "词袋和 TF-IDF 不形成词向量，也捕捉不到词间关系。",
             ),
             Verdict.FAILS,
             LESSON,
             lambda f: (
-                "Their matrix has two sides: a row is a document, and a column is a word, described by the documents "
-                f"that have it. By those columns the nearest word is of the same kind for {near(f, 'tf-idf')} "
+                "In their matrix a row is a document, and a column is a word, described by the documents that contain it."
+                f" By those columns the nearest word is of the same kind for {near(f, 'tf-idf')} "
                 f"and {near(f, 'bag-of-words')} (chance {share(f.chance)}): less than learned vectors, but not nothing.",
                 "这个矩阵有两面：一行是一篇文档，一列是一个词，由它出现在哪些文档来描述。按列来看，最近的词是同类的比例为 "
                 f"{near(f, 'tf-idf')}、{near(f, 'bag-of-words')}（随机 {share(f.chance)}）：不如学出来的向量，但并非没有。",
@@ -114,7 +114,7 @@ SUBJECT: Subject = (
         Claim(
             "003",
             (
-                "FastText, which knows pieces of words, does better on rare words and other spellings.",
+                "FastText, which uses parts of words, is better on rare words and other spellings.",
                 "FastText 利用子词信息，对罕见词和拼写变体表现更好。",
             ),
             Verdict.HOLDS,
@@ -122,7 +122,7 @@ SUBJECT: Subject = (
             lambda f: (
                 f"With two letters exchanged, {share(f.misspelt_found)} of frequent words are still found as the "
                 f"nearest ({f.example[0]} → {f.example[1]}, {f.example[2]:.2f}); word2vec has a vector for "
-                f"{f.word2vec_knows_misspelt} of the misspelt words. Rare words were not asked for apart.",
+                f"{f.word2vec_knows_misspelt} of the misspelt words. Rare words were not tested separately.",
                 f"把常用词中相邻的两个字母对调，{share(f.misspelt_found)} 的词仍以原词为最近（{f.example[0]} → {f.example[1]}，"
                 f"{f.example[2]:.2f}）；写错的词，word2vec 认识的有 {f.word2vec_knows_misspelt} 个。罕见词没有单独测。",
             ),
@@ -130,7 +130,7 @@ SUBJECT: Subject = (
         ),
         Claim(
             "003",
-            ("BERT gives a word another vector in another context.", "BERT 能生成随上下文变化的词向量。"),
+            ("BERT gives a word different vectors in different contexts.", "BERT 能生成随上下文变化的词向量。"),
             Verdict.HOLDS,
             LESSON,
             lambda f: (

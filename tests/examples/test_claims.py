@@ -44,11 +44,11 @@ def made_up(stands: bool, value: float | None = 1.0) -> tuple[Claim, dict[str, S
     return claim, {"lesson_1_x": SimpleNamespace(value=value)}
 
 
-def test_a_verdict_that_the_numbers_do_not_bear_is_an_error() -> None:
+def test_a_verdict_that_the_numbers_do_not_support_is_an_error() -> None:
     claim, found = made_up(stands=True)
     assert "**holds** · document 000" in page([(("A", "甲"), [claim])], found, SPEAK["en"])
     claim, found = made_up(stands=False)
-    with pytest.raises(RuntimeError, match=r"no longer bears the verdict 'holds'.*000: One\.\nmeasured: It is 1\.0"):
+    with pytest.raises(RuntimeError, match=r"no longer supports the verdict 'holds'.*000: One\.\nmeasured: It is 1\.0"):
         page([(("A", "甲"), [claim])], found, SPEAK["en"])
 
 
