@@ -1,12 +1,12 @@
-"""What the lessons share: one command line, two languages, tables, pictures, and a few tools for measuring.
+"""Shared by all lessons: the command line, two languages, tables, pictures, and tools for measuring.
 
-A lesson is a script with three functions, in the order in which to read them:
+A lesson is a script with three functions, in reading order:
 
     measure() -> Found          a frozen dataclass of numbers, lists and dictionaries
-    tell(found, t) -> str       what was found, in words and tables; t("English", "中文") chooses the language
+    tell(found, t) -> str       a description in words and tables; t("English", "中文") selects the language
     draw(found, t) -> Figure    the picture
 
-`run` does the rest. `make claims` runs them all, and reads from their numbers what the documents' claims are worth.
+`run` calls them. `make claims` runs all lessons and checks the documents' claims against their numbers.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).parents[1] / "docs"
 LANGUAGES = {"en": "lessons", "zh": "zh-CN/lessons"}
-"""By language: where its pictures are, within the folder of the documents."""
+"""The folder of the pictures of each language, within the folder of the documents."""
 
 BLUE, ORANGE, GREEN, PINK, GOLD, SKY, PURPLE, BROWN = COLOURS
 GREY = BASELINE
 
 Text = Callable[[str, str], str]
-"""t("English", "中文") → the one of the two that is wanted."""
+"""t("English", "中文") returns one of the two."""
 
 
 def english(en: str, zh: str) -> str:
@@ -60,7 +60,7 @@ SPEAK: dict[str, Text] = {"en": english, "zh": chinese}
 
 
 def run(name: str, words: Sequence[str] | None = None) -> None:
-    """What `python examples/<lesson>.py` does: measure, tell, draw in both languages."""
+    """Runs a lesson: measures, prints, and draws in both languages."""
     lesson: Any = sys.modules[name]
     stem = Path(lesson.__file__).stem
     parser = argparse.ArgumentParser(prog=stem, description=lesson.__doc__.partition("\n")[0])
@@ -71,12 +71,12 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
     if chosen.found and not chosen.found.absolute().parent.is_dir():
         parser.error(f"--found {chosen.found}: give a file in a folder that there is")
     try:
-        for module in ("matplotlib", "zhplot"):  # before any work, and not when it comes to drawing
+        for module in ("matplotlib", "zhplot"):  # before the measurements, not after them
             need(module, "a lesson", "lessons")
     except hw.HeadwayError as error:
         raise SystemExit(str(error)) from None
 
-    torch.set_num_threads(1)  # tensors are small here, and threads would wait for one another
+    torch.set_num_threads(1)  # the tensors are so small that more threads would be slower
     torch.manual_seed(0)
     found = lesson.measure()
     print(lesson.tell(found, SPEAK[chosen.language]))
@@ -93,7 +93,7 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """A PNG of 256 colours: a third of the size, and nobody sees a difference."""
+    """Saves a PNG of 256 colours, which has a third of the size and looks the same."""
     from PIL import Image
 
     drawn = io.BytesIO()
@@ -102,21 +102,21 @@ def _save(figure: Figure, path: Path) -> None:
 
 
 def data(name: str) -> Path | None:
-    """A file of the folder $HEADWAY_DATA, which holds texts that headway does not bring, or None where it is not."""
+    """Returns a file of the folder $HEADWAY_DATA, for texts that headway does not include, or None if it is missing."""
     folder = os.environ.get("HEADWAY_DATA")
     file = Path(folder).expanduser() / name if folder else None
     return file if file and file.is_file() else None
 
 
 def weights(name: str) -> Path | None:
-    """The folder of a published model that `make weights` fetched, or None where it is not."""
+    """Returns the folder of a published model that `make weights` downloaded, or None if it is missing."""
     home = os.environ.get("HEADWAY_WEIGHTS") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "headway/weights"
     folder = Path(home).expanduser() / name
     return folder if (folder / "headway.json").is_file() else None
 
 
 def picture_name(stem: str) -> str:
-    """lesson_1_weighted_lookup → 1-weighted-lookup"""
+    """Returns "1-weighted-lookup" for "lesson_1_weighted_lookup"."""
     return stem.removeprefix("lesson_").replace("_", "-")
 
 
@@ -124,22 +124,22 @@ def picture_name(stem: str) -> str:
 
 
 def one_head(rows: Sequence[Sequence[float]]) -> Tensor:
-    """A matrix as attention takes it: [batch 1, head 1, rows, columns]."""
+    """Returns a matrix as input of attention, [batch 1, head 1, rows, columns]."""
     return torch.tensor(rows, dtype=torch.float32)[None, None]
 
 
 def frequencies(dim: int) -> Tensor:
-    """10000^(−2c/dim) for the pairs c of dim dimensions, of sinusoids as of rotations: radians for each token."""
+    """Returns 10000^(−2c/dim) for the pairs c of dim dimensions, in radians per token, for sinusoids and rotations."""
     return 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
 
 
 def count(module: nn.Module) -> int:
-    """How many numbers a module learns."""
+    """Returns the number of parameters of a module."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor, longest: float | None = None) -> None:
-    """One step of training, its gradient shortened to ``longest`` where it is longer."""
+    """Makes one training step, with the norm of the gradient clipped to ``longest``."""
     optimizer.zero_grad()
     loss.backward()
     if longest is not None:
@@ -148,9 +148,9 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor, longest: float | Non
 
 
 def least_seconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    """The processor time of each call, in turn, the least of so many rounds after one to warm up.
+    """Returns the processor time of each call: the minimum over the rounds, after one to warm up.
 
-    The least, since whatever else the machine does only ever adds.
+    It is the minimum because other load on the machine can only add time.
     """
     rows = []
     for _ in range(rounds + 1):
@@ -164,7 +164,7 @@ def least_seconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[fl
 
 
 def handed(modules: Sequence[nn.Module], call: Callable[[], object]) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """What each of some modules is handed, in place and by name, while ``call`` runs."""
+    """Returns the positional and keyword arguments that each module receives while ``call`` runs."""
     seen: dict[nn.Module, Any] = {}
 
     def watch(module: nn.Module, *words: Any) -> None:
@@ -181,9 +181,9 @@ def handed(modules: Sequence[nn.Module], call: Callable[[], object]) -> list[tup
 
 @torch.no_grad()
 def weights_of(layer: hw.nn.MultiHeadAttention, taken: tuple[tuple[Any, ...], dict[str, Any]]) -> Tensor:
-    """The weights [batch, heads, queries, keys] of a layer without an encoding, for what it is ``handed``.
+    """Computes the weights [batch, heads, queries, keys] of a layer without an encoding, from its arguments.
 
-    A layer hands on only what it makes of its weights, so they are made again.
+    The layer does not return its weights, so they are computed again.
     """
     (query, *others), named = taken
     key = others[0] if others and others[0] is not None else query
@@ -196,7 +196,7 @@ def weights_of(layer: hw.nn.MultiHeadAttention, taken: tuple[tuple[Any, ...], di
 
 @torch.no_grad()
 def weights_of_heads(layers: Sequence[hw.nn.MultiHeadAttention], call: Callable[[], object]) -> list[Tensor]:
-    """The weights of each of some layers while ``call`` runs."""
+    """Returns the weights of each layer while ``call`` runs."""
     return [weights_of(layer, taken) for layer, taken in zip(layers, handed(layers, call), strict=True)]
 
 
@@ -204,9 +204,12 @@ def weights_of_heads(layers: Sequence[hw.nn.MultiHeadAttention], call: Callable[
 
 
 def table(rows: Sequence[Sequence[object]], head: Sequence[str] = (), digits: int = 6) -> str:
-    """Columns in line, numbers to the right; a Chinese character is as wide as two others.
+    """Formats a table with aligned columns, numbers to the right; a Chinese character is as wide as two others.
 
-    digits: as many of each number that is not whole.
+    Args:
+        rows: the cells.
+        head: the titles of the columns.
+        digits: significant digits of floats.
     """
     lines = [[_cell(cell, digits) for cell in row] for row in rows]
     right = [all(not isinstance(row[i], str) for row in rows) for i in range(len(lines[0]))]
@@ -235,7 +238,7 @@ def _width(cell: str) -> int:
 
 @contextmanager
 def paper() -> Iterator[None]:
-    """How every picture of the lessons looks; Chinese in the letters that the package zhplot carries."""
+    """Sets the style of the pictures; Chinese characters are in the font of the package zhplot."""
     from matplotlib import font_manager, rc_context
 
     font_manager.fontManager.addfont(str(files("zhplot") / "fonts" / "NotoSansSC-Regular.ttf"))
@@ -266,14 +269,14 @@ def paper() -> Iterator[None]:
 
 
 def page(height: float) -> Figure:
-    """An empty figure as wide as all of them, in inches."""
+    """Returns an empty figure of the common width; the height is in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(9.6, height))
 
 
 def panels(count: int, *, height: float = 3.3, **options: Any) -> tuple[Figure, Any]:
-    """A figure with panels in a row, and its axes; ``options`` are those of ``Figure.subplots``."""
+    """Returns a figure with panels in a row and its axes; ``options`` are those of ``Figure.subplots``."""
     figure = page(height)
     return figure, figure.subplots(1, count, squeeze=False, **options)[0]
 
@@ -289,7 +292,7 @@ def matrix(
     size: float = 8.0,
     rotation: float = 0.0,
 ) -> None:
-    """Numbers from 0, white, to ``top``, dark blue, with the names of rows and columns; in the cells what ``says``."""
+    """Draws a matrix from 0 (white) to ``top`` (dark blue), with names of rows and columns and the cells' texts."""
     axes.imshow(rows, vmin=0, vmax=top, aspect="auto")
     axes.set_yticks(range(len(down)), down, fontsize=size)
     axes.set_xticks(range(len(across)), across, fontsize=size, rotation=rotation)
@@ -302,12 +305,12 @@ def matrix(
 
 
 def percents(axes: Axes, end: float) -> None:
-    """Along the axis below are shares in per cent, from 0 up to the share ``end``."""
+    """Labels the horizontal axis with shares in per cent, from 0 to ``end``."""
     axes.set(xlim=(0, end), xticks=[0, 0.5, 1], xticklabels=["0", "50 %", "100 %"])
 
 
 def double(axes: Axes, values: Sequence[int], label: str) -> None:
-    """Along the axis below each step doubles: the values stand as far apart as their logarithms."""
+    """Makes the horizontal axis logarithmic, with a tick at each value."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(values, [str(value) for value in values])
     axes.minorticks_off()

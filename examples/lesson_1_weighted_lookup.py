@@ -1,13 +1,14 @@
 """Lesson 1: attention is a weighted lookup.
 
-Three people are known by waist (the key) and weight (the value). What does somebody with a waist of 57 weigh? Attention
-answers with all three values, each weighted by how well its key fits the query. What "fits" means decides everything:
+Three people are given by waist (the key) and weight (the value). What is the weight of somebody with a waist of 57?
+Attention answers with the mean of all three values, each weighted by how well its key matches the query. The score
+defines what matches:
 
-    dot product   score_j = q·k_j            large keys win, wherever the query is
+    dot product   score_j = q·k_j            large keys win, whatever the query is
     distance      score_j = −(q − k_j)²/2    near keys win
 
-The second is the first with a number for each key, since −(q − k)²/2 = q·k − k²/2 − q²/2, and what depends on the query
-alone, −q²/2, leaves a softmax as it is. So it is one `TokenBias` on the attention that everybody has.
+The second is the first plus a number for each key, since −(q − k)²/2 = q·k − k²/2 − q²/2, and −q²/2, which depends only
+on the query, does not change a softmax. So it is ordinary attention with one `TokenBias`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Found:
     scores: list[float]
     product_weights: list[float]
     product_answer: float
-    product_slope: float  # ∂answer/∂query, which is what a network would learn from
+    product_slope: float  # ∂answer/∂query, the gradient that a network learns from
     distance_weights: list[float]
     distance_answer: float
     distance_slope: float
@@ -55,7 +56,7 @@ class Found:
 
 
 def nearness(keys: Tensor) -> hw.terms.TokenBias:
-    """−k²/2 for each key: what turns a dot product into −(q − k)²/2."""
+    """Returns the bias −k²/2 of each key, which turns a dot product into −(q − k)²/2."""
     return hw.terms.TokenBias(keys=-keys.square().sum(-1) / 2)
 
 
@@ -122,13 +123,14 @@ def tell(found: Found, t: Text) -> str:
     scores = ", ".join(f"{score:g}" for score in found.scores)
     return "\n".join(
         [
-            t(f"What does a waist of {ASKED:g} weigh?", f"腰围 {ASKED:g} 对应的体重是多少？"),
+            t(f"What is the weight for a waist of {ASKED:g}?", f"腰围 {ASKED:g} 对应的体重是多少？"),
             table(rows, head),
             t(
-                f"The dot products are {scores}. They lie 114 and more apart, so the softmax gives everything to the "
-                "largest,\nwhich belongs to the largest key and not to the nearest; nothing can be learned from it, "
-                "since its slope is 0.\nBy distance 56 and 58 share the weight, as intuition has it, and 51 counts for "
-                "a millionth of a per cent.",
+                f"The dot products are {scores}. They differ by 114 and more, so the softmax gives all weight to the "
+                "largest one,\nwhich belongs to the largest key, not to the nearest; its slope is 0, so nothing can be "
+                "learned from it.\nBy distance, 56 and 58 share the weight, as intuition says, and 51 gets a millionth "
+                "of a per cent."
+                "",
                 f"点积分别是 {scores}，相差 114 以上，softmax 把全部权重给了最大的一个：\n"
                 "它属于最大的键，而不是最近的键；斜率为 0，梯度下降什么也学不到。\n"
                 "改用距离打分，56 和 58 平分权重，与直觉一致，51 的贡献约亿分之一。",
@@ -137,8 +139,9 @@ def tell(found: Found, t: Text) -> str:
             t("Two columns:", "两列的例子："),
             table(two, [t("score", "分数"), t("query", "查询"), t("weights", "权重"), t("answer", "答案")]),
             t(
-                "Again the longest key takes both queries. By distance the first query takes the key beside it, "
-                "the second,\nfar from all three, the least far.",
+                "Again the longest key gets the weight of both queries. By distance, the first query gets the key "
+                "nearby, and\nthe second, which is far from all three, the nearest of them."
+                "",
                 "最长的键又拿走了两个查询。按距离，第一个查询取到旁边的键；第二个离三个键都远，取其中最近的一个。",
             ),
         ]

@@ -1,19 +1,19 @@
 """Lesson 2: the five steps of attention, with numbers small enough to check by hand.
 
-A sentence of five words is a matrix I, a row for each word. Three matrices, which a network would learn, make of it
-what each word seeks (the queries Q), what it can be found by (the keys K), and what it hands over (the values V):
+A sentence of five words is a matrix I, with a row for each word. Three matrices, which a network would learn, compute
+what each word looks for (the queries Q), how other words find it (the keys K), and what it contributes (the values V):
 
     Q = I·Wq,  K = I·Wk,  V = I·Wv
 
-    1. products   A = Q·Kᵀ         how well each word's query fits each word's key
+    1. products   A = Q·Kᵀ         how well each word's query matches each word's key
     2. scaled     A/√d_k           the size of the numbers no longer depends on the width of the keys (lesson 3)
-    3. masked     −∞ for later words, which a model that writes from left to right must not see
-    4. weights    A′ = softmax     each row becomes shares that sum to 1
-    5. output     B = A′·V         each word takes that share of each value
+    3. masked     −∞ for later words, which a model that writes from left to right must not read
+    4. weights    A′ = softmax     each row becomes weights that sum to 1
+    5. output     B = A′·V         the weighted sum of the values
 
-`hw.attention_steps` returns all five, `hw.attention` only the last. Implementations differ in the third step: many take
-a large negative number for −∞. The lesson measures when that is the same, and then what else people say of these steps:
-that the future stays hidden, that rows sum to 1, that the best fit is amplified, that any length will do.
+`hw.attention_steps` returns all five, `hw.attention` only the last. Implementations differ in the third step: many use
+a large negative number for −∞. The lesson measures when that is the same. It then checks further claims: that later
+words have no influence, that rows sum to 1, that the best match is amplified, and that any length is possible.
 """
 
 from __future__ import annotations
@@ -35,42 +35,42 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WORDS = [("cat", "小猫"), ("so", "很"), ("cute", "可爱"), ("it", "它"), ("sleeps", "睡觉")]
-# The columns: how much of a thing, of a quality, of an action, of a stand-in for something named before.
+# The columns are features: thing, quality, action, pronoun.
 INPUTS = [[2, 0, 0, 0], [0, 1, 0, 0], [0, 2, 0, 0], [1, 0, 0, 2], [0, 0, 2, 0]]
-# Things seek qualities; qualities seek things; actions seek things and stand-ins; stand-ins seek things, twice as much.
+# Things look for qualities; qualities for things; actions for things and pronouns; pronouns for things, twice as much.
 W_Q = [[0, 1, 0, 0], [1, 0, 0, 0], [1, 0, 0, 1], [2, 0, 0, 0]]
-# Each is found by what it is, but a stand-in is no thing itself.
+# The key of a word is its own features, but a pronoun is not a thing.
 W_K = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [-1, 0, 0, 1]]
 W_V = [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]
 KINDS = [("thing", "事物"), ("quality", "性质"), ("action", "动作")]
 
 LENGTHS = [1, 7, 1000]
-CHANGED = 5  # where the changed future begins, in a sequence of 8
+CHANGED = 5  # the first changed word of a sequence of 8
 
 
 @dataclass(frozen=True)
 class Found:
-    """The five steps, and then the claims one by one."""
+    """The numbers of the five steps and of each claim."""
 
     queries: list[list[float]]
     keys: list[list[float]]
     values: list[list[float]]
     products: list[list[float]]
     scaled: list[list[float]]
-    masked: list[list[float | None]]  # None for −∞, which JSON has no word for
+    masked: list[list[float | None]]  # None for −∞, which JSON cannot represent
     weights: list[list[float]]
     output: list[list[float]]
     formula_difference: float  # of the output, from the formula in three lines of torch
 
     # a large negative number as a mask
     ordinary_difference: float  # largest difference of a weight between −1e9 and −∞, 1000 × 64 random rows
-    empty_rows: int  # rows with nothing in sight: five places, two of them padding on the left, a causal mask
+    empty_rows: int  # rows without allowed keys: five positions, two of them padding on the left, a causal mask
     empty_weights: dict[str, list[float] | None]  # what the first of them gives to each key; None for NaN
     nan_gradients: dict[str, int]  # NaN among the 55 entries of the gradients of q, k and v
-    leaks: dict[str, float | None]  # the lead, of 2, 20 … 2e10, with which a forbidden score wins; None: never
-    half: dict[str, str]  # −1e9 in float16: the number; a row of nothing else; what masked_fill says to it
+    leaks: dict[str, float | None]  # the smallest lead of 2, 20 … 2e10 with which an excluded score wins; None: never
+    half: dict[str, str]  # −1e9 in float16: the number; the weights of a row of it; the error of masked_fill
 
-    # no look into the future
+    # later words
     change_causal: list[float]  # largest change of each of 8 outputs when the inputs from CHANGED on change
     change_open: list[float]  # the same without a mask
     cache_difference: float  # word by word with a cache, from one pass over all
@@ -87,7 +87,7 @@ class Found:
 
 
 def step_numbers(q: Tensor, k: Tensor, v: Tensor) -> dict[str, object]:
-    """The five steps, and the formula in three lines."""
+    """Measures the five steps, and compares them with the formula in three lines."""
     steps = hw.attention_steps(q, k, v, mask=hw.masks.Causal())
 
     scores = q @ k.mT / math.sqrt(k.shape[-1])
@@ -101,7 +101,7 @@ def step_numbers(q: Tensor, k: Tensor, v: Tensor) -> dict[str, object]:
 
 
 def softmax_with(number: float, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, add: bool = False) -> list[Tensor]:
-    """The formula's weights and output, with a number put, or added, where one may not look."""
+    """Computes weights and output by the formula, with a number in place of, or added to, excluded scores."""
     scores = q @ k.mT / math.sqrt(k.shape[-1])
     masked = scores + number * ~allowed if add else scores.masked_fill(~allowed, number)
     weights = masked.softmax(-1)
@@ -109,7 +109,7 @@ def softmax_with(number: float, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor
 
 
 def mask_numbers(q: Tensor, k: Tensor, v: Tensor) -> dict[str, object]:
-    """−∞ against −1e9 and −1e4: ordinary rows, rows with nothing left, forbidden scores that lead, float16."""
+    """Compares −∞, −1e9 and −1e4: ordinary rows, rows without allowed keys, large excluded scores, float16."""
     random = [torch.randn(1000, 1, 64, 16) for _ in range(3)]
     causal = torch.ones(64, 64, dtype=torch.bool).tril()
     ordinary = [softmax_with(number, *random, causal)[0] for number in (-1e9, -math.inf)]
@@ -133,7 +133,7 @@ def mask_numbers(q: Tensor, k: Tensor, v: Tensor) -> dict[str, object]:
         nan[name] = sum(int((~gradient.isfinite()).sum()) for gradient in torch.autograd.grad(loss, inputs))
 
     def wins(lead: float, number: float | None) -> bool:
-        """Whether the second of two keys, which is forbidden and leads by so much, gets more than half the weight."""
+        """Whether the second of two keys, which is excluded and has a larger score, gets more than half the weight."""
         q, k, v = one_head([[1]]), one_head([[0], [lead]]), one_head([[0], [1]])
         seen = torch.tensor([[True, False]])
         if number is None:
@@ -164,7 +164,7 @@ def mask_numbers(q: Tensor, k: Tensor, v: Tensor) -> dict[str, object]:
 
 
 def future_numbers() -> dict[str, object]:
-    """Other words from CHANGED on: which outputs notice. And word by word against all at once."""
+    """Measures which outputs change with the words from CHANGED on, and compares word by word with all at once."""
     layer, causal = hw.nn.MultiHeadAttention(32, 4), hw.masks.Causal()
     x = torch.randn(1, 8, 32)
     other = torch.cat([x[:, :CHANGED], torch.randn(1, 8 - CHANGED, 32)], 1)
@@ -186,7 +186,7 @@ def future_numbers() -> dict[str, object]:
 
 
 def softmax_numbers() -> dict[str, object]:
-    """Sums, the formula as it is written, and what "amplified" means."""
+    """Measures sums of weights, overflow of the literal formula, and amplification."""
     scores = torch.randn(1000, 64)
     written = [(x, torch.tensor([float(x), 0.0]).exp()) for x in range(200)]
     examples = [torch.tensor(row) for row in ([1.0, 2, 3], [0.1, 0.2, 0.3], [101.0, 102, 103])]
@@ -206,9 +206,9 @@ def softmax_numbers() -> dict[str, object]:
 
 
 def output_numbers() -> dict[str, object]:
-    """Every output lies among its values; one layer reads any length."""
+    """Measures that outputs are in the range of the values, and that one layer reads any length."""
     q, k, v = (torch.randn(1000, 1, 64, 16) for _ in range(3))
-    out = hw.attention(q, k, v, scale=10.0)  # so sharp that some outputs are all but one value
+    out = hw.attention(q, k, v, scale=10.0)  # so large that some outputs are almost equal to one value
     low, high = v.amin(-2, keepdim=True), v.amax(-2, keepdim=True)
     layer = hw.nn.MultiHeadAttention(64, 4)
     lengths = {}
@@ -258,7 +258,7 @@ def tell(found: Found, t: Text) -> str:
     return "\n".join(
         [
             t(
-                "Weights A′ and outputs B of five words; each sees itself and what stands before it.",
+                "Weights A′ and outputs B of five words; each attends to itself and to earlier words.",
                 "五个词的权重 A′ 与输出 B；每个词只能看到自己和前面的词。",
             ),
             table(steps, ["", *words, "", *(t(*kind) for kind in KINDS)]),
@@ -270,13 +270,13 @@ def tell(found: Found, t: Text) -> str:
             ),
             "",
             t(
-                "A sentence of three words, padded on the left to five: its first row has nothing in sight.",
+                "A sentence of three words, padded on the left to five: its first row has no allowed keys.",
                 "三个词的句子，在左侧填充到五个位置：第一行什么也看不到。",
             ),
             table(empty, t("mask,1,2,3,4,5,NaN among 55 gradients", "掩码,1,2,3,4,5,55 个梯度中的 NaN").split(",")),
             t(
                 f"In ordinary rows −1e9 and −∞ give weights that differ by {found.ordinary_difference:g}. With −1e4 "
-                f"added a\nforbidden score wins that leads by {found.leaks['-1e4']:,.0f}.\n"
+                f"added a\nexcluded score wins if it is larger by {found.leaks['-1e4']:,.0f}.\n"
                 f"In float16 −1e9 is {found.half['number']}, a row of nothing else gives {found.half['empty']}, and "
                 f"masked_fill says\n{found.half['fill']}.",
                 f"在普通的行里，−1e9 与 −∞ 的权重相差 {found.ordinary_difference:g}；若加上的是 −1e4，"
@@ -286,10 +286,11 @@ def tell(found: Found, t: Text) -> str:
             ),
             "",
             t(
-                f"Other words from place {CHANGED + 1} on change what comes out before by {hidden:g} under the mask,\n"
+                f"Other words from place {CHANGED + 1} on change earlier outputs by {hidden:g} under the mask,\n"
                 f"by up to {seen:.2f} without it. Word by word with a cache differs from one pass by "
-                f"{found.cache_difference:.1e},\nwithout any mask by {found.cache_open_difference:.1e}: what is not "
-                "yet written cannot be seen.",
+                f"{found.cache_difference:.1e},\nwithout any mask by {found.cache_open_difference:.1e}: later words do "
+                "not exist yet."
+                "",
                 f"从第 {CHANGED + 1} 个词起换掉后文：有掩码时，前面的输出变化为 {hidden:g}；"
                 f"没有掩码时最大为 {seen:.2f}。\n"
                 f"带缓存逐词计算，与一次算完相差 {found.cache_difference:.1e}；逐词时不用掩码也只差 "
@@ -297,14 +298,14 @@ def tell(found: Found, t: Text) -> str:
             ),
             "",
             t(
-                "Three scores, shares in proportion to them, and their softmax:",
+                "Three scores, weights proportional to them, and their softmax:",
                 "三个分数：按比例分配，与 softmax 对照：",
             ),
             table(fits, t("scores,in proportion,softmax", "分数,按比例,softmax").split(",")),
             t(
                 f"Rows sum to 1 within {error:.1e} for scores of size 0.001 to 1e30, in bfloat16 within {rough:.1e}.\n"
-                f"Computed as it is written, eˣ/Σeˣ is NaN from x = {found.overflow} on in float32.\n"
-                f"No output lies beyond its values by more than {found.beyond_values:.1e}.",
+                f"Computed literally, eˣ/Σeˣ is NaN from x = {found.overflow} on in float32.\n"
+                f"No output is outside the range of its values by more than {found.beyond_values:.1e}.",
                 f"分数的量级从 0.001 到 1e30，每行之和与 1 相差不超过 {error:.1e}；bfloat16 下不超过 {rough:.1e}。\n"
                 f"照公式直接计算 eˣ/Σeˣ，float32 下从 x = {found.overflow} 起得到 NaN。\n"
                 f"输出超出各个值的范围不多于 {found.beyond_values:.1e}。",
@@ -325,7 +326,7 @@ def numbers(
     form: str = "g",
     none: str = "−∞",
 ) -> None:
-    """A matrix with its numbers in the cells; grey, and a word for it, where there is none."""
+    """Draws a matrix with its numbers in the cells; cells without a number are grey and have a text."""
     top = max(x for row in rows for x in row if x is not None)
 
     def says(i: int, j: int) -> str:

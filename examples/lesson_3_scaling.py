@@ -1,18 +1,18 @@
 """Lesson 3: why the scores are divided by √d_k.
 
 A dot product of two vectors of d independent numbers, each of mean 0 and variance 1, is a sum of d products: its mean
-is 0, its variance d. Wider keys alone make larger scores, and a sharper softmax, which reads their differences:
+is 0, its variance d. Wider keys alone make larger scores, and a sharper softmax, which depends on their differences:
 
     d = 4       scores of size 2      the weights are spread over the keys
-    d = 1024    scores of size 32     nearly all weight goes to one key, whichever happened to fit a little better
+    d = 1024    scores of size 32     nearly all weight is on one key, which matches a little better by chance
 
-Divided by √d the scores have variance 1 at any width. A gradient comes to them through softmax's Jacobian, the matrix
-J = diag(a) − a·aᵀ of the weights a, which tends to 0 where one weight tends to 1. Hence the usual reason for the scale:
-without it gradients vanish. The lesson measures that at the query, where a second effect works against it: ∂score/∂q
-is k·scale, so leaving out the scale makes all gradients √d larger before J makes most of them small.
+Divided by √d, the scores have variance 1 at any width. Their gradient passes through the Jacobian of the softmax,
+J = diag(a) − a·aᵀ of the weights a, which tends to 0 as one weight tends to 1. This is the usual reason for the scale:
+without it gradients vanish. The lesson measures the gradient of the query, on which there is a second, opposite effect:
+∂score/∂q is k·scale, so without the scale all gradients are √d times larger before J makes most of them small.
 
-Nothing hangs on the root itself, only on the size of the scores. T5 has no scale and starts from a smaller Wq instead.
-And two things that are often said of the dot product are checked: that it is 0 for unrelated and 1 for equal vectors,
+The root itself is not necessary, only the size of the scores. T5 has no scale and starts from a smaller Wq instead.
+The lesson also checks two common statements about the dot product: that it is 0 for unrelated and 1 for equal vectors,
 and that the largest one belongs to the closest direction.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 WIDTHS = [4, 16, 64, 256, 1024]
 KINDS = {"scaled": BLUE, "unscaled": ORANGE}
 KEYS, DRAWS, AT_ONCE = 64, 512, 64
-SILENT = 0.01  # a query counts as silent whose gradient is below this share of the median with the scale
+SILENT = 0.01  # a query is silent if its gradient is below this share of the median with the scale
 
 # A layer that must look up by content: 16 of 64 symbols, each with one of 8 labels; which label has the first one?
 WIDTH, SYMBOLS, PAIRS, LABELS = 256, 64, 16, 8
@@ -93,7 +93,7 @@ class Found:
 
 
 def product_numbers(d: int) -> dict[str, float]:
-    """What products of random vectors are, and whether the largest is the closest in direction."""
+    """Measures products of random vectors, and whether the largest is the closest in direction."""
     q, k = torch.randn(DRAWS, d), torch.randn(DRAWS, KEYS, d)
     products = (k @ q[:, :, None])[..., 0]
     unit_q, unit_k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
@@ -111,7 +111,7 @@ def product_numbers(d: int) -> dict[str, float]:
 
 
 def softmax_numbers(d: int) -> dict[str, dict[str, Tensor]]:
-    """For each query, by KINDS: scores, largest weight, entropy, norm of J, gradient at the query, silence."""
+    """Measures scores, largest weight, entropy, norm of J, gradient and silent queries for each of KINDS."""
     found: dict[str, dict[str, list[Tensor]]] = {kind: {} for kind in KINDS}
     for _ in range(DRAWS // AT_ONCE):
         q = torch.randn(AT_ONCE, 1, 1, d, requires_grad=True)
@@ -137,7 +137,7 @@ def softmax_numbers(d: int) -> dict[str, dict[str, Tensor]]:
 
 
 def folded(d: int) -> tuple[float, float]:
-    """Scores without a scale whose Wq starts at 1/√d of its size: their variance; and the outputs' difference."""
+    """Measures scores without a scale for Wq/√d: their variance, and the difference of the outputs."""
     many = 4096 // d
     x, y = torch.randn(many, 1, KEYS, d), torch.randn(many, 1, KEYS, d)
     w_q, w_k = (torch.randn(many, 1, d, d) / math.sqrt(d) for _ in range(2))
@@ -147,7 +147,7 @@ def folded(d: int) -> tuple[float, float]:
 
 
 def derivatives(weights: list[float]) -> dict[str, list[float]]:
-    """∂a/∂x and ∂(ln a)/∂x where a is one of two weights and x its score."""
+    """Computes ∂a/∂x and ∂(ln a)/∂x for one of two weights a and its score x."""
     found = {"derivatives": [], "log_derivatives": []}
     for a in weights:
         x = torch.tensor(math.log(a / (1 - a)), dtype=torch.float64, requires_grad=True)
@@ -158,7 +158,7 @@ def derivatives(weights: list[float]) -> dict[str, list[float]]:
 
 
 def train(arm: str, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss and accuracy of each step, and the norm of the first gradient of Wq."""
+    """Trains, and returns loss and accuracy of each step and the norm of the first gradient of Wq."""
     scale, factor, q_rate, rate = ARMS[arm]
     torch.manual_seed(seed)  # the same symbols, initial weights and batches for every arm
     symbols, labels = torch.randn(SYMBOLS, WIDTH), torch.eye(LABELS)
@@ -172,7 +172,7 @@ def train(arm: str, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     for _ in range(STEPS):
         shown = symbols[torch.rand(BATCH, SYMBOLS).argsort(-1)[:, :PAIRS]]
         label = torch.randint(LABELS, (BATCH, PAIRS))
-        asked, answer = shown[:, :1], label[:, 0]  # attention without positions cannot tell that it is the first
+        asked, answer = shown[:, :1], label[:, 0]  # attention without positions cannot see which is the first
         logits = head(layer(asked, shown, labels[label]))[:, 0]
         loss = F.cross_entropy(logits, answer)
         descend(optimizer, loss)
@@ -247,8 +247,9 @@ def tell(found: Found, t: Text) -> str:
     return "\n".join(
         [
             t(
-                f"Dot products of independent vectors and of a vector with itself; how often the largest of {KEYS} is "
-                "not\nwith the key that is closest in direction:",
+                "Dot products of independent vectors and of a vector with itself, and the share in which the largest "
+                f"of {KEYS} is\nnot with the key that is closest in direction:"
+                "",
                 f"独立向量的点积、向量与自身的点积；{KEYS} 个键中点积最大者有多少次并非方向最近者：",
             ),
             table(
@@ -261,7 +262,7 @@ def tell(found: Found, t: Text) -> str:
             ),
             "",
             t(
-                f"Softmax over {KEYS} keys, and the gradient that reaches the query; medians:",
+                f"Softmax over {KEYS} keys, and the gradient of the query; medians:",
                 f"对 {KEYS} 个键做 softmax，以及传到查询的梯度（中位数）：",
             ),
             table(

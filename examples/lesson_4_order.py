@@ -1,15 +1,15 @@
 """Lesson 4: order is invisible without positions.
 
-"the cat chases the mouse" and "the mouse chases the cat" hold the same words. Attention makes of each word a weighted
-sum over all words, and a sum has no order: without positions every word gets the same vector in both sentences.
+"the cat chases the mouse" and "the mouse chases the cat" have the same words. Attention computes for each word a
+weighted sum over all words, and a sum has no order: without positions every word gets the same vector in both.
 
-Two notions have to be kept apart. Let P put the words in another order:
+Two properties are different. Let P permute the words:
 
-    invariant      f(Px) = f(x)       nothing moves: the mean of all words is so
-    equivariant    f(Px) = P·f(x)     each word keeps its vector and takes it along: attention, feed-forward, a stack
+    invariant      f(Px) = f(x)       the output does not change, as for the mean of all words
+    equivariant    f(Px) = P·f(x)     each word keeps its vector, as for attention, feed-forward networks and stacks
 
-A position encoding breaks this; a causal mask by itself does too. To see whether an encoding does, one layer reads both
-sentences, and the full stop, which stands last in both and sees all, is asked whether it noticed.
+A position encoding breaks the equivariance; a causal mask alone does too. To test an encoding, one layer reads both
+sentences; the full stop, which is last in both and attends to all words, changes if the encoding shows the order.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ TRAINED = {  # encoding, causal mask, layers
 
 @dataclass(frozen=True)
 class Found:
-    """Largest differences in vectors whose numbers are of the size of one, in float64; accuracies."""
+    """Largest differences of vectors of size one, in float64, and accuracies."""
 
     # a sentence in two orders, by language: [without positions, with sinusoidal ones], two layers
     word_differences: dict[str, list[float]]  # of the same word in both
     mean_differences: dict[str, list[float]]  # of the mean over all words
-    twice: list[float]  # the word "cat" at places 1 and 3 of one sentence
+    twice: list[float]  # the word "cat" at positions 1 and 3 of one sentence
     between_words: dict[str, list[list[list[float]]]]  # distance of each word here to each there: [without, with]
 
     # by part: [|f(Px) − P·f(x)|, |f(Px) − f(x)|]
@@ -75,24 +75,24 @@ class Found:
 
     # one layer, by name in ENCODINGS: what the other order changes
     full_stop: dict[str, float]  # in the vector of the full stop
-    blind: list[str]  # names whose full stop notices nothing
-    know_own_place: list[str]  # of the blind: a word that moves still differs by where it stands itself
+    blind: list[str]  # names with which the full stop does not change
+    know_own_place: list[str]  # of these, those with which a word that moves changes by its own position
     with_rope: dict[str, float]  # the full stop of those that only move tokens, joined with RoPE
-    under_layer_norm: dict[str, float]  # the full stop, index and unit-index, where a layer norm stands in front
+    under_layer_norm: dict[str, float]  # the full stop, index and unit-index, with a layer norm before the attention
 
     # a causal mask and no positions: the full stop, by the number of layers
     causal: dict[str, float]
 
-    # trained to say who chases, on pairs of nouns never seen, each in both orders
+    # trained to name who chases, on unseen pairs of nouns, each in both orders
     accuracy: dict[str, float]
 
-    # as a whole, in parallel
-    one_by_one: float  # outputs computed all at once against one query at a time
-    smallest_reach: float  # what changes in the word that notices least, when one word is replaced by another
+    # all at once, in parallel
+    one_by_one: float  # difference of outputs computed all at once and one query at a time
+    smallest_reach: float  # the smallest change of any word if one word is replaced
 
 
 def vectors(words: list[str]) -> Tensor:
-    """A fixed random vector for each word: [1, words, 64]"""
+    """Returns a fixed random vector for each word, [1, words, 64]."""
     drawn = torch.randn(len(WORDS), 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return drawn[[WORDS.index(word) for word in words]][None]
 
@@ -100,14 +100,14 @@ def vectors(words: list[str]) -> Tensor:
 def stack(
     encoding: hw.positions.PositionEncoding | None, layers: int, mask: Mask | None = None, norm: str = "rms"
 ) -> hw.models.Stack:
-    """Blocks with the same random weights each time; with RMS norm, since a layer norm hides index and unit-index."""
+    """Returns blocks with fixed random weights; with RMS norm, because a layer norm removes index and unit-index."""
     torch.manual_seed(0)
     config = hw.models.TransformerConfig(len(WORDS), 64, layers, norm=norm)
     return hw.models.Stack.of(config, encoding, masks=[mask] * layers).double().eval()
 
 
 def order(here: list[str], there: list[str]) -> list[int]:
-    """Where each word of ``there`` stands ``here``; of a word that stands twice, the first comes first."""
+    """Returns the position in ``here`` of each word of ``there``; repeated words keep their order."""
     left = list(enumerate(here))
     return [left.pop(next(i for i, (_, word) in enumerate(left) if word == wanted))[0] for wanted in there]
 
@@ -119,19 +119,21 @@ def difference(a: Tensor, b: Tensor) -> float:
 def noticed(
     encoding: hw.positions.PositionEncoding | None, layers: int = 1, norm: str = "rms", causal: bool = False
 ) -> tuple[float, float]:
-    """What the other order changes in the vector of the full stop, and in that of a word which moves along."""
+    """Returns how much the other order changes the vector of the full stop, and that of a word that moves."""
     causal = causal or (encoding is not None and encoding.causal_only)
     model = stack(encoding, layers, Causal() if causal else None, norm)
     here, there = SENTENCES["en"]
     at = hw.Coordinates.span(len(here), axes=(encoding and encoding.axes) or 1)
-    for parameter in encoding.parameters() if encoding else ():  # many begin at zero, where they do nothing yet
+    for parameter in (
+        encoding.parameters() if encoding else ()
+    ):  # many are initialized to zero, where they have no effect
         nn.init.normal_(parameter)
     one, other = (model(vectors(words), positions=at)[0] for words in (here, there))
     return difference(one[-1], other[-1]), difference(one[order(here, there)], other)
 
 
 def train(name: str | None, causal: bool, layers: int) -> float:
-    """The share of "the A chases the B ." in which the full stop names A, on pairs of nouns never seen."""
+    """Trains, and returns the share of "the A chases the B ." in which the full stop names A, on unseen pairs."""
     torch.manual_seed(0)
     config = hw.models.TransformerConfig(NOUNS + 3, 64, layers, norm="rms")
     encoding = hw.encoding(name, **SIZES) if name else None
@@ -142,7 +144,7 @@ def train(name: str | None, causal: bool, layers: int) -> float:
     pairs = pairs[torch.randperm(len(pairs), generator=draw)]
 
     def read(pairs: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits at the full stop of each pair in both orders, and who chases."""
+        """Returns the logits at the full stop of each pair in both orders, and who chases."""
         nouns = torch.cat([pairs, pairs.flip(1)])
         words = torch.tensor([THE, 0, CHASES, THE, 0, STOP]).repeat(len(nouns), 1)
         words[:, [1, 4]] = nouns
@@ -162,7 +164,7 @@ def measure() -> Found:
 
 
 def observe(accuracy: dict[str, float]) -> Found:
-    """Everything but the training."""
+    """Measures everything but the training."""
     sinusoidal = hw.encoding("sinusoidal", **SIZES)
     words, means, between = {}, {}, {}
     for language, (here, there) in SENTENCES.items():
@@ -229,36 +231,39 @@ def tell(found: Found, t: Text) -> str:
     rope = [name for name, change in found.with_rope.items() if change < ROUNDING]
     return "\n".join(
         [
-            t("How far a word's vector lies from itself in the other order:", "换了词序，同一个词的向量相差多少："),
+            t("Distance of a word's vector in one order from that in the other:", "换了词序，同一个词的向量相差多少："),
             table(both, ["", without, sinusoidal], digits=2),
             "",
-            t("Twelve vectors, shuffled by P:", "把 12 个向量用置换 P 打乱："),
+            t("Twelve vectors, permuted by P:", "把 12 个向量用置换 P 打乱："),
             table(parts, ["", "|f(Px) − P·f(x)|", "|f(Px) − f(x)|"], digits=2),
             t(
-                "The first column is rounding: equivariant. The second is not: nothing here is invariant.",
+                "The first column is rounding: equivariant. The second is not rounding: nothing here is invariant.",
                 "第一列只剩舍入误差：等变。第二列不为零：哪一个都不是不变的。",
             ),
             "",
             t(
-                f"Of {len(found.full_stop)} encodings, alone in one layer, {seeing} let the full stop notice the order "
-                f"and {len(found.blind)} do not:",
+                f"Of {len(found.full_stop)} encodings, alone in one layer, {seeing} change the full stop with the "
+                "order and"
+                f" {len(found.blind)} do not:",
                 f"{len(found.full_stop)} 种编码各自单独放进一层：句号能察觉词序的有 {seeing} 种，"
                 f"察觉不到的有 {len(found.blind)} 种：",
             ),
             table([[", ".join(names), t(*why)] for why, names in WHY_BLIND.items()]),
             t(
-                f"Joined with RoPE those that move tokens do, but for {', '.join(rope)}, which reads places off the "
-                "content.\nBehind a layer norm, index and unit-index are as blind as none "
-                f"({max(found.under_layer_norm.values()):.0e}):\nit takes out what is the same in every dimension.",
+                f"Composed with RoPE, those that move tokens change it too, except {', '.join(rope)}, which computes "
+                "positions from the content."
+                "\nWith a layer norm, index and unit-index have no more effect than none ("
+                f"{max(found.under_layer_norm.values()):.0e}):\n"
+                "the norm subtracts what is the same in every dimension.",
                 f"只移动位置的那几种与 RoPE 组合后也能察觉，{'、'.join(rope)} 除外：它的位置是从内容里读出来的。\n"
                 "前面若有一层 LayerNorm，index 和 unit-index 就与没有编码一样"
                 f"（{max(found.under_layer_norm.values()):.0e}）：\n它们给每一维加同一个数，归一化正好把它减掉。",
             ),
             "",
-            t("Who chases? Right on pairs never seen:", "谁在追？在没见过的名词对上的正确率："),
+            t("Who chases? Right answers on unseen pairs:", "谁在追？在没见过的名词对上的正确率："),
             table([[shares[name], f"{share:.0%}"] for name, share in found.accuracy.items()]),
             t(
-                "Without positions both orders get one answer, so at most half can be right.",
+                "Without positions both orders get the same answer, so at most half can be right.",
                 "没有位置编码时，两种词序得到同一个答案，最多只能对一半。",
             ),
         ]
@@ -305,7 +310,7 @@ def draw_accuracy(axes: Axes, found: Found, t: Text) -> None:
 
 
 def draw_encodings(axes: Axes, found: Found, t: Text) -> None:
-    """A square for each encoding; the names of those that do not notice, and of the few that hardly do."""
+    """Draws a square for each encoding, with the names of those with no effect or almost none."""
     seeing = len(found.full_stop) - len(found.blind)
     heights: dict[int, int] = {}
     for name, change in sorted(found.full_stop.items(), key=lambda item: item[1]):

@@ -1,18 +1,18 @@
 """Lesson 5: marking positions.
 
-Attention does not see order (lesson 4), so each token is told where it stands: a code of its position is added to its
-embedding. Four codes, from the simplest on:
+Attention does not see order (lesson 4), so each token is marked with its position: an encoding of the position is added
+to its embedding. Four encodings, the simplest first:
 
-    index        p + 1 in every dimension                       grows without bound
+    index        p + 1 in every dimension                       unbounded
     unit-index   p/(T − 1) in every dimension                   bounded, but a step depends on the length T
     sinusoidal   sin(p·ω_c), cos(p·ω_c) for d/2 frequencies     ω_c = 10000^(−2c/d), a pair of dimensions each
-    learned      row p of a table that training fills           as many positions as the table has rows
+    learned      row p of a learned table                       as many positions as the table has rows
 
-A pair of the sinusoidal code is the hand of a clock: the first goes round in 2π tokens, the last in about 60,000. What
-follows from that is exact. The dot product of two codes is Σ cos((r − p)·ω_c), which knows the distance and not the
-direction; and PE(p + k) is PE(p) with every hand turned on by k·ω_c, a linear map that is the same for all p.
+A pair of the sinusoidal encoding is like the hand of a clock: the first goes round in 2π tokens, the last in about
+60,000. Exact properties follow. The dot product of two encodings is Σ cos((r − p)·ω_c), which depends on the distance
+and not on the direction; and PE(p + k) is PE(p) with every hand rotated by k·ω_c, one linear map for all p.
 
-What does not follow is that a model copes with positions it was not trained on. That is measured at the end.
+It does not follow that a model works at positions it was not trained on. That is measured at the end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 NAMES = ["index", "unit-index", "sinusoidal", "learned"]
 FAR = 100_000  # offsets looked at
-PLACES = 10_000  # codes compared one by one
+PLACES = 10_000  # encodings compared one by one
 DIMS = [2, 8, 64, 512]
 OFFSETS = list(range(-60, 61))
 RULED = sorted({round(10 ** (step / 40)) for step in range(181)})  # 1 … 31,623, as far apart as their logarithms
@@ -50,20 +50,20 @@ TRAINED = ["none", "index", "unit-index", "sinusoidal", SHORT, "learned", GIVEN,
 
 @dataclass(frozen=True)
 class Found:
-    """What the codes are, in float64; what a model makes of them."""
+    """Properties of the encodings, in float64, and results of models that use them."""
 
-    # the four demands, by code: distinct, distance, alike, bounded
+    # the four properties, by encoding: distinct, distance, alike, bounded
     verdicts: dict[str, list[str]]
     numbers: dict[str, list[float]]
     unit_steps: list[float]  # one step of unit-index in sequences of 11 and of 101 tokens
-    far_code_length: float  # |PE(1,000,000)| at d = 512: a fixed code has one for every position
-    beyond_table: str  # what a learned table of 16 rows says to a sequence of 17
+    far_code_length: float  # |PE(1,000,000)| at d = 512: a fixed encoding exists for every position
+    beyond_table: str  # the error of a learned table of 16 rows for a sequence of 17
     families: dict[str, str]  # the published models that headway reads, and how each marks positions
 
     # d = 512
     wavelengths: list[float]
     periods_within: dict[str, int]  # pairs that complete a period within so many tokens
-    frequency_spread: float  # how far the angle of one step differs between places: the frequency is the pair's alone
+    frequency_spread: float  # differences of one step's angle between positions: the frequency depends only on the pair
     rulers: dict[
         str, list[float]
     ]  # by the wavelengths of a quarter of the pairs: |PE(p+k) − PE(p)|² over RULED, mean 1
@@ -71,63 +71,63 @@ class Found:
     #                              first offset at which the distance shrinks again
 
     # are any two positions the same? by d
-    closest: dict[str, float]  # the smallest distance of two codes up to FAR apart
+    closest: dict[str, float]  # the smallest distance of two encodings up to FAR apart
     closest_offset: dict[str, int]
-    distinct_bfloat16: dict[str, int]  # different codes among 10,000
+    distinct_bfloat16: dict[str, int]  # different encodings among 10,000
 
-    # the dot product of two codes
+    # the dot product of two encodings
     dot_place_error: float  # largest |PE(p)·PE(p+k) − Σ cos(kω)|
     dot_symmetry_error: float  # largest |PE(p)·PE(p+k) − PE(p)·PE(p−k)|
     dot_rises_at: dict[str, int]  # by d: the first offset whose dot product is larger than the one before
     dot_line: dict[str, list[float]]  # by d: Σ cos(kω)/(d/2) over OFFSETS
     turned_line: list[float]  # d = 512: the same with PE(p) turned by a quarter first, Σ sin(kω)/(d/2)
-    turned_negative_at: int  # the first offset ahead that it takes for one behind, d = 512
+    turned_negative_at: int  # the first offset ahead that has the sign of one behind, d = 512
     projected_share: float  # of the variance of (PE·Wq)(PE·Wk)ᵀ that goes with the offset, random W, mean of 20
     addition_error: float  # largest error of PE(p+k) by the two equations of angle addition
 
-    # word + place
-    probe_words: dict[str, float]  # by d: share of words and places that a linear map reads from their sum
+    # word + position
+    probe_words: dict[str, float]  # by d: share of words and positions that a linear map recovers from their sum
     probe_places: dict[str, float]
 
     # training at 16 tokens
     accuracy: dict[str, list[float]]  # by code, for each of LENGTHS: of the second half of the places
     unfinished: int  # of the 32 pairs, those that complete no period within 16 tokens
     moved: dict[str, float]  # learned tables: mean |change| of the trained rows, as a share of their mean length
-    untouched_rows: dict[str, int]  # rows that are bit for bit as they began, of 128
+    untouched_rows: dict[str, int]  # unchanged rows, bit for bit, of 128
 
 
 def codes(positions: Tensor | int, dim: int) -> Tensor:
-    """PE [positions, dim] in float64: what headway's encoding adds to zeros."""
+    """Returns PE [positions, dim] in float64: headway's encoding of zeros."""
     positions = torch.arange(positions) if isinstance(positions, int) else positions
     nothing = torch.zeros(1, len(positions), dim, dtype=torch.float64)
     return hw.encoding("sinusoidal", embed_dim=dim).embed(nothing, positions)[0]
 
 
 def waves(offsets: Tensor, omegas: Tensor) -> Tensor:
-    """Σ cos(kω), one wave at a time: the dot product of two codes that lie k apart."""
+    """Computes Σ cos(kω), the dot product of two encodings at distance k, one wave at a time."""
     return sum(((offsets * omega).cos() for omega in omegas), torch.zeros_like(offsets))
 
 
 def turned(code: Tensor, by: Tensor) -> Tensor:
-    """Every pair (sin a, cos a) as (sin(a + by), cos(a + by)): angle addition, a linear map of the pair."""
+    """Maps every pair (sin a, cos a) to (sin(a + by), cos(a + by)) by angle addition, a linear map of the pair."""
     sine, cosine = code[..., 0::2], code[..., 1::2]
     return torch.stack([sine * by.cos() + cosine * by.sin(), cosine * by.cos() - sine * by.sin()], -1).flatten(-2)
 
 
 def first(condition: Tensor) -> int:
-    """The first offset 1, 2, … for which a condition holds."""
+    """Returns the first offset 1, 2, … for which a condition holds."""
     return int(condition.nonzero()[0]) + 1
 
 
 def share_by_offset(scores: Tensor) -> float:
-    """Of the variance of scores [n, n], the share that the offset j − i explains."""
+    """Returns the share of the variance of scores [n, n] that the offset j − i explains."""
     n = len(scores)
     within = sum(((group - group.mean()) ** 2).sum() for o in range(1 - n, n) for group in [scores.diagonal(o)])
     return float(1 - within / ((scores - scores.mean()) ** 2).sum())
 
 
 def read_back(dim: int, words: int = 200, places: int = 50) -> list[float]:
-    """How well a linear map, fitted on half of the sums, reads word and place from the others: word + place."""
+    """Measures how well a linear map, fitted on half of the sums word + position, recovers both from the others."""
     draw = torch.Generator().manual_seed(0)
     embeddings = torch.randn(words, dim, generator=draw, dtype=torch.float64)
     sums = (embeddings[:, None] + codes(places, dim)).flatten(0, 1)
@@ -151,7 +151,7 @@ def train(name: str) -> tuple[list[float], list[Tensor], list[Tensor]]:
         sizes = {"embed_dim": WIDTH, "num_heads": HEADS, "head_dim": WIDTH // HEADS, "max_length": LENGTHS[-1]}
         encoding = hw.encoding(name, **sizes, bidirectional=False)
     began = [parameter.detach().clone() for parameter in encoding.parameters()]
-    # RMS norm: layer norm would take out what index and unit-index add, since it is the same in every dimension
+    # RMS norm: a layer norm would subtract what index and unit-index add, the same number in every dimension
     config = hw.models.TransformerConfig(VOCABULARY, WIDTH, num_layers=1, num_heads=HEADS, norm="rms")
     model = hw.models.Decoder(config, encoding)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
@@ -271,7 +271,7 @@ def tell(found: Found, t: Text) -> str:
     last, unfinished, ahead = found.wavelengths[-1], found.unfinished, found.turned_negative_at - 1
     place, sign, share = found.dot_place_error, found.dot_symmetry_error, found.projected_share
     lines = [
-        t("Four demands on a code, measured:", "对位置编码的四条要求，逐条实测："),
+        t("Four properties of an encoding, measured:", "对位置编码的四条要求，逐条实测："),
         table(
             demands,
             t(",distinct,distance shows,alike everywhere,bounded", ",各不相同,看得出距离,处处一致,有界").split(","),
@@ -279,7 +279,7 @@ def tell(found: Found, t: Text) -> str:
         "",
         t(
             f"Rulers: at d = 512 the wavelengths go from 6.28 to {last:,.0f}. What each quarter of the 256 pairs\n"
-            "contributes to the squared distance of two codes:",
+            "contributes to the squared distance of two encodings:",
             f"尺子：d = 512 时波长从 6.28 到 {last:,.0f}。256 对频率按快慢分成四份，各占两个编码平方距离的多少：",
         ),
         table(
@@ -287,7 +287,7 @@ def tell(found: Found, t: Text) -> str:
             t("wavelengths,neighbours,1000 apart,shrinks again at", "波长,相邻,相隔 1000,从此偏移起回落").split(","),
         ),
         "",
-        t(f"The two most similar codes up to {FAR:,} apart:", f"相隔不超过 {FAR:,} 的位置中最相似的两个编码："),
+        t(f"The two most similar encodings up to {FAR:,} apart:", f"相隔不超过 {FAR:,} 的位置中最相似的两个编码："),
         table(
             closest,
             t("d,distance,offset,distinct of 10000 in bfloat16", "d,距离,偏移,10000 个中 bfloat16 下不同的").split(","),
@@ -295,9 +295,9 @@ def tell(found: Found, t: Text) -> str:
         ),
         "",
         t(
-            f"The dot product depends on the offset alone (error {place:.0e}), not on its sign ({sign:.0e}). It falls "
-            f"at first\nand rises again at offset {rises}. Behind random Wq and Wk\nthe offset explains {share:.0%} of "
-            f"its variance. Turned by a quarter first, it tells ahead from behind up to {ahead:,}.\n"
+            f"The dot product depends only on the offset (error {place:.0e}), not on its sign ({sign:.0e}). It falls "
+            f"at first\nand rises again at offset {rises}. With random Wq and Wk\nthe offset explains {share:.0%} of "
+            f"its variance. Rotated by a quarter first, it distinguishes ahead from behind up to {ahead:,}.\n"
             f"PE(p + k) = R(k)·PE(p): error {found.addition_error:.0e}.",
             f"点积只取决于偏移（误差 {place:.0e}），不分正负（{sign:.0e}）。它先下降，到以下偏移又回升：\n{rises}。\n"
             f"经过随机的 Wq、Wk，偏移只能解释其方差的 {share:.0%}。先转四分之一圈再点积，{ahead:,} 以内能分清前后。\n"
@@ -305,19 +305,20 @@ def tell(found: Found, t: Text) -> str:
         ),
         "",
         t(
-            "Word and place read by a linear map from their sum, 200 words at 50 places:",
+            "Word and position recovered by a linear map from their sum, 200 words at 50 positions:",
             "200 个词、50 个位置，从“词 + 位置”之和里用线性映射读回两者：",
         ),
         table(read, t("d,word,place", "d,词,位置").split(",")),
         "",
         t(
-            "The token before, trained at 16 tokens; right in the second half of each length (chance 6 %):",
+            "The previous token, trained at 16 tokens; right in the second half of each length (chance 6 %):",
             "说出前一个词元，只在长度 16 上训练；各长度后半段的正确率（瞎猜是 6 %）：",
         ),
         table(lengths, ["", *map(str, LENGTHS)]),
         t(
             f"{unfinished} of the 32 sinusoidal pairs complete no period within 16 tokens; with {SHORT} all do,\n"
-            "and it fares no better. Untrained rows of a learned table are as they began; a table without them says:",
+            "and the result is no better. Untrained rows of a learned table keep their initial values; without such "
+            "rows:",
             f"正弦编码的 32 对频率里有 {unfinished} 对在 16 个词元内没转完一圈；{SHORT} 全都转完了，\n"
             "却并没有更好。可学习的表里没训练到的行原封不动；没有那些行的表会报错：",
         ),
