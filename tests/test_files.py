@@ -45,7 +45,7 @@ def test_others_may_read_it_as_any_new_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["no-folder/a.txt", "."])
 def test_a_place_for_no_file_is_refused_before_any_work(tmp_path: Path, name: str) -> None:
-    with pytest.raises(HeadwayError, match="give a file in a folder that there is"), atomic_write(tmp_path / name):
+    with pytest.raises(HeadwayError, match="give a file in a folder that exists"), atomic_write(tmp_path / name):
         pytest.fail("the work began")
 
 
@@ -63,7 +63,7 @@ def test_a_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_checkpoint(path, {"step": 3})
     assert read_checkpoint(path) == {"step": 3}
     path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(HeadwayError, match=r"state\.pt cannot be read .*: delete it to train anew"):
+    with pytest.raises(HeadwayError, match=r"state\.pt cannot be read .*: delete it to train from the start"):
         read_checkpoint(path)
 
 

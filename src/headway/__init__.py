@@ -5,7 +5,7 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 from . import masks, models, nn, positions, terms
-from . import properties as properties  # it gives encodings their method of that name
+from . import properties as properties  # sets PositionEncoding.properties
 from .attention import attention as attention
 from .attention import attention_steps as attention_steps
 from .attention import attention_weights as attention_weights

@@ -1,4 +1,4 @@
-"""The pieces of which reports in Markdown are made."""
+"""Functions from which the Markdown reports are built."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Sequence
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table with a row of titles, or nothing where it has no other rows."""
+    """Returns a Markdown table with a header, or an empty string if there are no rows."""
     if not rows:
         return ""
     return "\n".join(map(_row, (titles, ["---"] * len(titles), *rows)))
 
 
 def _row(cells: Sequence[str]) -> str:
-    """One line of a table; a "|" inside a cell would end it and becomes "∣"."""
+    """One line of a table; "|" inside a cell would end it and becomes "∣"."""
     return "|" + "".join(f" {cell.replace('|', '∣')} |" if cell else " |" for cell in cells)
 
 
 def bullets(sentences: Sequence[str]) -> str:
-    """A list with a bullet for each sentence."""
+    """Returns a list with one bullet for each sentence."""
     return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
 def signed(value: float, form: str) -> str:
-    """A number in the format ``form``, with the minus sign "−" in place of a hyphen."""
+    """Returns a number in the format ``form``, with the minus sign "−" in place of a hyphen."""
     return format(value, form).replace("-", "−")

@@ -1,4 +1,4 @@
-"""Dense tensors of distance biases and relative rows, computed from a term and the coordinates."""
+"""The bias that a term gives each pair of a query and a key, as a dense tensor, from coordinates alone."""
 
 from __future__ import annotations
 
@@ -10,14 +10,33 @@ from .terms import Bias, Cosines, Linear, Log, Piecewise, Power, Rows, Stretched
 
 
 def rows_of_pairs(rows: Rows, q: Coordinates, k: Coordinates) -> Tensor:
-    """Returns the row of the table for each pair, [b, heads or 1, n, m] or [b, heads or 1, n, m, width]."""
+    """Looks up the row of the table for each pair.
+
+    Args:
+        rows: the table and the map from coordinates to its rows.
+        q: the queries' coordinates.
+        k: the keys' coordinates.
+
+    Returns:
+        [batch, heads or 1, n, m], with the width of the rows behind if they have one.
+    """
     row = rows.map.rows(q, k)
-    # index_select, because its gradient is several times faster than that of indexing
+    # the gradient of index_select is several times faster than that of indexing
     return rows.table.index_select(1, row.flatten()).unflatten(1, row.shape).transpose(0, 1)
 
 
 def distance_bias(values: Bias, q: Coordinates, k: Coordinates, dtype: torch.dtype) -> Tensor:
-    """Returns b_h[ρ(i,j)], computed in ``dtype``, [b, heads or 1, n, m]."""
+    """Computes the bias b_h[ρ(i,j)] of each pair.
+
+    Args:
+        values: the bias as a function of distance.
+        q: the queries' coordinates.
+        k: the keys' coordinates.
+        dtype: the dtype of the computation.
+
+    Returns:
+        [batch, heads or 1, n, m].
+    """
     if isinstance(values, Rows):
         return rows_of_pairs(values, q, k)
     if isinstance(values, Cosines):
@@ -33,7 +52,7 @@ def distance_bias(values: Bias, q: Coordinates, k: Coordinates, dtype: torch.dty
     if isinstance(values, Log):
         return -per_head(values.weight) * torch.log1p(per_head(values.rate) * far)
     if isinstance(values, Power):
-        # 0^e has no finite gradient in e, so pairs at distance 0 get 0 without a power
+        # 0^e has no finite gradient with respect to e, so a pair at distance 0 gets 0 without a power
         near = torch.where(far == 0, torch.ones_like(far), far)
         return -per_head(values.weight) * torch.where(far == 0, 0.0, near ** per_head(values.exponent))
     if isinstance(values, Stretched):
@@ -42,7 +61,17 @@ def distance_bias(values: Bias, q: Coordinates, k: Coordinates, dtype: torch.dty
 
 
 def cosines(values: Cosines, q: Coordinates, k: Coordinates, dtype: torch.dtype) -> Tensor:
-    """Returns Σ_c weight_c·cos(δ·ω_c), by angle addition, [b, heads, n, m]."""
+    """Computes Σ_c weight_c·cos(δ·ω_c) by angle addition.
+
+    Args:
+        values: the weights and frequencies.
+        q: the queries' coordinates.
+        k: the keys' coordinates.
+        dtype: the dtype of the result; the angles are computed in float64.
+
+    Returns:
+        [batch, heads, n, m].
+    """
     rates = values.frequencies.double()
     q_angle, k_angle = (side.axis(values.axis).double()[:, None, :, None] * rates for side in (q, k))
     weight = values.weight[:, None].to(dtype)
@@ -51,7 +80,15 @@ def cosines(values: Cosines, q: Coordinates, k: Coordinates, dtype: torch.dtype)
 
 
 def stretched(values: Stretched, far: Tensor) -> Tensor:
-    """Returns intercept[s] + slope[s]·t with t = ln(1 + rate·|δ|)·stretch, [b, heads, n, m]."""
+    """Computes intercept[s] + slope[s]·t with t = ln(1 + rate·|δ|)·stretch, where s is the piece that t lies in.
+
+    Args:
+        values: the edges of the pieces, their intercepts and slopes, the rate and the stretch of each query.
+        far: distances |δ|, [batch, 1, n, m].
+
+    Returns:
+        [batch, heads, n, m].
+    """
     t = torch.log1p(values.rate * far[:, 0]) * values.stretch[..., None].to(far.dtype)
     piece = torch.searchsorted(values.edges.to(t.dtype), t.detach().contiguous(), right=True)
     intercept, slope = (
@@ -62,7 +99,15 @@ def stretched(values: Stretched, far: Tensor) -> Tensor:
 
 
 def piecewise(values: Piecewise, delta: Tensor) -> Tensor:
-    """Returns values interpolated linearly between the knots, constant beyond, [b, heads, n, m]."""
+    """Interpolates values linearly between knots; beyond the outermost knots they are constant.
+
+    Args:
+        values: the knots and each head's values there.
+        delta: signed distances δ, [batch, 1, n, m].
+
+    Returns:
+        [batch, heads, n, m].
+    """
     knots = values.knots.to(delta.dtype)
     right = torch.searchsorted(knots, delta.detach().contiguous()).clamp(1, len(knots) - 1)
     share = ((delta - knots[right - 1]) / (knots[right] - knots[right - 1])).clamp(0, 1)

@@ -1,4 +1,4 @@
-"""Old public names, which work for one more version and warn."""
+"""Deprecated public names: an old name works for one more version, with a warning."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 
 
 def deprecated(old: str, new: str) -> None:
-    """Warns the caller of the function that calls this that ``old`` is now ``new``."""
-    warnings.warn(f"{old} is deprecated and goes in the next version: use {new}", DeprecationWarning, stacklevel=3)
+    """Warns the caller of the function that calls this that ``old`` is deprecated in favour of ``new``."""
+    warnings.warn(
+        f"{old} is deprecated and will be removed in the next version: use {new}", DeprecationWarning, stacklevel=3
+    )
 
 
 def deprecated_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
@@ -18,7 +20,7 @@ def deprecated_names(module: str, names: Mapping[str, str]) -> Callable[[str], A
 
     Args:
         module: the module's ``__name__``.
-        names: the new name of each old one.
+        names: the new name for each old one.
     """
 
     def attribute(name: str) -> Any:

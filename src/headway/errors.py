@@ -1,10 +1,13 @@
-"""The error class, and checks of numbers."""
+"""The error that headway raises for wrong input, and the checks that several modules share."""
 
 import math
 
 
 class HeadwayError(ValueError):
-    """An invalid input. The message is one line: what is wrong, the values, and the remedy."""
+    """Raised for an input that headway cannot work with.
+
+    The message is one line: what is wrong, the values, the remedy.
+    """
 
 
 def need_positive(**sizes: float) -> None:
@@ -15,7 +18,7 @@ def need_positive(**sizes: float) -> None:
 
 
 def need_finite(**values: float | None) -> None:
-    """Raises HeadwayError for a number that is NaN or infinite; None passes."""
+    """Raises HeadwayError for a number that is NaN or infinite; None is accepted."""
     for name, value in values.items():
         if value is not None and not math.isfinite(value):
             raise HeadwayError(f"{name} is {value}: give a finite number")

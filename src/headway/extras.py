@@ -1,4 +1,4 @@
-"""Packages that only some parts need."""
+"""Imports of optional packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from .errors import HeadwayError
 
 
 def need(module: str, what: str, extra: str = "vectors") -> Any:
-    """The module, imported; raises HeadwayError that says how to install it where it is not there."""
+    """Imports a module of an optional package.
+
+    Args:
+        module: the name of the module.
+        what: what needs it, for the message.
+        extra: the extra of headway that installs it.
+
+    Raises:
+        HeadwayError: if the package is not installed; the message says how to install it.
+    """
     package = module.partition(".")[0]
     try:
         return import_module(module)

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever happens while they are written; folders for one process."""
+"""Atomic writes, checkpoints of a training, and folders that one process at a time uses."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ from .errors import HeadwayError
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A file beside ``path`` to write to, which takes its place at the end, and is gone where something failed.
+    """Yields a temporary file that replaces ``path`` at the end, or is deleted if an error occurs.
 
         with atomic_write(path) as part:
             part.write_text(text)
 
-    Raises HeadwayError, before any work, where the folder is not there or the path is one, and where writing fails.
+    Args:
+        path: the file to write, in a folder that exists.
+
+    Raises:
+        HeadwayError: if the folder does not exist or ``path`` is a folder, before anything is written; and if writing
+            fails.
     """
     if not path.parent.is_dir() or path.is_dir():
-        raise HeadwayError(f"{path} cannot be written: give a file in a folder that there is")
+        raise HeadwayError(f"{path} cannot be written: give a file in a folder that exists")
     part = path.with_name(f".{path.name}.part")
     try:
         part.touch()
@@ -35,37 +40,60 @@ def atomic_write(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:
-        raise HeadwayError(f"{path} cannot be written ({error}): give a place where files can be made") from error
+        raise HeadwayError(f"{path} cannot be written ({error}): give a place that can be written to") from error
     finally:
         part.unlink(missing_ok=True)
 
 
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """The state of a training, from which it goes on."""
+    """Writes the state of a training, from which it can be resumed.
+
+    Args:
+        path: the file; its folder is created if needed.
+        state: what ``torch.save`` writes.
+
+    Raises:
+        HeadwayError: if the file cannot be written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as part:
         torch.save(state, part)
 
 
 def read_checkpoint(path: Path | None) -> dict[str, Any] | None:
-    """What a checkpoint holds, or None where there is none; raises HeadwayError for one that is damaged."""
+    """Reads the state of a training onto the CPU.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The state, or None if ``path`` is None or does not exist.
+
+    Raises:
+        HeadwayError: if the file is damaged.
+    """
     if path is None or not path.exists():
         return None
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise HeadwayError(
-            f"checkpoint {path} cannot be read ({type(error).__name__}): delete it to train anew"
+            f"checkpoint {path} cannot be read ({type(error).__name__}): delete it to train from the start"
         ) from error
     return state
 
 
 class LockedFolder:
-    """A folder that one process at a time works in.
+    """A folder that one process at a time writes to, as a context manager.
 
-    A subclass says what works there by ``used_by``, and reads in ``_begin`` what the folder holds.
+    A subclass sets ``used_by``, the name of the work for messages, and may override ``_begin``, which reads the files
+    of the folder once it is locked.
 
-    Raises HeadwayError, on entering, for a folder that cannot be written to or that another process works in.
+    Args:
+        out: the folder; it is created if needed.
+
+    Raises:
+        HeadwayError: on entering, if the folder cannot be written to or is locked by another process.
     """
 
     used_by: ClassVar[str]
@@ -96,11 +124,11 @@ class LockedFolder:
             self._lock.close()
 
     def _begin(self) -> None:
-        """Called once the folder is locked; what it raises unlocks the folder."""
+        """Is called once the folder is locked; an error raised here unlocks the folder."""
 
 
 def _locked(file: IO[str]) -> bool:
-    """Whether this process now holds the file for itself; true where the system knows no such lock."""
+    """Locks the file for this process, if no other holds it; true also on systems without such locks."""
     try:
         import fcntl
     except ImportError:

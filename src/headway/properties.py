@@ -1,6 +1,7 @@
-"""The four demands on a code of positions, measured: what attention makes of an encoding, pair by pair.
+"""Measures the four properties of a position encoding by its effect on attention, pair by pair.
 
-``PositionEncoding.properties`` is ``measure``: this file stands above attention, and sets it in its last line.
+``PositionEncoding.properties`` calls ``measure``. This module imports attention, which the encodings cannot import; so
+its last line sets the function there.
 """
 
 from __future__ import annotations
@@ -28,23 +29,32 @@ YES, NO, NOT_ITS_JOB = "yes", "no", "not its job"
 SAME = 0.01
 """Differences up to this share of the largest value count as none."""
 ROUNDING = 1e-12
-"""Numbers up to this are rounding, and count as nothing."""
+"""Numbers up to this are rounding errors and count as zero."""
 FARTHEST = 20
-"""Positions and distances 1, 2, 4 … 2²⁰ are looked at for growth."""
+"""Growth is measured at positions and distances 1, 2, 4 … 2²⁰."""
 MOST_READ = 512
-"""As far as an encoding is followed that reads every token in between."""
+"""The largest distance measured for an encoding that reads every token in between."""
 
 
 def measure(encoding: PositionEncoding) -> Properties:
-    """Measures the four demands on an encoding with its parameters as they are, in float64.
+    """Measures the four properties of an encoding with its present parameters, in float64.
 
-    An encoding that embeds is seen through the vector it adds, and two positions through the length of the difference
-    of their vectors; one that acts in attention through what it changes in the score of a query and a key that are the
-    same everywhere, and in a value. A parameter that is all zero is drawn from N(0, 1) first: nothing could be seen of
-    it.
+    An encoding of embeddings is measured by the vectors that it adds: a pair of positions by the length of the
+    difference of their vectors. An encoding in attention is measured by what it changes in the score of a query and a
+    key that are the same everywhere, and in a value. Parameters that are all zero are first drawn from N(0, 1), since
+    they would hide the encoding.
 
-    Looked at are 1024 positions, pairs within 32 tokens at five places in sequences of 32 to 1024 tokens, and
-    single positions and distances up to 2²⁰; fewer where a table ends before.
+    The measurement covers 1024 positions, pairs within 32 tokens at five places in sequences of 32 to 1024 tokens, and
+    single positions and distances up to 2²⁰; fewer if a table ends before.
+
+    Args:
+        encoding: the encoding; it is copied, and not changed.
+
+    Returns:
+        The four properties, each with a verdict and the number behind it.
+
+    Raises:
+        HeadwayError: if the encoding cannot be applied to the shortest sequence.
     """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -60,13 +70,22 @@ def measure(encoding: PositionEncoding) -> Properties:
         )
 
 
-# ---------------------------------------------------------------- what is looked at
+# ---------------------------------------------------------------- what is measured
 
 
 class Pairs:
-    """One encoding between the queries and the keys of one sequence; q [heads, n, head_dim], k [heads, m, head_dim].
+    """The dense scores and values of one encoding between the queries and the keys of one sequence.
 
-    Dense and as attention has it. Queries see no later keys where the encoding is defined for that alone.
+    If the encoding is defined for the past alone, queries attend to no later keys.
+
+    Args:
+        encoding: the encoding.
+        q: queries, [heads, n, head_dim].
+        k: keys, [heads, m, head_dim].
+        q_at: the queries' coordinates.
+        k_at: the keys' coordinates.
+        q_input: the layer's input for the queries, [1, n, embed_dim], for encodings that read it.
+        k_input: the layer's input for the keys, [1, m, embed_dim].
     """
 
     def __init__(
@@ -93,20 +112,20 @@ class Pairs:
         self.prepared_q, self.prepared_k = self._call.q[0], self._call.k[0]
 
     def content(self) -> Tensor:
-        """s·⟨q, k⟩ of the prepared queries and keys alone: [heads, n, m]"""
+        """Returns s·⟨q, k⟩ of the prepared queries and keys without any terms, [heads, n, m]."""
         return self._call.scale * self.prepared_q @ self.prepared_k.transpose(-1, -2)
 
     def scores(self) -> Tensor:
-        """The finished scores, not yet masked: [heads, n, m]"""
+        """Returns the scores before the mask, [heads, n, m]."""
         return attention_steps(self.q[None], self.k[None], self.k[None], **self._arguments).scaled[0]
 
     def values(self) -> list[Tensor]:
-        """What joins the value of each pair, by term: [heads or 1, n, m, head_dim]"""
+        """Returns what each term adds to the value of each pair, [heads or 1, n, m, head_dim]."""
         q_at, k_at = self._call.q_coordinates, self._call.k_coordinates
         return [rows_of_pairs(t.rows, q_at, k_at)[0] for t in self._call.terms if isinstance(t, RelativeValues)]
 
     def transformed(self, v: Tensor) -> Tensor:
-        """T_i⁻¹·T_j·v_j of every pair; v [heads, m, head_dim] gives [heads, n, m, head_dim]"""
+        """Returns T_i⁻¹·T_j·v_j of every pair, [heads, n, m, head_dim], for ``v`` [heads, m, head_dim]."""
         prepared = self.encoding.prepare_value(v[None], self._call.k_coordinates)[0]
         each_key = prepared.transpose(0, 1)[:, :, None].expand(-1, -1, self.q.shape[1], -1)
         return KERNELS["reference"].restored(self._call, each_key).permute(1, 2, 0, 3)
@@ -129,11 +148,11 @@ class _Probe:
         return bool(self.encoding.acts & IN_ATTENTION)
 
     def span(self, n: int, start: int, length: int) -> Coordinates:
-        """n tokens in a row, at the same position on every axis that the encoding reads."""
+        """n consecutive tokens, each with the same position on every axis that the encoding reads."""
         return Coordinates.span(n, start=start, length=length, axes=self.encoding.axes or 1)
 
     def codes(self, start: int, n: int, length: int) -> Tensor:
-        """What ``embed`` adds at the positions start … start + n − 1: [n, embed_dim]"""
+        """The vectors that ``embed`` adds at the positions start … start + n − 1: [n, embed_dim]."""
         x = self.x.expand(1, n, -1)
         return (self.encoding.embed(x, self.span(n, start, length)) - x)[0]
 
@@ -144,15 +163,15 @@ class _Probe:
         return Pairs(self.encoding, q, k, q_at, k_at, self.x.expand(1, n, -1), self.x.expand(1, m, -1))
 
     def changes_of_values(self, pairs: Pairs) -> list[Tensor]:
-        """What the encoding changes in a value that is the same everywhere: [heads or 1, n, m, head_dim]"""
+        """The changes that the encoding makes to a value that is the same everywhere: [heads or 1, n, m, head_dim]."""
         found = pairs.values()
         if "values" in self.encoding.acts:
-            v = pairs.k  # any vector will do
+            v = pairs.k
             found.append(pairs.transformed(v) - v[:, None])
         return found
 
     def window(self, start: int, n: int, length: int) -> list[Tensor]:
-        """What shows of each pair of n positions, by kind: [n, n, features]"""
+        """The effects of the encoding on each pair of n positions, a tensor [n, n, features] for each kind of effect."""
         found = []
         if "embed" in self.encoding.acts:
             codes = self.codes(start, n, length)
@@ -167,15 +186,15 @@ class _Probe:
         return found or [torch.zeros(n, n, 1, dtype=torch.float64)]
 
     def sizes(self, far: int) -> dict[tuple[str, str], float]:
-        """The largest values at one position and at one distance, by what and where they are."""
+        """The largest values at position or distance ``far``, by (what, "position" or "distance")."""
         found: dict[tuple[str, str], float] = {}
         if "embed" in self.encoding.acts:
             found["value of a code", "position"] = float(self.codes(far, 1, far + 1).abs().max())
         if not self.acts_in_attention:
             return found
-        if self.encoding.reads_input:  # what content decides comes of every token in between
+        if self.encoding.reads_input:  # such an encoding depends on every token in between
             if far > MOST_READ:
-                raise HeadwayError(f"content is read up to {MOST_READ} tokens")
+                raise HeadwayError(f"an encoding that reads the input is measured up to {MOST_READ} tokens")
             whole = self.span(far + 1, 0, far + 1)
             both = [self.between(whole, whole)]
         else:
@@ -196,7 +215,7 @@ class _Probe:
         return found
 
     def everywhere(self) -> list[Tensor]:
-        """Windows at several places in several lengths, in units of the largest value of the first."""
+        """Windows at several places in sequences of several lengths, divided by the largest value of the first."""
         n = _largest((32, 16, 8, 4, 2), lambda size: self.window(0, size, size))
         first = self.window(0, n, n)
         units = [unit if (unit := float(kind.abs().max())) > ROUNDING else math.inf for kind in first]
@@ -211,7 +230,7 @@ class _Probe:
 
 
 def _largest(sizes: tuple[int, ...], attempt: Callable[[int], object]) -> int:
-    """The first of falling sizes that works; the error of the last if none does."""
+    """Returns the first of decreasing sizes that works; raises the error of the last if none does."""
     for size in sizes:
         try:
             attempt(size)
@@ -224,7 +243,7 @@ def _largest(sizes: tuple[int, ...], attempt: Callable[[int], object]) -> int:
 
 
 def _diagonals(*windows: Tensor) -> Iterator[Tensor]:
-    """For each distance other than 0, what shows of all its pairs: [features, pairs]"""
+    """Yields, for each distance other than 0, the effects on all pairs at that distance: [features, pairs]."""
     n = windows[0].shape[0]
     for distance in range(1 - n, n):
         if distance:
@@ -232,24 +251,24 @@ def _diagonals(*windows: Tensor) -> Iterator[Tensor]:
 
 
 def _spread(*windows: Tensor) -> float:
-    """The largest difference between two pairs of the same distance."""
+    """The largest difference between two pairs at the same distance."""
     return max(float((pairs.amax(-1) - pairs.amin(-1)).max()) for pairs in _diagonals(*windows))
 
 
-# ---------------------------------------------------------------- the four demands
+# ---------------------------------------------------------------- the four properties
 
 
 def _distinct(probe: _Probe, window: Tensor, spread: float) -> Property:
-    demand = "each position is told from every other"
+    demand = "each position is distinct from every other"
     if "embed" in probe.encoding.acts:
         n = _largest((1024, 512, 256, 128, 64, 32, 16, 8, 4, 2), lambda size: probe.codes(0, size, size))
         codes = probe.codes(0, n, n)
         number = float(torch.pdist(codes).min() / codes.norm(dim=-1).max())
         what = f"smallest difference between the codes of {n} positions, the longest being 1"
     elif not window.any():
-        return Property(demand, NO, 0.0, "nothing of a position shows")
+        return Property(demand, NO, 0.0, "the encoding has no effect")
     elif spread <= SAME:
-        return Property(demand, NOT_ITS_JOB, spread, "difference that a place makes: scores know distances alone")
+        return Property(demand, NOT_ITS_JOB, spread, "difference between places: scores depend on distance alone")
     else:
         half = window.shape[0] // 2
         rows = torch.stack([window[p, p : p + half].flatten() for p in range(half)])
@@ -259,21 +278,21 @@ def _distinct(probe: _Probe, window: Tensor, spread: float) -> Property:
 
 
 def _distance(window: Tensor) -> Property:
-    demand = "the distance between two positions shows"
+    demand = "the distance between two positions is visible"
     groups = list(_diagonals(window))
     total = torch.cat(groups, dim=-1)
     within = sum(float(((pairs - pairs.mean(-1, keepdim=True)) ** 2).sum()) for pairs in groups)
     whole = float(((total - total.mean(-1, keepdim=True)) ** 2).sum())
     differ = float((total.amax(-1) - total.amin(-1)).max()) > ROUNDING
     number = 1 - within / whole if differ else 0.0
-    what = "share of what tells pairs apart that goes with their distance"
+    what = "share of the differences between pairs that their distance explains"
     return Property(demand, YES if number > 0.5 else NO, number, what)
 
 
 def _alike(windows: list[Tensor]) -> Property:
-    demand = "the same distance is alike everywhere"
+    demand = "a distance has the same effect everywhere"
     if not any(window.any() for window in windows):
-        return Property(demand, NOT_ITS_JOB, 0.0, "nothing shows, so nothing can differ")
+        return Property(demand, NOT_ITS_JOB, 0.0, "the encoding has no effect, so nothing can differ")
     number = _spread(*windows)
     places = f"over {len(windows)} places and lengths"
     what = f"largest difference at one distance {places}, the largest value being 1"
@@ -292,13 +311,13 @@ def _bounded(probe: _Probe) -> Property:
         return Property(demand, YES, 0.0, "nothing is added")
     for what, where in looked[0]:
         sizes = [found[what, where] for found in looked[1:]]
-        # the largest up to 2⁴, 2⁸ … 2²⁰: what is bounded levels off, even a logarithm rises by a quarter at last
+        # The largest up to 2⁴, 2⁸ … 2²⁰. Bounded values level off; even a logarithm grows by a quarter at the end.
         tops = [max(sizes[i : i + 4]) for i in range(0, len(sizes), 4)]
         if len(sizes) == FARTHEST and all(
             later > 0 and not later < 1.15 * sooner for sooner, later in itertools.pairwise(tops)
         ):
-            said = f"largest {what}, at {where} {2**FARTHEST}; at {2 ** (FARTHEST - 4)} it is {tops[-2]:.6g}"
-            return Property(demand, NO, tops[-1], said)
+            measured = f"largest {what}, at {where} {2**FARTHEST}; at {2 ** (FARTHEST - 4)} it is {tops[-2]:.6g}"
+            return Property(demand, NO, tops[-1], measured)
     what, where = first = next(iter(looked[0]))
     number = max(found[first] for found in looked)
     return Property(demand, YES, number, f"largest {what}, up to {where} {2 ** (len(looked) - 1)}")
