@@ -171,7 +171,7 @@ class _Probe:
         return found
 
     def window(self, start: int, n: int, length: int) -> list[Tensor]:
-        """The effects of the encoding on each pair of n positions, a tensor [n, n, features] for each kind of effect."""
+        """The effects of the encoding on each pair of n positions, by kind: [n, n, features]."""
         found = []
         if "embed" in self.encoding.acts:
             codes = self.codes(start, n, length)

@@ -1,6 +1,6 @@
-"""The checks that hold headway's own encodings and kernels, for a user's own as well.
+"""The checks that headway's own encodings, kernels and word vectors pass, for those of users too.
 
-headway.testing.check_encoding(MyEncoding(...))
+headway.testing.check_encoding(MyEncoding(num_heads=4))
 """
 
 from .encodings import ENCODING_CHECKS, check_encoding

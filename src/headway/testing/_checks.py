@@ -1,4 +1,4 @@
-"""How a list of checks is named and run."""
+"""Named lists of checks, and the loop that runs them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ T = TypeVar("T")
 
 
 def by_name(*checks: Callable[[T], None]) -> dict[str, Callable[[T], None]]:
-    """The checks by the names of their functions, in this order."""
+    """Returns the checks by the names of their functions, in this order."""
     return {check.__name__: check for check in checks}
 
 
 def run_checks(name: str, checks: Mapping[str, Callable[[T], None]], subject: T) -> list[str]:
-    """Runs every check on a subject and returns the names of the checks.
+    """Runs every check on a subject.
 
     Args:
-        name: What the message calls the subject.
-        checks: Functions that raise AssertionError or HeadwayError where the subject is wrong, by name.
-        subject: What the checks are given.
+        name: the name of the subject, for messages.
+        checks: functions by name, each of which raises AssertionError or HeadwayError if the subject fails it.
+        subject: the argument of each check.
+
+    Returns:
+        The names of the checks.
 
     Raises:
-        AssertionError: A check fails. The message names the check and says what it found. No further check is run.
+        AssertionError: at the first check that fails; the message names the check and says what it found.
     """
     for each, check in checks.items():
         try:

@@ -1,4 +1,4 @@
-"""The checks of a family of published models: against transformers' own, from random weights of a small config."""
+"""Checks each family of published models against transformers, with random weights and small configs."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ from ..models import Decoder, Encoder, EncoderDecoder, Stack
 from ..positions import ENCODINGS, Compose, PositionEncoding
 
 CLOSE = 1e-5
-"""The largest difference allowed, in float32, as a share of the largest number where that is above one."""
+"""The largest difference allowed in float32, as a share of the largest number where that is above one."""
 TOKENS = 11
+"""Tokens in a row."""
 LENGTHS = (11, 7)
-"""Of the rows of a padded batch."""
+"""Tokens in each row of a padded batch."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far headway's model of a config is from that of transformers, at the most."""
+    """The largest differences between headway's model of a config and that of transformers."""
 
     outputs: float
     hidden_states: float
 
 
 def their_model(config: Mapping[str, Any], seed: int = 0) -> Any:
-    """The model of transformers for a config, every parameter drawn at a size at which it shows."""
+    """Returns the model of transformers for a config, with random parameters from ``draw``."""
     import transformers
 
     values = copy.deepcopy(dict(config))
     (architecture,) = values["architectures"]
-    # no special tokens: a model that is drawn at random ends where it likes
+    # no special tokens, which a random model could generate at any step
     made = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -60,30 +61,30 @@ def their_model(config: Mapping[str, Any], seed: int = 0) -> Any:
 def _text_encoder(
     self: Any, input_ids: Tensor, attention_mask: Tensor | None = None, output_hidden_states: bool = False
 ) -> dict[str, Any]:
-    """What transformers' VitsModel is called with, and what comes out of its text encoder."""
+    """Calls the text encoder of transformers' VitsModel."""
     real = torch.ones_like(input_ids) if attention_mask is None else attention_mask
     out = self.text_encoder(input_ids, real[..., None].float(), attention_mask, output_hidden_states=True)
     return {"logits": torch.cat([out.prior_means, out.prior_log_variances], dim=-1), "hidden_states": out.hidden_states}
 
 
 PARTS = {"VitsModel": _text_encoder}
-"""The models of transformers of which headway has a part: how that part is called."""
+"""The ``forward`` of models of which headway has only a part."""
 
 
 def _untie(model: Any, values: Mapping[str, Any]) -> None:
-    """A head of its own where the config asks for one: T5's there ties it in any case, and a file unties it."""
+    """Gives the model a separate head if the config asks for one, since transformers ties that of T5 in any case."""
     head = model.get_output_embeddings()
     if values.get("tie_word_embeddings") is False and head is not None:
         head.weight = nn.Parameter(head.weight.detach().clone())
 
 
 def draw(model: nn.Module) -> None:
-    """Every parameter at a size at which it shows: what multiplies around one, the rest by its width."""
+    """Sets parameters to random values that are large enough to matter: factors around one, others by their width."""
     norms = {id(m.weight) for m in model.modules() if "norm" in type(m).__name__.lower() and hasattr(m, "weight")}
     with torch.no_grad():
         for parameter in model.parameters():
             if not parameter.requires_grad:
-                continue  # a table that is computed
+                continue  # a computed table
             if id(parameter) in norms:
                 parameter.add_(0.2 * torch.randn_like(parameter))
             elif parameter.ndim == 1:
@@ -93,10 +94,19 @@ def draw(model: nn.Module) -> None:
 
 
 def check_family(config: Mapping[str, Any], folder: Path) -> Difference:
-    """Holds the model of one config to transformers' own: outputs, hidden states, defaults, saving, padding,
-    generation.
+    """Checks the model of a config against that of transformers.
 
-    Writes to the folder. Raises AssertionError with what differs; returns by how much the outputs did.
+    Outputs, hidden states, gradients, defaults of the config, saving, padding and generation are compared.
+
+    Args:
+        config: the config.json of a small model.
+        folder: an empty folder, which the checks write to.
+
+    Returns:
+        The largest differences of outputs and hidden states.
+
+    Raises:
+        AssertionError: if anything differs; the message says what.
     """
     theirs = their_model(config)
     theirs.save_pretrained(folder / "theirs")
@@ -106,13 +116,13 @@ def check_family(config: Mapping[str, Any], folder: Path) -> Difference:
     _check_saving(ours, theirs, folder)
     _check_gradients(ours, theirs)
     _check_padding(ours, theirs)
-    if theirs.can_generate() and not isinstance(ours, Encoder):  # XLNet generates through a stream of its own
+    if theirs.can_generate() and not isinstance(ours, Encoder):  # XLNet generates by a second stream
         _check_generation(ours, theirs)
     return found
 
 
 def inputs(theirs: Any, tokens: int = TOKENS, seed: int = 1) -> dict[str, Tensor]:
-    """What transformers' model is called with."""
+    """Returns random inputs of transformers' model by name."""
     generator = torch.Generator().manual_seed(seed)
     config, main = theirs.config, theirs.main_input_name
     rows = len(LENGTHS)
@@ -123,18 +133,18 @@ def inputs(theirs: Any, tokens: int = TOKENS, seed: int = 1) -> dict[str, Tensor
     elif main == "input_features":
         found = {main: torch.randn(rows, config.num_mel_bins, 2 * config.max_source_positions, generator=generator)}
     else:
-        # ids from 5 on: those below are special to one family or another
+        # ids below 5 are special tokens in some family
         found = {"input_ids": torch.randint(5, config.vocab_size, (rows, tokens), generator=generator)}
     if "decoder_input_ids" in inspect.signature(theirs.forward).parameters:
         found["decoder_input_ids"] = torch.randint(5, config.vocab_size, (rows, tokens - 2), generator=generator)
-        # generation puts it in front where it is missing
+        # generate() would insert the start token if it were missing
         found["decoder_input_ids"][:, 0] = getattr(config, "decoder_start_token_id", None) or 0
     return found
 
 
 @torch.no_grad()
 def compare(ours: Any, theirs: Any) -> Difference:
-    """The largest differences of outputs and hidden states; raises AssertionError where they are too large."""
+    """Returns the largest differences of outputs and hidden states; raises AssertionError if they are too large."""
     given = inputs(theirs)
     reference = theirs(**given, output_hidden_states=True)
     states: list[Tensor] = []
@@ -150,7 +160,7 @@ def compare(ours: Any, theirs: Any) -> Difference:
     expected = list(reference.get("hidden_states") or ())
     if expected == [] and "encoder_hidden_states" in reference:
         expected = [*reference["encoder_hidden_states"], *reference["decoder_hidden_states"]]
-    # each of theirs is one of ours: what goes into the first block is not among the latter
+    # each of their states must be one of ours, but for inputs of a first block, which the hooks do not see
     layers = [state for state in expected if any(state.shape == own.shape for own in states)]
     apart = [min(distance(own, state) for own in states) for state in layers if not _first(state, expected, reference)]
     first = _output(reference)
@@ -162,13 +172,13 @@ def compare(ours: Any, theirs: Any) -> Difference:
 
 
 def _output(reference: Any) -> Tensor:
-    """Logits where transformers' model has them, else its first output."""
+    """Logits if transformers' model has them, else its first output."""
     out: Tensor = reference["logits"] if "logits" in reference else reference[0]
     return out
 
 
 def _first(state: Tensor, expected: list[Tensor], reference: Any) -> bool:
-    """Whether it is what goes into a stack, before its first block."""
+    """Whether a state is the input of a stack, before its first block."""
     starts = [expected[0]]
     if "decoder_hidden_states" in reference:
         starts.append(reference["decoder_hidden_states"][0])
@@ -176,30 +186,30 @@ def _first(state: Tensor, expected: list[Tensor], reference: Any) -> bool:
 
 
 def distance(ours: Tensor, theirs: Tensor) -> float:
-    """The largest difference, as a share of the largest number where that is above one; infinite for other shapes."""
+    """Returns the largest difference, relative to the largest number if that is above 1; infinite if shapes differ."""
     if ours.shape != theirs.shape:
         return float("inf")
     return ((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1)).item()
 
 
 def _check_defaults(config: Mapping[str, Any], ours: Any, theirs: Any, folder: Path) -> None:
-    """What a config.json leaves out is read as transformers takes it, which saves every key."""
+    """A config.json without defaults is read as one that states them all, as transformers writes it."""
     shutil.copytree(folder / "theirs", folder / "brief")
     (folder / "brief" / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
     brief = load(folder / "brief")
     apart = [f"{a} is {b}" for a, b in zip(_said(brief), _said(ours), strict=False) if a != b]
-    assert _said(brief) == _said(ours), f"what the config leaves out is read otherwise: {'; '.join(apart)}"
+    assert _said(brief) == _said(ours), f"defaults of the config are read otherwise: {'; '.join(apart)}"
     compare(brief, theirs)
 
 
 def _said(model: Any) -> list[str]:
-    """All that a model's parts say of themselves: sizes, epsilons, bases, masks."""
+    """The lines of a model's repr and the masks of its stacks."""
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
     return [line.strip() for line in repr(model).splitlines()] + [repr(stack.masks) for stack in stacks]
 
 
 def _check_saving(ours: Any, theirs: Any, folder: Path) -> None:
-    """What is saved is read again as it was, by headway and by transformers."""
+    """A saved model is read again unchanged, by headway and by transformers."""
     save(ours, folder / "ours")
     again = load(folder / "ours")
     before, after = named_tensors(ours), named_tensors(again)
@@ -212,7 +222,7 @@ def _check_saving(ours: Any, theirs: Any, folder: Path) -> None:
 
 
 def _check_gradients(ours: Any, theirs: Any) -> None:
-    """Every gradient is that of transformers, as far as it calls a parameter what its file calls it."""
+    """Every gradient equals that of transformers, for the parameters that have the same name there as in the file."""
     given = inputs(theirs)
     for model in (ours, theirs):
         out = model(**given) if model is theirs else model(*given.values())
@@ -229,10 +239,10 @@ def _check_gradients(ours: Any, theirs: Any) -> None:
             continue
         grads = [one.grad for one in held if one.grad is not None]
         assert len(grads) == len(held), f"{' or '.join(entry.ours)} has no gradient"
-        # how a change maps differences: what it adds does not count
+        # a change is affine; a gradient maps by its linear part
         own = entry.change.write(grads) - entry.change.write([torch.zeros_like(one) for one in grads])
         if entry.ours[0].endswith("embedding.weight"):
-            for grad in (own, parameter.grad):  # transformers learns nothing of padding, with which a target begins
+            for grad in (own, parameter.grad):  # there the padding id, with which a target begins, has no gradient
                 grad[theirs.config.pad_token_id or 0] = 0
         compared.append((entry.theirs, distance(own, parameter.grad)))
     worst, apart = max(compared, key=lambda one: one[1])
@@ -244,7 +254,7 @@ def _check_gradients(ours: Any, theirs: Any) -> None:
 
 @torch.no_grad()
 def _check_padding(ours: Any, theirs: Any) -> None:
-    """Padding behind the tokens changes nothing."""
+    """Padding behind the tokens has no effect."""
     given = inputs(theirs)
     if "input_ids" not in given:
         return
@@ -254,7 +264,7 @@ def _check_padding(ours: Any, theirs: Any) -> None:
     rest = [value for name, value in given.items() if name != "input_ids"]
     first, second = (ours(ids, *rest, mask=mask) for ids in (given["input_ids"], changed))
     seen = slice(None) if rest else slice(LENGTHS[1])
-    assert torch.equal(first[1, seen], second[1, seen]), "what stands in the padding changes a token"
+    assert torch.equal(first[1, seen], second[1, seen]), "the ids in the padding change a token"
     attention = (torch.arange(TOKENS) < torch.tensor(LENGTHS)[:, None]).long()
     reference = _output(theirs(**given, attention_mask=attention))
     apart = distance(first[1, seen], reference[1, seen])
@@ -263,14 +273,14 @@ def _check_padding(ours: Any, theirs: Any) -> None:
 
 @torch.no_grad()
 def _check_generation(ours: Any, theirs: Any, count: int = 9) -> None:
-    """Greedy generation is equal token by token: with padding in front and a cache here, with what they do there."""
+    """Greedy generation is equal token by token, here with padding in front and a cache."""
     given = inputs(theirs)
     options: dict[str, Any] = {"do_sample": False, "max_new_tokens": count, "min_new_tokens": count, "num_beams": 1}
     theirs.generation_config.eos_token_id = theirs.generation_config.forced_eos_token_id = None
     if isinstance(ours, EncoderDecoder):
         from transformers import GenerationMixin
 
-        plain: Any = GenerationMixin.generate  # Whisper's own cuts the source into pieces and leaves out what was given
+        plain: Any = GenerationMixin.generate  # Whisper's own cuts the source up and leaves out the ids given
         expected = plain(theirs, **given, **options)[:, given["decoder_input_ids"].shape[1] :]
         source, ids = given.values()
         context, cache = ours.encode(source), ours.new_cache()
@@ -298,7 +308,10 @@ def _check_generation(ours: Any, theirs: Any, count: int = 9) -> None:
 
 
 def markdown() -> str:
-    """The families as a Markdown table, each measured on its examples: python -m headway.testing.checkpoints."""
+    """Returns the table of docs/models.md, measured on the examples of each family.
+
+    Command: python -m headway.testing.checkpoints.
+    """
     rows: list[tuple[str, ...]] = []
     for name, family in FAMILIES.items():
         title, encodings, reads = cells(name)
@@ -313,7 +326,7 @@ def markdown() -> str:
 
 
 def cells(name: str) -> tuple[str, str, str]:
-    """What the table says of a family but for what is measured: its title, its encodings, its architectures."""
+    """Returns the cells of a family that are not measured: its title, its encodings, its architectures."""
     family = FAMILIES[name]
     title = family.title or (inspect.getmodule(family).__doc__ or "").strip().rstrip(".")
     encodings: list[str] = []
@@ -327,7 +340,7 @@ def cells(name: str) -> tuple[str, str, str]:
 
 
 def _known(encoding: PositionEncoding) -> str:
-    """The name in ENCODINGS of the encoding, or of that which a family's own goes back to."""
+    """The name in ENCODINGS of an encoding, or of the class that it derives from."""
     if isinstance(encoding, Compose):
         return " + ".join(map(_known, encoding.each))
     names = {cls: name for name, cls in ENCODINGS.items()}

@@ -1,4 +1,4 @@
-"""The checks that every encoding passes, on every kernel that takes it; a user's own encoding too."""
+"""The checks that every encoding passes, on every kernel that takes it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,24 @@ from .tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison, asser
 
 Check = Callable[[PositionEncoding], None]
 EXACT = 1e-9
-"""What two float64 computations of the same number may differ by."""
+"""The largest difference between two float64 computations of the same number."""
 
 
 def check_encoding(encoding: PositionEncoding) -> list[str]:
-    """Runs every check on an encoding and gives the names of those it passed; the encoding itself is left as it was.
+    """Runs all checks of ``ENCODING_CHECKS`` on an encoding.
 
-    Raises AssertionError, naming the check and what it found, at the first that fails.
+    The encoding is compared with its formula for a single pair (``oracle``), in every dtype and on every kernel that
+    takes it; its gradients with finite differences; decoding, packed and padded batches with plain ones. Its parameters
+    are random in all of them.
+
+    Args:
+        encoding: an encoding of any class, with small sizes. It is not changed.
+
+    Returns:
+        The names of the checks, all of which it passed.
+
+    Raises:
+        AssertionError: at the first check that fails; the message names the check and says what it found.
     """
     return run_checks(type(encoding).__name__, ENCODING_CHECKS, encoding)
 
@@ -58,14 +69,14 @@ def _span(layer: Layer, n: int, start: int = 0, length: int | None = None) -> Co
 
 
 def _kernels(layer: Layer, *, mask: Mask | None = None, wants_gradient: bool = False) -> Iterator[str]:
-    """The kernels that take this layer; the golden table holds which they are."""
+    """The kernels that take this layer."""
     for name, reasons in kernel_reasons(layer, mask=mask, wants_gradient=wants_gradient).items():
         if not reasons:
             yield name
 
 
 def kernel_reasons(layer: Layer, *, mask: Mask | None = None, wants_gradient: bool = False) -> dict[str, list[str]]:
-    """What speaks against each kernel for a call of this layer, with and without gradients."""
+    """Returns the reasons why each kernel does not take a call of this layer; none for those that do."""
     coordinates = _span(layer, 6)
     with torch.set_grad_enabled(wants_gradient):
         x = layer.embed(_x(layer, 1, 6), coordinates)
@@ -86,7 +97,7 @@ def kernel_reasons(layer: Layer, *, mask: Mask | None = None, wants_gradient: bo
 
 
 def _step(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str, cached: bool) -> Tensor:
-    """The last token's output, of keys and values as a cache holds them, or all prepared anew at this length."""
+    """The output of the last token, from keys as a cache stores them, or from keys prepared at this length."""
     n, encoding = x.shape[1], layer.in_attention
     rows = [coordinates.rows(i, i + 1) for i in range(n)]
     if cached:
@@ -124,7 +135,7 @@ def _step(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str, cached
 
 
 def depends_on_length(encoding: PositionEncoding) -> bool:
-    """Whether the code of a token changes with the length of the stream it stands in, measured."""
+    """Returns whether an encoding gives a token another result in a longer sequence; it is tried out."""
     layer = _layer(encoding)
     x = _x(layer, 1, 6)
     near, far = (_span(layer, 6, length=length) for length in (6, 12))
@@ -135,7 +146,7 @@ def depends_on_length(encoding: PositionEncoding) -> bool:
 
 
 def matches_its_formula(encoding: PositionEncoding) -> None:
-    """Embeddings, scores and values are the paper's formula, pair by pair in float64, at any positions."""
+    """Checks embeddings, scores and values against the oracle, pair by pair in float64, at any positions."""
     layer = _layer(encoding).requires_grad_(False)
     n = 7
     anywhere = gaps(n, torch.Generator().manual_seed(5), layer.sizes.max_length)
@@ -153,7 +164,7 @@ def matches_its_formula(encoding: PositionEncoding) -> None:
 
 
 def _by_oracle(layer: Layer, q: Tensor, k: Tensor, v: Tensor, x: Tensor, coordinates: Coordinates) -> Tensor:
-    """The output of one sequence, pair by pair, as the paper writes it."""
+    """The output of one sequence by the oracle's formula, pair by pair."""
     encoding, (heads, n, head_dim) = layer.encoding, q.shape
     scale = encoding.default_scale(head_dim)
     expected = torch.zeros_like(v)
@@ -168,17 +179,20 @@ def _by_oracle(layer: Layer, q: Tensor, k: Tensor, v: Tensor, x: Tensor, coordin
 
 
 def changes_the_output(encoding: PositionEncoding) -> None:
-    """Where the encoding acts at all, the output differs from the one without it."""
+    """Checks that the output differs from one without the encoding, unless that does not act at all."""
     layer = _layer(encoding)
     x, coordinates = _x(layer, 1, 6), _span(layer, 6)
     q, k, v = layer.project(x)
     plain = attention(q, k, v, mask=Causal() if encoding.causal_only else None)
     same = torch.allclose(layer(x, coordinates), plain)
-    assert same == (not encoding.acts), f"acts through {sorted(encoding.acts)}, yet the output is the plain one: {same}"
+    assert same == (not encoding.acts), (
+        f"the encoding acts through {sorted(encoding.acts)}, and the output {'equals' if same else 'differs from'} "
+        "that without an encoding"
+    )
 
 
 def keeps_the_promise_in_every_dtype(encoding: PositionEncoding) -> None:
-    """Output and every gradient, in float32 and bfloat16, against naive and float64, far from position 0."""
+    """Checks output and every gradient in float32 and bfloat16, far from position 0, against naive and float64."""
     for dtype in (torch.float32, torch.bfloat16):
         reasons = kernel_reasons(_layer(encoding, dtype=dtype), mask=Causal(), wants_gradient=True)
         taken = [kernel for kernel in KERNELS if not reasons[kernel]]
@@ -207,7 +221,7 @@ def keeps_the_promise_in_every_dtype(encoding: PositionEncoding) -> None:
 
 
 def embeds_far_away_as_near(encoding: PositionEncoding) -> None:
-    """At position 4000, or at the end of the table, embeddings are right to the last places of their dtype."""
+    """Checks that embeddings are as precise at position 4000, or at the end of the table, as their dtype allows."""
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         layer = _layer(encoding, dtype=dtype)
         n = 9
@@ -224,8 +238,8 @@ def embeds_far_away_as_near(encoding: PositionEncoding) -> None:
 def _gradients(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str | None) -> dict[str, Tensor]:
     """Output and gradients by name.
 
-    kernel None is the naive computation: what the encoding does is done in float64 and rounded once, all the rest in
-    the dtype of x.
+    If ``kernel`` is None, by the naive computation: the encoding's part in float64 and rounded once, the rest in the
+    dtype of x.
     """
     encoding = copy.deepcopy(layer.encoding).double() if kernel is None else layer.encoding
     x = x.detach()
@@ -263,7 +277,7 @@ def _gradients(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str | 
     grads = torch.autograd.grad(out, list(wanted.values()), upstream, allow_unused=True)
     found = {"output": out.detach()}
     for (name, leaf), grad in zip(wanted.items(), grads, strict=True):
-        if grad is None:  # only the embeddings read it: every_gradient_is_there looks after it
+        if grad is None:  # only the embeddings depend on it, which every_gradient_is_there checks
             assert name not in leaves, f"{name} has no gradient on {kernel or 'the naive computation'}"
             continue
         dtype = leaf.dtype if kernel or name in leaves else dict(layer.encoding.named_parameters())[name].dtype
@@ -272,7 +286,7 @@ def _gradients(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str | 
 
 
 def every_gradient_is_there(encoding: PositionEncoding) -> None:
-    """Each parameter has a gradient that is not zero; it and the input's are finite differences' in float64."""
+    """Checks that no gradient is zero, and each, the input's too, against finite differences in float64."""
     layer = _layer(encoding, seed=3)
     n = 5
     x, coordinates = _x(layer, 1, n).requires_grad_(), _span(layer, n)
@@ -303,7 +317,10 @@ def every_gradient_is_there(encoding: PositionEncoding) -> None:
 
 
 def decoding_equals_a_full_pass(encoding: PositionEncoding) -> None:
-    """Token by token gives what a full pass gives; where the code depends on the length, a full pass at that length."""
+    """Checks that decoding token by token gives the same as a full pass.
+
+    If the encoding depends on the length of the sequence, the full pass has the length reached so far.
+    """
     layer = _layer(encoding)
     n = 6
     x = _x(layer, 2, n)
@@ -317,7 +334,7 @@ def decoding_equals_a_full_pass(encoding: PositionEncoding) -> None:
 
 
 def packed_equals_separate(encoding: PositionEncoding) -> None:
-    """Documents packed into one row give what each gives alone."""
+    """Checks that documents packed into one row give the same as each by itself."""
     layer = _layer(encoding)
     lengths = [4, 1, 6]
     x = _x(layer, 1, sum(lengths))
@@ -333,7 +350,7 @@ def packed_equals_separate(encoding: PositionEncoding) -> None:
 
 
 def padded_equals_unpadded(encoding: PositionEncoding) -> None:
-    """Padding in front or behind changes nothing for the real tokens."""
+    """Checks that padding on either side does not change the real tokens."""
     layer = _layer(encoding)
     n, lengths = 7, [4, 7]
     x = _x(layer, 2, n)
@@ -350,7 +367,7 @@ def padded_equals_unpadded(encoding: PositionEncoding) -> None:
 
 
 def the_future_leaves_the_past(encoding: PositionEncoding) -> None:
-    """Under a causal mask, other tokens later on change nothing before them."""
+    """Checks that later tokens change nothing before them under a causal mask."""
     layer = _layer(encoding)
     n, cut = 8, 5
     x = _x(layer, 1, n)
@@ -365,7 +382,7 @@ def the_future_leaves_the_past(encoding: PositionEncoding) -> None:
 
 
 def rows_without_keys_are_zero(encoding: PositionEncoding) -> None:
-    """A query that may see nothing gives zeros, and all gradients stay finite."""
+    """Checks that a query without keys gives zeros, and that all gradients are finite."""
     layer = _layer(encoding)
     n = 6
     allowed = torch.ones(n, n, dtype=torch.bool)
@@ -378,7 +395,7 @@ def rows_without_keys_are_zero(encoding: PositionEncoding) -> None:
         out = layer(x, coordinates, mask=mask, kernel=kernel)
         assert torch.isfinite(out).all(), f"the output is not finite on {kernel}"
         blind = out[:, :, 2].abs().max().item()
-        assert blind == 0, f"a query that sees nothing gives {blind} on {kernel}"
+        assert blind == 0, f"a query without keys gives {blind} on {kernel}"
         layer.zero_grad()
         out.sum().backward()
         for name, leaf in [("x", x), *layer.named_parameters()]:
@@ -387,7 +404,7 @@ def rows_without_keys_are_zero(encoding: PositionEncoding) -> None:
 
 
 def survives_saving(encoding: PositionEncoding) -> None:
-    """state_dict, safetensors, pickle and deepcopy after a forward pass give the same outputs again."""
+    """Checks that state_dict, safetensors, pickle and deepcopy after a forward pass reproduce the output."""
     layer = _layer(encoding)
     x, coordinates = _x(layer, 1, 6), _span(layer, 6)
     expected = layer(x, coordinates)
@@ -409,7 +426,7 @@ def survives_saving(encoding: PositionEncoding) -> None:
 
 
 def instances_share_nothing(encoding: PositionEncoding) -> None:
-    """Another instance, at work in between, changes nothing; nor do other lengths, dtypes and coordinates."""
+    """Checks that calls of another instance, or with other lengths, dtypes and coordinates, change nothing."""
     layer, other = _layer(encoding), _layer(encoding, seed=2)
     x = _x(layer, 1, 6)
     first = layer(x, _span(layer, 6))
@@ -419,23 +436,26 @@ def instances_share_nothing(encoding: PositionEncoding) -> None:
 
 
 def places_anew_what_another_placed(encoding: PositionEncoding) -> None:
-    """Coordinates that another encoding has placed give what those that nobody has placed give."""
+    """Checks that coordinates which another encoding has placed give the same as unplaced ones."""
     layer = _layer(encoding)
     x, coordinates = _x(layer, 1, 6), _span(layer, 6)
     expected = layer(x, coordinates)
     for other in (_layer(encoding, seed=2).encoding, Interpolated(4.0)):
         found = layer(x, other.place(coordinates))
-        assert torch.equal(found, expected), f"it takes the places or tables of another {type(other).__name__}"
+        assert torch.equal(found, expected), f"it uses positions or tables of another {type(other).__name__}"
 
 
 def tables_are_of_coordinates_alone(encoding: PositionEncoding) -> None:
-    """Other parameters and buffers change the output and no table: placed coordinates may outlive an update."""
+    """Checks that tables do not depend on parameters and buffers.
+
+    Placed coordinates may be kept over an update of the parameters.
+    """
     layer = _layer(encoding)
     x, coordinates = _x(layer, 1, 6), _span(layer, 6)
     first = layer(x, coordinates)
-    held = layer.encoding.place(coordinates)
-    tables = [table.clone() for table in _tensors(held.tables)]
-    assert not any(table.requires_grad for table in tables), "a table wants a gradient"
+    placed = layer.encoding.place(coordinates)
+    tables = [table.clone() for table in _tensors(placed.tables)]
+    assert not any(table.requires_grad for table in tables), "a table requires a gradient"
     randomized(layer.encoding, torch.Generator().manual_seed(5), torch.float64)
     with torch.no_grad():
         for buffer in layer.encoding.buffers():
@@ -443,12 +463,12 @@ def tables_are_of_coordinates_alone(encoding: PositionEncoding) -> None:
     for before, after in zip(tables, _tensors(layer.encoding.place(coordinates).tables), strict=True):
         assert torch.equal(before, after), "a table changes with the parameters"
     second = layer(x, coordinates)
-    assert torch.equal(layer(x, held), second), "coordinates placed before an update give another output"
+    assert torch.equal(layer(x, placed), second), "coordinates placed before an update give another output"
     assert not list(layer.encoding.parameters()) or not torch.equal(first, second), "the parameters change nothing"
 
 
 def writes_into_nothing_it_is_given(encoding: PositionEncoding) -> None:
-    """No hook writes into coordinates, their tables, queries, keys, values, outputs or inputs, by whatever means."""
+    """Checks that no hook writes to coordinates, tables, queries, keys, values, outputs or inputs."""
     layer = _layer(encoding).requires_grad_(False)
     own, x, coordinates = layer.encoding, _x(layer, 2, 6), _span(layer, 6)
     coordinates = replace(coordinates, position=coordinates.position.clone(), index=coordinates.index.clone())
@@ -464,7 +484,7 @@ def writes_into_nothing_it_is_given(encoding: PositionEncoding) -> None:
 
     def unchanged(hook: str, result: Any) -> Any:
         for name, tensor in given.items():
-            assert torch.equal(tensor, copies[name]), f"{hook} writes into {name}"
+            assert torch.equal(tensor, copies[name]), f"{hook} writes to {name}"
         return result
 
     copies = {name: tensor.clone() for name, tensor in given.items()}
@@ -481,9 +501,9 @@ def writes_into_nothing_it_is_given(encoding: PositionEncoding) -> None:
 
 
 def computes_the_same_twice(encoding: PositionEncoding) -> None:
-    """In evaluation two calls are equal to the last bit; in training two passes over the terms of one call are.
+    """Checks that two calls in evaluation are equal to the last bit, and in training two runs of one call.
 
-    Functions in terms are run again in the backward pass, so that one that draws or counts has a wrong gradient.
+    Functions in terms run again in the backward pass; one that draws or counts would have a wrong gradient.
     """
     layer = _layer(encoding).requires_grad_(False)
     x, coordinates = _x(layer, 1, 6), _span(layer, 6)
@@ -497,7 +517,7 @@ def computes_the_same_twice(encoding: PositionEncoding) -> None:
     where: dict[str, Any] = {"q_positions": coordinates, "k_positions": coordinates, "q_input": x, "k_input": x}
     call = make_call(q, k, v, encoding=layer.in_attention, mask=Causal(), **where)
     first, second = spec.forward(spec.computed(call))[0], spec.forward(spec.computed(call))[0]
-    assert torch.equal(first, second), "a function in its terms gives something else when it is run again"
+    assert torch.equal(first, second), "a function in its terms gives another result when it runs again"
 
 
 def _tensors(part: Any) -> list[Tensor]:
@@ -508,10 +528,10 @@ def _tensors(part: Any) -> list[Tensor]:
 
 
 def compiles_as_one_graph(encoding: PositionEncoding) -> None:
-    """torch.compile(fullgraph=True) gives the same numbers and gradients, in one graph for all lengths.
+    """Checks numbers and gradients under torch.compile(fullgraph=True), and that all lengths share one graph.
 
-    The length is marked as dynamic, so that the first graph has it as a symbol and any further graph is one too many.
-    On the kernel that ``auto`` takes, with gradients: how each kernel compiles is a matter of kernels.
+    The length is marked as dynamic, so that the first graph has it as a symbol. The kernel is the one that "auto" takes
+    in training; compilation of each kernel is checked with the kernels.
     """
     layer = _layer(encoding, dtype=torch.float32)
     graphs = []
@@ -542,9 +562,9 @@ def compiles_as_one_graph(encoding: PositionEncoding) -> None:
 
 
 def trains_with_dropout(encoding: PositionEncoding) -> None:
-    """With dropout, on the kernels that draw it, outputs differ from draw to draw and keep their mean."""
-    layer = _layer(encoding)  # in evaluation mode: positions that are drawn in training spread the outputs too
-    calls, rows = 20, 20  # rows of one batch, as calls, are to draw each for itself
+    """Checks that dropout differs from draw to draw and keeps the mean of the outputs."""
+    layer = _layer(encoding)  # in eval mode, since random positions would spread the outputs too
+    calls, rows = 20, 20  # draws must be independent between calls and between rows of a batch
     x, coordinates = _x(layer, 1, 6), _span(layer, 6)
     torch.manual_seed(0)
     with torch.no_grad():
@@ -559,33 +579,33 @@ def trains_with_dropout(encoding: PositionEncoding) -> None:
 
 
 def says_where_it_acts(encoding: PositionEncoding) -> None:
-    """An encoding of embeddings alone is refused by attention, naming ``.embed``: it never does nothing in silence."""
+    """Checks that attention refuses an encoding of embeddings alone, with an error that names ``.embed``."""
     layer = _layer(encoding)
     if layer.in_attention is not None:
         return
     q, k, v = layer.project(_x(layer, 1, 4))
-    said = "nothing: it took an encoding that acts on embeddings alone"
+    said = "there is no error, it took an encoding that acts on embeddings alone"
     try:
         attention(q, k, v, encoding=layer.encoding)
     except HeadwayError as error:
         said = str(error)
-    assert ".embed" in said, f"attention does not name .embed, it says {said}"
+    assert ".embed" in said, f"attention does not name .embed: {said}"
 
 
 def measures_its_properties(encoding: PositionEncoding) -> None:
-    """``properties()`` gives a verdict on each of the four demands, with a number wherever it says yes or no."""
+    """Checks that ``properties()`` gives four verdicts, and a number for each yes or no."""
     rows = list(_layer(encoding).encoding.properties())
-    assert len(rows) == 4, f"{len(rows)} demands instead of 4"
+    assert len(rows) == 4, f"{len(rows)} properties instead of 4"
     for row in rows:
         assert row.verdict in ("yes", "no", "not its job"), f"{row.demand}: {row.verdict!r}"
         assert row.verdict == "not its job" or math.isfinite(row.number), f"{row.demand}: {row.number}"
 
 
 def is_documented(encoding: PositionEncoding) -> None:
-    """The class says what it is, and its sizes are found."""
+    """Checks that the class has a docstring and that its sizes are consistent."""
     assert (type(encoding).__doc__ or "").strip(), f"{type(encoding).__name__} has no docstring"
     sizes = Sizes.of(encoding)
-    assert sizes.embed_dim % sizes.heads == 0, f"{sizes} do not fit"
+    assert sizes.embed_dim % sizes.heads == 0, f"{sizes} do not fit: embed_dim is no multiple of heads"
 
 
 ENCODING_CHECKS: dict[str, Check] = by_name(
@@ -611,3 +631,4 @@ ENCODING_CHECKS: dict[str, Check] = by_name(
     says_where_it_acts,
     measures_its_properties,
 )
+"""The checks of an encoding by name: functions that take an encoding and raise AssertionError if it fails."""

@@ -1,4 +1,4 @@
-"""Inputs for the checks: sizes an encoding wants, parameters that hide nothing, every term with every tensor a leaf."""
+"""Inputs of the checks: an encoding's sizes, random parameters, an attention layer, examples of every term."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from ..terms import (
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes with which an encoding is checked, read from its attributes where it has them."""
+    """The sizes with which an encoding is checked: those that it has itself, and small defaults."""
 
     heads: int
     head_dim: int
@@ -58,7 +58,7 @@ class Sizes:
 
 
 def randomized(encoding: PositionEncoding, generator: torch.Generator, dtype: torch.dtype) -> PositionEncoding:
-    """The encoding with every parameter drawn at the size of one: a table of zeros would hide everything."""
+    """Returns the encoding with each parameter set to a random value between 0.25 and 1.75 in size, of either sign."""
     encoding = encoding.to(dtype)
     with torch.no_grad():
         for parameter in encoding.parameters():
@@ -70,7 +70,7 @@ def randomized(encoding: PositionEncoding, generator: torch.Generator, dtype: to
 
 
 class Layer(torch.nn.Module):
-    """One attention layer from embeddings to heads' outputs, at which an encoding is checked in all its hooks."""
+    """One attention layer, from embeddings to the outputs of the heads, that calls every hook of an encoding."""
 
     def __init__(self, encoding: PositionEncoding, generator: torch.Generator, dtype: torch.dtype) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Layer(torch.nn.Module):
         return self.encoding.embed(x, self.encoding.place(coordinates))
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x [batch, n, embed_dim] as heads of queries, keys and values."""
+        """Projects x [batch, n, embed_dim] to the heads' queries, keys and values."""
         q, k, v = (
             (x @ weight).unflatten(-1, (self.sizes.heads, self.sizes.head_dim)).transpose(1, 2)
             for weight in (self.q_weight, self.k_weight, self.v_weight)
@@ -97,7 +97,7 @@ class Layer(torch.nn.Module):
 
     @property
     def in_attention(self) -> PositionEncoding | None:
-        """The encoding as attention takes it: None where it acts on embeddings alone."""
+        """The encoding that attention is given: None if it acts on embeddings alone."""
         acts = self.encoding.acts
         return None if "embed" in acts and not acts & IN_ATTENTION else self.encoding
 
@@ -126,7 +126,7 @@ class Layer(torch.nn.Module):
 
 
 def on_axes(coordinates: Coordinates, axes: int | None) -> Coordinates:
-    """The same tokens as an encoding of so many axes reads them: position p is written in digits of base 4."""
+    """Returns coordinates with that many axes: a position is written as digits to base 4."""
     if axes in (None, 1):
         return coordinates
     p = coordinates.position[..., 0]
@@ -135,7 +135,7 @@ def on_axes(coordinates: Coordinates, axes: int | None) -> Coordinates:
 
 
 def gaps(n: int, generator: torch.Generator, limit: int | None) -> Coordinates:
-    """Whole positions with gaps, in no order, below ``limit``."""
+    """Returns n random distinct positions below ``limit``, in no order."""
     top = min(limit or 200, 200)
     drawn = torch.randperm(top, generator=generator)[:n]
     return Coordinates.of(drawn, n, length=top)
@@ -144,25 +144,98 @@ def gaps(n: int, generator: torch.Generator, limit: int | None) -> Coordinates:
 # ---------------------------------------------------------------- terms
 
 Draw = Callable[..., Tensor]
+"""Returns a random leaf tensor of the shape that its arguments give."""
+STEPS = torch.tensor([-7.0, -2.0, 0.0, 1.0, 5.0])
+FREQUENCIES = torch.tensor([1.0, 0.3, 0.05])
 
 
 def term_examples(
     draw: Draw, *, batch: int, heads: int, n: int, m: int, head_dim: int, v_dim: int
 ) -> dict[str, list[Term]]:
-    """Every kind of term in every form, several of one kind among them; ``draw(*shape)`` gives the leaves.
+    """Returns examples of every kind of term in every form, some with several terms of one kind.
 
-    Positions are taken to have two axes. Functions give something that depends on all they are handed.
+    Functions among them depend on all of their arguments. Positions must have two axes.
+
+    Args:
+        draw: returns a random leaf tensor of the given shape.
+        batch: sequences.
+        heads: heads of the queries.
+        n: queries.
+        m: keys.
+        head_dim: the width of queries and keys.
+        v_dim: the width of values.
     """
+    return {
+        "temperature": [QueryScale(draw(1, heads, n))],
+        **_tables_by_distance(draw, heads, n, m),
+        **_functions_of_distance(draw, heads, n, m),
+        **_relative_terms(draw, batch, heads, n, head_dim, v_dim),
+        **_terms_of_tokens_and_scores(draw, batch, heads, n, m, head_dim),
+    }
+
+
+def _tables_by_distance(draw: Draw, heads: int, n: int, m: int) -> dict[str, list[Term]]:
+    ids = torch.arange(max(n, m)) % 2
+    classes = Classes(ids[None, :n], ids[None, :m], 2)
+    return {
+        "distance bias, clipped rows": [DistanceBias(Rows(draw(heads, 9), Clip(-4, 4)))],
+        "distance bias, steps": [DistanceBias(Rows(draw(heads, 6), Bucketize(STEPS)))],
+        "distance bias, two tables": [
+            DistanceBias(Rows(draw(heads, 9), Clip(-4, 4))),
+            DistanceBias(Rows(draw(1, 5), Clip(-2, 2))),
+        ],
+        "distance bias, two axes": [DistanceBias(Rows(draw(heads, 15), Grid((Clip(-2, 2, 0), Clip(-1, 1, 1)))))],
+        "distance bias, classes": [DistanceBias(Rows(draw(heads, 4), classes))],
+        "distance bias, clipped by class": [DistanceBias(Rows(draw(heads, 20), Grid((Clip(-2, 2), classes))))],
+    }
+
+
+def _functions_of_distance(draw: Draw, heads: int, n: int, m: int) -> dict[str, list[Term]]:
     positive = torch.nn.functional.softplus
     knots = torch.tensor([-6.0, -1.5, 0.0, 4.0])
-    steps = torch.tensor([-7.0, -2.0, 0.0, 1.0, 5.0])
-    ids = torch.arange(max(n, m)) % 2
     edges, stretch = torch.tensor([0.4, 0.9]), torch.linspace(0.2, 0.9, max(n, m))
 
     def pieces(slope: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         """Intercepts with which the straight pieces meet at the edges, and their slopes."""
         steps = (slope[:, :-1] - slope[:, 1:]) * edges.to(slope.dtype)
         return first[:, None] + torch.cat([torch.zeros_like(slope[:, :1]), steps.cumsum(-1)], dim=-1), slope
+
+    return {
+        "distance bias, linear": [DistanceBias(Linear(draw(heads), draw(heads)))],
+        "distance bias, logarithm": [DistanceBias(Log(draw(heads), positive(draw(heads))))],
+        "distance bias, power": [DistanceBias(Power(draw(heads), positive(draw(heads))))],
+        "distance bias, piecewise": [DistanceBias(Piecewise(knots, draw(heads, 4)))],
+        "distance bias, cosines": [DistanceBias(Cosines(draw(heads, 3), FREQUENCIES))],
+        "distance bias, stretched": [
+            DistanceBias(Stretched(edges, *pieces(draw(heads, 3), draw(heads)), positive(draw(1)), stretch[None, :n]))
+        ],
+    }
+
+
+def _relative_terms(draw: Draw, batch: int, heads: int, n: int, head_dim: int, v_dim: int) -> dict[str, list[Term]]:
+    return {
+        "relative keys": [RelativeKeys(Rows(draw(1, 9, head_dim), Clip(-4, 4)), query_bias=draw(heads, head_dim))],
+        "relative keys, own query": [
+            RelativeKeys(Rows(draw(heads, 9, head_dim), Clip(-4, 4)), query=draw(batch, heads, n, head_dim))
+        ],
+        "relative keys, sinusoids": [RelativeKeys(Sinusoids(draw(heads, head_dim, 6), FREQUENCIES))],
+        "relative queries": [RelativeQueries(Rows(draw(heads, 6, head_dim), Bucketize(STEPS)))],
+        "relative values": [RelativeValues(Rows(draw(1, 9, v_dim), Clip(-4, 4)))],
+        "relative keys, queries and values": [
+            RelativeKeys(Rows(draw(1, 9, head_dim), Clip(-4, 4))),
+            RelativeQueries(Rows(draw(1, 9, head_dim), Clip(-4, 4))),
+            RelativeValues(Rows(draw(heads, 5, v_dim), Clip(-2, 2))),
+        ],
+    }
+
+
+def _terms_of_tokens_and_scores(
+    draw: Draw, batch: int, heads: int, n: int, m: int, head_dim: int
+) -> dict[str, list[Term]]:
+    factors = torch.linspace(0.5, 1.5, m)
+
+    def rows(number: Tensor, table: Tensor) -> Tensor:
+        return table[:, :, number] * factors.to(table.dtype)
 
     def product(q: Tensor, k: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
         return (q * weight) @ k.transpose(-1, -2)
@@ -174,45 +247,10 @@ def term_examples(
     def normalizer(scores: Tensor, allowed: Tensor, weight: Tensor) -> Tensor:
         return torch.where(allowed, torch.sigmoid(scores + weight), torch.zeros_like(scores))
 
-    def rows_of(values: Tensor) -> Callable[..., Tensor]:
-        return lambda rows, table: table[:, :, rows] * values.to(table.dtype)
-
     return {
-        "temperature": [QueryScale(draw(1, heads, n))],
-        "distance bias, clipped rows": [DistanceBias(Rows(draw(heads, 9), Clip(-4, 4)))],
-        "distance bias, steps": [DistanceBias(Rows(draw(heads, 6), Bucketize(steps)))],
-        "distance bias, two tables": [
-            DistanceBias(Rows(draw(heads, 9), Clip(-4, 4))),
-            DistanceBias(Rows(draw(1, 5), Clip(-2, 2))),
-        ],
-        "distance bias, two axes": [DistanceBias(Rows(draw(heads, 15), Grid((Clip(-2, 2, 0), Clip(-1, 1, 1)))))],
-        "distance bias, classes": [DistanceBias(Rows(draw(heads, 4), Classes(ids[None, :n], ids[None, :m], 2)))],
-        "distance bias, clipped by class": [
-            DistanceBias(Rows(draw(heads, 20), Grid((Clip(-2, 2), Classes(ids[None, :n], ids[None, :m], 2)))))
-        ],
-        "distance bias, linear": [DistanceBias(Linear(draw(heads), draw(heads)))],
-        "distance bias, logarithm": [DistanceBias(Log(draw(heads), positive(draw(heads))))],
-        "distance bias, power": [DistanceBias(Power(draw(heads), positive(draw(heads))))],
-        "distance bias, piecewise": [DistanceBias(Piecewise(knots, draw(heads, 4)))],
-        "distance bias, cosines": [DistanceBias(Cosines(draw(heads, 3), torch.tensor([1.0, 0.3, 0.05])))],
-        "distance bias, stretched": [
-            DistanceBias(Stretched(edges, *pieces(draw(heads, 3), draw(heads)), positive(draw(1)), stretch[None, :n]))
-        ],
-        "relative keys": [RelativeKeys(Rows(draw(1, 9, head_dim), Clip(-4, 4)), query_bias=draw(heads, head_dim))],
-        "relative keys, own query": [
-            RelativeKeys(Rows(draw(heads, 9, head_dim), Clip(-4, 4)), query=draw(batch, heads, n, head_dim))
-        ],
-        "relative keys, sinusoids": [RelativeKeys(Sinusoids(draw(heads, head_dim, 6), torch.tensor([1.0, 0.3, 0.05])))],
-        "relative queries": [RelativeQueries(Rows(draw(heads, 6, head_dim), Bucketize(steps)))],
-        "relative values": [RelativeValues(Rows(draw(1, 9, v_dim), Clip(-4, 4)))],
-        "relative keys, queries and values": [
-            RelativeKeys(Rows(draw(1, 9, head_dim), Clip(-4, 4))),
-            RelativeQueries(Rows(draw(1, 9, head_dim), Clip(-4, 4))),
-            RelativeValues(Rows(draw(heads, 5, v_dim), Clip(-2, 2))),
-        ],
         "token bias": [TokenBias(draw(1, heads, n), draw(batch, 1, m))],
         "dense bias": [DenseBias(draw(1, heads, n, m))],
-        "dense bias, function": [DenseBias(rows_of(torch.linspace(0.5, 1.5, m)), (draw(batch, 1, n, m),))],
+        "dense bias, function": [DenseBias(rows, (draw(batch, 1, n, m),))],
         "sink by query": [Sink(draw(batch, heads, n))],
         "product": [Product(product, (draw(head_dim),))],
         "score map": [ScoreMap(score_map, (draw(heads, 1, 1),))],

@@ -1,4 +1,4 @@
-"""The checks that every kernel passes: raw terms with every tensor a leaf, crossed with sink, cap and log-sum-exp."""
+"""The checks that every kernel passes: each term, with sinks, soft caps and log-sum-exp, and each mask."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from .inputs import term_examples
 from .tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison, assert_close
 
 CROSSINGS = ("alone", "sink", "cap", "log-sum-exp", "sink and log-sum-exp")
+"""What each term is combined with."""
 SHAPES = {"batch": 2, "heads": 4, "n": 7, "m": 11, "head_dim": 8, "v_dim": 6}
 
 
 def mask_examples(batch: int, n: int, m: int) -> dict[str, Mask | None]:
-    """Every kind of mask, and masks that leave rows and columns empty."""
+    """Returns masks of every kind, among them some that leave rows and columns empty."""
     holes = torch.rand(batch, 1, n, m, generator=torch.Generator().manual_seed(3)) < 0.6
     holes[:, :, n // 2] = False
     holes[..., m // 3] = False
@@ -46,7 +47,7 @@ def mask_examples(batch: int, n: int, m: int) -> dict[str, Mask | None]:
 
 
 class Draws:
-    """Leaves, drawn once and remembered, so that the same call can be made in several dtypes."""
+    """Draws random leaf tensors, the same for every dtype, and keeps them in ``leaves``."""
 
     def __init__(self, seed: int, dtype: torch.dtype) -> None:
         self.generator = torch.Generator().manual_seed(seed)
@@ -54,7 +55,7 @@ class Draws:
         self.leaves: list[Tensor] = []
 
     def __call__(self, *shape: int) -> Tensor:
-        # rounded to the smallest dtype, so that every dtype computes with the same numbers
+        # rounded to bfloat16, so that every dtype has the same numbers
         values = torch.randn(shape, generator=self.generator, dtype=torch.float64).bfloat16()
         leaf = values.to(self.dtype).requires_grad_()
         self.leaves.append(leaf)
@@ -64,7 +65,7 @@ class Draws:
 def build(
     name: str, crossing: str, mask: str, seed: int, dtype: torch.dtype, term_dtype: torch.dtype
 ) -> tuple[Call, list[Tensor]]:
-    """One call with the term of that name, and its leaves: q, k, v, the term's, the sink's."""
+    """Builds a call with one term, and returns it with its leaves: q, k, v, those of the term, and the sink."""
     draw, draw_term = Draws(seed, dtype), Draws(seed + 1000, term_dtype)
     batch, heads, n, m = (SHAPES[size] for size in ("batch", "heads", "n", "m"))
     q = draw(batch, heads, n, SHAPES["head_dim"])
@@ -91,7 +92,7 @@ def build(
 
 
 def _leaves(term: Term, leaves: list[Tensor]) -> list[Tensor]:
-    """The drawn leaves from which the tensors of a term come."""
+    """The drawn leaves from which the tensors of a term are computed."""
     from ..kernels._problem import tensors_in
 
     found: list[Tensor] = []
@@ -108,7 +109,7 @@ def _leaves(term: Term, leaves: list[Tensor]) -> list[Tensor]:
 
 
 def _results(call: Call, leaves: list[Tensor], kernel: str | None) -> list[Tensor]:
-    """Output, log-sum-exp if wanted, and the gradient of each leaf; kernel None is the naive computation."""
+    """Output, log-sum-exp if wanted, and the gradient of each leaf; by the naive computation if ``kernel`` is None."""
     if kernel is None:
         steps = spec.steps(call)
         out, lse = steps[4].to(call.q.dtype), _naive_lse(call, steps[2]) if call.wants_lse else None
@@ -137,13 +138,25 @@ def _upstream(out: Tensor) -> Tensor:
 
 
 def keeps_the_promise(kernel: str, term: str, crossing: str, mask: str = "window") -> str:
-    """Output, log-sum-exp and every gradient against naive and float64; "taken", or the reason against.
+    """Checks output, log-sum-exp and every gradient of a kernel against the naive computation and float64.
 
-    Every leaf must have a gradient that is there and, where anything is in sight, not zero.
+    Every leaf must have a gradient, and one that is not zero unless the mask hides everything.
+
+    Args:
+        kernel: the name of the kernel.
+        term: one of ``term_names()``.
+        crossing: one of ``CROSSINGS``.
+        mask: one of ``mask_names()``.
+
+    Returns:
+        "taken", or the reasons why the kernel does not take the call.
+
+    Raises:
+        AssertionError: if a result exceeds the bounds of ``Comparison``, or a gradient is missing or zero.
     """
     comparisons: dict[str, Comparison] = {}
     if term == "normalizer" and crossing not in ("alone", "cap"):
-        return "a Normalizer leaves no softmax"
+        return "a Normalizer replaces the softmax"
     for dtype in (torch.float32, torch.bfloat16):
         for draw in range(DRAWS):
             call, leaves = build(term, crossing, mask, draw, dtype, torch.float32)
@@ -158,7 +171,7 @@ def keeps_the_promise(kernel: str, term: str, crossing: str, mask: str = "window
                 what = ("output", "log-sum-exp")[number] if number < outputs else f"gradient {number - outputs}"
                 assert a is not None, f"{what} of {term} ({crossing}) on {kernel} is missing"
                 assert mask == "nothing" or c.abs().max() > 0, (
-                    f"{what} of {term} ({crossing}) is zero: it tests nothing"
+                    f"{what} of {term} ({crossing}) is zero, so that nothing is tested"
                 )
                 factor = OUTPUT_FACTOR if number < outputs else GRADIENT_FACTOR
                 comparison = comparisons.setdefault(
@@ -171,9 +184,9 @@ def keeps_the_promise(kernel: str, term: str, crossing: str, mask: str = "window
     return "taken"
 
 
-@lru_cache(maxsize=3)  # the three dtypes of one call, which all kernels are compared with
+@lru_cache(maxsize=3)  # the three dtypes of one call
 def _expected(term: str, crossing: str, mask: str, dtype: torch.dtype) -> list[list[Tensor]]:
-    """What each draw is compared with: in float64 the reference kernel's results, else the naive computation's."""
+    """The results to compare with, for each draw: the reference kernel's in float64, else the naive computation's."""
     kernel = "reference" if dtype == torch.float64 else None
     results = []
     for draw in range(DRAWS):
@@ -183,13 +196,25 @@ def _expected(term: str, crossing: str, mask: str, dtype: torch.dtype) -> list[l
 
 
 def widest(kernel: str) -> torch.dtype:
-    """The widest dtype that a kernel takes."""
+    """Returns the widest dtype that a kernel takes."""
     call, _ = build("none", "alone", "none", 0, torch.float64, torch.float64)
     return torch.float32 if KERNELS[kernel].why_not(Problem.of(call)) else torch.float64
 
 
 def obeys_the_mask(kernel: str, mask: str) -> str:
-    """A masked key is as if it were not there, NaN or not; a query that sees nothing gives zeros."""
+    """Checks that masked keys have no effect, even if they are NaN, and that a query without keys gives zeros.
+
+    Args:
+        kernel: the name of the kernel.
+        mask: one of ``mask_names()``.
+
+    Returns:
+        "taken", or the reasons why the kernel does not take the call.
+
+    Raises:
+        AssertionError: if an output or gradient depends on a masked key, or a query without keys gives other than
+            zeros.
+    """
     dtype = widest(kernel)
     call, leaves = build("none", "alone", mask, 0, dtype, dtype)
     reasons = KERNELS[kernel].why_not(Problem.of(call))
@@ -210,12 +235,22 @@ def obeys_the_mask(kernel: str, mask: str) -> str:
     for what, a, b in zip(("output", "gradient of q", "gradient of k", "gradient of v"), found, expected, strict=True):
         assert_close(f"{what} with {mask} on {kernel}", a, b, 1e-12 if dtype == torch.float64 else 1e-5)
     blind = found[0][~allowed.any(-1)]
-    assert not blind.numel() or blind.abs().max() == 0, f"a query that sees nothing is not zero on {kernel}"
+    assert not blind.numel() or blind.abs().max() == 0, f"a query without keys does not give zeros on {kernel}"
     return "taken"
 
 
 def check_kernel(kernel: str) -> dict[str, str]:
-    """Runs every check on a kernel: each term with each crossing, and each mask; gives what it took and refused."""
+    """Runs every check on a kernel: each term in each combination, and each mask.
+
+    Args:
+        kernel: the name of the kernel in ``headway.kernels.KERNELS``.
+
+    Returns:
+        For each combination "taken", or the reasons why the kernel does not take it.
+
+    Raises:
+        AssertionError: if a result of a combination that the kernel takes is wrong.
+    """
     found = {}
     for term in term_names():
         for crossing in CROSSINGS:
@@ -227,12 +262,12 @@ def check_kernel(kernel: str) -> dict[str, str]:
 
 
 def term_names() -> list[str]:
-    """The names of all term examples, "none" among them."""
+    """Returns the names of all examples of terms, and "none"."""
     return ["none", *term_examples(Draws(0, torch.float32), **SHAPES)]
 
 
 def mask_names() -> list[str]:
-    """The names of all mask examples."""
+    """Returns the names of all examples of masks."""
     return list(mask_examples(SHAPES["batch"], SHAPES["n"], SHAPES["m"]))
 
 
@@ -240,3 +275,4 @@ KERNEL_CHECKS: dict[str, Callable[..., str]] = {
     "keeps_the_promise": keeps_the_promise,
     "obeys_the_mask": obeys_the_mask,
 }
+"""The checks of a kernel by name."""

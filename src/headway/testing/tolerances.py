@@ -1,4 +1,4 @@
-"""What right means: a result is compared with the naive computation in its own dtype, both measured against float64."""
+"""Compares a result's error with that of a naive computation in the same dtype, both against float64."""
 
 from __future__ import annotations
 
@@ -8,24 +8,40 @@ import torch
 from torch import Tensor
 
 OUTPUT_FACTOR = 1.5
+"""The mean error of an output may be this many times that of the naive computation."""
 GRADIENT_FACTOR = 2.0
+"""The same for a gradient."""
 ROW_FACTOR = 10.0
+"""The largest error of a row may be this many times the naive computation's largest."""
 UNITS = 4.0
+"""Units in the last place, of the largest exact value, that are allowed in addition."""
 DRAWS = 16
+"""Random draws over which errors are pooled."""
 
 
 def row_errors(found: Tensor, exact: Tensor) -> Tensor:
-    """The largest error in each row (along the last dimension), against float64."""
+    """Returns the largest error in each row, along the last dimension, against float64."""
     difference = (found.detach().double() - exact.detach().double()).abs()
     return difference.reshape(-1, difference.shape[-1]).amax(-1) if difference.ndim else difference.reshape(1)
 
 
 @dataclass
 class Comparison:
-    """Errors of one result, pooled over draws: mean over rows of the row's largest error against float64.
+    """Compares the errors of a result with those of a naive computation, pooled over several draws.
 
-    Promise: mean ≤ factor × the naive mean, and no row above 10 × the naive computation's largest, each plus 4 units
-    in the last place of the largest exact value.
+    The error of a row is the largest difference in it from the result in float64. ``check`` demands two bounds, with 4
+    units in the last place of the largest exact value added to each:
+
+        mean error of rows ≤ factor × mean error of the naive computation's rows
+        error of any row   ≤ 10 × largest error of the naive computation's rows
+
+    Args:
+        name: the name of the result, for messages.
+        factor: the factor of the first bound.
+        found: the errors of the rows so far, a tensor for each draw; filled by ``add``.
+        naive: the same of the naive computation.
+        largest: the largest exact value so far.
+        epsilon: the machine epsilon of the result's dtype.
     """
 
     name: str
@@ -36,7 +52,16 @@ class Comparison:
     epsilon: float = 0.0
 
     def add(self, found: Tensor, naive: Tensor, exact: Tensor) -> None:
-        """One draw."""
+        """Adds one draw.
+
+        Args:
+            found: the result.
+            naive: the naive computation's result, in the same dtype.
+            exact: the result in float64.
+
+        Raises:
+            AssertionError: if shapes or dtypes differ, or ``found`` is not finite.
+        """
         assert found.shape == exact.shape, f"{self.name}: shape {tuple(found.shape)}, exact {tuple(exact.shape)}"
         assert found.dtype == naive.dtype, f"{self.name}: dtype {found.dtype}, expected {naive.dtype}"
         assert torch.isfinite(found).all(), f"{self.name}: not finite"
@@ -48,7 +73,11 @@ class Comparison:
         self.epsilon = torch.finfo(found.dtype).eps
 
     def check(self) -> None:
-        """Raises AssertionError where the promise is broken."""
+        """Checks both bounds.
+
+        Raises:
+            AssertionError: if one is exceeded.
+        """
         if not self.found:
             return
         found, naive = torch.cat(self.found), torch.cat(self.naive)
@@ -59,13 +88,23 @@ class Comparison:
         )
         worst, allowed = found.max().item(), ROW_FACTOR * naive.max().item() + slack
         assert worst <= allowed, (
-            f"{self.name}: one row is wrong by {worst:.3g}, above {ROW_FACTOR} × naive's largest "
+            f"{self.name}: the largest error of a row {worst:.3g} above {ROW_FACTOR} × naive "
             f"{naive.max().item():.3g} + {slack:.3g}"
         )
 
 
 def assert_close(name: str, found: Tensor, expected: Tensor, tolerance: float) -> None:
-    """|found − expected| ≤ tolerance·max(1, |expected|) everywhere, with the same shape and everything finite."""
+    """Checks that |found − expected| ≤ tolerance·max(1, max |expected|) everywhere.
+
+    Args:
+        name: the name of the result, for messages.
+        found: the result.
+        expected: what it should be, of the same shape.
+        tolerance: the largest difference allowed.
+
+    Raises:
+        AssertionError: if the difference is larger, shapes differ, or ``found`` is not finite.
+    """
     assert found.shape == expected.shape, f"{name}: shape {tuple(found.shape)}, expected {tuple(expected.shape)}"
     assert torch.isfinite(found).all(), f"{name}: not finite"
     if not found.numel():

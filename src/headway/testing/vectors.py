@@ -1,4 +1,4 @@
-"""The checks that every method from words to vectors passes; a user's own method too."""
+"""The checks that every class of word vectors passes."""
 
 from __future__ import annotations
 
@@ -25,23 +25,26 @@ from .tolerances import assert_close
 
 Check = Callable[["Trial"], None]
 ROUNDING = 1e-5
-"""What float32 may differ by from float64, vectors and cosines being of the size of one."""
+"""The largest difference between float32 and float64, for vectors and cosines of a size of about one."""
 STRANGE = "ⵥⵣⵥⵣⵥ"
-"""A word that no text has, nor any part of it."""
+"""A word that occurs in no text, nor does any part of it."""
 SAMPLE = 24
-"""Words that are looked at one by one."""
+"""Words that are checked one by one."""
 
 
 def check_vectors(kind: type[Vectors], texts: Sequence[str], **options: Any) -> list[str]:
-    """Runs every check on a method from words to vectors and returns the names of the checks.
+    """Runs all checks of ``VECTOR_CHECKS`` on a class of word vectors.
 
     Args:
-        kind: the class of the method.
+        kind: the class.
         texts: the texts that it is fitted to, of some hundred words at least, so that ``min_count`` leaves three.
         **options: the arguments of the class.
 
+    Returns:
+        The names of the checks, all of which it passed.
+
     Raises:
-        AssertionError: a check fails. The message names the check and says what it found.
+        AssertionError: at the first check that fails; the message names the check and says what it found.
     """
     return run_checks(kind.__name__, VECTOR_CHECKS, Trial(kind, list(texts), options))
 
@@ -51,7 +54,7 @@ def check_vectors(kind: type[Vectors], texts: Sequence[str], **options: Any) -> 
 
 @dataclass
 class Trial:
-    """A method, its options, and the texts on which it is tried; fitted once for all checks."""
+    """A class of word vectors, its options, and the texts that it is fitted to, once for all checks."""
 
     kind: type[Vectors]
     texts: list[str]
@@ -66,13 +69,13 @@ class Trial:
 
     @cached_property
     def sample(self) -> list[str]:
-        """Words from all over the vocabulary, the most frequent among them."""
+        """Words from the whole vocabulary, the most frequent one among them."""
         words = self.fitted.words
         return list(words[:: -(-len(words) // SAMPLE)])
 
     @cached_property
     def text(self) -> str:
-        """One of the texts: the first with at least four different words of the vocabulary."""
+        """The first text with at least four different words of the vocabulary."""
         for text in self.texts:
             if len({token for token in self.fitted.tokenizer(text) if token in self.fitted.index}) >= 4:
                 return text
@@ -80,12 +83,12 @@ class Trial:
 
     @property
     def in_context(self) -> bool:
-        """Whether a word's vector depends on its sentence: the method reads texts by an ``encode`` of its own."""
+        """Whether a word's vector depends on its sentence: the class has its own ``encode``."""
         return self.kind.encode is not Vectors.encode
 
     @cached_property
     def cosines(self) -> Tensor:
-        """Of every word with every word, float64."""
+        """The cosine of each pair of words in float64, [words, words]."""
         return _cosines(self.fitted.rows(torch.arange(len(self.fitted))).double())
 
 
@@ -97,7 +100,7 @@ def _cosines(rows: Tensor, others: Tensor | None = None) -> Tensor:
 
 
 def _refused(what: str, act: Callable[[], object]) -> None:
-    """Asserts that it raises HeadwayError of one line."""
+    """Checks that ``act`` raises a HeadwayError of one line."""
     said = ""
     try:
         act()
@@ -121,7 +124,7 @@ def _refuses(act: Callable[[], object]) -> bool:
 
 
 def is_documented(trial: Trial) -> None:
-    """The class says what it is, has a name, and keeps its options as attributes that a file can hold."""
+    """Checks that the class has a docstring and a name, and keeps its options as attributes that JSON can store."""
     assert (vars(trial.kind).get("__doc__") or "").strip(), f"{trial.kind.__name__} has no docstring"
     assert trial.kind.name, f"{trial.kind.__name__} has no name"
     vectors = trial.new()
@@ -134,7 +137,7 @@ def is_documented(trial: Trial) -> None:
 
 
 def knows_the_words(trial: Trial) -> None:
-    """The vocabulary is that of the texts, the most frequent word first, then by the alphabet, each counted."""
+    """Checks that the vocabulary is that of the texts, by frequency and then alphabet, with the right counts."""
     vectors = trial.fitted
     counted = Counter(token for text in trial.texts for token in vectors.tokenizer(text))
     kept = {word: count for word, count in counted.items() if count >= vectors.min_count}
@@ -147,38 +150,40 @@ def knows_the_words(trial: Trial) -> None:
 
 
 def tells_how_far_it_is(trial: Trial) -> None:
-    """``watch`` is told the part that is done, never less than before, and at the end that it is 1."""
+    """Checks that ``watch`` is called with shares of the work that never decrease and end with 1."""
     told: list[float] = []
     trial.new().fit(trial.texts, watch=told.append)
-    assert told, "watch is told nothing"
-    assert told[-1] == 1, f"at the end watch is told {told[-1]}"
-    assert told == sorted(told), "watch is told less than before"
-    assert told[0] >= 0, f"watch is told {told[0]}"
+    assert told, "watch is not called"
+    assert told[-1] == 1, f"watch is called with {told[-1]} at the end"
+    assert told == sorted(told), "watch is called with less than before"
+    assert told[0] >= 0, f"watch is called with {told[0]}"
 
 
 def gives_each_word_a_vector(trial: Trial) -> None:
-    """``vector`` is float32 [dim], finite and not zero, ``rows`` the same for several, ``in`` says so."""
+    """Checks that each word has a finite float32 vector [dim] that is not zero, alone and by ``rows``."""
     vectors = trial.fitted
     assert vectors.dim >= 1, f"dim is {vectors.dim}"
     rows = vectors.rows(torch.tensor([vectors.index[word] for word in trial.sample]))
     for word, row in zip(trial.sample, rows, strict=True):
         vector = vectors.vector(word)
-        assert word in vectors, f"{word!r} has a vector and is said to have none"
+        assert word in vectors, f"{word!r} has a vector but is not `in` the vectors"
         assert vector.dtype == torch.float32, f"the vector of {word!r} is {vector.dtype}"
         assert tuple(vector.shape) == (vectors.dim,), f"the vector of {word!r} has shape {tuple(vector.shape)}"
-        assert not vector.requires_grad, f"the vector of {word!r} takes part in a graph"
+        assert not vector.requires_grad, f"the vector of {word!r} requires a gradient"
         assert vector.abs().max() > 0, f"the vector of {word!r} is zero"
         assert_close(f"rows of {word!r}", row, vector, ROUNDING)
 
 
 def encodes_token_by_token(trial: Trial) -> None:
-    """A text is one vector for each token: its word's, or zeros for a word without one; where words are read in
-    their sentence, another in another sentence."""
+    """Checks that ``encode`` gives one vector for each token: its word's, or zeros for an unknown word.
+
+    A vector in context must differ from one sentence to another.
+    """
     vectors = trial.fitted
     for text in (trial.text, f"{STRANGE} {trial.text}"):
         tokens, found = vectors.tokenizer(text), vectors.encode(text)
         assert found.dtype == torch.float32, f"encode gives {found.dtype}"
-        assert not found.requires_grad, "encode takes part in a graph"
+        assert not found.requires_grad, "the result of encode requires a gradient"
         if trial.in_context:
             assert tuple(found.shape) == (len(found), vectors.dim), f"encode gives {tuple(found.shape)}"
             assert torch.isfinite(found).all(), "encode is not finite"
@@ -186,7 +191,7 @@ def encodes_token_by_token(trial: Trial) -> None:
         nothing = torch.zeros(vectors.dim)
         expected = torch.stack([vectors.vector(token) if token in vectors else nothing for token in tokens])
         assert_close("encode", found, expected, ROUNDING)
-    assert tuple(vectors.encode("").shape) == (0, vectors.dim), f"no text is {tuple(vectors.encode('').shape)}"
+    assert tuple(vectors.encode("").shape) == (0, vectors.dim), f"encode('') gives {tuple(vectors.encode('').shape)}"
     if trial.in_context:
         first = vectors.tokenizer(trial.text)[0]
         apart = vectors.encode(f"{first} {trial.sample[0]}")[0] - vectors.encode(f"{first} {trial.sample[-1]}")[0]
@@ -194,8 +199,11 @@ def encodes_token_by_token(trial: Trial) -> None:
 
 
 def sums_up_a_document(trial: Trial) -> None:
-    """A text is one vector, as long for any text, zeros for one of strange words; the mean of its words' vectors, or
-    what the method says it is, and then their order is nothing to it."""
+    """Checks that ``document`` gives one vector for any text, and zeros for a text of unknown words.
+
+    The order of the words must not matter, and a class without its own ``document`` must give the mean of their
+    vectors; both only if vectors do not depend on the sentence.
+    """
     vectors = trial.fitted
     found = vectors.document(trial.text)
     assert found.dtype == torch.float32, f"document gives {found.dtype}"
@@ -217,8 +225,10 @@ def sums_up_a_document(trial: Trial) -> None:
 
 
 def finds_the_nearest(trial: Trial) -> None:
-    """Neighbours by their cosine, computed literally in float64: the nearest first, none left out, the word itself
-    not among them; or a clear error."""
+    """Checks ``most_similar`` and ``similarity`` against cosines in float64; a word is no neighbour of itself.
+
+    A class without them must raise HeadwayError.
+    """
     vectors, words = trial.fitted, trial.sample[:4]
     if _refuses(lambda: vectors.most_similar(words[0])):
         _refused("most_similar", lambda: vectors.most_similar(words[0]))
@@ -231,7 +241,7 @@ def finds_the_nearest(trial: Trial) -> None:
         for count in (1, 5, len(vectors) + 1):
             _right_order(f"most_similar({word!r}, {count})", vectors.most_similar(word, count), others, count)
             for found, value in vectors.most_similar(word, count)[:5]:
-                assert found != word, f"{word!r} is near itself"
+                assert found != word, f"{word!r} is among its own neighbours"
                 _right_value(f"the cosine of {word!r} and {found!r}", value, expected[vectors.index[found]])
         by_vector = vectors.most_similar(vectors.vector(word), 3)
         _right_order(f"most_similar of the vector of {word!r}", by_vector, expected, 3)
@@ -252,7 +262,10 @@ def _right_value(what: str, found: float, exact: Tensor) -> None:
 
 
 def solves_analogies(trial: Trial) -> None:
-    """c + b − a, each of length one, and the nearest to that but for the three, in float64; or a clear error."""
+    """Checks ``analogy`` in float64: the words nearest to c + b − a, each of length one, but for the three.
+
+    A class without it must raise HeadwayError.
+    """
     vectors = trial.fitted
     a, b, c = trial.sample[1:4]
     if _refuses(lambda: vectors.analogy(a, b, c)):
@@ -264,14 +277,16 @@ def solves_analogies(trial: Trial) -> None:
     rest = torch.tensor([cosine for word, cosine in zip(vectors.words, cosines, strict=True) if word not in (a, b, c)])
     found = vectors.analogy(a, b, c, 5)
     for word, value in found:
-        assert word not in (a, b, c), f"analogy answers {word!r}, which was asked with"
+        assert word not in (a, b, c), f"analogy answers with {word!r}, a word of the question"
         _right_value(f"analogy's {word!r}", value, cosines[vectors.index[word]])
     _right_order("analogy", found, rest.double(), 5)
 
 
 def makes_an_embedding(trial: Trial) -> None:
-    """Rows of an ``nn.Embedding`` are the vectors of a vocabulary's words, zeros where there is none, and behind them
-    zeros for any other word; they stay, or take part in training."""
+    """Checks that the rows of ``embedding`` are a vocabulary's vectors, zeros for words without one, and zeros at last.
+
+    The rows must be constant or trained, as asked.
+    """
     vectors = trial.fitted
     vocabulary = Vocabulary([*trial.sample[::-1], STRANGE], vectors.tokenizer)
     nothing = torch.zeros(vectors.dim)
@@ -280,12 +295,12 @@ def makes_an_embedding(trial: Trial) -> None:
         made = vectors.embedding(words)
         assert isinstance(made, nn.Embedding), f"embedding is a {type(made).__name__}"
         assert_close("rows of the embedding", made.weight, torch.stack(expected), ROUNDING)
-        assert not made.weight.requires_grad, "a frozen embedding asks for gradients"
+        assert not made.weight.requires_grad, "a frozen embedding requires a gradient"
     whole = vectors.embedding(trained=True)
-    assert len(whole.weight) == len(vectors) + 1, f"{len(whole.weight)} rows for {len(vectors)} words and any other"
-    assert not whole.weight[-1].any(), "the row of any other word is not zero"
+    assert len(whole.weight) == len(vectors) + 1, f"{len(whole.weight)} rows for {len(vectors)} words"
+    assert not whole.weight[-1].any(), "the row of the unknown word is not zero"
     assert_close("the whole embedding's rows", whole.weight[: len(vectors)], vectors.rows(_all(vectors)), ROUNDING)
-    assert whole.weight.requires_grad, "a trained embedding asks for no gradient"
+    assert whole.weight.requires_grad, "a trained embedding requires no gradient"
     with torch.no_grad():
         whole.weight.zero_()
     assert vectors.vector(trial.sample[0]).any(), "training an embedding changes the vectors"
@@ -296,7 +311,7 @@ def _all(vectors: Vectors) -> Tensor:
 
 
 def feeds_a_transformer(trial: Trial) -> None:
-    """An encoder reads the vectors with a position encoding: finite, in order, and gradients reach trained rows."""
+    """Checks that an encoder can read the vectors: finite outputs that depend on order, gradients if trained."""
     vectors = trial.fitted
     vocabulary = Vocabulary(trial.sample, vectors.tokenizer)
     rows = vectors.embedding(vocabulary).weight[:-1]
@@ -311,18 +326,18 @@ def feeds_a_transformer(trial: Trial) -> None:
         out = model(ids)
         assert tuple(out.shape) == (1, 6, 16), f"the Transformer gives {tuple(out.shape)}"
         assert torch.isfinite(out).all(), "the Transformer's output is not finite"
-        assert not torch.allclose(model(ids.flip(1)).flip(1), out, atol=1e-7), "order is nothing to the Transformer"
+        assert not torch.allclose(model(ids.flip(1)).flip(1), out, atol=1e-7), "the output does not depend on order"
         out.square().sum().backward()
         gradient = embedding.weight.grad
         if trained:
             assert gradient is not None, "no gradient reaches the vectors"
-            assert gradient[ids[0]].abs().amax(1).min() > 0, "the gradient of a vector that was read is zero"
+            assert gradient[ids[0]].abs().amax(1).min() > 0, "the gradient of a vector that was used is zero"
         else:
             assert gradient is None, "a gradient reaches frozen vectors"
 
 
 def survives_saving(trial: Trial) -> None:
-    """A file gives back the same words, options and vectors; from ``_tensors`` alone unless VECTORS has the method."""
+    """Checks that a file restores words, options and vectors; by ``_tensors`` if the class is not in VECTORS."""
     vectors, expected = trial.fitted, trial.fitted.options
     if VECTORS.get(trial.kind.name) is trial.kind:
         from ..vectors._files import load
@@ -331,7 +346,7 @@ def survives_saving(trial: Trial) -> None:
             path = Path(folder) / "vectors.safetensors"
             vectors.save(path)
             back: Vectors = load(path)
-        # Where it was read from may be an option of its own.
+        # the path that it was read from may be one of its options
         expected = {name: value if back.options[name] != str(path) else str(path) for name, value in expected.items()}
     else:
         back = trial.kind(**vectors.options, tokenizer=vectors.tokenizer)
@@ -353,9 +368,9 @@ def survives_saving(trial: Trial) -> None:
 
 
 def repeats_itself(trial: Trial) -> None:
-    """The same options, seed among them, give the same vectors; another seed gives others."""
+    """Checks that the same options and seed give the same vectors, and another seed gives others."""
     rows = trial.fitted.rows(_all(trial.fitted))
-    torch.manual_seed(12345)  # what others draw is nothing to it
+    torch.manual_seed(12345)  # torch's own generator must have no effect
     again = trial.new().fit(trial.texts)
     assert torch.equal(again.rows(_all(again)), rows), "the same seed gives other vectors"
     if "seed" in trial.fitted.options:
@@ -365,7 +380,7 @@ def repeats_itself(trial: Trial) -> None:
 
 
 def refuses_what_it_cannot(trial: Trial) -> None:
-    """Before fit, and for texts, words, counts and vectors that do not fit: a HeadwayError of one line."""
+    """Checks that wrong texts, words, counts and vectors, and calls before ``fit``, raise a HeadwayError."""
     vectors, word = trial.fitted, trial.sample[0]
     empty = trial.new()
     before: dict[str, Callable[[], object]] = {
@@ -411,3 +426,4 @@ VECTOR_CHECKS: dict[str, Check] = by_name(
     repeats_itself,
     refuses_what_it_cannot,
 )
+"""The checks of a class of word vectors by name."""
