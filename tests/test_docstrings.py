@@ -14,8 +14,10 @@ from typing_extensions import Unpack
 from headway.checkpoints import FAMILIES
 
 ROOMS = [
+    "headway",
     *("headway.attention", "headway.call", "headway.coordinates", "headway.masks", "headway.records"),
     *("headway.reductions", "headway.terms"),
+    *("headway.biases", "headway.deprecated", "headway.extras", "headway.files", "headway.properties"),
     "headway.checkpoints",
     *("headway.integrations.torch", "headway.integrations.transformers"),
     "headway.inspection",
@@ -23,6 +25,7 @@ ROOMS = [
     "headway.models",
     "headway.nn",
     "headway.positions",
+    "headway.testing",
     "headway.vectors",
 ]
 """Modules whose public names, those of ``__all__`` or else all that they define, keep to this style."""
@@ -71,8 +74,8 @@ def method(owner: type, name: str) -> Any:
 
 def parameters(function: Callable[..., Any]) -> Iterator[str]:
     """The parameters of a function; those of a TypedDict under ``**`` by their own names, unless it is described."""
-    if inspect.isclass(function) and function.__init__ is torch.nn.Module.__init__:
-        return  # its signature is *args, **kwargs, and it takes none
+    if inspect.isclass(function) and (function.__init__ is torch.nn.Module.__init__ or issubclass(function, Exception)):
+        return  # the inherited signature takes anything
     if is_typeddict(function):
         return  # the functions that unpack it describe its fields
     if any(name.startswith("**") for name in section(function, "Args")):

@@ -9,7 +9,14 @@ from typing import Any
 
 
 def deprecated(old: str, new: str) -> None:
-    """Warns the caller of the function that calls this that ``old`` is deprecated in favour of ``new``."""
+    """Warns that a public name is deprecated.
+
+    The warning is attributed to the caller of the function that calls this.
+
+    Args:
+        old: the old name, as it was called.
+        new: what to use instead.
+    """
     warnings.warn(
         f"{old} is deprecated and will be removed in the next version: use {new}", DeprecationWarning, stacklevel=3
     )
