@@ -1,9 +1,8 @@
-"""Which position encoding serves a text: small Transformers trained alike, measured beyond their length.
+"""Compares position encodings on a text: small Transformers trained alike, and measured beyond the trained length.
 
-The way of a comparison, which is also the order in which to read: ``protocol`` fixes what is done before any
-result is seen; ``comparison`` goes through encodings and seeds; ``models`` builds, ``train`` trains, ``tasks``
-measure; ``store`` keeps everything on disk; ``results`` says what may be concluded; ``charts`` and ``report``
-show it.
+The modules, in the order in which to read them: ``protocol`` fixes the settings before any result is seen;
+``comparison`` runs all encodings and seeds; ``models`` builds a model, ``train`` trains it, and ``tasks`` measure it;
+``store`` keeps everything on disk; ``results`` draws the conclusions; ``charts`` and ``report`` show them.
 """
 
 from .comparison import DEFAULT_ENCODINGS as DEFAULT_ENCODINGS

@@ -1,4 +1,4 @@
-"""The text: bytes of a file, or of the English manual that every Python carries, and what is held out."""
+"""The text of a comparison, as bytes: a file, or the manual that comes with Python; and its held-out part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ HELD_OUT = 10
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text as bytes: ``train`` and the held-out ``validation`` behind it, both uint8 [bytes]."""
+    """A text as bytes.
+
+    Attributes:
+        name: the path of the file, or the name of the default text.
+        sha256: the hash of all bytes.
+        train: the training part, uint8 [bytes].
+        validation: the held-out part behind it, uint8 [bytes].
+    """
 
     name: str
     sha256: str
@@ -27,10 +34,19 @@ class Corpus:
 
 
 def load(path: str | Path | None, *, train_length: int, longest: int) -> Corpus:
-    """The corpus in a file of UTF-8 text, or the default one.
+    """Reads a file of UTF-8 text, or the default text.
 
-    Raises HeadwayError for a file that is missing, empty, not text, or too short to train windows of
-    ``train_length`` bytes and to hold out one of ``longest`` with half of one before it.
+    Args:
+        path: the file; the topics of Python's help() if None.
+        train_length: bytes in a training window.
+        longest: bytes in the longest window to measure.
+
+    Returns:
+        The text; its last tenth is held out.
+
+    Raises:
+        HeadwayError: if the file is missing, empty or not text, or too short for two training windows, or its held-out
+            part for the longest window with half a window before it.
     """
     name, content = (DEFAULT_NAME, _topics()) if path is None else (str(path), read(Path(path)))
     held_out = len(content) // HELD_OUT
@@ -45,14 +61,21 @@ def load(path: str | Path | None, *, train_length: int, longest: int) -> Corpus:
 
 
 def _topics() -> bytes:
-    """The topics of Python's help(), in alphabetical order: about 460 kB of English on one subject."""
+    """The topics of Python's help() in alphabetical order: about 460 kB of English on one subject."""
     from pydoc_data.topics import topics
 
     return "\n\n".join(topics[name] for name in sorted(topics)).encode()
 
 
 def read(path: Path) -> bytes:
-    """The bytes of a file of UTF-8 text; raises HeadwayError for one that is missing, empty or not text."""
+    """Reads the bytes of a file of UTF-8 text.
+
+    Args:
+        path: the file.
+
+    Raises:
+        HeadwayError: if the file is missing, empty or not text.
+    """
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""How well a model predicts: the loss of each token, and how it lies along the window."""
+"""The loss of each predicted token, and the windows in which tokens are predicted."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 TOKENS_AT_ONCE = 8192
-"""How many tokens go through a model at a time: bounds the memory of an evaluation."""
+"""Tokens in one forward pass, which bounds the memory of an evaluation."""
 
 
 class Predictions(NamedTuple):
-    """For each token its loss in bits and whether the likeliest answer was right, both [windows, length]."""
+    """The predictions of a model in some windows.
+
+    Attributes:
+        bits: the loss of each token in bits, [windows, length].
+        right: whether the most likely token was the target, [windows, length].
+    """
 
     bits: Tensor
     right: Tensor
@@ -22,7 +27,16 @@ class Predictions(NamedTuple):
 
 @torch.no_grad()
 def predictions(model: nn.Module, inputs: Tensor, targets: Tensor) -> Predictions:
-    """What a model makes of windows it has not seen; inputs and targets int64 [windows, length]."""
+    """Computes the loss of each token, in eval mode.
+
+    Args:
+        model: maps ids [batch, length] to logits [batch, length, vocabulary].
+        inputs: ids, int64 [windows, length].
+        targets: the ids to predict, int64 [windows, length]; −100 is not predicted and has a loss of 0.
+
+    Returns:
+        Losses and hits, on the CPU.
+    """
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
@@ -39,17 +53,36 @@ def predictions(model: nn.Module, inputs: Tensor, targets: Tensor) -> Prediction
 
 
 def separate_windows(text: Tensor, start: int, count: int, length: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets that cut ``count`` bytes from ``start`` on into windows, each without a past."""
+    """Cuts a text into windows that do not overlap.
+
+    Args:
+        text: ids, [bytes].
+        start: the first byte.
+        count: the bytes to use, rounded down to whole windows.
+        length: bytes in a window.
+
+    Returns:
+        Inputs and targets, int64 [windows, length].
+    """
     windows = count // length
     ids = text[start : start + windows * length + 1].long()
     return ids[:-1].view(windows, length), ids[1:].view(windows, length)
 
 
 def overlapping_windows(text: Tensor, start: int, count: int, length: int) -> tuple[Tensor, Tensor]:
-    """Windows each half a length behind the last, of which the second half is to be predicted.
+    """Cuts a text into windows that overlap by half, of which the second half is to be predicted.
 
-    Whatever the length, what is to be predicted are the same ``count`` bytes from ``start`` on, each once and
-    with at least half a window known before it; the targets of the first halves are −100.
+    For any length the targets are the same ``count`` bytes, each once and with at least half a window before it.
+    Targets of the first halves are −100.
+
+    Args:
+        text: ids, [bytes].
+        start: the first byte to predict.
+        count: the bytes to predict, rounded down to whole halves of windows.
+        length: bytes in a window.
+
+    Returns:
+        Inputs and targets, int64 [windows, length].
     """
     new = (length + 1) // 2
     known = length - new
@@ -61,7 +94,15 @@ def overlapping_windows(text: Tensor, start: int, count: int, length: int) -> tu
 
 
 def doublings(length: int, after: int) -> list[int]:
-    """The lengths that halving leads to from ``length`` down to above ``after``, by quarters once it is short."""
+    """Returns the window lengths between two measured lengths: ``length``, two halvings, and then quarters.
+
+    Args:
+        length: the longest.
+        after: the bound that all of them exceed.
+
+    Returns:
+        The lengths in increasing order.
+    """
     found = []
     size, halved = length, 0
     while size > after:

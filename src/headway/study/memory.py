@@ -1,4 +1,4 @@
-"""How much memory a piece of work takes at most."""
+"""The peak memory of a piece of work."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ STATUS = Path("/proc/self/status")
 
 
 class Peak:
-    """The most memory held since this was made.
+    """Measures the largest amount of memory in use since it was created.
 
-    On a GPU: what torch held there at most. On Linux: the most that was resident for this process, Python and
-    torch included, its mark put back at the start. Elsewhere: the same since the process began.
+    On a GPU, the memory that torch has allocated there. On Linux, the resident memory of this process, Python and torch
+    included. On other systems, the same since the process began.
+
+    Args:
+        device: the torch device.
     """
 
     def __init__(self, device: str) -> None:
@@ -35,7 +38,7 @@ class Peak:
                 pass
 
     def bytes(self) -> int:
-        """The peak so far."""
+        """Returns the peak so far, in bytes."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)
         if self._reset:
@@ -51,7 +54,7 @@ class Peak:
 
 
 def _give_back() -> None:
-    """Memory that was freed and is still held would count as there before, and what takes it again as nothing."""
+    """Returns freed memory to the system; otherwise its reuse would not count."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError, TypeError):  # not the GNU C library

@@ -1,4 +1,4 @@
-"""The models that are compared: alike but for their encoding, and the recurrent baselines."""
+"""The models of a comparison: Transformers that differ in their encoding alone, and recurrent baselines."""
 
 from __future__ import annotations
 
@@ -18,17 +18,25 @@ from .protocol import Protocol, derived_seed
 
 RECURRENT_LAYERS = 1
 CLOSE_ENOUGH = 0.05
-"""How far the parameters of a baseline may be from those of the Transformer."""
+"""The largest relative difference between the parameters of a baseline and of the Transformer."""
 
 
 EMBEDDING_SCALE = 4.0
-"""The factor of token embeddings, which start with a length of one: large enough for sines not to drown them, small
-enough for learned positions to be heard."""
+"""The factor of token embeddings, which have an initial length of one: large enough for sines not to dominate them, and
+small enough for learned positions to have an effect."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a model is built with."""
+    """The sizes of a model.
+
+    Attributes:
+        vocabulary: token ids.
+        layers: layers.
+        width: embed_dim.
+        heads: heads in a layer.
+        max_length: the trained length, which tables of positions have.
+    """
 
     vocabulary: int
     layers: int
@@ -38,13 +46,19 @@ class Sizes:
 
     @classmethod
     def of(cls, protocol: Protocol, task: str, vocabulary: int) -> Sizes:
-        """The sizes for a task: recall takes one layer."""
+        """Returns the sizes of a ``task`` with a ``vocabulary`` under a ``protocol``; recall has one layer."""
         layers = 1 if task == "recall" else protocol.layers
         return cls(vocabulary, layers, protocol.width, protocol.heads, max_length=protocol.train_length)
 
 
 def build_encoding(spec: str, sizes: Sizes, seed: int) -> PositionEncoding:
-    """The encoding of that name, its own parameters drawn by the seed."""
+    """Builds an encoding.
+
+    Args:
+        spec: its name, as for ``headway.encoding``.
+        sizes: the sizes of the model.
+        seed: the seed of its initial parameters.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "encoding"))
         return encoding(
@@ -58,7 +72,13 @@ def build_encoding(spec: str, sizes: Sizes, seed: int) -> PositionEncoding:
 
 
 def build_transformer(spec: str | None, sizes: Sizes, seed: int) -> Decoder:
-    """A language model with that encoding; what it shares with others starts from the same values."""
+    """Builds a causal language model; parameters that models share have the same initial values.
+
+    Args:
+        spec: the name of its encoding; none if None.
+        sizes: the sizes of the model.
+        seed: the seed of the initial parameters.
+    """
     positions = None if spec is None else build_encoding(spec, sizes, seed)
     config = TransformerConfig(
         sizes.vocabulary,
@@ -75,7 +95,16 @@ def build_transformer(spec: str | None, sizes: Sizes, seed: int) -> Decoder:
 
 
 def build_recurrent(cell: str, sizes: Sizes, seed: int) -> RecurrentLM:
-    """A recurrent model with as many parameters as the Transformer without an encoding."""
+    """Builds a recurrent language model with as many parameters as the Transformer without an encoding.
+
+    Args:
+        cell: "lstm" or "rnn".
+        sizes: the sizes of that Transformer.
+        seed: the seed of the initial parameters.
+
+    Raises:
+        HeadwayError: if no width of the cell comes within 5 % of the number of parameters.
+    """
     target = build_transformer(None, sizes, seed)
     shape = {
         "vocab_size": sizes.vocabulary,
@@ -100,8 +129,13 @@ def build_recurrent(cell: str, sizes: Sizes, seed: int) -> RecurrentLM:
 def start_alike(model: nn.Module, seed: int, only: Sequence[str] | None = None) -> None:
     """Draws each matrix W [out, in] from N(0, 1/in), by the seed and the parameter's name alone.
 
-    So what has one name starts alike in every model. Vectors stay as they are (biases 0, norms 1), and so does
-    what belongs to an encoding.
+    Parameters of the same name and shape so start alike in every model. Vectors (biases 0, norms 1) and the parameters
+    of encodings are left as they are.
+
+    Args:
+        model: the model, changed in place.
+        seed: the seed.
+        only: the names of the parameters to draw; all matrices if None.
     """
     own = {
         id(parameter)
@@ -117,7 +151,15 @@ def start_alike(model: nn.Module, seed: int, only: Sequence[str] | None = None) 
 
 
 def interpolated(spec: str, sizes: Sizes) -> str | None:
-    """The name under which a table of learned positions goes on beyond its end, if that is what spec is."""
+    """Returns the name of a table of learned positions that is interpolated beyond its end.
+
+    Args:
+        spec: the name of an encoding.
+        sizes: the sizes of the model.
+
+    Returns:
+        The name; None if the encoding is no table, or is extended already.
+    """
     built = build_encoding(spec, sizes, 0)
     if not isinstance(built, Learned) or built.extend is not None:
         return None
@@ -126,7 +168,14 @@ def interpolated(spec: str, sizes: Sizes) -> str | None:
 
 
 def kernel_used(spec: str | None, sizes: Sizes, batch: int, device: str) -> str:
-    """The name of the attention kernel that trains this encoding."""
+    """Returns the name of the attention kernel that trains an encoding.
+
+    Args:
+        spec: the name of the encoding; none if None.
+        sizes: the sizes of the model.
+        batch: sequences in a batch.
+        device: the device.
+    """
     positions = None if spec is None else build_encoding(spec, sizes, 0).to(device)
     in_layer = positions if positions is not None and positions.acts & IN_ATTENTION else None
     shape = (batch, sizes.heads, sizes.max_length, sizes.width // sizes.heads)
@@ -137,7 +186,19 @@ def kernel_used(spec: str | None, sizes: Sizes, batch: int, device: str) -> str:
 
 
 def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float) -> list[dict[str, object]]:
-    """Shared matrices with decay, shared vectors without, an encoding's own without and at its own pace."""
+    """Groups parameters for the optimizer.
+
+    Weight decay applies to matrices outside of encodings. An encoding's parameters have its
+    ``learning_rate_multiplier``.
+
+    Args:
+        model: the model.
+        learning_rate: the learning rate of other parameters.
+        weight_decay: the weight decay of matrices.
+
+    Returns:
+        The parameter groups, as torch's optimizers take them.
+    """
     pace = {
         id(parameter): type(module).learning_rate_multiplier
         for module in model.modules()

@@ -1,4 +1,4 @@
-"""What is done, fixed before any result is seen."""
+"""The settings of a comparison, fixed before any result is seen."""
 
 from __future__ import annotations
 
@@ -9,18 +9,33 @@ from typing import Any
 from ..errors import HeadwayError, need_positive
 
 PROTOCOL_VERSION = 1
-"""Changes whenever the same settings would no longer give the same numbers."""
+"""Changes whenever the same settings would give other numbers."""
 
 
 def derived_seed(seed: int, *what: object) -> int:
-    """A seed of its own for each purpose: the first 63 bits of a SHA-256."""
+    """Returns a separate seed for each purpose: the first 63 bits of a SHA-256.
+
+    Args:
+        seed: the seed.
+        *what: what it is for.
+    """
     text = "\0".join(str(part) for part in (seed, *what))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 @dataclass(frozen=True)
 class Training:
-    """How one model is trained: AdamW, linear warm-up, then a cosine down to nothing."""
+    """How a model is trained: AdamW with linear warm-up and then a cosine to zero.
+
+    Attributes:
+        steps: steps.
+        batch: sequences in a step.
+        length: tokens in a sequence.
+        learning_rate: the highest learning rate.
+        weight_decay: the weight decay of matrices.
+        betas: AdamW's.
+        clip: the largest norm of all gradients together.
+    """
 
     steps: int
     batch: int
@@ -32,13 +47,34 @@ class Training:
 
     @property
     def warmup(self) -> int:
-        """Steps in which the learning rate rises."""
+        """The steps in which the learning rate rises: a tenth of all, from 1 to 50."""
         return max(1, min(50, self.steps // 10))
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """The settings of a comparison: alike for all encodings, and written beside the results."""
+    """The settings of a comparison, the same for all encodings; they are written beside the results.
+
+    Attributes:
+        corpus: the name of the text.
+        corpus_sha256: its hash.
+        train_length: bytes in a training window.
+        lengths: the window lengths to measure, in bytes.
+        layers: layers of each Transformer.
+        width: its embed_dim.
+        heads: its heads.
+        steps: training steps.
+        minutes: the time in which ``steps`` were chosen to fit, if that was asked for.
+        batch: windows in a step.
+        learning_rate: the highest learning rate.
+        recall_steps: training steps of the recall task; 0 leaves it out.
+        evaluation_bytes: held-out bytes that are predicted at each length.
+        device: the torch device.
+        version: ``PROTOCOL_VERSION``.
+
+    Raises:
+        HeadwayError: if a size is out of its range, or heads do not divide the width.
+    """
 
     corpus: str
     corpus_sha256: str
@@ -78,62 +114,62 @@ class Protocol:
 
     @property
     def language(self) -> Training:
-        """How the language models are trained."""
+        """The training of the language models."""
         return Training(self.steps, self.batch, self.train_length, self.learning_rate)
 
     @property
     def recall(self) -> Training:
-        """How the models of the recall task are trained."""
+        """The training of the models of the recall task."""
         return Training(self.recall_steps, self.RECALL_BATCH, self.train_length, self.RECALL_LEARNING_RATE)
 
     def settings(self) -> dict[str, Any]:
-        """What must be the same in every run that writes to one folder."""
+        """Returns the settings as JSON values; they must be the same in every run that writes to one folder."""
         return {**asdict(self), "lengths": list(self.lengths)}
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Protocol:
-        """The protocol that was written as ``settings``."""
+        """Returns the protocol that was written as ``settings``."""
         known = {field.name for field in fields(cls)}
         kept = {name: value for name, value in settings.items() if name in known}
         return cls(**{**kept, "lengths": tuple(kept["lengths"])})
 
     def text(self) -> list[str]:
-        """The protocol in sentences."""
+        """Returns the protocol in sentences."""
         lengths = ", ".join(f"{length:,}" for length in self.lengths)
         sentences = [
             f"Text: {self.corpus} as bytes, sha256 {self.corpus_sha256}. The last tenth, in one piece, is held "
             "out; nothing is chosen by it.",
             f"Model: a causal Transformer of {self.layers} layers, {self.width} wide, {self.heads} heads, "
             "pre-norm, GELU, no dropout, token embeddings times 4. All encodings get the same attention scale "
-            "1/√head_dim, T5 too, which by its paper has none and makes up for it in its initial values.",
-            "The same for all: in a seed, every encoding sees the same windows in the same order, and "
+            "1/√head_dim, also T5, whose paper has none and compensates for it by the initial values.",
+            "The same for all: with one seed, every encoding is trained on the same windows in the same order, and "
             "parameters with the same name start from the same values: matrices from N(0, 1/inputs), drawn by "
-            "seed and name, biases 0, norms 1. What an encoding itself learns starts as its paper says.",
+            "seed and name, biases 0, norms 1. Parameters of an encoding start as its paper says.",
             f"Training: {self.steps:,} steps of {self.batch} windows of {self.train_length:,} bytes; AdamW "
             f"(β 0.9 and 0.98, weight decay 0.01 on shared matrices), learning rate {self.learning_rate:g} "
             f"with {self.language.warmup} warm-up steps and a cosine to zero, gradients clipped to length 1. "
-            "One learning rate for all; an encoding's own parameters learn faster or slower only where its "
-            "paper says by how much.",
+            "One learning rate for all; an encoding's own parameters have a multiple of it only if its paper "
+            "says so.",
             f"Held-out loss: bits per byte at {lengths} bytes. For every length the same bytes are predicted, "
-            "in separate windows, each of which starts without a past, and sliding: windows that overlap by "
-            "half, of which the second half counts. Loss by position is the latter for windows of many lengths: "
-            "how well the same bytes are predicted when so many before them are known.",
-            "Learned positions end with their table: beyond it stands —, and a second row shows the same "
+            "in separate windows, each without the text before it, and in sliding windows: they overlap by "
+            "half, and the second half is predicted. Loss by position is the sliding loss in windows of many "
+            "lengths: of the same bytes, given so many bytes before them.",
+            "Learned positions end with their table: — marks lengths beyond it, and a second row shows the same "
             "trained model with its table interpolated.",
-            "The LSTM stands beside them twice: with as many parameters as the Transformer without positions "
-            "(within 5 %), and trained as long, by the clock, as the median Transformer.",
+            "The LSTM has two rows: with as many parameters as the Transformer without positions (within 5 %), "
+            "and trained for as much time as the median Transformer.",
         ]
         if self.minutes is not None:
             sentences.append(
-                f"The number of steps was chosen once, for all alike, from a short measurement of speed, to "
-                f"keep the whole within {self.minutes:g} minutes."
+                f"The number of steps, the same for all, was chosen by a short measurement of speed so that the whole "
+                f"takes at most {self.minutes:g} minutes."
             )
         if self.recall_steps:
             sentences.append(
-                "Recall: cards, each with a key and a value, are seen once; later a key alone asks for its "
-                "value. A model of one layer learns it "
+                "Recall: cards, each with a key and a value, are shown once; later a key alone asks for its "
+                "value. A model of one layer is trained "
                 f"for each encoding ({self.recall_steps:,} steps of {self.RECALL_BATCH} sequences of "
-                f"{self.train_length:,}, learning rate {self.RECALL_LEARNING_RATE:g}) and is asked at every "
-                "length, the answers sorted by distance. Guessing scores 1 in 8."
+                f"{self.train_length:,}, learning rate {self.RECALL_LEARNING_RATE:g}) and tested at every "
+                "length, by the distance of the card. Guessing is right 1 time in 8."
             )
         return sentences

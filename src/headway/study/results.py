@@ -1,4 +1,4 @@
-"""What was measured, and what may be concluded from it."""
+"""The results of a comparison, and the conclusions that they support."""
 
 from __future__ import annotations
 
@@ -16,12 +16,20 @@ from .store import read_rows
 from .watch import Row
 
 LEARNED_THE_TASK = 0.9
-"""The share of right answers at the trained length from which a miss further away says something."""
+"""The share of right answers at the trained length from which misses at larger distances are counted."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much a's bits per byte exceed b's: the smallest and the largest over seeds that both have."""
+    """The difference of two encodings in bits per byte, over the seeds that both have.
+
+    Attributes:
+        a: the first encoding.
+        b: the second, whose bits per byte are subtracted.
+        smallest: the smallest difference of a seed.
+        largest: the largest difference of a seed.
+        seeds: the number of seeds.
+    """
 
     a: str
     b: str
@@ -31,7 +39,7 @@ class Difference:
 
     @property
     def separated(self) -> bool:
-        """Whether every seed, and there are at least two, puts the same one in front."""
+        """Whether there are two seeds or more, and the same encoding is better in all of them."""
         return self.seeds > 1 and (self.smallest > 0 or self.largest < 0)
 
     def __str__(self) -> str:
@@ -41,7 +49,13 @@ class Difference:
 
 
 class Results:
-    """The rows of a comparison, one for each encoding, seed and length, and the protocol they came by."""
+    """The rows of a comparison, one for each encoding, seed and length, and its protocol.
+
+    Args:
+        rows: the rows.
+        protocol: the settings.
+        out: the folder that they were read from, if any.
+    """
 
     def __init__(self, rows: Sequence[Row], protocol: Protocol, out: Path | None = None) -> None:
         self.rows = list(rows)
@@ -50,7 +64,14 @@ class Results:
 
     @classmethod
     def load(cls, out: str | Path) -> Results:
-        """The results in a folder that ``compare`` wrote; raises HeadwayError where there are none."""
+        """Reads the results in a folder that ``compare`` wrote.
+
+        Args:
+            out: the folder.
+
+        Raises:
+            HeadwayError: if it has none, or a file is damaged.
+        """
         out = Path(out)
         settings = out / "settings.json"
         if not settings.exists():
@@ -61,30 +82,30 @@ class Results:
     def __repr__(self) -> str:
         return f"Results({len(self.encodings)} encodings, {len(self.seeds)} seeds, lengths {self.lengths})"
 
-    # ------------------------------------------------------------ what was measured
+    # ------------------------------------------------------------ measurements
 
     @property
     def encodings(self) -> list[str]:
-        """In the order in which they were measured, baselines last."""
+        """The names in the order in which they were measured, with baselines last."""
         names = list(dict.fromkeys(row["encoding"] for row in self.rows))
         return sorted(names, key=lambda name: self.any_row(name)["baseline"])
 
     @property
     def seeds(self) -> list[int]:
-        """Every seed of which there are rows."""
+        """The seeds that have rows."""
         return sorted({row["seed"] for row in self.rows})
 
     @property
     def lengths(self) -> list[int]:
-        """Every length of which there are rows."""
+        """The lengths that have rows."""
         return sorted({row["length"] for row in self.rows})
 
     def any_row(self, encoding: str) -> Row:
-        """A row of this encoding, for what is alike in all of them."""
+        """Returns a row of this ``encoding``, for fields that are the same in all of them."""
         return next(row for row in self.rows if row["encoding"] == encoding)
 
     def by_seed(self, encoding: str, length: int, field: str = "bits_per_byte") -> dict[int, float]:
-        """A field for each seed that has it."""
+        """Returns a ``field`` of an ``encoding`` at a ``length`` for each seed that has it."""
         return {
             row["seed"]: row[field]
             for row in self.rows
@@ -92,43 +113,49 @@ class Results:
         }
 
     def mean(self, encoding: str, length: int, field: str = "bits_per_byte") -> float | None:
-        """The mean over seeds, or None where there is no such number (beyond a table)."""
+        """Returns the mean of a ``field`` over seeds; None if there is none, as beyond a table.
+
+        ``encoding`` and ``length`` are those of the rows.
+        """
         values = self.by_seed(encoding, length, field).values()
         return mean(values) if values else None
 
-    # ------------------------------------------------------------ what follows
+    # ------------------------------------------------------------ conclusions
 
     @property
     def trained_length(self) -> int:
-        """The trained length, or the one measured that is nearest to it."""
+        """The trained length, or the measured length that is nearest to it."""
         return min(self.lengths, key=lambda length: abs(length - self.protocol.train_length))
 
     @property
     def far_length(self) -> int:
-        """Four times the trained length, or the longest below that."""
+        """The longest measured length up to four times the trained length."""
         return max(length for length in self.lengths if length <= max(4 * self.trained_length, self.lengths[0]))
 
     def ranking(self, length: int) -> list[tuple[float, str]]:
-        """The encodings that have a loss at this length, best first; a second view only where it is the only one."""
+        """Returns the losses at a ``length`` with their encodings, best first.
+
+        An interpolated row is included only if the encoding itself has no loss there.
+        """
         found = {name: value for name in self.encodings if (value := self.mean(name, length)) is not None}
         seen_twice = [name for name in found if self.any_row(name)["view_of"] in found]
         return sorted((value, name) for name, value in found.items() if name not in seen_twice)
 
     def difference(self, a: str, b: str, length: int) -> Difference | None:
-        """a's bits per byte less b's, seed by seed; None where no seed has both."""
+        """Returns the bits per byte of ``a`` less those of ``b`` at a ``length``; None if no seed has both."""
         first, second = self.by_seed(a, length), self.by_seed(b, length)
         apart = [first[seed] - second[seed] for seed in first.keys() & second.keys()]
         return Difference(a, b, min(apart), max(apart), len(apart)) if apart else None
 
     def not_separated(self, length: int) -> list[Difference]:
-        """The pairs of which the seeds cannot say which is better at this length, the closest first."""
+        """Returns the pairs of encodings that the seeds do not separate at a ``length``, the closest first."""
         names = [name for _, name in self.ranking(length)]
         pairs = [self.difference(a, b, length) for a, b in combinations(names, 2)]
         close = [pair for pair in pairs if pair is not None and not pair.separated]
         return sorted(close, key=lambda pair: abs(pair.smallest + pair.largest))
 
     def conclusions(self) -> list[str]:
-        """The sentences that a reader may conclude, and no others."""
+        """Returns the conclusions that the results support, in sentences."""
         if not self.rows:
             return ["Nothing has been measured yet."]
         sentences = [self._best(self.trained_length, "the trained length")]
@@ -193,7 +220,7 @@ class Results:
         return sentences
 
     def _place(self, name: str, length: int) -> str | None:
-        """Where a baseline stands among the Transformers at this length."""
+        """The rank of a baseline among the Transformers at this length, in words."""
         names = [other for _, other in self.ranking(length)]
         if name not in names:
             return None
@@ -208,8 +235,8 @@ class Results:
     def _separation(self) -> list[str]:
         if len(self.seeds) == 1:
             return [
-                "One seed separates nothing: any of these differences may be luck. Run with --seeds 3 to see "
-                "which stand."
+                "One seed separates nothing: any of these differences may be chance. Run with --seeds 3 to see "
+                "which remain."
             ]
         sentences = []
         for length in dict.fromkeys((self.trained_length, self.far_length)):
@@ -241,7 +268,7 @@ class Results:
             said = ", ".join(f"{name} ({100 * scores[name]:.0f} %)" for name in unable)
             sentences.append(
                 f"Recall was not learned in {self.protocol.recall_steps:,} steps by {said}: their misses "
-                "further away say nothing about distance."
+                "at larger distances say nothing about distance."
             )
         return sentences
 

@@ -1,4 +1,4 @@
-"""The folder of a comparison: settings, results and checkpoints, each whole on disk or not there."""
+"""The folder of a comparison: settings, results and checkpoints, each written completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,15 +14,21 @@ from ..files import LockedFolder, atomic_write
 from .watch import Row
 
 LATER = ("equal_time_steps", "sources")
-"""Settings that a run adds to, which need not be known when it starts."""
+"""Settings that are added during a run."""
 
 
 class Store(LockedFolder):
-    """A folder that one comparison at a time writes to, and that the next one goes on from.
+    """A folder that one comparison at a time writes to, and that the next one resumes.
 
-    with Store(out) as store:
-        settings = store.agree(settings)
-        store.add(rows)
+        with Store(out) as store:
+            store.agree(settings)
+            store.add(rows)
+
+    Args:
+        out: the folder; it is created if needed.
+
+    Raises:
+        HeadwayError: on entering, if the folder cannot be written to, is in use, or has a damaged file.
     """
 
     used_by = "comparison"
@@ -38,16 +44,23 @@ class Store(LockedFolder):
 
     @property
     def results(self) -> Path:
-        """One object per line: an encoding, a seed and a length."""
+        """The file of the results: a JSON object on each line, for an encoding, a seed and a length."""
         return self.out / "results.jsonl"
 
     def agree(self, settings: dict[str, Any]) -> None:
-        """Takes the settings, or raises a HeadwayError that names what differs from the earlier run."""
+        """Writes the settings, or checks them against those of an earlier run.
+
+        Args:
+            settings: names and JSON values; names that the earlier run did not have are added.
+
+        Raises:
+            HeadwayError: if one differs from the earlier run; the message names it.
+        """
         for name, value in settings.items():
             before = self.settings.get(name, value)
             if before != value:
                 raise HeadwayError(
-                    f"{self.out} holds a comparison with {name} = {_short(before)}, now {name} = "
+                    f"{self.out} has a comparison with {name} = {_short(before)}, now {name} = "
                     f"{_short(value)}: give another --out, or the earlier {name}"
                 )
         if not self.settings and self.rows:
@@ -56,7 +69,14 @@ class Store(LockedFolder):
         self.save_settings()
 
     def agree_on_sources(self, specs: Sequence[str]) -> None:
-        """Keeps the hash of each file an encoding comes from; raises a HeadwayError if one has changed."""
+        """Writes the hash of each file that defines an encoding, or checks it.
+
+        Args:
+            specs: the names of the encodings, "mine.py:Mine" among them.
+
+        Raises:
+            HeadwayError: if a file has changed.
+        """
         known = self.settings.setdefault("sources", {})
         for spec in specs:
             file = re.match(r"(.+?\.py)(?=$|[:(])", spec)
@@ -64,35 +84,49 @@ class Store(LockedFolder):
                 continue
             digest = hashlib.sha256(Path(file[1]).read_bytes()).hexdigest()
             if known.setdefault(spec, digest) != digest:
-                raise HeadwayError(f"{file[1]} has changed since {self.out} was begun with {spec}: give another --out")
+                raise HeadwayError(
+                    f"{file[1]} has changed since the comparison in {self.out} began with {spec}: give another --out"
+                )
         self.save_settings()
 
     def equal_time_steps(self, row: str, seed: int, steps: int) -> int:
-        """The steps of a row that is trained by the clock: decided once, then kept."""
+        """Returns the steps of a row that is trained by time: ``steps``, or those of an earlier run.
+
+        Args:
+            row: the name of the row.
+            seed: its seed.
+            steps: the steps to keep if there are none yet.
+        """
         kept: int = self.settings.setdefault("equal_time_steps", {}).setdefault(f"{row}, seed {seed}", steps)
         self.save_settings()
         return kept
 
     def checkpoint(self, name: str, seed: int, task: str) -> Path:
-        """Where the training of a row is kept."""
+        """Returns the path of the checkpoint of a training.
+
+        Args:
+            name: the name of the row.
+            seed: its seed.
+            task: the name of the task.
+        """
         readable = re.sub(r"[^A-Za-z0-9.=-]+", "_", name).strip("_")[:60]
         mark = hashlib.sha256(name.encode()).hexdigest()[:8]
         return self.out / "checkpoints" / f"{readable}-{mark}-seed{seed}-{task}.pt"
 
     def has(self, encoding: str, seed: int) -> bool:
-        """Whether every length of this encoding and seed is in the results."""
+        """Returns whether the results have every length of this ``encoding`` and ``seed``."""
         there = {row["length"] for row in self.rows if (row["encoding"], row["seed"]) == (encoding, seed)}
         return there >= set(self.settings["lengths"])
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Puts rows in place of those with the same encoding, seed and length, on disk before it returns."""
+        """Writes ``rows`` to disk in place of those with the same encoding, seed and length."""
         new = {_key(row) for row in rows}
         self.rows = [row for row in self.rows if _key(row) not in new] + list(rows)
         with atomic_write(self.results) as part:
             part.write_text("".join(json.dumps(row, allow_nan=False) + "\n" for row in self.rows))
 
     def save_settings(self) -> None:
-        """Writes the settings, whole."""
+        """Writes the settings."""
         with atomic_write(self.out / "settings.json") as part:
             part.write_text(json.dumps(self.settings, indent=2) + "\n")
 
@@ -108,9 +142,13 @@ class Store(LockedFolder):
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a results file; a last line that a kill cut off is left out.
+    """Reads the rows of a results file, except for a last line that was cut off.
 
-    Raises HeadwayError for a damaged line before that.
+    Args:
+        path: the file; it may be missing.
+
+    Raises:
+        HeadwayError: if a line before the last is damaged.
     """
     if not path.exists():
         return []
@@ -123,7 +161,7 @@ def read_rows(path: Path) -> list[Row]:
             rows.append(row)
         except (ValueError, KeyError, TypeError):
             if line and number < len(lines):
-                raise HeadwayError(f"{path} line {number} is damaged: delete that line to measure it anew") from None
+                raise HeadwayError(f"{path} line {number} is damaged: delete that line to measure it again") from None
     return rows
 
 

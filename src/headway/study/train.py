@@ -1,4 +1,4 @@
-"""Training that can be stopped at any moment and goes on as if it had not been."""
+"""Training that can be stopped at any moment and resumed with the same result."""
 
 from __future__ import annotations
 
@@ -18,21 +18,31 @@ from .protocol import Training
 from .tasks import Task
 
 SECONDS_BETWEEN_CHECKPOINTS = 5.0
-"""Seconds of training that a kill may cost."""
+"""Seconds of training after which a checkpoint is written."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What training took."""
+    """The result of a training.
+
+    Attributes:
+        steps: steps.
+        seconds: seconds in these steps.
+        loss: the loss of the last batch, in bits.
+    """
 
     steps: int
     seconds: float
     loss: float
-    """of the last batch, in bits"""
 
 
 def schedule(step: int, training: Training) -> float:
-    """The share of the learning rate at a step: up in a line, down in a cosine."""
+    """Returns the learning rate at a step, as a share of the highest.
+
+    Args:
+        step: the step, from 0.
+        training: the training.
+    """
     if step < training.warmup:
         return (step + 1) / training.warmup
     part = (step - training.warmup) / max(1, training.steps - training.warmup)
@@ -48,9 +58,18 @@ def train(
     checkpoint: Path | None = None,
     watch: Callable[[int, float], None] | None = None,
 ) -> Trained:
-    """Trains a model in place; with a checkpoint it goes on where that one stands, bit for bit on a CPU.
+    """Trains a model in place, and resumes from the checkpoint if there is one; on a CPU with the same result.
 
-    watch is told the steps done and the latest loss in bits, after each step.
+    Args:
+        model: maps ids [batch, length] to logits [batch, length, vocabulary].
+        task: makes the batches.
+        training: the settings.
+        seed: the seed of the batches.
+        checkpoint: the file of the training's state; nothing is written if None.
+        watch: is called after each step with the steps done and the loss in bits.
+
+    Raises:
+        HeadwayError: if the checkpoint is damaged or cannot be written.
     """
     optimizer = torch.optim.AdamW(
         parameter_groups(model, training.learning_rate, training.weight_decay),

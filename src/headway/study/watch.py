@@ -1,4 +1,4 @@
-"""Whoever wants to see a comparison as it goes."""
+"""Progress reports of a comparison."""
 
 from __future__ import annotations
 
@@ -12,16 +12,24 @@ Row = dict[str, Any]
 
 
 class Watch:
-    """Told what happens, in this order; does nothing by itself. Override what you want to see.
+    """Receives the progress of a comparison; override the methods that you need.
 
-    Raising from any of them (KeyboardInterrupt among others) stops the comparison; started again it goes on.
+    They are called in the order below, and do nothing by themselves. An exception that one of them raises, such as
+    KeyboardInterrupt, stops the comparison, which the next call of ``compare`` resumes.
     """
 
     def planned(self, protocol: Protocol, encodings: Sequence[str], done: int, total: int) -> None:
-        """The protocol is fixed; of ``total`` trainings ``done`` stand in the results already."""
+        """Is called once, when the ``protocol`` is fixed: of ``total`` trainings ``done`` are in the results already.
+
+        ``encodings`` are the names of the rows.
+        """
 
     def went_on(self, encoding: str, seed: int, doing: str, part: float) -> None:
-        """Work on one training: what is done at the moment, and which part (0 to 1) of it all is done."""
+        """Is called during a training of ``encoding`` with ``seed``.
+
+        ``doing`` says what is done at the moment, and ``part``, from 0 to 1, is the share of this training's work that
+        is done.
+        """
 
     def measured(self, rows: Sequence[Row]) -> None:
-        """New rows, one for each length; they are on disk already."""
+        """Is called with new ``rows``, one for each length, which are on disk already."""

@@ -1,4 +1,4 @@
-"""What the models are asked to do."""
+"""The tasks that models are trained for and measured by."""
 
 from ._base import Task as Task
 from .language_model import LanguageModel as LanguageModel

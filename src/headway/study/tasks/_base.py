@@ -1,4 +1,4 @@
-"""What a task is: it makes batches to learn from, and measures what was learned."""
+"""The interface of a task."""
 
 from __future__ import annotations
 
@@ -11,24 +11,30 @@ from torch import Tensor, nn
 from ..protocol import Training, derived_seed
 
 IGNORED = -100
-"""The target of a position that is not asked."""
+"""The target of a position that is not predicted."""
 
 
 class Task(ABC):
-    """Sequences of token ids, with a target for each position that is asked."""
+    """Makes batches of token ids with targets, and measures a trained model."""
 
     name: ClassVar[str]
     vocabulary: ClassVar[int]
 
     @abstractmethod
     def batch(self, training: Training, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Inputs and targets, int64 [batch, length]: the target of a position is what follows it."""
+        """Returns inputs and targets, int64 [batch, length]: the target of a position is the token after it.
+
+        The sizes are those of ``training``; ``generator`` draws.
+        """
 
     @abstractmethod
     def measure(self, model: nn.Module, length: int) -> dict[str, Any]:
-        """What the model can do in windows of ``length``: fields for a row of the results."""
+        """Returns what ``model`` achieves in windows of ``length``, as fields for a row of the results."""
 
     def step(self, training: Training, seed: int, step: int) -> tuple[Tensor, Tensor]:
-        """The batch of one step: by seed and step alone, so that it is alike for every encoding and restart."""
+        """Returns the batch of one ``step`` of ``training``.
+
+        It depends on ``seed`` and step alone, and is so the same for every encoding and after a restart.
+        """
         generator = torch.Generator().manual_seed(derived_seed(seed, self.name, "batch", step))
         return self.batch(training, generator)

@@ -1,4 +1,4 @@
-"""Predict the next byte of a text."""
+"""The task of predicting the next byte of a text."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from ._base import IGNORED, Task
 
 
 class LanguageModel(Task):
-    """Bytes of a corpus: the loss on the part held out, in bits per byte.
+    """Predicts the bytes of a corpus; the measure is the loss on its held-out part.
 
         bits per byte = −1/N Σₜ log₂ p(byteₜ | the bytes before it in its window)
 
     At every length the same N bytes are predicted.
+
+    Args:
+        corpus: the text.
+        protocol: the lengths, and the number of bytes to predict.
     """
 
     name = "language_model"
@@ -33,14 +37,14 @@ class LanguageModel(Task):
         self.count = max(1, room // longest) * longest
 
     def batch(self, training: Training, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Windows from anywhere in the training part."""
+        """Returns windows from random places in the training part; see ``Task``."""
         text = self.corpus.train
         starts = torch.randint(len(text) - training.length, (training.batch, 1), generator=generator)
         windows = text[starts + torch.arange(training.length + 1)].long()
         return windows[:, :-1], windows[:, 1:]
 
     def measure(self, model: nn.Module, length: int) -> dict[str, Any]:
-        """The loss in separate windows, in windows that slide, and by how much of the window is known."""
+        """Returns the loss in separate windows, in sliding windows, and by the number of bytes before."""
         text = self.corpus.validation
         separate = predictions(model, *separate_windows(text, self.start, self.count, length)).bits
         shorter = max((other for other in self.lengths if other < length), default=0)
@@ -59,7 +63,7 @@ class LanguageModel(Task):
 
     @property
     def measured_tokens(self) -> int:
-        """How many tokens go through a model to measure it at every length."""
+        """The tokens that go through a model to measure it at every length."""
         sizes = [size for pair in zip(self.lengths, (0, *self.lengths), strict=False) for size in doublings(*pair)]
         separate = sum(self.count // length * length for length in self.lengths)
         return separate + sum(self.count // ((size + 1) // 2) * size for size in sizes)

@@ -1,4 +1,4 @@
-"""A key is seen once with its value; later the key alone asks for the value."""
+"""The task of recalling a value by its key: each pair is shown once, and later asked for by the key alone."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from ._base import IGNORED, Task
 KEYS = 8
 VALUES = 8
 TOKENS = 16384
-"""How many tokens the questions of each length are spread over."""
+"""Tokens that the questions of each length are distributed over."""
 
 
 class Recall(Task):
-    """Cards and questions, one token each.
+    """Sequences of cards and questions, one token each.
 
-    A card shows a key and a value; each of 8 keys is shown once, the first of them at the start, the others
-    anywhere. Every other token asks for one of the keys shown so far; its target is that key's value. Nothing
-    but the content of the card tells the answer, at any distance: a model that has learned the task and then
-    misses far cards is hindered by its encoding.
+    A card shows a key and a value. Each of 8 keys is shown once: the first at the start, the others at random places.
+    Every other token is a question for one of the keys shown so far; its target is that key's value. The card alone
+    determines the answer, at any distance. If a model that has learned the task misses cards that are far away, its
+    encoding is the reason.
     """
 
     name = "recall"
     vocabulary = KEYS * VALUES + KEYS
 
     def batch(self, training: Training, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """New sequences of cards and questions."""
+        """Returns new random sequences of cards and questions; see ``Task``."""
         ids, targets, _ = self._draw(training.batch, training.length, generator)
         return ids, targets
 
     def measure(self, model: nn.Module, length: int) -> dict[str, Any]:
-        """The share of right answers, and the same by distance: (d/2, d] under each power of two d."""
+        """Returns the share of right answers, and the same by distance: (d/2, d] for each power of two d."""
         generator = torch.Generator().manual_seed(derived_seed(0, self.name, "held out", length))
         ids, targets, distances = self._draw(max(4, TOKENS // length), length, generator)
         right = predictions(model, ids, targets).right
@@ -51,7 +51,7 @@ class Recall(Task):
 
     @staticmethod
     def _draw(rows: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Ids, targets, and how far back the card of each question lies; all [rows, length]."""
+        """Ids, targets, and the distance from each question back to its card; all [rows, length]."""
         cards = min(KEYS, length - 1)
         keys = torch.rand(rows, KEYS, generator=generator).argsort(1)[:, :cards]
         values = torch.randint(VALUES, (rows, cards), generator=generator)
