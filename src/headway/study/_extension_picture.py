@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from .extension import Extension
 
 MARKS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
-"""The numbers that may stand at the perplexity axis, and their tens."""
+"""The numbers that the perplexity axis may show, and their multiples by powers of ten."""
 
 
 def draw(found: Extension, layout: Layout = WIDE) -> Figure:
-    """Perplexity, on a logarithmic axis, by position; what lies eight times above the best leaves it."""
+    """Draws perplexity, on a logarithmic axis, by position; the axis ends at eight times the best."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
@@ -80,7 +80,7 @@ def draw(found: Extension, layout: Layout = WIDE) -> Figure:
 
 
 def _ticks(found: Extension) -> list[int]:
-    """Whole windows, or halves where these are few."""
+    """Multiples of the window, or of its half if these are few."""
     step = found.window if found.length >= 4 * found.window else max(1, found.window // 2)
     step *= max(1, math.ceil(found.length / step / 8))
     return list(range(0, found.length + 1, step))

@@ -1,4 +1,4 @@
-"""The pictures of a comparison: loss along the window, loss by length, and recall by distance."""
+"""The pictures of a comparison: loss by position in the window, loss by length, and recall by distance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which the colour-blind can tell apart, darkened where white paper needs it.
+# The colours of Okabe and Ito, distinguishable by the colour-blind; some are darkened for white paper.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a3e9d", "#8c564b")
 ON_DARK = ("#4ba6e0", "#ff8a3d", "#2fc79b", "#e8a0c8", "#e6b800", "#8fd0f5", "#b98adb", "#c99a8e")
 BASELINE, BASELINE_ON_DARK = "#6b7280", "#9ca3af"
@@ -26,7 +26,17 @@ FAINT, FAINT_ON_DARK = "#d9dce3", "#3a404d"
 
 @dataclass(frozen=True)
 class Layout:
-    """The size of a picture in inches, and where its axes are in it."""
+    """The size of a picture, and the place of its axes.
+
+    Attributes:
+        width: inches.
+        height: inches.
+        left: the left edge of the axes, as a share of the width.
+        right: their right edge.
+        top: their upper edge, as a share of the height.
+        bottom: their lower edge.
+        title: the font size of the title.
+    """
 
     width: float = 7.2
     height: float = 4.9
@@ -39,15 +49,21 @@ class Layout:
 
 WIDE = Layout()
 NARROW = Layout(width=4.7, height=5.0, left=0.11, right=0.6, top=0.79, bottom=0.125, title=13.0)
-"""For a phone."""
+"""The layout for a phone."""
 
 TALLEST = 3.0
-"""How many bits above the best the y axis goes at most; what lies higher leaves the picture."""
+"""The most bits above the best that the y axis shows."""
 
 
 @dataclass(frozen=True)
 class Style:
-    """How the line of one encoding looks in every picture."""
+    """The line of one encoding, the same in every picture.
+
+    Attributes:
+        colour: its colour.
+        dashes: matplotlib's linestyle.
+        marker: matplotlib's marker.
+    """
 
     colour: str
     dashes: Any
@@ -56,7 +72,16 @@ class Style:
 
 @dataclass(frozen=True)
 class Line:
-    """One encoding in a picture: a point for each x, and the lowest and highest of its seeds."""
+    """One encoding in a picture.
+
+    Attributes:
+        name: its name.
+        x: the points.
+        y: the mean over seeds at each.
+        low: the lowest seed.
+        high: the highest seed.
+        end: the longest window or distance that it was measured at.
+    """
 
     name: str
     x: Sequence[float]
@@ -64,11 +89,14 @@ class Line:
     low: Sequence[float]
     high: Sequence[float]
     end: float
-    """How far it goes: the longest window, or distance."""
 
 
 def styles(results: Results) -> dict[str, Style]:
-    """A colour for each encoding, the same dashed for its interpolated row, grey for baselines."""
+    """Returns the style of each encoding: a colour, dashed for its interpolated row; baselines are grey.
+
+    Args:
+        results: the comparison.
+    """
     found: dict[str, Style] = {}
     colours, greys = 0, 0
     for name in results.encodings:
@@ -86,7 +114,11 @@ def styles(results: Results) -> dict[str, Style]:
 
 
 def by_position(results: Results) -> list[Line]:
-    """Bits per byte by how many bytes of the window are known."""
+    """Returns lines of bits per byte by the number of bytes before, in the window.
+
+    Args:
+        results: the comparison.
+    """
     lines = []
     for name in results.encodings:
         found: dict[float, list[float]] = {}
@@ -103,7 +135,12 @@ def by_position(results: Results) -> list[Line]:
 
 
 def by_length(results: Results, field: str = "bits_per_byte") -> list[Line]:
-    """A field by the length of the window."""
+    """Returns lines of a field by the length of the window.
+
+    Args:
+        results: the comparison.
+        field: the field of the rows.
+    """
     lines = []
     for name in results.encodings:
         found = [(length, list(results.by_seed(name, length, field).values())) for length in results.lengths]
@@ -114,7 +151,11 @@ def by_length(results: Results, field: str = "bits_per_byte") -> list[Line]:
 
 
 def recall_by_distance(results: Results) -> list[Line]:
-    """The share of right answers, in per cent, by how far back the card lies, in the longest sequences."""
+    """Returns lines of the right answers, in per cent, by the distance of the card, in the longest sequences.
+
+    Args:
+        results: the comparison.
+    """
     lines = []
     for name in results.encodings:
         rows = [row for row in results.rows if row["encoding"] == name and row.get("recall_by_distance")]
@@ -135,13 +176,18 @@ def _line(name: str, x: Sequence[float], runs: list[list[float]], end: float | N
 
 
 def draw_by_position(results: Results, layout: Layout = WIDE) -> Figure:
-    """Loss by position in the window."""
+    """Draws the loss by position in the window.
+
+    Args:
+        results: the comparison.
+        layout: the size.
+    """
     return _draw(
         results,
         layout,
         by_position(results),
         "Loss by position in the window",
-        "bytes of the window known so far",
+        "bytes before, in the window",
         "held-out bits per byte",
         bound="bits",
         ticks=_powers(1, results.lengths[-1]),
@@ -150,7 +196,12 @@ def draw_by_position(results: Results, layout: Layout = WIDE) -> Figure:
 
 
 def draw_by_length(results: Results, layout: Layout = WIDE) -> Figure:
-    """Loss by the length of the window."""
+    """Draws the loss by the length of the window.
+
+    Args:
+        results: the comparison.
+        layout: the size.
+    """
     return _draw(
         results,
         layout,
@@ -165,7 +216,12 @@ def draw_by_length(results: Results, layout: Layout = WIDE) -> Figure:
 
 
 def draw_recall(results: Results, layout: Layout = WIDE) -> Figure:
-    """Recall by distance."""
+    """Draws recall by distance.
+
+    Args:
+        results: the comparison.
+        layout: the size.
+    """
     return _draw(
         results,
         layout,
@@ -251,11 +307,17 @@ def _subtitle(results: Results, y_label: str) -> list[str]:
 
 
 def range_of(lines: list[Line], bound: str) -> tuple[float, float]:
+    """Returns the range of the y axis.
+
+    Args:
+        lines: the lines of the picture.
+        bound: "bits", or "per cent".
+    """
     if bound == "per cent":
         return -3, 104
     values = [value for line in lines for value in line.y] or [0.0, 1.0]
     low, high = min(values), max(values)
-    # The first bytes of a window are hard for everyone; what counts is what comes after them.
+    # the first bytes of a window are hard to predict for every model, and would stretch the axis
     late = [value for line in lines for x, value in zip(line.x, line.y, strict=True) if x >= 4] or values
     top = min(max(late), low + TALLEST) if max(late) > low else high
     room = 0.05 * (top - low) or 0.1
@@ -268,7 +330,12 @@ def _powers(start: float, end: float) -> list[int]:
 
 
 def frame(axes: Axes, ticks: Sequence[int]) -> None:
-    """Numbers at the ticks along the axis below, lines across at those of the other axis, and no box around."""
+    """Sets the axes: numbers at the ticks of the x axis, grid lines for the y axis, and no box.
+
+    Args:
+        axes: the axes.
+        ticks: the ticks of the x axis.
+    """
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     axes.xaxis.set_major_locator(FixedLocator(list(ticks)))
@@ -284,7 +351,15 @@ def frame(axes: Axes, ticks: Sequence[int]) -> None:
 
 
 def name_lines(axes: Axes, lines: list[Line], look: dict[str, Style], low: float, high: float) -> None:
-    """Writes each name beside the end of its line, moved apart where they would overlap."""
+    """Writes each name beside the end of its line, moved apart if they would overlap.
+
+    Args:
+        axes: the axes.
+        lines: the lines.
+        look: their styles, by name.
+        low: the lower end of the y axis.
+        high: its upper end.
+    """
     if not lines:
         return
     step = (high - low) * 0.052
@@ -292,7 +367,7 @@ def name_lines(axes: Axes, lines: list[Line], look: dict[str, Style], low: float
     places: list[float] = []
     for y, _ in wanted:
         places.append(max(y, places[-1] + step) if places else y)
-    # What the upward push drove over the top is pushed back down.
+    # names that were moved above the axis are moved down again
     ceiling = high
     for number in range(len(places) - 1, -1, -1):
         places[number] = min(places[number], ceiling)
@@ -321,7 +396,7 @@ def name_lines(axes: Axes, lines: list[Line], look: dict[str, Style], low: float
 
 
 def _short(name: str) -> str:
-    """A name that fits beside a picture."""
+    """A name short enough to stand beside a picture."""
     name = name.replace('extend="interpolate"', "interpolated")
     file, _, rest = name.rpartition("/")
     name = rest if file and ".py" in rest else name
@@ -329,12 +404,21 @@ def _short(name: str) -> str:
 
 
 def png(figure: Figure, path: Path) -> None:
-    """Saves a picture for a README or a paper."""
+    """Saves a picture as a PNG.
+
+    Args:
+        figure: the picture.
+        path: the file.
+    """
     figure.savefig(path, dpi=200, facecolor="white")
 
 
 def svg(figure: Figure) -> str:
-    """A picture to stand in a page, its colours named so that the page can change them in the dark."""
+    """Returns a picture as SVG, for a page that sets its colours as CSS variables.
+
+    Args:
+        figure: the picture.
+    """
     from matplotlib import rc_context
 
     buffer = io.StringIO()
@@ -348,7 +432,11 @@ def svg(figure: Figure) -> str:
 
 
 def css_colours(dark: bool) -> str:
-    """The colours under the names that ``svg`` uses."""
+    """Returns the CSS variables that ``svg`` refers to.
+
+    Args:
+        dark: whether the page is dark.
+    """
     named = names_of_colours()
     if dark:
         others = (*ON_DARK, BASELINE_ON_DARK, INK_ON_DARK, FAINT_ON_DARK)
@@ -357,6 +445,6 @@ def css_colours(dark: bool) -> str:
 
 
 def names_of_colours() -> dict[str, str]:
-    """Each colour of the pictures under the name it has in a page."""
+    """Returns the colours of the pictures by the names of their CSS variables."""
     series = {f"series-{number}": colour for number, colour in enumerate(COLOURS)}
     return {**series, "baseline": BASELINE, "ink": INK, "faint": FAINT}

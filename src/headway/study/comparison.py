@@ -1,4 +1,4 @@
-"""A comparison from beginning to end: what is to be trained, in which order, and what is written when."""
+"""Runs a comparison: which models are trained, in which order, and what is written when."""
 
 from __future__ import annotations
 
@@ -37,7 +37,14 @@ EQUAL_TIME = "{} (equal time)"
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something that is trained, and the rows that come of it: an encoding, or a recurrent cell."""
+    """A model that is trained: with an encoding, or a recurrent baseline.
+
+    Attributes:
+        name: its name in checkpoints.
+        rows: the names of its rows: the encoding and, for learned positions, its interpolated table.
+        cell: the recurrent cell of a baseline.
+        by_the_clock: whether the baseline is trained for the time of the median Transformer.
+    """
 
     name: str
     rows: tuple[str, ...]
@@ -45,7 +52,13 @@ class Candidate:
     by_the_clock: bool = False
 
     def build(self, row: str, sizes: Sizes, seed: int) -> nn.Module:
-        """A model of it, before training, that makes the predictions of one of its rows."""
+        """Builds the untrained model of one of its rows.
+
+        Args:
+            row: the name of the row.
+            sizes: the sizes of the model.
+            seed: the seed of the initial parameters.
+        """
         if self.cell is not None:
             return build_recurrent(self.cell, sizes, seed)
         return build_transformer(row, sizes, seed)
@@ -72,23 +85,36 @@ def compare(
     out: str | Path | None = None,
     watch: Watch | None = None,
 ) -> Results:
-    """Trains a small Transformer for each encoding on a text, and measures it at and beyond that length.
+    """Trains a small Transformer for each encoding on a text, and measures it at the trained length and beyond.
 
-    corpus            a file of UTF-8 text; the topics of Python's manual if None
-    encodings         names as ``headway.encoding`` takes them, "mine.py:Mine" among them
-    baselines         recurrent cells to stand beside them: "lstm", "rnn", or none
-    lengths           1, 2, 4 and 8 times train_length if None
-    seeds             how many; seed by seed, all encodings in each
-    steps, minutes    how long to train, one of them: minutes for everything together choose the steps, once
-    recall_steps      0 leaves the recall task out
-    evaluation_bytes  how many held-out bytes are predicted, at each length the same
-    device            "cpu", "cuda" or "auto"
-    out               the folder for results, pictures, the report and checkpoints, from which the same call
-                      goes on where it was stopped; nothing is kept if None
-    watch             is told what happens
+    Args:
+        corpus: a file of UTF-8 text; the topics of Python's manual if None.
+        encodings: names as for ``headway.encoding``, "mine.py:Mine" among them.
+        baselines: recurrent cells to compare with: "lstm" and "rnn".
+        train_length: bytes in a training window.
+        lengths: window lengths to measure at; 1, 2, 4 and 8 times train_length if None.
+        seeds: the number of seeds. All encodings are trained with one seed before the next.
+        layers: layers of each Transformer.
+        width: its embed_dim.
+        heads: its heads.
+        steps: training steps of each model; 600 if neither steps nor minutes are given.
+        minutes: in place of steps, the time for everything together, from which the steps are chosen once.
+        batch: windows in a step.
+        learning_rate: the highest learning rate.
+        recall_steps: training steps of the recall task; 0 leaves it out.
+        evaluation_bytes: held-out bytes that are predicted, the same at each length.
+        device: "cpu", "cuda" or "auto".
+        out: the folder for results, pictures, the report and checkpoints, from which the same call resumes; nothing is
+            kept if None.
+        watch: receives the progress.
 
-    Raises HeadwayError, before any training, for a corpus that will not do, unknown encodings, sizes that do
-    not fit, and a folder whose earlier run had other settings.
+    Returns:
+        The results.
+
+    Raises:
+        HeadwayError: before any training, if the text is too short or no text, an encoding is unknown, sizes do not
+            fit,
+            the device is not there, or an earlier run in the folder had other settings.
     """
     device = device_named(device)
     if seeds < 1:
@@ -157,7 +183,7 @@ def _go(
 
 
 class _Run:
-    """One candidate with one seed: trained, measured, and made into rows."""
+    """One candidate with one seed."""
 
     def __init__(
         self,
@@ -175,7 +201,7 @@ class _Run:
         if protocol.recall_steps and not candidate.by_the_clock:
             plan.append((Recall(), protocol.recall))
         self.plan = plan
-        # Work is counted in tokens through one layer; a training step is worth three evaluations.
+        # Work is counted in tokens through one layer; a training step counts as three evaluations.
         self.work = [
             3 * what.steps * what.batch * what.length * (protocol.layers if task is self.language else 1)
             for task, what in plan
@@ -184,7 +210,7 @@ class _Run:
         self.total = sum(self.work) + self.measuring
 
     def rows(self) -> list[Row]:
-        """Trains and measures: a row for each name and length."""
+        """Trains and measures; returns a row for each name and length."""
         facts: dict[str, Any] = {}
         fields: dict[tuple[str, int], dict[str, Any]] = {}
         done = 0.0
@@ -240,7 +266,7 @@ class _Run:
         self.watch.went_on(self.candidate.name, self.seed, doing, min(1.0, done / self.total))
 
     def _measured(self, row: str, sizes: Sizes, trained: nn.Module, task: Task) -> dict[int, dict[str, Any]]:
-        """What the trained model does at each length, seen through the encoding of this row."""
+        """What the trained model achieves at each length, with the encoding of this row."""
         model = trained
         if row != self.candidate.rows[0]:
             model = self._model(row, sizes)
@@ -284,7 +310,7 @@ class _Run:
 
 
 def _candidates(encodings: Sequence[str], baselines: Sequence[str], protocol: Protocol) -> list[Candidate]:
-    """What is to be trained; every encoding is built and tried once, so that a wrong one is found now."""
+    """The models to train; each encoding is built and called once, so that errors come before any training."""
     if not encodings and not baselines:
         raise HeadwayError("encodings is empty: give at least one, such as rope")
     sizes = Sizes.of(protocol, LanguageModel.name, LanguageModel.vocabulary)
@@ -308,7 +334,7 @@ def _candidates(encodings: Sequence[str], baselines: Sequence[str], protocol: Pr
 
 
 def _steps_within(text: corpora.Corpus, protocol: Protocol, candidates: list[Candidate], seeds: int) -> int:
-    """The steps with which everything fits into the minutes, by the speed of a few steps of each candidate."""
+    """The steps with which everything takes at most the minutes given, by the speed of a few steps of each model."""
     assert protocol.minutes is not None
     began = time.perf_counter()
     language, recall = LanguageModel(text, protocol), Recall()
@@ -346,7 +372,7 @@ def _steps_within(text: corpora.Corpus, protocol: Protocol, candidates: list[Can
 
 
 def _finite(fields: dict[str, Any]) -> dict[str, Any]:
-    """The same with None for what is not a number, and a reason."""
+    """The fields with None for numbers that are not finite, and a reason."""
     bad = [name for name, value in fields.items() if isinstance(value, float) and not math.isfinite(value)]
     if not bad:
         return fields
@@ -355,6 +381,14 @@ def _finite(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def device_named(name: str) -> str:
+    """Returns the name of a device that can be used.
+
+    Args:
+        name: a torch device, or "auto" for CUDA if there is a GPU, else the CPU.
+
+    Raises:
+        HeadwayError: if it cannot be used.
+    """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -1,9 +1,9 @@
-"""How far a published model reads when its rotary encoding is rescaled, without any training.
+"""How far a published model reads when its rotary encoding is rescaled, without training.
 
     with extended(model, "yarn", factor=4):
         logits = model(ids)                      # up to four times the window
 
-``METHODS`` are the ways to rescale; ``measure`` holds them to each other on one text, token by token.
+``METHODS`` are the methods of rescaling; ``measure`` compares them on one text, token by token.
 """
 
 from __future__ import annotations
@@ -45,36 +45,36 @@ from .store import Store
 from .watch import Row
 
 VERSION = 1
-"""Changes whenever the same settings would no longer give the same numbers."""
+"""Changes whenever the same settings would give other numbers."""
 PARTS = 8
-"""Into how many parts the trained window is cut, and what follows alike: the points of the picture."""
+"""The parts of the trained window that have a mean loss each; further positions have parts of the same length."""
 RESTARTED = "restarted"
-"""The baseline: the model as it is, which forgets everything at each end of its window."""
+"""The baseline: the model unchanged, with an empty cache at the start of each window."""
 ROWS = 256
-"""Of how many tokens logits are held at once."""
+"""Tokens whose logits are in memory at once."""
 MANY_TURNS = 32
-"""A pair that turns so often within the window has seen all of its angles (YaRN's beta_fast)."""
+"""A pair of dimensions that turns so often within the window has seen all of its angles (YaRN's beta_fast)."""
 
 Method = Callable[[Any, float, int], PositionEncoding]
-"""From a RoPE or PartialRoPE, the factor, and the trained window in tokens, to the encoding in its place."""
+"""Maps a RoPE or PartialRoPE, the factor, and the trained window in tokens, to the encoding that replaces it."""
 
 
-# ---------------------------------------------------------------- the ways to rescale
+# ---------------------------------------------------------------- the methods of rescaling
 
 
 def none(rope: Any, factor: float, window: int) -> PositionEncoding:
-    """The encoding as it is."""
+    """Returns the encoding unchanged."""
     found: PositionEncoding = rope
     return found
 
 
 def linear(rope: Any, factor: float, window: int) -> PositionEncoding:
-    """All frequencies divided by the factor (Chen et al. 2023)."""
+    """Divides all frequencies by the factor (Chen et al. 2023)."""
     return PositionInterpolation(factor=factor, **_like(rope))
 
 
 def ntk(rope: Any, factor: float, window: int) -> PositionEncoding:
-    """RoPE of the base·factor^(d/(d − 2)), d the dimensions that are turned: ``NTKAware`` (bloc97 2023)."""
+    """Returns RoPE with the base·factor^(d/(d − 2)), for d rotated dimensions: ``NTKAware`` (bloc97 2023)."""
     width = 2 * rope.pairs
     need_slow_pairs(width)
     found: PositionEncoding = type(rope)(**{**rope.arguments(), "base": rope.base * factor ** (width / (width - 2))})
@@ -82,23 +82,23 @@ def ntk(rope: Any, factor: float, window: int) -> PositionEncoding:
 
 
 def dynamic(rope: Any, factor: float, window: int) -> PositionEncoding:
-    """The same with a factor that follows the length read so far, T/window; the factor given is not read (emozilla)."""
+    """Returns the same with the factor T/window for a length T read so far; ``factor`` is not used (emozilla)."""
     return DynamicNTK(max_length=window, **_like(rope))
 
 
 def yarn(rope: Any, factor: float, window: int) -> PositionEncoding:
-    """Slow pairs slowed down, fast ones kept, attention sharpened, as the authors' code does (Peng et al. 2024)."""
+    """Slows slow pairs, keeps fast ones, and sharpens attention, as the authors' code does (Peng et al. 2024)."""
     return YaRN(factor=factor, max_length=window, **_like(rope))
 
 
 def longrope_style(rope: Any, factor: float, window: int) -> PositionEncoding:
-    """LongRoPE with a rule in the place of the paper's search (Ding et al. 2024): a frequency for each pair.
+    """Returns LongRoPE with a rule in place of the paper's search (Ding et al. 2024): a frequency for each pair.
 
         λ_c = factor^(1 − γ_c),   γ_c = ln(r_c)/ln(32) within 0 … 1,   r_c = window·θ_c/2π
 
-    so 1 for pairs that turn 32 times within the window, the factor for those that do not turn once, and between them
-    by the logarithm of the turns. λ counts beyond the window; up to it all are 1. Scores grow by LongRoPE's μ at any
-    length. Nothing is searched for, and the paper's fine-tuning is not done either.
+    So λ is 1 for pairs that turn 32 times within the window, the factor for pairs that do not turn once, and between
+    them follows the logarithm of the turns. It applies beyond the window; up to the window all λ are 1. Scores grow by
+    LongRoPE's μ at any length. There is no search, and no fine-tuning either, which the paper does.
     """
     turns = [window * theta / (2 * math.pi) for theta in rope.frequencies(Coordinates.span(1)).tolist()]
     kept = [min(max(math.log(r) / math.log(MANY_TURNS), 0.0), 1.0) for r in turns]
@@ -112,7 +112,7 @@ def longrope_style(rope: Any, factor: float, window: int) -> PositionEncoding:
 
 
 def llama3(rope: Any, factor: float, window: int) -> PositionEncoding:
-    """Llama 3.1's: kept above 4 turns within the window, slowed down below one (Grattafiori et al. 2024)."""
+    """Keeps pairs of above 4 turns within the window, slows those below 1, as Llama 3.1 (Grattafiori et al. 2024)."""
     return Llama3(factor=factor, max_length=window, **_like(rope))
 
 
@@ -125,7 +125,7 @@ METHODS: dict[str, Method] = {
     "longrope-style": longrope_style,
     "llama3": llama3,
 }
-"""By name; "none" is what all others are held against."""
+"""The methods of rescaling by name; "none" is the one that all others are compared with."""
 
 
 def _like(rope: Any) -> dict[str, Any]:
@@ -143,15 +143,22 @@ def _like(rope: Any) -> dict[str, Any]:
 
 @contextmanager
 def extended(model: Decoder, method: str, factor: float, window: int | None = None) -> Iterator[Decoder]:
-    """The model with every plain RoPE rescaled; no weight is touched, and its own encodings come back at the end.
+    """Rescales every plain RoPE of a model within a ``with`` block; its own encodings are put back at the end.
 
-    method   one of METHODS
-    factor   how many times the window is to be read, above 1
-    window   the tokens that the model was trained for; its config's max_position_embeddings if None
+    An encoding is kept if all of its layers see less than the window, by masks of their own: they meet no new angles.
 
-    An encoding stays whose layers all see less than the window, through masks of their own: no angle is new to it.
-    Raises HeadwayError for another method, a factor that is not above 1, a model that does not predict the next token,
-    one without RoPE, and one that is rescaled already.
+    Args:
+        model: a causal language model that ``headway.load`` returned, or another ``Decoder`` with a head.
+        method: one of ``METHODS``.
+        factor: how many times the window is to be read, above 1.
+        window: the tokens that the model was trained for; its config's max_position_embeddings if None.
+
+    Yields:
+        The model.
+
+    Raises:
+        HeadwayError: if the method is unknown, the factor is not above 1, the window is unknown, or the model does not
+            predict the next token, has no RoPE, or is rescaled already.
     """
     new = _rescaled(model, method, factor, window)
     before = {number: model.stack.encodings[number] for number in new}
@@ -163,9 +170,21 @@ def extended(model: Decoder, method: str, factor: float, window: int | None = No
 
 
 def extend(model: Decoder, method: str, factor: float, window: int | None = None) -> Decoder:
-    """Rescales the model for good, so that ``headway.save`` writes it with the rope_parameters that transformers reads.
+    """Rescales a model permanently, so that ``headway.save`` writes rope_parameters that transformers reads.
 
-    Takes and raises what ``extended`` does, and raises HeadwayError where the model's config has no words for it.
+    Args:
+        model: a causal language model that ``headway.load`` returned.
+        method: as for ``extended``.
+        factor: as for ``extended``.
+        window: as for ``extended``.
+
+    Returns:
+        The model.
+
+    Raises:
+        HeadwayError: as ``extended`` does, and if ``headway.load`` did not make the model or its config cannot express
+            the
+            encoding.
     """
     checkpoint = getattr(model, "checkpoint", None)
     if not isinstance(checkpoint, Checkpoint):
@@ -180,7 +199,15 @@ def extend(model: Decoder, method: str, factor: float, window: int | None = None
 
 
 def trained_window(model: nn.Module, window: int | None = None) -> int:
-    """The tokens that a model was trained for: those given, or its config's max_position_embeddings."""
+    """Returns the tokens that a model was trained for.
+
+    Args:
+        model: the model.
+        window: the tokens, if known; else they are max_position_embeddings of its config.
+
+    Raises:
+        HeadwayError: if they are unknown, or fewer than 8.
+    """
     checkpoint = getattr(model, "checkpoint", None)
     config = checkpoint.config if isinstance(checkpoint, Checkpoint) else {}
     found = config.get("max_position_embeddings", config.get("n_positions")) if window is None else window
@@ -192,7 +219,12 @@ def trained_window(model: nn.Module, window: int | None = None) -> int:
 
 
 def need_scalable(model: nn.Module, window: int | None = None) -> None:
-    """Raises HeadwayError unless there is a plain RoPE to rescale."""
+    """Raises HeadwayError unless the model has a plain RoPE that can be rescaled.
+
+    Args:
+        model: the model.
+        window: the tokens that it was trained for, as for ``extended``.
+    """
     _ropes(model, window)
 
 
@@ -206,13 +238,27 @@ def _rescaled(model: Decoder, method: str, factor: float, window: int | None) ->
 
 
 def need_method(method: str) -> None:
-    """Raises unless there is such a method."""
+    """Raises HeadwayError unless the method is known.
+
+    Args:
+        method: its name.
+
+    Raises:
+        HeadwayError: if it is not one of ``METHODS``.
+    """
     if method not in METHODS:
         raise HeadwayError(f"method is {method!r}: give one of {', '.join(METHODS)}")
 
 
 def need_factor(factor: float) -> None:
-    """Raises unless the factor is finite and above 1."""
+    """Raises HeadwayError unless the factor is finite and above 1.
+
+    Args:
+        factor: the factor.
+
+    Raises:
+        HeadwayError: if it is not.
+    """
     if not 1 < factor < math.inf:
         raise HeadwayError(f"factor is {factor}: give a number above 1, such as 4 for four times the window")
 
@@ -252,7 +298,7 @@ def _put(model: Decoder, encodings: Mapping[int, nn.Module]) -> None:
 
 
 def _said(model: Decoder, new: dict[int, PositionEncoding], length: int, window: int) -> dict[str, Any]:
-    """The model's config with the new encodings in it."""
+    """The model's config with the new encodings."""
     checkpoint: Any = model.checkpoint
     kinds = {json.dumps(to_rope_parameters(one)): one for one in new.values()}
     old = dict(checkpoint.config)
@@ -261,7 +307,7 @@ def _said(model: Decoder, new: dict[int, PositionEncoding], length: int, window:
     (text, one), *others = kinds.items()
     gone = ("rope_scaling", "rope_theta", "partial_rotary_factor")
     config = {key: value for key, value in old.items() if key not in gone}
-    # there, "dynamic" has no other key for the length trained for
+    # transformers reads the trained length of "dynamic" from this key
     config["max_position_embeddings"] = window if isinstance(one, DynamicNTK) else length
     config["rope_parameters"] = json.loads(text)
     family = ARCHITECTURES[checkpoint.architecture]()
@@ -277,7 +323,7 @@ def _said(model: Decoder, new: dict[int, PositionEncoding], length: int, window:
     )
 
 
-# ---------------------------------------------------------------- what it does to the losses
+# ---------------------------------------------------------------- measurement
 
 
 @torch.inference_mode()
@@ -289,10 +335,20 @@ def losses(
     restart: bool = False,
     tell: Callable[[float], None] = lambda part: None,
 ) -> Tensor:
-    """−ln p of each token but the first, given all before it: tokens int64 [n + 1] → float32 [n].
+    """Computes −ln p of each token but the first, given all tokens before it.
 
-    The tokens are read in pieces of the window, with a cache, so that an encoding that follows the length reads the
-    first piece as the model was trained. restart=True forgets at the end of each piece. Of the logits, a block is held.
+    The tokens are read in pieces of one window, with a cache; an encoding that follows the length so reads the first
+    piece as in training. Logits are computed in blocks.
+
+    Args:
+        model: the model.
+        tokens: int64 [n + 1].
+        window: tokens in a piece.
+        restart: whether each piece starts with an empty cache.
+        tell: is called after each piece with the share of the tokens that is done.
+
+    Returns:
+        float32 [n].
     """
     given, wanted = tokens[:-1], tokens[1:]
     cache, found = model.new_cache(), []
@@ -321,19 +377,26 @@ def measure(
     names: tuple[str, str] = ("model", "text"),
     watch: Callable[[str, float], None] = lambda method, part: None,
 ) -> Extension:
-    """Perplexity by position on the same tokens for each method, written to a folder as it comes.
+    """Measures perplexity by position on the same tokens for each method; each result is on disk when it is known.
 
-    tokens    of the text: its first windows·length are read, in windows that do not overlap
-    methods   of METHODS; "none" and the baseline that restarts are measured in any case
-    window    the tokens that the model was trained for; its config's max_position_embeddings if None
-    length    of the windows; factor·window if None
-    first     what stands in front of each window: the token that begins a text, for models that have one
-    names     of the model and of the text
-    watch     told which method is at work, and the part of all work that is done
+    The same call resumes from the folder, and so does one with more windows or methods. On a CPU, weights are prepacked
+    meanwhile.
 
-    The same call goes on from what is in the folder, and so does one with more windows or methods. On a CPU, weights
-    are prepacked meanwhile.
-    Raises HeadwayError as ``extended``, for a text that is too short, and for a folder that holds other measurements.
+    Args:
+        model: the model, as for ``extended``.
+        tokens: the tokens of a text, of which the first windows·length are read, in windows that do not overlap.
+        methods: names of ``METHODS``; "none" and the baseline that restarts are always measured.
+        factor: as for ``extended``.
+        out: the folder of the results.
+        window: as for ``extended``.
+        length: tokens in a window of text; factor·window if None.
+        windows: the most windows of text.
+        first: the tokens in front of each window: the one that begins a text, for models that have one.
+        names: the names of the model and of the text.
+        watch: is called with the method at work and the share of all work that is done.
+
+    Raises:
+        HeadwayError: as ``extended`` does, if the text is too short, and if the folder has other measurements.
     """
     methods = list(dict.fromkeys(("none", *methods)))
     window = trained_window(model, window)
@@ -378,7 +441,7 @@ def _measured(
     number: int,
     tell: Callable[[float], None],
 ) -> Row:
-    """A line of the results: "encoding" is the method, "seed" the number of the window of text."""
+    """A row of the results: "encoding" is the method, "seed" the number of the window of text."""
     began = time.perf_counter()
     restart = method == RESTARTED
     with nullcontext() if restart else extended(model, method, factor, window):
@@ -387,7 +450,7 @@ def _measured(
     edges = _edges(len(found), window)
     nats = [part.double().mean().item() for part in found.cpu().split([b - a for a, b in _pairs(edges)])]
     if not all(map(math.isfinite, nats)):
-        raise HeadwayError(f"{method} gives losses that are no numbers: give --dtype float32, or leave it out")
+        raise HeadwayError(f"{method} gives losses that are not finite: give --dtype float32, or leave it out")
     return {
         "encoding": method,
         "seed": number,
@@ -400,7 +463,7 @@ def _measured(
 
 
 def _cut(tokens: Sequence[int], length: int, windows: int, first: Sequence[int]) -> list[Tensor]:
-    """Windows of length + 1 tokens, the last of which is only predicted."""
+    """Windows of length + 1 tokens, of which the last is only predicted."""
     need_positive(length=length, windows=windows)
     own = length + 1 - len(first)
     if len(tokens) < own:
@@ -412,7 +475,7 @@ def _cut(tokens: Sequence[int], length: int, windows: int, first: Sequence[int])
 
 
 def _edges(length: int, window: int) -> list[int]:
-    """Where a part ends and the next begins: eighths of the window, of which some are its own end."""
+    """The edges of the parts, multiples of an eighth of the window, and the end."""
     edges = [k * window // PARTS for k in range(PARTS * length // window + 1)]
     return edges if edges[-1] == length else [*edges, length]
 
@@ -422,7 +485,7 @@ def _pairs(edges: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _fingerprint(model: nn.Module) -> str:
-    """Tells a model from another by the first numbers of each parameter."""
+    """A hash of the first numbers of each parameter, which identifies the model."""
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
         digest.update(f"{name} {list(parameter.shape)}".encode())
@@ -444,7 +507,13 @@ def _prepacked(model: nn.Module) -> Iterator[None]:
 
 
 class Extension:
-    """What came out: for each method and window of text, the mean loss of each part of the positions."""
+    """The results of ``measure``: for each method and window of text, the mean loss of each part of the positions.
+
+    Args:
+        rows: a row for each method and window.
+        settings: the settings of the measurement.
+        methods: the order of the methods.
+    """
 
     def __init__(self, rows: Sequence[Row], settings: dict[str, Any], methods: Sequence[str]) -> None:
         self.rows, self.settings = list(rows), settings
@@ -455,14 +524,14 @@ class Extension:
 
     @property
     def columns(self) -> list[tuple[int, int]]:
-        """The halves of the window, then what lies between one and the next doubling of it."""
+        """The ranges of positions in the table: both halves of the window, then up to each doubling of it."""
         edges = [0, self.window // 2, self.window]
         while edges[-1] < self.length:
             edges.append(2 * edges[-1])
         return _pairs([*(edge for edge in edges if edge < self.length), self.length])
 
     def nats(self, method: str, first: int, last: int) -> list[float]:
-        """The mean loss at the positions first … last − 1, of each window of text."""
+        """Returns a ``method``'s mean loss at the positions ``first`` … ``last`` − 1, for each window of text."""
         found = []
         for row in sorted(self.rows, key=lambda row: row["seed"]):
             if row["encoding"] == method:
@@ -472,13 +541,20 @@ class Extension:
         return found
 
     def perplexity(self, method: str, first: int, last: int) -> tuple[float, float | None]:
-        """exp of the mean loss at these positions, and its standard error over windows where there are several."""
+        """Returns exp of a ``method``'s mean loss at the positions ``first`` … ``last`` − 1, and its standard error.
+
+        The error is that over windows of text; None if there is one.
+        """
         found = self.nats(method, first, last)
         value = math.exp(mean(found))
         return value, value * stdev(found) / math.sqrt(len(found)) if len(found) > 1 else None
 
     def against(self, method: str, other: str, first: int, last: int) -> str:
-        """By how many per cent perplexity differs, and the standard error of that over windows of the same text."""
+        """Returns the relative difference of perplexity between ``method`` and ``other``, in per cent, as text.
+
+        It covers the positions ``first`` … ``last`` − 1. With several windows of text, the standard error over them
+        follows.
+        """
         apart = [a - b for a, b in zip(self.nats(method, first, last), self.nats(other, first, last), strict=True)]
         ratio = math.exp(mean(apart))
         said = signed(100 * (ratio - 1), "+.1f")
@@ -487,13 +563,13 @@ class Extension:
         return f"{said} %"
 
     def curve(self, method: str) -> tuple[list[float], list[float]]:
-        """The middle of each part and the mean loss there, in nats."""
+        """Returns the middle of each part of the positions, and a ``method``'s mean loss there, in nats."""
         row = next(row for row in self.rows if row["encoding"] == method)
         middle = [(a + b) / 2 for a, b in _pairs(row["edges"])]
         return middle, [mean(self.nats(method, a, b)) for a, b in _pairs(row["edges"])]
 
     def conclusions(self) -> list[str]:
-        """What may be read off, and nothing more."""
+        """Returns the conclusions that the results support, in sentences."""
         if self.length <= self.window:
             return [f"No position lies beyond the window of {self.window:,}."]
         beyond = {name: self.perplexity(name, self.window, self.length)[0] for name in self.methods}
@@ -516,7 +592,7 @@ class Extension:
         return found
 
     def protocol(self) -> list[str]:
-        """What was done."""
+        """Returns the settings in sentences."""
         said = self.settings
         number = self.windows
         return [
@@ -528,7 +604,7 @@ class Extension:
         ]
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """The titles of the columns, and a row of text for each method; the best in each column is in asterisks."""
+        """Returns the titles of the table, and its rows as text; the best of each column is in asterisks."""
         titles = ["method", *(f"{a:,}–{b - 1:,}" for a, b in self.columns), "seconds"]
         values = {name: [self.perplexity(name, a, b) for a, b in self.columns] for name in self.methods}
         best = [min(row[column][0] for row in values.values()) for column in range(len(self.columns))]
@@ -543,7 +619,7 @@ class Extension:
         return titles, lines
 
     def markdown(self) -> str:
-        """The report, with its picture beside it."""
+        """Returns the report in Markdown."""
         parts = (
             "# Reading further than the window",
             bullets(self.protocol()),
@@ -554,7 +630,7 @@ class Extension:
         return "\n\n".join(parts) + "\n"
 
     def write(self, out: str | Path) -> None:
-        """extension.md and extension.png, into a folder."""
+        """Writes extension.md and extension.png to the folder ``out``."""
         from ._extension_picture import draw
         from .charts import png
 
@@ -563,6 +639,6 @@ class Extension:
 
 
 def _number(value: float, error: float | None = None) -> str:
-    """A perplexity and its error, to two decimals below a hundred."""
+    """A perplexity and its error, with two decimals below 100."""
     digits = 2 if value < 100 else 0
     return f"{value:,.{digits}f}" + ("" if error is None else f" ± {error:,.{digits}f}")

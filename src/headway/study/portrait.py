@@ -1,4 +1,4 @@
-"""The picture of one encoding: what a distance does, what positions look like to one another, its wavelengths."""
+"""A picture of one encoding: its effect by distance, on all pairs of positions, and its wavelengths."""
 
 from __future__ import annotations
 
@@ -21,17 +21,27 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 REACH = 128
-"""Distances drawn to each side."""
+"""The largest distance drawn to each side."""
 SHOWN = 64
 """Positions in a map of all pairs."""
 HEADS = 8
-"""Heads drawn at most."""
+"""The most heads that are drawn."""
 
 
 def portrait(encoding: PositionEncoding, name: str) -> Figure:
-    """Draws an encoding with its parameters as they are; a query and a key that are alike stand for all content.
+    """Draws an encoding with its present parameters, for a query and a key that are the same at every position.
 
-    Raises HeadwayError for an encoding with nothing to show.
+    Args:
+        encoding: the encoding.
+        name: the title.
+
+    Returns:
+        The figure: scores by distance and for all pairs, what is added to embeddings, wavelengths, or positions, as far
+        as
+        the encoding has an effect on them.
+
+    Raises:
+        HeadwayError: if the encoding does nothing.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -56,7 +66,7 @@ def portrait(encoding: PositionEncoding, name: str) -> Figure:
 
 
 class _Sitter:
-    """An encoding in float64 and inputs that are the same everywhere, scaled so that ⟨q, k⟩·s is 1."""
+    """A float64 copy of an encoding, with inputs that are the same at every position, scaled so that s·⟨q, k⟩ is 1."""
 
     def __init__(self, encoding: PositionEncoding) -> None:
         self.encoding = copy.deepcopy(encoding).to("cpu", torch.float64).eval()
@@ -83,7 +93,7 @@ class _Sitter:
     # ------------------------------------------------------------ scores
 
     def scores(self, at: Coordinates) -> Tensor:
-        """[heads, n, n]; what no query may see is not a number."""
+        """Scores [heads, n, n], NaN for pairs that the mask of the encoding hides."""
         n = at.index.shape[1]
         found = self.pairs(at).scores().expand(self.heads, n, n)
         if not self.encoding.causal_only:
@@ -91,7 +101,7 @@ class _Sitter:
         return found.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), math.nan)
 
     def pairs(self, at: Coordinates) -> Pairs:
-        """The encoding between queries and keys that are all alike."""
+        """The encoding between queries and keys that are all the same."""
         n = at.index.shape[1]
         like = torch.ones(self.heads, n, self.head_dim, dtype=torch.float64)
         scale = self.encoding.default_scale(self.head_dim)
@@ -100,7 +110,7 @@ class _Sitter:
         return Pairs(self.encoding, like, like, at, at, x, x)
 
     def along(self, n: int, axis: int | None = None) -> Coordinates:
-        """n tokens on one axis, the others at 0, or on all of them alike."""
+        """n tokens along one axis, with the others at 0, or along all axes."""
         at = Coordinates.span(n, axes=self.axes)
         return at if axis is None else replace(at, position=at.position * (torch.arange(self.axes) == axis))
 
@@ -123,7 +133,7 @@ class _Sitter:
         axes.axhline(1, color=FAINT, linewidth=0.8, zorder=0)
         axes.grid(axis="y", color=FAINT, linewidth=0.6)
         axes.set_axisbelow(True)
-        _say(axes, "Score by distance, alike in content", "key position − query position")
+        _say(axes, "Score by distance, content the same", "key position − query position")
 
     def values_by_distance(self, axes: Axes) -> None:
         reach = min(SHOWN, (self.limit - 1) // 2)
@@ -179,10 +189,10 @@ class _Sitter:
         axes.figure.colorbar(image, ax=axes, shrink=0.85)
         _say(axes, "Cosine of the codes of two positions", "position", "position")
 
-    # ------------------------------------------------------------ frequencies and places
+    # ------------------------------------------------------------ frequencies and positions
 
     def frequencies(self) -> Tensor | None:
-        """The angle per step of each pair, from the phases of the first steps."""
+        """The angle per step of each pair of dimensions, from the phases of the first two positions."""
         phases = getattr(self.encoding, "phases", None)
         if phases is None or self.axes > 1 or self.encoding.reads_input:
             return None
@@ -205,7 +215,7 @@ class _Sitter:
         axes.set_axisbelow(True)
         axes.set_xlim(-0.02 * len(rates), 1.02 * len(rates))
         still = int((~turning).sum())
-        _say(axes, "Wavelengths, in tokens" + (f"; {still} pairs stand still" if still else ""), "pair of dimensions")
+        _say(axes, "Wavelengths, in tokens" + (f"; {still} pairs do not rotate" if still else ""), "pair of dimensions")
 
     def places(self, axes: Axes) -> None:
         n = min(SHOWN, self.limit)
@@ -215,7 +225,7 @@ class _Sitter:
             colour = INK if not training else COLOURS[number]
             axes.plot(range(n), located.numpy(), color=colour, linewidth=1.4, label=label)
         axes.legend(fontsize=8, frameon=False, labelcolor=INK)
-        _say(axes, "Where tokens are put", "position given", "position read")
+        _say(axes, "Positions that tokens get", "position given", "position read")
 
 
 def _say(axes: Axes, title: str, x: str, y: str = "") -> None:

@@ -1,4 +1,4 @@
-"""The report: two pictures as PNG, and one page that holds everything and needs nothing else."""
+"""The report of a comparison: two pictures as PNG, and a page of HTML that loads nothing else."""
 
 from __future__ import annotations
 
@@ -54,7 +54,15 @@ td.best { background: var(--best); font-weight: 600; }
 
 
 def write(results: Results, out: Path) -> list[Path]:
-    """Writes the pictures and the page into a folder."""
+    """Writes the pictures and the page.
+
+    Args:
+        results: the comparison.
+        out: the folder.
+
+    Returns:
+        The files written; none if there are no results.
+    """
     if not results.rows:
         return []
     written = []
@@ -66,7 +74,11 @@ def write(results: Results, out: Path) -> list[Path]:
 
 
 def page(results: Results) -> str:
-    """The report as one page of HTML: nothing in it is loaded from elsewhere."""
+    """Returns the report as a page of HTML that loads nothing else.
+
+    Args:
+        results: the comparison.
+    """
     protocol = results.protocol
     draws = [charts.draw_by_position, charts.draw_by_length]
     has_recall = bool(charts.recall_by_distance(results))
@@ -87,10 +99,10 @@ def page(results: Results) -> str:
         f'<div class="said">{_list(results.conclusions())}</div>',
         *pictures[:2],
         "<h2>Held-out bits per byte</h2>",
-        "<p>Separate windows, each of which starts without a past. Marked: the best of each column.</p>",
+        "<p>Separate windows, each without the text before it. Marked: the best of each column.</p>",
         _losses(results, "bits_per_byte"),
         "<h2>The same, sliding</h2>",
-        "<p>Windows that overlap by half, of which the second half counts: every byte has at least half a window "
+        "<p>Windows that overlap by half, of which the second half is predicted: every byte has at least half a window "
         "before it.</p>",
         _losses(results, "sliding_bits_per_byte"),
     ]
@@ -99,8 +111,8 @@ def page(results: Results) -> str:
     parts += [
         "<h2>What it took</h2>",
         _costs(results),
-        '<p class="quiet">Peak memory: on a CPU the most that was resident for the whole process while the row '
-        "was trained and measured, Python and torch included; on a GPU what torch held there.</p>",
+        '<p class="quiet">Peak memory while the row was trained and measured: on a CPU the resident memory of the '
+        "process, Python and torch included; on a GPU the memory that torch allocated there.</p>",
         "<h2>The protocol, fixed before any result was seen</h2>",
         _list(protocol.text()),
         "<h2>Made with</h2>",
@@ -111,7 +123,7 @@ def page(results: Results) -> str:
 
 
 def _picture(draw: Callable[[Results, charts.Layout], Figure], results: Results) -> str:
-    """A picture twice, of which the page shows the one that fits the screen."""
+    """A picture in two layouts, of which the page shows the one that fits the screen."""
     wide, narrow = (
         _own_ids(charts.svg(draw(results, layout)), f"{draw.__name__}-{kind}")
         for kind, layout in (("wide", charts.WIDE), ("narrow", charts.NARROW))
@@ -120,7 +132,7 @@ def _picture(draw: Callable[[Results, charts.Layout], Figure], results: Results)
 
 
 def _own_ids(svg: str, name: str) -> str:
-    """The ids inside a picture made its own, since a page holds several pictures."""
+    """The SVG with unique ids, since a page has several pictures."""
     svg = re.sub(r'id="([^"]+)"', rf'id="{name}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", svg)
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', svg)
@@ -138,7 +150,7 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def _names(results: Results) -> dict[str, str]:
-    """The first cell of each row: a dot in the colour of the pictures, and the name."""
+    """The first cell of each row: the name, with a dot in its colour."""
     colours = charts.styles(results)
     names = {value: key for key, value in charts.names_of_colours().items()}
     return {
@@ -209,7 +221,7 @@ def _costs(results: Results) -> str:
     head = [
         "encoding",
         "parameters",
-        "of these its own",
+        "of the encoding",
         "steps",
         "seconds",
         "bytes per second",

@@ -13,9 +13,6 @@ from ..errors import HeadwayError
 from ..files import LockedFolder, atomic_write
 from .watch import Row
 
-LATER = ("equal_time_steps", "sources")
-"""Settings that are added during a run."""
-
 
 class Store(LockedFolder):
     """A folder that one comparison at a time writes to, and that the next one resumes.
