@@ -25,6 +25,10 @@ ROOMS = [
     "headway.models",
     "headway.nn",
     "headway.positions",
+    *("headway.study", "headway.study.comparison", "headway.study.protocol", "headway.study.watch"),
+    *("headway.study.corpora", "headway.study.models", "headway.study.tasks", "headway.study.train"),
+    *("headway.study.evaluate", "headway.study.memory", "headway.study.store", "headway.study.results"),
+    *("headway.study.charts", "headway.study.portrait", "headway.study.report", "headway.study.extension"),
     "headway.testing",
     "headway.vectors",
 ]

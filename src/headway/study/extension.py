@@ -44,6 +44,20 @@ from ..positions.yarn import YaRN
 from .store import Store
 from .watch import Row
 
+__all__ = [
+    "METHODS",
+    "RESTARTED",
+    "Extension",
+    "extend",
+    "extended",
+    "losses",
+    "measure",
+    "need_factor",
+    "need_method",
+    "need_scalable",
+    "trained_window",
+]
+
 VERSION = 1
 """Changes whenever the same settings would give other numbers."""
 PARTS = 8
