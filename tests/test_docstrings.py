@@ -18,6 +18,9 @@ ROOMS = [
     *("headway.attention", "headway.call", "headway.coordinates", "headway.masks", "headway.records"),
     *("headway.reductions", "headway.terms"),
     *("headway.biases", "headway.deprecated", "headway.extras", "headway.files", "headway.properties"),
+    *("headway.bench", "headway.bench.cases", "headway.bench.machine", "headway.bench.measure", "headway.bench.memory"),
+    *("headway.bench.models", "headway.bench.picture", "headway.bench.report", "headway.bench.rows"),
+    *("headway.bench.run", "headway.bench.sides", "headway.bench.targets", "headway.bench.verify"),
     "headway.checkpoints",
     *("headway.integrations.torch", "headway.integrations.transformers"),
     "headway.inspection",
@@ -56,7 +59,7 @@ def things() -> dict[str, tuple[Any, Any]]:
 
 
 def described(name: str, thing: Any) -> dict[str, tuple[Any, Any]]:
-    if not getattr(thing, "__module__", "").startswith("headway"):
+    if not getattr(thing, "__module__", "").startswith("headway") or not callable(thing):
         return {}
     found: dict[str, tuple[Any, Any]] = {f"{thing.__module__}.{name}": (thing, None)}
     own = [base for base in thing.__mro__ if base.__module__.startswith("headway")] if inspect.isclass(thing) else []
@@ -78,7 +81,11 @@ def method(owner: type, name: str) -> Any:
 
 def parameters(function: Callable[..., Any]) -> Iterator[str]:
     """The parameters of a function; those of a TypedDict under ``**`` by their own names, unless it is described."""
-    if inspect.isclass(function) and (function.__init__ is torch.nn.Module.__init__ or issubclass(function, Exception)):
+    if inspect.isclass(function) and (
+        function.__init__ is torch.nn.Module.__init__
+        or issubclass(function, Exception)
+        or getattr(function, "_is_protocol", False)
+    ):
         return  # the inherited signature takes anything
     if is_typeddict(function):
         return  # the functions that unpack it describe its fields
@@ -136,7 +143,8 @@ def faults(name: str, thing: Any, overridden: Any = None) -> list[str]:
     if "raise HeadwayError" in own_code(thing) and not section(described_by, "Raises"):
         found.append(f"{name}: it raises HeadwayError, and there is no section 'Raises:'")
     wanted, entries = list(parameters(thing)), section(thing, "Args") or section(thing, "Attributes")
-    inherited = [entry for base in getattr(thing, "__mro__", ())[1:] for entry in section(base, "Args")]
+    bases = getattr(thing, "__mro__", ())[1:]
+    inherited = [entry for base in bases for title in ("Args", "Attributes") for entry in section(base, title)]
     found += [
         f"{name}: 'Args:' describes {entry}, which is not a parameter" for entry in entries if entry not in wanted
     ]

@@ -31,7 +31,7 @@ def test_a_red_check_gives_no_number(few_checks: None, tiny: Plan, tmp_path: Pat
     assert results.rows == []
     assert not (tmp_path / "rows.jsonl").exists()
     text = (tmp_path / "bench.md").read_text()
-    assert f"No number for the kernel {kernel.name}, whose checks are red" in text
+    assert f"No number for the kernel {kernel.name}, whose checks fail" in text
     assert "## Forward" not in text
 
 

@@ -81,7 +81,7 @@ def test_a_red_check_is_an_exit_code(capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.setattr(run, "red", lambda cases, doing: ({run.kernel_of(case): "wrong" for case in cases}, "nothing"))
     code, printed, _ = bench(capsys, *FAST)
     assert code == 1
-    assert "whose checks are red: wrong" in printed
+    assert "whose checks fail: wrong" in printed
     assert "no number" in printed
     assert " ms" not in printed
 

@@ -1,9 +1,10 @@
-"""How fast attention is here, against torch and against the processor itself.
+"""Measures the speed and memory of attention on this machine, against torch and against the processor's limit.
 
-The way of a measurement, which is also the order in which to read: ``cases`` says what is measured; ``verify`` checks
-the kernels first; ``sides`` builds what runs against each other, ``machine`` the roof above them, and ``measure``
-times them in turn (``memory`` in a fresh process); ``rows`` keeps what was found; ``targets`` judges it, ``report``
-and ``picture`` show it; ``run`` goes through it all. ``models`` does the same for whole models, against transformers.
+The modules, in the order in which to read them: ``cases`` lists what is measured; ``verify`` checks the kernels first;
+``sides`` builds the functions to compare, ``machine`` measures the processor's limit (the roofline, in short "roof"),
+and ``measure`` times all of them in turn (``memory`` in a new process); ``rows`` stores the results; ``targets`` judges
+them, ``report`` and ``picture`` show them; ``run`` does all of it. ``models`` measures whole models against
+transformers.
 """
 
 from .cases import FULL as FULL

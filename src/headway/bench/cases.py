@@ -1,4 +1,4 @@
-"""What is measured: cases as data."""
+"""The cases to measure, as data."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..errors import HeadwayError
 
 BATCH, HEADS = 1, 8
 WINDOW = 256
-"""Keys that a query sees under the mask "window", its own among them."""
+"""The keys that a query sees under the mask "window", its own among them."""
 DOCUMENTS = 8
-"""Documents in a packed row, all of one length, so that a batch of them is the same work."""
+"""Documents in a packed row. All have the same length, so that a batch of them is the same work."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MASKS = ("none", "causal", "window")
@@ -25,24 +25,29 @@ MODEL_PARTS = ("encode", "prefill", "decode", "train", "memory")
 
 
 class AnyCase(Protocol):
-    """One thing that is measured; ``file`` is where rows of its kind are kept."""
+    """The interface of a case; ``file`` is the file that stores the rows of its kind."""
 
     file: ClassVar[str]
 
     def fields(self) -> dict[str, Any]:
-        """The case as it stands in a row of results."""
+        """Returns the case as a row of results stores it."""
         ...
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call of attention, of which all sides run in turn.
+    """One call of attention, which all sides run in turn.
 
-    kind          one of ``PARTS``: attention against torch; a long causal window against all of the past; one token
-                  against a cache; documents packed into one row, and a row padded in front, against the same tokens
-                  without either; memory
-    n             tokens; under "decoding" those in the cache
-    direction     forward, or backward alone
+    Attributes:
+        kind: one of ``PARTS``. "attention": against torch. "window": a long causal window against a causal mask.
+            "decoding": one token against a cache. "packed" and "left-padded": documents packed into one row, or a row
+            padded in front, against the same tokens without either. "memory": the memory of a call.
+        encoding: the name of the encoding, or "none".
+        mask: one of ``MASKS``.
+        n: tokens; for "decoding" those in the cache.
+        head_dim: the width of a head.
+        dtype: the name of the dtype.
+        direction: "forward", or "backward" for the backward pass alone.
     """
 
     file: ClassVar[str] = "rows.jsonl"
@@ -71,7 +76,7 @@ class Case:
 
     @property
     def pairs(self) -> int:
-        """Pairs of query and key that the mask allows, in one head."""
+        """The pairs of query and key that the mask allows, in one head."""
         if self.kind == "decoding":
             return self.n
         return sum(pairs(self.mask, n) for n in self.lengths)
@@ -83,16 +88,21 @@ class Case:
 
     @property
     def flop(self) -> int:
-        """Floating-point operations: two products forward, five backward, over the allowed pairs alone."""
+        """Floating-point operations of the allowed pairs: two matrix products forward, five backward."""
         return (4 if self.direction == "forward" else 10) * BATCH * HEADS * self.head_dim * self.pairs
 
     def fields(self) -> dict[str, Any]:
-        """The case as it stands in a row of results."""
+        """Returns the case as a row of results stores it."""
         return asdict(self)
 
 
 def pairs(mask: str, n: int) -> int:
-    """Pairs that a mask allows among n tokens."""
+    """Returns the pairs that a mask allows.
+
+    Args:
+        mask: one of ``MASKS``.
+        n: tokens.
+    """
     if mask == "none":
         return n * n
     seen = min(n, WINDOW) if mask == "window" else n
@@ -100,7 +110,7 @@ def pairs(mask: str, n: int) -> int:
 
 
 def _check(plan: Plan | ModelPlan, **known: tuple[str, ...]) -> None:
-    """Raises HeadwayError for a field of a plan that is empty, has a name that is not known, or no size."""
+    """Raises HeadwayError for a field of a plan that is empty or has an unknown name or a size below 1."""
     for field in fields(plan):
         values = getattr(plan, field.name)
         if not isinstance(values, tuple):
@@ -120,13 +130,27 @@ def _check(plan: Plan | ModelPlan, **known: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which cases, and how long on each.
+    """The cases of a benchmark of attention, and the time for each.
 
-    seconds        for each side of a case, as far as ``rounds`` allows
-    rounds         turns at least
-    flex_seconds   for compiling FlexAttention, all cases together; what is left then goes without it
+    Attributes:
+        lengths: tokens of the cases of kind "attention".
+        dims: values of head_dim.
+        dtypes: names of dtypes.
+        masks: names of masks.
+        encodings: names of encodings, or "none".
+        directions: "forward" and "backward".
+        parts: the kinds of cases.
+        window_length: tokens of the long causal window.
+        cache_length: tokens of the cache.
+        row_length: tokens of a packed or padded row.
+        memory_lengths: tokens of the cases of kind "memory".
+        seconds: the time for each side of a case, of which there may be more for the sake of ``rounds``.
+        rounds: the fewest runs of each side.
+        flex_seconds: the time for compiling FlexAttention, all cases together; cases after that are measured without
+            it.
 
-    Raises HeadwayError for a name or a size that cannot be measured.
+    Raises:
+        HeadwayError: if a name is unknown, or a size is out of its range.
     """
 
     lengths: tuple[int, ...] = (128, 512, 1024, 2048, 4096)
@@ -148,13 +172,13 @@ class Plan:
         _check(self, dtypes=tuple(DTYPES), masks=MASKS, directions=DIRECTIONS, parts=PARTS)
 
     def cases(self) -> list[Case]:
-        """Every case, those with the fewest tokens first."""
+        """Returns every case."""
         found = [
             Case("attention", encoding, mask, n, head_dim, dtype, direction)
             for n, head_dim, encoding, mask, direction, dtype in product(
                 self.lengths, self.dims, self.encodings, self.masks, self.directions, self.dtypes
             )
-            if mask != "window" or n > WINDOW  # else it is the causal mask again
+            if mask != "window" or n > WINDOW  # else it equals the causal mask
         ]
         for direction, dtype in product(self.directions, self.dtypes):
             here = Case(mask="causal", dtype=dtype, direction=direction)
@@ -187,10 +211,14 @@ QUICK = Plan(
 class ModelCase:
     """One piece of work of a whole model, by headway and by transformers in turn.
 
-    task    one of ``MODEL_PARTS``: hidden states of texts; the last token's logits of a prompt, with a cache filled;
-            one token after a prompt; a training step; the memory of one
-    model   "MiniLM", "SmolLM2", "T5 encoder" or "T5"
-    n       tokens of a text, a prompt or a source
+    Attributes:
+        task: one of ``MODEL_PARTS``. "encode": hidden states of texts. "prefill": the last token's logits of a prompt,
+            with
+            a cache filled. "decode": one token after a prompt. "train": a training step. "memory": that of one.
+        model: "MiniLM", "SmolLM2", "T5 encoder" or "T5".
+        n: tokens of a text, a prompt or a source.
+        batch: sequences.
+        dtype: the name of the dtype.
     """
 
     file: ClassVar[str] = "models.jsonl"
@@ -206,23 +234,32 @@ class ModelCase:
 
     @property
     def tokens(self) -> str:
-        """As in "8 × 512"."""
+        """The sizes in words, such as "8 × 512"."""
         return f"{self.n:,}" if self.batch == 1 else f"{self.batch} × {self.n:,}"
 
     def fields(self) -> dict[str, Any]:
-        """The case as it stands in a row of results."""
+        """Returns the case as a row of results stores it."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """Which cases of whole models, and how long on each.
+    """The cases of a benchmark of whole models, and the time for each.
 
-    texts     tokens of a text for MiniLM, in ``batches``
-    prefill   tokens of a prompt for SmolLM2; ``prompts``: those before it writes
-    train     tokens of a training step of T5's encoder, and of its memory; ``sources``: those of the whole T5
+    Attributes:
+        texts: tokens of a text for MiniLM.
+        batches: texts in a batch.
+        prefill: tokens of a prompt for SmolLM2, whose prefill is measured.
+        prompts: tokens of a prompt for SmolLM2, after which decoding is measured.
+        train: tokens of a training step of T5's encoder, and of its memory.
+        sources: tokens of the source, for a training step of the whole T5.
+        dtypes: names of dtypes; training is measured in float32 alone.
+        parts: the tasks.
+        seconds: the time for each side of a case, of which there may be more for the sake of ``rounds``.
+        rounds: the fewest runs of each side.
 
-    Raises HeadwayError for a name or a size that cannot be measured.
+    Raises:
+        HeadwayError: if a name is unknown, or a size is out of its range.
     """
 
     texts: tuple[int, ...] = (512,)
@@ -240,7 +277,7 @@ class ModelPlan:
         _check(self, dtypes=tuple(DTYPES), parts=MODEL_PARTS)
 
     def cases(self) -> list[ModelCase]:
-        """Every case; those of one model in one dtype stand together, so that it is loaded once."""
+        """Returns every case; those of one model in one dtype are together, so that it is loaded once."""
         found = []
         for dtype in self.dtypes:
             found += [ModelCase("encode", "MiniLM", n, b, dtype) for n, b in product(self.texts, self.batches)]

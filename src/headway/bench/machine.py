@@ -1,4 +1,4 @@
-"""What is measured on: the processor, the versions, and the processor's own roof."""
+"""The processor, the versions, and the processor's limit (the roofline)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from ..errors import HeadwayError
 from ..kernels.cpu import _library
 
 BURST = 5e7, 1e9
-"""Floating-point operations of one run of the register-only loop, at least and at most."""
+"""The least and the most floating-point operations of one run of the register-only loop."""
 
 KINDS = {"float32": _library.FLOAT32, "bfloat16": _library.BFLOAT16}
-"""What the loop multiplies: float32, or pairs of bfloat16."""
+"""The loop of each dtype: float32, or pairs of bfloat16."""
 
 
 def where(*parts: str) -> dict[str, Any]:
-    """What two rows must share to be compared: processor, threads, versions, and the code of the kernels.
+    """Returns what two rows must share to be comparable: processor, threads, versions, and the measured code.
 
-    parts   folders of headway whose code is measured besides
+    Args:
+        *parts: folders of headway that are measured in addition to the kernels.
     """
     library = _library.load()
     return {
@@ -37,7 +38,7 @@ def where(*parts: str) -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's name and, on Linux, its family, model and the units that matter here."""
+    """Returns the processor's name and, on Linux, its family, model and instruction sets."""
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
         return platform.processor() or platform.machine()
@@ -55,7 +56,11 @@ def processor() -> str:
 
 
 def fingerprint(*parts: str) -> str:
-    """Eight digits that change with the code that is measured, compiled parts included."""
+    """Returns a hash of eight digits of the measured code, compiled libraries included.
+
+    Args:
+        *parts: folders of headway that are measured in addition to the kernels.
+    """
     root = Path(__file__).parents[1]
     files = [root / f"{name}.py" for name in ("attention", "coordinates", "masks", "terms")]
     for part in ("kernels", *parts):
@@ -67,9 +72,9 @@ def fingerprint(*parts: str) -> str:
 
 
 class Roof:
-    """The register-only loop of the compiled kernel: what the processor could do at best.
+    """The processor's limit: multiply-adds in registers alone, by a loop of the compiled kernel.
 
-    ``why_not`` says what is missing where there is none.
+    ``why_not`` says what is missing if the loop cannot run, and is empty otherwise.
     """
 
     def __init__(self) -> None:
@@ -78,9 +83,10 @@ class Roof:
         self._flop_of_round: dict[str, float] = {}
 
     def burst(self, dtype: str, flop: float) -> tuple[Callable[[], float], float] | None:
-        """One run of the loop on all of torch's threads, and the operations it does; None where there is no loop.
+        """Returns one run of the loop on all of torch's threads and its operations; None if the loop cannot run.
 
-        They are as many as the case has, within BURST: after a long burst caches are cold for whoever comes next.
+        The loop has the ``dtype`` given, and about ``flop`` operations within BURST: after a long run, the caches would
+        be cold for the next side.
         """
         if self.why_not or dtype not in KINDS:
             return None

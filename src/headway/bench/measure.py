@@ -1,4 +1,4 @@
-"""One case measured: all sides in turn in one process, medians; nothing where the sides do not agree."""
+"""Measures one case: all sides in turn in one process, and their medians."""
 
 from __future__ import annotations
 
@@ -19,15 +19,28 @@ ROOF = "roof"
 MOST_ROUNDS = 1000
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 6e-2, "float16": 1e-2}
-"""How far two sides may be apart, of the largest value: enough to see that they compute the same."""
+"""The largest difference of two sides, as a share of the largest value: enough to see that they compute the same."""
 
 
-class Red(Exception):  # noqa: N818  a finding about the kernel, which costs the case its number
-    """What was computed is not right, so that its speed means nothing."""
+class Red(Exception):  # noqa: N818
+    """Raised if a result is wrong, so that its speed means nothing and the case gets no number."""
 
 
 def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, Any]:
-    """The row of a case. Raises Red where headway fails, or is not what another side computes."""
+    """Measures a case.
+
+    Args:
+        case: the case.
+        plan: the time for each side.
+        roof: the processor's limit, measured in turn with the sides.
+        flex: compiled FlexAttention; left out if None.
+
+    Returns:
+        The row: the kernel, the milliseconds of each side, and the errors of sides that failed.
+
+    Raises:
+        Red: if headway fails, or computes other numbers than a side that should compute the same.
+    """
     if case.kind == "memory":
         try:
             return memory.measure(case)
@@ -40,7 +53,7 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
     for name, run in found.runs.items():  # also the first of two warm-ups
         try:
             results[name] = run()
-        except Exception as error:  # another's failure is its result; ours is a finding
+        except Exception as error:  # any failure of another side is its result
             says[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
             del runs[name]
             if name == OURS:
@@ -49,7 +62,7 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
         if name in results:
             agree(f"{found.kernel} and {name} on {case}", case.dtype, map(shaped, results[OURS][:3]), results[name][:3])
     results.clear()
-    burst = None if case.kind == "decoding" else roof.burst(case.dtype, case.flop)  # there, memory is the bound
+    burst = None if case.kind == "decoding" else roof.burst(case.dtype, case.flop)  # decoding is bound by memory
     if burst is not None:
         runs[ROOF] = burst[0]
     milliseconds, rounds = in_turn(runs, plan.seconds, plan.rounds)
@@ -62,11 +75,18 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
 def in_turn(
     runs: Mapping[str, Callable[[], object]], seconds: float, least: int, warm: float | None = None
 ) -> tuple[dict[str, float], int]:
-    """The median milliseconds of each side, and the turns taken: for ``seconds`` a side, but ``least`` turns.
+    """Times all sides in turn.
 
-    Each turn draws its own order: some sides, such as the roof's burst, slow down whoever comes next.
+    Each turn has its own order, since some sides, such as the roof's loop, slow down the next one.
 
-    warm   the milliseconds of a turn that was taken as warm-up; one is taken here if None
+    Args:
+        runs: the functions by name.
+        seconds: the time for each side.
+        least: the fewest turns.
+        warm: the milliseconds of a turn that was the warm-up; one is run here if None.
+
+    Returns:
+        The median milliseconds of each side, and the number of turns.
     """
 
     draw = random.Random(0)
@@ -86,7 +106,14 @@ def in_turn(
 
 
 def agree(what: str, dtype: str, found: Any, expected: Any) -> None:
-    """Raises Red unless the tensors are the same, as far as the dtype allows."""
+    """Raises Red unless the tensors are equal, within the tolerance of the dtype.
+
+    Args:
+        what: what is compared, for the message.
+        dtype: the name of the dtype.
+        found: the tensors.
+        expected: the tensors to compare with.
+    """
     for a, b in zip(found, expected, strict=True):
         largest = b.detach().abs().max().item()
         apart = (a.detach().float() - b.detach().float()).abs().max().item()

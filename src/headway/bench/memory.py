@@ -1,4 +1,4 @@
-"""The memory that one forward and backward pass takes beyond inputs and outputs, in a fresh process."""
+"""The memory that a forward and backward pass takes beyond inputs and outputs, in a new process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,21 @@ import torch
 from .cases import Case
 
 WARM_UP = 64
-"""Tokens of the call before, so that what is loaded once is not counted."""
+"""Tokens of a first call, which loads what is loaded once."""
 
 
 def measure(case: Case) -> dict[str, Any]:
-    """The row of a case. Raises RuntimeError with the last line of a process that failed."""
+    """Measures a case in a new process.
+
+    Args:
+        case: the case.
+
+    Returns:
+        The row: the kernel and the bytes.
+
+    Raises:
+        RuntimeError: if the process fails, with its last line.
+    """
     code = "import sys; from headway.bench.memory import main; main(sys.argv[1])"
     task = json.dumps({"case": case.fields(), "threads": torch.get_num_threads()})
     done = subprocess.run([sys.executable, "-c", code, task], capture_output=True, text=True, check=False)
@@ -28,7 +38,11 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def main(task: str) -> None:
-    """Measures, in this process, and prints the row."""
+    """Measures a case in this process, and prints the row.
+
+    Args:
+        task: the case and the number of threads, as JSON.
+    """
     from dataclasses import replace
 
     from ..study.memory import Peak

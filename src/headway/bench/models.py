@@ -1,4 +1,4 @@
-"""Whole models by headway and by transformers in turn: published ones run, one in the shape of T5-small trained."""
+"""Benchmarks of whole models against transformers: inference of published models, and training of a small T5."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from .sides import HF_EAGER, HF_SDPA, HF_TABLE, NOT_PREPACKED, OURS, Run
 from .targets import MODEL_TARGETS, Judged, judge
 
 FOLDERS = {"MiniLM": "minilm", "SmolLM2": "smollm2"}
-"""Where published weights lie, as ``make weights`` puts them."""
+"""The folders of published weights, as ``make weights`` creates them."""
 
 WRITTEN = 8
-"""Tokens that are written one by one in a turn."""
+"""Tokens that a run decodes one by one."""
 
 LONG = 1000.0
-"""Milliseconds of a turn from which the one that is compared is warm-up enough."""
+"""Milliseconds of a run from which the run that is compared is warm-up enough."""
 
 JUMPS = 1e-2
-"""How far two sides' gradients may be apart, of their norm; one jump of ReLU's derivative at 512 tokens is 6e-4."""
+"""The largest difference of gradients relative to their norm; one jump of ReLU's derivative at 512 tokens is 6e-4."""
 
 DIVIDED = (OURS, HF_EAGER)
-"""The sides whose training step is taken apart."""
+"""The sides whose training step is profiled."""
 
 T5_SMALL: dict[str, Any] = {
     "vocab_size": 32128,
@@ -63,7 +63,7 @@ T5_CLASSES = {"T5 encoder": "T5EncoderModel", "T5": "T5ForConditionalGeneration"
 
 @dataclass
 class ModelResults(Results):
-    """What was found of whole models."""
+    """The results of a benchmark of whole models, as ``Results``."""
 
     @property
     def targets(self) -> list[Judged]:
@@ -80,13 +80,24 @@ def bench_models(
     command: str = "headway bench --models",
     watch: Watch | None = None,
 ) -> ModelResults:
-    """Measures the cases of a plan that are not in ``out`` yet, and writes models.jsonl and models.md there.
+    """Measures the cases of a plan that are not in the folder yet, and writes models.jsonl and models.md to it.
 
-    weights   a folder with minilm/ and smollm2/, as ``make weights`` fills it; the cases of what it lacks are left out
-    fresh     measures again what is there
+    Without transformers nothing is measured, which a note says. A case on which two sides differ gets no number.
 
-    Without transformers nothing is measured, and a note says so. A case on which two sides disagree gets no number.
-    Raises HeadwayError where ``weights`` is no folder, and for an ``out`` that cannot be written to.
+    Args:
+        plan: the cases.
+        weights: a folder with minilm/ and smollm2/, as ``make weights`` creates it. Cases whose weights are missing are
+            left out.
+        out: the folder of the results.
+        fresh: whether cases that are in the folder are measured again.
+        command: the command that models.md names.
+        watch: receives the progress.
+
+    Returns:
+        The results, with those that were in the folder.
+
+    Raises:
+        HeadwayError: if ``weights`` is no folder, or ``out`` cannot be written to.
     """
     watch, weights = watch or Watch(), Path(weights)
     if not weights.is_dir():
@@ -111,7 +122,7 @@ def bench_models(
         if missing:
             note(missing)
         for model in dict.fromkeys(case.model for case in plan.cases() if not loaded.has(case.model)):
-            note(f"{model} is left out: {weights / FOLDERS[model]} has no weights; make weights fetches them.")
+            note(f"{model} is left out: {weights / FOLDERS[model]} has no weights; make weights downloads them.")
         try:
             for case in todo:
                 watch.doing(str(case))
@@ -132,7 +143,19 @@ def bench_models(
 
 
 def measure(case: ModelCase, plan: ModelPlan, loaded: Loaded) -> Row:
-    """The row of a case. Raises Red where headway fails, or is not what transformers computes."""
+    """Measures a case.
+
+    Args:
+        case: the case.
+        plan: the time for each side.
+        loaded: the models.
+
+    Returns:
+        The row: the milliseconds or bytes of each side, and the errors of sides that failed.
+
+    Raises:
+        Red: if headway fails, or computes other numbers than transformers.
+    """
     if case.task == "memory":
         return {"seconds": plan.seconds} | _memory(case, loaded)
     runs, says = loaded.sides(case), {}
@@ -142,7 +165,7 @@ def measure(case: ModelCase, plan: ModelPlan, loaded: Loaded) -> Row:
         began = time.perf_counter()
         try:
             results[name] = run()
-        except Exception as error:  # another's failure is its result; ours is a finding
+        except Exception as error:  # any failure of another side is its result
             says[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
             del runs[name]
             if name in (OURS, NOT_PREPACKED):
@@ -166,9 +189,15 @@ def measure(case: ModelCase, plan: ModelPlan, loaded: Loaded) -> Row:
 
 
 def agree_on_the_whole(what: str, dtype: str, found: list[Tensor], expected: list[Tensor]) -> None:
-    """Raises Red unless the tensors are the same but for a small share of their norm.
+    """Raises Red unless the tensors are equal but for a small share of their norm.
 
-    Single numbers of a gradient may differ by more: where ReLU's input is 0 but for rounding, its derivative jumps.
+    Single numbers of a gradient may differ by more: ReLU's derivative jumps where its input is 0 but for rounding.
+
+    Args:
+        what: what is compared, for the message.
+        dtype: the name of the dtype.
+        found: the tensors.
+        expected: the tensors to compare with.
     """
     share = max(JUMPS, TOLERANCE[dtype])
     for a, b in zip(found, expected, strict=True):
@@ -181,10 +210,11 @@ def agree_on_the_whole(what: str, dtype: str, found: list[Tensor], expected: lis
 
 
 class Loaded:
-    """The models of both sides, loaded when a case asks for them; those of the last one are kept.
+    """The models of both sides, loaded on demand; those of the last case are kept.
 
-    weights   the folder of published models
-    scratch   an empty one, for what is written on the way
+    Args:
+        weights: the folder of published models.
+        scratch: an empty folder for temporary files.
     """
 
     def __init__(self, weights: Path, scratch: Path) -> None:
@@ -192,17 +222,20 @@ class Loaded:
         self._last: tuple[Any, Any] = (None, None)
 
     def has(self, model: str) -> bool:
-        """Whether a model's weights are there; T5's are drawn."""
+        """Returns whether the weights of a ``model`` are there; those of T5 are random."""
         return model in T5_CLASSES or self._source(model) is not None
 
     def sides(self, case: ModelCase) -> dict[str, Run]:
-        """One pass, prompt, run of tokens or training step of each side, headway's first."""
+        """Returns the sides of a ``case``, headway's first.
+
+        Each runs a batch, a prompt, some tokens, or a training step.
+        """
         _quiet()
         kinds = {"encode": self._encode, "prefill": self._prefill, "decode": self._decode, "train": self._train}
         return kinds[case.task](case)
 
     def t5(self, model: str) -> Path:
-        """A folder with a T5 of random weights."""
+        """Returns a folder with a T5 of random weights, for the ``model`` "T5" or "T5 encoder"."""
         folder = self.scratch / T5_CLASSES[model]
         if not folder.exists():
             _quiet()
@@ -224,7 +257,7 @@ class Loaded:
         return checkpoints.load(source, dtype=DTYPES[dtype])
 
     def _theirs(self, kind: str, model: str, dtype: str, **more: Any) -> Any:
-        """The same by transformers, which is given a GGUF file's as headway writes it."""
+        """The model by transformers, which reads a GGUF file as headway has written it."""
         source = self._source(model)
         assert source is not None
         if source.is_file():
@@ -237,7 +270,7 @@ class Loaded:
 
     def _once(self, key: tuple[str, ...], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         if self._last[0] != key:
-            self._last = (None, None)  # the ones before go first
+            self._last = (None, None)  # frees the models of the case before
             self._last = (key, make())
         models: dict[str, Any] = self._last[1]
         return models
@@ -311,19 +344,34 @@ class Loaded:
 
 
 class Writer(Protocol):
-    """A language model of one side, with the cache of the last prompt: ``length`` tokens."""
+    """The interface of a language model of one side, with the cache of the last prompt, of ``length`` tokens."""
 
     length: int
 
     @property
-    def vocab_size(self) -> int: ...
-    def prefill(self, ids: Tensor) -> Tensor: ...
-    def step(self, ids: Tensor) -> Tensor: ...
-    def forget(self, count: int) -> None: ...
+    def vocab_size(self) -> int:
+        """The number of token ids."""
+        ...
+
+    def prefill(self, ids: Tensor) -> Tensor:
+        """Maps ``ids`` [batch, n] to the logits of the last token [batch, 1, vocab_size], and fills the cache."""
+        ...
+
+    def step(self, ids: Tensor) -> Tensor:
+        """Maps ``ids`` [batch, 1] to logits [batch, 1, vocab_size], and appends them to the cache."""
+        ...
+
+    def forget(self, count: int) -> None:
+        """Removes the last ``count`` tokens from the cache."""
+        ...
 
 
 class Headway:
-    """A ``Decoder`` and its cache."""
+    """A ``Decoder`` with its cache.
+
+    Args:
+        model: the model.
+    """
 
     length = 0
 
@@ -332,27 +380,32 @@ class Headway:
 
     @property
     def vocab_size(self) -> int:
+        """The number of token ids."""
         size: int = self.model.checkpoint.config["vocab_size"]
         return size
 
     def prefill(self, ids: Tensor) -> Tensor:
-        """ids [batch, n] → the logits of the last token [batch, 1, vocab_size]"""
+        """Maps ``ids`` [batch, n] to the logits of the last token [batch, 1, vocab_size], and fills the cache."""
         self.cache, self.length = self.model.new_cache(), ids.shape[1]
         logits: Tensor = self.model.logits(self.model.hidden(ids, cache=self.cache)[:, -1:])
         return logits
 
     def step(self, ids: Tensor) -> Tensor:
-        """ids [batch, 1] → [batch, 1, vocab_size]"""
+        """Maps ``ids`` [batch, 1] to logits [batch, 1, vocab_size], and appends them to the cache."""
         logits: Tensor = self.model(ids, cache=self.cache)
         return logits
 
     def forget(self, count: int) -> None:
-        """Takes the last tokens out of the cache."""
+        """Removes the last ``count`` tokens from the cache."""
         self.cache.crop(self.length)  # type: ignore[attr-defined]
 
 
 class Transformers:
-    """The same by transformers."""
+    """A language model of transformers with its cache.
+
+    Args:
+        model: the model.
+    """
 
     length = 0
 
@@ -361,28 +414,34 @@ class Transformers:
 
     @property
     def vocab_size(self) -> int:
+        """The number of token ids."""
         size: int = self.model.config.vocab_size
         return size
 
     def prefill(self, ids: Tensor) -> Tensor:
-        """ids [batch, n] → the logits of the last token [batch, 1, vocab_size]"""
+        """Maps ``ids`` [batch, n] to the logits of the last token [batch, 1, vocab_size], and fills the cache."""
         found = self.model(ids, use_cache=True, logits_to_keep=1)
         self.cache, self.length = found.past_key_values, ids.shape[1]
         logits: Tensor = found.logits
         return logits
 
     def step(self, ids: Tensor) -> Tensor:
-        """ids [batch, 1] → [batch, 1, vocab_size]"""
+        """Maps ``ids`` [batch, 1] to logits [batch, 1, vocab_size], and appends them to the cache."""
         logits: Tensor = self.model(ids, past_key_values=self.cache, use_cache=True).logits
         return logits
 
     def forget(self, count: int) -> None:
-        """Takes the last tokens out of the cache."""
+        """Removes the last ``count`` tokens from the cache."""
         self.cache.crop(-count)  # type: ignore[attr-defined]
 
 
 class Trainer:
-    """A T5 of one side in a folder, and its optimizer."""
+    """A T5 of one side, with its optimizer.
+
+    Args:
+        side: the name of the side.
+        folder: the folder of the model.
+    """
 
     def __init__(self, side: str, folder: Path) -> None:
         name = json.loads((folder / "config.json").read_text())["architectures"][0]
@@ -399,14 +458,17 @@ class Trainer:
                 use_bias_table(self.model)
             places = ("shared.weight", "block.0.layer.0.SelfAttention.relative_attention_bias.weight")
         self.model.train()
-        # of the whole T5 the encoder's table, which comes first
+        # the first match: in the whole T5 the encoder's table
         self.watched = [next(p for key, p in self.model.named_parameters() if key.endswith(at)) for at in places]
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
 
     def step(self, batch: int, n: int, *, update: bool = True) -> Run:
-        """A step on random tokens, which gives the loss, and the gradients of the embeddings and of the bias.
+        """Returns a step on random tokens, which returns the loss and the gradients of the embeddings and of the bias.
 
-        update   whether it ends with the optimizer's
+        Args:
+            batch: sequences.
+            n: tokens in each.
+            update: whether the step ends with the optimizer's.
         """
         vocab_size = self.watched[0].shape[0]
         ids, targets = _ids(batch, n, vocab_size), _ids(batch, max(1, n // 4), vocab_size)
@@ -425,25 +487,25 @@ class Trainer:
             embeddings, table = (parameter.grad for parameter in self.watched)
             assert embeddings is not None
             assert table is not None
-            return [loss, embeddings, table if self.ours else table.mT]  # there [buckets, heads]
+            return [loss, embeddings, table if self.ours else table.mT]  # [buckets, heads] in transformers
 
         return step
 
 
 def _quiet() -> None:
-    """No bars and no tables of keys between the lines of a benchmark."""
+    """Turns off the progress bars and loading reports of transformers."""
     logging = import_module("transformers").utils.logging
     logging.disable_progress_bar()
     logging.set_verbosity_error()
 
 
 def _ids(batch: int, n: int, vocab_size: int) -> Tensor:
-    """Random ids, the same for all sides; the first ones, which mean padding and the like, are left out."""
+    """Random ids, the same for all sides, without the first ones, which are special."""
     return torch.randint(4, vocab_size, (batch, n), generator=torch.Generator().manual_seed(0))
 
 
 def _first(out: Any) -> Tensor:
-    """The tensor that a model gives, or the first of what one of transformers gives."""
+    """The output of a model, or the first one of a model of transformers."""
     first: Tensor = out if isinstance(out, Tensor) else out[0]
     return first
 
@@ -455,7 +517,12 @@ ATTENTION, LINEAR, REST = "attention", "projections and feed-forward", "the rest
 
 
 def division(run: Callable[[], object], n: int) -> dict[str, float]:
-    """The shares of a run's time in attention over n tokens, in linear maps and in everything else."""
+    """Returns the shares of a run's time in attention, in linear maps and in everything else.
+
+    Args:
+        run: the run.
+        n: tokens.
+    """
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as found:
@@ -468,7 +535,7 @@ def division(run: Callable[[], object], n: int) -> dict[str, float]:
 
 
 def _part(operation: str, shapes: list[list[int]], n: int) -> str:
-    """What an operation belongs to: eager attention shows by matrices of [n, n] for each head."""
+    """The part that an operation belongs to; eager attention is recognized by matrices of [n, n]."""
     if operation in ("aten::mm", "aten::addmm"):
         return LINEAR
     fused = operation in ("Attention", "AttentionBackward") or operation.startswith("aten::_scaled_dot_product")
@@ -477,7 +544,7 @@ def _part(operation: str, shapes: list[list[int]], n: int) -> str:
 
 
 def _memory(case: ModelCase, loaded: Loaded) -> Row:
-    """The bytes that forward and backward take on each side. Raises Red where headway's fails."""
+    """The bytes that forward and backward take on each side; raises Red if headway fails."""
     sizes: dict[str, int] = {}
     says: dict[str, str] = {}
     folder = loaded.t5(case.model)
@@ -496,7 +563,11 @@ def _memory(case: ModelCase, loaded: Loaded) -> Row:
 
 
 def main(task: str) -> None:
-    """Measures one side, in this process, and prints the most bytes beyond those held before."""
+    """Measures the memory of one side in this process, and prints the most bytes beyond those allocated before.
+
+    Args:
+        task: the side, the folder, the case and the number of threads, as JSON.
+    """
     from ..study.memory import Peak
 
     given = json.loads(task)

@@ -1,4 +1,4 @@
-"""The share of the roof by length, headway beside torch."""
+"""The picture of a benchmark: the share of the roof by length, for headway and torch."""
 
 from __future__ import annotations
 
@@ -27,13 +27,22 @@ LINES = (
     ("torch SDPA, dense bias", "t5", (DENSE, DENSE_GRADIENT), ORANGE, DASHED),
     ("FlexAttention, T5's table", "t5", (FLEX,), GREY, DASHED),
 )
-"""Name, encoding, the side that is drawn (the first that is there), colour, dashes."""
+"""Name, encoding, the sides of which the first one measured is drawn, colour, dashes."""
 
 HEAD_DIM = 64
 
 
 def draw(rows: Sequence[Row], title: str, path: Path) -> bool:
-    """Saves the picture, one column for each dtype and one line of panels for each direction; False without rows."""
+    """Saves the picture, with a column for each dtype and a row of panels for each direction.
+
+    Args:
+        rows: the rows.
+        title: the title.
+        path: the file.
+
+    Returns:
+        Whether there was anything to draw.
+    """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -83,7 +92,7 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> bool:
 
 
 def _marker(dashes: Any) -> dict[str, Any]:
-    """Hollow on a dashed line, so that it is seen where it runs along another."""
+    """Markers are hollow on a dashed line, so that they are visible where it covers another."""
     return {"marker": "o", "markersize": 4.5, "markerfacecolor": "white" if dashes is DASHED else None}
 
 

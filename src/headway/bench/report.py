@@ -1,4 +1,4 @@
-"""The Markdown of a benchmark: targets first, then every table."""
+"""The Markdown report of a benchmark: the targets, then a table for each kind of cases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from .targets import MODEL_TARGETS, TARGETS, Target, gflops, judge, over, peer, 
 
 
 def markdown(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Sequence[str] = ()) -> str:
-    """Everything that was measured, as BENCHMARKS.md has it."""
+    """Returns the report, as BENCHMARKS.md has it.
+
+    Args:
+        rows: the rows.
+        where: the machine.
+        command: the command that measured them.
+        notes: further paragraphs.
+    """
     parts = [head(rows, where, command), *notes, targets(rows), roofs(rows)]
     for direction in ("forward", "backward"):
         for dtype in dict.fromkeys(row["case"]["dtype"] for row in rows):
@@ -31,35 +38,52 @@ def markdown(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Se
 
 
 def save(path: Path, text: str) -> None:
-    """Writes a file so that either the old or the new one is there."""
+    """Writes a file completely or not at all.
+
+    Args:
+        path: the file.
+        text: its content.
+    """
     with atomic_write(path) as part:
         part.write_text(text)
 
 
 def measured(rows: Sequence[Row], where: dict[str, Any]) -> str:
-    """The days, the processor and the threads."""
+    """Returns the dates, the processor and the threads.
+
+    Args:
+        rows: the rows.
+        where: the machine.
+    """
     days = sorted({row["date"] for row in rows})
     over_days = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "nothing measured"
     return f"{over_days}, {where['processor']}, {where['threads']} thread{'s' * (where['threads'] != 1)}"
 
 
 def head(rows: Sequence[Row], where: dict[str, Any], command: str) -> str:
-    """Machine, versions, date, command, and how to read the figures."""
+    """Returns the command, the machine and how to read the figures.
+
+    Args:
+        rows: the rows.
+        where: the machine.
+        command: the command that measured them.
+    """
     words = [
         f"{measured(rows, where)}, "
         f"torch {where['torch']}, headway {where['headway']}, its instruction set {where['isa']}. Batch 1, 8 heads.",
-        "All sides of a case in turn in one process after two warm-ups; medians, and ratios of medians. × says how "
-        "many times as fast headway is: above 1 it is faster. Backward is timed alone.",
+        "All sides of a case in turn in one process after two warm-ups; medians, and ratios of medians. × is how many "
+        "times as fast headway is: above 1 it is faster. Backward is timed alone.",
         "Operations: 4·heads·pairs·head_dim forward, 10· backward. Pairs of query and key: n² under full, n(n + 1)/2 "
-        f"under causal; under window each query sees at most {WINDOW} keys. The roof is a loop in registers alone, on "
-        "the same threads, measured in turn with each case.",
-        "SDPA is given its dense bias or mask ready made. For RoPE it turns nothing, and in place of Shaw's and "
-        "Transformer-XL's terms, which no bias can say, it is given a bias of the same size: there it computes less.",
+        f"under causal; under window each query sees at most {WINDOW} keys. The roof (of the roofline model) is a "
+        "loop in registers alone, on the same threads, measured in turn with each case.",
+        "SDPA gets its dense bias or mask as a tensor, whose computation is not timed. For RoPE it rotates nothing, "
+        "and for the terms of Shaw and Transformer-XL, which no bias can express, it gets a bias of the same size: "
+        "there it computes less.",
     ]
     if "AMD" in where["processor"]:
         words.append(
-            "MKL, by which SDPA multiplies, takes an AVX2 path on AMD, so SDPA is relatively faster on other makers' "
-            "processors: the share of the roof carries over, the ratio does not."
+            "MKL, which SDPA multiplies with, uses AVX2 on AMD, so SDPA is relatively faster on other processors: the "
+            "share of the roof applies there too, the ratio does not."
         )
     if "AMX" in where["processor"]:
         words.append("This processor has AMX, which SDPA uses in bfloat16.")
@@ -67,7 +91,12 @@ def head(rows: Sequence[Row], where: dict[str, Any], command: str) -> str:
 
 
 def targets(rows: Sequence[Row], wanted: Sequence[Target] = TARGETS) -> str:
-    """Each target, what was measured in the worst case, and whether it is met."""
+    """Returns the table of the targets, with the worst case of each.
+
+    Args:
+        rows: the rows.
+        wanted: the targets.
+    """
     lines = [
         [judged.target.what, judged.dtype, judged.wanted, judged.measured, judged.verdict, _worst(judged)]
         for judged in judge(rows, wanted)
@@ -80,7 +109,11 @@ def _worst(judged: Any) -> str:
 
 
 def roofs(rows: Sequence[Row]) -> str:
-    """The roof of each dtype, over all cases."""
+    """Returns the table of the roof of each dtype, over all cases.
+
+    Args:
+        rows: the rows.
+    """
     lines = []
     for dtype in dict.fromkeys(row["case"]["dtype"] for row in rows):
         found = sorted(row["roof_gflops"] for row in rows if row["case"]["dtype"] == dtype and "roof_gflops" in row)
@@ -90,7 +123,11 @@ def roofs(rows: Sequence[Row]) -> str:
 
 
 def against_torch(rows: Sequence[Row]) -> str:
-    """ms · × · share of the roof, one column for each length."""
+    """Returns the table of times, ratios to torch and shares of the roof, with a column for each length.
+
+    Args:
+        rows: the rows.
+    """
 
     def cell(row: Row) -> str:
         share = share_of_roof(row)
@@ -104,7 +141,11 @@ def against_torch(rows: Sequence[Row]) -> str:
 
 
 def flex(rows: Sequence[Row]) -> str:
-    """How many times as fast as FlexAttention, or what that says."""
+    """Returns the table of ratios to FlexAttention, and the reasons why it did not run.
+
+    Args:
+        rows: the rows.
+    """
     asked = [row for row in _of(rows, "attention") if FLEX in row["ms"] or FLEX in row["says"]]
     table = _by_length(
         [row for row in asked if FLEX in row["ms"]],
@@ -120,11 +161,17 @@ def flex(rows: Sequence[Row]) -> str:
         count = f"{len(cases)} of {len(asked)} cases"
         whose = {case.direction for case in cases}
         lines.append(f"{count}{f', {whose.pop()}' if len(whose) == 1 else ''}: {text}")
-    return "\n\n".join(filter(None, [table and f"Its ms · times as fast headway is\n\n{table}", *lines]))
+    return "\n\n".join(
+        filter(None, [table and f"FlexAttention's ms · how many times as fast headway is\n\n{table}", *lines])
+    )
 
 
 def costs(rows: Sequence[Row]) -> str:
-    """headway's time over its own without an encoding."""
+    """Returns the table of headway's time over its own without an encoding.
+
+    Args:
+        rows: the rows.
+    """
     return _by_length(
         [row for row in _of(rows, "attention") if PLAIN in row["ms"]],
         lambda row: f"{over(row, PLAIN):.2f}",
@@ -133,7 +180,11 @@ def costs(rows: Sequence[Row]) -> str:
 
 
 def window(rows: Sequence[Row]) -> str:
-    """Time over time against area over area."""
+    """Returns the table of the causal window: its time and its area, as shares of the causal mask's.
+
+    Args:
+        rows: the rows.
+    """
     lines = []
     for row in _of(rows, "window"):
         case = Case(**row["case"])
@@ -155,7 +206,11 @@ def window(rows: Sequence[Row]) -> str:
 
 
 def decoding(rows: Sequence[Row]) -> str:
-    """Milliseconds, bytes in a second, and the share of a copy's."""
+    """Returns the table of decoding: milliseconds, bytes per second, and the share of a copy's.
+
+    Args:
+        rows: the rows.
+    """
     lines = []
     for row in _of(rows, "decoding"):
         case = Case(**row["case"])
@@ -177,7 +232,11 @@ def decoding(rows: Sequence[Row]) -> str:
 
 
 def contiguous(rows: Sequence[Row]) -> str:
-    """headway's time over its own on the same tokens without packing or padding."""
+    """Returns the table of headway's time over its own on the same tokens without packing or padding.
+
+    Args:
+        rows: the rows.
+    """
     lines = []
     for row in (*_of(rows, "packed"), *_of(rows, "left-padded")):
         case = Case(**row["case"])
@@ -198,7 +257,11 @@ def contiguous(rows: Sequence[Row]) -> str:
 
 
 def memory(rows: Sequence[Row]) -> str:
-    """The peak beyond inputs and outputs, forward and backward, each in a fresh process."""
+    """Returns the table of peak memory beyond inputs and outputs, forward and backward, each in a new process.
+
+    Args:
+        rows: the rows.
+    """
     found = sorted(_of(rows, "memory"), key=lambda row: row["case"]["n"])
     if not found:
         return ""
@@ -226,7 +289,14 @@ TASKS = {
 
 
 def models(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Sequence[str] = ()) -> str:
-    """The chapter of BENCHMARKS.md about whole models."""
+    """Returns the chapter of BENCHMARKS.md about whole models.
+
+    Args:
+        rows: the rows.
+        where: the machine.
+        command: the command that measured them.
+        notes: further paragraphs.
+    """
     parts = ["## Whole models, against transformers", models_head(rows, where, command), *notes]
     under = [targets(rows, MODEL_TARGETS)]
     for task, (title, unit) in TASKS.items():
@@ -238,7 +308,13 @@ def models(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Sequ
 
 
 def models_head(rows: Sequence[Row], where: dict[str, Any], command: str) -> str:
-    """Machine, versions, date, command, and what is done on either side."""
+    """Returns the command, the machine, and what each side does.
+
+    Args:
+        rows: the rows.
+        where: the machine.
+        command: the command that measured them.
+    """
     words = [
         f"{measured(rows, where)}, "
         f"torch {where['torch']}, transformers {where['transformers']}, headway {where['headway']}, its instruction "
@@ -252,7 +328,11 @@ def models_head(rows: Sequence[Row], where: dict[str, Any], command: str) -> str
 
 
 def model_times(rows: Sequence[Row]) -> str:
-    """One line for each case, one column for each side."""
+    """Returns the table of times, with a row for each case and a column for each side.
+
+    Args:
+        rows: the rows.
+    """
     others = [
         side for side in dict.fromkeys(side for row in rows for side in (*row["ms"], *row["says"])) if side != OURS
     ]
@@ -268,7 +348,11 @@ def model_times(rows: Sequence[Row]) -> str:
 
 
 def divisions(rows: Sequence[Row]) -> str:
-    """The shares of attention, of linear maps and of everything else, as torch's profiler counts them."""
+    """Returns the table of the shares of attention, linear maps and everything else, by torch's profiler.
+
+    Args:
+        rows: the rows.
+    """
     found = [(ModelCase(**row["case"]), side, parts) for row in rows for side, parts in row.get("parts", {}).items()]
     lines = [
         [case.model, case.tokens, side, *(f"{100 * share:.0f} %" for share in parts.values())]
@@ -279,7 +363,11 @@ def divisions(rows: Sequence[Row]) -> str:
 
 
 def model_memory(rows: Sequence[Row]) -> str:
-    """MiB of each side, each in a fresh process."""
+    """Returns the table of the memory of each side in MiB, each in a new process.
+
+    Args:
+        rows: the rows.
+    """
     found = [row for row in rows if row["case"]["task"] == "memory"]
     sides = list(dict.fromkeys(side for row in found for side in row["bytes"]))
     lines = []
@@ -300,9 +388,9 @@ def _by_length(
     by: Sequence[str] = (),
     beside: dict[str, Callable[[Row], str]] | None = None,
 ) -> str:
-    """One line for each encoding, mask, head_dim and field of ``by``, one column for each length.
+    """A table with a row for each encoding, mask, head_dim and field of ``by``, and a column for each length.
 
-    beside   what else is said of a line, once for all its lengths where they agree
+    ``beside`` are further columns, whose values are written once if they are the same at all lengths.
     """
     fields = ("encoding", "mask", "head_dim", *by)
     lengths = sorted({row["case"]["n"] for row in rows})

@@ -1,4 +1,4 @@
-"""The folder of a benchmark: one row for each case measured, on disk as soon as it is known."""
+"""The folder of a benchmark, with a row for each measured case."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ from ..files import LockedFolder, atomic_write
 from .cases import AnyCase, Case
 
 Row = dict[str, Any]
-"""What was found for one case, where and when."""
+"""The results of one case, with the machine and the date."""
 
 
 class Rows(LockedFolder):
-    """The rows in a folder, which one benchmark at a time writes to, and those among them that were found ``where``.
+    """The rows in a folder, which one benchmark at a time writes to.
 
-    with Rows(out, where()) as rows:
-        rows.add(case, found, date)
+        with Rows(out, where()) as rows:
+            rows.add(case, found, date)
 
-    kind   what its cases are; each kind has a file of its own
+    Args:
+        out: the folder; it is created if needed.
+        where: the machine and versions, as ``machine.where`` gives them.
+        fresh: whether rows with the same ``where`` are dropped, to be measured again.
+        kind: the class of the cases; each has its own file.
+
+    Raises:
+        HeadwayError: on entering, if the folder cannot be written to, is in use, or its file is damaged.
     """
 
     used_by = "benchmark"
@@ -41,20 +48,23 @@ class Rows(LockedFolder):
 
     @property
     def file(self) -> Path:
-        """One JSON object on each line."""
+        """The file of the rows: a JSON object on each line."""
         return self.out / self.kind.file
 
     @property
     def here(self) -> list[Row]:
-        """The rows of this processor, with these versions."""
+        """The rows of this machine with these versions."""
         return [row for row in self.all if row["where"] == self.where]
 
     def has(self, case: AnyCase, seconds: float) -> bool:
-        """Whether the case is there, measured for as long."""
+        """Returns whether the ``case`` is there, measured for at least so many ``seconds``."""
         return any(row["case"] == case.fields() and row.get("seconds", seconds) >= seconds for row in self.here)
 
     def add(self, case: AnyCase, found: Row, date: str) -> Row:
-        """Puts a row in place of an earlier one of the same case, on disk before it returns."""
+        """Writes a row of the ``case`` to disk, in place of an earlier one, and returns it.
+
+        ``found`` are its results, and ``date`` is the day.
+        """
         row = {"case": case.fields(), "where": self.where, "date": date, **found}
         before = [old for old in self.all if (old["case"], old["where"]) != (row["case"], row["where"])]
         self.all = [*before, row]
@@ -64,7 +74,15 @@ class Rows(LockedFolder):
 
 
 def read(path: Path, kind: type[AnyCase] = Case) -> list[Row]:
-    """The rows of a file. Raises HeadwayError for a line that is none."""
+    """Reads the rows of a file.
+
+    Args:
+        path: the file; it may be missing.
+        kind: the class of the cases.
+
+    Raises:
+        HeadwayError: if a line is damaged.
+    """
     if not path.exists():
         return []
     rows: list[Row] = []
@@ -76,5 +94,5 @@ def read(path: Path, kind: type[AnyCase] = Case) -> list[Row]:
             kind(**row["case"])
             rows.append({**row, "where": dict(row["where"]), "date": str(row["date"])})
         except (ValueError, KeyError, TypeError):
-            raise HeadwayError(f"{path} line {number} is damaged: delete that line to measure it anew") from None
+            raise HeadwayError(f"{path} line {number} is damaged: delete that line to measure it again") from None
     return rows

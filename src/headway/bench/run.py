@@ -1,4 +1,4 @@
-"""From a plan to rows, tables and a picture."""
+"""Runs a benchmark: from a plan to rows, tables and a picture."""
 
 from __future__ import annotations
 
@@ -18,24 +18,33 @@ from .verify import red
 
 
 class Watch:
-    """Told what happens, in this order; does nothing by itself. Override what you want to see."""
+    """Receives the progress of a benchmark; override the methods that you need.
+
+    They are called in the order below, and do nothing by themselves.
+    """
 
     def planned(self, where: dict[str, Any], done: int, total: int) -> None:
-        """The plan is fixed; of ``total`` cases ``done`` are there already."""
+        """Is called once: of ``total`` cases ``done`` are in the folder already, measured on the machine ``where``."""
 
     def doing(self, said: str) -> None:
-        """What is done at the moment."""
+        """Is called with what is done at the moment, ``said``."""
 
     def noted(self, said: str) -> None:
-        """Something that a reader of the figures must know."""
+        """Is called with a note for readers of the results, ``said``."""
 
     def measured(self, case: AnyCase, row: Row | None) -> None:
-        """A case is on disk; without a row it has no number, as noted."""
+        """Is called after a ``case``, whose ``row`` is on disk; None if it has no number, as was noted."""
 
 
 @dataclass
 class Results:
-    """What a benchmark found: rows, what was noted, and the reasons why kernels have no number."""
+    """The results of a benchmark.
+
+    Attributes:
+        rows: the rows.
+        notes: notes for readers of the results.
+        red: the kernels and cases without numbers, each with the reason.
+    """
 
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
@@ -50,14 +59,23 @@ class Results:
 def bench(
     plan: Plan, out: str | Path, *, fresh: bool = False, command: str = "headway bench", watch: Watch | None = None
 ) -> Results:
-    """Measures the cases of a plan that are not in ``out`` yet, and writes rows.jsonl, bench.md and roof.png there.
+    """Measures the cases of a plan that are not in the folder yet, and writes rows.jsonl, bench.md and roof.png to it.
 
-    fresh      measures again what is there
-    command    stands in bench.md
+    A kernel that fails its checks gets no number, nor does a case on which two sides differ. After an interruption, the
+    rows measured so far are in the folder.
 
-    A kernel whose checks are red gets no number, and neither does a case on which two sides disagree. What was
-    measured stays where this is interrupted. Raises HeadwayError for an encoding that is not known or does nothing
-    in attention, and for a folder that cannot be written to.
+    Args:
+        plan: the cases.
+        out: the folder.
+        fresh: whether cases that are in the folder are measured again.
+        command: the command that bench.md names.
+        watch: receives the progress.
+
+    Returns:
+        The results, with those that were in the folder.
+
+    Raises:
+        HeadwayError: if an encoding is unknown or does nothing in attention, or the folder cannot be written to.
     """
     watch = watch or Watch()
     cases = plan.cases()
@@ -91,7 +109,7 @@ def _measure(plan: Plan, todo: list[Case], rows: Rows, results: Results, watch: 
     results.red, checked = red(todo, watch.doing)
     note(f"Checked before anything was measured: {checked}.")
     for kernel, why in results.red.items():
-        note(f"No number for the kernel {kernel}, whose checks are red: {why}")
+        note(f"No number for the kernel {kernel}, whose checks fail: {why}")
     for case in todo:
         watch.doing(str(case))
         found = None
@@ -105,12 +123,21 @@ def _measure(plan: Plan, todo: list[Case], rows: Rows, results: Results, watch: 
 
 
 def in_order(rows: list[Row], cases: list[Case]) -> list[Row]:
-    """The rows in the order of the cases; behind them those of other plans."""
+    """Returns rows in the order of cases, with those of other plans at the end.
+
+    Args:
+        rows: the rows.
+        cases: the cases.
+    """
     place = {case: number for number, case in enumerate(cases)}
     return sorted(rows, key=lambda row: place.get(Case(**row["case"]), len(place)))
 
 
 def title(where: dict[str, Any]) -> str:
-    """What stands above the picture."""
+    """Returns the title of the picture.
+
+    Args:
+        where: the machine.
+    """
     threads = "one thread" if where["threads"] == 1 else f"{where['threads']} threads"
     return f"Attention on {threads} of {where['processor'].partition(' (')[0]}, without a mask"

@@ -1,4 +1,4 @@
-"""What runs against what: headway, torch's SDPA with and without a dense bias, compiled FlexAttention, a copy."""
+"""The sides of a case: headway, torch's SDPA with and without a dense bias, compiled FlexAttention, a copy."""
 
 from __future__ import annotations
 
@@ -38,17 +38,18 @@ HF_SDPA = "transformers, sdpa"
 HF_TABLE = "transformers, headway's bias table"
 
 Run = Callable[[], list[Tensor]]
-"""One side: the output, or the gradients of q, k, v and of what is learned."""
+"""Runs one side; returns the output, or the gradients of q, k, v and of what is learned."""
 
 
 @dataclass
 class Sides:
     """All sides of a case.
 
-    kernel   the kernel that headway takes
-    runs     each side's run
-    same     the sides that compute what headway computes, with what brings headway's tensors into their shape
-    says     a side that does not run, and why
+    Attributes:
+        kernel: the kernel that headway takes.
+        runs: the functions by side.
+        same: the sides that compute the same as headway, each with the map from headway's tensors to its shape.
+        says: the sides that do not run, each with the reason.
     """
 
     kernel: str
@@ -58,7 +59,12 @@ class Sides:
 
 
 def sides(case: Case, flex: Flex | None = None) -> Sides:
-    """What a case runs; ``flex`` adds FlexAttention where that can say the case."""
+    """Returns the sides of a case.
+
+    Args:
+        case: the case.
+        flex: compiled FlexAttention, for cases that it can express; left out if None.
+    """
     kinds = {
         "attention": _against_torch,
         "window": _against_full_causal,
@@ -73,14 +79,22 @@ def sides(case: Case, flex: Flex | None = None) -> Sides:
 
 
 def mask_of(name: str) -> Mask | None:
-    """The mask of that name."""
+    """Returns the mask of a name.
+
+    Args:
+        name: one of ``MASKS``.
+    """
     return {"none": None, "causal": Causal(), "window": Causal() & Window(left=WINDOW - 1)}[name]
 
 
 def encoded(case: Case) -> tuple[dict[str, Any], list[Tensor]]:
-    """The arguments of ``attention`` that say the encoding, and what is learned in it.
+    """Returns the arguments of ``attention`` for the encoding of a case, and its learned parameters.
 
-    Raises HeadwayError for an encoding that is not known or does nothing in attention.
+    Args:
+        case: the case.
+
+    Raises:
+        HeadwayError: if the encoding is unknown or does nothing in attention.
     """
     if case.encoding == "none":
         return {}, []
@@ -101,7 +115,14 @@ def encoded(case: Case) -> tuple[dict[str, Any], list[Tensor]]:
 
 
 def asked(case: Case) -> tuple[dict[str, Any], list[Tensor]]:
-    """All arguments of ``attention`` in a case besides q, k and v, and what is learned in them."""
+    """Returns all arguments of ``attention`` in a case but q, k and v, and the learned parameters among them.
+
+    Args:
+        case: the case.
+
+    Raises:
+        HeadwayError: if the encoding is unknown or does nothing in attention.
+    """
     arguments, learned = encoded(case)
     mask = mask_of(case.mask)
     if case.kind in ("packed", "left-padded"):
@@ -114,19 +135,31 @@ def asked(case: Case) -> tuple[dict[str, Any], list[Tensor]]:
 
 
 def tokens(case: Case) -> int:
-    """Keys in the row."""
+    """Returns the number of keys in the row.
+
+    Args:
+        case: the case.
+    """
     return sum(case.lengths) if case.kind == "packed" else case.n
 
 
 def shapes(case: Case) -> list[tuple[int, ...]]:
-    """The shapes of q, k, v and of the output."""
+    """Returns the shapes of q, k, v and of the output.
+
+    Args:
+        case: the case.
+    """
     m = tokens(case)
     n = 1 if case.kind == "decoding" else m
     return [(BATCH, HEADS, size, case.head_dim) for size in (n, m, m, n)]
 
 
 def kernel_of(case: Case) -> str:
-    """The kernel that headway takes for a case: metadata alone, so that no tensor need be there."""
+    """Returns the kernel that headway takes for a case; no tensor of its size is allocated.
+
+    Args:
+        case: the case.
+    """
     backward = case.direction == "backward"
     q, k, v, _ = (torch.zeros((), dtype=DTYPES[case.dtype]).expand(shape) for shape in shapes(case))
     with torch.set_grad_enabled(backward):
@@ -135,7 +168,11 @@ def kernel_of(case: Case) -> str:
 
 
 class Inputs:
-    """A case's tensors, the same in every process: q, k, v, and what comes back to the output."""
+    """The tensors of a case, the same in every process: q, k, v, and the gradient of the output.
+
+    Args:
+        case: the case.
+    """
 
     def __init__(self, case: Case) -> None:
         draw = torch.Generator().manual_seed(0)
@@ -153,10 +190,15 @@ class Inputs:
         shaped: Callable[[Tensor], Tensor] | None = None,
         **arguments: Any,
     ) -> Run:
-        """A side that calls ``run(q, k, v, **arguments)``: forward, or backward alone with the graph built once.
+        """Returns a side that calls ``run(q, k, v, **arguments)``.
 
-        learned   tensors beside q, k and v that take a gradient
-        shaped    brings q, k, v and the output into the shape in which this side has them
+        It runs forward, or backward alone, on a graph that is built once.
+
+        Args:
+            run: an attention function.
+            learned: tensors besides q, k and v that have a gradient.
+            shaped: maps q, k, v and the output to the shapes that this side has them in.
+            **arguments: further arguments of ``run``.
         """
         given = [self.q, self.k, self.v, self.upstream]
         q, k, v, upstream = given if shaped is None else [shaped(x).contiguous() for x in given]
@@ -178,7 +220,12 @@ class Inputs:
         return backward
 
     def ours(self, shaped: Callable[[Tensor], Tensor] | None = None, **changes: Any) -> Run:
-        """headway on the call, some of its arguments changed."""
+        """Returns the side of headway.
+
+        Args:
+            shaped: as for ``side``.
+            **changes: arguments of ``attention`` that replace those of the case.
+        """
         arguments = {name: value for name, value in (self.arguments | changes).items() if name != "scale"}
         return self.side(attention, self.learned, shaped, **arguments)
 
@@ -227,7 +274,7 @@ def _against_torch(case: Case, flex: Flex | None) -> Sides:
 
 
 def _dense_bias(call: Call, seen: Tensor | None, by_distance: bool) -> Tensor:
-    """Bias and mask in one, [1, heads, n, n] in q's dtype; zeros stand for relative terms, which no bias can say."""
+    """Bias and mask in one tensor [1, heads, n, n] in q's dtype; zeros for relative terms, which are no bias."""
     n = call.q.shape[2]
     bias = torch.zeros(1, HEADS, n, n)
     with torch.no_grad():
@@ -257,7 +304,7 @@ def _against_a_copy(case: Case, flex: Flex | None) -> Sides:
 
 
 def _against_contiguous(case: Case, flex: Flex | None) -> Sides:
-    """A row of documents, or of padding and tokens, against the same tokens in a batch with neither."""
+    """A row of documents, or of padding and tokens, against the same tokens as a batch."""
     inputs = Inputs(case)
     count, length = len(case.lengths), case.lengths[0]
 
@@ -274,14 +321,21 @@ def _against_contiguous(case: Case, flex: Flex | None) -> Sides:
 
 
 class Flex:
-    """Compiled FlexAttention, once for each shape; compiling counts against a budget and not against the case."""
+    """Compiled FlexAttention, for each shape; the time for compiling has a budget of its own.
+
+    Args:
+        seconds: the budget of all cases together.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.budget = self.left = seconds
         self._refused: dict[str, str] = {}
 
     def side(self, case: Case, inputs: Inputs, call: Call) -> Run | str:
-        """The side, compiled and run once, or what it says instead."""
+        """Returns the side of a ``case``, compiled and run once, or the reason why there is none.
+
+        ``inputs`` and ``call`` are those of the case.
+        """
         if case.direction in self._refused:
             return self._refused[case.direction]
         if self.left <= 0:
@@ -290,7 +344,7 @@ class Flex:
         try:
             run = self._compiled(case, inputs, call)
             run()
-        except Exception as error:  # whatever it raises is the result
+        except Exception as error:  # any error is the result
             said = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
             if isinstance(error, NotImplementedError):
                 self._refused[case.direction] = said
@@ -317,7 +371,7 @@ class Flex:
 
 
 def _score_mod(call: Call, n: int) -> Callable[..., Tensor] | None:
-    """The biases as FlexAttention's users write them: ALiBi in closed form, all others as a table by distance."""
+    """The biases as users of FlexAttention write them: ALiBi in closed form, all others as a table by distance."""
     if not call.terms:
         return None
     values = [term.values for term in call.terms if isinstance(term, DistanceBias)]

@@ -1,4 +1,4 @@
-"""What was to be reached, and whether it was: the worst of all cases counts."""
+"""The targets of a benchmark, and whether they are met; the worst case of each counts."""
 
 from __future__ import annotations
 
@@ -27,12 +27,20 @@ BY_DISTANCE = ("alibi", "t5", "kerple")
 LEARNED = ("t5", "kerple")
 
 Values = Callable[[Sequence[Row]], list[tuple[float, str]]]
-"""From rows of one dtype to the values that a target speaks of, each with where it was found."""
+"""Maps the rows of one dtype to the values that a target compares, each with its case."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is wanted of the kernel on a processor with AVX-512, and with BF16 for bfloat16."""
+    """A target for the kernel on a processor with AVX-512, and with BF16 for bfloat16.
+
+    Attributes:
+        what: what is compared, in words.
+        values: the values of a set of rows.
+        wanted: the bound for each dtype.
+        at_most: whether it is an upper bound.
+        unit: the unit: "×", "%", "+%", "GB" or none.
+    """
 
     what: str
     values: Values
@@ -41,7 +49,7 @@ class Target:
     unit: str = "×"
 
     def text(self, value: float) -> str:
-        """A value with its unit."""
+        """Returns a ``value`` with its unit."""
         return {
             "×": f"{value:.2f}×",
             "%": f"{100 * value:.0f} %",
@@ -53,7 +61,15 @@ class Target:
 
 @dataclass(frozen=True)
 class Judged:
-    """A target in one dtype: ``worst`` and where it was found, or None where nothing was measured."""
+    """A target in one dtype, and the worst value measured.
+
+    Attributes:
+        target: the target.
+        dtype: the name of the dtype.
+        worst: the worst value; None if nothing was measured.
+        at: its case.
+        count: the number of values.
+    """
 
     target: Target
     dtype: str
@@ -63,15 +79,18 @@ class Judged:
 
     @property
     def wanted(self) -> str:
+        """The bound, as text."""
         sign = "≤" if self.target.at_most else "≥"
         return f"{sign} {self.target.text(self.target.wanted[self.dtype])}"
 
     @property
     def measured(self) -> str:
+        """The worst value, as text."""
         return "–" if self.worst is None else self.target.text(self.worst)
 
     @property
     def verdict(self) -> str:
+        """ "met", "missed" or "not measured"."""
         if self.worst is None:
             return "not measured"
         bound = self.target.wanted[self.dtype]
@@ -79,7 +98,12 @@ class Judged:
 
 
 def judge(rows: Sequence[Row], targets: Sequence[Target] | None = None) -> list[Judged]:
-    """Every target in every dtype for which it stands; those of attention if none are given."""
+    """Judges every target in every dtype that it has a bound for.
+
+    Args:
+        rows: the rows.
+        targets: the targets; those of attention if None.
+    """
     found = []
     for target in TARGETS if targets is None else targets:
         for dtype in target.wanted:
@@ -92,40 +116,68 @@ def judge(rows: Sequence[Row], targets: Sequence[Target] | None = None) -> list[
     return found
 
 
-# ---------------------------------------------------------------- what a row says
+# ---------------------------------------------------------------- values of a row
 
 
 def times(row: Row, side: str) -> float | None:
-    """How many times as fast as a side headway is."""
+    """Returns how many times as fast as a side headway is; None if that was not measured.
+
+    Args:
+        row: the row.
+        side: the name of the side.
+    """
     milliseconds = row.get("ms", {})
     return milliseconds[side] / milliseconds[OURS] if side in milliseconds else None
 
 
 def over(row: Row, side: str) -> float | None:
-    """headway's time divided by that of a side."""
+    """Returns headway's time divided by that of a side; None if that was not measured.
+
+    Args:
+        row: the row.
+        side: the name of the side.
+    """
     faster = times(row, side)
     return None if faster is None else 1 / faster
 
 
 def peer(row: Row) -> str:
-    """What torch has for the same case."""
+    """Returns the side of torch that computes the same case.
+
+    Args:
+        row: the row.
+    """
     return next(side for side in (DENSE_GRADIENT, DENSE, SDPA) if side in row["ms"])
 
 
 def gflops(row: Row, side: str = OURS) -> float | None:
-    """10⁹ operations in a second."""
+    """Returns 10⁹ operations per second; None if the side was not measured.
+
+    Args:
+        row: the row.
+        side: the name of the side.
+    """
     taken = row.get("ms", {}).get(side)
     return None if taken is None else Case(**row["case"]).flop / taken / 1e6
 
 
 def share_of_roof(row: Row, side: str = OURS) -> float | None:
-    """Of what the processor does in registers alone, measured in turn with the case."""
+    """Returns the operations per second as a share of the roof, which was measured in turn with the case.
+
+    Args:
+        row: the row.
+        side: the name of the side.
+    """
     reached, roof = gflops(row, side), row.get("roof_gflops")
     return None if reached is None or roof is None else reached / roof
 
 
 def share_of_copy(row: Row) -> float | None:
-    """Of the bandwidth of a copy, which reads and writes what headway only reads."""
+    """Returns the bandwidth as a share of that of a copy, which reads and writes what headway only reads.
+
+    Args:
+        row: the row.
+    """
     copied = over(row, COPY)
     return None if copied is None else 0.5 / copied
 
@@ -143,7 +195,18 @@ def each(
     most: float = math.inf,
     dims: tuple[int, ...] | None = None,
 ) -> Values:
-    """The value of every row of that kind."""
+    """Returns a function that takes the value of every row of some cases.
+
+    Args:
+        value: the value of a row; None if it has none.
+        kind: the kind of the cases.
+        direction: their direction; any if None.
+        encodings: their encodings; any if None.
+        masks: their masks; any if None.
+        least: the fewest tokens.
+        most: the most tokens.
+        dims: their values of head_dim; any if None.
+    """
 
     def values(rows: Sequence[Row]) -> list[tuple[float, str]]:
         found = []
@@ -176,7 +239,7 @@ def _against_area(row: Row) -> float | None:
 
 
 def _growth(rows: Sequence[Row]) -> list[tuple[float, str]]:
-    """The exponent of n by which memory grows from one length to the next: 1 where it is linear, 2 for a square."""
+    """The exponent of n by which memory grows from one length to the next: 1 if linear, 2 if quadratic."""
     return _exponents((row["case"]["n"], row["extra_bytes"]) for row in rows if row["case"]["kind"] == "memory")
 
 
@@ -189,7 +252,7 @@ def _exponents(sizes: Iterable[tuple[int, int]]) -> list[tuple[float, str]]:
 
 
 _LITTLE = 16 << 20
-"""Bytes below which memory counts as nothing: what any process takes now and then."""
+"""Memory below this many bytes counts as this many, since any process takes some now and then."""
 
 TARGETS = (
     Target(
@@ -314,7 +377,7 @@ TARGETS = (
 
 
 def _model(task: str, side: str, least: int = 1, model: str | None = None) -> Values:
-    """How many times as fast as a side headway is, in every case of that task."""
+    """How many times as fast as a side headway is, for every case of that task."""
 
     def values(rows: Sequence[Row]) -> list[tuple[float, str]]:
         cases = [(ModelCase(**row["case"]), times(row, side)) for row in rows]

@@ -1,4 +1,4 @@
-"""A red check gives no number: the kernels' own checks, and each case made small, run before anything is measured."""
+"""Checks the kernels before anything is measured: a kernel that fails gets no numbers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ from .measure import Red, agree
 from .sides import Inputs, kernel_of
 
 TOKENS = 333
-"""Of a case made small: no multiple of any tile, and more than one of each."""
+"""The most tokens of a case in a check: no multiple of any tile, and more than one of each."""
 
 
 def red(cases: Iterable[Case], doing: Callable[[str], None] = lambda said: None) -> tuple[dict[str, str], str]:
-    """The kernels that fail a check, each with what it failed; and what was checked, in words."""
+    """Runs the kernels' own checks, and each case with few tokens against the reference kernel.
+
+    Args:
+        cases: the cases to be measured.
+        doing: is called with what is checked at the moment.
+
+    Returns:
+        The kernels that fail, each with its error; and what was checked, in words.
+    """
     small: dict[tuple[str, Case], None] = {}
     for case in cases:
         small[kernel_of(case), replace(case, n=min(case.n, TOKENS))] = None
@@ -37,7 +45,7 @@ def red(cases: Iterable[Case], doing: Callable[[str], None] = lambda said: None)
         try:
             found, expected = (inputs.ours(kernel=name)() for name in (kernel, "reference"))
             agree(f"{kernel} and the reference kernel on {case}", case.dtype, found, expected)
-        except Exception as error:  # also what the kernel itself raises
+        except Exception as error:  # a kernel may raise anything
             failing.setdefault(kernel, f"{'' if isinstance(error, Red) else type(error).__name__ + ': '}{error}")
     said = (
         f"{', '.join(kernels)}: {len(term_names())} kinds of terms with every gradient in two dtypes and "
