@@ -74,7 +74,7 @@ def test_ctrl_c_says_how_to_go_on(capsys: pytest.CaptureFixture[str], monkeypatc
     monkeypatch.setattr(run, "measure", interrupted)
     code, _, errors = bench(capsys, *FAST, "--out", "out")
     assert code == 130
-    assert errors == "headway: stopped; the same command goes on from what is in out\n"
+    assert errors == "headway: stopped; the same command resumes from out\n"
 
 
 def test_a_red_check_is_an_exit_code(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

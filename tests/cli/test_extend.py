@@ -101,7 +101,7 @@ def test_a_stopped_run_says_how_to_go_on(
 
     monkeypatch.setattr(extension, "losses", stopped)
     assert main(["extend", str(folder), "--text", str(text), "--factor", "2", "--out-dir", str(tmp_path / "o")]) == 130
-    assert "the same command goes on from what is in" in capsys.readouterr().err
+    assert "the same command resumes from" in capsys.readouterr().err
 
 
 def test_the_extended_model_is_saved(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,7 +145,7 @@ def test_each_window_begins_as_a_text_does(tmp_path: Path, text: Path, monkeypat
     [
         (["--text", "missing.txt"], "missing.txt cannot be read (No such file or directory)"),
         (["--text", "."], "cannot be read (Is a directory)"),
-        (["--text", "bytes"], "bytes is no UTF-8 text"),
+        (["--text", "bytes"], "bytes is not UTF-8 text"),
         (["--text", "short"], "the text has 6 tokens but a window takes 65"),
         (["--factor", "1", "--text", "short"], "factor is 1.0: give a number above 1"),
         (["--method", "yam", "--text", "short"],

@@ -82,8 +82,8 @@ def test_a_conversation(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["Why?", "--chat"], "has no form of conversation: leave --chat out"),
-        ([], "has no form of conversation: give a prompt"),
+        (["Why?", "--chat"], "has no chat template: leave --chat out"),
+        ([], "has no chat template: give a prompt"),
         (["Why?", "--dtype", "int8"], "--dtype is 'int8': give float32 or bfloat16"),
         (["Why?", "--top-p", "3"], "top_p is 3.0"),
         (["Why?", "--temperature", "-1"], "temperature is -1.0"),
@@ -102,4 +102,4 @@ def test_a_model_that_does_not_write(folder: Path, tmp_path: Path, capsys: pytes
     their_model({**BERT.examples[0], "vocab_size": 256}).save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
     assert main(["generate", str(tmp_path), "x"]) == 2
-    assert "is a BertForMaskedLM, which does not write" in capsys.readouterr().err
+    assert "is a BertForMaskedLM, which does not generate text" in capsys.readouterr().err

@@ -225,4 +225,4 @@ def test_a_stopped_comparison_says_how_to_go_on(
     monkeypatch.setattr("headway.study.word_vectors.train", stopped)
     code, _, error = ran(capsys, "compare", text, "--methods", "one-hot", "--min-count", 1, "--out", tmp_path / "out")
     assert code == 130
-    assert "the same command goes on from what is in" in error
+    assert "the same command resumes from" in error

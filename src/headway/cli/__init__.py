@@ -1,4 +1,4 @@
-"""headway on the command line: one file for each verb."""
+"""The command line, with a module for each command."""
 
 from __future__ import annotations
 
@@ -15,27 +15,34 @@ COMMANDS: dict[str, str] = {
     "generate": "headway.cli.generate",
     "vectors": "headway.cli.vectors",
 }
-"""The module of each verb; its ``run`` is the command, a function whose docstring is the help, or an app of several."""
+"""The module of each command. Its ``run`` is the function of the command, or a typer app of several."""
 
 EXTRA = {
     **dict.fromkeys(("typer", "rich", "matplotlib", "numpy"), "study"),
     **dict.fromkeys(("gensim", "sklearn", "scipy", "safetensors", "tokenizers"), "vectors"),
 }
-"""What the command line needs beside torch, and the extra that brings it."""
+"""The extra of headway that installs each package which the command line needs besides torch."""
 
 WRONG_INPUT = 2
 INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line and returns its exit code: 2 with one line on stderr where the input is wrong."""
+    """Runs a command line.
+
+    Args:
+        arguments: the arguments; those of the process if None.
+
+    Returns:
+        The exit code: 0, or 2 with one line on stderr if the input is wrong, or 130 if it was interrupted.
+    """
     from ..errors import HeadwayError
 
     try:
         import typer
     except ModuleNotFoundError as error:
         return _say(f"headway needs {error.name} for its command line: pip install 'headway[study]'")
-    # typer has click inside in some versions and beside it in others.
+    # click is part of typer in some versions and a separate package in others
     usage_error: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
     app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
     app.callback()(_headway)

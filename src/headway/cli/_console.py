@@ -1,4 +1,4 @@
-"""Where the verbs print."""
+"""What the commands print with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def console() -> Console:
-    """The terminal; or, where output goes to a file or a pipe, lines that are not broken."""
+    """Returns the terminal; for a file or a pipe, a console of 120 columns."""
     from rich.console import Console
 
     found = Console(highlight=False)
@@ -25,16 +25,16 @@ def console() -> Console:
 
 @contextmanager
 def going_on(out: str | Path) -> Iterator[None]:
-    """Work that leaves in ``out`` what is done: where it is stopped, says so and ends with 130."""
+    """Runs work that can be resumed from ``out``: an interruption prints that, and exits with 130."""
     try:
         yield
     except KeyboardInterrupt:
-        print(f"headway: stopped; the same command goes on from what is in {out}", file=sys.stderr)
+        print(f"headway: stopped; the same command resumes from {out}", file=sys.stderr)
         raise typer.Exit(130) from None
 
 
 def points(out: Console, sentences: Sequence[str], style: str = "") -> None:
-    """Prints sentences, each as it is, their further lines set in."""
+    """Prints a list with a bullet for each sentence, whose further lines are indented."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -45,9 +45,9 @@ def points(out: Console, sentences: Sequence[str], style: str = "") -> None:
 
 
 def table(titles: Sequence[str], lines: Sequence[Sequence[str]], **column: Any) -> Table:
-    """A table of a report: the first column to the left, cells that the report prints **bold** in green.
+    """Returns a table of a report: the first column is left-aligned, and cells in **asterisks** are bold and green.
 
-    column   options of every column, such as no_wrap
+    ``column`` are rich's options of every column, such as no_wrap.
     """
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
@@ -62,7 +62,7 @@ def table(titles: Sequence[str], lines: Sequence[Sequence[str]], **column: Any) 
 
 
 class Progress:
-    """A bar on a terminal; elsewhere a line when something begins."""
+    """A progress bar on a terminal; elsewhere a line for each step."""
 
     def __init__(self, out: Console) -> None:
         self.out, self.doing = out, ""
@@ -81,7 +81,7 @@ class Progress:
         self.bar.stop()
 
     def tell(self, doing: str, part: float) -> None:
-        """Takes what is being done and the part of all that is behind."""
+        """Shows what is done at the moment, and the share of the work that is done."""
         if doing != self.doing and not self.out.is_terminal:
             self.out.print(f"{100 * part:3.0f} %  {doing}")
         self.doing = doing

@@ -1,4 +1,4 @@
-"""``headway bench``: how fast is attention on this processor?"""
+"""``headway bench``: the speed and memory of attention on this machine."""
 
 from __future__ import annotations
 
@@ -26,40 +26,50 @@ def run(
     models: Annotated[
         Path | None,
         typer.Option(
-            help="Whole models against transformers instead: a folder with the weights of minilm/ and smollm2/.",
+            help="Measure whole models against transformers instead. DIR has the weights, in minilm/ and smollm2/.",
             metavar="DIR",
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, shorter: a few minutes.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure fewer cases for less time: a few minutes in all.")
+    ] = False,
     lengths: Annotated[
-        str | None, typer.Option(help=f"Tokens, with commas between. [{','.join(map(str, FULL.lengths))}]")
+        str | None, typer.Option(help=f"Tokens, separated by commas. Default: {','.join(map(str, FULL.lengths))}.")
     ] = None,
-    dims: Annotated[str | None, typer.Option(help="head_dim, likewise. [64,128]")] = None,
-    dtypes: Annotated[str | None, typer.Option(help="float32, bfloat16, float16. [the first two]")] = None,
-    masks: Annotated[str | None, typer.Option(help=f"Of {', '.join(FULL.masks)}. [all]")] = None,
+    dims: Annotated[str | None, typer.Option(help="Values of head_dim, separated by commas. Default: 64,128.")] = None,
+    dtypes: Annotated[
+        str | None, typer.Option(help="float32, bfloat16 or float16, separated by commas. Default: the first two.")
+    ] = None,
+    masks: Annotated[
+        str | None, typer.Option(help=f"Masks, separated by commas. Default: {','.join(FULL.masks)}.")
+    ] = None,
     encodings: Annotated[
         str | None,
-        typer.Option(help=f"Names as in compare, mine.py:Mine among them. [{','.join(FULL.encodings)}]"),
+        typer.Option(help=f"Encodings as for headway compare. Default: {','.join(FULL.encodings)}."),
     ] = None,
     parts: Annotated[
         str | None,
-        typer.Option(help=f"Of {', '.join(PARTS)}; with --models of {', '.join(MODEL_PARTS)}. [all]"),
+        typer.Option(help=f"Kinds of cases. Default: {','.join(PARTS)}; with --models: {','.join(MODEL_PARTS)}."),
     ] = None,
-    only: Annotated[str | None, typer.Option(help="forward or backward.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="For each side of a case. [1, quick 0.2]")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Turns at least. [5]")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what is there.")] = False,
+    only: Annotated[str | None, typer.Option(help="Measure only one direction: forward or backward.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Seconds for each side of a case. Default: 1; with --quick 0.2.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="The fewest runs of each side. Default: 5; with --models 3.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again the cases that --out has already.")] = False,
     out: Annotated[
-        str, typer.Option(help="The folder for everything; the same command goes on from what is there.")
+        str, typer.Option(help="Folder for the results; the same command resumes from it.")
     ] = "headway-bench",
 ) -> None:
-    """Measure attention against torch and against the processor's own roof, forward and backward, and its memory.
+    """Measure the speed and memory of attention against torch and against the processor's limit (the roof).
 
-    Writes rows.jsonl, bench.md and roof.png to --out. A kernel whose checks are red gets no number. All of it takes an
+    Writes rows.jsonl, bench.md and roof.png to --out. A kernel that fails its checks gets no number. All cases take an
     hour or two, --quick a few minutes.
 
-    With --models: published models and a training step of T5, in turn with transformers; writes models.jsonl and
-    models.md. Takes eight minutes.
+    With --models: measures published models and a training step of T5 against transformers; writes models.jsonl and
+    models.md to --out. Takes eight minutes.
     """
     from ..bench import bench
     from ..bench.models import bench_models
@@ -114,7 +124,7 @@ def _typed(context: typer.Context) -> str:
 
 
 class Screen:
-    """A line for each case as it comes, below them how far it is; at the end the targets."""
+    """Prints a line for each case, with a progress bar below, and the targets at the end."""
 
     def __init__(self, out: Console) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -139,7 +149,7 @@ class Screen:
         self.progress.stop()
 
     def watch(self) -> Any:
-        """What the benchmark tells."""
+        """The Watch that prints to this screen."""
         from ..bench import Watch
 
         screen = self
@@ -167,7 +177,7 @@ class Screen:
         self.out.print(said, style=style, markup=False, soft_wrap=True)
 
     def conclude(self, results: Results, files: list[str]) -> None:
-        """Prints what was wanted and what was reached."""
+        """Prints the targets and the files."""
         if results.targets:
             self._targets(results)
         self.out.print(", ".join(files), markup=False, soft_wrap=True)
@@ -191,7 +201,7 @@ class Screen:
 
 
 def _line(row: Row | None) -> str:
-    """What was found for a case, on one line."""
+    """The results of a case on one line."""
     from ..bench.sides import OURS
     from ..bench.targets import share_of_roof
 

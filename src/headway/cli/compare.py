@@ -1,4 +1,4 @@
-"""``headway compare``: which position encoding serves a text?"""
+"""``headway compare``: a comparison of position encodings on a text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from ..errors import HeadwayError
 from ..positions._naming import split_outside
-from ..study.protocol import Protocol
+from ..study import DEFAULT_ENCODINGS, Protocol
 from ._console import console, going_on, points, table
 
 if TYPE_CHECKING:
@@ -24,36 +24,47 @@ if TYPE_CHECKING:
 
 def run(
     corpus: Annotated[
-        str | None, typer.Argument(help="A file of UTF-8 text; without one, the topics of Python's manual.")
+        str | None, typer.Argument(help="A file of UTF-8 text. Default: the topics of Python's manual.")
     ] = None,
     encodings: Annotated[
         str | None,
-        typer.Option(help="Names with commas between them: rope,'rope(base=500000)',mine.py:Mine."),
+        typer.Option(
+            help="Encodings, separated by commas, such as rope,'rope(base=500000)',mine.py:Mine. "
+            f"Default: {','.join(DEFAULT_ENCODINGS)}."
+        ),
     ] = None,
-    baselines: Annotated[str, typer.Option(help="Recurrent baselines: lstm, rnn, or none.")] = "lstm",
-    train_length: Annotated[int, typer.Option(help="Bytes in a window of training.")] = Protocol.train_length,
+    baselines: Annotated[
+        str, typer.Option(help="Recurrent baselines, separated by commas: lstm, rnn; or none.")
+    ] = "lstm",
+    train_length: Annotated[int, typer.Option(help="Bytes in a training window.")] = Protocol.train_length,
     lengths: Annotated[
-        str | None, typer.Option(help="Lengths to measure at. [1, 2, 4 and 8 times --train-length]")
+        str | None,
+        typer.Option(
+            help="Window lengths to measure at, separated by commas. Default: 1, 2, 4 and 8 times --train-length."
+        ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds; one separates nothing.")] = 3,
+    seeds: Annotated[int, typer.Option(help="Number of seeds. Differences need several seeds to be reliable.")] = 3,
     layers: Annotated[int, typer.Option(help="Layers of each Transformer.")] = Protocol.layers,
-    width: Annotated[int, typer.Option(help="Its width, embed_dim.")] = Protocol.width,
-    heads: Annotated[int, typer.Option(help="Its heads.")] = Protocol.heads,
-    steps: Annotated[int | None, typer.Option(help=f"Steps of training, alike for all. [{Protocol.steps}]")] = None,
+    width: Annotated[int, typer.Option(help="Width (embed_dim) of each Transformer.")] = Protocol.width,
+    heads: Annotated[int, typer.Option(help="Heads of each Transformer.")] = Protocol.heads,
+    steps: Annotated[int | None, typer.Option(help=f"Training steps of each model. Default: {Protocol.steps}.")] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="In place of --steps: as many as fit, all encodings and seeds together.")
+        float | None,
+        typer.Option(help="In place of --steps: the time for everything, from which the steps are chosen."),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Windows in a step.")] = Protocol.batch,
-    learning_rate: Annotated[float, typer.Option(help="The one learning rate.")] = Protocol.learning_rate,
+    batch: Annotated[int, typer.Option(help="Windows in a training step.")] = Protocol.batch,
+    learning_rate: Annotated[
+        float, typer.Option(help="Learning rate, the same for all models.")
+    ] = Protocol.learning_rate,
     recall_steps: Annotated[
-        int, typer.Option(help="Steps of training for the recall task; 0 leaves it out.")
+        int, typer.Option(help="Training steps of the recall task; 0 leaves it out.")
     ] = Protocol.recall_steps,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda or auto.")] = "auto",
     out: Annotated[
-        str, typer.Option(help="The folder for everything; the same command goes on from what is there.")
+        str, typer.Option(help="Folder for the results; the same command resumes from it.")
     ] = "headway-compare",
 ) -> None:
-    """Train small Transformers alike, one for each position encoding, and see which holds beyond its length.
+    """Train a small Transformer for each position encoding, and measure it at the trained length and beyond.
 
     Writes results.jsonl, two pictures and report.html to --out.
     """
@@ -63,7 +74,7 @@ def run(
     with going_on(out), screen:
         results = study.compare(
             corpus,
-            study.DEFAULT_ENCODINGS if encodings is None else split_names(encodings),
+            DEFAULT_ENCODINGS if encodings is None else split_names(encodings),
             baselines=[] if baselines == "none" else split_names(baselines),
             train_length=train_length,
             lengths=None if lengths is None else numbers(lengths),
@@ -84,7 +95,7 @@ def run(
 
 
 def split_names(text: str) -> list[str]:
-    """Splits at commas that stand in no bracket and no quotes; raises HeadwayError where a bracket stays open."""
+    """Splits at commas outside of brackets and quotes; raises HeadwayError if one stays open."""
     names, closed = split_outside(text, ",")
     if not closed:
         raise HeadwayError(f"encodings {text!r} has a bracket or quote without its other half: close it")
@@ -92,20 +103,20 @@ def split_names(text: str) -> list[str]:
 
 
 def numbers(text: str, name: str = "lengths") -> list[int]:
-    """Whole numbers with commas between them; raises HeadwayError for anything else."""
+    """Returns whole numbers separated by commas; raises HeadwayError for anything else."""
     try:
         found = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
         found = []
     if not found:
-        raise HeadwayError(f"{name} is {text!r}: give whole numbers with commas, such as 128,256,512,1024")
+        raise HeadwayError(f"{name} is {text!r}: give whole numbers separated by commas, such as 128,256,512,1024")
     return found
 
 
 class Screen:
-    """A table that grows with the results, and under it what is being done and how long it will take.
+    """Prints the results as a growing table, with the work at the moment and the time left below.
 
-    Where output is no terminal, each row is printed when it is there.
+    If the output is no terminal, each row is printed as soon as it is known.
     """
 
     def __init__(self, out: Console) -> None:
@@ -133,7 +144,7 @@ class Screen:
             self.live.stop()
 
     def watch(self) -> Any:
-        """What the comparison tells."""
+        """The Watch that prints to this screen."""
         from ..study import Watch
 
         screen = self
@@ -151,7 +162,7 @@ class Screen:
         return Teller()
 
     def planned(self, protocol: Protocol, done: int, total: int) -> None:
-        """Prints what is about to happen."""
+        """Prints the protocol."""
         self.lengths, self.done, self.total = protocol.lengths, done, total
         self.begun_at = done / total
         self.began = time.monotonic()
@@ -164,7 +175,7 @@ class Screen:
             self.out.print(_line("encoding", _titles(self.lengths), "seed"))
 
     def measured(self, rows: Sequence[Row]) -> None:
-        """Takes rows of a training that is done."""
+        """Adds the rows of a training."""
         self.rows += rows
         self.done, self.part = self.done + 1, 0.0
         if self.live is None:
@@ -185,7 +196,7 @@ class Screen:
         return Group(self.table(), line, f"[dim]{_plain(self.doing)}[/dim]")
 
     def table(self) -> Table:
-        """The rows so far: one for each encoding and seed."""
+        """The rows so far, one for each encoding and seed."""
         lines = []
         keys = dict.fromkeys((row["encoding"], row["seed"]) for row in self.rows)
         for name, seed in keys:
@@ -194,7 +205,7 @@ class Screen:
         return table(["encoding", *_titles(self.lengths), "seed"], lines, no_wrap=True)
 
     def left(self) -> str:
-        """How long what is left will take, by how long what is done took."""
+        """The time left, estimated from the time of what is done."""
         part = (self.done + self.part) / self.total
         gone = time.monotonic() - self.began
         if part >= 1:
@@ -205,7 +216,7 @@ class Screen:
         return f"time left: about {_duration(seconds)}"
 
     def conclude(self, results: Results, out: str) -> None:
-        """Prints the table of everything and what may be concluded."""
+        """Prints the tables and the conclusions."""
         losses = []
         for name in results.encodings:
             cells = []
@@ -255,7 +266,7 @@ def _loss(value: float | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text in which rich sees no markup."""
+    """Text in which rich finds no markup."""
     from rich.markup import escape
 
     return escape(text)

@@ -1,4 +1,4 @@
-"""``headway encodings``: what is there, where each acts, and what one of them is."""
+"""``headway encodings``: the list of the position encodings, or one of them in detail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = {"num_heads": 8, "head_dim": 64, "embed_dim": 512, "max_length": 512, "b
 """The model for which parameters are counted."""
 
 WIDE = 150
-"""Columns of a terminal from which on each row says what it is."""
+"""Columns of a terminal from which on the table has the first sentence of each encoding."""
 
 PLACES = {
     "locate": "positions",
@@ -33,12 +33,13 @@ PLACES = {
 
 def run(
     name: Annotated[
-        str | None, typer.Argument(help="One encoding, as compare takes it: rope, 'rope(base=500000)', mine.py:Mine.")
+        str | None,
+        typer.Argument(help="An encoding, such as rope, 'rope(base=500000)' or mine.py:Mine. Default: list all."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where to save the picture of that one, as a PNG.")] = None,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="The list as Markdown.")] = False,
+    out: Annotated[Path | None, typer.Option(help="File for a picture of NAME, as a PNG.")] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the list as Markdown.")] = False,
 ) -> None:
-    """List the position encodings, or show one: what it computes, what its properties are, and a picture."""
+    """List the position encodings, or show one: its formula, arguments, kernels, measured properties and a picture."""
     from .. import positions
     from ..errors import HeadwayError
 
@@ -53,9 +54,9 @@ def run(
         kinds, functions = _counted(positions.ENCODINGS)
         say.print(
             f"{kinds}; {functions} distinct functions whose numbers were compared with the authors' or somebody "
-            "else's code.\n[dim]parameters: for 8 heads of 64 and a length of 512, in one direction. beyond: whether "
-            "by construction nothing new is met beyond the trained lengths. kernels: those that take it in training. "
-            "One of them in full: headway encodings NAME[/dim]"
+            "else's code.\n[dim]parameters: for 8 heads of 64 and a length of 512, with a causal mask. beyond: whether "
+            "lengths beyond the trained ones bring, by construction, no new values. kernels: those that take it in "
+            "training. Details of one encoding: headway encodings NAME[/dim]"
         )
         return
     encoding = positions.encoding(name, **SIZES)
@@ -78,14 +79,14 @@ def run(
         png(portrait(encoding, name), out)
         say.print(f"\npicture: {out}", markup=False, soft_wrap=True)
     elif encoding.acts:
-        say.print(f"\n[dim]a picture of it: headway encodings {name!r} --out {kind.__name__.lower()}.png[/dim]")
+        say.print(f"\n[dim]to draw it: headway encodings {name!r} --out {kind.__name__.lower()}.png[/dim]")
 
 
 COLUMNS = ("name", "year", "acts on", "parameters", "beyond", "kernels", "evidence", "what it is")
 
 
 def _rows(encodings: dict[str, type[PositionEncoding]]) -> Iterator[tuple[str, ...]]:
-    """What each encoding is, under ``COLUMNS``."""
+    """The cells of each encoding, under ``COLUMNS``."""
     from ..positions import encoding
 
     for name, cls in encodings.items():
@@ -104,7 +105,7 @@ def _rows(encodings: dict[str, type[PositionEncoding]]) -> Iterator[tuple[str, .
 
 
 def _table(encodings: dict[str, type[PositionEncoding]], wide: bool) -> Table:
-    """A row for each encoding; on a wide terminal with a sentence."""
+    """A row for each encoding; on a wide terminal with its first sentence."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -124,14 +125,14 @@ def _table(encodings: dict[str, type[PositionEncoding]], wide: bool) -> Table:
 
 
 def markdown(encodings: dict[str, type[PositionEncoding]]) -> str:
-    """The table as it stands in docs/encodings.md."""
+    """Returns the table of docs/encodings.md."""
     from .._markdown import table
 
     return table(COLUMNS, list(_rows(encodings))) + "\n"
 
 
 def _counted(encodings: dict[str, type[PositionEncoding]]) -> tuple[str, int]:
-    """How many rows of each kind there are, and how many distinct functions with evidence beyond a formula."""
+    """The number of rows of each kind, and of distinct functions with evidence beyond a formula."""
     from ..positions import KINDS
 
     count = {kind: sum(cls.kind == kind for cls in encodings.values()) for kind in KINDS}
@@ -146,7 +147,7 @@ def _places(encoding: PositionEncoding) -> str:
 
 
 def _arguments(encoding: PositionEncoding) -> str:
-    """The constructor's arguments with their usual values."""
+    """The constructor's arguments with their defaults."""
     parameters = inspect.signature(type(encoding)).parameters.values()
     return ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters) or "none"
 

@@ -1,4 +1,4 @@
-"""``headway extend``: a published model reads further than it was trained for."""
+"""``headway extend``: published models beyond the length that they were trained for."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ def run(
     model: Annotated[Path, typer.Argument(help="A folder with config.json and model.safetensors, or a .gguf file.")],
     method: Annotated[
         str | None,
-        typer.Option(help="linear, ntk, dynamic, yarn, longrope-style, llama3; several with commas. [all]"),
+        typer.Option(help="Methods, separated by commas. Default: linear,ntk,dynamic,yarn,longrope-style,llama3."),
     ] = None,
-    factor: Annotated[float, typer.Option(help="How many times the window is to be read.")] = 4.0,
-    text: Annotated[Path | None, typer.Option(help="A file of UTF-8 text to measure on.")] = None,
+    factor: Annotated[float, typer.Option(help="How many times the trained window is to be read.")] = 4.0,
+    text: Annotated[Path | None, typer.Option(help="A file of UTF-8 text to measure perplexity on.")] = None,
     window: Annotated[
-        int | None, typer.Option(help="Tokens the model was trained for. [the config's max_position_embeddings]")
+        int | None,
+        typer.Option(help="Tokens that the model was trained for. Default: the config's max_position_embeddings."),
     ] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens in a window of text. [factor × window]")] = None,
-    windows: Annotated[int, typer.Option(help="Windows of text at most.")] = 1,
-    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16; the file's if not given.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
-    out_dir: Annotated[
-        Path, typer.Option(help="The folder for results; the same command goes on from what is there.")
-    ] = Path("headway-extend"),
-    out: Annotated[Path | None, typer.Option(help="Save the extended model to this folder: one --method.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens in a window of text. Default: factor × window.")] = None,
+    windows: Annotated[int, typer.Option(help="The most windows of text.")] = 1,
+    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16. Default: that of the file.")] = None,
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda or auto.")] = "auto",
+    out_dir: Annotated[Path, typer.Option(help="Folder for the results; the same command resumes from it.")] = Path(
+        "headway-extend"
+    ),
+    out: Annotated[Path | None, typer.Option(help="Folder to save the rescaled model to, with one --method.")] = None,
 ) -> None:
-    """Rescale a model's rotary positions, without training, and see its perplexity by position.
+    """Rescale a model's rotary encoding, without training, and measure its perplexity by position.
 
     Writes results.jsonl, extension.md and extension.png to --out-dir.
     """
@@ -90,13 +91,13 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise HeadwayError(f"{path} is no UTF-8 text: give another --text") from None
+        raise HeadwayError(f"{path} is not UTF-8 text: give another --text") from None
     except OSError as error:
         raise HeadwayError(f"{path} cannot be read ({error.strerror}): give another --text") from None
 
 
 def _tokens(tokenizer: Any, text: str) -> tuple[list[int], list[int]]:
-    """The tokens of the text, and the one that stands in front of a text, where the model has such a one."""
+    """The tokens of the text, and those that the model puts in front of a text."""
     plain = tokenizer.encode("a", add_special_tokens=False).ids
     whole = tokenizer.encode("a").ids
     before = whole[: whole.index(plain[0])]

@@ -1,4 +1,4 @@
-"""``headway generate``: a published model goes on with a text, or answers."""
+"""``headway generate``: published models continue a text, or answer questions."""
 
 from __future__ import annotations
 
@@ -20,19 +20,27 @@ if TYPE_CHECKING:
 def run(
     model: Annotated[Path, typer.Argument(help="A folder with config.json and model.safetensors, or a .gguf file.")],
     prompt: Annotated[
-        str | None, typer.Argument(help="What to go on from; without it, lines are read and answered.")
+        str | None,
+        typer.Argument(help="The text to continue. Default: a conversation, with questions read line by line."),
     ] = None,
     chat: Annotated[
-        bool | None, typer.Option("--chat/--plain", help="Whether the prompt is a question, in the model's own form.")
+        bool | None,
+        typer.Option(
+            "--chat/--plain", help="Whether the prompt is a question, to be put into the model's chat template."
+        ),
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="Tokens to write at most.")] = 256,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token each time.")] = 0.0,
-    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest tokens that have this share.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the draws.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16; the file's if not given.")] = None,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="The most tokens to generate.")] = 256,
+    temperature: Annotated[
+        float, typer.Option(help="Temperature of the random draws; 0 takes the most likely token.")
+    ] = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the k most likely tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Draw from the most likely tokens that together have this probability.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the random draws.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16. Default: that of the file.")] = None,
 ) -> None:
-    """Go on with a text, or answer, with a published model: BLOOM, GPT-2, GPT-NeoX, LLaMA, SmolLM, Qwen and others."""
+    """Continue a text or answer questions with a published model: BLOOM, GPT-2, GPT-NeoX, LLaMA, SmolLM, Qwen …"""
     import torch
 
     from .. import checkpoints
@@ -41,7 +49,7 @@ def run(
 
     say = console()
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a model writes letters that a terminal may not have
+        sys.stdout.reconfigure(errors="replace")  # a model may generate characters that the terminal lacks
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, None: None}
     if dtype not in dtypes:
         raise HeadwayError(f"--dtype is {dtype!r}: give float32 or bfloat16")
@@ -49,7 +57,7 @@ def run(
     loaded = checkpoints.load(model, dtype=dtypes[dtype])
     if not isinstance(loaded, Decoder) or loaded.head is None:
         name = loaded.checkpoint.architecture
-        raise HeadwayError(f"{model} is a {name}, which does not write: give a language model")
+        raise HeadwayError(f"{model} is a {name}, which does not generate text: give a language model")
     options: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
@@ -63,11 +71,11 @@ def run(
         question = [{"role": "user", "content": prompt}]
         form = checkpoints.conversation(model, question) if chat else None
         if chat and form is None:
-            raise HeadwayError(f"{model} has no form of conversation: leave --chat out")
+            raise HeadwayError(f"{model} has no chat template: leave --chat out")
         _write(loaded, tokenizer, prompt if form is None else form, options, plain=form is None)
         return
     if checkpoints.conversation(model, [{"role": "user", "content": ""}]) is None or chat is False:
-        raise HeadwayError(f"{model} has no form of conversation: give a prompt to go on from")
+        raise HeadwayError(f"{model} has no chat template: give a prompt to continue")
     say.print(f"[dim]{model.name}. An empty line ends the conversation.[/dim]")
     said: list[dict[str, str]] = []
     while question_line := _asked():
@@ -85,12 +93,12 @@ def _asked() -> str:
 
 
 def _write(model: Any, tokenizer: Tokenizer, text: str, options: dict[str, Any], *, plain: bool) -> str:
-    """Prints what the model says, as it comes, and returns it."""
+    """Prints the model's text as it is generated, and returns it."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise HeadwayError("the prompt is not UTF-8: write it in that encoding") from error
-    # a form of conversation holds its special tokens already
+    # a chat template has its special tokens already
     ids = tokenizer.encode(text, add_special_tokens=plain).ids
     written = ""
     for piece in pieces(model, tokenizer, ids, options):
@@ -102,7 +110,7 @@ def _write(model: Any, tokenizer: Tokenizer, text: str, options: dict[str, Any],
 
 
 def pieces(model: Any, tokenizer: Tokenizer, ids: list[int], options: dict[str, Any]) -> Iterator[str]:
-    """What follows the ids, each piece as soon as its characters are whole."""
+    """Yields the text after the ids, each piece as soon as its characters are complete."""
     from ..models import stream
 
     new: list[int] = []
@@ -111,7 +119,7 @@ def pieces(model: Any, tokenizer: Tokenizer, ids: list[int], options: dict[str, 
         if step.ids[0] is not None:
             new.append(step.ids[0])
         text = tokenizer.decode(new)
-        if not text.endswith("\ufffd"):  # a character whose last bytes are still to come
+        if not text.endswith("\ufffd"):  # a character whose last bytes are missing yet
             yield text[len(shown) :]
             shown = text
     rest = tokenizer.decode(new)

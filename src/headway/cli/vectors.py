@@ -23,18 +23,20 @@ if TYPE_CHECKING:
 
 File = Annotated[
     Path,
-    typer.Argument(help="A file of vectors: what `train` wrote, word2vec, GloVe or fastText; a BERT's folder."),
+    typer.Argument(
+        help="A file of vectors, by headway vectors train or of word2vec, GloVe or fastText; or a folder of a BERT."
+    ),
 ]
-Count = Annotated[int, typer.Option(help="How many words.")]
+Count = Annotated[int, typer.Option(help="The number of words to print.")]
 SHOWN = 6
-"""So many numbers of a vector are printed."""
+"""Numbers of a vector that are printed."""
 
 run = typer.Typer(rich_markup_mode="rich")
 
 
 @run.callback(invoke_without_command=True)
 def vectors(context: typer.Context) -> None:
-    """Words into vectors: one-hot, bag of words, TF-IDF, word2vec, GloVe, fastText, BERT."""
+    """Make and use vectors of words: one-hot, bag of words, TF-IDF, word2vec, GloVe, fastText, BERT."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -43,22 +45,24 @@ def vectors(context: typer.Context) -> None:
 def compare(
     corpus: Annotated[
         Path | None,
-        typer.Argument(help="UTF-8 text, blank lines between documents. [a sample of Wikipedia]", show_default=False),
+        typer.Argument(
+            help="UTF-8 text, with blank lines between documents. Default: a sample of Wikipedia.", show_default=False
+        ),
     ] = None,
-    methods: Annotated[str | None, typer.Option(help="Names with commas between them. [all]")] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods, separated by commas. Default: all.")] = None,
     ways: Annotated[str | None, typer.Option(hidden=True)] = None,
-    words: Annotated[str | None, typer.Option(help="Words whose neighbours are shown, with commas.")] = None,
+    words: Annotated[str | None, typer.Option(help="Words whose neighbours are shown, separated by commas.")] = None,
     dim: Annotated[int, typer.Option(help="Numbers in a vector, if the method lets one choose.")] = Protocol.dim,
-    min_count: Annotated[int, typer.Option(help="Words that occur less often are left out.")] = Protocol.min_count,
-    steps: Annotated[int, typer.Option(help="Steps of training of each Transformer.")] = Protocol.steps,
+    min_count: Annotated[int, typer.Option(help="Leave out words that occur less often.")] = Protocol.min_count,
+    steps: Annotated[int, typer.Option(help="Training steps of each Transformer.")] = Protocol.steps,
     encoder: Annotated[
-        Path | None, typer.Option(help="The folder of a published encoder, such as MiniLM: one more row.")
+        Path | None, typer.Option(help="Folder of a published encoder, such as MiniLM, to compare with.")
     ] = None,
-    bert_steps: Annotated[int, typer.Option(help="Steps of training of the BERT.")] = Protocol.bert_steps,
-    seeds: Annotated[int, typer.Option(help="How many seeds; one separates little.")] = 1,
-    out: Annotated[
-        Path, typer.Option(help="The folder for everything; the same command goes on from what is there.")
-    ] = Path("headway-vectors"),
+    bert_steps: Annotated[int, typer.Option(help="Training steps of the BERT.")] = Protocol.bert_steps,
+    seeds: Annotated[int, typer.Option(help="Number of seeds. Differences need several seeds to be reliable.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for the results; the same command resumes from it.")] = Path(
+        "headway-vectors"
+    ),
 ) -> None:
     """Fit every method to one text, and compare the vectors, their cost, and a Transformer that reads them.
 
@@ -97,8 +101,8 @@ def compare(
 @run.command()
 def train(
     method: Annotated[str, typer.Argument(help="one-hot, bag-of-words, tf-idf, word2vec, glove, fasttext, bert.")],
-    corpus: Annotated[Path, typer.Argument(help="UTF-8 text, blank lines between documents.")],
-    out: Annotated[Path, typer.Option(help="The file to write, .safetensors; for bert a folder.")],
+    corpus: Annotated[Path, typer.Argument(help="UTF-8 text, with blank lines between documents.")],
+    out: Annotated[Path, typer.Option(help="The file to write, .safetensors; a folder for bert.")],
     dim: Annotated[int | None, typer.Option(help="Numbers in a vector, if the method lets one choose.")] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="Any other option of the method, name=value; may be given several times.")
@@ -114,7 +118,7 @@ def train(
     if dim is not None:
         options |= [_option(VECTORS[method], f"dim={dim}")]
     if not out.parent.is_dir():
-        raise HeadwayError(f"--out {out} is in no folder that there is: make {out.parent} first")
+        raise HeadwayError(f"--out {out} is in no folder that exists: make {out.parent} first")
     made = VECTORS[method](**options)
     texts = documents_of(corpus)
     say = console()
@@ -130,7 +134,7 @@ def train(
 
 
 @run.command()
-def similar(file: File, words: Annotated[list[str], typer.Argument(help="Words.")], count: Count = 10) -> None:
+def similar(file: File, words: Annotated[list[str], typer.Argument(help="The words.")], count: Count = 10) -> None:
     """Print the words nearest to each word, with their cosines."""
     found = _load(file)
     nearest = [(word, found.most_similar(word, count)) for word in words]
@@ -147,14 +151,12 @@ def analogy(file: File, a: str, b: str, c: str, count: Count = 5) -> None:
 @run.command()
 def encode(
     file: File,
-    text: Annotated[str, typer.Argument(help="A text.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Write all numbers, [tokens, dim], to this .npy or .safetensors.")
-    ] = None,
+    text: Annotated[str, typer.Argument(help="The text.")],
+    out: Annotated[Path | None, typer.Option(help="File for all numbers, (tokens, dim): .npy or .safetensors.")] = None,
 ) -> None:
-    """Print the vector of each token of a text: what a Transformer takes."""
+    """Print the vector of each token of a text, as a Transformer gets them."""
     if out is not None and out.suffix not in (".npy", ".safetensors"):
-        raise HeadwayError(f"--out {out} has no ending that is known: give .npy or .safetensors")
+        raise HeadwayError(f"--out {out} has an unknown ending: give .npy or .safetensors")
     found = _load(file)
     tokens, rows = found.tokenizer(text), found.encode(text)
     if not tokens:
@@ -173,13 +175,14 @@ def encode(
 def evaluate(
     file: File,
     pairs: Annotated[
-        list[Path] | None, typer.Option(help="A file of two words and a score in each line. [WordSim-353, SimLex-999]")
+        list[Path] | None,
+        typer.Option(help="A file with two words and a score on each line. Default: WordSim-353 and SimLex-999."),
     ] = None,
     questions: Annotated[
-        Path | None, typer.Option(help="A file of four words in each line. [Google's questions-words.txt]")
+        Path | None, typer.Option(help="A file with four words on each line. Default: Google's questions-words.txt.")
     ] = None,
 ) -> None:
-    """Hold the vectors to people's judgement of pairs of words, and to analogies."""
+    """Compare the vectors with human judgements of pairs of words, and test them on analogies."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -217,10 +220,11 @@ def evaluate(
 def convert(
     file: File,
     out: Annotated[
-        Path, typer.Argument(help="The file to write: .safetensors is headway's own, .vec word2vec's text.")
+        Path, typer.Argument(help="The file to write: .safetensors is headway's format, .vec is word2vec's text.")
     ],
     format: Annotated[
-        str | None, typer.Option(help="word2vec, word2vec-binary, glove or fasttext. [by the ending]")
+        str | None,
+        typer.Option(help="word2vec, word2vec-binary, glove or fasttext. Default: by the ending of the file."),
     ] = None,
 ) -> None:
     """Write vectors in another format."""
@@ -234,14 +238,14 @@ def convert(
     console().print(f"{out}: {len(found):,} words, {found.dim:,} numbers each", markup=False, soft_wrap=True)
 
 
-# ---------------------------------------------------------------- what they share
+# ---------------------------------------------------------------- shared by the commands
 
 
 def split(text: str, name: str) -> list[str]:
-    """Names with commas between them; raises HeadwayError where there is none."""
+    """Returns names separated by commas; raises HeadwayError if there is none."""
     found = [one.strip() for one in text.split(",") if one.strip()]
     if not found:
-        raise HeadwayError(f"{name} is {text!r}: give names with commas between them")
+        raise HeadwayError(f"{name} is {text!r}: give names separated by commas")
     return found
 
 
@@ -271,7 +275,7 @@ def _option(method: type[Vectors], text: str) -> tuple[str, Any]:
 
 
 def _kinds(method: type[Vectors], name: str) -> list[str]:
-    """The types that an option may have, as its signature names them."""
+    """The types that an option may have, by the signature of the constructor."""
     for kind in method.__mro__:
         own = inspect.signature(vars(kind)["__init__"]).parameters if "__init__" in vars(kind) else {}
         if name in own:
