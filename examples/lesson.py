@@ -69,7 +69,7 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
     parser.add_argument("--found", type=Path, metavar="FILE", help="write the numbers here too, as JSON")
     chosen = parser.parse_args(words)
     if chosen.found and not chosen.found.absolute().parent.is_dir():
-        parser.error(f"--found {chosen.found}: give a file in a folder that there is")
+        parser.error(f"--found {chosen.found}: give a file in a folder that exists")
     try:
         for module in ("matplotlib", "zhplot"):  # before the measurements, not after them
             need(module, "a lesson", "lessons")

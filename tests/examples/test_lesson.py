@@ -17,7 +17,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_folder_that_is_not_there_is_refused(no_work: None, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         lesson.run("lesson_1_weighted_lookup", ["--found", "nowhere/found.json"])
-    assert "--found nowhere/found.json: give a file in a folder that there is" in capsys.readouterr().err
+    assert "--found nowhere/found.json: give a file in a folder that exists" in capsys.readouterr().err
 
 
 def test_a_missing_package_is_named(no_work: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

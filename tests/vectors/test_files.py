@@ -105,9 +105,9 @@ def test_a_tokenizer_that_is_given_wins(table: Pretrained, tmp_path: Path) -> No
 
 
 def test_what_cannot_be_saved(table: Pretrained, tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match="cannot be written: give a file in a folder that there is"):
+    with pytest.raises(HeadwayError, match="cannot be written: give a file in a folder that exists"):
         table.save(tmp_path / "nowhere" / "v")
-    with pytest.raises(HeadwayError, match="cannot be written: give a file in a folder that there is"):
+    with pytest.raises(HeadwayError, match="cannot be written: give a file in a folder that exists"):
         table.save(tmp_path)
     with pytest.raises(HeadwayError, match=r"Pretrained has no vectors yet: call fit\(texts\), or load a file"):
         Pretrained().save(tmp_path / "v")
@@ -236,7 +236,7 @@ def test_the_ending_says_the_format_where_it_can(table: Pretrained, tmp_path: Pa
         write(table, tmp_path / "v.vec", "text")
     with pytest.raises(HeadwayError, match="Pretrained has no vectors yet"):
         write(Pretrained(), tmp_path / "v.vec")
-    with pytest.raises(HeadwayError, match="cannot be written: give a file in a folder that there is"):
+    with pytest.raises(HeadwayError, match="cannot be written: give a file in a folder that exists"):
         write(table, tmp_path / "nowhere" / "v.vec")
 
 

@@ -79,7 +79,7 @@ def compare(
         encoder=None if encoder is None else str(encoder),
     )
     if ways is not None:
-        typer.echo("headway: --ways is deprecated and goes in the next version: use --methods", err=True)
+        typer.echo("headway: --ways is deprecated and will be removed in the next version: use --methods", err=True)
     given = ways if methods is None else methods
     names = None if given is None else split(given, "--methods")
     say = console()

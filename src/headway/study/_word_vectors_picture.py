@@ -1,4 +1,4 @@
-"""The pictures of ``word_vectors``: scores method by method, and the same words in two dimensions for each."""
+"""The pictures of ``word_vectors``: the scores of each method, and the same words in two dimensions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SCORES = ("wordsim353", "simlex999", "analogies", "own_group", "nats_per_word")
 MARKERS = "osD^vP*X"
 INCHES = 4.1
 OFFSETS = ((0, 6), (0, -6), (5, 0), (-5, 0), (5, 5), (-5, 5), (5, -5), (-5, -5))
-"""Where the name of a point may stand, in points from it; the first place that is free is taken."""
+"""Places for the name of a point, in points from it; the first one that is free is used."""
 
 
 def draw_scores(found: WordVectorResults) -> Figure:
-    """A dot for each method and score, the mean over seeds, with a line to the lowest and the highest."""
+    """Draws a dot for each method and score, the mean over seeds, with a line from the lowest to the highest."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -87,7 +87,7 @@ def _dots(axes: Axes, found: WordVectorResults, column: Column) -> None:
 
 
 def draw_map(found: WordVectorResults) -> Figure:
-    """A panel for each method with the same words, coloured and shaped by their group."""
+    """Draws a panel for each method with the same words, coloured and shaped by their group."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D

@@ -1,4 +1,4 @@
-"""The report of ``word_vectors``: one table, its footnotes, what may be read off, and the pictures."""
+"""The report of ``word_vectors``: a table, its footnotes, conclusions and pictures."""
 
 from __future__ import annotations
 
@@ -17,11 +17,17 @@ from .watch import Row
 
 RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 KNOWLEDGE = 6
-"""So many columns say what vectors know of words by themselves; the terminal breaks the table behind them."""
+"""Columns about the words themselves; a narrow terminal has a second table for the others."""
 
 
 class Comparison(WordVectorResults):
-    """The results of a comparison of methods, as a table and as a report."""
+    """The results of a comparison of methods, as a table and as a report.
+
+    Args:
+        rows: the rows.
+        settings: the settings of the comparison.
+        methods: the order of the methods.
+    """
 
     def __init__(self, rows: Sequence[Row], settings: dict[str, Any], methods: Sequence[str]) -> None:
         super().__init__(rows, settings, methods)
@@ -53,13 +59,13 @@ class Comparison(WordVectorResults):
         return text + (f" ({fact['used']:,})" if isinstance(fact, dict) and "used" in fact else "")
 
     def _dash(self, reason: str) -> str:
-        """A dash, and the number of the footnote that says why."""
+        """A dash with the number of the footnote that has the reason."""
         if reason not in self.reasons:
             self.reasons.append(reason)
         return "—" + _raised(self.reasons.index(reason) + 1)
 
     def parts(self) -> list[tuple[str, list[list[str]]]]:
-        """The table in two, each with its title and its lines, for a terminal that is not wide enough for it."""
+        """Returns the table in two parts, each with its title and lines, for a terminal."""
         both = [self.titles, *self.lines]
         knows = [line[: KNOWLEDGE + 1] for line in both]
         rest = [[line[0], *line[KNOWLEDGE + 1 :]] for line in both]
@@ -67,13 +73,13 @@ class Comparison(WordVectorResults):
         return [("Words", knows), ("Sentences, cost, and a Transformer with these vectors", rest)]
 
     def footnotes(self) -> list[str]:
-        """Why there are dashes in the table."""
+        """Returns the reasons for the dashes in the table."""
         return [f"{_raised(number)} {reason}" for number, reason in enumerate(self.reasons, 1)]
 
     # ---------------------------------------------------------------- words
 
     def neighbours(self) -> dict[str, dict[str, str]]:
-        """For each word that was asked, what every method has next to it."""
+        """Returns each method's nearest neighbours of each word."""
         found: dict[str, dict[str, str]] = {}
         for method in self.methods:
             for word, near in (self.of(method)[0].get("neighbours") or {}).items():
@@ -81,7 +87,7 @@ class Comparison(WordVectorResults):
         return found
 
     def unseen(self) -> dict[str, dict[str, str]]:
-        """The same for a word that the documents held out have and the others do not."""
+        """Returns each method's nearest neighbours of a word that only the held-out documents have."""
         found: dict[str, dict[str, str]] = {}
         for method in self.methods:
             for word, near in (self.of(method)[0].get("unseen") or {}).items():
@@ -91,7 +97,7 @@ class Comparison(WordVectorResults):
     # ---------------------------------------------------------------- what may be read off
 
     def conclusions(self) -> list[str]:
-        """What may be read off, and nothing more."""
+        """Returns the conclusions that the results support, in sentences."""
         return [sentence for find in (self._words, self._context, self._transformers) for sentence in find()]
 
     def _words(self) -> list[str]:
@@ -152,11 +158,11 @@ class Comparison(WordVectorResults):
     # ---------------------------------------------------------------- written
 
     def protocol(self) -> list[str]:
-        """What was done, fixed before any result was seen."""
+        """Returns the settings in sentences."""
         return protocol_of(self.settings, self.methods)
 
     def explained(self) -> list[str]:
-        """What the columns are."""
+        """Returns the meaning of each column."""
         wrong, right = self.settings["misspelt"] or ("a misspelt word", "the right one")
         said = []
         for column in COLUMNS:
@@ -166,7 +172,7 @@ class Comparison(WordVectorResults):
         return said
 
     def markdown(self) -> str:
-        """The report, with its pictures beside it."""
+        """Returns the report in Markdown."""
         parts = [
             "# Words into vectors",
             bullets(self.protocol()),
@@ -193,14 +199,14 @@ class Comparison(WordVectorResults):
         )
 
     def write(self, out: str | Path) -> None:
-        """vectors.md, vectors-scores.png and vectors-map.png, into a folder."""
+        """Writes vectors.md, vectors-scores.png and vectors-map.png to the folder ``out``."""
         Path(out, "vectors.md").write_text(self.markdown(), encoding="utf-8")
         png(draw_scores(self), Path(out, "vectors-scores.png"))
         png(draw_map(self), Path(out, "vectors-map.png"))
 
 
 def protocol_of(said: dict[str, Any], methods: Sequence[str]) -> list[str]:
-    """The settings in sentences."""
+    """Returns the settings in sentences."""
     train, held_out = said["documents"]
     is_default = said["corpus"] == DEFAULT_NAME
     sentences = [

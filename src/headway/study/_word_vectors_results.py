@@ -67,7 +67,13 @@ COLUMNS = (
 
 
 class WordVectorResults:
-    """The rows of a comparison, one for each method and seed, in the order of ``methods``."""
+    """The rows of a comparison, one for each method and seed, in the order of ``methods``.
+
+    Args:
+        rows: the rows.
+        settings: the settings of the comparison.
+        methods: the order of the methods.
+    """
 
     def __init__(self, rows: Sequence[Row], settings: dict[str, Any], methods: Sequence[str]) -> None:
         self.rows, self.settings = list(rows), settings
@@ -81,11 +87,11 @@ class WordVectorResults:
         return self.methods
 
     def of(self, method: str) -> list[Row]:
-        """The rows of a method, seed by seed."""
+        """Returns the rows of a ``method``, by seed."""
         return sorted((row for row in self.rows if row["encoding"] == method), key=lambda row: row["seed"])
 
     def values(self, method: str, field: str) -> list[float]:
-        """The numbers of a field, seed by seed; none where there are reasons instead."""
+        """Returns a ``method``'s numbers of a ``field``, by seed; none if there are reasons instead."""
         found = [_number(row.get(field)) for row in self.of(method)]
         return [value for value in found if value is not None]
 

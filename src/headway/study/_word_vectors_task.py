@@ -1,4 +1,4 @@
-"""The Transformer of ``word_vectors``: vectors of words as its input, the next word as its task."""
+"""The Transformer of ``word_vectors``, with word vectors as its input and the next word as its task."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .tasks._base import IGNORED, Task
 
 
 class NextWord(Task):
-    """Words of documents one behind the other: the loss on those held out, in nats per word.
+    """Predicts the next word of documents; the measure is the loss on the held-out ones.
 
         nats per word = −1/N Σₜ ln p(wordₜ | the words before it in its window)
 
-    Words outside the vocabulary are read, as one unknown word, but not asked.
+    Words outside of the vocabulary are read as one unknown word, and not predicted.
     """
 
     name = "next_word"
@@ -38,12 +38,12 @@ class NextWord(Task):
         )
 
     def batch(self, training: Training, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Windows from anywhere in the training part."""
+        """Returns windows from random places in the training part; see ``Task``."""
         starts = torch.randint(len(self.train) - training.length, (training.batch, 1), generator=generator)
         return self._asked(self.train[starts + torch.arange(training.length + 1)])
 
     def measure(self, model: nn.Module, length: int) -> dict[str, Any]:
-        """The loss in separate windows of the documents held out."""
+        """Returns the loss in separate windows of the held-out documents."""
         count = (len(self.held_out) - 1) // length
         inputs, targets = (side.view(count, length) for side in self._asked(self.held_out[None, : count * length + 1]))
         asked = targets != IGNORED
@@ -56,7 +56,7 @@ class NextWord(Task):
 
 
 class Frozen(nn.Module):
-    """Rows that are looked up and never learned, no part of the state_dict: int64 [batch, n] → [batch, n, dim]."""
+    """A table that is not learned and not in the state_dict: ids int64 [batch, n] → [batch, n, dim]."""
 
     weight: Tensor
 
@@ -69,10 +69,10 @@ class Frozen(nn.Module):
 
 
 def inputs_of(vectors: Vectors, vocabulary: Vocabulary) -> Tensor:
-    """The vectors of a vocabulary as a Transformer is given them, [words + 1, dim]; the last row is the unknown word's.
+    """Returns a vocabulary's vectors as input of the Transformer, [words + 1, dim]; the last row is the unknown word's.
 
-    Each is brought to length one, their mean is taken off, and all are scaled alike to a mean square length of one.
-    Columns of zeros, such as those of words outside the vocabulary, are left out.
+    Each vector is divided by its length, their mean is subtracted, and all have one factor, so that the mean square
+    length is one. Columns of zeros, such as those of words outside the vocabulary, are left out.
     """
     rows = F.normalize(vectors.embedding(vocabulary).weight[:-1].detach(), dim=1)
     rows = rows[:, rows.any(0)]
@@ -82,14 +82,20 @@ def inputs_of(vectors: Vectors, vocabulary: Vocabulary) -> Tensor:
 
 
 def build(inputs: Tensor | None, words: int, *, layers: int, width: int, heads: int, seed: int) -> Decoder:
-    """A causal Transformer over word vectors with rotary positions, and a head of its own.
+    """Builds a causal Transformer over word vectors, with rotary positions and its own head.
 
         logits = head(stack(W·v(w))),   W N(0, 1)
 
-    inputs   [words + 1, dim], which stay as they are and a learned map W brings to the width; None for an embedding
-             that is learned, from N(0, 1): W of one-hot vectors
+    Parameters of the same name start from the same values, for all inputs.
 
-    What has the same name starts from the same values, for all inputs.
+    Args:
+        inputs: vectors [words + 1, dim], which are constant and mapped to the width by a learned W; for None a learned
+            embedding from N(0, 1), which is W for one-hot vectors.
+        words: words that are predicted.
+        layers: layers.
+        width: embed_dim.
+        heads: heads.
+        seed: the seed of the initial parameters.
     """
     config = TransformerConfig(words, embed_dim=width, num_layers=layers, num_heads=heads)
     with torch.random.fork_rng(devices=[]):

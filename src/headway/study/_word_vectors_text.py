@@ -1,4 +1,4 @@
-"""The documents of ``word_vectors``: those of a file, or the sample of Wikipedia that comes with gensim."""
+"""The documents of ``word_vectors``: those of a file, or of the sample of Wikipedia that comes with gensim."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .corpora import read as read_text
 DEFAULT_NAME = "enwiki sample in gensim"
 WIKIPEDIA = "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
 FEWEST_WORDS = 10
-"""A paragraph of Wikipedia with fewer is a heading or a remainder of its markup."""
+"""A paragraph of Wikipedia with fewer words is a heading or a remainder of markup."""
 HELD_OUT = 10
-"""Every so many-th document is held out."""
+"""Of so many documents, the last is held out."""
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Documents to learn from, ``train``, and those held out: every tenth."""
+    """The documents to train on, ``train``, and every tenth, ``held_out``."""
 
     name: str
     sha256: str
@@ -32,9 +32,9 @@ class Texts:
 
 
 def read(path: str | Path | None) -> Texts:
-    """The documents of a file of UTF-8 text, between blank lines, or those of the default corpus.
+    """Reads the documents of a file of UTF-8 text, with blank lines between them, or the default corpus.
 
-    Raises HeadwayError for a file that is missing, empty or not text, and for fewer than ten documents.
+    Raises HeadwayError if the file is missing, empty or no text, or has fewer than ten documents.
     """
     documents = wikipedia() if path is None else documents_of(path)
     name = DEFAULT_NAME if path is None else Path(path).name
@@ -48,15 +48,15 @@ def read(path: str | Path | None) -> Texts:
 
 
 def documents_of(path: str | Path) -> list[str]:
-    """What stands between blank lines in a file of UTF-8 text; raises HeadwayError for one that will not do."""
+    """Returns the documents of a file of UTF-8 text; raises HeadwayError if it is missing, blank or no text."""
     found = _paragraphs(read_text(Path(path)).decode().replace("\r\n", "\n"))
     if not found:
-        raise HeadwayError(f"corpus {path} holds blanks alone: give a file with text in it")
+        raise HeadwayError(f"corpus {path} has blanks alone: give a file with text in it")
     return found
 
 
 def wikipedia() -> list[str]:
-    """The paragraphs of 107 articles from the beginning of the English Wikipedia: 5,400 with 468,000 words."""
+    """Returns the paragraphs of 107 articles of the English Wikipedia: 5,400 with 468,000 words."""
     library, data = (need(f"gensim.{name}", "the default corpus") for name in ("corpora.wikicorpus", "test.utils"))
     with bz2.open(data.datapath(WIKIPEDIA), "rt", encoding="utf-8") as file:
         pages = library.extract_pages(file, filter_namespaces=("0",))

@@ -1,10 +1,9 @@
-"""Compares the methods for word vectors on one text: what the vectors contain, what they cost, how well a Transformer
-learns from them.
+"""Compares the methods for word vectors on one text: their vectors, their cost, and a Transformer that reads them.
 
     found = compare("corpus.txt", out="headway-vectors")
     print(found.markdown())
 
-The protocol is fixed before any result is seen; each result is on disk as soon as it is there.
+The protocol is fixed before any result is seen. Each result is on disk as soon as it is known.
 """
 
 from __future__ import annotations
@@ -41,18 +40,19 @@ from .watch import Row
 __getattr__ = deprecated_names(__name__, {"ways": "methods", "chosen_ways": "chosen_methods"})
 
 VERSION = 1
-"""Changes whenever the same settings would no longer give the same numbers."""
+"""Changes whenever the same settings would give other numbers."""
 BOTH = {"word2vec": {f"word2vec-{which}": {"architecture": which} for which in ("cbow", "skip-gram")}}
-"""The methods that are shown more than once, and how these differ."""
+"""The methods that have several rows, and the options of each."""
 SMALL_TEXT: dict[str, dict[str, Any]] = {
     "word2vec": {"epochs": 20},
     "fasttext": {"epochs": 20},
     "glove": {"x_max": 10.0},
 }
-"""What is set against defaults that are meant for texts a thousand times as long."""
+"""Options in place of defaults that are meant for texts a thousand times as long."""
 TESTS = ("wordsim353.tsv", "simlex999.txt", "questions-words.txt")
 """The test sets, which come with gensim."""
 NEIGHBOURS = 5
+"""Neighbours of a word."""
 SENSES = {
     "river": (
         "they sat on the bank of the river and looked at the water",
@@ -65,7 +65,7 @@ SENSES = {
         "the government and the national bank control the money of the country",
     ),
 }
-"""Sentences with "bank" in one sense and in the other."""
+"""Sentences with "bank" in each of two senses."""
 GROUPS = {
     "countries": "france india china canada spain russia germany japan italy",
     "animals": "fish frogs birds dogs insects mammals pigs sheep horses",
@@ -76,30 +76,38 @@ GROUPS = {
     "body": "head hand skin brain blood legs eyes heart bones",
     "verbs": "make become take give find read know say write",
 }
-"""The words of the map; those are shown that the text has."""
+"""The words of the map, as far as they are in the vocabulary."""
 LONG = 8
-"""Letters of a long word."""
+"""The fewest letters of a long word."""
 FEWEST_OF_GROUP, FEWEST_ON_MAP = 3, 8
 NO_ORDER = "every two words have the same cosine, so that no word is nearer than another"
 DEFAULT_WORDS = ("france", "king", "water", "three")
 FIT_WORK = {"bert": 12.0, PUBLISHED: 8.0, "glove": 3.0}
-"""How long a method takes, a Transformer's training being one, so that the bar moves evenly; 0.5 for the others."""
+"""The time of a method relative to that of a Transformer's training, for the progress bar; 0.5 for the others."""
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """The settings of a comparison, alike for all methods.
+    """The settings of a comparison, the same for all methods.
 
-    dim            numbers in a vector, where a method lets one choose
-    min_count      words that occur less often are left out; of the others the most frequent ``max_words`` are kept
-    words          whose nearest neighbours are shown; some that the text has, if None
-    predicted      the most frequent words, which are the Transformer's vocabulary
-    steps, batch, length, learning_rate, layers, width, heads
-                   of the Transformer and its training
-    bert_steps     of the training of the encoder: about three minutes on two processor cores
-    encoder        the folder of a published encoder such as MiniLM, which becomes a row of its own
+    Attributes:
+        dim: the width of vectors, for methods that let one choose.
+        min_count: the fewest occurrences of a word in the vocabulary.
+        max_words: the most words in the vocabulary; the most frequent are kept.
+        words: the words whose nearest neighbours are shown; some of the text if None.
+        predicted: the number of words, the most frequent, in the Transformer's vocabulary.
+        steps: training steps of the Transformer.
+        batch: windows in a step.
+        length: words in a window.
+        learning_rate: the Transformer's highest learning rate.
+        layers: its layers.
+        width: its embed_dim.
+        heads: its heads.
+        bert_steps: training steps of the encoder; 5000 take about three minutes on two processor cores.
+        encoder: the folder of a published encoder such as MiniLM, for a row of its own; none if None.
 
-    Raises HeadwayError for a size below 1.
+    Raises:
+        HeadwayError: if a size is below 1.
     """
 
     dim: int = 100
@@ -123,20 +131,29 @@ class Protocol:
 
     @property
     def training(self) -> Training:
-        """How the Transformers are trained."""
+        """The training of the Transformers."""
         return Training(self.steps, self.batch, self.length, self.learning_rate)
 
 
 def methods(encoder: str | None = None) -> dict[str, tuple[str, dict[str, Any]]]:
-    """The rows of a comparison: of each the name in VECTORS, and what it is given beside its own defaults."""
+    """Returns the rows of a comparison: for each the name in VECTORS, and the options that differ from defaults.
+
+    Args:
+        encoder: the folder of a published encoder, for a row of its own; none if None.
+    """
     rows = {row: (name, options) for name in VECTORS for row, options in BOTH.get(name, {name: {}}).items()}
     return rows if encoder is None else {**rows, PUBLISHED: ("bert", {"path": encoder})}
 
 
 def chosen_methods(names: Sequence[str] | None, encoder: str | None = None) -> list[str]:
-    """The rows that are asked for, all if None: "word2vec" is both of its rows, "bert" that of the encoder too.
+    """Returns the rows that some names stand for: "word2vec" for both of its rows, "bert" also for a published encoder.
 
-    Raises HeadwayError for a name that is not known.
+    Args:
+        names: names of rows or methods; all rows if None.
+        encoder: the folder of a published encoder; none if None.
+
+    Raises:
+        HeadwayError: if a name is unknown, or there is none.
     """
     known = methods(encoder)
     if names is None:
@@ -153,7 +170,14 @@ def chosen_methods(names: Sequence[str] | None, encoder: str | None = None) -> l
 
 
 def make(row: str, protocol: Protocol, seed: int, folder: Path | None = None) -> Vectors:
-    """The vectors of a row, before they are fitted."""
+    """Returns the vectors of a row, not fitted yet.
+
+    Args:
+        row: the name of the row.
+        protocol: the settings.
+        seed: the seed.
+        folder: the folder of BERT's checkpoints; none if None.
+    """
     name, own = methods(protocol.encoder)[row]
     kind = VECTORS[name]
     given: dict[str, Any] = {
@@ -184,15 +208,21 @@ def compare(
 ) -> Comparison:
     """Fits every method to the same documents, and measures its vectors and a Transformer that reads them.
 
-    corpus   a file of UTF-8 text, its documents between blank lines; the sample of Wikipedia in gensim if None
-    names    of the methods, all of VECTORS if None
-    out      the folder for vectors and results; the same call goes on from what is there, and so does one with more
-             methods or seeds
-    planned  told the protocol, before any work
-    watch    told which method is at work, and the part of all work that is done
+    Args:
+        corpus: a file of UTF-8 text with blank lines between documents; the sample of Wikipedia in gensim if None.
+        names: names of methods; all of VECTORS if None.
+        out: the folder for vectors and results, from which the same call resumes, or one with more methods or seeds.
+        protocol: the settings; the defaults if None.
+        seeds: the number of seeds.
+        planned: is called with the protocol in sentences, before any work.
+        watch: is called with the method at work and the share of all work that is done.
 
-    Raises HeadwayError, before any work, for a corpus that will not do, unknown names, a folder that holds another
-    comparison, and where gensim or scikit-learn are missing.
+    Returns:
+        The results.
+
+    Raises:
+        HeadwayError: before any work, if the text is too short or no text, a name is unknown, the folder has another
+            comparison, or gensim or scikit-learn is missing.
     """
     protocol = protocol or Protocol()
     rows = chosen_methods(names, protocol.encoder)
@@ -240,7 +270,15 @@ def compare(
 
 
 class Bench:
-    """One text, and everything that is asked of vectors fitted to it."""
+    """One text, and all measurements of vectors that are fitted to it.
+
+    Args:
+        texts: the documents.
+        protocol: the settings.
+
+    Raises:
+        HeadwayError: if the documents have too few words for a window.
+    """
 
     def __init__(self, texts: Texts, protocol: Protocol) -> None:
         self.texts, self.protocol = texts, protocol
@@ -268,14 +306,14 @@ class Bench:
 
     @cached_property
     def unseen(self) -> str | None:
-        """The most frequent long word of the documents held out that the others never have."""
+        """The most frequent long word of the held-out documents that the others do not have."""
         seen = {word for text in self.texts.train for word in self.all.tokenizer(text)}
         found = [word for word in self.new_words if word not in seen and word.isalpha() and len(word) >= LONG]
         return max(found, key=lambda word: (self.new_words[word], word), default=None)
 
     @cached_property
     def misspelt(self) -> tuple[str, str] | None:
-        """The most frequent long word without its middle letter, and the word."""
+        """The most frequent long word without its middle letter, and the word itself."""
         for word in self._frequent(50, LONG):
             wrong = word[: len(word) // 2] + word[len(word) // 2 + 1 :]
             if wrong not in self.all:
@@ -288,7 +326,20 @@ class Bench:
     # ---------------------------------------------------------------- a row of the results
 
     def row(self, method: str, seed: int, store: Store, tell: Callable[[float], None]) -> Row:
-        """Fits, measures, and trains the Transformer: a line of the results, whose "encoding" is the method."""
+        """Fits a method, measures its vectors, and trains the Transformer.
+
+        Args:
+            method: the name of the row.
+            seed: the seed.
+            store: the folder of the comparison.
+            tell: is called with the share of this work that is done.
+
+        Returns:
+            A row of the results, whose "encoding" is the method.
+
+        Raises:
+            HeadwayError: if the method fails; the message names it.
+        """
         facts: Row = {"encoding": method, "seed": seed, "length": self.protocol.length}
         share, inputs = 0.0, None
         try:
@@ -373,7 +424,12 @@ class Bench:
 
 
 def attempt(what: Callable[..., Any], *given: Any) -> Any:
-    """What comes out, or the reason why nothing does."""
+    """Returns the result of a function, or the reason why there is none.
+
+    Args:
+        what: the function.
+        *given: its arguments.
+    """
     try:
         return what(*given)
     except HeadwayError as error:
@@ -381,16 +437,31 @@ def attempt(what: Callable[..., Any], *given: Any) -> Any:
 
 
 def test_set(name: str) -> str:
-    """The path of a test set that comes with gensim."""
+    """Returns the path of a test set that comes with gensim.
+
+    Args:
+        name: one of ``TESTS``.
+    """
     path: str = need("gensim.test.utils", "the test sets").datapath(name)
     return path
 
 
 def similarity(vectors: Vectors, test: str, vocabulary: Vocabulary) -> Row:
-    """Spearman's correlation with what people say over the pairs of a vocabulary, and how many could be asked of all.
+    """Computes Spearman's correlation with human scores, over the pairs of words of a vocabulary.
 
-    So methods that have vectors of further words are held to the same pairs as the others. A word with itself, of which
-    there is a pair, says nothing.
+    Methods with vectors for further words are so compared on the same pairs as the others. Pairs of a word with itself
+    are left out.
+
+    Args:
+        vectors: the vectors.
+        test: the name of the test set.
+        vocabulary: the words.
+
+    Returns:
+        The correlation, the number of its pairs, and the pairs of the test set that the vectors have.
+
+    Raises:
+        HeadwayError: if there is no such pair, or all cosines are the same.
     """
     pairs = [pair for pair in pairs_of(Path(test_set(test))) if pair[0].lower() != pair[1].lower()]
     shared = [(a, b, score) for a, b, score in pairs if a.lower() in vocabulary and b.lower() in vocabulary]
@@ -403,25 +474,54 @@ def similarity(vectors: Vectors, test: str, vocabulary: Vocabulary) -> Row:
 
 
 def analogies(vectors: Vectors, test: str) -> Row:
-    """The share of right answers, and how many questions could be asked."""
+    """Computes the share of right answers.
+
+    Args:
+        vectors: the vectors.
+        test: the name of the test set.
+
+    Returns:
+        The share, and the number of questions that the vectors have.
+    """
     found = word_analogies(vectors, test_set(test))
     return {"value": found.accuracy, "used": found.used}
 
 
 def nearest(vectors: Vectors, word: str) -> list[tuple[str, float]]:
-    """The neighbours of a word."""
+    """Returns the nearest neighbours of a word with their cosines.
+
+    Args:
+        vectors: the vectors.
+        word: the word.
+    """
     return [(near, round(cosine, 4)) for near, cosine in vectors.most_similar(word, NEIGHBOURS)]
 
 
 def misspelt(vectors: Vectors, pair: tuple[str, str] | None) -> float:
-    """The cosine of a misspelt word with the right one."""
+    """Returns the cosine of a misspelt word with the right one.
+
+    Args:
+        vectors: the vectors.
+        pair: both words; None if the text has none.
+
+    Raises:
+        HeadwayError: if the pair is None.
+    """
     if pair is None:
         raise HeadwayError("no word of the text is long enough to be misspelt")
     return vectors.similarity(*pair)
 
 
 def context(vectors: Vectors, word: str = "bank") -> tuple[float, float]:
-    """The mean cosine of a word's vectors in two sentences of the same sense, and of different senses."""
+    """Computes the mean cosines of a word's vectors in two sentences: of the same sense, and of different senses.
+
+    Args:
+        vectors: the vectors.
+        word: a word of ``SENSES``.
+
+    Raises:
+        HeadwayError: if it is not in the vocabulary.
+    """
     found = []
     for sentences in SENSES.values():
         rows = [vectors.encode(text)[vectors.tokenizer(text).index(word)] for text in sentences]
@@ -435,7 +535,18 @@ def context(vectors: Vectors, word: str = "bank") -> tuple[float, float]:
 
 
 def places(vectors: Vectors, groups: dict[str, list[str]]) -> tuple[list[list[Any]], float | Row]:
-    """Words in two dimensions, by t-SNE, and the share of them whose nearest word is in their own group."""
+    """Maps words to two dimensions by t-SNE, and computes the share whose nearest word is in their own group.
+
+    Args:
+        vectors: the vectors.
+        groups: words by the names of their groups.
+
+    Returns:
+        Word, group and coordinates of each; and the share, or the reason why there is none.
+
+    Raises:
+        HeadwayError: if fewer than 8 words have a vector.
+    """
     words = [(word, group) for group, its in groups.items() for word in its if word in vectors]
     if len(words) < FEWEST_ON_MAP:
         raise HeadwayError(f"{len(words)} words of the map have a vector: there is nothing to draw")
@@ -456,5 +567,5 @@ def places(vectors: Vectors, groups: dict[str, list[str]]) -> tuple[list[list[An
 
 
 def _both(found: Any) -> tuple[Any, Any]:
-    """Two facts, or the one reason for both."""
+    """Two results, or the same reason for both."""
     return (found, found) if isinstance(found, dict) else found
