@@ -213,7 +213,7 @@ def test_missing_weights_are_noted(weights: Path, tmp_path: Path) -> None:
     assert results.rows == []
     assert [note.split(" is left out")[0] for note in watch.notes] == ["MiniLM", "SmolLM2"]
     assert "make weights" in (tmp_path / "out" / "models.md").read_text()
-    with pytest.raises(HeadwayError, match="is no folder"):
+    with pytest.raises(HeadwayError, match="is not a folder"):
         bench_models(plan, tmp_path / "none", tmp_path / "out")
 
 
@@ -282,7 +282,7 @@ def test_on_the_command_line(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--models", "nowhere"], "nowhere is no folder"),
+        (["--models", "nowhere"], "nowhere is not a folder"),
         (["--models", ".", "--lengths", "8"], "--lengths chooses cases of attention"),
         (["--models", ".", "--only", "forward"], "--only chooses cases of attention"),
         (["--models", ".", "--parts", "window"], "parts has 'window'"),

@@ -74,5 +74,5 @@ def test_results_come_back_from_their_folder(results: Results, tmp_path: Path) -
     loaded = Results.load(results.out)
     assert loaded.rows == results.rows
     assert loaded.protocol == results.protocol
-    with pytest.raises(ValueError, match="holds no comparison"):
+    with pytest.raises(ValueError, match="has no comparison"):
         Results.load(tmp_path / "nowhere")

@@ -101,7 +101,7 @@ def bench_models(
     """
     watch, weights = watch or Watch(), Path(weights)
     if not weights.is_dir():
-        raise HeadwayError(f"{weights} is no folder: give the one that holds {' and '.join(FOLDERS.values())}")
+        raise HeadwayError(f"{weights} is not a folder: give the one with {' and '.join(FOLDERS.values())}")
     try:
         register()
         theirs, missing = version("transformers"), None

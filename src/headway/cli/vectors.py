@@ -256,7 +256,7 @@ def _load(file: Path) -> Vectors:
 
 
 def _option(method: type[Vectors], text: str) -> tuple[str, Any]:
-    """name=value as a name that the method has, and the value as Python reads it, or as it stands."""
+    """The name and the value of "name=value"; the value is a Python literal if it can be read as one, else a string."""
     name, equals, value = text.partition("=")
     name = name.strip().replace("-", "_")
     known = method().options

@@ -16,9 +16,17 @@ BASELINE = "learned"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table: the field of a row of the results, and how its numbers are written.
+    """A column of the table: a field of the rows, and how its numbers are written.
 
-    A field is a number, or {"value": a number, "used": of how many}, or {"reason": why there is none}.
+    A field is a number, or {"value": a number, "used": of how many}, or {"reason": why there is no number}.
+
+    Attributes:
+        title: the title.
+        field: the name of the field.
+        digits: decimals.
+        factor: the factor of the number in the table.
+        best: the function that selects the best number; none is marked if None.
+        means: the explanation below the table.
     """
 
     title: str

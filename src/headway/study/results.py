@@ -75,7 +75,7 @@ class Results:
         out = Path(out)
         settings = out / "settings.json"
         if not settings.exists():
-            raise HeadwayError(f"{out} holds no comparison: give the folder that headway compare wrote to")
+            raise HeadwayError(f"{out} has no comparison: give the folder that headway compare wrote to")
         protocol = Protocol.from_settings(json.loads(settings.read_text()))
         return cls(read_rows(out / "results.jsonl"), protocol, out)
 

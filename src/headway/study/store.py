@@ -61,7 +61,7 @@ class Store(LockedFolder):
                     f"{_short(value)}: give another --out, or the earlier {name}"
                 )
         if not self.settings and self.rows:
-            raise HeadwayError(f"{self.out} holds results without their settings.json: give another --out")
+            raise HeadwayError(f"{self.out} has results without their settings.json: give another --out")
         self.settings = {**self.settings, **settings}
         self.save_settings()
 

@@ -384,7 +384,7 @@ class Bench:
         seconds = store.settings["fit_seconds"][path.name]
         return {
             "bytes": sum(file.stat().st_size for file in files),
-            "fit_seconds": {"reason": "the training was stopped and went on later"} if seconds is None else seconds,
+            "fit_seconds": {"reason": "the training was stopped and resumed later"} if seconds is None else seconds,
         }
 
     def _measured(self, vectors: Vectors) -> Row:
@@ -527,7 +527,7 @@ def context(vectors: Vectors, word: str = "bank") -> tuple[float, float]:
         rows = [vectors.encode(text)[vectors.tokenizer(text).index(word)] for text in sentences]
         found.append(F.normalize(torch.stack(rows), dim=1))
     if not all(rows.any() for rows in found):
-        raise HeadwayError(f"{word!r}, the word of two senses that is asked for, is not in the vocabulary")
+        raise HeadwayError(f"{word!r}, whose senses are compared, is not in the vocabulary")
     river, money = found
     first, second = torch.triu_indices(len(river), len(river), 1)
     same = torch.cat([(rows @ rows.T)[first, second] for rows in found])

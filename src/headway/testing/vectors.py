@@ -144,7 +144,7 @@ def knows_the_words(trial: Trial) -> None:
     expected = sorted(kept, key=lambda word: (-kept[word], word))[: vectors.max_words]
     assert len(vectors) == len(expected), f"{len(vectors)} words, and the texts have {len(expected)}"
     for found, word in zip(vectors.words, expected, strict=True):
-        assert found == word, f"{found!r} stands where {word!r} should: not in the order of counts"
+        assert found == word, f"{found!r} is in the place of {word!r}: the order is not that of counts"
     assert vectors.counts is not None, "no counts"
     assert vectors.counts.tolist() == [kept[word] for word in expected], "the counts are wrong"
 
