@@ -35,6 +35,19 @@ def table() -> Pretrained:
 # ---------------------------------------------------------------- headway's own
 
 
+@pytest.mark.parametrize("version", [2, 3, 4, 5])
+def test_a_header_may_be_as_long_as_a_pickle_begins(table: Pretrained, version: int, tmp_path: Path) -> None:
+    """A length of 640 is written as the bytes 80 02 00 …, and a pickle may begin with 80 02."""
+    path = tmp_path / "vectors.safetensors"
+    table.save(path)
+    raw = path.read_bytes()
+    header, tensors = raw[8 : 8 + int.from_bytes(raw[:8], "little")], raw[8 + int.from_bytes(raw[:8], "little") :]
+    length = 0x80 + 256 * version
+    assert len(header) <= length
+    path.write_bytes(length.to_bytes(8, "little") + header.ljust(length) + tensors)
+    assert load(path).words == table.words
+
+
 @pytest.mark.parametrize("name", IN_A_FILE)
 def test_a_way_comes_back_whole(name: str, tmp_path: Path) -> None:
     made = VECTORS[name](**SMALL.get(name, {}), max_words=9, tokenizer=Words(chinese="characters")).fit(TEXTS)

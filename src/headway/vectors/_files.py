@@ -115,14 +115,15 @@ def _load(path: Path, tokenizer: Tokenizer | None, limit: int | None, encoding: 
         start = stream.read(START)
         if not start:
             raise HeadwayError("it is empty: give a file with vectors")
-        if start[0] == 0x80 and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        safetensors = start[4:9] == bytes(4) + b"{"  # its first bytes, the length of the header, may be a pickle's
+        if not safetensors and start[0] == 0x80 and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
             raise HeadwayError(
                 "it is a pickle, such as gensim's .model and .kv, and runs code when it is read: load it with gensim "
                 "and write it with save_word2vec_format(path, binary=True), or save_facebook_model for fastText"
             )
         if start.startswith(ZIP):
             raise HeadwayError("it is a zip archive: unpack it and give the file with the vectors")
-        ours = path.suffix == ".safetensors" or (start[4:9] == bytes(4) + b"{")
+        ours = path.suffix == ".safetensors" or safetensors
         if compressed and (ours or start.startswith(_fasttext_bin.MAGIC)):
             raise HeadwayError("it is compressed, which only word2vec's and GloVe's formats may be: unpack it")
         if ours:
