@@ -1,12 +1,12 @@
-"""What the heads of a published encoder look at: the part of lesson 7 that wants weights and annotated text.
+"""What the heads of a published encoder attend to: the part of lesson 7 that needs weights and annotated text.
 
-`weights_of_heads` gets every weight of every head by watching a model run. All else is counting: how much of a head's
-weight lies on the word before, how often the word that it looks at most is the one that a treebank ties to it, whether
-a pronoun looks at the right name. Queries are words of real text, never [CLS] and [SEP].
+`weights_of_heads` records every weight of every head while a model runs. The rest counts: the share of a head's weight
+on the previous word, how often the word with the largest weight is the one that a treebank connects, whether a pronoun
+gives more weight to the right name. Queries are words of real text, never [CLS] and [SEP].
 
-Two rules keep the numbers honest. What could be had without any model stands beside each: equal weights, a fixed
-offset, the nearer name. And where the best of 72 heads is reported, it was chosen on every other sentence and measured
-on the rest, since the best of 72 coins looks clever too.
+Every number has a baseline that needs no model: equal weights, a fixed offset, the nearer name. Where the best of 72
+heads is reported, it was chosen on every other sentence and measured on the rest, because the best of 72 random heads
+also looks good on the sentences on which it was chosen.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
 KINDS = ("previous", "next", "itself", "special", "same")
 """Of a key, seen from a query: the token before, the one after, itself, [CLS] or [SEP], the same token elsewhere."""
 ROLES = (*KINDS, "broad", "mixed")
-HALF = 0.5  # of a head's weight on one kind of key gives the head its role
+HALF = 0.5  # the share of a head's weight on one kind of key that defines its role
 SENTENCES, PASSAGES = 400, 300  # how many are read
 FREQUENT = 50  # arcs of a relation in each half of the treebank
 MARGIN = 0.10  # above the best fixed offset: the head follows the relation (Voita et al. 2019)
 OFFSETS = [d for d in range(-5, 6) if d]
 DISTANCES = 16  # 0 … 15, each counted by itself
-WEIGHED = 60  # sentences in which weights are held against what their values bring
+WEIGHED = 60  # sentences in which weights are compared with the contributions of values
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """Words, and for each the place of the one it depends on (−1: none) and the name of that relation."""
+    """Words, and for each the index of its governor (−1: none) and the name of the relation."""
 
     words: list[str]
     governors: list[int]
@@ -68,10 +68,10 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Treebank:
-    """Heads against dependency arcs, punctuation left out."""
+    """Heads compared with dependency arcs, without punctuation."""
 
-    lengths: dict[int, float]  # share of the arcs between words so far apart
-    neighbours: float  # share of all pairs of words of a sentence that stand side by side
+    lengths: dict[int, float]  # share of the arcs by the distance of their words
+    neighbours: float  # share of all pairs of words of a sentence that are neighbours
     relations: dict[str, dict[str, Any]]  # arcs, head, direction, found; baseline and offset: the best fixed one
     follows: dict[str, list[str]]  # by head: relations found MARGIN above the best offset, in both halves
 
@@ -84,7 +84,7 @@ class Pronouns:
     head: str
     found: float
     mean: float  # over all heads
-    nearer: float  # taking the nearer name
+    nearer: float  # for the nearer name
 
 
 @dataclass(frozen=True)
@@ -97,16 +97,18 @@ class Trained:
     kinds_alike: dict[str, float]  # the same where all weights are equal
     distance: list[list[float]]  # mean |i − j| under the weight on words
     entropy: list[list[float]]  # over ln n: 1 for equal weights, 0 for one key
-    keys: list[list[float]]  # e^entropy: how many keys with equal weights would be as undecided
+    keys: list[list[float]]  # e^entropy: the number of keys with equal weights of the same entropy
     keys_alike: float
     by_distance: list[float]  # mean weight of a token 0, 1, 2 … tokens away, over all heads
     by_distance_alike: float  # of a neighbour, 1 away, where all weights are equal
     importance: list[list[float]]  # rank correlation of a key's weight and of how far the output moves without the key
-    special_share: list[list[float]]  # of what is added up, by length, that comes from [CLS] and [SEP]
+    special_share: list[list[float]]  # share of the sum, by length, that comes from [CLS] and [SEP]
     roles: list[list[str]]  # of ROLES
     tokens: list[str]  # of the one sentence that is shown
     shown: dict[str, list[list[float]]]  # its weights under four heads: "previous 1.3" …
-    ties: dict[str, dict[str, Any]]  # from word to word: the head that ties them most, and how many look there most
+    ties: dict[
+        str, dict[str, Any]
+    ]  # from word to word: the head with the largest weight, and the number of heads in which it is the largest
     treebank: Treebank | None
     pronouns: Pronouns | None
 
@@ -115,13 +117,13 @@ class Trained:
 
 
 def every_weight(model: Any, ids: Tensor) -> Tensor:
-    """The weights of an encoder as it reads ids [batch, n]: [batch, layers, heads, n, n]."""
+    """Returns the weights of an encoder for ids [batch, n], [batch, layers, heads, n, n]."""
     layers = [block.attention for block in model.stack.layers]
     return torch.stack(weights_of_heads(layers, lambda: model(ids)), dim=1)
 
 
 def in_batches(model: Any, texts: list[Any], size: int = 32) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Texts of one length together, so that none is padded: which they are, their ids [batch, n], their weights."""
+    """Yields texts of equal length, so that none is padded: their indices, their ids [batch, n], their weights."""
     of_length = defaultdict(list)
     for i, text in enumerate(texts):
         of_length[len(text.ids)].append(i)
@@ -135,7 +137,7 @@ def in_batches(model: Any, texts: list[Any], size: int = 32) -> Iterator[tuple[l
 
 
 def read_treebank(path: Path) -> list[Sentence]:
-    """The sentences of a CoNLL-U file; "nsubj:pass" counts as nsubj."""
+    """Returns the sentences of a CoNLL-U file; "nsubj:pass" counts as nsubj."""
     sentences = []
     for block in path.read_text(encoding="utf-8").strip().split("\n\n")[:SENTENCES]:
         rows = [line.split("\t") for line in block.split("\n") if not line.startswith("#")]
@@ -146,7 +148,7 @@ def read_treebank(path: Path) -> list[Sentence]:
 
 
 def read_manual() -> list[Sentence]:
-    """Sentences of the manual that every Python carries: of plain words, and with nothing said about relations."""
+    """Returns sentences of plain words from the manual of Python, without relations."""
     text = " ".join(" ".join(topics.values()).split())
     sentences = (one.strip(".:;").replace(",", "").split() for one in re.split(r"(?<=[.:;]) ", text))
     plain = [words for words in sentences if 8 <= len(words) <= 30 and all(word.isalpha() for word in words)]
@@ -154,13 +156,13 @@ def read_manual() -> list[Sentence]:
 
 
 def read_pronouns(path: Path, tokenizer: Any) -> tuple[list[Any], list[dict[str, list[int]]], Tensor]:
-    """Of a file of GAP: encoded passages, the tokens of pronoun and names, and whether the nearer name is right."""
+    """Reads a file of GAP: encoded passages, tokens of pronoun and names, whether the nearer name is right."""
     texts: list[Any] = []
     places, nearer = [], []
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
             right, wrong = ("A", "B") if row["A-coref"].upper() == "TRUE" else ("B", "A")
-            if row["A-coref"] == row["B-coref"] or len(texts) == PASSAGES:  # neither is meant, or enough
+            if row["A-coref"] == row["B-coref"] or len(texts) == PASSAGES:  # neither name is right, or there are enough
                 continue
             text, found, start = tokenizer.encode(row["Text"]), {}, {}
             for role, column in (("pronoun", "Pronoun"), ("right", right), ("wrong", wrong)):
@@ -179,7 +181,7 @@ def read_pronouns(path: Path, tokenizer: Any) -> tuple[list[Any], list[dict[str,
 
 
 class Means:
-    """Means over batches, by name: what was added up, over how many."""
+    """Means over batches, by name: sums and counts."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Any] = {}
@@ -201,10 +203,10 @@ def measure_heads(
     treebank: Path | None,
     pronouns: Path | None,
 ) -> Trained:
-    """Everything about one model. Means are over the treebank, or over Python's manual where there is none.
+    """Measures one model. Means are over the treebank, or over Python's manual if there is none.
 
-    relations   those that the sentence has: the one that a head follows best is shown
-    ties        pairs of its words, from which to which
+    relations   those of the sentence; the one that a head follows best is shown
+    ties        pairs of its words, from the first to the second
     """
     model, tokenizer = hw.load(folder).eval(), hw.checkpoints.tokenizer(folder)
     special = torch.tensor([tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")])
@@ -254,7 +256,7 @@ def measure_heads(
 
 @torch.no_grad()
 def weigh_values(model: Any, texts: list[list[int]], special: Tensor) -> tuple[Tensor, Tensor]:
-    """How far the weights tell what the values bring, by layer and head: ``importance`` and ``special_share``.
+    """Compares weights with the contributions of values, by layer and head: ``importance`` and ``special_share``.
 
     A head adds a_j·f(v_j), with f its part of the output map. Without key j the other weights grow to sum to 1 again,
     and the output moves by a_j/(1 − a_j)·|f(v_j) − output|. Lengths |a_j·f(v_j)|: Kobayashi et al. 2020.
@@ -279,7 +281,7 @@ def weigh_values(model: Any, texts: list[list[int]], special: Tensor) -> tuple[T
 
 
 def name_of(table: Tensor, number: Tensor) -> str:
-    """What a place of a table [layers, heads] is called, counted from 1: layer.head"""
+    """Returns the name of an entry of a table [layers, heads], counted from 1: layer.head."""
     layer, head = divmod(int(number), table.shape[-1])
     return f"{layer + 1}.{head + 1}"
 
@@ -290,7 +292,7 @@ def place_of(name: str) -> tuple[int, int]:
 
 
 def add_up(means: Means, ids: Tensor, special: Tensor, weights: Tensor) -> None:
-    """Adds where the weights [batch, layers, heads, n, n] of a batch lie; "alike" is the same for equal weights."""
+    """Adds the statistics of a batch of weights [batch, layers, heads, n, n]; "alike" is for equal weights."""
     word, n = ~special, ids.shape[1]
     delta = torch.arange(n)[None, :] - torch.arange(n)[:, None]
     between = word[:, :, None] & word[:, None, :]
@@ -322,7 +324,7 @@ def add_up(means: Means, ids: Tensor, special: Tensor, weights: Tensor) -> None:
 
 
 def roles(means: Means) -> list[list[str]]:
-    """By head: the kind of key that gets half of its weight; else "broad" where half of all keys count, or "mixed"."""
+    """Returns the kind of key with half of each head's weight, or "broad" if half of all keys count, else "mixed"."""
     largest, kind = torch.stack([means[kind] for kind in KINDS]).max(0)
     broad = means["keys"] >= HALF * means["keys alike"]
     other = torch.where(broad, ROLES.index("broad"), ROLES.index("mixed"))
@@ -330,7 +332,7 @@ def roles(means: Means) -> list[list[str]]:
 
 
 def tie(tokens: list[str], weights: Tensor, one: str, other: str) -> dict[str, Any]:
-    """The head in which one word gives another most weight, and the number of heads in which no word gets more."""
+    """Returns the head in which one word gives another most weight, and the number of heads where no word gets more."""
     words = [token for token in tokens if token[0] != "["]
     row = weights[:, :, tokens.index(one), 1:-1]  # [layers, heads, words]
     to = row[..., words.index(other)]
@@ -342,7 +344,7 @@ def tie(tokens: list[str], weights: Tensor, one: str, other: str) -> dict[str, A
 
 
 def most_looked_at(word_ids: list[list[int | None]], weights: Tensor) -> Tensor:
-    """The word, not itself, that gets most of each word's weight: [batch, layers, heads, words].
+    """Returns the other word that gets most of each word's weight, [batch, layers, heads, words].
 
     Weight on a word is the sum over its pieces, weight from a word the mean over its own (Clark et al. 2019).
     """
@@ -358,10 +360,10 @@ def most_looked_at(word_ids: list[list[int | None]], weights: Tensor) -> Tensor:
 
 
 def compare_arcs(text: list[Sentence], hits: Tensor, arcs: list[tuple[int, str, int]]) -> Treebank:
-    """hits [arcs, 2, layers, heads]: whether the dependent looks at its governor, and the other way round.
+    """Compares hits [arcs, 2, layers, heads]: dependents that attend to their governor, and the reverse.
 
-    arcs: half of the sentences, relation, and how far away the governor is. Heads are chosen on half 0, shares are of
-    half 1, and so is the best fixed offset: what it gains by that makes the comparison stricter.
+    arcs: half of the sentences, relation, and distance of the governor. Heads are chosen on half 0 and measured on half
+    1. The best fixed offset is chosen on half 1 too, which makes the comparison stricter.
     """
     half, offset = torch.tensor([arc[0] for arc in arcs]), torch.tensor([arc[2] for arc in arcs])
     at_offset = torch.stack([offset == d for d in OFFSETS], dim=1).float()
@@ -456,16 +458,17 @@ def tell_heads(trained: Trained, t: Text) -> str:
     ties = "; ".join(f"{pair} {tie['heads']}" for pair, tie in trained.ties.items())
     parts = [
         t(
-            f"The {heads} heads of MiniLM, by what gets half of their weight or more ({trained.queries:,} tokens):\n"
+            f"The {heads} heads of MiniLM, by the keys that get half of their weight or more ({trained.queries:,} "
+            "tokens):\n"
             f"  {listed}\n"
             f"Entropy, as a share of that of equal weights: {entropy[0]:.2f} to {entropy[-1]:.2f}, median "
             f"{entropy[heads // 2]:.2f}.\n"
-            f"A neighbour gets {near:.2f} times the weight it would get if all were alike.\n"
-            "Sorted by weight or by what would change without them, keys agree with a rank correlation of "
+            f"A neighbour gets {near:.2f} times the weight that equal weights would give it.\n"
+            "Sorted by weight or by the change without them, keys have a rank correlation of "
             f"{alike:.2f};\n[CLS] and [SEP] get {weight:.0%} of the weight and bring {brought:.0%} of what is "
             "added up.\n"
             "Heads in which that word, of all words, gets the most weight in document 002's sentence:\n"
-            f"  {ties}; by luck alone each would be {heads / words:.0f}",
+            f"  {ties}; by chance each would be {heads / words:.0f}",
             f"MiniLM 的 {heads} 个头，在 {trained.queries:,} 个词元上，按至少一半权重的去向分类：\n"
             f"  {listed}\n"
             f"熵占均匀分布的比例：{entropy[0]:.2f} 到 {entropy[-1]:.2f}，中位数 {entropy[heads // 2]:.2f}。\n"

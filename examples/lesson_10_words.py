@@ -1,19 +1,19 @@
 """Lesson 10: the vector of a word, before any position is added to it.
 
-A Transformer's input is a vector for each word plus one for its place. The places are lessons 4 to 6; here are the
-words. The ways differ in what they look at:
+A Transformer's input is a vector for each word plus one for its position. Lessons 4 to 6 are about positions; this one
+is about words. The methods differ in what they use:
 
     one-hot         nothing: every word has an axis of its own, and no two are near
-    bag of words    in which documents a word stands, how often; TF-IDF weighs that by how rare the word is
-    word2vec        which words stand around it
-    GloVe           how often each pair of words stands together, counted over the whole text first
-    fastText        word2vec's, made of the word's pieces, so that a word never seen has a vector too
-    BERT            the whole sentence, so that one word has as many vectors as it has sentences
+    bag of words    the documents that contain a word, and how often; TF-IDF weights that by the rarity of the word
+    word2vec        the neighbouring words
+    GloVe           how often each pair of words occurs near each other, counted over the whole text first
+    fastText        as word2vec, with the sub-words of the word, so that unseen words have vectors too
+    BERT            the whole sentence, so that a word has another vector in each sentence
 
-All but the last are fitted here to the manual that every Python carries, some 65,000 words, and asked the same: of
-29 words of five kinds (containers, numbers, statements, exceptions, arithmetic), for how many is the nearest of the
-others one of its own kind? With the weights that `make weights ARGS="google-news minilm"` fetches, two published
-models answer what so small a text cannot teach.
+All but the last are fitted here to the manual that comes with every Python, some 65,000 words, and tested with 29 words
+of five kinds (containers, numbers, statements, exceptions, arithmetic): for how many is the nearest of the others of
+the same kind? With the weights that `make weights ARGS="google-news minilm"` downloads, two published models show what
+so small a text cannot teach.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ KINDS = {
     ("arithmetic", "运算"): "addition multiplication division modulo power",
 }
 DIM = 48
-SEEN = 3  # a word that stands less often is left out
+SEEN = 3  # words that occur less often are left out
 MISSPELT = 200
-WAYS: dict[str, Any] = {
+METHODS: dict[str, Any] = {
     "one-hot": hw.vectors.OneHot(min_count=SEEN),
     "bag-of-words": hw.vectors.BagOfWords(min_count=SEEN),
     "tf-idf": hw.vectors.TFIDF(min_count=SEEN),
@@ -62,18 +62,18 @@ SENTENCES = (
 
 @dataclass(frozen=True)
 class Found:
-    """What each way knows of 29 words, of misspelt ones, of order; and what published vectors know."""
+    """Results of each method for 29 words, misspelt words and order, and results of published vectors."""
 
     vocabulary: int
-    dims: dict[str, int]  # numbers in a vector, by way
-    own_kind: dict[str, float]  # share of the words whose nearest is of their kind, by way
+    dims: dict[str, int]  # numbers in a vector, by method
+    own_kind: dict[str, float]  # share of the words whose nearest is of the same kind, by method
     chance: float  # that share for a nearest word drawn at random
     one_hot_largest_cosine: float  # of two different words
-    order_kept: float  # the largest change in a document's bag of words when its words are turned round
-    misspelt_found: float  # share of misspelt words whose nearest by fastText is the right one
+    order_kept: float  # the largest change in a document's bag of words if its words are reversed
+    misspelt_found: float  # share of misspelt words whose nearest word in fastText is the right one
     word2vec_knows_misspelt: int  # how many of them word2vec has a vector for
     example: tuple[str, str, float]  # a misspelt word, its nearest, the cosine
-    map: dict[str, dict[str, list[float]]]  # by kind and word: its place in two dimensions; word2vec
+    map: dict[str, dict[str, list[float]]]  # by kind and word: its coordinates in two dimensions; word2vec
     queen: list[tuple[str, float]] | None  # nearest to king − man + woman, those three left out; Google's vectors
     queen_with_asked: list[tuple[str, float]] | None  # and with them
     bank: dict[str, float] | None  # cosines of "bank" in two sentences; MiniLM
@@ -84,12 +84,12 @@ def kinds() -> Iterable[tuple[str, list[str]]]:
 
 
 def of_the_kinds(vectors: Vectors) -> list[tuple[str, str]]:
-    """(word, kind) for each of the words that has a vector."""
+    """Returns (word, kind) for each of the words that has a vector."""
     return [(word, kind) for kind, words in kinds() for word in words if word in vectors]
 
 
 def own_kind(vectors: Vectors) -> float:
-    """Share of the words whose nearest among all of them is of the same kind."""
+    """Returns the share of the words whose nearest among all of them is of the same kind."""
     known = of_the_kinds(vectors)
     rows = F.normalize(torch.stack([vectors.vector(word) for word, _ in known]), dim=1)
     nearest = (rows @ rows.T).fill_diagonal_(-2).argmax(1).tolist()
@@ -97,14 +97,14 @@ def own_kind(vectors: Vectors) -> float:
 
 
 def misspell(word: str, chance: random.Random) -> str:
-    """Two neighbouring letters inside the word change places."""
+    """Exchanges two neighbouring letters inside the word."""
     place = chance.randrange(1, len(word) - 2)
     return word[:place] + word[place + 1] + word[place] + word[place + 2 :]
 
 
 def measure() -> Found:
     texts = list(topics.values())
-    fitted = {name: way.fit(texts) for name, way in WAYS.items()}
+    fitted = {name: method.fit(texts) for name, method in METHODS.items()}
     one_hot, bag, word2vec, fasttext = (fitted[n] for n in ("one-hot", "bag-of-words", "word2vec", "fasttext"))
 
     rows = one_hot.rows(torch.arange(len(one_hot)))
@@ -140,7 +140,7 @@ def measure() -> Found:
 
 
 def ask_google() -> dict[str, list[tuple[str, float]] | None]:
-    """king − man + woman, in Google's vectors of 26,423 words."""
+    """Computes king − man + woman in Google's vectors of 26,423 words."""
     folder = weights("google-news")
     if folder is None:
         return {"queen": None, "queen_with_asked": None}
@@ -153,7 +153,7 @@ def ask_google() -> dict[str, list[tuple[str, float]] | None]:
 
 
 def ask_bert() -> dict[str, float] | None:
-    """One word in three sentences: two of money, one of a river."""
+    """Compares one word in three sentences: two about money, one about a river."""
     folder = weights("minilm")
     if folder is None:
         return None
@@ -173,12 +173,13 @@ def tell(found: Found, t: Text) -> str:
     wrong, right, cosine = found.example
     lines = [
         t(f"{found.vocabulary:,} words of Python's manual.", f"Python 手册中的 {found.vocabulary:,} 个词。"),
-        table(rows, [t("way", "方法"), t("numbers", "维数"), t("nearest of its own kind", "最近的词是同类")]),
+        table(rows, [t("method", "方法"), t("numbers", "维数"), t("nearest of the same kind", "最近的词是同类")]),
         t(
-            f"By chance it would be {found.chance:.0%}. One-hot has no answer: the cosine of any two words is "
-            f"{found.one_hot_largest_cosine:g}.\nA bag of words is the same whichever way round the sentence stands "
-            f"(difference {found.order_kept:g}).\nMisspelt by two letters, {found.misspelt_found:.0%} of words are "
-            f"found again by fastText ({wrong} → {right}, {cosine:.2f});\nword2vec has a vector for "
+            f"Chance: {found.chance:.0%}. One-hot has no nearest word: the cosine of any two words is "
+            f"{found.one_hot_largest_cosine:g}.\nA bag of words is the same for a sentence and its reverse (difference"
+            f" {found.order_kept:g}).\nMisspelt by two letters, {found.misspelt_found:.0%} of words are still nearest "
+            "to the right word in fastText ("
+            f"{wrong} → {right}, {cosine:.2f});\nword2vec has a vector for "
             f"{found.word2vec_knows_misspelt} of them.",
             f"随机猜测为 {found.chance:.0%}。独热编码答不了：任意两个词的余弦都是 {found.one_hot_largest_cosine:g}。\n"
             f"把句子倒过来，词袋完全不变（差 {found.order_kept:g}）。\n"
@@ -188,7 +189,7 @@ def tell(found: Found, t: Text) -> str:
         ),
     ]
     missing = t(
-        'Published models were not asked: make weights ARGS="google-news minilm" fetches them.',
+        'Published models were not measured: make weights ARGS="google-news minilm" downloads them.',
         '没有询问公开模型：make weights ARGS="google-news minilm" 可以取来。',
     )
     if found.queen and found.queen_with_asked:
@@ -237,7 +238,7 @@ def draw(found: Found, t: Text) -> Figure:
 
 
 def name_points(axes: Axes, points: list[tuple[str, list[float], str]]) -> None:
-    """Each word beside its point: above, below, right or left, where it covers nothing; else above."""
+    """Draws each word above, below, right or left of its point, where it covers nothing; else above."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.transforms import Bbox
 

@@ -286,7 +286,7 @@ def tell(found: Found, t: Text) -> str:
             ),
             "",
             t(
-                f"Other words from place {CHANGED + 1} on change earlier outputs by {hidden:g} under the mask,\n"
+                f"Other words from position {CHANGED + 1} on change earlier outputs by {hidden:g} under the mask,\n"
                 f"by up to {seen:.2f} without it. Word by word with a cache differs from one pass by "
                 f"{found.cache_difference:.1e},\nwithout any mask by {found.cache_open_difference:.1e}: later words do "
                 "not exist yet."
@@ -359,16 +359,16 @@ def draw(found: Found, t: Text) -> Figure:
     rows = [row or [None] * 5 for row in found.empty_weights.values()]
     padded = [t("pad", "填充"), t("pad", "填充"), *words[2:]]
     numbers(empty, rows, list(ways(t).values()), padded, form=".2f", none="NaN")
-    empty.set_title(t("A row with nothing in sight: its weights", "什么都看不到的一行：它的权重"))
+    empty.set_title(t("A row without allowed keys: its weights", "什么都看不到的一行：它的权重"))
 
     places = torch.arange(1, 9)
     future.bar(places - 0.2, found.change_open, 0.4, color=ORANGE, label=t("no mask", "无掩码"))
     future.bar(places + 0.2, found.change_causal, 0.4, color=BLUE, label=t("causal mask", "因果掩码"))
     future.axvline(CHANGED + 0.5, color=INK, linewidth=0.8, linestyle=":")
     future.set(
-        xlabel=t("place in the sequence", "序列中的位置"),
+        xlabel=t("position in the sequence", "序列中的位置"),
         ylabel=t("change of the output", "输出的变化"),
-        title=t(f"Other words from place {CHANGED + 1} on", f"从第 {CHANGED + 1} 个词起换掉后文"),
+        title=t(f"Other words from position {CHANGED + 1} on", f"从第 {CHANGED + 1} 个词起换掉后文"),
         xticks=places,
         ylim=(0, 2.9),
     )

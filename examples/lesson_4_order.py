@@ -45,7 +45,7 @@ WHY_BLIND = {  # what a single layer of them lacks
     ("adds nothing", "什么也不加"): ["none"],
     ("scale the scores of a query", "只缩放每个查询的分数"): ["log-n", "ssmax", "llama4-temperature", "nope-scaling"],
     ("change the softmax", "只改 softmax"): ["sink", "softmax-one"],
-    ("read places off the content", "位置由内容算出"): ["repo", "repo-rope"],
+    ("compute positions from the content", "位置由内容算出"): ["repo", "repo-rope"],
     ("move tokens for another encoding to read", "只移动位置，供别的编码读取"): [
         *("interpolated", "randomized", "random-float", "cape", "shape", "streaming-llm")
     ],
@@ -325,18 +325,18 @@ def draw_encodings(axes: Axes, found: Found, t: Text) -> None:
         y = 20 - 4.3 * line
         axes.text(4e-16, y, ", ".join(names), color=ORANGE, va="center")
         axes.text(4e-16, y - 1.9, t(*why), color=INK, va="center", fontsize=8.5)
-    axes.text(0.03, 15, t(f"{seeing} encodings notice", f"{seeing} 种能察觉"), ha="right", color=BLUE)
+    axes.text(0.03, 15, t(f"{seeing} encodings: yes", f"{seeing} 种能察觉"), ha="right", color=BLUE)
     axes.set(
         ylim=(-1, max(heights.values()) + 1.5),
         xlim=(3e-17, 30),
         xticks=[1e-16, 1e-12, 1e-8, 1e-4, 1],
         yticks=[],
-        xlabel=t("what the other order changes in the full stop's vector", "换词序后，句号向量的变化"),
+        xlabel=t("change of the full stop's vector", "换词序后，句号向量的变化"),
     )
     axes.spines["left"].set_visible(False)
     axes.set_title(
         t(
-            f"{len(found.full_stop)} encodings in one layer: which let the full stop notice the order?",
+            f"{len(found.full_stop)} encodings in one layer: does the full stop's vector change with the order?",
             f"{len(found.full_stop)} 种编码，各用一层：句号能察觉词序吗？",
         ),
         color=INK,

@@ -1,18 +1,18 @@
 """Lesson 6: relative positions, from four-part scores to rotations.
 
-A relative encoding reads how far a key stands from the query, not where the two are. There are three ways to do it:
+A relative encoding depends on the distance of a key from the query, not on the two positions. There are three methods:
 
     a vector for each distance   s·(q·k + q·a[j − i])                   Shaw
                                  s·((q + u)·k + (q + v)·W R(i − j))     Transformer-XL, Gopher
     a number for each distance   s·q·k + b_h[j − i]                     T5 (learned, in buckets), ALiBi (straight lines)
-    a turn by the place          s·(R(i)q)·(R(j)k)                      RoPE: of the two turns only R(j − i) is left
+    a rotation by the position   s·(R(i)q)·(R(j)k)                      RoPE: the product depends only on R(j − i)
 
-i is the query's place, j the key's, h the head. Transformer-XL's score has four parts: (a) content meets content,
-(b) content meets distance, (c) a bias u of all queries meets content, (d) a bias v meets distance. Its R are
-sinusoids, which nobody learns; learned are the map W and the two biases. T5 learns one number for each head and bucket
-of distances; ALiBi and RoPE learn none.
+i is the query's position, j the key's, h the head. Transformer-XL's score has four parts: (a) content with content,
+(b) content with distance, (c) a bias u of all queries with content, (d) a bias v with distance. Its R are fixed
+sinusoids; the map W and the two biases are learned. T5 learns one number for each head and bucket of distances; ALiBi
+and RoPE learn none.
 
-What all share is tried last: move every token by a million places, and the scores stay as they are.
+The last part tests the common property: if all tokens move by a million positions, the scores do not change.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COMPARED = ["shaw", "transformer-xl", "gopher", "deberta", "t5", "alibi", "kerpl
 SHIFTS = [1, 1000, 1_000_000]
 TOKENS, STEPS, FAR, NEAR = 16, 300, 128, 64
 PAIRS = [0, 8, 12]  # of RoPE's 32
-TURNED = [(0, 1), (3, 4)]  # places of a query and a key: twice the same distance
+TURNED = [(0, 1), (3, 4)]  # positions of a query and a key, twice at the same distance
 FUNCTIONS = (hw.terms.Product, hw.terms.ScoreMap, hw.terms.Normalizer)  # terms that replace a stage by a function
 
 Encoding = hw.positions.PositionEncoding
@@ -47,11 +47,11 @@ Encoding = hw.positions.PositionEncoding
 
 @dataclass(frozen=True)
 class Found:
-    """Scores by distance; what a shift does to them; how many numbers each encoding learns."""
+    """Scores by distance, their change under a shift, and the number of parameters of each encoding."""
 
     xl_parts: list[list[list[float]]]  # (a), (b), (c), (d) of head 0, each [query][key]
     xl_error: float  # largest difference between their sum and headway's scores, all heads, float64
-    xl_learned: dict[str, int]  # how many numbers W_R, u and v hold; there is no fourth: R is not among them
+    xl_learned: dict[str, int]  # sizes of W_R, u and v; R is not learned
     bucket_at: list[int]  # distances key − query, −140 … 140
     buckets: list[int]  # T5's bucket of each
     bucket_starts: list[int]  # into the past: the first distance of each bucket
@@ -59,37 +59,41 @@ class Found:
     t5_bits: float  # bits for each byte of held-out text
     t5_bits_without: float  # the same model with its table at 0
     alibi_lines: list[list[float]]  # by head, at 0 … 127 tokens back
-    rope_pairs: list[list[float]]  # by distance 0 … 63, for PAIRS: a pair that meets itself
+    rope_pairs: list[list[float]]  # by distance 0 … 63, for PAIRS: the product of a pair with itself
     rope_frequencies: list[float]  # of PAIRS, in radians for each token
-    rope_whole: list[list[float]]  # by distance 0 … 63: a vector meets itself, and another one; divided by lengths
+    rope_whole: list[
+        list[float]
+    ]  # by distance 0 … 63: the products of a vector with itself and with another, divided by their lengths
     rope_error: float  # largest |⟨R(p)q, R(r)k⟩ − ⟨q, R(r − p)k⟩| over 1000 draws, float64
     turned_angles: list[list[float]]  # of the query and the key at TURNED, in radians
     shifts: dict[str, list[float | None]]  # largest change by SHIFTS, as a share of the largest score; None: table ends
     parameters: dict[str, int]  # learned numbers of one encoding at the sizes BASE
-    gopher_terms: list[str]  # what Gopher's scores are made of besides q·k
+    gopher_terms: list[str]  # the terms of Gopher's scores besides q·k
     t5_terms: list[str]
     gopher_is_xl: float  # largest difference between their scores with the same parameters
-    gopher_by_query: float  # spread over queries of what a distance of 5 adds; a scalar would add the same to all
+    gopher_by_query: (
+        float  # standard deviation over queries of the bias at a distance of 5; that of a scalar would be 0
+    )
     t5_by_query: float
-    relative: list[str]  # encodings of headway whose scores read distances alone, found by trying
-    with_function: list[str]  # those of them that the equation takes in as a function only
+    relative: list[str]  # encodings of headway whose scores depend only on distances, by measurement
+    with_function: list[str]  # of these, those that are functions in the equation
 
 
 def scores(encoding: Encoding, q: Tensor, k: Tensor, q_at: Tensor, k_at: Tensor) -> Tensor:
-    """What the softmax gets, [heads, n, m], for q and k [heads, tokens, head_dim] at these places."""
+    """Returns the scores [heads, n, m] of q and k [heads, tokens, head_dim] at these positions."""
     call = {"encoding": encoding, "q_positions": q_at, "k_positions": k_at}
     return hw.attention_steps(q[None], k[None], k[None], **call).scaled[0]
 
 
 def bias(encoding: Encoding, distances: Tensor) -> Tensor:
-    """What is left of the scores where queries and keys are zero, [heads, distances]."""
+    """Returns the scores of queries and keys that are zero, [heads, distances]."""
     heads = encoding.num_heads
     q, k = torch.zeros(heads, 1, HEAD_DIM), torch.zeros(heads, len(distances), HEAD_DIM)
     return scores(encoding, q, k, torch.zeros(1), distances)[:, 0].detach()
 
 
 def drawn(name: str) -> Encoding:
-    """An encoding in float64, its parameters moved off their first values so that no part of it hides."""
+    """Returns an encoding in float64 with random parameters, so that all of its parts have an effect."""
     encoding = hw.encoding(name, **SMALL).double()
     for parameter in encoding.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
@@ -105,7 +109,7 @@ def four_parts(encoding: hw.positions.TransformerXL, q: Tensor, k: Tensor) -> Te
     behind = torch.arange(n)[:, None] - torch.arange(n)  # i − j
     angles = behind[..., None] * frequencies(width)
     R = torch.cat([angles.sin(), angles.cos()], dim=-1)
-    r = torch.einsum("hdw,ijw->hijd", encoding.W_R, R)  # W_kR·R: the only way in which R is learned from
+    r = torch.einsum("hdw,ijw->hijd", encoding.W_R, R)  # W_kR·R: R itself is fixed
     u, v = encoding.u[:, None], encoding.v[:, None]
     a = q @ k.mT
     b = torch.einsum("hid,hijd->hij", q, r)
@@ -115,7 +119,7 @@ def four_parts(encoding: hw.positions.TransformerXL, q: Tensor, k: Tensor) -> Te
 
 
 def gopher_numbers(xl: Encoding, t5: Encoding, q: Tensor, k: Tensor) -> dict[str, object]:
-    """Whether Gopher is Transformer-XL or T5: its terms, its scores, what it adds at one distance."""
+    """Compares Gopher with Transformer-XL and T5: terms, scores, and the bias at one distance."""
     gopher = drawn("gopher")
     gopher.load_state_dict(xl.state_dict())
     places, five = torch.arange(TOKENS), torch.full((TOKENS,), 5)
@@ -141,14 +145,14 @@ def gopher_numbers(xl: Encoding, t5: Encoding, q: Tensor, k: Tensor) -> dict[str
 
 
 def trained_t5() -> tuple[hw.positions.T5, float, float]:
-    """T5's table after a language model of one layer has read English for a moment; bits with it and without."""
+    """Trains T5's table in a language model of one layer; returns it and the bits per byte with and without it."""
     text = torch.tensor(list("\n\n".join(topics[name] for name in sorted(topics)).encode()))
     held_out = text[-(64 * FAR + 1) :]
-    encoding = hw.positions.T5(HEADS, num_buckets=16, bidirectional=False)  # the past half of the usual 32
+    encoding = hw.positions.T5(HEADS, num_buckets=16, bidirectional=False)  # those of the 32 that are for past tokens
     config = hw.models.TransformerConfig(256, embed_dim=64, num_layers=1, num_heads=HEADS, attention_scale=0.25)
     model = hw.models.Decoder(config, encoding)
     others = [p for p in model.parameters() if p is not encoding.table]
-    # Adam moves each number by about its rate, and a bias has further to go than a weight.
+    # Adam moves each parameter by about its learning rate, and biases become larger than weights.
     optimizer = torch.optim.Adam([{"params": others, "lr": 3e-3}, {"params": [encoding.table], "lr": 3e-2}])
     random = torch.Generator().manual_seed(0)
 
@@ -170,9 +174,9 @@ def trained_t5() -> tuple[hw.positions.T5, float, float]:
 
 
 def bucket_numbers() -> dict[str, object]:
-    """Into which of 32 buckets T5 puts each distance."""
+    """Returns the bucket of each distance in T5, of 32."""
     numbered = hw.positions.T5(1)
-    numbered.table.data = torch.arange(32.0)[None]  # so that a bias says which bucket it came from
+    numbered.table.data = torch.arange(32.0)[None]  # so that a bias is the number of its bucket
     at = torch.arange(-140, 141)
     buckets = bias(numbered, at)[0].long()
     back = buckets[at <= 0].flip(0).tolist()
@@ -187,17 +191,17 @@ def bucket_numbers() -> dict[str, object]:
 
 
 def rotated(rope: hw.positions.RoPE, x: Tensor, at: Tensor) -> Tensor:
-    """R(p)·x for each row of x [n, head_dim] and its place p."""
+    """Returns R(p)·x for each row of x [n, head_dim] and its position p."""
     return rope.prepare(x[None, None], hw.Coordinates.of(at, len(x)))[0, 0]
 
 
 def rope_numbers() -> dict[str, object]:
-    """Scores of pairs and of whole vectors by distance; that the distance alone counts; two angles."""
+    """Measures scores of pairs and of vectors by distance, their dependence on the distance alone, and two angles."""
     rope, double = hw.positions.RoPE(64), torch.float64
     vector, other = torch.randn(2, 64, dtype=double)
 
     def met(q: Tensor, k: Tensor) -> list[float]:
-        """The score of k at place 0 and q at 0 … 63, divided by both lengths."""
+        """Returns the score of k at position 0 and q at 0 … 63, divided by both lengths."""
         return (rotated(rope, q.expand(NEAR, -1), torch.arange(NEAR)) @ k / (q.norm() * k.norm())).tolist()
 
     one_pair = torch.zeros(len(PAIRS), 64, dtype=double)
@@ -222,9 +226,9 @@ def rope_numbers() -> dict[str, object]:
 
 
 def moved(encoding: Encoding) -> list[float | None]:
-    """How the scores of 12 words change when all places move by SHIFTS, and when all distances double.
+    """Returns the change of 12 words' scores if all positions move by SHIFTS, and if all distances double.
 
-    As a share of the largest score; None where the encoding's table ends before.
+    It is a share of the largest score, or None if the encoding's table is too short.
     """
     x = torch.randn(1, 12, WIDTH, dtype=torch.float64)
     maps = torch.randn(2, HEADS, WIDTH, HEAD_DIM, dtype=torch.float64) / WIDTH**0.5
@@ -232,7 +236,7 @@ def moved(encoding: Encoding) -> list[float | None]:
     def at(places: Tensor) -> Tensor:
         where = hw.Coordinates.of(places[None, :, None].expand(-1, -1, encoding.axes or 1), 12)
         in_scores = bool(encoding.acts & {"prepare", "terms"})
-        words = x if in_scores else encoding.embed(x, where)  # an absolute code becomes part of the words
+        words = x if in_scores else encoding.embed(x, where)  # an absolute encoding is added to the words
         q, k = (words[:, None] @ maps[:, None]).unbind()
         call = {"encoding": encoding, "q_positions": where, "k_positions": where} if in_scores else {}
         return hw.attention_steps(q, k, k, mask=hw.masks.Causal(), q_input=x, k_input=x, **call).scaled.tril()
@@ -249,16 +253,19 @@ def moved(encoding: Encoding) -> list[float | None]:
 
 
 def needs_function(encoding: Encoding) -> bool:
-    """Whether a term is a function of the user's, and not one of the sums and products of ``headway.terms``."""
+    """Whether a term is a function, and not one of the sums and products of ``headway.terms``."""
     at = encoding.place(hw.Coordinates.span(12, axes=encoding.axes or 1))
     x = torch.zeros(1, 12, WIDTH, dtype=torch.float64)
     return any(isinstance(t, FUNCTIONS) or callable(getattr(t, "values", None)) for t in encoding.terms(at, at, x, x))
 
 
 def reads_distances_alone(name: str) -> bool:
-    """Whether an encoding's scores change with the distances, and not with a shift of all places."""
+    """Whether an encoding's scores change with the distances, and not with a shift of all positions."""
     encoding = drawn(name)
-    if encoding.kind != "encoding" or not encoding.acts & {"prepare", "terms"}:  # it changes another one, or the words
+    if encoding.kind != "encoding" or not encoding.acts & {
+        "prepare",
+        "terms",
+    }:  # it acts on another encoding, or on the words
         return False
     _, thousand, _, doubled = moved(encoding)
     return thousand is not None and thousand < 1e-8 and doubled > 0
@@ -270,7 +277,7 @@ def reads_distances_alone(name: str) -> bool:
 def measure() -> Found:
     t5, bits, without = trained_t5()
     xl = drawn("transformer-xl")
-    for part, size in ((xl.W_R, 0.15), (xl.u, 1.0), (xl.v, 1.0)):  # four parts of one size, to be seen side by side
+    for part, size in ((xl.W_R, 0.15), (xl.u, 1.0), (xl.v, 1.0)):  # four parts of the same size, for the picture
         part.normal_(std=size)
     q, k = torch.randn(2, HEADS, TOKENS, HEAD_DIM, dtype=torch.float64)
     places, back_to = torch.arange(TOKENS), -torch.arange(FAR)
@@ -315,10 +322,10 @@ def tell(found: Found, t: Text) -> str:
     return "\n".join(
         [
             t(
-                f"Transformer-XL: the four parts differ from headway's scores by {found.xl_error:.0e} at most.\n"
+                f"Transformer-XL: the four parts differ from headway's scores by at most {found.xl_error:.0e}.\n"
                 f"Learned are {sizes}; the sinusoids R are not.\n\n"
                 f"T5: a bucket begins at each of these distances: {starts}.\n"
-                f"What T5 learned in {STEPS} steps and what ALiBi has from the start, by head and tokens back:",
+                f"T5's biases after {STEPS} steps and ALiBi's fixed biases, by head and tokens back:",
                 f"Transformer-XL：四部分之和与 headway 的分数最多相差 {found.xl_error:.0e}。\n"
                 f"可学习的是 {sizes}；正弦向量 R 不学习。\n\n"
                 f"T5：各桶的起始距离是 {starts}。\n"
@@ -329,8 +336,8 @@ def tell(found: Found, t: Text) -> str:
                 f"Bits for each unseen byte: {found.t5_bits:.2f}; with T5's table at 0 {found.t5_bits_without:.2f}.\n\n"
                 f"RoPE: ⟨R(p)q, R(r)k⟩ and ⟨q, R(r − p)k⟩ differ by {found.rope_error:.0e} at most.\n"
                 f"Moved from 0 and 1 to 3 and 4, a query and a key are {one} and {other} rad apart.\n\n"
-                "Every token moves: the change of a score as a share of the largest one (float64), and what one\n"
-                "encoding learns in a model of 12 heads of 64 and up to 512 tokens:",
+                "If every token moves: the change of a score as a share of the largest one (float64), and the numbers\n"
+                "that an encoding learns in a model of 12 heads of 64 and up to 512 tokens:",
                 f"没见过的文本每字节 {found.t5_bits:.2f} 比特；把 T5 的表清零后是 {found.t5_bits_without:.2f}。\n\n"
                 f"RoPE：⟨R(p)q, R(r)k⟩ 与 ⟨q, R(r − p)k⟩ 最多相差 {found.rope_error:.0e}。位置从 0、1 移到 3、4，\n"
                 f"查询与键的夹角分别是 {one} 和 {other} 弧度。\n\n"
@@ -341,12 +348,13 @@ def tell(found: Found, t: Text) -> str:
                 moves, [t("encoding", "编码"), *(f"+{shift:,}" for shift in SHIFTS), t("learned numbers", "可学习参数")]
             ),
             t(
-                f"\nGopher is made of {found.gopher_terms}, T5 of {found.t5_terms}. With the same parameters Gopher\n"
+                f"\nGopher consists of {found.gopher_terms}, T5 of {found.t5_terms}. With the same parameters Gopher\n"
                 f"and Transformer-XL differ by {found.gopher_is_xl:g}. At a distance of 5 Gopher adds to each query a "
                 f"number of its own\n(standard deviation {found.gopher_by_query:.2f}), T5 one and the same "
                 f"({found.t5_by_query:g}).\n\n"
-                f"{count} of headway's encodings read distances alone. {count - functions} are sums and products of "
-                f"one equation,\n{functions} bring a function: {', '.join(found.with_function)}.",
+                f"{count} of headway's encodings depend only on distances. {count - functions} are sums and products "
+                "of "
+                f"one equation,\n{functions} have a function: {', '.join(found.with_function)}.",
                 f"\nGopher 由 {found.gopher_terms} 构成，T5 由 {found.t5_terms} 构成。\n"
                 f"参数相同时，Gopher 与 Transformer-XL 相差 {found.gopher_is_xl:g}。距离为 5 时，Gopher 给每个查询\n"
                 f"加的数各不相同（标准差 {found.gopher_by_query:.2f}），"

@@ -5,14 +5,14 @@ One head has one softmax: for each query one set of weights that sums to 1. Seve
     head_h = attention(X·Wq_h, X·Wk_h, X·Wv_h),   Wq_h: [d_model, d_k],  d_k = d_model / heads
     output = concat(head_1 … head_H)·Wo
 
-Written as a loop this is H small attentions; libraries lay the small matrices side by side and do all in one product.
-Nothing is cut up on the way in: each head reads all d_model numbers of a token through a matrix of its own, and has d_k
-numbers to compare tokens by. So more heads mean narrower heads, at the same number of parameters and multiplications;
-what grows is the number of weights, n² for each head, and with it the time of the softmax.
+As a loop this is H small attentions; libraries concatenate the small matrices and compute all in one product. The input
+is not divided: each head reads all d_model numbers of a token through a matrix of its own, and compares tokens by d_k
+numbers. So more heads are narrower, with the same number of parameters and multiplications; the number of weights, n²
+for each head, grows, and with it the time of the softmax.
 
-What they are for: an output that is to hold two tokens, in order, out of one softmax is a blend α·v_a + (1 − α)·v_b.
-To name a from it by a linear map wants α > ½, to name b wants α < ½. So one head cannot, and two can. What the heads of
-a trained model do look at is then counted, beside what the same could be had for without a model.
+Why several heads: if an output must contain two tokens in order, one softmax gives a mixture α·v_a + (1 − α)·v_b. To
+name a from it by a linear map needs α > ½, to name b needs α < ½. So one head cannot do it, and two can. Then the
+lesson counts what the heads of a trained model attend to, compared with baselines that need no model.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ COST_WIDTH, COST_HEADS = 256, [1, 2, 4, 8, 16, 32, 64]
 TOKENS = {128: 8, 1024: 1}  # length: batch, so that all have the same number of tokens
 
 VOCABULARY, LENGTH, WIDTH = 16, 16, 32
-BACK = (1, 3)  # the places to name
+BACK = (1, 3)  # the positions to name
 SEEDS, STEPS, BATCH = 3, 400, 32
 SHARES = ("both", "nearer", "farther")
 READERS = {  # heads, feed-forward
@@ -71,13 +71,13 @@ TIES = [("cat", "sleeping"), ("mat", "sleeping"), ("that", "cat"), ("woke", "cat
 
 @dataclass(frozen=True)
 class Found:
-    """The loop beside the batched form; the cost by number of heads; two places at once; a trained model."""
+    """The loop and the batched form, the cost by number of heads, two positions at once, a trained model."""
 
     d_k: int  # d_model // heads
     loop_error: float  # largest difference between loop and module, same weights
     loop_slower: dict[str, float]  # time of the loop over that of the module, by batch × tokens
-    printed_width: int  # of the joined heads where each is d_model wide, as the loop is printed
-    inputs_read: list[int]  # by head: of the d_model numbers of a token, those that it gives weight to
+    printed_width: int  # of the concatenated heads if each is d_model wide, as in the printed loop
+    inputs_read: list[int]  # by head: how many of the d_model numbers of a token have a nonzero weight
     head_rank: list[int]  # by head: of its d_model × d_k query matrix
     cost_heads: list[int]
     cost_parameters: list[int]  # by number of heads, as the three below
@@ -85,20 +85,20 @@ class Found:
     cost_weights: dict[int, list[int]]
     cost_forward: dict[int, list[float]]  # time over that of one head
     cost_training: dict[int, list[float]]  # the same, forward and backward
-    bound: float  # the share of right answers, both places, that no single head exceeds: ½ + 1/vocabulary
-    chance: float  # of the second place where only the first is known: 1/vocabulary
-    both: dict[str, list[float]]  # by reader: share of outputs that name both places right, for each seed
-    nearer: dict[str, list[float]]  # the place one back alone
-    farther: dict[str, list[float]]  # the place three back alone
+    bound: float  # the largest share of right answers for both positions of a single head: ½ + 1/vocabulary
+    chance: float  # for the second position if only the first is known: 1/vocabulary
+    both: dict[str, list[float]]  # by reader: share of outputs with both positions right, for each seed
+    nearer: dict[str, list[float]]  # only the position one back
+    farther: dict[str, list[float]]  # only the position three back
     parameters: dict[str, int]
-    trained: Trained | None  # a published model, where its weights are there
+    trained: Trained | None  # a published model, if its weights are on this machine
 
 
 # ---------------------------------------------------------------- the loop, and what heads cost
 
 
 def one_by_one(X: Tensor, Wq: list[Tensor], Wk: list[Tensor], Wv: list[Tensor]) -> Tensor:
-    """Document 002's loop: each head with matrices of its own; the heads joined, before the last projection."""
+    """Computes document 002's loop: each head with matrices of its own, concatenated, before the last projection."""
     heads = []
     for Wq_h, Wk_h, Wv_h in zip(Wq, Wk, Wv, strict=True):
         Q, K, V = X @ Wq_h, X @ Wk_h, X @ Wv_h
@@ -107,7 +107,7 @@ def one_by_one(X: Tensor, Wq: list[Tensor], Wk: list[Tensor], Wv: list[Tensor]) 
 
 
 def relative(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    """The time of each call over that of the first."""
+    """Returns the time of each call divided by that of the first."""
     seconds = least_seconds(calls, rounds)
     return [one / seconds[0] for one in seconds]
 
@@ -121,7 +121,7 @@ def measure_loop() -> dict[str, object]:
     layer = hw.nn.MultiHeadAttention(D_MODEL, HEADS, bias=False)
     with torch.no_grad():
         for projection, W in zip((layer.q_proj, layer.k_proj, layer.v_proj), own, strict=True):
-            projection.weight.copy_(torch.cat(W, dim=1).T)  # side by side; torch keeps matrices transposed
+            projection.weight.copy_(torch.cat(W, dim=1).T)  # side by side; torch stores matrices transposed
     x, slower = torch.randn(4, 128, D_MODEL), {}
     with torch.inference_mode():
         error = (layer.out_proj(one_by_one(x, *own)) - layer(x)).abs().max().item()
@@ -179,7 +179,7 @@ def measure_cost() -> dict[str, object]:
 
 
 class Reader(nn.Module):
-    """Attention that sees distances in its scores alone (T5's table), and a linear map that names two tokens."""
+    """Attention with distances only in its scores (T5's table), and a linear map that names two tokens."""
 
     def __init__(self, heads: int, feed_forward: bool) -> None:
         super().__init__()
@@ -190,14 +190,14 @@ class Reader(nn.Module):
         self.read = nn.Linear(WIDTH, len(BACK) * VOCABULARY)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """ids [batch, n] → logits [batch, n, places, vocabulary]"""
+        """Returns logits [batch, n, places, vocabulary] for ids [batch, n]."""
         x = self.embedding(ids)
         x = x + self.attention(x, mask=hw.masks.Causal())
         return self.read(self.feed_forward(x)).unflatten(-1, (len(BACK), VOCABULARY))
 
 
 def train_reader(reader: Reader, seed: int) -> list[float]:
-    """The shares of outputs that name both places, the nearer and the farther one, on new texts."""
+    """Trains; returns the shares of outputs with both positions, the nearer and the farther one right, on new texts."""
     chance = torch.Generator().manual_seed(seed)
     far = max(BACK)
 
@@ -257,9 +257,10 @@ def tell(found: Found, t: Text) -> str:
     slower = "; ".join(f"{size}: {ratio:.2f}" for size, ratio in found.loop_slower.items())
     parts = [
         t(
-            f"{HEADS} heads of {found.d_k} numbers, one by one or at once: results differ by {found.loop_error:.1g}.\n"
+            f"{HEADS} heads of {found.d_k} numbers, in a loop or at once: results differ by {found.loop_error:.1g}.\n"
             f"Time of the loop over that of headway's layer, by batch × tokens: {slower}\n"
-            f"With d_k = d_model, as document 002 prints it, the joined heads are {found.printed_width} wide, not "
+            f"With d_k = d_model, as printed in document 002, the concatenated heads are {found.printed_width} wide, "
+            "not "
             f"{D_MODEL}.\n"
             f"Each head reads all {min(found.inputs_read)} numbers of a token; its matrix has rank "
             f"{max(found.head_rank)}.",
@@ -275,10 +276,10 @@ def tell(found: Found, t: Text) -> str:
         ),
         table(cost, [t("heads", "头数"), "d_k", *(f"{kind} n={n}" for kind in kinds for n in TOKENS)]),
         "",
-        t("Name the tokens 1 and 3 places back, in order:", "按顺序说出往前第 1 个和第 3 个词元："),
+        t("Name the tokens 1 and 3 positions back, in order:", "按顺序说出往前第 1 个和第 3 个词元："),
         table(readers, ["", t("parameters", "参数量"), t("1 back", "前 1"), t("3 back", "前 3"), t("both", "两者")]),
         t(
-            f"No single head with a linear map behind it has both right in more than ½ + 1/{VOCABULARY} = "
+            f"No single head followed by a linear map has both right in more than ½ + 1/{VOCABULARY} = "
             f"{found.bound:.1%} of all texts.",
             f"单头加线性读出，两者都对的比例不可能超过 ½ + 1/{VOCABULARY} = {found.bound:.1%}。",
         ),
@@ -286,7 +287,7 @@ def tell(found: Found, t: Text) -> str:
         tell_heads(found.trained, t)
         if found.trained
         else t(
-            "What the heads of a published model look at wants its weights: make weights ARGS=minilm",
+            "To measure what the heads of a published model attend to, download its weights: make weights ARGS=minilm",
             "要看已发布模型的各个头在看什么，需要先取得权重：make weights ARGS=minilm",
         ),
     ]

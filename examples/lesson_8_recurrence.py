@@ -2,17 +2,17 @@
 
     h_t = f(U x_t + W h_{t−1}),   y_t = V h_t
 
-A recurrent network reads a sequence one word at a time and keeps what it has read in a state h of a fixed size. Order
-comes for free: the state after 我吃苹果 is not the one after 苹果吃我, where attention without positions sees a bag of
-words. Everything else is a trade:
+A recurrent network reads a sequence one word at a time and keeps what it has read in a state h of a fixed size. The
+state contains the order: it differs after 我吃苹果 and 苹果吃我, which are the same to attention without positions. In
+other respects there are advantages and disadvantages:
 
-    distance    a word k places back reaches the present through k steps; in attention through one
-    gradient    on its way it is multiplied k times; attention shares it out among n words, once
-    time        n steps, one behind the other, of d² products; attention has n²·d products, all side by side
+    distance    a word k positions back influences the present through k steps; in attention through one
+    gradient    it is multiplied k times on the way; attention divides it among n words, once
+    time        n steps, one after the other, of d² products; attention has n²·d products, all side by side
     memory      a state of d numbers; attention keeps a key and a value of every word
 
-So attention has the far past within reach and pays with n², recurrence runs on for ever and forgets. Both sides are
-measured here: gradients at the first values, recall after a short training, time and memory by length.
+So attention reaches the far past at a cost of n²; recurrence continues without end and forgets. Both are measured here:
+gradients at the initial values, recall after a short training, time and memory by length.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PLACES = {  # of the names in the four panels
 WORDS = ["我", "吃", "苹果"]
 WIDTH, HEADS = 64, 8
 BACK = 128  # how far gradients are followed
-SHARES = [16, 32, 64, 128, 256, 512]  # lengths over which attention shares its gradient out
+SHARES = [16, 32, 64, 128, 256, 512]  # lengths for the gradient of attention by n
 SYMBOLS, FILLERS = 8, 8
 DISTANCES = [4, 8, 16, 32, 64]
 SMALL, STEPS, BATCH, RATE, SOLVED, SEEDS = 32, 200, 32, 3e-3, 0.02, 2  # of the recall task
@@ -53,14 +53,14 @@ LENGTHS = [64, 128, 256, 512, 1024, 2048, 4096]
 
 @dataclass(frozen=True)
 class Found:
-    """Order, gradients, recall, time and memory; dictionaries are by rnn, lstm and attention."""
+    """Order, gradients, recall, time and memory; the keys are rnn, lstm and attention."""
 
     rnn_error: float  # largest difference between the loop written out and torch.nn.RNN, float64
     rnn_order: float  # how far the last states of 我吃苹果 and 苹果吃我 differ, as a share of their length
-    attention_order: float  # the same for the sum over words of what attention without positions gives
-    gradients: dict[str, list[float]]  # size of ∂out_T/∂x_{T−k} for k = 0 … 127, at the first values
-    gradient_per_step: dict[str, float]  # the factor by which it changes with each step back, fitted over k ≥ 8
-    share_exponent: float  # attention: the size of ∂out_n/∂x_1 goes with n to this power, fitted over SHARES
+    attention_order: float  # the same for the sum over words of the outputs of attention without positions
+    gradients: dict[str, list[float]]  # size of ∂out_T/∂x_{T−k} for k = 0 … 127, at the initial values
+    gradient_per_step: dict[str, float]  # its factor for each step back, fitted over k ≥ 8
+    share_exponent: float  # attention: the exponent of n in the size of ∂out_n/∂x_1, fitted over SHARES
     distances: list[int]  # fillers between a word and the question for it
     recall: dict[str, list[float]]  # accuracy by these, mean over seeds; guessing gives 1/8
     recall_parameters: dict[str, int]
@@ -69,14 +69,14 @@ class Found:
     time_exponent: dict[str, float]  # fitted over the four longest
     attention_slower_from: dict[str, int | None]  # by rnn and lstm: the first length from which on attention is slower
     side_by_side: float  # n steps of one sequence take so many times as long as one step of n sequences, n = 1024
-    kept: dict[str, list[int]]  # numbers that one layer holds on to after n tokens, by length
+    kept: dict[str, list[int]]  # numbers that one layer stores after n tokens, by length
 
 
 # ---------------------------------------------------------------- the recurrence, and what it knows of order
 
 
 def recurrence(x: Tensor, U: Tensor, W: Tensor, V: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """x [n, d] → all states and all outputs; b is torch's, the formula above leaves it out."""
+    """Returns all states and outputs for x [n, d]; b is torch's bias, which the formula above omits."""
     h, states = torch.zeros(len(W), dtype=x.dtype), []
     for x_t in x:
         h = torch.tanh(U @ x_t + W @ h + b)
@@ -94,7 +94,7 @@ def same_as_torch() -> float:
 
 
 def layers(width: int, dtype: torch.dtype = torch.float64) -> dict[str, Callable[[Tensor], Tensor]]:
-    """One layer of each kind at its first values: [batch, n, width] → the same."""
+    """Returns one layer of each kind at its initial values, from [batch, n, width] to the same shape."""
     rnn = nn.RNN(width, width, batch_first=True, dtype=dtype)
     lstm = nn.LSTM(width, width, batch_first=True, dtype=dtype)
     attention = hw.nn.MultiHeadAttention(width, HEADS).to(dtype)
@@ -102,7 +102,7 @@ def layers(width: int, dtype: torch.dtype = torch.float64) -> dict[str, Callable
 
 
 def order() -> dict[str, float]:
-    """How far the sentence and its reverse are apart: in the last state, and in the sum of attention's outputs."""
+    """Returns the difference of a sentence and its reverse, in the last state and in the sum of attention's outputs."""
     words = torch.randn(1, len(WORDS), WIDTH, dtype=torch.float64)
     read = {"rnn": lambda out: out[0, -1], "lstm": lambda out: out[0, -1], "attention": lambda out: out[0].sum(0)}
     found = {}
@@ -116,7 +116,7 @@ def order() -> dict[str, float]:
 
 
 def gradient_sizes(kind: str, n: int) -> Tensor:
-    """The size of ∂out_n/∂x_t for each word t, [n]: over 16 sequences, each asked in a direction of its own."""
+    """Returns the size of ∂out_n/∂x_t for each word t, [n], over 16 sequences with a random direction each."""
     x = torch.randn(16, n, WIDTH, dtype=torch.float64, requires_grad=True)
     out = layers(WIDTH)[kind](x)[:, -1]
     (gradient,) = torch.autograd.grad((out * torch.randn_like(out)).sum(), x)
@@ -182,14 +182,14 @@ def timed() -> tuple[dict[str, list[float]], float]:
 
 
 def slower_from(attention: list[float], other: list[float]) -> int | None:
-    """The first length from which on attention takes longer."""
+    """Returns the first length from which on attention takes longer."""
     faster = [n for n, ours, theirs in zip(LENGTHS, attention, other, strict=True) if ours <= theirs]
     return next((n for n in LENGTHS if n > max(faster, default=0)), None)
 
 
 @torch.inference_mode()
 def kept() -> dict[str, list[int]]:
-    """How many numbers a layer keeps of n tokens, so that it can go on."""
+    """Returns how many numbers a layer stores of n tokens to continue."""
     rnn, lstm, attention = nn.RNN(WIDE, WIDE), nn.LSTM(WIDE, WIDE), hw.nn.MultiHeadAttention(WIDE, HEADS)
     found: dict[str, list[int]] = {kind: [] for kind in KINDS}
     for n in LENGTHS:
@@ -257,10 +257,10 @@ def tell(found: Found, t: Text) -> str:
     return "\n".join(
         [
             t(
-                f"The loop and torch.nn.RNN differ by {found.rnn_error:.0e} at most.\n"
-                f"我吃苹果 and 苹果吃我: the RNN's last states differ by {found.rnn_order:.0%} of their length, what "
-                f"attention gives\nsums up to the same ({found.attention_order:.0e}).\n\n"
-                "How much the last output feels the word so many steps back, before training:",
+                f"The loop and torch.nn.RNN differ by at most {found.rnn_error:.0e}.\n"
+                f"我吃苹果 and 苹果吃我: the RNN's last states differ by {found.rnn_order:.0%} of their length; the "
+                f"sums of attention's outputs\nare the same ({found.attention_order:.0e}).\n\n"
+                "Gradient of the last output for the word so many steps back, before training:",
                 f"循环写法与 torch.nn.RNN 最多相差 {found.rnn_error:.0e}。\n"
                 f"我吃苹果与苹果吃我：RNN 最后的状态相差 {found.rnn_order:.0%}，"
                 f"注意力输出之和没有差别（{found.attention_order:.0e}）。\n\n"
@@ -268,9 +268,11 @@ def tell(found: Found, t: Text) -> str:
             ),
             table(gradients, ["", *(f"k = {k}" for k in back), t("each step", "每步的倍数")]),
             t(
-                f"Attention shares its gradient among all: it goes with n^{found.share_exponent:.2f}, and not with "
-                f"k.\n\nWhich symbol was it, so many fillers ago? After at most {STEPS} steps of training, guessing "
-                f"gives {1 / SYMBOLS:.1%};\nin brackets how many numbers are learned:",
+                f"Attention divides its gradient among all words: it goes with n^{found.share_exponent:.2f}, and not "
+                "with "
+                f"k.\n\nWhich symbol came before so many fillers? After at most {STEPS} steps of training; guessing "
+                "gives"
+                f" {1 / SYMBOLS:.1%};\nin brackets how many numbers are learned:",
                 f"注意力把梯度分给所有词：它按 n^{found.share_exponent:.2f} 变小，与 k 无关。\n\n"
                 f"隔了这么多个填充词，还记得最初的符号吗？最多训练 {STEPS} 步，随机猜测是 {1 / SYMBOLS:.1%}；\n"
                 "括号里是可学习参数的个数：",
@@ -282,9 +284,10 @@ def tell(found: Found, t: Text) -> str:
             ),
             table(times, ["", *(f"n = {n}" for n in found.lengths), t("last four", "后四个")]),
             t(
-                f"Attention is the slower one from n = {slower['rnn']} on beside the RNN, {slower['lstm']} beside the "
-                f"LSTM.\n1024 steps of the RNN one by one take {found.side_by_side:.1f} times as long as 1024 side by "
-                f"side.\nNumbers that a layer keeps to go on after {found.lengths[-1]} tokens: {keeps}.",
+                f"Attention is slower than the RNN from n = {slower['rnn']} on, and than the LSTM from "
+                f"{slower['lstm']}.\n1024 steps of the RNN one by one take {found.side_by_side:.1f} times as long as "
+                "1024 side by "
+                f"side.\nNumbers that a layer stores to continue after {found.lengths[-1]} tokens: {keeps}.",
                 f"从 n = {slower['rnn']} 起注意力比 RNN 慢，从 {slower['lstm']} 起比 LSTM 慢。\n"
                 f"RNN 的 1024 步逐步计算，用时是并排计算 1024 步的 {found.side_by_side:.1f} 倍。\n"
                 f"读完 {found.lengths[-1]} 个词元后，一层要留着多少个数才能接着读：{keeps}。",

@@ -1,21 +1,21 @@
 """Lesson 9: encoder, decoder, and one attention used in three ways.
 
 The first Transformer translates. Its encoder reads the source, its decoder writes the target from left to right, and
-both are made of the same attention. What differs is where queries and keys come from, and who may look at whom:
+both use the same attention. The uses differ in the source of queries and keys, and in which keys a query attends to:
 
-    encoder self-attention   queries, keys and values from the source    everybody at everybody
-    masked self-attention    all three from the target                   nobody at what comes later
-    cross-attention          queries from the target, the rest from      everybody at the whole source
-                             what the encoder made of the source
+    encoder self-attention   queries, keys and values from the source    all keys
+    masked self-attention    all three from the target                   no later keys
+    cross-attention          queries from the target, the others from    all keys
+                             the output of the encoder
 
-At the bottom of both, a token is its word vector plus the code of its position. Here a model of that architecture
-learns to translate dates, which turns their order round:
+The input of both is the word vector of a token plus the encoding of its position. Here a model of that architecture
+learns to translate dates, whose order is different in the two languages:
 
     wednesday the twenty first of march 2012  →  二〇一二年三月二十一日星期三
 
 Numbers are read digit by digit, so that march 12, 2021 and march 21, 2012 consist of the same tokens. All dates come
-from the calendar; those asked for at the end occur in training in no form. Then positions are taken away, from the
-decoder, from the encoder, from both, and all else stays as it was.
+from the calendar; those of the test occur in training in no form. Then positions are removed from the decoder, from the
+encoder, and from both, without any other change.
 """
 
 from __future__ import annotations
@@ -61,32 +61,32 @@ POSITIONS: dict[str, tuple[str | None, str | None]] = {  # of the encoder and of
 
 @dataclass(frozen=True)
 class Found:
-    """What the translator does with positions and without; dictionaries have the names of POSITIONS."""
+    """Results of the translator with and without positions; the keys are the names of POSITIONS."""
 
     asked: int  # held-out pairs
-    exact: dict[str, int]  # of these, translated without any mistake
+    exact: dict[str, int]  # of these, translated without an error
     reordered: dict[str, int]  # wrong, but made of the right characters
-    ceiling: float  # share of all sentences that a reader of tokens without their order can have right at most
+    ceiling: float  # the largest share of sentences that can be right without the order of the tokens
     right: list[list[str]]  # with positions on both sides: source, translation
-    wrong: dict[str, list[list[str]]]  # at most five each: source, translation, what would have been right
-    twins: dict[str, list[str]]  # what becomes of TWINS
-    twin_difference: dict[str, float]  # the largest between the logits of their third characters
+    wrong: dict[str, list[list[str]]]  # at most five each: source, translation, the right one
+    twins: dict[str, list[str]]  # the translations of TWINS
+    twin_difference: dict[str, float]  # the largest difference of the logits of their third characters
     bottom_difference: dict[str, float]  # by side: first block's input − (word vector + code of position), largest
     earlier_change: float  # largest, of the logits before those target tokens that are changed
     later_change: float  # smallest, of the logits from there on
-    spread: dict[str, float]  # how far eight equal tokens come apart in a decoder without positions
+    spread: dict[str, float]  # the distance of the outputs of eight equal tokens in a decoder without positions
     source: list[str]  # SHOWN
-    target: list[str]  # what it becomes, character by character: what each row of cross-attention writes
+    target: list[str]  # its translation, one character for each row of cross-attention
     weights: dict[str, list[list[list[float]]]]  # encoder, decoder, cross (last layer): [head][query][key]
     future: float  # the largest weight of a later token in the decoder's self-attention
-    crossing: int  # of the characters in RENDERS, those that look most at their word (mean of heads)
+    crossing: int  # of the characters in RENDERS, those that attend most to their word (mean of heads)
 
 
 # ---------------------------------------------------------------- the two languages
 
 
 def forms(day: date) -> list[tuple[str, str]]:
-    """A day in five English forms, two of which tell the day of the week, and each in Chinese."""
+    """Returns a day in five English forms, two of them with the day of the week, and each in Chinese."""
     week, month, d, year = f"{day:%A}".lower(), f"{day:%B}".lower(), day.day, day.year
     ordinal = ORDINALS[d - 1] if d <= 20 else f"{'twenty' if d < 30 else 'thirty'} {ORDINALS[d % 10 - 1]}"
     ordinal = "thirtieth" if d == 30 else ordinal
@@ -109,12 +109,12 @@ def number(n: int) -> str:
 
 
 def tokens(text: str) -> list[str]:
-    """English words and commas, single digits, single Chinese characters."""
+    """Splits a text into English words, commas, single digits and single Chinese characters."""
     return re.findall(r"[a-z]+|[^a-z ]", text)
 
 
 def calendar() -> tuple[list[date], list[date]]:
-    """The days of 1900 to 2099: those to learn from, and those held out."""
+    """Returns the days of 1900 to 2099, those for training and those held out."""
     twins = [date(2021, 3, 12), date(2012, 3, 21)]
     days = [date(1900, 1, 1) + timedelta(i) for i in range(73049)]
     random.Random(0).shuffle(days)
@@ -163,13 +163,13 @@ class Translator:
         self.model.eval()
 
     def translate(self, texts: Sequence[str]) -> list[str]:
-        """The likeliest next character, again and again until the end."""
+        """Translates greedily, one character at a time."""
         made = hw.models.generate(self.model, self.read(texts), decoder_start=START, stop=END, max_new_tokens=24)
         return ["".join(self.vocabulary[one] for one in row) for row in made.ids]
 
     @torch.no_grad()
     def logits(self, text: str, translation: str) -> Tensor:
-        """[n + 1, vocabulary]: row i chooses character i of the translation, the last row its end."""
+        """Returns logits [n + 1, vocabulary]: row i for character i of the translation, the last row for its end."""
         source, (target,) = self.read([text]), self.read([translation])
         return self.model(torch.tensor(source), torch.tensor([[START, *target]]))[0]
 
@@ -183,7 +183,7 @@ def padded(rows: list[list[int]], fill: int) -> Tensor:
 
 @torch.no_grad()
 def spread(translator: Translator, start: list[int], mask: hw.masks.Mask | None) -> float:
-    """The largest distance between what becomes of eight equal tokens in the decoder."""
+    """Returns the largest distance between the outputs of eight equal tokens in the decoder."""
     model, ids = translator.model, [*start, *[translator.ids["一"]] * 8]
     context = model.encode(torch.tensor(translator.read([SHOWN])))
     states = model.decoder(model.vectors(torch.tensor([ids])), mask=mask, context=context)[0, -8:]
@@ -195,7 +195,7 @@ def measure() -> Found:
     pairs = [pair for day in held_out for pair in forms(day)]
     texts, wanted = zip(*pairs, strict=True)
     sentences = [text for day in days + held_out for text, _ in forms(day)]
-    bags = {" ".join(sorted(tokens(text))) for text in sentences}  # sentences of one bag mean different dates
+    bags = {" ".join(sorted(tokens(text))) for text in sentences}  # sentences of the same tokens with different dates
     vocabulary = {token for day in days[:366] for pair in forms(day) for text in pair for token in tokens(text)}
 
     trained, made, twin_difference = {}, {}, {}
@@ -220,7 +220,7 @@ def measure() -> Found:
         codes = hw.encoding("sinusoidal", embed_dim=WIDTH).embed(torch.zeros(1, len(ids), WIDTH))
         bottom[side] = (entered - (WIDTH**0.5 * model.embedding.weight[ids] + codes)).abs().max().item()
 
-    changed = translation[:4] + "日" * (len(translation) - 4)  # <start> comes before: row 5 is the first that sees it
+    changed = translation[:4] + "日" * (len(translation) - 4)  # after <start>: row 5 is the first that attends to it
     change = (translator.logits(SHOWN, changed) - call()).abs().amax(-1)
 
     top = model.decoder.layers[-1]
@@ -273,16 +273,17 @@ def tell(found: Found, t: Text) -> str:
             "",
             table(rows, [t("positions in", "位置编码"), exact, t("reordered", "字对序错"), *TWINS]),
             t(
-                "Without positions in the encoder, sentences of the same tokens are one and the same: at most "
-                f"{found.ceiling:.1%}\nof all can be right. The decoder does without, since its mask shows each token "
-                f"one more than the last:\neight equal tokens behind <start> come out {apart['start and mask']:.1f} "
-                f"apart with the mask, {apart['start alone']:.0e} without.",
+                "Without positions in the encoder, sentences of the same tokens are equal: at most "
+                f"{found.ceiling:.1%}\nof all can be right. The decoder needs none, since its mask gives each token "
+                "one key more than the last:"
+                f"\neight equal tokens behind <start> have outputs {apart['start and mask']:.1f} apart with the mask,"
+                f" {apart['start alone']:.0e} without.",
                 f"编码器没有位置，词元相同的句子就是同一句，最多只有 {found.ceiling:.1%} 能译对。解码器却用不着：\n"
                 "掩码让每个词元比前一个多看见一个。<start> 后面八个相同的词元，"
                 f"有掩码时输出相距 {apart['start and mask']:.1f}，没有掩码时 {apart['start alone']:.0e}。",
             ),
             "",
-            t("Mistakes (source, translation, what is right):", "译错的例子（原文、译文、正确译文）："),
+            t("Errors (source, translation, right translation):", "译错的例子（原文、译文、正确译文）："),
             table(found.wrong["both"] + found.wrong["decoder alone"]),
             "",
             t(
@@ -320,7 +321,7 @@ def draw(found: Found, t: Text) -> Figure:
     axes.text(2.5, ceiling + 4, most, ha="center")
     axes.set(ylim=(0, 120), yticks=[0, 50, 100], ylabel="%")
     axes.set_title(
-        t("Unseen dates without a mistake, by where positions are", "没见过的日期全对的比例：位置编码加在哪里")
+        t("Unseen dates without an error, by where positions are added", "没见过的日期全对的比例：位置编码加在哪里")
     )
     return figure
 
