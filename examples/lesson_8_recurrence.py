@@ -286,8 +286,8 @@ def tell(found: Found, t: Text) -> str:
             t(
                 f"Attention is slower than the RNN from n = {slower['rnn']} on, and than the LSTM from "
                 f"{slower['lstm']}.\n1024 steps of the RNN one by one take {found.side_by_side:.1f} times as long as "
-                "1024 side by "
-                f"side.\nNumbers that a layer stores to continue after {found.lengths[-1]} tokens: {keeps}.",
+                f"1024 side by side.\nNumbers that a layer stores to continue after {found.lengths[-1]} tokens: "
+                f"{keeps}.",
                 f"从 n = {slower['rnn']} 起注意力比 RNN 慢，从 {slower['lstm']} 起比 LSTM 慢。\n"
                 f"RNN 的 1024 步逐步计算，用时是并排计算 1024 步的 {found.side_by_side:.1f} 倍。\n"
                 f"读完 {found.lengths[-1]} 个词元后，一层要留着多少个数才能接着读：{keeps}。",
