@@ -1,4 +1,4 @@
-"""Claims about the order of words, and what attention sees of it."""
+"""Claims about the order of words and its effect on attention."""
 
 from ._base import Claim, Subject, Verdict
 

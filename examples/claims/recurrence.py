@@ -1,4 +1,4 @@
-"""Claims that set the Transformer beside the RNN."""
+"""Claims that compare the Transformer with the RNN."""
 
 from ._base import Claim, Subject, Verdict
 

@@ -1,4 +1,4 @@
-"""Claims about positions relative to one another, with which document 003 ends."""
+"""Claims about relative positions, all from document 003."""
 
 from ._base import Claim, Subject, Verdict
 

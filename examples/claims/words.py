@@ -1,4 +1,4 @@
-"""Claims about the vectors of words, which document 003 goes through."""
+"""Claims about word vectors, all from document 003."""
 
 from typing import Any
 

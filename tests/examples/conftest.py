@@ -22,7 +22,7 @@ Learn = Callable[..., Any]
 
 @pytest.fixture
 def learn(tmp_path: Path) -> Learn:
-    """Runs a lesson, which must print, draw in both languages and bear its claims' verdicts, and gives its numbers."""
+    """Runs a lesson, which must print, draw in both languages and support its claims' verdicts; returns its numbers."""
 
     def learn(name: str, *options: str) -> Any:
         found = tmp_path / "found.json"
