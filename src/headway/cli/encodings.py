@@ -162,7 +162,7 @@ def _kernels(encoding: PositionEncoding) -> str:
     from ..positions._base import IN_ATTENTION
 
     if encoding.acts == {"locate"}:
-        return "those of the encoding composed with it"
+        return "of the other part"
     if "embed" in encoding.acts and not encoding.acts & IN_ATTENTION:
         return "all"
     n, heads, head_dim = 4, SIZES["num_heads"], SIZES["head_dim"]
