@@ -19,7 +19,7 @@ from .positions import encoding as encoding
 if TYPE_CHECKING:
     from . import checkpoints, inspection, study, testing, vectors
     from .checkpoints import load, save
-    from .inspection import attention_statistics
+    from .inspection import ablate, attention_statistics, capture
 
 __version__ = _version("headway")
 
@@ -29,6 +29,8 @@ __all__ = [
     "attention_weights",
     "attention_steps",
     "attention_statistics",
+    "capture",
+    "ablate",
     "explain",
     "encoding",
     "citation",
@@ -50,7 +52,13 @@ __all__ = [
 ]
 
 _ON_DEMAND = ("checkpoints", "inspection", "vectors", "study", "testing")
-_FROM = {"load": "checkpoints", "save": "checkpoints", "attention_statistics": "inspection"}
+_FROM = {
+    "load": "checkpoints",
+    "save": "checkpoints",
+    "attention_statistics": "inspection",
+    "capture": "inspection",
+    "ablate": "inspection",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ A fallback assumes the safe answer: it may make a call slower, but not wrong.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -61,6 +62,19 @@ def forward_mode_level() -> int:
     return level
 
 
+_backward_pass: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+
+
+def in_backward_pass() -> bool:
+    """Whether this thread runs a backward pass, in which checkpointed modules compute their forward pass again."""
+    return _backward_pass() >= 0
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether a module is what ``torch.compile`` returns, or has been compiled in place."""
+    return getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod")
+
+
 def is_batched(x: Tensor) -> bool:
     """Returns whether a tensor is batched by torch.func.vmap or autograd's ``is_grads_batched``."""
     tests = ("is_batchedtensor", "is_legacy_batchedtensor")
@@ -78,6 +92,11 @@ def recorded_by_autograd() -> AbstractContextManager[Any]:
 def writes_of(x: Tensor) -> int:
     """Returns how often a tensor was written into in place. Raises RuntimeError for an inference tensor."""
     return x._version
+
+
+def never_compiled(function: Function) -> Function:
+    """The function as compiled code calls it without looking inside; as it is where nothing has been compiled yet."""
+    return torch.compiler.disable(function) if "torch._dynamo" in sys.modules else function  # else it would be loaded
 
 
 def constant_in_graphs(function: Function) -> Function:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from torch import Tensor
@@ -24,6 +25,15 @@ WEIGHTS_LIMIT = 1 << 28
 """The most weights that ``attention_weights`` and ``attention_steps`` compute: 1 GiB in float32."""
 
 Function = TypeVar("Function", bound=Callable[..., object])
+
+Computed = tuple[Tensor, Tensor | None]
+"""The output of a call and its log-sum-exp, if that is wanted."""
+
+observers: list[Callable[[Call, Callable[[], Computed]], Computed]] = []
+"""Functions that are given each call of attention, in any thread, and what computes it, which they must call.
+
+The last one is the innermost. ``headway.inspection`` adds its own for the duration of a block.
+"""
 
 
 def attention(
@@ -223,7 +233,10 @@ def attention_steps(
     """
     call = _dense_call(q, k, v, kernel, arguments)
     *steps, out = spec.steps(spec.computed(call))
-    return AttentionSteps(*(step.to(q.dtype) for step in (*steps, KERNELS["reference"].restored(call, out))))
+    out = KERNELS["reference"].restored(call, out)
+    if observers:
+        out, _ = _observed(call, partial(_with_nothing, out))
+    return AttentionSteps(*(step.to(q.dtype) for step in (*steps, out)))
 
 
 @dataclass(frozen=True)
@@ -298,5 +311,17 @@ def _check_kernel(name: str) -> None:
         raise HeadwayError(f"kernel is {name!r}: give 'auto' or one of {', '.join(map(repr, KERNELS))}")
 
 
-def _run(call: Call, name: str) -> tuple[Tensor, Tensor | None]:
+def _run(call: Call, name: str) -> Computed:
+    if observers:
+        return _observed(call, lambda: kernel_for(KERNELS, call, name).run(seeded(call)))
     return kernel_for(KERNELS, call, name).run(seeded(call))
+
+
+def _with_nothing(out: Tensor) -> Computed:
+    return out, None
+
+
+def _observed(call: Call, compute: Callable[[], Computed]) -> Computed:
+    for observer in reversed(observers):
+        compute = partial(observer, call, compute)
+    return compute()

@@ -2,6 +2,10 @@
 
 from types import ModuleType as _ModuleType
 
+from ._ablate import ablate as ablate
+from ._capture import capture as capture
+from ._record import AttentionRecord as AttentionRecord
+from ._record import Seen as Seen
 from ._run import Statistics as Statistics
 from ._run import attention_statistics as attention_statistics
 from ._run import statistics_of as statistics_of

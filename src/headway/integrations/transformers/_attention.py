@@ -38,12 +38,7 @@ def attend(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | Tensor | None = None,
-    is_causal: bool | None = None,
-    position_bias: Tensor | BiasTable | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
+    *given: Any,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The attention of one layer, as transformers' attention interface defines it.
@@ -51,6 +46,26 @@ def attend(
     query is [batch, heads, n, head_dim], key and value are [batch, kv_heads, m, …]. Returns the output [batch, n,
     heads, v_dim], and the weights [batch, heads, n, m] if the caller asks for them, else None.
     """
+    query, arguments = arguments_of(module, query, key, attention_mask, *given, **kwargs)
+    out = attention(query, key, value, **arguments)
+    weights = attention_weights(query, key, value, **arguments) if _wants_weights(kwargs) else None
+    return out.transpose(1, 2).contiguous(), weights
+
+
+def arguments_of(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | Tensor | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | BiasTable | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Arguments]:
+    """What transformers passes to the attention of one layer as query and arguments of ``headway.attention``."""
     _refuse(kwargs)
     n, m, device = query.shape[2], key.shape[2], query.device
     terms: list[Term] = []
@@ -74,7 +89,7 @@ def attend(
         query, scaling = query * scaling, 1.0
     if query.shape[0] != key.shape[0]:  # learned queries, one set for the batch
         query = query.expand(key.shape[0], -1, -1, -1)
-    arguments: Arguments = {
+    return query, {
         "terms": terms,
         "mask": located.mask,
         "scale": scaling,
@@ -84,9 +99,6 @@ def attend(
         "k_positions": located.k,
         "dropout": dropout if module.training else 0.0,
     }
-    out = attention(query, key, value, **arguments)
-    weights = attention_weights(query, key, value, **arguments) if _wants_weights(kwargs) else None
-    return out.transpose(1, 2).contiguous(), weights
 
 
 def _fitted(tensor: MaskTensor, query: Tensor, m: int) -> LocatedMask:

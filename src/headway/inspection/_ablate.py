@@ -1,0 +1,116 @@
+"""Models with some of their heads silenced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import HeadwayError
+from ._record import index_of
+from ._shape import heads_of
+from ._sources import SOURCES
+from ._watch import Site, Watch, changes
+
+WAYS = ("zero", "mean")
+
+
+@contextmanager
+def ablate(model: nn.Module, heads: Mapping[tuple[int | str, int], str]) -> Iterator[None]:
+    """Replaces the outputs of some heads of a model for the duration of a block.
+
+        with headway.ablate(model, {(3, 5): "zero", ("transformer.h.4.attn", 0): "mean"}):
+            logits = model(ids)
+
+    The output of a head is Σⱼ A[h,i,j]·vⱼ, before the output projection. "zero" replaces it by zeros, which is the same
+    as zeroing the columns of the output projection that read it (Michel et al. 2019). "mean" replaces it, for every
+    query of a call, by its mean over the queries of all rows of this call; padding is left out where it is known, as
+    ``AttentionRecord.padding`` has it. Gradients flow through the mean.
+
+    It takes the models that ``capture`` takes, and both may be nested in any order.
+
+    Args:
+        model: the model, as it was before ``torch.compile``.
+        heads: "zero" or "mean" for each (layer, head). A layer is given by its dotted name, or by its number among the
+            model's attention modules in the order of ``named_modules``. A module that attends several times in one call
+            of the model is ablated each time, or the second time alone as "name#2".
+
+    Yields:
+        None.
+
+    Raises:
+        HeadwayError: before the block, if a layer or head does not exist (the nearest is named) or the model is
+            compiled or scripted; in it, if a mean is to be taken over a single query; at its end, if the model ran and
+            a layer did not attend.
+
+    References:
+        Michel et al. 2019, "Are Sixteen Heads Really Better than One?".
+    """
+    watch = _Ablation(model, heads)
+    with watch.watching():
+        yield
+    watch.check()
+
+
+class _Ablation(Watch):
+    def __init__(self, model: nn.Module, heads: Mapping[tuple[int | str, int], str]) -> None:
+        super().__init__(model, "ablate", SOURCES.values())
+        if not isinstance(heads, Mapping) or not heads:
+            raise HeadwayError(f"heads is {heads!r}: give a dictionary such as {{(0, 5): 'zero'}}")
+        self.ways: dict[str, dict[int, str]] = {}
+        for place, way in heads.items():
+            if not isinstance(place, tuple) or len(place) != 2:
+                raise HeadwayError(f"heads has {place!r}: give (layer, head)")
+            if way not in WAYS:
+                raise HeadwayError(f"heads has {way!r} for {place!r}: give {' or '.join(map(repr, WAYS))}")
+            layer = self.layer_named(place[0], self.layers)
+            known = heads_of(model.get_submodule(layer.partition("#")[0]))
+            if known is not None:
+                index_of(place[1], known, f"head of {layer!r}")
+            self.ways.setdefault(layer, {})[place[1]] = way
+        self.applied: set[str] = set()
+
+    def around(self, site: Site) -> Any:
+        layer, module, _ = self.label(site)
+        ways = {**self.ways.get(module, {}), **self.ways.get(layer, {})}
+        self.applied |= {layer, module}
+        if not ways:
+            return site.run(None)
+        if site.replaces_output:
+            raise HeadwayError("it drops weights that it returns: call model.eval(), or give need_weights=False")
+        _, count, n, _ = site.call.q.shape
+        for head in ways:
+            index_of(head, count, f"head of {layer!r}")
+        if "mean" in ways.values() and site.call.q.shape[0] * n == 1:
+            raise HeadwayError(
+                "the mean over a single query is what it was: give 'zero', or call the model with more tokens"
+            )
+        changes.count += 1
+        return site.run(lambda out: _replaced(out, ways, site.padding))
+
+    def check(self) -> None:
+        """Raises HeadwayError if the model ran and a layer did not attend."""
+        idle = sorted(self.ways.keys() - self.applied)
+        if self.ran and idle:
+            raise HeadwayError(
+                f"{idle[0]!r} was to be ablated and made no attention call: give one of "
+                f"{', '.join(map(repr, sorted(self.applied))) or 'another model, in which attention is found'}"
+            )
+
+
+def _replaced(out: Tensor, ways: Mapping[int, str], counted: Tensor | None) -> Tensor:
+    """out, [batch, heads, n, v_dim], with some heads replaced."""
+    heads = list(out.unbind(1))
+    for head, way in ways.items():
+        own = heads[head]
+        if way == "zero":
+            heads[head] = own.new_zeros(own.shape)
+        elif counted is None:
+            heads[head] = own.mean((0, 1), keepdim=True).expand_as(own)
+        else:
+            share = counted[..., None].to(own.dtype)
+            heads[head] = ((own * share).sum((0, 1), keepdim=True) / share.sum().clamp(min=1)).expand_as(own)
+    return torch.stack(heads, dim=1)

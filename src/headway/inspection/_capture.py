@@ -1,0 +1,304 @@
+"""Looking on at a model's attention while it runs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..call import make_call
+from ..errors import HeadwayError, need_positive
+from ..kernels import Call, _ops
+from ..kernels import reference as spec
+from ..kernels._base import without_autocast
+from ..kernels._problem import without_tables
+from ..terms import RelativeValues
+from ._record import DEFAULT, Asked, AttentionRecord, Seen, computed_statistics, index_of, slots_of, tensors_of
+from ._run import chosen
+from ._shape import shape_of
+from ._sources import SOURCES
+from ._watch import Site, Watch, changes
+from ._weights import dense_weights, refuse_above_limit, size_of
+
+KEEP = ("statistics", "qk", "weights")
+
+
+@contextmanager
+def capture(
+    model: nn.Module,
+    keep: str = "statistics",
+    *,
+    statistics: Asked | None = None,
+    layers: Collection[int | str] | None = None,
+    heads: Sequence[int] | None = None,
+    rows: slice | int | Sequence[int] | None = None,
+) -> Iterator[Seen]:
+    """Looks on at every attention call of a model for the duration of a block.
+
+        with headway.capture(model) as seen:
+            model(ids)
+        seen.table()                                      # one row for each head
+        with headway.capture(model, keep="qk") as seen:
+            model(ids)
+        seen.weights("transformer.h.3.attn", head=5)      # [batch, n, m]
+
+    It sees headway's layers and models, any model of transformers whose attention goes through its attention interface
+    (with any ``attn_implementation``), ``nn.MultiheadAttention``, and every module that calls
+    ``F.scaled_dot_product_attention``. The model computes what it computes otherwise, bit by bit, with the same
+    gradients; only ``nn.MultiheadAttention`` and the layers of torch around it leave their fast paths for inference,
+    whose results are equal to rounding, and ``note`` of their records says so. An attention call that headway did not
+    compute is checked: its output for three queries is compared with that of the captured queries, keys and mask.
+
+    A capture sees the calls of its own model in its own thread. Captures nest. Hooks are taken out at the end of the
+    block, whatever happens in it.
+
+    Args:
+        model: the model, as it was before ``torch.compile``.
+        keep: what is kept of each call: "statistics" of the weights, in memory that grows with the tokens; "qk", the
+            queries and keys with masks and terms, copied, from which statistics and weights can be computed
+            afterwards; or "weights", n·m of them for each head.
+        statistics: names or objects, as for ``attention_statistics``, of keep="statistics". Default: entropy and the
+            largest weight.
+        layers: the layers that are kept, by name, or by number among the model's attention modules. Default: all.
+        heads: with keep="weights", the heads that are kept. Default: all.
+        rows: with keep="weights", the queries that are kept, as numbers or a slice; −1 is the last. Default: all.
+
+    Yields:
+        A ``Seen``, which fills while the model runs.
+
+    Raises:
+        HeadwayError: before the block, if an argument does not fit or the model is compiled or scripted; in it, before
+            anything is computed, if weights would take more than 1 GiB, and if an attention call cannot be captured; at
+            its end, if the model ran and no attention was found.
+    """
+    watch = _Capture(model, keep, statistics, layers, heads, rows)
+    with watch.watching():
+        yield watch.seen
+    watch.check()
+
+
+class _Capture(Watch):
+    def __init__(
+        self,
+        model: nn.Module,
+        keep: str,
+        statistics: Any,
+        layers: Collection[int | str] | None,
+        heads: Sequence[int] | None,
+        rows: slice | int | Sequence[int] | None,
+    ) -> None:
+        super().__init__(model, "capture", SOURCES.values())
+        if keep not in KEEP:
+            raise HeadwayError(f"keep is {keep!r}: give one of {', '.join(map(repr, KEEP))}")
+        for name, given, goes_with in (
+            ("statistics", statistics, "statistics"),
+            ("heads", heads, "weights"),
+            ("rows", rows, "weights"),
+        ):
+            if given is not None and keep != goes_with:
+                raise HeadwayError(f"{name} is given with keep={keep!r}: it goes with keep={goes_with!r}")
+        if isinstance(layers, (str, int)):
+            layers = [layers]
+        self.keep, self.rows = keep, rows
+        self.statistics = DEFAULT if statistics is None else statistics
+        if keep == "statistics":
+            chosen(self.statistics)
+        self.heads = None if heads is None else [heads] if isinstance(heads, int) else list(heads)
+        self.wanted = None if layers is None else {self.layer_named(layer, self.layers) for layer in layers}
+        self.seen = Seen(keep, [], self.missed)
+        self.seen._model, self.seen._order = type(model).__name__, list(self.name_of.values())
+        self.seen._estimate = self._memory
+        self._copies: dict[int, tuple[Tensor, Tensor]] = {}
+        self._copied_in = -1
+
+    def around(self, site: Site) -> Any:
+        layer, module, number = self.label(site)
+        if self.wanted is not None and not self.wanted & {layer, module}:
+            return site.run(None)
+        call = site.call
+        record = AttentionRecord(
+            layer,
+            module,
+            site.kind,
+            number,
+            site.source,
+            batch=call.q.shape[0],
+            heads=call.q.shape[1],
+            kv_heads=call.k.shape[1],
+            n=call.q.shape[2],
+            m=call.k.shape[2],
+            padding=site.padding,
+            note=site.note,
+        )
+        if self.keep == "weights":
+            self._refuse_size(record, call)
+        with torch.no_grad():
+            self._fill(record, call)
+        before = changes.count
+        result = site.run(None)
+        if not site.exact and not site.dropout and changes.count == before:
+            _check_translation(site, result)
+        self.seen.records.append(record)
+        return result
+
+    def _fill(self, record: AttentionRecord, call: Call) -> None:
+        """Keeps of a call what is to be kept."""
+        if self.keep == "weights":
+            record._heads, record._rows = self._chosen(call)
+            record._weights = dense_weights(_detached(call), record._heads, record._rows)
+        elif self.keep == "qk":
+            record._kept_call = self._owned(_without_values(call), record.call)
+        else:
+            record._statistics = computed_statistics(_detached(call), self.statistics, record.padding)
+
+    def _chosen(self, call: Call) -> tuple[list[int] | None, list[int] | None]:
+        """The heads and rows of a call that are kept; None for all."""
+        heads, n = call.q.shape[1:3]
+        chosen = None if self.heads is None else [index_of(head, heads, "head") for head in self.heads]
+        return chosen, None if self.rows is None else sorted(set(slots_of(self.rows, n)))
+
+    def _refuse_size(self, record: AttentionRecord, call: Call) -> None:
+        """Raises HeadwayError above the limit, of all layers that are like this one, before the first is computed."""
+        size = size_of(call, *self._chosen(call))
+        kind = type(self.model.get_submodule(record.module))
+        alike = [name for module, name in self.name_of.items() if type(module) is kind]
+        to_come = [name for name in alike if self.wanted is None or name in self.wanted]
+        before = [one for one in self.seen.records if one.call == record.call and one.module in to_come]
+        left = max(1, len(to_come) - len(before))
+        more = f" and those of {left - 1} more layer{'s' if left > 2 else ''}" if left > 1 else ""
+        refuse_above_limit(self.seen.size + size * left, f"its weights{more}")
+
+    def _owned(self, call: Call, number: int) -> Call:
+        """The call with copies of its tensors, which nobody writes into. Layers share the copies of what they share."""
+        if number != self._copied_in:
+            self._copies, self._copied_in = {}, number
+        tensors: list[Tensor] = []
+        structure = _ops.flatten(call, tensors)
+        copies = []
+        for x in tensors:
+            known = self._copies.get(id(x))
+            copy = known[1] if known is not None and known[0] is x else x.detach().clone()
+            if x is not call.q and x is not call.k:
+                self._copies[id(x)] = x, copy
+            copies.append(copy)
+        owned: Call = _ops.unflatten(structure, copies)
+        return owned
+
+    def _memory(self, batch: int, n: int, m: int | None) -> int:
+        """The bytes that a call of the model would take."""
+        need_positive(batch=batch, n=n)
+        m = n if m is None else m
+        names = [name for name in self.layers if self.wanted is None or name in self.wanted]
+        if not names:
+            raise HeadwayError(
+                f"no module of {type(self.model).__name__} is known to be attention before it runs: read size after a "
+                "short call"
+            )
+        dtype = next((part.dtype for part in self.model.parameters() if part.is_floating_point()), torch.float32)
+        total = 0
+        for name in names:
+            heads, kv_heads, head_dim = shape_of(self.model.get_submodule(name), name)
+            if self.keep == "weights":
+                kept = heads if self.heads is None else len(self.heads)
+                kept_rows = n if self.rows is None else len(slots_of(self.rows, n))
+                total += batch * kept * kept_rows * m * dtype.itemsize
+            elif self.keep == "qk":
+                total += batch * (heads * n + kv_heads * m) * head_dim * dtype.itemsize
+            else:
+                total += _size_of_statistics(self.statistics, batch, heads, n, m, dtype)
+        return total
+
+    def check(self) -> None:
+        """Raises HeadwayError if the model ran and nothing was found.
+
+        Otherwise what was found stands.
+        """
+        self._copies = {}
+        if self.seen.records or not self.ran:
+            self._warn()
+            return
+        if self.calls:
+            raise HeadwayError(
+                f"the model attended, but not in layers {sorted(self.wanted or ())}: give others, or leave layers out"
+            )
+        looked = self.missed or {
+            name: type(module).__name__ for module, name in self.name_of.items() if not name.count(".")
+        }
+        said = ", ".join(f"{name or 'the model'} ({kind})" for name, kind in list(looked.items())[:6])
+        raise HeadwayError(
+            f"no attention was found in {type(self.model).__name__}, which ran {said}: capture sees headway's layers, "
+            "transformers' attention interface, nn.MultiheadAttention and F.scaled_dot_product_attention"
+        )
+
+    def _warn(self) -> None:
+        """Warns of modules that seem to be attention and could not be seen."""
+        names = [f"{name or 'the model'} ({kind})" for name, kind in self.missed.items()]
+        if names and self.seen.records:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            warnings.warn(
+                f"{', '.join(names[:3])}{more} ran and its attention could not be seen: see missed", stacklevel=5
+            )
+
+
+def _detached(call: Call) -> Call:
+    return call._with(q=call.q.detach(), k=call.k.detach(), v=call.v.detach())
+
+
+def _without_values(call: Call) -> Call:
+    """The call without what only its output depends on."""
+    terms = tuple(term for term in call.terms if not isinstance(term, RelativeValues))
+    return without_tables(call)._with(
+        v=call.k[..., :0], terms=terms, v_rotation=None, dropout=0.0, seed=None, wants_lse=False
+    )
+
+
+def _size_of_statistics(statistics: Any, batch: int, heads: int, n: int, m: int, dtype: torch.dtype) -> int:
+    """The bytes of the statistics of a layer: measured on two small calls, since each grows with n, m or neither."""
+
+    def size(n: int, m: int) -> int:
+        q, k = torch.zeros(1, 1, n, 1), torch.zeros(1, 1, m, 1)
+        found = computed_statistics(make_call(q, k, k), statistics, None)
+        return sum(x.numel() * x.element_size() for x in tensors_of(vars(found)))
+
+    base, by_query, by_key = size(16, 16), size(17, 17) - size(16, 17), size(16, 17) - size(16, 16)
+    return batch * heads * (base + by_query * (n - 16) + by_key * (m - 16)) * (2 if dtype == torch.float64 else 1)
+
+
+# ---------------------------------------------------------------- the check of what headway did not compute
+
+
+def _check_translation(site: Site, result: Any) -> None:
+    """Raises HeadwayError if the model's output for three queries is not that of the captured call."""
+    call = site.call
+    n = call.q.shape[2]
+    rows = sorted({0, n // 2, n - 1} & set(range(n)))
+    if not rows or call.k.shape[2] == 0:
+        return
+    with torch.no_grad(), without_autocast(call.q):
+        computed = spec.computed(_detached(call))
+        found = [spec.run_block(spec.Block(computed, row, row + 1)) for row in rows]
+        ours = torch.cat([one.out for one in found], dim=2)
+        sees = torch.cat([one.row_sum for one in found], dim=2) > 0
+        theirs = site.rows(result, rows).detach().to(ours.dtype)
+        largest = call.v.detach().abs().amax().to(ours.dtype)
+        if theirs.ndim == ours.ndim:
+            hidden = ~sees[..., None]
+        else:  # projected, all heads together
+            ours, hidden = site.projected(ours).to(ours.dtype), ~sees.all(1)[..., None]
+            largest = torch.maximum(largest, ours.abs().amax())
+        off = (ours - theirs).abs().masked_fill(hidden | ~theirs.isfinite() | ~ours.isfinite(), 0).amax()
+        if bool(off > _tolerance(call.q) * largest):
+            raise HeadwayError(
+                f"its output differs by {float(off):.2g} from that of the queries, keys and mask that it is given, so "
+                "they do not tell its weights: it computes something else, such as a bias of its own"
+            )
+
+
+def _tolerance(q: Tensor) -> float:
+    if q.dtype in (torch.float16, torch.bfloat16):
+        return 3e-2
+    return 2e-4 if q.device.type == "cpu" else 2e-3  # other devices may multiply in TF32

@@ -1,0 +1,433 @@
+"""What a capture has seen: a record for each attention call, and the whole of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadwayError
+from ..kernels import Call
+from ._run import Statistics, chosen, statistics_of
+from ._table import Table
+from ._watch import layer_named
+from ._weights import dense_weights, refuse_above_limit, said, size_of
+from .statistics import Statistic
+
+Asked = str | Statistic | Sequence[str | Statistic]
+"""Statistics by name, or as objects."""
+
+SHOWN = 8
+"""Records that the representation of ``Seen`` lists."""
+
+
+@dataclass(eq=False, repr=False)
+class AttentionRecord:
+    """One attention call of a model, with what was kept of it.
+
+    Attributes:
+        layer: the name of the layer, which no other call of attention within one call of the model has: the dotted name
+            of its module, with "#2", "#3", … from the second time on that the module attends.
+        module: the dotted name of the module.
+        kind: "self" or "cross".
+        call: the number of the model's call, from 0. Each step of a generation is one.
+        source: how the call was found: "headway", "transformers", "multi_head_attention_forward" or
+            "scaled_dot_product_attention".
+        batch: the rows.
+        heads: the query heads.
+        kv_heads: the key heads.
+        n: the queries.
+        m: the keys.
+        padding: the queries that are not padding, [batch, n] bool; None if that is not known.
+        note: what is different because somebody looks on, such as a fast path of torch that yields; else "".
+    """
+
+    layer: str
+    module: str
+    kind: str
+    call: int
+    source: str
+    batch: int
+    heads: int
+    kv_heads: int
+    n: int
+    m: int
+    padding: Tensor | None
+    note: str
+    _kept_call: Call | None = field(default=None, init=False)
+    _statistics: Statistics | None = field(default=None, init=False)
+    _weights: Tensor | None = field(default=None, init=False)
+    _heads: Sequence[int] | None = field(default=None, init=False)
+    _rows: Sequence[int] | None = field(default=None, init=False)
+
+    def statistics(self, statistics: Asked | None = None, *, queries: Tensor | None = None) -> Statistics:
+        """Returns statistics of the weights: those that were kept, or with keep="qk" any.
+
+        Args:
+            statistics: names or objects, as for ``attention_statistics``. Default: those that were kept, or entropy and
+                the largest weight.
+            queries: the queries that count, [n] or [batch, n] bool. Default: all but ``padding``.
+
+        Raises:
+            HeadwayError: if they were not kept and cannot be computed from what was.
+        """
+        if self._statistics is not None:
+            if queries is not None:
+                raise HeadwayError("queries cannot be chosen afterwards of kept statistics: capture with keep='qk'")
+            asked = () if statistics is None else (statistics,) if isinstance(statistics, str) else statistics
+            missing = [one for one in asked if one not in self._statistics.names]  # type: ignore[union-attr]
+            if missing:
+                raise HeadwayError(
+                    f"{missing[0]!r} was not kept, but {', '.join(self._statistics.names)}: capture it by statistics=, "
+                    "or keep='qk', from which any can be computed"
+                )
+            return self._statistics
+        if self._kept_call is None:
+            raise HeadwayError("keep='weights' keeps no statistics: capture with keep='statistics' or keep='qk'")
+        return computed_statistics(
+            self._kept_call, DEFAULT if statistics is None else statistics, self.padding if queries is None else queries
+        )
+
+    def weights(self, head: int | None = None, *, rows: slice | int | Sequence[int] | None = None) -> Tensor:
+        """Returns attention weights before dropout, [batch, heads, n, m], or of one head [batch, n, m].
+
+        Args:
+            head: the head. Default: all that were kept.
+            rows: the queries, as numbers or a slice. Default: all that were kept.
+
+        Raises:
+            HeadwayError: if they were not kept, if there is no such head or query, or above 1 GiB.
+        """
+        heads = None if head is None else [index_of(head, self.heads, "head")]
+        slots = None if rows is None else slots_of(rows, self.n)
+        if self._weights is not None:
+            found = self._weights
+            if heads is not None:
+                found = found[:, [_kept("head", heads[0], self._heads)]]
+            if slots is not None:
+                found = found[:, :, [_kept("row", slot, self._rows) for slot in slots]]
+        elif self._kept_call is not None:
+            size = size_of(self._kept_call, heads, slots)
+            refuse_above_limit(size, f"the weights of {self.layer!r}")
+            ordered = None if slots is None else sorted(set(slots))
+            found = dense_weights(self._kept_call, heads, ordered)
+            if slots is not None and ordered is not None and slots != ordered:
+                found = found[:, :, [ordered.index(slot) for slot in slots]]
+        else:
+            raise HeadwayError("keep='statistics' keeps no weights: capture with keep='qk' or keep='weights'")
+        return found if heads is None else found[:, 0]
+
+    @property
+    def size(self) -> int:
+        """The bytes of the tensors that are kept."""
+        return sum(x.numel() * x.element_size() for x in tensors_of(self))
+
+    def __repr__(self) -> str:
+        shape = f"batch {self.batch}, heads {self.heads}, n {self.n}, m {self.m}"
+        return f"AttentionRecord({self.layer!r}, {self.kind}, call {self.call}: {shape})"
+
+
+DEFAULT = ("entropy", "largest")
+"""The statistics of a capture that names none."""
+
+
+def computed_statistics(call: Call, statistics: Asked, queries: Tensor | None) -> Statistics:
+    """The statistics of a call, on whichever kernel has them."""
+    asked = (statistics,) if isinstance(statistics, (str, Statistic)) else statistics
+    return statistics_of(call, chosen(asked), queries)
+
+
+@dataclass(eq=False, repr=False)
+class Seen:
+    """The attention calls of a model while ``capture`` looked on.
+
+    A layer is given by its name in ``layers``, or by its number there. Where the model was called several times,
+    ``of_call`` gives what was seen in one of the calls.
+
+    Attributes:
+        keep: what was kept: "statistics", "qk" or "weights".
+        records: one ``AttentionRecord`` for each attention call, in their order.
+        missed: modules that seem to be attention, by name, and ran without an attention call that could be seen, with
+            the names of their classes.
+    """
+
+    keep: str
+    records: list[AttentionRecord] = field(default_factory=list)
+    missed: dict[str, str] = field(default_factory=dict)
+    _model: str = field(default="", init=False)
+    _order: Sequence[str] = field(default=(), init=False)
+    _estimate: Callable[[int, int, int | None], int] | None = field(default=None, init=False)
+
+    @property
+    def layers(self) -> list[str]:
+        """The names of the layers, in the order of the model's ``named_modules``."""
+        place = {name: number for number, name in enumerate(self._order)}
+        names = dict.fromkeys((record.module, record.layer) for record in self.records)
+        return [layer for _, layer in sorted(names, key=lambda name: place.get(name[0], len(place)))]
+
+    @property
+    def calls(self) -> int:
+        """The number of calls of the model."""
+        return len({record.call for record in self.records})
+
+    @property
+    def size(self) -> int:
+        """The bytes of the tensors that are kept."""
+        return sum(record.size for record in self.records)
+
+    def memory(self, batch: int, n: int, m: int | None = None) -> int:
+        """Returns the bytes that a call of the model would take, before there is any.
+
+        Args:
+            batch: the rows.
+            n: the tokens.
+            m: the keys of a query. Default: n.
+
+        Raises:
+            HeadwayError: if the model's modules do not tell their heads.
+        """
+        assert self._estimate is not None
+        return self._estimate(batch, n, m)
+
+    def of_call(self, number: int) -> Seen:
+        """Returns what was seen in one call of the model.
+
+        Args:
+            number: the number of the call, from 0; −1 is the last.
+
+        Raises:
+            HeadwayError: if there was no such call.
+        """
+        numbers = sorted({record.call for record in self.records})
+        wanted = numbers[index_of(number, len(numbers), "call", negative=True)]
+        of_call = copy.copy(self)
+        of_call.records = [record for record in self.records if record.call == wanted]
+        return of_call
+
+    def record(self, layer: int | str, *, call: int | None = None) -> AttentionRecord:
+        """Returns the record of a layer.
+
+        Args:
+            layer: its name, or its number in ``layers``.
+            call: the number of the model's call. Default: the only one in which the layer attended.
+
+        Raises:
+            HeadwayError: if there is none, or several without ``call``.
+        """
+        self._need_records()
+        name = layer_named(layer, self.layers)
+        found = [one for one in self.records if one.layer == name]
+        if call is not None:
+            numbers = [one.call for one in found]
+            if call < 0:
+                call = numbers[call] if -len(numbers) <= call else call
+            found = [one for one in found if one.call == call]
+            if not found:
+                raise HeadwayError(f"{name!r} has no call {call}: its calls are {numbers[0]} … {numbers[-1]}")
+        elif len(found) > 1:
+            raise HeadwayError(f"{name!r} attended in {len(found)} calls of the model: give call=, such as call=-1")
+        return found[0]
+
+    def weights(
+        self,
+        layer: int | str,
+        head: int | None = None,
+        *,
+        rows: slice | int | Sequence[int] | None = None,
+        call: int | None = None,
+    ) -> Tensor:
+        """Returns the attention weights of a layer, [batch, heads, n, m], or of one head [batch, n, m].
+
+        They are those before dropout.
+
+        Args:
+            layer: its name, or its number in ``layers``.
+            head: the head. Default: all that were kept.
+            rows: the queries, as numbers or a slice. Default: all that were kept.
+            call: the number of the model's call. Default: the only one.
+
+        Raises:
+            HeadwayError: if they were not kept, if there is no such layer, head, query or call, or above 1 GiB.
+        """
+        return self.record(layer, call=call).weights(head, rows=rows)
+
+    def statistics(
+        self,
+        layer: int | str,
+        statistics: Asked | None = None,
+        *,
+        queries: Tensor | None = None,
+        call: int | None = None,
+    ) -> Statistics:
+        """Returns statistics of a layer's weights: those that were kept, or with keep="qk" any.
+
+        Args:
+            layer: its name, or its number in ``layers``.
+            statistics: names or objects, as for ``attention_statistics``. Default: those that were kept, or entropy and
+                the largest weight.
+            queries: the queries that count, [n] or [batch, n] bool. Default: all but padding.
+            call: the number of the model's call. Default: the only one.
+
+        Raises:
+            HeadwayError: if there is no such layer or call, or the statistics were not kept.
+        """
+        return self.record(layer, call=call).statistics(statistics, queries=queries)
+
+    @property
+    def attentions(self) -> tuple[Tensor, ...]:
+        """The weights of self-attention by layer, each [batch, heads, n, m], as transformers returns them.
+
+        It is the tuple that a model of transformers returns with output_attentions=True, and that BertViz reads. Rows
+        that see no key are zeros.
+
+        Raises:
+            HeadwayError: with cross-attention in the model, several calls, or some heads or rows alone, and if the
+                weights were not kept or take more than 1 GiB.
+        """
+        if any(record.kind == "cross" for record in self.records):
+            raise HeadwayError(
+                "the model has cross-attention too: take encoder_attentions, decoder_attentions and cross_attentions"
+            )
+        return self._attentions(lambda record: True, "attention")
+
+    @property
+    def encoder_attentions(self) -> tuple[Tensor, ...]:
+        """The weights of an encoder's self-attention by layer, as transformers returns them."""
+        return self._attentions(
+            lambda record: record.kind == "self" and not in_decoder(record.module), "attention in an encoder"
+        )
+
+    @property
+    def decoder_attentions(self) -> tuple[Tensor, ...]:
+        """The weights of a decoder's self-attention by layer, as transformers returns them."""
+        return self._attentions(
+            lambda record: record.kind == "self" and in_decoder(record.module), "attention in a decoder"
+        )
+
+    @property
+    def cross_attentions(self) -> tuple[Tensor, ...]:
+        """The weights of cross-attention by layer, as transformers returns them."""
+        return self._attentions(lambda record: record.kind == "cross", "cross-attention")
+
+    def table(self, statistics: Asked | None = None) -> Table:
+        """Returns one row for each head of each record, as plain dictionaries.
+
+        A row has layer, head, call, kind, queries (those that count, over the batch), left_out (those that do not) and
+        the summary of each statistic, the mean over the rows of the batch.
+
+        Args:
+            statistics: as for ``statistics``.
+
+        Raises:
+            HeadwayError: if the statistics were not kept.
+        """
+        self._need_records()
+        rows = []
+        for record in self.records:
+            found = record.statistics(statistics)
+            columns = {name: x.nanmean(0).tolist() for name, x in found.summary().items()}
+            counted, left_out = found.counted.sum((0, 2)).tolist(), found.left_out.sum(0).tolist()
+            for head in range(record.heads):
+                row = {"layer": record.layer, "head": head, "call": record.call, "kind": record.kind}
+                row |= {"queries": counted[head], "left_out": left_out[head]}
+                rows.append(row | {name: values[head] for name, values in columns.items()})
+        return Table(rows)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __repr__(self) -> str:
+        calls = f"{self.calls} call{'s' if self.calls != 1 else ''}"
+        layers = f"{len(self.layers)} layer{'s' if len(self.layers) != 1 else ''}"
+        lines = [f"Seen({self._model}: {layers}, {calls}, keep={self.keep!r}, {said(self.size)})"]
+        width = max((len(record.layer) for record in self.records[:SHOWN]), default=0)
+        for record in self.records[:SHOWN]:
+            call = f"call {record.call}  " if self.calls > 1 else ""
+            note = f"  ({record.note})" if record.note else ""
+            lines.append(
+                f"  {call}{record.layer:<{width}}  {record.kind:<5}  {record.heads} heads, {record.batch} × {record.n} "
+                f"queries, {record.m} keys{note}"
+            )
+        if len(self.records) > SHOWN:
+            lines.append(f"  … and {len(self.records) - SHOWN} more")
+        if self.missed:
+            lines.append(f"  without an attention call that could be seen: {', '.join(self.missed)}")
+        return "\n".join(lines)
+
+    def _need_records(self) -> None:
+        if not self.records:
+            raise HeadwayError("nothing was captured: call the model inside of the block")
+
+    def _attentions(self, wanted: Callable[[AttentionRecord], bool], what: str) -> tuple[Tensor, ...]:
+        self._need_records()
+        records = [record for record in self.records if wanted(record)]
+        if not records:
+            raise HeadwayError(f"there is no {what} among {', '.join(self.layers)}")
+        if len({record.call for record in records}) > 1:
+            raise HeadwayError(
+                f"the model was called {self.calls} times: take one call, such as of_call(-1).attentions"
+            )
+        if any(record._heads is not None or record._rows is not None for record in records):
+            raise HeadwayError("some heads or rows alone were kept: take weights(layer, head), or capture all of them")
+        if self.keep == "qk":
+            sizes = [size_of(record._kept_call, None, None) for record in records if record._kept_call is not None]
+            refuse_above_limit(sum(sizes), f"the weights of {len(records)} layers")
+        return tuple([record.weights() for record in records])
+
+
+def in_decoder(module: str) -> bool:
+    """Whether a module belongs to a decoder, by its dotted name."""
+    parts = module.split(".")
+    return any("decoder" in part for part in parts) and not any("encoder" in part for part in parts)
+
+
+def index_of(number: int, count: int, what: str, *, negative: bool = False) -> int:
+    """A number from 0 to count − 1. Raises HeadwayError for another one; the message names the nearest."""
+    if isinstance(number, int) and not isinstance(number, bool):
+        if 0 <= number < count:
+            return number
+        if negative and -count <= number < 0:
+            return number + count
+    near = f"the nearest is {0 if isinstance(number, int) and number < 0 else count - 1}" if count else "there is none"
+    raise HeadwayError(f"there is no {what} {number!r}: {near}")
+
+
+def slots_of(rows: slice | int | Sequence[int], n: int) -> list[int]:
+    """The slots of queries that are given by numbers, of which negative ones count from the end, or by a slice."""
+    if isinstance(rows, slice):
+        return list(range(n))[rows]
+    numbers = [rows] if isinstance(rows, int) else list(rows)
+    return [index_of(number, n, "row", negative=True) for number in numbers]
+
+
+def _kept(what: str, number: int, kept: Sequence[int] | None) -> int:
+    """The place of a head or row among those that were kept."""
+    if kept is None:
+        return number
+    if number not in kept:
+        raise HeadwayError(f"{what} {number} was not kept: the capture kept {', '.join(map(str, kept))}")
+    return list(kept).index(number)
+
+
+def tensors_of(part: Any) -> list[Tensor]:
+    """The different tensors of a record."""
+    found: dict[int, Tensor] = {}
+
+    def look(x: Any) -> None:
+        if isinstance(x, Tensor):
+            found[id(x)] = x
+        elif isinstance(x, dict):
+            for value in x.values():
+                look(value)
+        elif isinstance(x, (list, tuple)):
+            for value in x:
+                look(value)
+        elif hasattr(x, "__dict__") and not isinstance(x, (type, torch.nn.Module)) and not callable(x):
+            look(vars(x))
+
+    look(part)
+    return list(found.values())

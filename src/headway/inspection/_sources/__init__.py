@@ -1,0 +1,13 @@
+"""The ways in which the attention calls of a model are found, from the outermost function to the innermost."""
+
+from .._watch import Source
+from .headway import Headway
+from .multi_head import MultiHead
+from .scaled_dot_product import ScaledDotProduct
+from .transformers import Transformers
+
+SOURCES: dict[str, Source] = {
+    source.name: source for source in (Headway(), Transformers(), MultiHead(), ScaledDotProduct())
+}
+
+__all__ = ["SOURCES", "Source"]

@@ -1,0 +1,127 @@
+"""Attention of any module that calls ``torch.nn.functional.scaled_dot_product_attention``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ...call import Arguments, make_call
+from ...coordinates import Coordinates
+from ...errors import HeadwayError
+from ...kernels import Call
+from ...masks import And, Causal
+from .._masks import read_mask
+from .._padding import padding_of
+from .._watch import Change, Frame, Site, Watch
+from ._base import mentions
+from .transformers import is_cross
+
+
+class ScaledDotProduct:
+    """Calls of ``scaled_dot_product_attention`` in Python, under whatever name a module has imported it."""
+
+    name = "scaled_dot_product_attention"
+
+    def is_layer(self, module: nn.Module) -> bool:
+        return mentions(type(module), self.name) and not isinstance(module, nn.MultiheadAttention)
+
+    @contextmanager
+    def watched_by(self, watch: Watch) -> Iterator[None]:
+        with _Mode(watch):
+            yield
+
+
+class _Mode(TorchFunctionMode):
+    """Sees every function of torch that this thread calls, and takes one."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function is not F.scaled_dot_product_attention or not self.watch.awake():
+            return function(*args, **kwargs)
+        return self.watch.found(lambda: _site(self.watch, *args, **kwargs))
+
+
+def _site(
+    watch: Watch,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Site:
+    def run(change: Change | None) -> Tensor:
+        out = F.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+        return out if change is None else change(_four(out)).reshape(out.shape)
+
+    frame = watch.stack[-1]
+    call = _call(query, key, value, attn_mask, is_causal, scale)
+    return Site(
+        frame.module,
+        ScaledDotProduct.name,
+        _kind(frame, call.q.shape[2], call.k.shape[2]),
+        call,
+        run,
+        rows=lambda result, rows: _four(result)[:, :, rows],
+        padding=padding_of(watch.stack, call),
+        dropout=dropout_p,
+    )
+
+
+def _four(x: Tensor) -> Tensor:
+    """[batch, heads, tokens, width]: leading dimensions are batch, none is a batch of one and a single head."""
+    if x.ndim == 3:
+        return x[:, None]
+    return x[None, None] if x.ndim == 2 else x.flatten(0, -4)
+
+
+def _call(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None) -> Call:
+    """The call as headway computes it, before dropout."""
+    if query.is_nested:
+        raise HeadwayError("query is a nested tensor: give padded tensors")
+    lead = [max(sizes) for sizes in zip(*(x.shape[:-3] for x in (query, key, value)), strict=True)]
+    if query.ndim > 4 and mask is not None:
+        mask = mask.expand(*lead, *mask.shape[-3:]) if mask.ndim > 3 else mask
+    q, k, v = (_four(x.expand(*lead, *x.shape[-3:]) if x.ndim > 3 else x) for x in (query, key, value))
+    n, m = q.shape[2], k.shape[2]
+    arguments: Arguments = {
+        "scale": scale,
+        # torch counts queries and keys from 0 in is_causal
+        "q_positions": Coordinates.span(n, start=0 if is_causal else max(m - n, 0), device=q.device),
+        "k_positions": Coordinates.span(m, device=q.device),
+    }
+    if mask is not None:
+        by_head = mask[:, None] if mask.ndim == 3 and query.ndim == 3 else mask
+        by_head = by_head.flatten(0, -4) if by_head.ndim > 4 else by_head[(None,) * (4 - by_head.ndim)]
+        hidden, added = read_mask(by_head)
+        arguments["mask"], arguments["terms"] = hidden, () if added is None else (added,)
+    if is_causal:
+        own = arguments.get("mask")
+        arguments["mask"] = Causal() if own is None else And((Causal(), own))  # type: ignore[arg-type]
+    return make_call(q, k, v, **arguments)
+
+
+def _kind(frame: Frame, n: int, m: int) -> str:
+    """By what the module was given: sequences of two lengths or objects, or a single one."""
+    given = [x for x in (*frame.args, *frame.kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()]
+    sequences = {id(x) for x in given if x.ndim == 3 and x.shape[1] in (n, m)}
+    if len(sequences) == 1:
+        return "self"
+    if len(sequences) > 1 and n != m:
+        return "cross"
+    return "cross" if is_cross(frame, n, m) else "self"

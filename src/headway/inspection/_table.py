@@ -1,0 +1,59 @@
+"""Rows of numbers, and how they are written to files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from ..files import atomic_write
+
+
+class Table(list[dict[str, Any]]):
+    """Rows as plain dictionaries that share their keys, as ``pandas.DataFrame`` and ``json`` take them."""
+
+    def csv(self, path: str | Path) -> None:
+        """Writes the rows to a CSV file, with a first line of names; a number that is NaN is left empty.
+
+        Args:
+            path: the file, which is there whole or not at all.
+
+        Raises:
+            HeadwayError: if it cannot be written.
+        """
+        with atomic_write(Path(path)) as part, part.open("w", newline="", encoding="utf-8") as file:
+            names = list(dict.fromkeys(name for row in self for name in row))
+            writer = csv.DictWriter(file, names)
+            writer.writeheader()
+            writer.writerows(map(_without_nan, self))
+
+    def json(self, path: str | Path) -> None:
+        """Writes the rows to a JSON file, as a list of objects; a number that is NaN is null.
+
+        Args:
+            path: the file, which is there whole or not at all.
+
+        Raises:
+            HeadwayError: if it cannot be written.
+        """
+        text = json.dumps(list(map(_without_nan, self)), indent=1, ensure_ascii=False, allow_nan=False)
+        with atomic_write(Path(path)) as part:
+            part.write_text(text + "\n", encoding="utf-8")
+
+    def __str__(self) -> str:
+        names = list(dict.fromkeys(name for row in self for name in row))
+        lines = [names, *[[_said(row.get(name)) for name in names] for row in self]]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        )
+
+
+def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in row.items()}
+
+
+def _said(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
