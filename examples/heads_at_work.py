@@ -1,6 +1,6 @@
 """What the heads of a published encoder attend to: the part of lesson 7 that needs weights and annotated text.
 
-`weights_of_heads` records every weight of every head while a model runs. The rest counts: the share of a head's weight
+`headway.capture` records every weight of every head while a model runs. The rest counts: the share of a head's weight
 on the previous word, how often the word with the largest weight is the one that a treebank connects, whether a pronoun
 gives more weight to the right name. Queries are words of real text, never [CLS] and [SEP].
 
@@ -38,8 +38,6 @@ from lesson import (
     handed,
     matrix,
     table,
-    weights_of,
-    weights_of_heads,
 )
 
 if TYPE_CHECKING:
@@ -118,8 +116,9 @@ class Trained:
 
 def every_weight(model: Any, ids: Tensor) -> Tensor:
     """Returns the weights of an encoder for ids [batch, n], [batch, layers, heads, n, n]."""
-    layers = [block.attention for block in model.stack.layers]
-    return torch.stack(weights_of_heads(layers, lambda: model(ids)), dim=1)
+    with torch.no_grad(), hw.capture(model, "weights") as seen:
+        model(ids)
+    return torch.stack(seen.attentions, dim=1)
 
 
 def in_batches(model: Any, texts: list[Any], size: int = 32) -> Iterator[tuple[list[int], Tensor, Tensor]]:
@@ -266,9 +265,11 @@ def weigh_values(model: Any, texts: list[list[int]], special: Tensor) -> tuple[T
     for ids in texts:
         tokens = torch.tensor([ids])
         is_special = torch.isin(tokens[0], special)
-        for layer, taken in zip(layers, handed(layers, partial(model, tokens)), strict=True):
-            weights = weights_of(layer, taken)[0, :, ~is_special]  # [heads, queries, keys]
-            values = layer.v_proj(taken[0][0])[0].unflatten(-1, (layer.num_heads, -1)).transpose(0, 1)
+        with hw.capture(model, "weights") as seen:
+            inputs = handed(layers, partial(model, tokens))
+        for layer, ((x, *_), _), whole in zip(layers, inputs, seen.attentions, strict=True):
+            weights = whole[0, :, ~is_special]  # [heads, queries, keys]
+            values = layer.v_proj(x)[0].unflatten(-1, (layer.num_heads, -1)).transpose(0, 1)
             brought = values @ layer.out_proj.weight.unflatten(1, (layer.num_heads, -1)).permute(1, 2, 0)
             away = (brought[:, None] - (weights @ brought)[:, :, None]).norm(dim=-1)
             moved = weights / (1 - weights).clamp(min=1e-6) * away

@@ -179,27 +179,6 @@ def handed(modules: Sequence[nn.Module], call: Callable[[], object]) -> list[tup
     return [seen[module] for module in modules]
 
 
-@torch.no_grad()
-def weights_of(layer: hw.nn.MultiHeadAttention, taken: tuple[tuple[Any, ...], dict[str, Any]]) -> Tensor:
-    """Computes the weights [batch, heads, queries, keys] of a layer without an encoding, from its arguments.
-
-    The layer does not return its weights, so they are computed again.
-    """
-    (query, *others), named = taken
-    key = others[0] if others and others[0] is not None else query
-    q, k = (
-        projection(x).unflatten(-1, (layer.num_heads, layer.head_dim)).transpose(1, 2)
-        for projection, x in ((layer.q_proj, query), (layer.k_proj, key))
-    )
-    return hw.attention_weights(q, k, k, mask=named.get("mask"), scale=layer.scale)
-
-
-@torch.no_grad()
-def weights_of_heads(layers: Sequence[hw.nn.MultiHeadAttention], call: Callable[[], object]) -> list[Tensor]:
-    """Returns the weights of each layer while ``call`` runs."""
-    return [weights_of(layer, taken) for layer, taken in zip(layers, handed(layers, call), strict=True)]
-
-
 # ---------------------------------------------------------------- tables
 
 

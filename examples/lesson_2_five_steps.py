@@ -21,14 +21,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 import headway as hw
-from lesson import BLUE, FAINT, INK, ORANGE, Text, count, matrix, one_head, page, run, table, weights_of_heads
+from lesson import BLUE, FAINT, INK, ORANGE, Text, count, matrix, one_head, page, run, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -214,7 +213,9 @@ def output_numbers() -> dict[str, object]:
     lengths = {}
     for n in LENGTHS:
         x = torch.randn(1, n, 64)
-        (weights,) = weights_of_heads([layer], partial(layer, x))
+        with hw.capture(layer, "weights") as seen:
+            layer(x)
+        weights = seen.weights(0)
         lengths[str(n)] = [count(layer), weights.numel(), weights.amax(-1).mean().item()]
     return {"beyond_values": torch.maximum(low - out, out - high).max().item(), "lengths": lengths}
 

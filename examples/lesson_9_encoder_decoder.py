@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import headway as hw
-from lesson import BLUE, INK, ORANGE, Text, descend, handed, matrix, page, run, table, weights_of_heads
+from lesson import BLUE, INK, ORANGE, Text, descend, handed, matrix, page, run, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -223,9 +223,10 @@ def measure() -> Found:
     changed = translation[:4] + "日" * (len(translation) - 4)  # after <start>: row 5 is the first that attends to it
     change = (translator.logits(SHOWN, changed) - call()).abs().amax(-1)
 
-    top = model.decoder.layers[-1]
-    uses = {"encoder": model.encoder.layers[-1].attention, "decoder": top.attention, "cross": top.cross_attention}
-    weights = {use: one[0] for use, one in zip(uses, weights_of_heads(list(uses.values()), call), strict=True)}
+    with hw.capture(model, "weights") as seen:
+        call()
+    uses = {"encoder": seen.encoder_attentions, "decoder": seen.decoder_attentions, "cross": seen.cross_attentions}
+    weights = {use: layers[-1][0] for use, layers in uses.items()}
     looks = weights["cross"].mean(0).argmax(-1).tolist()
     return Found(
         asked=len(pairs),

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import headway as hw
-from lesson import weights_of_heads
 from lesson_9_encoder_decoder import Translator, calendar, forms, tokens
 
 from .conftest import Learn
@@ -89,7 +88,10 @@ def test_weights_are_those_that_the_layer_uses(use: str) -> None:
     def call() -> None:
         translator.logits("a b a", "一二")
 
-    (weights,) = weights_of_heads([layer], call)
+    with hw.capture(model, "weights") as seen, torch.no_grad():
+        call()
+    name = next(name for name, part in model.named_modules() if part is layer)
+    weights = seen.weights(name)
     (query, *others), out = made[0]
     values = others[0] if use == "cross" else query
     v = layer.v_proj(values).unflatten(-1, (4, 16)).transpose(1, 2)

@@ -7,7 +7,10 @@ from .scaled_dot_product import ScaledDotProduct
 from .transformers import Transformers
 
 SOURCES: dict[str, Source] = {
-    source.name: source for source in (Headway(), Transformers(), MultiHead(), ScaledDotProduct())
+    "headway": Headway(),
+    "transformers": Transformers(),
+    "multi_head_attention_forward": MultiHead(),
+    "scaled_dot_product_attention": ScaledDotProduct(),
 }
 
 __all__ = ["SOURCES", "Source"]
