@@ -1,4 +1,4 @@
-"""Every family of checkpoints: what is captured of headway's model, and of transformers', is what eager attention says."""
+"""Every family of checkpoints: what is captured of headway's model and of transformers' equals eager attention."""
 
 from pathlib import Path
 from typing import Any
