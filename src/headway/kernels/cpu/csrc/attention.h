@@ -430,7 +430,7 @@ struct Attention {
             store_row<T>(c.out, t.b, t.h, t.i0 + r, c.dv, out, nothing ? 1 : factor / row_sum);
             if (c.row_max.defined()) *c.row_max.template at<float>(t.b, t.h, t.i0 + r) = row_max;
             if (c.row_sum.defined()) *c.row_sum.template at<float>(t.b, t.h, t.i0 + r) = row_sum;
-            if (reducer.by_query) reducer.finish(w.reductions, t, r, w.row_max[r], w.row_sum[r], row_max, row_sum);
+            if (reducer.by_query) reducer.template finish<DEGREE>(w.reductions, t, r, w.row_max[r], w.row_sum[r], row_max, row_sum);
         }
     }
 

@@ -193,7 +193,9 @@ struct Reducer {
         }
     }
 
-    // own_max, own_sum: of the keys; row_max, row_sum: with the sink
+    // own_max, own_sum: of the keys; row_max, row_sum: with the sink. All weights are of one exponential, the polynomial of
+    // row_sum: a query with one key in sight has a weight of 1 and an entropy of 0, exactly.
+    template <int DEGREE>
     void finish(Worker& w, const Tile& t, i64 row, float own_max, float own_sum, float row_max, float row_sum) const {
         const i64 i = t.i0 + row;
         const bool nothing = own_sum == 0;
@@ -201,18 +203,19 @@ struct Reducer {
         if (r.visible.defined()) *r.visible.template at<i64>(t.b, t.h, i) = lanes_sum(w.visible[row]);
         if (r.entropy.defined())
             *r.entropy.template at<float>(t.b, t.h, i) =
-                nothing ? 0 : scale * (own_sum * (logf(row_sum) - shift) - sum(w.entropy[row]));
+                nothing ? 0 : scale * (own_sum * (logf(row_sum / exp_of<DEGREE>(vf{})[0]) - shift) - sum(w.entropy[row]));
         if (r.distance.defined()) *r.distance.template at<float>(t.b, t.h, i) = sum(w.distance[row]) * scale;
         for (i64 x = 0; x < r.labels; x++)
             *r.label_sums.template at<float>(t.b, t.h, i, x) = sum(w.label_sums[row * r.labels + x]) * scale;
         for (i64 x = 0; x < ranges && r.range_sums.defined(); x++)
             *r.range_sums.template at<float>(t.b, t.h, i, x) = w.range_sums[row * ranges + x] * scale;
+        const auto weight_of = [&](float score) {
+            return nothing ? 0 : exp_of<DEGREE>(broadcast(score - row_max))[0] / row_sum;
+        };
         for (i64 x = 0; x < r.at; x++)
-            *r.at_weights.template at<float>(t.b, t.h, i, x) =
-                nothing ? 0 : expf(w.at_scores[row * r.at + x] - row_max) / row_sum;
+            *r.at_weights.template at<float>(t.b, t.h, i, x) = weight_of(w.at_scores[row * r.at + x]);
         for (i64 x = 0; x < r.top; x++) {
-            const float score = w.top_scores[row * r.top + x];
-            *r.top_weights.template at<float>(t.b, t.h, i, x) = nothing ? 0 : expf(score - row_max) / row_sum;
+            *r.top_weights.template at<float>(t.b, t.h, i, x) = weight_of(w.top_scores[row * r.top + x]);
             *r.top_keys.template at<i64>(t.b, t.h, i, x) = w.top_keys[row * r.top + x];
         }
     }

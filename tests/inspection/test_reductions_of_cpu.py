@@ -1,0 +1,271 @@
+"""Reductions of the weights by the CPU kernel: as right as the naive computation, however its work is split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from cpu_calls import SHARING, Case, heads_shared_out
+from torch import Tensor
+
+import headway as hw
+from headway import masks as M
+from headway import terms as T
+from headway.call import make_call
+from headway.inspection import PooledMap, TopKeys, attention_statistics
+from headway.kernels import KERNELS, Call, ScoreBlock, reference
+from headway.kernels._reduce import SUMS
+from headway.kernels.cpu import _library
+from headway.reductions import (
+    ColumnSums,
+    Entropy,
+    MeanDistance,
+    Reduction,
+    VisibleKeys,
+    WeightsAt,
+    WeightsByDistance,
+    WeightsByLabel,
+)
+from headway.reductions import (
+    PooledMap as Pooled,
+)
+from headway.reductions import (
+    TopKeys as Top,
+)
+from headway.testing.tolerances import DRAWS, Comparison
+
+MISSING = _library.why_not()
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=str(MISSING))
+
+FACTOR = 2.0
+"""A statistic has at most so many times the error of the naive computation."""
+
+
+def wanted(call: Call, seed: int = 0) -> list[Reduction]:
+    """Every reduction, drawn to fit a call."""
+    g = torch.Generator().manual_seed(seed)
+    (batch, _, n, _), m = call.q.shape, call.k.shape[2]
+    some = torch.randint(1, 13, (8,), generator=g).tolist()
+    edges = torch.randint(-m - 3, m + 3, (some[0],), generator=g).unique().tolist()
+    return [
+        *(Entropy(), VisibleKeys(), MeanDistance(), ColumnSums(), Top(1), Top(some[1])),
+        WeightsAt(torch.randint(-1, max(m, 1), (1, n, some[2] % 4 + 1), generator=g)),
+        WeightsAt(torch.randint(-1, max(m, 1), (batch, n, 1), generator=g)),
+        WeightsByLabel(torch.randint(-1, some[3], (batch, m), generator=g), some[3]),
+        WeightsByDistance(tuple(edges)),
+        Pooled(max(1, min(some[4], n)), max(1, min(some[5] * 3, m))),
+    ]  # fmt: skip
+
+
+def counting(call: Call, seed: int) -> Tensor | None:
+    rows = torch.rand(call.q.shape[0], call.q.shape[2], generator=torch.Generator().manual_seed(seed)) < 0.8
+    return None if seed % 3 == 0 else rows[: 1 if seed % 3 == 1 else None]
+
+
+def dense(call: Call, reductions: Sequence[Reduction], counted: Tensor | None) -> tuple[list[Any], Tensor]:
+    """Reductions of all weights at once, in the dtype of the call, and the weights."""
+    with torch.no_grad():
+        _, _, scores, weights, _ = reference.steps(call.rotated(lambda x, rotation: rotation.of(x)))
+    n, m = scores.shape[2:]
+    dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
+    scores, weights, none = scores.to(dtype), weights.to(dtype), scores.new_empty(scores.shape[:3])
+    block = ScoreBlock(slice(0, n), slice(0, m), scores, weights.log(), weights, none, none)
+    found = []
+    for one in reductions:
+        total = SUMS[type(one)](call, one, counted)
+        total.add(block)
+        found.append(total.result())
+    return found, weights
+
+
+def pairs(
+    one: Reduction, found: Any, naive: Any, exact: Any, weights: Tensor
+) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+    """What of a reduction is compared: ours, the naive one, the exact one."""
+    name = type(one).__name__
+    if isinstance(one, Top):
+        # which of two keys is first may hang on rounding: the key found has as large a weight
+        at = weights.gather(-1, found[1].clamp(min=0)).masked_fill(found[1] < 0, 0) if weights.shape[-1] else found[0]
+        return {
+            f"{name} {one.count}": (found[0], naive[0], exact[0]),
+            f"{name} {one.count} at keys": (at.to(found[0].dtype), naive[0], exact[0]),
+        }
+    if isinstance(one, Pooled):
+        return {f"{name} {i}": (found[i], naive[i], exact[i]) for i in range(2)}
+    return {name: (found, naive, exact)}
+
+
+def compared(case: Case, dtype: torch.dtype, scale: float | None = None) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+    """Every reduction of a call by the CPU kernel, naively in its dtype, and in float64."""
+    made = {
+        "cpu": case.make(dtype, torch.float32).call,
+        "naive": case.make(dtype, dtype).call,
+        "exact": case.make(torch.float64, torch.float64).call,
+    }
+    calls = made if scale is None else {name: replace(call, scale=scale) for name, call in made.items()}
+    reductions = wanted(calls["exact"], case.seed)
+    counted = counting(calls["exact"], case.seed)
+    found = KERNELS["cpu"].reduce(calls["cpu"], reductions, counted)
+    naive, _ = dense(calls["naive"], reductions, counted)
+    exact, weights = dense(calls["exact"], reductions, counted)
+    results: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+    for one, *values in zip(reductions, found, naive, exact, strict=True):
+        results |= pairs(one, *values, weights)
+    return results
+
+
+def fails(case: Case, dtype: torch.dtype) -> str:
+    """What is wrong by more than five times the naive error and 32 units in the last place."""
+    wrong = []
+    for name, (ours, naive, exact) in compared(case, dtype).items():
+        assert ours.shape == exact.shape, name
+        if name == "VisibleKeys":
+            wrong += [] if torch.equal(ours, exact) else [name]
+            continue
+        there = exact.isfinite()
+        error = (ours.double() - exact.double())[there].abs()
+        usual = (naive.double() - exact.double())[there].abs().nan_to_num(0)
+        if not error.numel():
+            continue
+        size = max(exact[there].abs().max().item(), 1e-3)
+        allowed = 5 * usual.max().item() + 32 * torch.finfo(dtype).eps * size
+        if not error.max().item() <= allowed:
+            wrong.append(f"{name} off by {error.max().item():.3g}, allowed {allowed:.3g}")
+    return "; ".join(wrong)
+
+
+EACH = {torch.float32: 30, torch.bfloat16: 15, torch.float16: 8}
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("dtype", EACH, ids=str)
+def test_drawn_calls(dtype: torch.dtype, part: int) -> None:
+    first = 10_000 * list(EACH).index(dtype) + EACH[dtype] * part + 300_000
+    with heads_shared_out() if part % 2 else nullcontext():
+        for seed in range(first, first + EACH[dtype]):
+            case = Case.drawn(seed, 1 << 15)
+            assert not fails(case, dtype), case
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("name", _library.ISAS)
+def test_every_instruction_set(name: str) -> None:
+    if name not in _library.isas():
+        pytest.skip(f"{name} is not on this machine")
+    with _library.using(name):
+        for seed in range(350_000, 350_012):
+            case = Case.drawn(seed, 1 << 14)
+            assert not fails(case, torch.float32 if seed % 2 else torch.bfloat16), case
+
+
+PLAIN = {
+    "sink": False, "cap": None, "lse": False, "include_sink": True, "dropout": 0.0, "upstream": "dense", "batch": 1,
+    "heads": 2, "kv_heads": 1, "n": 63, "m": 111, "head_dim": 40, "v_dim": 24, "wanted": 1.0, "positions": "plain",
+    "mask": "none", "terms": (), "layouts": ("contiguous",) * 3,
+}  # fmt: skip
+PROMISED: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "causal, T5": {"n": 193, "m": 193, "mask": "causal", "terms": ("steps",)},
+    "longer than a block of keys": {"n": 49, "m": 513, "terms": ("clip",)},
+    "window and sink": {"mask": "window", "sink": True, "terms": ("linear",)},
+    "packed documents": {"positions": "packed", "mask": "causal documents", "terms": ("clip",)},
+    "scores of 2500": {"scale": 128.0, "mask": "causal"},
+    "one query": {"n": 1, "terms": ("keys with u",)},
+}
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", PROMISED)
+def test_the_promise_is_kept(name: str, dtype: torch.dtype) -> None:
+    given = {**PLAIN, **PROMISED[name]}
+    scale = given.pop("scale", None)
+    comparisons: dict[str, Comparison] = {}
+    for draw in range(DRAWS):
+        for what, (ours, naive, exact) in compared(Case.drawn(draw, 1 << 20, **given), dtype, scale).items():
+            if what != "VisibleKeys":
+                comparison = comparisons.setdefault(what, Comparison(f"{what} of {name} in {dtype}", FACTOR))
+                comparison.add(ours, naive.to(ours.dtype), exact)
+    for comparison in comparisons.values():
+        comparison.check()
+
+
+# ---------------------------------------------------------------- however work is split
+
+
+def everything(n: int, **arguments: Any) -> list[Tensor]:
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, heads, n, 24, generator=g) for heads in (4, 2, 2))
+    call = make_call(q, k, v, **arguments)
+    found = KERNELS["cpu"].reduce(call, wanted(call), counting(call, 1))
+    return [x for value in found for x in (value if isinstance(value, tuple) else (value,))]
+
+
+@pytest.mark.parametrize("sharing", SHARING)
+def test_results_are_the_same_bits_for_any_number_of_threads(sharing: Any) -> None:
+    before = torch.get_num_threads()
+    arguments = {"mask": M.Causal(), "terms": (T.DistanceBias(T.Linear(torch.rand(4), torch.rand(4))),)}
+    with sharing():
+        expected = everything(500, **arguments)
+        try:
+            for threads in (1, 2, 3):
+                torch.set_num_threads(threads)
+                for ours, theirs in zip(everything(500, **arguments), expected, strict=True):
+                    assert torch.equal(ours, theirs)
+        finally:
+            torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("n", [7, 300])
+def test_what_nobody_sees_is_not_read(n: int) -> None:
+    q, k, v = (torch.randn(1, 2, n, 8) for _ in range(3))
+    seen = torch.rand(n, n) < 0.5
+    seen[:, 3] = False
+    expected = attention_statistics(q, k, v, ["entropy", "received", "distances", PooledMap(3, 4)], mask=seen)
+    k[:, :, 3] = torch.nan
+    found = attention_statistics(q, k, v, ["entropy", "received", "distances", PooledMap(3, 4)], mask=seen)
+    for name in found:
+        for ours, theirs in zip(found[name], expected[name], strict=True):
+            torch.testing.assert_close(ours, theirs, equal_nan=True)
+
+
+def test_of_equal_scores_the_first_key_comes_first() -> None:
+    q, k = torch.zeros(1, 1, 300, 8), torch.randn(1, 1, 500, 8)
+    found = attention_statistics(q, k, None, ["largest", TopKeys(5)], kernel="cpu")
+    assert found.largest.key.eq(0).all()
+    assert found.top_keys.keys[0, 0].eq(torch.arange(5)).all()
+
+
+def test_auto_takes_the_cpu_kernel_and_another_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str] = []
+    reduce = type(KERNELS["cpu"]).reduce
+
+    def watched(self: Any, *arguments: Any) -> list[Any]:
+        taken.append(self.name)
+        return reduce(self, *arguments)
+
+    monkeypatch.setattr(type(KERNELS["cpu"]), "reduce", watched)
+    q = torch.randn(1, 2, 5, 8)
+    attention_statistics(q, q)
+    assert taken == ["cpu"]
+    attention_statistics(q, q, kernel="reference")
+    attention_statistics(q.double(), q.double())
+    assert taken == ["cpu"]
+    with pytest.raises(hw.HeadwayError, match="it computes in float32, and float64 would be rounded"):
+        attention_statistics(q.double(), q.double(), kernel="cpu")
+
+
+def test_memory_grows_with_tokens() -> None:
+    """Statistics of 8,192 tokens, whose weights would take 256 MiB, allocate less than 16 MiB of tensors."""
+    q = torch.randn(1, 1, 8192, 16)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+        attention_statistics(
+            q, q, None, ["entropy", "received", TopKeys(4), PooledMap()], mask=M.Causal(), kernel="cpu"
+        )
+    allocated = sum(max(event.self_cpu_memory_usage, 0) for event in seen.events())
+    assert 0 < allocated < 16 << 20
