@@ -260,6 +260,34 @@ def test_auto_takes_the_cpu_kernel_and_another_by_name(monkeypatch: pytest.Monke
         attention_statistics(q.double(), q.double(), kernel="cpu")
 
 
+ALONE = {"dropout": 0.0, "lse": False, "include_sink": True, "wanted": 0.0}
+LONGER = [case for seed in range(400_000, 400_020) if (case := Case.drawn(seed, 1 << 15, **ALONE)).n > 4]
+
+
+@pytest.mark.parametrize("case", LONGER, ids=lambda case: str(case.seed))
+@pytest.mark.parametrize("dtype", EACH, ids=str)
+def test_the_output_is_the_same_bits_in_a_pass_that_reduces(dtype: torch.dtype, case: Case) -> None:
+    kernel, seed = KERNELS["cpu"], case.seed
+    call = case.make(dtype, torch.float32, wants=lambda leaf: False).call
+    assert kernel.reduces_as_it_runs(call)
+    reductions = wanted(call, seed)
+    out, values = kernel.run_and_reduce(call, reductions, counting(call, seed))
+    assert torch.equal(out.nan_to_num(7), kernel.run(call)[0].nan_to_num(7))
+    for found, alone in zip(values, kernel.reduce(call, reductions, counting(call, seed)), strict=True):
+        pair = (found, alone) if isinstance(found, tuple) else ((found,), (alone,))
+        assert all(torch.equal(*both) for both in zip(*pair, strict=True))
+
+
+def test_a_pass_that_reduces_is_not_for_gradients_dropout_and_single_queries() -> None:
+    q = torch.randn(1, 2, 9, 8)
+    kernel = KERNELS["cpu"]
+    assert kernel.reduces_as_it_runs(make_call(q, q, q))
+    assert not kernel.reduces_as_it_runs(make_call(q, q, q, dropout=0.1))
+    assert not kernel.reduces_as_it_runs(make_call(q[:, :, -1:], q, q))
+    assert not kernel.reduces_as_it_runs(make_call(q, q, q.clone().requires_grad_()))
+    assert not KERNELS["sdpa"].reduces_as_it_runs(make_call(q, q, q))
+
+
 def test_memory_grows_with_tokens() -> None:
     """Statistics of 8,192 tokens, whose weights would take 256 MiB, allocate less than 16 MiB of tensors."""
     q = torch.randn(1, 1, 8192, 16)

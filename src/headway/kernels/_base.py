@@ -82,6 +82,25 @@ class Kernel(ABC):
         """
         raise NotImplementedError
 
+    def reduces_as_it_runs(self, call: Call) -> bool:
+        """Whether ``run_and_reduce`` takes a call that the kernel can ``run`` and ``reduce``."""
+        return False
+
+    def run_and_reduce(
+        self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None = None
+    ) -> tuple[Tensor, list[Any]]:
+        """Computes attention, bit for bit as ``run``, and reductions of its weights in the same pass.
+
+        Args:
+            call: the call.
+            reductions: what is to be computed of the weights.
+            counted: as for ``reduce``.
+
+        Returns:
+            The output, [batch, heads, n, v's head_dim] in q's dtype, and the value of each reduction.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
         """Computes attention.

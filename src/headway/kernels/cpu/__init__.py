@@ -19,7 +19,7 @@ from ...terms import RelativeValues, Rotation, Term
 from ...tracing import watched
 from .._autograd import ORDINARY
 from .._base import without_autocast
-from .._native import NativeKernel, NotOrdinaryError
+from .._native import NativeKernel, NotOrdinaryError, recorded
 from .._problem import Call, Problem, without_tables
 from .._results import Gradients, Results, new_out, new_results
 from ..lowering import LoweredCall, lower
@@ -124,20 +124,34 @@ class CpuKernel(NativeKernel[LoweredCall]):
         return [f"it has no reduction {kind.__name__}" for kind in kinds if kind not in REDUCTIONS]
 
     def reduce(self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None = None) -> list[Any]:
+        bare = call._with(v=call.v[..., :0], v_rotation=None, dropout=0.0, terms=_of_scores(call.terms))
+        return self._reduce(bare, reductions, counted)[1]
+
+    def reduces_as_it_runs(self, call: Call) -> bool:
+        # a few queries are decoded, in another order of summation; reductions are of weights before dropout
+        return call.q.shape[2] > DECODE_QUERIES and not call.dropout and not recorded(call)
+
+    def run_and_reduce(
+        self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None = None
+    ) -> tuple[Tensor, list[Any]]:
+        out, values = self._reduce(call, reductions, counted)
+        out = self.restored(call, out)
+        return out if out.dtype == call.q.dtype else out.to(call.q.dtype), values
+
+    def _reduce(self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None) -> tuple[Tensor, list[Any]]:
+        """The sums of the values, and the reductions."""
         with without_autocast(call.q):
-            bare = call._with(v=call.v[..., :0], v_rotation=None, dropout=0.0, terms=_of_scores(call.terms))
-            lowered = self.lower(without_tables(self.rotated(bare)))
+            lowered = self.lower(without_tables(self.rotated(call)))
             calls, numbers = calls_for(reductions, lowered, counted)
             for words in calls:
                 descriptor = _begin(lowered, False)
-                results = new_results(lowered.q, lowered.v, lowered.q.dtype)
-                for x in results:
+                words.results = new_results(lowered.q, lowered.v, lowered.q.dtype)
+                for x in words.results:
                     descriptor.fresh(x)
                 _finish(descriptor, lowered, words)
                 _library.run(descriptor.words)
-                words.results = results
         values = [iter(words.values()) for words in calls]
-        return [next(values[number]) for number in numbers]
+        return calls[0].results.out, [next(values[number]) for number in numbers]
 
     def backward(
         self, call: LoweredCall, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
