@@ -1,4 +1,4 @@
-"""The interface that all methods from words to vectors share."""
+"""The base class of all methods that give words vectors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import _saved
 from ._text import Tokenizer, Vocabulary, Watch, WordCorpus, Words, described, nobody
 
 MOST_BYTES = 2**33
-"""The largest matrix that is made of the vectors of words."""
+"""The most bytes of a matrix of word vectors."""
 
 
 class Vectors(ABC):
@@ -46,7 +46,7 @@ class Vectors(ABC):
     words: tuple[str, ...]
     """The vocabulary, most frequent first."""
     counts: Tensor | None
-    """How often each word occurred, int64 [words]; None where a file did not say."""
+    """How often each word occurred, int64 [words]; None if a file did not say."""
 
     def __init__(self, *, min_count: int = 1, max_words: int | None = None, tokenizer: Tokenizer | None = None) -> None:
         self.min_count, self.max_words = min_count, max_words
@@ -73,13 +73,13 @@ class Vectors(ABC):
         try:
             self._fit(corpus, watch or nobody)
         except BaseException:
-            self._take(())  # words without vectors are worse than none
+            self._take(())  # no words without vectors remain
             raise
         return self
 
     @abstractmethod
     def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
-        """Finds what ``rows`` reads."""
+        """Learns what ``rows`` reads."""
 
     def _take(self, words: Sequence[str], counts: Tensor | None = None) -> None:
         self.words, self.counts = tuple(words), counts
@@ -172,7 +172,7 @@ class Vectors(ABC):
         return "fasttext and bert make vectors of words that they have not seen"
 
     def _vectors(self, tokens: Sequence[str]) -> Tensor:
-        """[n, dim], zeros for words without a vector."""
+        """Returns the vectors of words, [n, dim], with zeros for words without one."""
         if 4 * len(tokens) * self.dim > MOST_BYTES:
             raise HeadwayError(
                 f"the vectors of {len(tokens):,} words by {self.dim:,} numbers take more than 8 GiB: "
@@ -333,11 +333,11 @@ class Vectors(ABC):
 
     @abstractmethod
     def _tensors(self) -> dict[str, Tensor]:
-        """What a file holds beside words, counts and options."""
+        """Returns the tensors that a file holds besides words, counts and options."""
 
     @abstractmethod
     def _restore(self, tensors: dict[str, Tensor]) -> None:
-        """Takes what ``_tensors`` gave; ``words`` is there already. Raises HeadwayError for what does not fit."""
+        """Restores what ``_tensors`` returned, after ``words``. Raises HeadwayError if it does not fit."""
 
 
 class Table(Vectors):
@@ -354,7 +354,7 @@ class Table(Vectors):
 
     matrix: Tensor
     _dim: int
-    """What was asked for, until there is a matrix that says."""
+    """The dimension asked for, until there is a matrix."""
 
     @property
     def dim(self) -> int:

@@ -1,4 +1,4 @@
-"""How often words stand near each other: sparse counts, in memory that grows with the pairs that occur."""
+"""Sparse counts of how often words occur near each other, in memory that grows with the pairs that occur."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch import Tensor
 from ._text import Watch, WordCorpus
 
 PAIRS = 2**22
-"""Pairs of tokens that are counted at a time: a few hundred MiB."""
+"""The pairs of tokens counted at once, which takes a few hundred MiB."""
 
 Sums = tuple[Tensor, Tensor]
-"""Keys row·words + column in rising order, int64 [entries], and their counts, float64 [entries]."""
+"""Keys row·words + column, ascending, int64 [entries], and their counts, float64 [entries]."""
 
 
 def cooccurrences(
@@ -49,7 +49,7 @@ def cooccurrences(
 
 
 def _count(corpus: WordCorpus, start: int, stop: int, window: int, symmetric: bool) -> Sums:
-    """The pairs whose first token is one of start … stop; of symmetric ones, the larger id first."""
+    """Counts the pairs whose first token is one of start … stop; of symmetric pairs, the larger id comes first."""
     words, tokens = len(corpus.words), len(corpus.ids)
     ids = corpus.ids[start : stop + window].long()
     places = torch.arange(start, stop)
@@ -68,7 +68,7 @@ def _count(corpus: WordCorpus, start: int, stop: int, window: int, symmetric: bo
 
 
 def _merge(parts: list[Sums]) -> None:
-    """Puts one in place of the last two."""
+    """Replaces the last two sums by their sum."""
     (more, more_counts), (keys, counts) = parts.pop(), parts.pop()
     parts.append(_sums(torch.cat([keys, more]), torch.cat([counts, more_counts])))
 

@@ -1,4 +1,4 @@
-"""The matrix of words in documents, which bag of words and TF-IDF share."""
+"""The base class of bag of words and TF-IDF, on the matrix of words in documents."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Documents(Vectors):
 
     @abstractmethod
     def _learn(self, counts: Any) -> None:
-        """Takes from the counts of a corpus, float64 [documents, words], what ``_weigh`` needs."""
+        """Computes what ``_weigh`` needs from the counts of a corpus, float64 [documents, words]."""
 
     @abstractmethod
     def _weigh(self, counts: Any) -> Any:
-        """What becomes of counts, each document by itself: [n, words] → [n, words], both scipy's."""
+        """Weighs the counts of each document, [n, words] → [n, words], in scipy's sparse matrices."""
 
     def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
         text, numpy = need("sklearn.feature_extraction.text", self.name), need("numpy", self.name)
-        # The tokenizer has done its work: documents come as the words of the vocabulary that they have.
+        # the tokenizer has been applied: a document is the list of its words that are in the vocabulary
         counter = text.CountVectorizer(analyzer=list, vocabulary=self.index, dtype=numpy.float64)
         counts = counter.transform(_documents(corpus, watch))
         self._learn(counts)
@@ -108,7 +108,7 @@ class Documents(Vectors):
 
 
 PIECES = ("indptr", "indices", "data")
-"""Of a matrix in compressed rows, as scipy calls them: where each row starts, the columns, the values."""
+"""The arrays of a matrix in compressed rows, by scipy's names: the start of each row, the columns, the values."""
 
 
 def _documents(corpus: WordCorpus, watch: Watch) -> Iterator[list[str]]:

@@ -14,11 +14,11 @@ from ..errors import HeadwayError
 from ._base import Vectors
 
 PAIRS = 256
-"""Pairs whose vectors are held at a time."""
+"""The pairs whose vectors are computed at once."""
 NUMBERS = 2**24
-"""Cosines that are held at a time."""
+"""The cosines computed at once."""
 NEAREST = 5
-"""The words nearest to b − a + c, among which the first that is none of the three in other letters is the answer."""
+"""The number of words nearest to b − a + c; the first that is none of the three, whatever the case, is the answer."""
 
 
 @dataclass(frozen=True)
@@ -122,14 +122,14 @@ def word_similarity(
 
 
 def _cosines(vectors: Vectors, pairs: Sequence[tuple[str, str, float]]) -> Tensor:
-    """float64 [pairs]."""
+    """Returns the cosine of each pair, float64 [pairs]."""
     left = vectors._vectors([a for a, _, _ in pairs]).double()
     right = vectors._vectors([b for _, b, _ in pairs]).double()
     return torch.nn.functional.cosine_similarity(left, right)
 
 
 def _known(vectors: Vectors, index: dict[str, int], word: str) -> str | None:
-    """The word of the vocabulary that it is in other letters; else itself, where a vector can be made of it."""
+    """Returns the word of the vocabulary that differs in case only; else the word itself, if it has a vector."""
     if (number := index.get(word.upper())) is not None:
         return vectors.words[number]
     tokens = vectors.tokenizer(word)
@@ -168,7 +168,7 @@ def _number(field: str) -> float | None:
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """The place of each number in order, 0 …, and of equal ones the mean of their places."""
+    """Returns the rank of each number, from 0 on; equal numbers have the mean of their ranks."""
     _, group, count = values.unique(return_inverse=True, return_counts=True)
     return (count.cumsum(0) - (count + 1) / 2).double()[group]
 
@@ -213,7 +213,7 @@ def word_analogies(
     if not used.any():
         raise HeadwayError(f"of none of the {len(asked):,} questions are all four words known: give others")
     a, b, c, _ = (vectors.words[number] for number in ids[used][0].tolist())
-    vectors.analogy(a, b, c, 1)  # raises where a method has none
+    vectors.analogy(a, b, c, 1)  # raises if the method has no analogies
     same = torch.tensor([index[word.upper()] for word in vectors.words[:limit]])
     right = torch.zeros_like(used)
     right[used] = _right(vectors, ids[used], same)
@@ -226,7 +226,7 @@ def word_analogies(
 
 
 def _right(vectors: Vectors, ids: Tensor, same: Tensor) -> Tensor:
-    """Which questions, ids [n, 4], are answered rightly; ``same`` is the first word that a word is in other letters."""
+    """Returns which questions, ids [n, 4], are answered correctly; ``same`` maps words to the first of another case."""
     right = []
     for batch in ids.split(max(1, NUMBERS // len(vectors))):
         three = batch[:, :3]
@@ -268,7 +268,7 @@ def _fours(questions: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
 
 
 def _index(vectors: Vectors, limit: int | None) -> dict[str, int]:
-    """The first of the words that differ in capitals alone, by its large letters."""
+    """Maps each word in capitals to the first of the words that differ in case only."""
     if limit is not None and limit < 1:
         raise HeadwayError(f"limit is {limit}: give at least 1")
     index: dict[str, int] = {}
@@ -278,7 +278,7 @@ def _index(vectors: Vectors, limit: int | None) -> dict[str, int]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text that are not empty, and their numbers."""
+    """Yields the lines of a text that are not empty, with their numbers."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

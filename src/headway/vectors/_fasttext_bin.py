@@ -1,4 +1,4 @@
-"""The binary files of fastText's own program: the words' rows, and those of the n-grams that any word is made of."""
+"""The binary files of the fastText program, with the rows of words and of n-grams."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ARGUMENTS = struct.Struct("<12id")
 SIZES = struct.Struct("<3i2q")
 """Entries, words, labels, tokens, and pruned n-grams or −1."""
 ENTRY = struct.Struct("<qb")
-"""Behind a word and a zero byte: its count, and 0 for a word, 1 for a label."""
+"""What follows a word and a zero byte: its count, and 0 for a word, 1 for a label."""
 SHAPE = struct.Struct("<?2q")
-"""Whether a matrix is quantised, its rows and its columns."""
+"""Whether a matrix is quantized, its rows and its columns."""
 ARCHITECTURES = {1: "cbow", 2: "skip-gram"}
 NEGATIVE_SAMPLING = 2
 CLASSIFIER = 3
@@ -167,7 +167,7 @@ def write(model: Model, stream: IO[bytes]) -> None:
 
 
 def _all_buckets(model: Model, bucket: int, at_once: int = 1 << 16) -> Iterator[Tensor]:
-    """The rows of all buckets, those not kept being zeros."""
+    """Returns the rows of all buckets, zeros for those that are not stored."""
     for start in range(0, bucket, at_once):
         block = torch.zeros(min(at_once, bucket - start), model.own.shape[1])
         low, high = torch.searchsorted(model.buckets, torch.tensor([start, start + len(block)])).tolist()

@@ -1,4 +1,4 @@
-"""Vectors in files: headway's own, which hold a method with its options, and the formats of other programs."""
+"""Files of vectors: headway's own, which hold a method with its options, and the formats of other programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .fasttext import FastText
 
 GZIP, ZIP = b"\x1f\x8b", b"PK\x03\x04"
 START = 2**16
-"""The bytes by which a format is known."""
+"""The number of first bytes by which a format is recognized."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ FORMATS: dict[str, Format] = {
     "glove": Format("text without a line of sizes", partial(_write_text, header=False)),
     "fasttext": Format("fastText's .bin, words and sub-words", _write_fasttext),
 }
-"""By name; .txt may be two of these and .bin two others, so that ``write`` needs to be told."""
+"""The formats by name. ``write`` needs the name, since .txt and .bin each stand for two of them."""
 
 
 # ---------------------------------------------------------------- read
@@ -141,7 +141,7 @@ def _load(path: Path, tokenizer: Tokenizer | None, limit: int | None, encoding: 
 
 
 def _read(stream: IO[bytes], start: bytes, limit: int | None, encoding: str) -> tuple[list[str], Tensor]:
-    """Word2vec's formats and GloVe's, told apart by how they start."""
+    """Reads word2vec's formats and GloVe's, which the first bytes distinguish."""
     first, _, behind = start.partition(b"\n")
     header = _formats.header_of(first)
     if header and not _formats.is_text(behind, header[1]):
@@ -156,7 +156,7 @@ def _read(stream: IO[bytes], start: bytes, limit: int | None, encoding: str) -> 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[IO[bytes], bool]]:
-    """The file's bytes, unpacked, and whether they needed it."""
+    """Returns the file's bytes, decompressed, and whether they were compressed."""
     with path.open("rb") as file:
         compressed = file.read(len(GZIP)) == GZIP
         file.seek(0)
@@ -173,7 +173,7 @@ def _no_limit(path: Path, limit: int | None) -> None:
 
 
 def _read_ours(path: Path, tokenizer: Tokenizer | None) -> Vectors:
-    """The method that a file of headway's own holds."""
+    """Returns the method that one of headway's own files holds."""
     saved = _saved.read(path)
     methods: dict[str, type[Vectors]] = {**VECTORS, Pretrained.name: Pretrained}
     if saved.method not in methods:
@@ -184,7 +184,7 @@ def _read_ours(path: Path, tokenizer: Tokenizer | None) -> Vectors:
         vectors = methods[saved.method](**saved.options, tokenizer=tokenizer or tokenizer_from(saved.tokenizer or ""))
     except HeadwayError:
         raise
-    except Exception as error:  # whatever a file that somebody changed can raise
+    except Exception as error:  # a modified file can raise anything
         raise _saved.unreadable(error) from error
     vectors._take(saved.words, saved.counts)
     vectors._restore(saved.tensors)

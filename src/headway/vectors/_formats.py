@@ -1,4 +1,4 @@
-"""The formats that word vectors have in files: word2vec's text and binary, GloVe's text."""
+"""File formats of word vectors: word2vec's text and binary, and GloVe's text."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import numpy as np
 
 BLOCK = 2**23
-"""Bytes that are read at a time."""
+"""The bytes read at once."""
 MOST_NUMBERS = 2**20
-"""Numbers in a vector above which a header is not believed."""
+"""The most numbers in a vector; a header with more is refused as damaged."""
 
-# Every reader gives plain data, and names the place of what is wrong; the caller names the file, by ``naming``.
+# readers return plain data, and their errors name the line or byte; callers add the name of the file by ``naming``
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def is_text(start: bytes, dim: int) -> bool:
     if len(fields) > dim and _number(fields[-1]) is not None:
         return True
     try:
-        start[:-4].decode()  # a letter may be cut at the end
+        start[:-4].decode()  # the last character may be incomplete
     except UnicodeDecodeError:
         return False
     return not _CONTROL.search(start)
@@ -111,7 +111,7 @@ def _row_of_word(words: Sequence[bytes], first: int) -> Callable[[int], str]:
 
 
 def _first(place: int, line: bytes) -> int:
-    """How many numbers the first line has."""
+    """Returns how many numbers the first line has."""
     dim = len(line.split()) - 1
     if not dim:
         raise HeadwayError(f"line {place}: {show(line)} has no numbers: give a file of words and their vectors")
@@ -119,14 +119,14 @@ def _first(place: int, line: bytes) -> int:
 
 
 def _parse(lines: Sequence[tuple[int, bytes]], dim: int) -> tuple[list[bytes], np.ndarray]:
-    """The words of some lines, and their numbers [lines, dim]."""
+    """Returns the words of some lines, and their numbers, [lines, dim]."""
     import numpy as np
 
     parts = [line.partition(b" ") for _, line in lines]
     if all(numbers.count(b" ") == dim - 1 for _, _, numbers in parts):
         try:
             found = np.fromstring(b" ".join(numbers for _, _, numbers in parts), dtype=np.float32, sep=" ")
-        except (ValueError, DeprecationWarning):  # something in it is no number
+        except (ValueError, DeprecationWarning):  # a field is no number
             found = np.empty(0, dtype=np.float32)
         if found.size == len(lines) * dim:
             return [word for word, _, _ in parts], found.reshape(-1, dim)
@@ -135,7 +135,7 @@ def _parse(lines: Sequence[tuple[int, bytes]], dim: int) -> tuple[list[bytes], n
 
 
 def _fields(place: int, line: bytes, dim: int) -> tuple[bytes, list[float]]:
-    """A line by itself: tabs may stand in it, and spaces in the word, as in some of GloVe's."""
+    """Splits one line, which may have tabs, and spaces within the word, as some files of GloVe do."""
     fields = line.split()
     more = len(fields) - 1 - dim
     if more < 0 or (more > 0 and _number(fields[more]) is not None):
@@ -188,7 +188,7 @@ def read_binary(stream: IO[bytes], limit: int | None, encoding: str) -> tuple[li
             end = space + 1 + 4 * dim
             if space < 0 or end > len(held):
                 break
-            found.append(held[at:space].lstrip(b"\n"))  # the C program ends each vector so
+            found.append(held[at:space].lstrip(b"\n"))  # the C program ends each vector with a newline
             pieces.append(held[space + 1 : end])
             at = end
         numbers = np.frombuffer(b"".join(pieces), dtype="<f4").reshape(-1, dim)
@@ -217,7 +217,7 @@ def write_binary(vectors: WordRows, stream: IO[bytes]) -> None:
 
 
 class _Rows:
-    """A matrix that grows by what was read, whatever a header promised."""
+    """A matrix that grows with the rows read, whatever the header says."""
 
     def __init__(self, dim: int) -> None:
         import numpy as np
@@ -247,7 +247,7 @@ def check_finite(block: np.ndarray, whose: Callable[[int], str]) -> None:
 
 
 def _believed(header: tuple[int, int] | None) -> tuple[int, int]:
-    """Raises HeadwayError for a header that no file can have."""
+    """Raises HeadwayError for a header with impossible sizes."""
     if header is None:
         raise HeadwayError(
             "line 1 does not say how many words there are and how many numbers each: give the whole file"
@@ -259,7 +259,7 @@ def _believed(header: tuple[int, int] | None) -> tuple[int, int]:
 
 
 def _together(found: list[bytes], rows: _Rows, encoding: str, place: Callable[[int], str]) -> tuple[list[str], Tensor]:
-    """Words and vectors; of a word that stands twice the first, which is the more frequent one, as gensim does."""
+    """Returns words and vectors; of a word that occurs twice, the first, more frequent one, as gensim does."""
     words, matrix = _decoded(found, encoding, place), rows.matrix()
     if len(set(words)) < len(words):
         index: dict[str, int] = {}
@@ -270,11 +270,11 @@ def _together(found: list[bytes], rows: _Rows, encoding: str, place: Callable[[i
 
 
 def _decoded(found: Sequence[bytes], encoding: str, place: Callable[[int], str]) -> list[str]:
-    r"""The words as text.
+    r"""Decodes the words from UTF-8.
 
-    Word2vec's program cuts a long word, also within a letter, and published files hold a few other bytes that are no
-    letters: they become \xe4. Where that is more than one word in a hundred, cut ones not counted, the file is in
-    another encoding, and HeadwayError is raised.
+    The word2vec program truncates long words, even within a character, and published files have a few other invalid
+    bytes; such bytes become \xe4. If more than one word in a hundred has them, not counting truncated ones, the file is
+    in another encoding, and HeadwayError is raised.
     """
     words = []
     broken: list[int] = []
@@ -294,9 +294,9 @@ def _decoded(found: Sequence[bytes], encoding: str, place: Callable[[int], str])
 
 
 def _blocks(vectors: WordRows) -> Iterator[tuple[Sequence[str], Tensor]]:
-    """The words and their vectors, some at a time.
+    """Returns the words and their vectors in blocks.
 
-    Raises HeadwayError, before any, for a word that these formats cannot hold.
+    Raises HeadwayError, before the first block, for a word that these formats cannot hold.
     """
     for word in vectors.words:
         if not word or _UNFIT.search(word):

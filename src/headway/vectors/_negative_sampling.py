@@ -11,7 +11,7 @@ from ._text import Tokenizer, Watch, WordCorpus
 
 ARCHITECTURES = {"skip-gram": 1, "cbow": 0}
 LONGEST = 10_000
-"""The words of a sentence that gensim reads; whatever follows it drops without a word."""
+"""The most words of a sentence; gensim silently drops the rest."""
 
 
 class NegativeSampling(Table):
@@ -51,7 +51,7 @@ class NegativeSampling(Table):
         self.seed, self.workers = seed, workers
 
     def _settings(self) -> dict[str, Any]:
-        """The options as gensim calls them; the vocabulary is made already, and in its order."""
+        """Returns the options under gensim's names, for a vocabulary that exists in its order."""
         return {
             "vector_size": self.dim,
             "window": self.window,
@@ -66,19 +66,19 @@ class NegativeSampling(Table):
         }
 
     def _learn(self, model: Any, corpus: WordCorpus, watch: Watch) -> None:
-        """Trains gensim's model, whose vocabulary is there."""
+        """Trains gensim's model, whose vocabulary has been built."""
         pieces = _Pieces(corpus, self.epochs, watch)
         try:
             model.train(pieces, total_words=len(corpus.ids), epochs=self.epochs)
         finally:
-            pieces.over = True  # gensim's threads go on after Ctrl-C
+            pieces.over = True  # otherwise gensim's threads go on after Ctrl-C
         if pieces.error is not None:
             raise pieces.error
         watch(1.0)
 
 
 class _Pieces:
-    """The corpus as gensim reads it, once in every epoch: lists of at most 10,000 words."""
+    """The corpus for gensim, which reads it once in every epoch: lists of at most 10,000 words."""
 
     def __init__(self, corpus: WordCorpus, epochs: int, watch: Watch) -> None:
         self.corpus, self.watch = corpus, watch
@@ -87,7 +87,7 @@ class _Pieces:
         self.error: BaseException | None = None
 
     def __iter__(self) -> Iterator[list[str]]:
-        """Runs in a thread of gensim's, which would wait for ever if it ended by an error."""
+        """Yields the lists, in a thread of gensim, which would hang if an error were raised."""
         words, told = self.corpus.words, self.done
         for document in self.corpus.documents():
             for piece in document.split(LONGEST):

@@ -1,4 +1,4 @@
-"""headway's own files of vectors as plain data: the method, its options, words and tensors in one safetensors file."""
+"""headway's own files of vectors: the method, its options, words and tensors in one safetensors file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(saved: Saved, path: Path) -> None:
     """Whole or not at all."""
     safetensors = need("safetensors.torch", "saving vectors", "checkpoints")
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in saved.tensors.items()}
-    # as JSON, since a tokenizer's words may hold spaces and line ends
+    # JSON, since words of a tokenizer may contain spaces and line ends
     tensors["words"] = torch.frombuffer(bytearray(json.dumps(saved.words).encode()), dtype=torch.uint8)
     if saved.counts is not None:
         tensors["counts"] = saved.counts.cpu()
@@ -66,7 +66,7 @@ def read(path: Path) -> Saved:
     try:
         options = json.loads(about["options"])
         words = json.loads(tensors.pop("words").numpy().tobytes())
-    except Exception as error:  # whatever a file that somebody changed can raise
+    except Exception as error:  # a modified file can raise anything
         raise unreadable(error) from error
     counts = tensors.pop("counts", None)
     if not _are_words(words) or not (counts is None or (counts.dtype, counts.shape) == (torch.int64, (len(words),))):

@@ -18,4 +18,4 @@ VECTORS: dict[str, type[Vectors]] = {
     "fasttext": FastText,
     "bert": Bert,
 }
-"""By name; each file of this folder is one."""
+"""The methods by name, one for each file of this folder."""

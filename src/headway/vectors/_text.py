@@ -1,4 +1,4 @@
-"""Text into words: tokenizers of English, Chinese and sub-words, and a corpus as numbers."""
+"""Tokenizers of English, Chinese and subwords, and the conversion of a corpus into ids."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..errors import HeadwayError
 from ..extras import need
 
 Watch = Callable[[float], None]
-"""Is told the part of the work that is done, 0 … 1."""
+"""A function that gets the share of the work that is done, 0 … 1."""
 
 
 def nobody(part: float) -> None:
@@ -120,7 +120,7 @@ class SubWords:
             return cls(need("tokenizers", "SubWords").Tokenizer.from_file(str(path)))
         except HeadwayError:
             raise
-        except Exception as error:  # what tokenizers raises
+        except Exception as error:  # the package tokenizers raises Exception itself
             raise HeadwayError(f"{path} is no tokenizer ({error}): give a tokenizer.json") from None
 
     def __call__(self, text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""A small BERT of a user's own texts, which learns by guessing tokens that it cannot see."""
+"""Training of a small BERT on a user's own texts by masked language modeling."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from ._text import Watch, need_texts, nobody
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CLS, SEP, MASK = (SPECIAL.index(token) for token in ("[CLS]", "[SEP]", "[MASK]"))
 CHOSEN, MASKED, RANDOM = 0.15, 0.8, 0.1
-"""Of all tokens, those to be guessed; of these, those that are masked, and those in whose place a random one stands."""
+"""The share of tokens to be predicted, and of these, the shares that are masked or replaced by a random token."""
 STD, WIDTH = 0.02, 768
-"""The deviation of first values that the paper has, and at which width."""
+"""The standard deviation of initial values in the paper, and the width it is for."""
 WARMUP, WEIGHT_DECAY, CLIP = 0.1, 0.01, 1.0
 WAVES = 2.0
-"""How large positions begin, against words."""
+"""The initial size of position embeddings relative to those of words."""
 HELD_OUT = 20
-"""One row of so many is never trained on."""
+"""One row out of this many is held out."""
 MOST_HELD_OUT = 200
 EVALUATIONS = 10
 SECONDS_BETWEEN_CHECKPOINTS = 20.0
-"""Seconds of training that a kill may cost."""
+"""Seconds between checkpoints, which is what an interruption can lose."""
 SETTINGS, STATE, RESULTS = "training.json", "training.pt", "training.jsonl"
 
 
@@ -160,7 +160,7 @@ def train_bert(
     need_texts(texts)
     texts, out = _texts(texts), Path(out)
     _agree(out, {**asdict(settings), "texts": _digest(texts)})
-    if (out / "config.json").is_file():  # written last of all
+    if (out / "config.json").is_file():  # written last
         (out / STATE).unlink(missing_ok=True)
         model = load(out)
     else:
@@ -210,7 +210,7 @@ def _digest(texts: Sequence[str]) -> str:
 
 
 def _pieces(texts: Sequence[str], out: Path, vocab_size: int) -> Any:
-    """The tokenizer: that of the folder, or one that is trained and written to it."""
+    """Returns the tokenizer of the folder, or trains one and writes it there."""
     if not (out / "tokenizer.json").is_file():
         library = need("tokenizers", "train_bert", "checkpoints")
         made = library.Tokenizer(library.models.WordPiece(_vocabulary(texts, vocab_size, library), unk_token="[UNK]"))
@@ -227,10 +227,10 @@ def _pieces(texts: Sequence[str], out: Path, vocab_size: int) -> Any:
 
 
 def _vocabulary(texts: Sequence[str], vocab_size: int, library: Any) -> dict[str, int]:
-    """The pieces and their ids, special tokens first.
+    """Returns the pieces and their ids, special tokens first.
 
-    The trainer numbers pieces of one letter within words ("##a") as its hash table has them, another way in each run,
-    and breaks ties by these numbers. Named before as if they were special tokens, they have numbers that are fixed.
+    The trainer numbers pieces of one letter within words ("##a") in the order of its hash table, which differs from run
+    to run, and breaks ties by these numbers. They are therefore given as special tokens, whose numbers are fixed.
     """
     made = library.Tokenizer(library.models.WordPiece(unk_token="[UNK]"))
     _dress(made, library)
@@ -242,7 +242,7 @@ def _vocabulary(texts: Sequence[str], vocab_size: int, library: Any) -> dict[str
         for place, letter in enumerate(word):
             anywhere[letter] += count
             inside[letter] += count * (place > 0)
-    letters = _most(anywhere, vocab_size // 2)  # of Chinese, thousands
+    letters = _most(anywhere, vocab_size // 2)  # thousands for Chinese
     within = [letter for letter in _most(inside, vocab_size // 3) if letter in letters]
     trainer = library.trainers.WordPieceTrainer(
         vocab_size=vocab_size,
@@ -258,7 +258,7 @@ def _vocabulary(texts: Sequence[str], vocab_size: int, library: Any) -> dict[str
 
 
 def _dress(made: Any, library: Any) -> None:
-    """What text goes through before it is cut into pieces."""
+    """Sets the normalization and splitting of text before it is cut into pieces."""
     made.normalizer = library.normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
 
@@ -268,7 +268,7 @@ def _most(counts: Counter[str], most: int) -> list[str]:
 
 
 def _stream(texts: Sequence[str], pieces: Any) -> Tensor:
-    """The tokens of all texts, [SEP] between them, int64 [tokens]."""
+    """Returns the tokens of all texts with [SEP] between them, int64 [tokens]."""
     parts = []
     for start in range(0, len(texts), 1000):
         for found in pieces.encode_batch(texts[start : start + 1000], add_special_tokens=False):
@@ -278,7 +278,7 @@ def _stream(texts: Sequence[str], pieces: Any) -> Tensor:
 
 
 def _split(stream: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """What is trained on, int64 [tokens], and rows that are held out, int64 [rows, length − 2]."""
+    """Returns the training tokens, int64 [tokens], and the held-out rows, int64 [rows, length − 2]."""
     rows = len(stream) // (length - 2)
     if rows < 2:
         raise HeadwayError(
@@ -291,14 +291,14 @@ def _split(stream: Tensor, length: int) -> tuple[Tensor, Tensor]:
 
 
 def _frequencies(train: Tensor, vocab_size: int) -> Tensor:
-    """The logarithm of the share that each token has of all that may be hidden, [vocab_size]; none has a share of 0."""
+    """Returns the logarithms of the relative frequencies of tokens that may be masked, [vocab_size]; none is −∞."""
     counts = torch.bincount(train, minlength=vocab_size).float() + 1
     counts[: len(SPECIAL)] = 1
     return (counts / counts.sum()).log()
 
 
 def _framed(rows: Tensor) -> Tensor:
-    """[CLS] before and [SEP] behind each row."""
+    """Adds [CLS] before and [SEP] after each row."""
     return F.pad(F.pad(rows, (1, 0), value=CLS), (0, 1), value=SEP)
 
 
@@ -306,7 +306,7 @@ def _framed(rows: Tensor) -> Tensor:
 
 
 def _drawn(config: dict[str, Any], logs: Tensor, seed: int) -> Encoder:
-    """The model of a config as it begins: matrices and tables normal, biases 0, norms 1, the head's bias as given."""
+    """Initializes the model of a config: matrices and tables normal, biases 0, norms 1, the head's bias as given."""
     with torch.random.fork_rng(devices=[]):
         model: Any = BERT().build(Config(config), head=True)
     draws = torch.Generator().manual_seed(seed)
@@ -324,7 +324,7 @@ def _drawn(config: dict[str, Any], logs: Tensor, seed: int) -> Encoder:
 
 
 def _waves(length: int, dim: int) -> Tensor:
-    """The sines and cosines of Vaswani et al. 2017, scaled to a mean square of 1, [length, dim]."""
+    """Returns the sinusoids of Vaswani et al. 2017, scaled to a mean square of 1, [length, dim]."""
     angles = torch.arange(length)[:, None] * 10000.0 ** (-torch.arange(0, dim, 2) / dim)
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :dim] * 2**0.5
 
@@ -332,7 +332,7 @@ def _waves(length: int, dim: int) -> Tensor:
 def _train(
     model: Encoder, train: Tensor, logs: Tensor, held_out: Tensor, settings: Settings, out: Path, watch: Watch
 ) -> None:
-    """Trains in place, from the checkpoint in ``out`` on where there is one."""
+    """Trains in place, from the checkpoint in ``out`` on if there is one."""
     groups = ([p for p in model.parameters() if p.ndim > 1], [p for p in model.parameters() if p.ndim == 1])
     optimizer = torch.optim.AdamW(
         [{"params": groups[0], "weight_decay": WEIGHT_DECAY}, {"params": groups[1], "weight_decay": 0.0}],
@@ -387,7 +387,7 @@ def _train(
 def guesses(model: Encoder, ids: Tensor, vocab_size: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
     """Hides tokens of rows and has the model guess them: the mean loss in nats, and which guesses are right."""
     hidden, chosen = hide(ids, vocab_size, draws)
-    logits = model.logits(model.hidden(hidden)[chosen])  # the others are guessed by nobody
+    logits = model.logits(model.hidden(hidden)[chosen])  # the other tokens are not predicted
     right = ids[chosen]
     return F.cross_entropy(logits, right, reduction="sum") / max(1, len(right)), logits.detach().argmax(-1) == right
 
@@ -399,7 +399,7 @@ def rate(step: int, steps: int) -> float:
 
 
 class _Exam:
-    """The held-out rows, the same tokens of which are hidden each time, and what frequencies alone would guess."""
+    """An evaluation on held-out rows with fixed masked tokens, and the loss of predicting by frequency only."""
 
     def __init__(self, rows: Tensor, logs: Tensor, vocab_size: int, settings: Settings) -> None:
         self.rows, self.vocab_size, self.settings = _framed(rows), vocab_size, settings
@@ -428,7 +428,7 @@ class _Exam:
 
 
 def _agree(out: Path, settings: dict[str, Any]) -> None:
-    """Begins a folder with these settings, or raises where it was begun with others."""
+    """Writes the settings to a new folder, or raises HeadwayError if the folder has other ones."""
     path = out / SETTINGS
     if not path.is_file():
         taken = [name for name in ("config.json", "model.safetensors", "tokenizer.json") if (out / name).exists()]

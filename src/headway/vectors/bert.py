@@ -29,17 +29,17 @@ from ._text import SubWords, Tokenizer, Watch, WordCorpus, Words, described, nee
 from ._train_bert import Settings, train_bert
 
 TABLE, OPTIONS = "vectors.safetensors", "vectors.json"
-"""The files that a saved folder has beside the checkpoint's."""
+"""The files of a saved folder besides those of the checkpoint."""
 LONGEST = 512
-"""Tokens of a window, where the model's positions reach further."""
+"""The most tokens of a window, even if the model has more positions."""
 OVERLAP = 4
-"""Windows of a long text share one in so many of their tokens with the next."""
+"""Consecutive windows of a long text share one in this many of their tokens."""
 BATCH = 8192
-"""Tokens that are read at a time."""
+"""The tokens read at once."""
 CHUNK = 2**20
-"""Characters of which the windows are sorted by length together."""
+"""The characters whose windows are sorted by length together."""
 TRAINING = 0.8
-"""The part of the work that training is, where there is training."""
+"""The share of training in the work, if there is training."""
 
 
 class Bert(Table):
@@ -95,7 +95,7 @@ class Bert(Table):
     name = "bert"
 
     model: Encoder | None = None
-    """The encoder, once there is one."""
+    """The encoder, once it has been loaded or trained."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Bert(Table):
         self._check_layer(num_layers)
 
     def _read_with(self, model: nn.Module, folder: Path) -> None:
-        """Takes a model and the tokenizer of its folder; raises HeadwayError where they cannot be read with."""
+        """Sets a model and the tokenizer of its folder; raises HeadwayError if they cannot be used."""
         if not isinstance(model, Encoder):
             raise HeadwayError(
                 f"{folder} is a {type(model).__name__}, in which words do not see those after them or texts are "
@@ -202,7 +202,7 @@ class Bert(Table):
             self._read_with(model, out)
 
     def _average(self, texts: Sequence[str], corpus: WordCorpus, watch: Watch) -> None:
-        """The vocabulary, and the mean of each of its words over the occurrences that are read."""
+        """Computes the vocabulary, and the mean vector of each word over the occurrences that are read."""
         index = {word: number for number, word in enumerate(corpus.words)}
         total, met = corpus.counts.tolist(), [0] * len(index)
         sums, read = torch.zeros(len(index), self.dim), torch.zeros(len(index))
@@ -222,7 +222,7 @@ class Bert(Table):
             size = sum(map(len, chunk))
             self._add(sums, asked, part_of(watch, done / characters, size / characters))
             done += size
-        kept = read.nonzero()[:, 0]  # the others are of pieces that the encoder does not know
+        kept = read.nonzero()[:, 0]  # other words consist of pieces that the encoder does not know
         if not len(kept):
             raise HeadwayError(f"the encoder's tokenizer knows none of the {len(index):,} words: give another path")
         self._take([corpus.words[number] for number in kept.tolist()], corpus.counts[kept])
@@ -321,7 +321,7 @@ class Bert(Table):
         return sums[0]
 
     def _vectors(self, tokens: Sequence[str]) -> Tensor:
-        """[n, dim]: of the table where they are in it, else of each by itself."""
+        """Returns the vectors of words, [n, dim]: from the table, or else of each word alone."""
         out = super()._vectors(tokens)
         asked = []
         for n, token in enumerate(tokens):
@@ -332,7 +332,7 @@ class Bert(Table):
         return out
 
     def _known(self, word: str) -> list[int]:
-        """The numbers of the pieces of a word by itself that are known."""
+        """Returns the ids of the known pieces of a word alone."""
         ids = self._pieces.encode(word, add_special_tokens=False).ids
         return [number for number, piece in enumerate(ids) if piece != self._unknown]
 
@@ -343,7 +343,7 @@ class Bert(Table):
     # ---------------------------------------------------------------- reading
 
     def _aligned(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[str], list[list[int]]]]:
-        """Of each text the ids of its pieces, its words, and for each word which pieces are its own."""
+        """Yields for each text the ids of its pieces, its words, and the pieces of each word."""
         for text, found in zip(texts, self._pieces.encode_batch(list(texts), add_special_tokens=False), strict=True):
             words, spans = spans_of(text, self.tokenizer)
             pieces = [
@@ -354,7 +354,7 @@ class Bert(Table):
             yield found.ids, words, _overlaps(spans, pieces)
 
     def _add(self, sums: Tensor, asked: Sequence[_Asked], watch: Watch | None = None) -> None:
-        """sums[target] += weight·hidden[place] for all that is asked of texts, windows of about one length together."""
+        """Adds weight·hidden[place] to sums[target] for all that is asked, with windows of similar length together."""
         room = self._longest - len(self._before) - len(self._behind)
         windows = []
         for one in asked:
@@ -382,7 +382,7 @@ class Bert(Table):
 
     @torch.no_grad()
     def _hidden(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """The hidden states of rows of ids, padded behind: [rows, longest, dim]."""
+        """Returns the hidden states of rows of ids, padded on the right, [rows, longest, dim]."""
         assert self.model is not None
         lengths = [len(row) for row in rows]
         ids = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
@@ -391,7 +391,7 @@ class Bert(Table):
         layer = self.layer % (layers + 1)
         if layer == layers:
             return self.model.hidden(ids, mask=mask)
-        states: list[Tensor] = []  # what enters each layer, also where layers are one module
+        states: list[Tensor] = []  # the input of each layer, even if layers share a module
         hooks = [
             block.register_forward_pre_hook(lambda module, args: states.append(args[0]))
             for block in self.model.stack.blocks
@@ -427,8 +427,8 @@ class Bert(Table):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._write(part)
             if path.exists():
-                for name in (OPTIONS, TABLE):
-                    (path / name).unlink(missing_ok=True)  # until all is there, a checkpoint without a table
+                for name in (OPTIONS, TABLE):  # until all is written, the folder is a checkpoint without a table
+                    (path / name).unlink(missing_ok=True)
                 for file in sorted(part.iterdir(), key=lambda file: file.name == OPTIONS):
                     os.replace(file, path / file.name)
             else:
@@ -471,7 +471,7 @@ class Bert(Table):
             found = cls(**{**options, "path": folder}, tokenizer=tokenizer or tokenizer_from(described_as))
         except HeadwayError:
             raise
-        except Exception as error:  # whatever a file that somebody changed can raise
+        except Exception as error:  # a modified file can raise anything
             raise HeadwayError(f"{folder / OPTIONS} cannot be read ({error}): save the vectors again") from error
         if (folder / TABLE).is_file():
             dim = found.dim
@@ -489,8 +489,9 @@ class Bert(Table):
 
 @dataclass(frozen=True)
 class _Asked:
-    """The pieces of a text, and what is wanted of them: the row of the sums, the token's place behind the special ones
-    that stand before, the weight.
+    """The pieces of a text, and what is asked of them.
+
+    Each link has the row of the sums, the place of the token after the special tokens at the start, and the weight.
     """
 
     ids: list[int]
@@ -518,7 +519,7 @@ def spans_of(text: str, tokenizer: Tokenizer) -> tuple[list[str], list[tuple[int
 
 
 def _found(text: str, words: Sequence[str]) -> list[tuple[int, int]] | None:
-    """Where the words stand, each behind the one before; None where one does not."""
+    """Returns the positions of the words in a text, in order; None if one does not occur."""
     spans, at = [], 0
     for word in words:
         start = text.find(word, at)
@@ -530,7 +531,7 @@ def _found(text: str, words: Sequence[str]) -> list[tuple[int, int]] | None:
 
 
 def _undone(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Places in text.lower() as places in the text: a few letters, such as İ, are two when they are small."""
+    """Converts positions in text.lower() to positions in text, since letters such as İ become two characters."""
     sizes = [len(letter.lower()) for letter in text]
     if sum(sizes) == len(text):
         return spans
@@ -539,7 +540,7 @@ def _undone(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _overlaps(spans: Sequence[tuple[int, int]], pieces: Sequence[tuple[int, int, int]]) -> list[list[int]]:
-    """For each span the pieces (number, start, stop) that share a character with it; both are in the text's order."""
+    """Returns for each span the pieces (number, start, stop) that overlap it; both are in the order of the text."""
     out, first = [], 0
     for start, stop in spans:
         while first < len(pieces) and pieces[first][2] <= start:
@@ -553,9 +554,9 @@ def _overlaps(spans: Sequence[tuple[int, int]], pieces: Sequence[tuple[int, int,
 
 
 def _windows(count: int, room: int, before: int) -> list[tuple[int, int, int, int]]:
-    """Windows start … stop − 1 of pieces, of room at most, and which places first … end − 1 are taken from each.
+    """Returns windows start … stop − 1 of at most ``room`` pieces, and the places first … end − 1 used of each.
 
-    Places count the special tokens ``before`` the pieces; those go with the first window, those behind with the last.
+    Places include the special tokens ``before`` the pieces. The first window uses those, the last those after them.
     """
     if count <= room:
         return [(0, count, 0, count + before + room)]
@@ -567,7 +568,7 @@ def _windows(count: int, room: int, before: int) -> list[tuple[int, int, int, in
 
 
 def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:
-    """The texts, some at a time."""
+    """Yields the texts in chunks."""
     chunk: list[str] = []
     size = 0
     for text in texts:
@@ -581,12 +582,12 @@ def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _evenly(j: int, total: int, most: int) -> bool:
-    """Whether the j-th of a total is among the ``most`` that are chosen, evenly spread."""
+    """Returns whether the j-th of a total is among the ``most`` that are chosen at even distances."""
     return total <= most or (j + 1) * most // total > j * most // total
 
 
 def _frame(pieces: Any) -> tuple[list[int], list[int]]:
-    """The special tokens that the tokenizer puts before a text and behind it."""
+    """Returns the special tokens that the tokenizer puts before and after a text."""
     found = pieces.encode("a")
     own = [number for number, special in enumerate(found.special_tokens_mask) if not special]
     if not own:
@@ -595,7 +596,7 @@ def _frame(pieces: Any) -> tuple[list[int], list[int]]:
 
 
 def _unknown(pieces: Any) -> int | None:
-    """The id of what stands for unknown pieces, if there is one."""
+    """Returns the id of the token for unknown pieces, if there is one."""
     model = pieces.model
     if (token := getattr(model, "unk_token", None)) is not None:
         number: int | None = pieces.token_to_id(token)

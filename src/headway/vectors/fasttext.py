@@ -17,10 +17,10 @@ from ._negative_sampling import NegativeSampling, frequencies
 from ._text import Watch, WordCorpus
 
 AT_ONCE = 1 << 16
-"""The words whose n-grams are found in one go, which takes about 100 MB."""
+"""The words whose n-grams are computed at once, which takes about 100 MB."""
 _UNFIT = re.compile("[\0\ud800-\udfff]")
 END_OF_SENTENCE = "</s>"
-"""fastText's own sign, which has no n-grams."""
+"""fastText's special word, which has no n-grams."""
 
 
 class FastText(NegativeSampling):
@@ -111,7 +111,7 @@ class FastText(NegativeSampling):
         numpy = need("numpy", "fasttext")
         numbers, found = self._found(corpus.words)
         buckets, rows = found.unique(return_inverse=True)
-        # Made without buckets, and then given the rows in use alone: gensim would hold one for each bucket there is.
+        # created without buckets, and then given only the rows in use, since gensim would allocate all buckets
         model = library.FastText(bucket=0, **self._settings())
         model.build_vocab_from_freq(frequencies(corpus))
         start = numpy.random.default_rng(self.seed + 1).random((len(buckets), self.dim), dtype=numpy.float32)
@@ -139,7 +139,7 @@ class FastText(NegativeSampling):
         return out
 
     def _full(self, own: Tensor) -> Tensor:
-        """The vectors of the words that were seen, from their own rows."""
+        """Returns the vectors of the words that were seen, from their own rows."""
         out = torch.empty_like(own)
         for start in range(0, len(self), AT_ONCE):
             part = slice(start, start + AT_ONCE)
@@ -148,7 +148,7 @@ class FastText(NegativeSampling):
         return out
 
     def _sums(self, words: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """The sum of the rows of each word's n-grams, float32 [n, dim], and how many there are, int64 [n]."""
+        """Returns the sum of the rows of each word's n-grams, float32 [n, dim], and their number, int64 [n]."""
         numbers, found = self._found(words)
         many = numbers.bincount(minlength=len(words))
         places, known = self._places(found)
@@ -159,14 +159,14 @@ class FastText(NegativeSampling):
         return F.embedding_bag(places[known], self.ngrams, starts, mode="sum"), many
 
     def _found(self, words: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """The bucket of each n-gram, word by word, and before it the number of its word; int64 [k] both."""
+        """Returns the number of the word and the bucket of each n-gram, int64 [k] both, word by word."""
         if not self.bucket:
             return torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
         numbers, hashes = ngrams_of(words, self.min_n, self.max_n)
         return numbers, hashes % self.bucket
 
     def _places(self, found: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows of buckets, int64 [k], and whether there is one, bool [k]."""
+        """Returns the rows of buckets, int64 [k], and whether they exist, bool [k]."""
         if not len(self.buckets):
             return torch.zeros_like(found), torch.zeros_like(found, dtype=torch.bool)
         places = torch.searchsorted(self.buckets, found).clamp(max=len(self.buckets) - 1)
@@ -191,7 +191,7 @@ class FastText(NegativeSampling):
             HeadwayError: if the word was not seen and none of its n-grams was.
         """
         if word not in self:
-            self.id_of(word)  # which says what is wrong
+            self.id_of(word)  # raises with the reason
         return self._vectors([word])[0]
 
     def document(self, text: str) -> Tensor:
@@ -222,9 +222,9 @@ class FastText(NegativeSampling):
 
     @classmethod
     def _of_model(cls, model: Model) -> FastText:
-        """The vectors of a file of fastText's own program."""
-        # fastText hashes the bytes of a word. Those that are no UTF-8 come back out of these letters; but nobody can
-        # print them, and so the word is then called otherwise, as gensim calls it.
+        """Returns the vectors of a file of the fastText program."""
+        # fastText hashes the bytes of a word. Invalid UTF-8 is kept as surrogates here; these cannot be printed, so the
+        # word gets another spelling afterwards, as in gensim.
         hashed = [word.decode(errors="surrogateescape") for word in model.words]
         made = cls.of(
             hashed, model.own, model.ngrams, counts=model.counts, buckets=model.buckets, bucket=model.bucket,
@@ -234,7 +234,7 @@ class FastText(NegativeSampling):
         return made
 
     def _as_model(self) -> Model:
-        """What such a file holds; raises HeadwayError for a word that it cannot hold."""
+        """Returns the content of such a file; raises HeadwayError for a word that it cannot hold."""
         for word in self.words:
             if not word or _UNFIT.search(word):
                 raise HeadwayError(
@@ -288,7 +288,7 @@ def ngrams_of(words: Sequence[str], min_n: int, max_n: int) -> tuple[Tensor, Ten
     ends = lengths.cumsum(0)
     number = torch.arange(len(words)).repeat_interleave(lengths)
 
-    here = (~inside).nonzero()[:, 0]  # where the next byte is
+    here = (~inside).nonzero()[:, 0]  # the index of the next byte
     word, first = number[here], here == (ends - lengths)[number[here]]
     hashed, letters = torch.full_like(here, 2166136261), torch.zeros_like(here)
     kept = []
@@ -310,5 +310,5 @@ def ngrams_of(words: Sequence[str], min_n: int, max_n: int) -> tuple[Tensor, Ten
 def _octets(text: str) -> bytes:
     try:
         return text.encode(errors="surrogateescape")
-    except UnicodeEncodeError:  # half of a pair, which no UTF-8 has
+    except UnicodeEncodeError:  # a lone surrogate has no UTF-8
         return text.encode(errors="surrogatepass")

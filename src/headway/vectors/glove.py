@@ -16,16 +16,16 @@ from ._cooccurrence import cooccurrences
 from ._text import Tokenizer, Watch, WordCorpus, part_of
 
 COUNTING = 0.1
-"""The part of the work that counting is, as ``watch`` is told."""
+"""The share of counting in the work, for ``watch``."""
 
 BLOCK = 2048
-"""Vectors that are worked on at a time: so many stay in the processor's cache."""
+"""The vectors processed at once, which fit into the processor's cache."""
 
 STEPS, LEAST = 64, 1024
-"""An epoch has at least so many steps, unless they would be of fewer entries than that."""
+"""An epoch has at least STEPS steps, unless these would have fewer than LEAST entries."""
 
 Gradient = list[tuple[Tensor, Tensor]]
-"""Rows that take part, int64 [n], and their values [n, dim + 2]; block by block."""
+"""In blocks, the rows with a gradient, int64 [n], and its values, [n, dim + 2]."""
 
 
 class GloVe(Table):
@@ -117,7 +117,7 @@ class GloVe(Table):
                 watch(COUNTING + (1 - COUNTING) * (epoch + (done + 1) / len(batches)) / self.epochs)
             if not factors.finite():
                 cost = math.nan
-            if not cost <= TOO_MUCH * max(start, 1.0):  # also where it is NaN
+            if not cost <= TOO_MUCH * max(start, 1.0):  # also if it is NaN
                 raise HeadwayError(
                     f"the cost was {start:.4g} at the start and is {cost:.4g} after epoch {epoch + 1}: "
                     f"lower learning_rate, which is {self.learning_rate:g}"
@@ -127,7 +127,7 @@ class GloVe(Table):
 
 
 TOO_MUCH = 10.0
-"""How many times the cost at the start is a failure."""
+"""The multiple of the initial cost that counts as a failure."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +204,7 @@ class Factors:
         return cost
 
     def _error(self, batch: Batch) -> tuple[Tensor, float]:
-        """f(X)·(model − ln X) of each entry, and the cost."""
+        """Returns f(X)·(model − ln X) of each entry, and the cost."""
         products = torch.cat(
             [
                 self.left.index_select(0, rows).mul_(self.right.index_select(0, columns)).sum(1)
@@ -217,7 +217,7 @@ class Factors:
 
 
 def _sums(keys: Tensor, others: Tensor, error: Tensor, table: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Block by block the distinct keys, in rising order, and of each Σ error·table[other] over its entries."""
+    """Yields, in blocks, the distinct keys, ascending, and Σ error·table[other] over the entries of each."""
     rows, counts = torch.unique_consecutive(keys, return_counts=True)
     stops = counts.cumsum(0)
     first = 0
