@@ -422,7 +422,7 @@ def test_an_encoding_that_does_not_fit_changes_nothing(encoding: Any, error: str
 
 
 def test_an_added_key_stands_nowhere() -> None:
-    with pytest.raises(hw.HeadwayError, match=r"the model has add_bias_kv, .* and RoPE asks where"):
+    with pytest.raises(hw.HeadwayError, match=r"the model has add_bias_kv, .*, which RoPE needs"):
         swap_attention(a_layer(add_bias_kv=True), "rope")
     swap_attention(a_layer(add_zero_attn=True), "rope")
 

@@ -168,5 +168,5 @@ def test_widths_that_do_not_fit_are_refused() -> None:
     q, k, _ = qkv()
     with pytest.raises(hw.HeadwayError, match="last dimension of 6 but the encoding head_dim 8"):
         hw.attention(q, k, k[..., :6], encoding=RotaryValues(8))
-    with pytest.raises(hw.HeadwayError, match=r"bias is RotaryValues\(8, RoPE.*speaks biases alone"):
+    with pytest.raises(hw.HeadwayError, match=r"bias is RotaryValues\(8, RoPE.*adds only biases"):
         DAPE(2, RotaryValues(8))

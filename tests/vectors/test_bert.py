@@ -131,7 +131,7 @@ def test_other_tokenizers(bert: Bert) -> None:
     words, spans = ours.spans_of(text, sub_words)
     assert words == sub_words(text)
     assert [text[start:stop].lower() for start, stop in spans] == [word.removeprefix("##") for word in words]
-    with pytest.raises(HeadwayError, match="makes words that do not stand in the text: give Words"):
+    with pytest.raises(HeadwayError, match="makes words that do not occur in the text: give Words"):
         ours.spans_of(text, lambda text: ["felis"])
 
 

@@ -310,7 +310,7 @@ def test_a_word_that_stands_alone_keeps_a_vector() -> None:
 
 def test_nothing_to_count_is_refused() -> None:
     for texts in (["word"], ["one", "two", "three"]):
-        with pytest.raises(HeadwayError, match="stand in one text: give texts of several words"):
+        with pytest.raises(HeadwayError, match="occur in one text: give texts of several words"):
             GloVe(min_count=1).fit(texts)
 
 

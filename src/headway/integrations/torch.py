@@ -354,7 +354,7 @@ def _encoding_for(name: str, module: nn.MultiheadAttention, choice: Choice | Non
         raise HeadwayError(f"{kind} reads {own.axes} axes and torch's layers have one: give an encoding of one axis")
     if module.bias_k is not None:
         raise HeadwayError(
-            f"{_said(name)} has add_bias_kv, a key that stands nowhere, and {kind} asks where: give encoding as a "
-            "function that returns None for it"
+            f"{_said(name)} has add_bias_kv, a key without a position, which {kind} needs: give encoding as a function "
+            "that returns None for it"
         )
     return own.to(module.out_proj.weight.device).train(module.training)

@@ -35,14 +35,14 @@ IN_ATTENTION = frozenset({"prepare", "terms", "values"})
 """The hooks that act within attention."""
 
 KINDS = {
-    "encoding": "tells tokens apart by where they are",
+    "encoding": "makes attention depend on positions",
     "scaling": "changes another encoding so that it reaches further",
     "coordinates": "changes where tokens are, for another encoding to read: compose the two",
 }
 EVIDENCE = {
     "authors": "numbers of the authors' own code are in the tests",
-    "independent": "an implementation by somebody else gives the same numbers in the tests",
-    "formula": "the paper's formula alone, written twice: experimental",
+    "independent": "an independent implementation gives the same numbers in the tests",
+    "formula": "only the paper's formula, implemented twice: experimental",
 }
 
 

@@ -47,9 +47,7 @@ class DataAdaptive(PositionEncoding):
             raise HeadwayError(f"width is {width}: as many keys stand before as behind, give an odd number, such as 3")
         bias = ALiBi(num_heads) if bias is None else bias
         if not isinstance(bias, PositionEncoding) or bias.acts - {"terms", "locate"} or "terms" not in bias.acts:
-            raise HeadwayError(
-                f"bias is {bias!r}: give an encoding that speaks biases alone, such as ALiBi({num_heads})"
-            )
+            raise HeadwayError(f"bias is {bias!r}: give an encoding that adds only biases, such as ALiBi({num_heads})")
         self.num_heads, self.hidden, self.width, self.bias = num_heads, hidden, width, bias
         self.axes, self.reads_input = bias.axes, bias.reads_input
         self.watched = self.watched or bias.watched
@@ -87,7 +85,7 @@ class DataAdaptive(PositionEncoding):
         found = self.bias.terms(self._for_bias(q_at), self._for_bias(k_at), q_input, k_input)
         if not all(isinstance(term, DistanceBias) for term in found):
             said = ", ".join(type(term).__name__ for term in found)
-            raise HeadwayError(f"the bias speaks {said}: give one that speaks DistanceBias alone, such as ALiBi")
+            raise HeadwayError(f"the bias has the terms {said}: give one with DistanceBias only, such as ALiBi")
         values = [term.values for term in found if isinstance(term, DistanceBias)]
         parts = tuple((value, _learned(value)) for value in values)
         learned = [getattr(value, name) for value, names in parts for name in names]

@@ -76,7 +76,7 @@ def read(path: Path) -> Saved:
 
 
 def unreadable(error: Exception) -> HeadwayError:
-    """The error for words or options that somebody changed."""
+    """Returns the error for words or options that were modified."""
     return HeadwayError(f"its words or options cannot be read ({error}): get it again")
 
 

@@ -499,9 +499,9 @@ class _Asked:
 
 
 def spans_of(text: str, tokenizer: Tokenizer) -> tuple[list[str], list[tuple[int, int]]]:
-    """The words of a text and where each stands in it, as characters start … stop − 1.
+    """Returns the words of a text and the characters start … stop − 1 of each.
 
-    Raises HeadwayError where a word of a tokenizer of the user's own does not stand in the text.
+    Raises HeadwayError if a word of a user's tokenizer does not occur in the text.
     """
     if isinstance(tokenizer, SubWords):
         found = tokenizer.tokenizer.encode(text, add_special_tokens=False)
@@ -515,7 +515,7 @@ def spans_of(text: str, tokenizer: Tokenizer) -> tuple[list[str], list[tuple[int
         spans = _found(text.lower() if lower else text, words)
         if spans is not None:
             return words, _undone(text, spans) if lower else spans
-    raise HeadwayError(f"the tokenizer {tokenizer!r} makes words that do not stand in the text: give Words()")
+    raise HeadwayError(f"the tokenizer {tokenizer!r} makes words that do not occur in the text: give Words()")
 
 
 def _found(text: str, words: Sequence[str]) -> list[tuple[int, int]] | None:

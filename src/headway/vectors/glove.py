@@ -98,7 +98,7 @@ class GloVe(Table):
         )
         if not len(x):
             raise HeadwayError(
-                f"no two of the corpus's {len(corpus.ids)} words stand in one text: give texts of several words"
+                f"no two of the corpus's {len(corpus.ids)} words occur in one text: give texts of several words"
             )
         draw = torch.Generator().manual_seed(self.seed)
         factors = Factors(len(corpus.words), self.dim, draw)

@@ -7,7 +7,7 @@
 
 namespace {
 
-// 32 bits of good avalanche, as in reference.py
+// a 32-bit hash with good avalanche, the same as in reference.py
 template <class X>
 inline X hash32(X x) {
     x = (x ^ x >> 16) * 0x21F0AAADu;
@@ -37,7 +37,7 @@ struct Attention {
         bool fully_masked[MB], one_hot[MB];  // rows that see no key; rows with all their weight on one key
     };
 
-    // of the exponential's polynomial: weights that are rounded to bf16 need no more than 4
+    // degree of the polynomial of exp; 4 suffices for weights that are rounded to bf16
     static constexpr int DEGREE = Packing::K_PACK == 1 ? 5 : 4;
     static constexpr i64 DECODE_QUERIES = 4;  // up to this many queries, packing costs more than it saves
 
@@ -49,7 +49,7 @@ struct Attention {
     Memory memory;
     Worker* workers = nullptr;
     bool decode = false;         // at most DECODE_QUERIES queries: scores are dot products with keys that are not packed
-    bool split_k = false;        // decode, forward: keys are split among workers, split_blocks blocks in each split
+    bool split_k = false;        // decode, forward: keys are split among workers, with split_blocks blocks in each split
     i64 splits = 1, split_blocks = 1;
     float* split_results = nullptr;  // [batch·heads][splits][n][row_max, row_sum, output]
     bool prescaled_q = false;    // q is multiplied by its score_scale, not the scores
@@ -59,7 +59,7 @@ struct Attention {
     explicit Attention(const Call& call) : c(call), plan(call), terms(plan), tasks(plan), reducer(plan) {
         int exponent;
         bool power = frexp(c.scale, &exponent) == 0.5 && !terms.query_scale;
-        prescaled_q = Packing::K_PACK == 1 || power;  // another factor would be rounded together with bf16 q
+        prescaled_q = Packing::K_PACK == 1 || power;  // with bf16, a scale that is no power of two would be rounded together with q
         values = terms.has_values();
         assign_work();
     }
@@ -124,7 +124,7 @@ struct Attention {
     void reduce_columns(i64 item, Worker&) { reducer.reduce_head(item); }
     void reduce_terms(i64 item, Worker&) { terms.reduce(item, tasks.chunks); }
 
-    // The number of splits depends on sizes alone, never on threads: results are the same bits for any number of them.
+    // The number of splits depends on sizes only, so results have the same bits for any number of threads.
     void assign_work() {
         decode = c.n > 0 && c.n <= DECODE_QUERIES && !c.reduce.wanted;
         split_k = decode && !c.backward;
@@ -167,7 +167,7 @@ struct Attention {
             w.d_out = memory.take<float>(rows * dvp);
         }
         workers = found;
-        for (i64 i = 0; i < plan.workers && found && decode; i++) {  // whole vectors are read, beyond the last number
+        for (i64 i = 0; i < plan.workers && found && decode; i++) {  // reads whole vectors, beyond the last number
             memset(found[i].row, 0, (size_t)(dp * 4));
             memset(found[i].q, 0, (size_t)(rows * dp * 4));
         }
@@ -187,7 +187,7 @@ struct Attention {
         }
     }
 
-    // The queries of the block as floats in w.x; scaled: times score_scale; fully_masked: such rows are zeroed.
+    // Loads the queries of the block into w.x as floats; scaled: times score_scale; fully_masked: such rows are zeroed.
     void load_queries(Worker& w, const Tile& t, bool scaled, bool fully_masked) const {
         load_rows<T>(c.q, t.b, t.h, t.i0, t.rows, c.d, w.x, plan.dp, plan.dp);
         for (i64 r = 0; r < t.rows; r++) {
@@ -199,7 +199,7 @@ struct Attention {
         }
     }
 
-    // Narrows the tile to the columns that its queries see; false where there are none.
+    // Narrows the tile to the columns that its queries see; false if there are none.
     bool visible_columns(Worker& w, Tile& t, i64 j0, Cover& seen) const {
         t.j0 = j0;
         if (!w.spans.reach(w.ranges, t, min(NB, c.m - j0))) return false;
@@ -230,7 +230,7 @@ struct Attention {
             for (i64 x = t.c1; x < s.to[r]; x++) w.score[r * LD + x] = -INFINITY;
     }
 
-    // zeros in the row of a tile from column c0 to `end`, but for its span
+    // writes zeros to the row of a tile from column c0 to `end`, except in its span
     void clear_outside_span(const Worker& w, const Tile& t, i64 r, float* row, i64 end) const {
         if (w.spans.whole && end <= w.spans.to[r]) return;
         const i64 from = min(w.spans.from[r], end), to = max(w.spans.to[r], from);
@@ -259,7 +259,7 @@ struct Attention {
 
     // ------------------------------------------------------------ forward
 
-    // all the heads that share those keys
+    // all heads that share these keys
     void forward_head(i64 item, Worker& w) {
         plan.pack_head(item, number_of(w));
         for (i64 x = 0; x < plan.group * plan.blocks; x++) forward_block(item * plan.group * plan.blocks + x, w);
@@ -300,7 +300,7 @@ struct Attention {
         if (reducer.by_query) reducer.begin(w.reductions, t);
     }
 
-    // the keys low … high − 1 (unpacked ones whole blocks): w.out, w.highest and w.total of the rows of a block
+    // adds the keys low … high − 1 (whole blocks, if keys are unpacked) to w.out, w.row_max and w.row_sum of a block of queries
     void loop_over_keys(Worker& w, Tile t, i64 low, i64 high) const {
         const i64 dvp = plan.dvp, step = split_k ? NB : NR;
         low = max(low, w.ranges.low / step * step), high = min(high, w.ranges.high);
@@ -324,7 +324,7 @@ struct Attention {
         if (values) terms.finish_values(w.terms, t, w.out, dvp);
     }
 
-    // Unnormalised weights in place of the tile's scores; output and row_sum so far are rescaled to the new row_max.
+    // Replaces the tile's scores by unnormalized weights, and rescales the output and row_sum so far to the new row_max.
     void online_softmax(Worker& w, const Tile& t) const {
         const bool reduces = reducer.by_query;
         if (reduces) reducer.begin_tile(w.reductions, t, round_up(t.c1, NR));
@@ -348,7 +348,7 @@ struct Attention {
         }
     }
 
-    // adds the deferred bias to a row and gives its largest score, in one pass
+    // adds the deferred bias to a row and returns its largest score, in one pass
     template <bool DEFERRED>
     float attach_row_max(Worker& w, const Tile& t, i64 r) const {
         float* score = w.score + r * LD;
@@ -368,7 +368,7 @@ struct Attention {
         return sum;
     }
 
-    // exp(score − base) in place of the row's scores, or packed for the next product; gives the sum
+    // replaces the row's scores by exp(score − base), or packs these for the next product; returns their sum
     template <bool BF16_OUTPUT, bool REDUCES = false>
     float exp_row(Worker& w, const Tile& t, i64 r, float base) const {
         float* score = w.score + r * LD;
@@ -416,10 +416,10 @@ struct Attention {
         for (i64 r = 0; r < t.rows; r++) {
             float* out = w.out + r * plan.dvp;
             float row_max = w.row_max[r], row_sum = w.row_sum[r], factor = 1;
-            const bool nothing = row_sum == 0;  // in sight, whatever the sink is
+            const bool nothing = row_sum == 0;  // the query sees no key, whatever the sink is
             if (terms.sink) {
                 const float sink = *terms.sink->values.template at<float>(t.b, t.h, t.i0 + r);
-                const float base = row_max > sink ? row_max : sink;  // a sink that is no number too
+                const float base = row_max > sink ? row_max : sink;  // the sink also if it is NaN
                 if (base != -INFINITY) {
                     factor = row_max == base ? 1 : expf(row_max - base);
                     row_sum = row_sum * factor + expf(sink - base);
@@ -463,7 +463,7 @@ struct Attention {
     // ------------------------------------------------------------ decode: nothing is packed, keys are split
 
     void forward_split(i64 item, Worker& w) {
-        // heads that share keys follow one another, while those keys are in cache
+        // heads that share keys are computed one after another, while these keys are in cache
         const i64 shared = item / plan.group, number = shared % splits;
         const i64 head = shared / splits * plan.group + item % plan.group, first = number * split_blocks * NB;
         const Tile t = block(w, head, 0);
@@ -502,13 +502,13 @@ struct Attention {
         finish(w, t);
     }
 
-    // q·kᵀ of a tile; each key is read once, unpacked. Used in both passes: the backward pass divides its weights by the
-    // forward pass's sum, and another order of summation would change large scores too much for that.
+    // Computes q·kᵀ of a tile; each key is read once, unpacked. Both passes use it: the backward pass divides its weights by
+    // the forward pass's sum, so large scores must be summed in the same order.
     void decode_scores(Worker& w, const Tile& t) const {
         typedef typename T::type type;
         const i64 h = t.h / plan.group, step = W * Packing::K_PACK;
         const bool in_place = c.k.stride[3] == 1 && c.d % step == 0 && sizeof(type) * Packing::K_PACK == sizeof(float);
-        memset(w.row, 0, (size_t)(plan.dp * 4));  // whole vectors are read, of which packed numbers may fill a part
+        memset(w.row, 0, (size_t)(plan.dp * 4));  // whole vectors are read, which packed numbers may fill in part
         for (i64 x = t.c0; x < t.c1; x++) {
             const float* key = (const float*)c.k.template at<type>(t.b, h, t.j0 + x);
             if (!in_place) {
@@ -524,7 +524,7 @@ struct Attention {
         }
     }
 
-    // weights·v of a tile; each value is read once, unpacked, and not at all where its weight is 0
+    // adds weights·v of a tile; each value is read once, unpacked, and not at all if its weights are 0
     void decode_output(Worker& w, const Tile& t) const {
         typedef typename T::type type;
         const i64 h = t.h / plan.group, dvp = plan.dvp;
@@ -576,7 +576,7 @@ struct Attention {
         tasks.blocks(chunk, [&](i64 number) { backward(w, block(w, b * c.heads + h, number), task); });
     }
 
-    // What the products of a block of queries read and where they add, beyond the worker's own memory.
+    // The operands of the products of a block of queries, and their targets outside of the worker's memory.
     struct BlockGradients {
         const float *d_out, *d_out_pairs;
         float *dk, *dv;  // the task's sums, or null
@@ -693,7 +693,7 @@ struct Attention {
         return false;
     }
 
-    // row_sum alone does not say which rows see no key where it includes further keys, or may be the sink's alone (1 or NaN).
+    // row_sum does not show which rows see no key if it includes further keys, or may be that of the sink only (1 or NaN).
     void find_fully_masked(Worker& w, const Tile& t) const {
         for (i64 r = 0; r < t.rows; r++) {
             const bool ask = c.partial_keys || (terms.sink && !(w.inv_row_sum[r] < 1));
@@ -704,7 +704,7 @@ struct Attention {
         }
     }
 
-    // P = exp(S − row_max) / row_sum in place of the scores, dS = P∘(dP − delta) in place of dP; 0 around the spans.
+    // Replaces scores by P = exp(S − row_max) / row_sum, and dP by dS = P∘(dP − delta), with zeros around the spans.
     //
     // one_tile: the tile holds all keys of these queries. Then delta is summed from the same products P∘dP that it is
     // subtracted from, so that a row's gradients cancel exactly; rowsum(dO∘O) is rounded differently.
@@ -737,7 +737,7 @@ struct Attention {
             } else {
                 for (i64 x = from; x < to; x += W) store(grad + x, load(score + x) * (load(grad + x) - delta));
             }
-            if (w.one_hot[r])  // dS is 0 but for d_lse; the difference of rounded products would not be
+            if (w.one_hot[r])  // dS is exactly d_lse or 0, which a difference of rounded products would not be
                 for (i64 x = from; x < to; x += W)
                     store(grad + x, select((vi)(load(score + x) > 0.5f), broadcast(w.d_lse[r]), load(grad + x)));
             if (w.cap_slope)

@@ -1,4 +1,4 @@
-// One call of attention as it comes from Python: a row of int64 words, checked word by word before anything is used.
+// A call of attention from Python: a row of int64 words, each of which is checked before anything is used.
 //
 // The order of the words is the order of the fields below; kernels/cpu/_descriptor.py writes it.
 #pragma once
@@ -10,8 +10,8 @@ namespace {  // every instruction set has its own
 
 typedef int64_t i64;
 
-// VERSION: of all words that pass this interface, tokens.h's too. The library says it (hw_version), and Python refuses
-// one of another version.
+// VERSION is that of all words that pass this interface, including those of tokens.h. Python refuses a library whose
+// hw_version is another one.
 enum { VERSION = 7, MAX_TERMS = 32, MAX_MAPS = 4, MAX_NODES = 64 };
 enum Dtype { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT64 = 3, INT64 = 4, BOOL = 5 };
 enum Kind {
@@ -104,20 +104,20 @@ struct Call {
     i64 drop_below;  // a weight whose 32 random bits are below it is dropped; 0 drops none
     double keep_scale;
     i64 seed;
-    i64 batch_offset, head_offset;  // of the first row and head in the call of which this is a part: dropout counts from there
+    i64 batch_offset, head_offset;  // of this part's first row and head in the whole call, from which dropout counts
     i64 partial_keys;  // backward: 1 if the results are those of a call over more keys, of which this one has a part
     i64 axes;
     Tensor q, k, v, out;
-    // Of each row: the largest score in sight, a sink's too where there is one, and Σ exp(score − row_max), in natural
-    // logarithms; −∞ and 0 where nothing is in sight. Results over disjoint keys merge by them, and a backward pass takes
-    // its weights, exp(score − row_max) / row_sum, from those of the whole. exp is exp_of: 3e-6 at worst, in both passes.
+    // For each row, the largest score that it sees, including a sink, and Σ exp(score − row_max), with natural logarithms;
+    // −∞ and 0 if it sees nothing. Results over disjoint keys merge by them, and the backward pass computes its weights,
+    // exp(score − row_max) / row_sum, from those of all keys. exp is exp_of in both passes, with an error of at most 3e-6.
     Tensor row_max, row_sum;
     Tensor d_out, d_lse, dq, dk, dv_;
     Tensor q_position, k_position;  // [batch, tokens, axes]: int64, float32 or float64
     Tensor q_index, k_index;        // [batch, tokens] int64
     i64 intervals;                  // 0 (everything), 1 or 2 of key slots for each query
     Tensor start[2], stop[2];       // [batch, n] int64
-    i64 nodes;                      // what the intervals cannot say, in postfix order
+    i64 nodes;                      // the part of the mask that is no interval, in postfix order
     Node node[MAX_NODES];
     i64 terms;
     Term term[MAX_TERMS];
@@ -215,7 +215,7 @@ class Reader {
         if (c.nodes && depth != 1) invalid_ = true;
     }
 
-    // Without queries, what is left to write are zero gradients of keys and of shared parameters.
+    // Without queries, only zero gradients of keys and of shared parameters are left to write.
     static void without_queries(Call& c) {
         if (!c.batch || !c.heads) c.reduce = ReduceCall();
         if (!c.batch) c.batch = 1, c.n = c.m = 0;
@@ -369,7 +369,7 @@ class Reader {
             *t.at<float>(i / (b * c * d), i / (c * d) % b, i / d % c, i % d) = 0;
     }
 
-    // whether memory for so many numbers, several times over, can be counted
+    // whether memory for several times as many numbers can be counted
     static bool fits(i64 a, i64 b, i64 c, i64 d) { return (double)a * (double)b * (double)c * (double)d < 0x1p52; }
 
     double finite_double() {

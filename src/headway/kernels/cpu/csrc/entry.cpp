@@ -37,7 +37,7 @@ struct Isa {
     int64_t (*roof)(int64_t kind, int64_t threads, int64_t rounds, double* flops);
 };
 
-// what was compiled, by number
+// the compiled instruction sets by number
 const Isa COMPILED[ISAS] = {
     {hw_run_portable, hw_rms_norm_portable, hw_rotate_portable, hw_roof_portable},
 #if defined(HW_HAVE_AVX2)
@@ -57,14 +57,14 @@ const Isa COMPILED[ISAS] = {
 #endif
 };
 
-// Asked of the processor itself: compilers differ in which of these names __builtin_cpu_supports knows.
+// Asks the processor itself, since compilers differ in the names that __builtin_cpu_supports knows.
 int64_t best_of_processor() {
 #if defined(__x86_64__)
     unsigned a, b, c, d;
     const unsigned FMA = 1u << 12, OSXSAVE = 1u << 27, F16C = 1u << 29;
     if (!__get_cpuid(1, &a, &b, &c, &d)) return PORTABLE;
     if ((c & (FMA | OSXSAVE | F16C)) != (FMA | OSXSAVE | F16C)) return PORTABLE;
-    // the registers that the operating system keeps for a thread
+    // the registers that the operating system saves for a thread
     unsigned kept, high;
     __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(kept), "=d"(high) : "c"(0));
     const unsigned YMM = 0x06, ZMM = 0xe6;
@@ -87,7 +87,7 @@ parallel_for pool = NULL;
 
 void in_child() { __atomic_store_n(&forked, 1, __ATOMIC_RELAXED); }
 
-// asked once: under a hypervisor the question takes tens of microseconds
+// asked once, since CPUID takes tens of microseconds under a hypervisor
 __attribute__((constructor)) void at_load() {
     best = best_of_processor();
     pthread_atfork(NULL, NULL, in_child);
@@ -98,11 +98,11 @@ parallel_for usable_pool() {
     return __atomic_load_n(&forked, __ATOMIC_RELAXED) ? NULL : __atomic_load_n(&pool, __ATOMIC_ACQUIRE);
 }
 
-// How this thread rounds, and whether it takes the smallest numbers for 0 (torch.set_flush_denormal): each thread has its
-// own. No result may depend on which thread computes it, so a worker computes as the caller does.
+// The rounding mode of this thread, and whether it flushes denormal numbers to 0 (torch.set_flush_denormal). Each thread
+// has its own, but no result may depend on which thread computes it, so workers get those of the caller.
 #if defined(__x86_64__)
 typedef unsigned Rounding;
-const Rounding SETTINGS = ~0x3fu;  // the others are flags of what has happened
+const Rounding SETTINGS = ~0x3fu;  // the other bits are exception flags
 Rounding rounding() { return __builtin_ia32_stmxcsr() & SETTINGS; }
 void set_rounding(Rounding x) { __builtin_ia32_ldmxcsr(x | (__builtin_ia32_stmxcsr() & ~SETTINGS)); }
 #elif defined(__aarch64__)
@@ -153,7 +153,7 @@ void work(const Job* job, int64_t worker, TemporaryThreads* threads = NULL) {
     }
 }
 
-// A thread that is given several workers' numbers works as the first; nothing is left for the others.
+// A thread that gets the numbers of several workers works as the first, which leaves nothing for the others.
 void piece(int64_t begin, int64_t, void* context) {
     const Job* job = (const Job*)context;
     const Rounding before = rounding();
@@ -162,8 +162,8 @@ void piece(int64_t begin, int64_t, void* context) {
     if (before != job->rounding) set_rounding(before);
 }
 
-// Where there is no pool: threads that live as long as the call. One more is started for every STEP that it has lasted, so
-// that a short call pays for none.
+// Without a pool, threads live as long as the call. One more is started for every STEP that the call has lasted, so that a
+// short call starts none.
 struct TemporaryThreads {
     enum { MAX = 128, STEP = 50000 };  // nanoseconds
     const Job& job;
@@ -219,7 +219,7 @@ extern "C" void hw_run(hw_stage* stages, int64_t count, int64_t workers) {
         if (!spread) return run_on_new_threads(job, workers);
         spread(0, workers, 1, piece, (void*)&job);
     }
-    work(&job, 0);  // everything, or what a pool that failed has left
+    work(&job, 0);  // everything, or the items that a failed pool has left
 }
 
 // One call as a row of words. > 0: 1 + number of the word that is wrong
@@ -236,7 +236,7 @@ HW_EXPORT int64_t hw_version() { return hw::VERSION; }
 
 HW_EXPORT int64_t hw_isa_available(int64_t isa) { return available(isa); }
 
-// whether threads are those of a pool; otherwise each call starts its own
+// whether a pool provides the threads; otherwise each call starts its own
 HW_EXPORT int64_t hw_has_pool() { return usable_pool() != NULL; }
 
 HW_EXPORT void hw_use_pool(void* torch_parallel_for) {

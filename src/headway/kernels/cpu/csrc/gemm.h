@@ -22,7 +22,7 @@ struct Bf16Pairs {
 };
 #endif
 
-// A micro-kernel holds MR rows × NV vectors of C: as many as the 32 (AVX-512) or 16 vector registers allow.
+// A micro-kernel computes MR rows × NV vectors of C, as many as fit into the 32 (AVX-512) or 16 vector registers.
 #if defined(__AVX512F__)
 constexpr int MAX_NV = 4;
 constexpr int rows_of(int nv) { return nv == 4 ? 6 : nv == 3 ? 8 : 12; }
@@ -67,7 +67,7 @@ inline __attribute__((always_inline)) void micro_kernel(
         }
 }
 
-// Where a row of A may be nonzero: k from … to − 1; from ≥ to if nowhere.
+// The range k = from … to − 1 in which a row of A may be nonzero; empty if from ≥ to.
 struct Band {
     const uint8_t *from, *to;
 };

@@ -1,4 +1,4 @@
-// Masks: intervals of key slots for each query and, for what intervals cannot say, a program in postfix order.
+// Masks: intervals of key slots for each query and, for the rest, a program in postfix order.
 //
 // A tile is the queries i0 … i0 + rows − 1 by the keys j0 … j0 + cols − 1; its columns count from j0.
 #pragma once
@@ -12,7 +12,7 @@ enum Cover { EMPTY, PARTIAL, FULL };  // of a tile; AND is the minimum, OR the m
 struct RowRanges {
     i64 count;  // intervals of a row: 1 or 2, rising and apart, within [0, m)
     i64 start[2][MAX_ROWS], stop[2][MAX_ROWS];
-    i64 low, high;  // the keys low … high − 1 hold them all; low = high where all are empty
+    i64 low, high;  // the keys low … high − 1 contain all intervals; low = high if all are empty
 };
 
 struct Columns {
@@ -53,7 +53,7 @@ static inline void row_ranges(const Call& c, i64 b, i64 i0, i64 rows, RowRanges&
     if (r.low > r.high) r.low = r.high;
 }
 
-// the columns c0 … c1 − 1 that interval s of a row holds
+// the columns c0 … c1 − 1 of interval s of a row
 static inline Columns columns_of(const RowRanges& r, i64 s, i64 row, i64 j0, i64 c0, i64 c1) {
     return {clamp(r.start[s][row] - j0, c0, c1), clamp(r.stop[s][row] - j0, c0, c1)};
 }
@@ -131,8 +131,8 @@ static inline void test(const Call& c, const Node& node, i64 b, i64 h, i64 i, i6
     const Tensor &queries = equal ? node.a : c.q_index, &keys = equal ? node.b : c.k_index;
     const i64 query = *queries.at<i64>(b, i), *others = keys.at<i64>(b, j), stride = keys.stride[1];
     if (node.kind == DILATED) {
-        // a multiple of odd·2^shift, without a division: times the inverse of odd modulo 2^64 it is the quotient, and
-        // what is no multiple lands above every quotient
+        // tests for multiples of odd·2^shift without a division: times the inverse of odd modulo 2^64, a multiple gives
+        // the quotient, and any other number something larger than every quotient
         const int shift = __builtin_ctzll((uint64_t)node.step);
         const uint64_t odd = (uint64_t)node.step >> shift, largest_quotient = ~(uint64_t)0 / (uint64_t)node.step;
         uint64_t inverse = odd;
@@ -155,7 +155,7 @@ struct Stack {
     uint8_t allowed[MAX_DEPTH][MAX_COLUMNS];
 };
 
-// what the program says of query i and the keys j … j + count − 1
+// evaluates the program for query i and the keys j … j + count − 1
 static inline const uint8_t* program(const Call& c, i64 b, i64 h, i64 i, i64 j, i64 count, Stack& stack) {
     i64 depth = 0;
     for (i64 s = 0; s < c.nodes; s++) {
@@ -174,7 +174,7 @@ static inline const uint8_t* program(const Call& c, i64 b, i64 h, i64 i, i64 j, 
     return stack.allowed[0];
 }
 
-// −∞ wherever a row may not look among its columns from … to − 1 (at most MAX_COLUMNS of them)
+// writes −∞ for hidden keys among the columns from … to − 1 of a row (at most MAX_COLUMNS)
 static inline void apply_mask(const Call& c, const RowRanges& r, i64 b, i64 h, i64 i0, i64 rows, i64 j0, const i64* from,
                           const i64* to, float* scores, i64 ld) {
     Stack stack;
@@ -207,7 +207,7 @@ static inline bool sees_any(const Call& c, const RowRanges& r, i64 row, i64 b, i
     return false;
 }
 
-// seen[j] = 1 for every key that a query of this head may see; the others are left as they are
+// sets seen[j] = 1 for every key that a query of this head may see, and leaves the others unchanged
 static inline void visible(const Call& c, i64 b, i64 h, uint8_t* seen) {
     RowRanges r;
     Stack stack;

@@ -7,7 +7,7 @@ namespace {
 
 using namespace hw;
 
-// Floats of `rows` tokens into x[rows][ld], zeros up to `width`; whether all of them are finite.
+// Loads `rows` tokens as floats into x[rows][ld], with zeros up to `width`; returns whether all are finite.
 template <class T>
 bool load_rows(const Tensor& t, i64 b, i64 h, i64 first, i64 rows, i64 d, float* x, i64 ld, i64 width) {
     typedef typename T::type type;
@@ -19,7 +19,7 @@ bool load_rows(const Tensor& t, i64 b, i64 h, i64 first, i64 rows, i64 d, float*
         float* to = x + r * ld;
         for (i64 i = 0; i < whole; i += W) {
             vf value = load_as_floats<T>(from + i);
-            nonfinite += value * 0.f;  // NaN where it is not finite
+            nonfinite += value * 0.f;  // NaN unless value is finite
             store(to + i, value);
         }
         for (i64 i = whole; i < d; i++) to[i] = T::get(from[i * step]), rest += to[i] * 0.f;
@@ -39,7 +39,7 @@ void store_row(const Tensor& t, i64 b, i64 h, i64 row, i64 d, const float* x, fl
 
 inline i64 packed_k_of(i64 d, int k_pack) { return (d + k_pack - 1) / k_pack; }
 
-// Packs numbers that are neighbours along a row: A of a product over the columns. Floats are returned as they are.
+// Packs neighbours along a row, for A of a product over the columns. Floats are returned as they are.
 template <class Packing>
 const float* pack_rows(const float* x, i64 ld, i64 rows, i64 packed_k, float* out) {
     if (Packing::K_PACK == 1) return x;
@@ -48,7 +48,7 @@ const float* pack_rows(const float* x, i64 ld, i64 rows, i64 packed_k, float* ou
     return out;
 }
 
-// Packs pairs of neighbouring rows: B, or transposed A, of a product over the rows. A last odd row is paired with zeros.
+// Packs pairs of neighbouring rows, for B or transposed A of a product over the rows. A last odd row is paired with zeros.
 template <class Packing>
 const float* pack_row_pairs(const float* x, i64 ld, i64 rows, i64 columns, float* out, i64 ld_out) {
     if (Packing::K_PACK == 1) return x;
@@ -65,7 +65,7 @@ const float* pack_row_pairs(const float* x, i64 ld, i64 rows, i64 columns, float
 }
 
 #if defined(__AVX512BF16__)
-// pack_row_pairs of rows that are bf16 already; gives whether all are finite. out may be null.
+// pack_row_pairs of rows that are in bf16 already; returns whether all are finite. out may be null.
 inline bool pair_rows(const uint16_t* from, i64 step, i64 rows, i64 columns, float* out) {
     vi nonfinite = {};
     for (i64 r = 0; r < rows; r += 2)

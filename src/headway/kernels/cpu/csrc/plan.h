@@ -1,4 +1,4 @@
-// What the workers of a call share: sizes, packed keys and values, memory.
+// The plan of a call, which its workers share: sizes, packed keys and values, memory.
 #pragma once
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -44,7 +44,7 @@ inline void on_huge_pages(const Tensor& t, i64 item, i64 a, i64 b, i64 c, i64 d)
 
 // One arena for all working memory: laid out once to measure it and once to assign it, in multiples of 64 bytes.
 //
-// The last arena is kept for the next call, up to KEPT bytes: fresh pages would cost a few percent of every call.
+// The last arena, up to KEPT bytes, is reused by the next call, since new pages take a few percent of each call's time.
 class Memory {
   public:
     template <class X>
@@ -53,7 +53,7 @@ class Memory {
         i64 bytes;
         if (__builtin_mul_overflow(count, (i64)sizeof(X), &bytes) ||
             __builtin_add_overflow(used_, round_up(bytes, 64) + 64, &used_))
-            used_ = TOO_MUCH;  // + 64: apart, so that no two workers share a line of the cache
+            used_ = TOO_MUCH;  // + 64, so that no two workers share a cache line
         if (here) HW_OPEN(here, bytes);
         return here;
     }
@@ -103,8 +103,8 @@ Memory::Arena* Memory::spare_ = nullptr;
 struct Packed {
     float *k_panels, *v_panels;  // [mp / NR][packed_k][NR]: Kᵀ as B of q·kᵀ, Vᵀ as B of dO·vᵀ
     float *k_rows, *v_rows;      // [mp / K_PACK][width]: B of a product over keys
-    uint8_t* seen;               // [mp], filled where something is not finite: which keys some query may see
-    bool hidden;                 // the others are zeros, for 0·NaN is NaN
+    uint8_t* seen;               // [mp], only if something is not finite: whether any query may see the key
+    bool hidden;                 // keys that no query sees are zeroed, since 0·NaN is NaN
 };
 
 template <class T, class Packing>
@@ -126,7 +126,7 @@ struct Plan {
           d_packed(packed_k_of(call.d, Packing::K_PACK)),
           dv_packed(packed_k_of(call.dv, Packing::K_PACK)) {}
 
-    // A head goes to one worker where it is small and the heads divide evenly among threads.
+    // One worker computes a head if it is small and the heads divide evenly among threads.
     void assign_work(bool whole) {
         const i64 threads = hw_workers(c.threads, c.threads), heads = c.batch * c.kv_heads;
         const i64 bytes = 4 * mp * (d_packed + dvp + (c.backward ? dp + dv_packed : 0));
@@ -155,8 +155,8 @@ struct Plan {
 
     i64 head_of(i64 b, i64 h) const { return b * c.kv_heads + h / group; }
 
-    // Whether keys or values hold what is not finite, and what is not seen has to be hidden: then what follows packing
-    // does nothing, and after `hide_unseen` all has to be done again.
+    // Whether keys or values are not all finite and some are not seen: then the stages after packing do nothing, and must
+    // run again after `hide_unseen`.
     bool must_hide_unseen() const { return !head_per_worker && !hidden && __atomic_load_n(&nonfinite, __ATOMIC_RELAXED); }
 
     // before packing: the keys of relative queries, which are not packed
@@ -208,7 +208,7 @@ struct Plan {
         p.hidden = true;
     }
 
-    // whether all of it is finite
+    // whether all numbers are finite
     bool pack_block(const Packed& p, i64 head, i64 block, i64 worker) const {
         bool finite = true;
         float* x = scratch + worker * scratch_floats();
@@ -219,7 +219,7 @@ struct Plan {
         return finite;
     }
 
-    // The NR keys or values from `row` on, into both layouts (null: not wanted); gives whether all are finite.
+    // Packs the NR keys or values from `row` on into both layouts (null: not wanted); returns whether all are finite.
     bool pack_panel(const Packed& p, const Tensor& t, i64 head, i64 row, i64 d, i64 packed_k, float* panels,
                     float* row_major_panel, i64 ld, float* x) const {
         const i64 rows = max(0, min(NR, c.m - row));

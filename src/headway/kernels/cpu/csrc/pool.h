@@ -1,11 +1,11 @@
-// Work spread over torch's own threads; without them, or after a fork, over threads that live as long as the call.
+// Distributes work over torch's threads or, without them or after a fork, over threads that live as long as the call.
 #pragma once
 #include <stdint.h>
 
-// worker is 0 … workers − 1 and belongs to one thread at a time: scratch memory can be kept by it
+// worker is 0 … workers − 1 and belongs to one thread at a time, so scratch memory can be indexed by it
 typedef void (*hw_task)(void* context, int64_t item, int64_t worker);
 
-// Items that may be done in any order and at once
+// Items that may run in any order and in parallel
 struct hw_stage {
     int64_t items;
     hw_task task;
@@ -15,11 +15,11 @@ struct hw_stage {
 
 extern "C" {
 
-// How many workers hw_run will have at most.
+// The largest number of workers of hw_run.
 int64_t hw_workers(int64_t threads, int64_t items);
 
 // Runs the stages in their order, every item once: no item begins before all of the stages before have ended. Each
-// worker takes the next item from one counter, so no result may depend on who takes which.
+// worker takes the next item from one counter, so no result may depend on which worker takes an item.
 void hw_run(hw_stage* stages, int64_t count, int64_t workers);
 }
 

@@ -1,4 +1,4 @@
-// What a term reads from the positions of a pair: rows of a table, closed forms, and where distances cease to matter.
+// Rows of tables and closed forms from the positions of a pair, and the distances beyond which they do not change.
 //
 // The distance of a pair is δ = key position − query position on one axis. All functions are static: every instruction
 // set has its own.
@@ -17,7 +17,7 @@ struct Range {
 static inline i64 clamp(i64 x, i64 low, i64 high) { return x < low ? low : x > high ? high : x; }
 static inline i64 minus(i64 a, i64 b) { return (i64)((uint64_t)a - (uint64_t)b); }  // wraps around, as torch does
 
-// f(number, value) for values that stand ``stride`` apart
+// calls f(number, value) for values at distances of `stride`
 template <class T, class F>
 static inline void each(const T* values, i64 stride, i64 count, F f) {
     if (stride == 1)
@@ -33,7 +33,7 @@ static inline Range range_of(const i64* values, i64 stride, i64 count) {
     return {low, high};
 }
 
-// k − q for any q and k of two ranges; false where that overflows
+// the range of k − q for q and k of two ranges; false if it overflows
 static inline bool differences(Range q, Range k, Range& found) {
     return !__builtin_sub_overflow(k.low, q.high, &found.low) && !__builtin_sub_overflow(k.high, q.low, &found.high);
 }
@@ -55,7 +55,7 @@ static inline double distance_of(const Call& c, i64 b, i64 i, i64 j, i64 axis) {
     return distance;
 }
 
-// q's or k's position less the origin, query i, in float64 whatever the dtype
+// the position of a token minus that of query i, in float64 whatever the dtype
 static inline double from_query(const Call& c, const Tensor& p, i64 b, i64 token, i64 i, i64 axis) {
     const Tensor& q = c.q_position;
     if (is_whole(c)) return (double)minus(*p.at<i64>(b, token, axis), *q.at<i64>(b, i, axis));
@@ -63,7 +63,7 @@ static inline double from_query(const Call& c, const Tensor& p, i64 b, i64 token
     return (double)*p.at<float>(b, token, axis) - (double)*q.at<float>(b, i, axis);
 }
 
-// run[j]: how many tokens, from j on, hold positions that rise by one (at most 2^30)
+// run[j]: how many tokens, from j on, have positions that rise by one (at most 2^30)
 static inline void runs_of(const Call& c, const Tensor& position, i64 b, i64 axis, i64 count, int32_t* run) {
     for (i64 j = count - 1; j >= 0; j--) {
         run[j] = 1;
@@ -115,7 +115,7 @@ static inline i64 row_of(const Call& c, const Term& t, i64 b, i64 i, i64 j) {
         const Map& map = t.map[x];
         row *= map.count;
         if (map.kind == CLASSES) {
-            // classes are not checked before: none may index outside the table
+            // classes have not been checked, and must not index outside of the table
             i64 q = clamp(*map.q_class.at<i64>(b, i), 0, map.classes - 1);
             row += q * map.classes + clamp(*map.k_class.at<i64>(b, j), 0, map.classes - 1);
         } else if (is_whole(c)) {
@@ -137,7 +137,7 @@ static inline i64 form_parameters(const Term& t) {
 
 struct Knots {
     i64 right;     // the knot that ends the piece of δ
-    double share;  // how far δ is on the way to it
+    double share;  // the position of δ between the knot before and this one, 0 … 1
 };
 
 static inline Knots knots_at(const Term& t, double distance) {
@@ -177,7 +177,7 @@ static inline void form_adjoint(const Term& t, i64 h, double distance, double g,
         sums[at.right] += g * at.share;
     } else if (t.form == LINEAR) {
         sums[distance > 0] -= g * far;
-    } else if (far > 0) {  // nothing moves at distance 0
+    } else if (far > 0) {  // the value at distance 0 does not depend on parameters
         const double weight = *t.values.at<float>(h), second = *t.second_parameter.at<float>(h);
         const double value = t.form == LOG ? log1p(second * far) : pow(far, second);
         sums[0] -= g * value;
@@ -190,15 +190,15 @@ static inline double value_at(const Term& t, i64 h, i64 distance) {
     return t.form == ROWS ? *t.values.at<float>(h, row_at(t, distance)) : form_value(t, h, (double)distance);
 }
 
-// ---------------------------------------------------------------- where distances cease to matter
+// ---------------------------------------------------------------- distances beyond which terms do not change
 
-// Distances low … high: a term that is dense in them is as at low before, and as at high beyond.
+// Distances low … high. Before low, a dense term has its value at low, and beyond high that at high.
 struct DistanceRange {
     bool dense;
     i64 low, high;
 };
 
-// the distances that occur in the call; not dense where they are not whole or overflow
+// the distances that occur in the call; not dense if they are not whole or overflow
 static inline DistanceRange distance_range(const Call& c, i64 axis) {
     DistanceRange reach = {is_whole(c), INT64_MAX, INT64_MIN};
     if (!c.batch || !c.n || !c.m) return {reach.dense, 0, 0};
@@ -217,7 +217,7 @@ static inline DistanceRange distance_range(const Call& c, i64 axis) {
 
 static inline i64 axis_of(const Term& t) { return t.form == ROWS ? t.map[0].axis : t.axis; }
 
-// never falls as δ rises, and the term is the same wherever it is the same
+// a number that never falls as δ rises; distances of equal level have equal values of the term
 static inline double level(const Term& t, i64 distance) {
     if (t.form == ROWS) return (double)row_at(t, distance);
     if (t.form != PIECEWISE) return (double)distance;

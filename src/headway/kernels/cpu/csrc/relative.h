@@ -1,8 +1,8 @@
 // The state of a term that all workers share, and the products of tokens with the rows of a relative table.
 //
-// Where positions are whole, the distances of the call are the columns of a table, so that neighbours in a tile are
-// neighbours in the table. SlidingProducts holds the products with a window of columns, which moves along with the keys.
-// Other distances are gathered pair by pair from the products with all rows of the table.
+// If positions are whole, the distances of the call are the columns of a table, so that neighbours in a tile are
+// neighbours in the table. SlidingProducts has the products with a window of columns, which moves along with the keys.
+// Products at other distances are gathered pair by pair from those with all rows of the table.
 #pragma once
 #include "waves.h"
 
@@ -17,14 +17,14 @@ struct TermState {
     const Call* c;
     const Term* t;
     bool wants_grad;   // whether any gradient needs those of its scores
-    bool before_mask;  // some bias is +∞ or NaN, and must be added before the mask's −∞
+    bool before_mask;  // a bias is +∞ or NaN, and must be added before the mask's −∞
     bool dense;        // columns are the whole distances low, low + 1, …; else the rows of the term's table
     i64 low, columns;
     const Axis* axis;
     // distance: [heads or 1][PAD + columns + PAD], with the edge values repeated in the padding; stretched: u
     float* bias_by_distance;
     i64 head_stride;
-    float* slope_by_distance;  // stretched, where its rate wants a gradient: ∂u/∂rate
+    float* slope_by_distance;  // stretched, if its rate needs a gradient: ∂u/∂rate
     Waves waves;         // cosines
     // relative: the table as the B of products over its width, and over its columns
     i64 packed_width, width, padded, heads;
@@ -33,7 +33,7 @@ struct TermState {
         return panels + ((heads > 1 ? h : 0) * (padded / NR) + column / NR) * packed_width * NR;
     }
     const float* row(i64 h, i64 column) const { return row_major_panel + ((heads > 1 ? h : 0) * padded + column) * width; }
-    // Sums of gradients, one for each task. What all pairs of a head share is summed in float64, as its parts may cancel.
+    // Sums of gradients, one for each task. Sums over all pairs of a head are in float64, since addends may cancel.
     float* sums;      // the relative table
     float* key_sums;  // relative queries with keys of their own: [mp][width]
     double* double_sums;  // distance: two edges, parameters, bias_by_distance with padding; relative: u; tokens: keys
@@ -129,7 +129,7 @@ inline void flush_all_gradients(const TermState& s, i64 h, i64 task, i64 rows, S
     }
 }
 
-// Moves the window so that it holds the columns from … to − 1. Gradients of columns that leave are flushed.
+// Moves the window so that it contains the columns from … to − 1. Gradients of columns that leave it are flushed.
 template <class Packing>
 void slide_to(const TermState& s, i64 h, i64 task, i64 rows, SlidingProducts& r, i64 from, i64 to) {
     from = max(0, from) / NR * NR, to = min(s.padded, round_up(to, NR));

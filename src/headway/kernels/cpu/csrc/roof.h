@@ -1,4 +1,4 @@
-// The roof of the roofline model, measured: multiply-adds between registers and nothing else. Kernels are compared with it.
+// Measures the roof of the roofline model, multiply-adds between registers only, with which kernels are compared.
 #pragma once
 #include <stdint.h>
 #if defined(__x86_64__)
@@ -19,7 +19,7 @@ constexpr int WIDTH = 4;
 #endif
 typedef float vector __attribute__((vector_size(4 * WIDTH)));
 
-// The compiler must take x for changed, and to be in a register: no round can be merged into another.
+// Makes the compiler assume that x is in a register and changes, so that it cannot merge rounds.
 #if defined(__AVX512F__)
 #define HW_IN_REGISTER(x) __asm__ volatile("" : "+v"(x))
 #elif defined(__x86_64__)
@@ -30,7 +30,7 @@ typedef float vector __attribute__((vector_size(4 * WIDTH)));
 #define HW_IN_REGISTER(x) (void)(x)
 #endif
 
-// Chains that do not wait for each other: more than latency × units of any processor, as far as there are registers.
+// Independent chains: more than latency × units of any processor, as far as registers suffice.
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define HW_CHAINS(X) \
     X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19)
@@ -39,7 +39,7 @@ constexpr int CHAINS = 20;
 #define HW_CHAINS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 constexpr int CHAINS = 12;
 #endif
-constexpr int SLICES = 16;  // of each thread's rounds, so that threads end together
+constexpr int SLICES = 16;  // slices of each thread's rounds, so that threads end at the same time
 
 #define HW_START(i) vector x##i = start + (float)(i);
 #define HW_HOLD(i) HW_IN_REGISTER(x##i);
@@ -55,7 +55,7 @@ inline void keep(vector total) {
 }
 
 #if defined(__aarch64__)
-// its instruction adds to the register that it overwrites; a must look new each time, or a·b would be formed once
+// the instruction overwrites the register that it adds to; a must seem to change, or a·b would be computed once
 #define HW_MULTIPLY_ADD(x) \
     HW_IN_REGISTER(a);     \
     x += a * b;
@@ -63,7 +63,7 @@ inline void keep(vector total) {
 #define HW_MULTIPLY_ADD(x) x = x * a + b;
 #endif
 
-// float32; nothing grows or becomes so small that the processor takes longer over it
+// float32; numbers stay in a range in which the processor does not slow down
 inline void multiply_add(int64_t rounds) {
     vector start = {}, a = start + 0.5f, b = start + 0x1p-20f;
     HW_IN_REGISTER(a);

@@ -40,7 +40,7 @@ inline vf select(vi condition, vf yes, vf no) { return (vf)(((vi)yes & condition
 #define HW_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (int32_t __attribute__((vector_size(16)))){__VA_ARGS__})
 #endif
 
-inline vf max_of(vf a, vf b) {  // b where one of them is NaN
+inline vf max_of(vf a, vf b) {  // b if one of them is NaN
 #if defined(__AVX512F__)
     return (vf)_mm512_max_ps((__m512)a, (__m512)b);
 #elif defined(__AVX2__)
@@ -50,7 +50,7 @@ inline vf max_of(vf a, vf b) {  // b where one of them is NaN
 #endif
 }
 
-// one number of a vector, by halves
+// reduces a vector to one number, by halves
 template <class Join>
 inline float reduce(vf x, Join join) {
 #if defined(__AVX512F__)
@@ -203,7 +203,7 @@ struct F16 {
     static uint16_t put(float x) { return to_f16(x); }
 };
 
-// W of them as floats
+// loads W numbers as floats
 template <class T>
 inline vf load_as_floats(const typename T::type* p) {
     vf x;
@@ -226,7 +226,7 @@ inline vf load_as_floats<BF16>(const uint16_t* p) {
 }
 #endif
 
-// W floats as their type
+// stores W floats as numbers of the type
 template <class T>
 inline void store_as(typename T::type* p, vf x) {
     for (int i = 0; i < W; i++) p[i] = T::put(x[i]);
@@ -246,7 +246,7 @@ inline void store_as<BF16>(uint16_t* p, vf x) {
 }
 #endif
 
-// W floats as W bf16, two in each 32-bit lane, in order
+// W floats as bf16, two in each 32-bit lane, in order
 inline void store_bf16(uint16_t* p, vf x) {
 #if defined(__AVX512BF16__)
     __m256bh y = _mm512_cvtneps_pbh((__m512)x);

@@ -7,10 +7,10 @@ namespace {
 static_assert(NB < 255 && MB < 255, "spans are bytes");
 
 struct Spans {
-    static constexpr int GROUP = rows_of(PANEL_NV);  // rows of a group loop equally far, which branch predictors like
+    static constexpr int GROUP = rows_of(PANEL_NV);  // rows of a group have loops of equal length, for branch prediction
 
-    bool whole;                    // every row spans the tile's columns c0 … c1 − 1
-    i64 from[MB], to[MB];          // columns of a group of rows, in whole vectors; from ≥ to where they see none
+    bool whole;                    // every row spans all columns of the tile, c0 … c1 − 1
+    i64 from[MB], to[MB];          // columns of a group of rows, in whole vectors; from ≥ to if they see none
     uint8_t first[MB], last[MB];   // columns of a row, exactly
     uint8_t k_from[MB], k_to[MB];  // the same, packed, from c0 on
     uint8_t query_from[NB + 1], query_to[NB + 1];  // packed rows that see a column, from c0 on
@@ -32,7 +32,7 @@ struct Spans {
             gemm<Packing, true>(keys, vectors, Band{query_from, query_to}, a, LD, b, ldb, c, ldb, true);
     }
 
-    // The columns that rows of a tile reach; false where there are none. Tile and spans are set.
+    // Sets the columns of the tile and the spans of its rows; false if there are none.
     bool reach(const RowRanges& ranges, Tile& t, i64 keys) {
         i64 low = keys, high = 0;
         for (i64 r = 0; r < t.rows; r++) {
@@ -48,7 +48,7 @@ struct Spans {
         return low < high;
     }
 
-    // After c0 was moved to the panel's first column: what products read. Where the tile is whole, all rows have all.
+    // Sets what products read, after c0 was moved to the panel's first column. In a whole tile, rows span all columns.
     void set(const Tile& t, bool all, int k_pack, bool transposed) {
         whole = true;
         for (i64 r = 0, end; r < t.rows; r = end) {

@@ -23,8 +23,8 @@ inline vf first_lanes(vf x, i64 count) {
     return select((vi)(lane < (int32_t)count), x, vf{});
 }
 
-// Sums of the gradients of a tile by piece, still in lanes: [pieces][intercept, slope][W], cleared at the first use; and
-// those of the stretch rate.
+// Sums of the gradients of a tile by piece, one for each lane, [pieces][intercept, slope][W], cleared at the first use;
+// and those of the stretch rate.
 struct PieceSums {
     float* lanes;
     i64 low = 0, high = -1;
@@ -72,7 +72,7 @@ struct PiecewiseLinear {
     template <class Visit>
     void walk(const float* u, i64 count, i64* guess, Visit visit) const {
         const float first = u[0] * stretch, last = u[count - 1] * stretch;
-        if (first != first || last != last) {  // no numbers, or not everywhere
+        if (first != first || last != last) {  // some are NaN
             for (i64 x = 0; x < count; x += W) visit(x, min(x + W, count), (i64)0, t.rows - 1);
             return;
         }
@@ -203,7 +203,7 @@ inline void stretched_runs(const TermState& s, const Tile& t, const float* grad,
         float u[NB + W] = {}, slope[NB + W] = {};
         for (i64 r = 0; r < t.rows; r++) {
             for (i64 x = t.c0; x < t.c1; x++) {
-                if (grad && grad[r * LD + x] == 0) {  // whatever is u: it goes on as before
+                if (grad && grad[r * LD + x] == 0) {  // u does not matter, so the run continues
                     u[x] = x > t.c0 ? u[x - 1] : 0, slope[x] = 0;
                     continue;
                 }

@@ -4,7 +4,7 @@
 
 namespace {
 
-// over the heads of a group and their chunks
+// summed over the heads of a group and their chunks
 inline void write_key_gradients(const TermState& s, i64 h, i64 chunks, i64 mp) {
     const Call& c = *s.c;
     const i64 group = c.heads / c.kv_heads;
@@ -49,7 +49,7 @@ inline void write_gradients(TermState& s, i64 h, i64 chunks, i64 mp) {
     const Call& c = *s.c;
     const Term& t = *s.t;
     const i64 stride = c.heads * chunks, first = h * chunks;
-    // the first task of the head takes in all the others
+    // adds the sums of all other tasks of the head to those of the first
     auto gather = [&] {
         for (i64 x = 1; x < c.batch * chunks; x++) {
             i64 task = x / chunks * stride + first + x % chunks;

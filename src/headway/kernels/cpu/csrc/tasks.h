@@ -11,7 +11,7 @@ template <class T, class Packing>
 struct Tasks {
     const Call& c;
     const Plan<T, Packing>& plan;
-    i64 chunks = 1, count = 0;           // of a head; of all
+    i64 chunks = 1, count = 0;           // of a head; of all heads
     bool heads_share_gradients = false;  // the gradient of a dense bias is shared by heads, which then run one by one
     bool contiguous = false;             // a task's blocks follow one another; else block x belongs to chunk x mod chunks
     float *dk = nullptr, *dv = nullptr;  // [tasks][mp][dp], [tasks][mp][dvp]
@@ -71,8 +71,8 @@ struct Tasks {
   private:
     i64 first_block(i64 chunk) const { return chunk * plan.blocks / chunks; }
 
-    // Whether contiguous chunks see mostly different keys, as in a window or in documents, and about as many each: then
-    // few sums are shared. In causal attention the last queries see the most, so blocks alternate.
+    // Whether contiguous chunks see mostly different keys, as with windows or documents, and about the same number: then few
+    // sums are shared. In causal attention the last queries see the most keys, so blocks alternate between chunks.
     bool splits_keys() const {
         RowRanges ranges;
         for (i64 b = 0; b < c.batch; b++) {

@@ -1,4 +1,4 @@
-// Terms: what they add to a tile of scores, and their gradients from a tile of score gradients.
+// Terms: adds them to a tile of scores, and computes their gradients from a tile of score gradients.
 #pragma once
 #include "sums.h"
 
@@ -14,7 +14,7 @@ struct Terms {
     const Term* query_scale = nullptr;
     const Term* sink = nullptr;
     bool capped = false;
-    bool wants_d_query_scale = false;  // there is a query scale that wants a gradient
+    bool wants_d_query_scale = false;  // there is a query scale that needs a gradient
     i64 tasks = 0;
 
     Terms(const Plan<T, Packing>& p) : c(p.c), plan(p) {
@@ -189,7 +189,7 @@ struct Terms {
             for (i64 x = 0; x < term.width; x++) q_rows[row * s.width + x] += *term.query_bias.template at<float>(t.h, x);
     }
 
-    // whether any gradient needs those of a term's scores
+    // whether any gradient depends on those of a term's scores
     bool wants(const TermState& s) const {
         const Term& t = *s.t;
         const Tensor* grads[] = {&t.values_grad,  &t.second_parameter_grad, &t.slope_grad,     &t.stretch_rate_grad,
@@ -297,7 +297,7 @@ struct Terms {
             [&](int side, i64 r, i64 x, i64 many) { add_to(score + r * LD + x, products.edge_value[side][r], many); });
     }
 
-    // gradᵢ of the products of a block with the columns of a table: a tile of it, put where its columns are
+    // adds a tile of gradients of products to those of the table columns that they belong to
     void gather_products(const TermState& s, SlidingProducts& products, const Tile& t, i64 r0, i64 r1, i64 c0, i64 c1,
                          const float* grad) const {
         for_each_run(s, t, r0, r1, c0, c1,
@@ -323,7 +323,7 @@ struct Terms {
         });
     }
 
-    // the row's weights so far are multiplied by `factor`
+    // multiplies the row's weights so far by `factor`
     void rescale_values(Worker& w, i64 row, float factor) const {
         for (i64 i = 0; i < count; i++) {
             const TermState& s = states[i];
@@ -362,7 +362,7 @@ struct Terms {
         }
     }
 
-    // what of a tile's weights goes to the table
+    // adds a tile's weights to the gradient of the table
     void relative_values_backward(Worker& w, const Tile& t, const float* weight, i64 task) const {
         for (i64 i = 0; i < count; i++)
             if (states[i].t->kind == RELATIVE_VALUES && states[i].wants_grad) gather_values(w, i, t, weight, task);
@@ -467,7 +467,7 @@ struct Terms {
         s.axis = &a;
     }
 
-    // whether blocks of tokens fall into few groups of near positions, so that the window moves and is seldom filled anew
+    // whether blocks of tokens fall into few groups of near positions, so that the window moves and is seldom refilled
     bool gathers_well(i64 number) const {
         return groups_of(c.q_position, number, c.n, MB, 2 * MB) && groups_of(c.k_position, number, c.m, NB, 2 * NB);
     }
@@ -563,7 +563,7 @@ struct Terms {
         }
     }
 
-    // the distances of a tile as one column, where all of it lies before or beyond the table: 0, 1, or −1 for neither
+    // 0 or 1 if all distances of a tile lie before or beyond the table, and so have one column; −1 for neither
     int beyond(const TermState& s, const Tile& t) const {
         Range q = range_of(s.axis->q_at(t), 1, t.rows), k = range_of(s.axis->k_at(t) + t.c0, 1, t.c1 - t.c0);
         if (k.high - q.low - s.low <= 0) return 0;
@@ -655,7 +655,7 @@ struct Terms {
             }
     }
 
-    // Sum: double where several pairs share a number
+    // Sum: double if several pairs share an item
     template <class Sum>
     static void dense_backward(const Tensor& to, const Tile& t, const float* grad) {
         for (i64 r = 0; r < t.rows; r++) {

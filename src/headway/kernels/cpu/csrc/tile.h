@@ -1,4 +1,4 @@
-// A tile of scores and where its tokens are; sums over parts of rows.
+// A tile of scores, the positions of its tokens, and sums over parts of rows.
 //
 // A tile is `rows` queries from i0 on by the columns c0 … c1 − 1 of a block of keys from j0 on.
 #pragma once
@@ -13,12 +13,12 @@ constexpr i64 PAD = NB + MB + W;  // the distances of a tile fit into it
 struct Tile {
     i64 b, h, i0, rows, j0, c0, c1;
     const Packed* packed;  // its keys and values, or null
-    bool sees(i64 j) const { return !packed || !packed->hidden || packed->seen[j]; }  // whether some query does
+    bool sees(i64 j) const { return !packed || !packed->hidden || packed->seen[j]; }  // whether any query sees key j
 };
 
 // whole positions on one axis
 struct Axis {
-    i64 number, q_batch, k_batch;  // batch strides: 0 where all rows of the batch share positions
+    i64 number, q_batch, k_batch;  // batch strides: 0 if all rows of the batch share positions
     i64 *q, *k;
     int32_t* run;
     const i64* q_at(const Tile& t) const { return q + t.b * q_batch + t.i0; }
@@ -77,7 +77,7 @@ inline float dot(const float* a, const float* b, i64 count) {
     return sum(sums) + rest;
 }
 
-// The columns of `rows` rows, summed to `to`: a vector of columns at a time, in registers.
+// Adds the columns of `rows` rows to `to`, a vector of columns at a time, in registers.
 inline void sum_rows(const float* x, i64 rows, i64 ld, i64 count, float* to) {
     i64 i = 0;
     for (; i + W <= count; i += W) {

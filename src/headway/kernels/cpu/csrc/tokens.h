@@ -1,5 +1,5 @@
-// Operations on single tokens: RMS norm, and the rotation of rotary encodings. One pass over memory,
-// float32 in between, one rounding at the end.
+// Operations on single tokens: RMS norm, and the rotation of rotary encodings. Each takes one pass over memory, computes in
+// float32 and rounds once.
 //
 // A call is a row of int64 words, the fields of the structs below in order; kernels/cpu/_tokens.py writes it.
 #pragma once
@@ -15,7 +15,7 @@ namespace {
 namespace tokens {
 
 constexpr i64 WIDEST = 4096;     // numbers of a row that can be rotated
-constexpr i64 AT_ONCE = 1 << 13;  // numbers of an item of work, about; what has no more wakes no second thread
+constexpr i64 AT_ONCE = 1 << 13;  // about the numbers in an item of work; smaller calls use one thread
 
 // [size[0], size[1], size[2], width], the last dimension dense: read from x, written to out.
 struct Rows {
@@ -52,7 +52,7 @@ inline void write(const float* from, i64 count, typename T::type* to) {
     for (; i < count; i++) to[i] = T::put(from[i]);
 }
 
-// y = w·x / √(mean(x²) + eps), w without a weight 1
+// y = w·x / √(mean(x²) + eps), with w = 1 if there is no weight
 struct Norm {
     Rows rows;
     const char* weight;
@@ -96,8 +96,8 @@ struct Norm {
     }
 };
 
-// The pair c of each row, (2c, 2c + 1) or (c, c + pairs) counted from start, rotated by an angle of the token (and the
-// head); what lies before and behind the pairs stays. size: [batch, heads, n].
+// Rotates pair c of each row, (2c, 2c + 1) or (c, c + pairs) counted from start, by an angle of the token (and the head).
+// Numbers before and after the pairs do not change. size: [batch, heads, n].
 struct Rotate {
     Rows rows;
     i64 pairs, interleaved, start;

@@ -41,7 +41,7 @@ struct Waves {
             }
     }
 
-    // [heads][RUN]: the biases of a block of distances, of which the first of all is low
+    // the biases of a block of distances, [heads][RUN]; the distances of the call begin at low
     const double* block(const Term& t, i64 low, i64 number, i64 worker) const {
         double *total = sums + worker * heads * RUN, *cos_sin = first + number * t.rows * 2;
         memset(total, 0, (size_t)(heads * RUN * 8));
@@ -90,7 +90,7 @@ struct WaveTile {
         row = memory.take<double>(needed * MB * NB);
     }
 
-    // zeroing: NaN becomes 0
+    // zeroing: replaces NaN by 0
     static void fill_cos_sin(const Call& c, const Term& t, const Tensor& p, const Tile& tile, i64 first, i64 tokens, i64 wave,
                      bool zeroing, double* to, i64 ld) {
         const double frequency = *t.frequencies.at<double>(wave);
@@ -101,7 +101,7 @@ struct WaveTile {
         }
     }
 
-    // the waves first … first + AT_ONCE − 1, as many as there are
+    // the waves first … first + AT_ONCE − 1, as far as they exist
     i64 load(const Call& c, const Term& t, const Tile& tile, i64 first, bool zeroing) const {
         const i64 many = min(AT_ONCE, t.rows - first);
         for (i64 x = 0; x < many; x++) {
