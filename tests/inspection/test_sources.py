@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -309,6 +310,61 @@ def test_gradients_of_transformers_stay(implementation: str) -> None:
     assert not any(x.requires_grad for x in seen.attentions)
 
 
+@pytest.mark.slow  # transformers compiles flex_attention
+@pytest.mark.filterwarnings("ignore")
+@torch.no_grad()
+def test_flex_attention() -> None:
+    config = transformers.LlamaConfig(**{**SMALL, "hidden_size": 64}, num_key_value_heads=2, intermediate_size=32)
+    model = transformers.LlamaModel(config).eval()
+    model.set_attn_implementation("flex_attention")
+    before = model(IDS, attention_mask=LEFT).last_hidden_state
+    seen, out = seen_of(model, lambda: model(IDS, attention_mask=LEFT).last_hidden_state)
+    assert torch.equal(out, before)
+    model.set_attn_implementation("eager")
+    eager, _ = seen_of(model, lambda: model(IDS, attention_mask=LEFT))
+    for one, other in zip(seen.attentions, eager.attentions, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+def like_flash(
+    module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float,
+    sliding_window: int | None = None, is_causal: bool | None = None, **_: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """What FlashAttention computes: the queries are the last of the keys, the mask is padding, a window looks back."""
+    n, m = q.shape[2], k.shape[2]
+    step = torch.arange(m)[None, :] - (torch.arange(n)[:, None] + m - n)
+    allowed = torch.ones(n, m).bool()
+    if module.is_causal if is_causal is None else is_causal:
+        allowed &= step <= 0
+    if sliding_window is not None:
+        allowed &= step > -sliding_window
+    shown = allowed if mask is None else allowed & mask[:, None, None].bool()
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = (q @ k.transpose(-1, -2) * scaling).masked_fill(~shown, -torch.inf)
+    return (scores.softmax(-1).nan_to_num() @ v).transpose(1, 2), None
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@torch.no_grad()
+def test_masks_as_flash_attention_is_given_them(padded: bool) -> None:
+    from transformers.masking_utils import flash_attention_mask
+
+    transformers.AttentionInterface.register("like_flash", like_flash)
+    transformers.AttentionMaskInterface.register("like_flash", flash_attention_mask)
+    config = transformers.MistralConfig(**SMALL, num_key_value_heads=2, intermediate_size=32, sliding_window=3)
+    model = transformers.MistralForCausalLM(config).eval()
+    model.generation_config.pad_token_id = 0
+    inputs = {"input_ids": IDS, "attention_mask": LEFT if padded else torch.ones_like(LEFT)}
+    found = []
+    for implementation in ("like_flash", "eager"):
+        model.config._attn_implementation = implementation
+        seen, _ = seen_of(model, lambda: model.generate(**inputs, max_new_tokens=3, min_new_tokens=3, do_sample=False))
+        found.append(seen.records)
+    for flash, eager in zip(*found, strict=True):
+        torch.testing.assert_close(flash.weights(), eager.weights(), atol=1e-5, rtol=1e-4)
+        assert not padded or torch.equal(flash.padding, eager.padding)
+
+
 @torch.no_grad()
 def test_autocast() -> None:
     model, inputs = made("llama", "sdpa")
@@ -337,6 +393,27 @@ class Odd(nn.Module):
         q = x.unflatten(-1, (2, -1)).transpose(1, 2)
         attend = self.interface.get_interface("eager", biased)
         return attend(self, q, q, q, None)[0].flatten(2)
+
+
+class Eager(Odd):
+    """Attention under transformers' interface whose eager function reads its mask alone, which is None here."""
+
+    is_causal = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        def plain(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, **_: Any) -> tuple[Tensor, Tensor]:
+            weights = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1)
+            return (weights @ v).transpose(1, 2), weights
+
+        q = x.unflatten(-1, (2, -1)).transpose(1, 2)
+        weights: Tensor = self.interface.get_interface("eager", plain)(self, q, q, q, None)[1]
+        return weights
+
+
+def test_eager_reads_its_mask_alone() -> None:
+    model, x = Eager(), torch.randn(1, 5, 8)
+    seen, weights = seen_of(model, lambda: model(x))
+    torch.testing.assert_close(seen.weights(0), weights)
 
 
 def test_an_attention_that_computes_something_else_is_refused() -> None:
@@ -511,10 +588,11 @@ def test_a_module_of_ones_own(options: dict[str, Any]) -> None:
 
 @torch.no_grad()
 def test_cross_attention_of_ones_own_is_causal_from_the_first_key() -> None:
-    module, x, context = Own(is_causal=True), torch.randn(2, 6, 16), torch.randn(2, 4, 16)
-    seen, _ = seen_of(module, lambda: module(x, context))
-    assert seen.records[0].kind == "cross"
-    torch.testing.assert_close(seen.weights(0).double(), by_formula(module, x, context), atol=1e-6, rtol=1e-5)
+    for n, m in ((6, 4), (4, 6)):
+        module, x, context = Own(is_causal=True), torch.randn(2, n, 16), torch.randn(2, m, 16)
+        seen, _ = seen_of(module, partial(module, x, context))
+        assert seen.records[0].kind == "cross"
+        torch.testing.assert_close(seen.weights(0).double(), by_formula(module, x, context), atol=1e-6, rtol=1e-5)
 
 
 def test_dropout_does_not_change_what_is_captured() -> None:
@@ -627,6 +705,21 @@ def test_multihead_attention_of_torch(mask: str, kind: str, layout: str, need_we
     own = seen.weights(0)
     torch.testing.assert_close(own, truth.detach()[..., : own.shape[-1]], atol=1e-6, rtol=1e-5)
     assert own.shape[-1] == 6 + (kind == "kv")
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_function_of_torch_by_itself(padded: bool) -> None:
+    class Bare(nn.MultiheadAttention):
+        def forward(self, x: Tensor, mask: Tensor, padding: Tensor | None) -> Any:  # type: ignore[override]
+            return F.multi_head_attention_forward(
+                x, x, x, 16, 4, self.in_proj_weight, self.in_proj_bias, None, None, False, 0.0, self.out_proj.weight,
+                self.out_proj.bias, attn_mask=mask, key_padding_mask=padding, average_attn_weights=False,
+            )  # fmt: skip
+
+    layer, x, mask = Bare(16, 4), torch.randn(6, 2, 16), torch.ones(6, 6).bool().triu(1)
+    padding = MASKS["padding"]["key_padding_mask"] if padded else None
+    seen, (_, weights) = seen_of(layer, lambda: layer(x, mask, padding))
+    torch.testing.assert_close(seen.weights(0), weights.detach(), atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("need_weights", [False, True])

@@ -121,7 +121,7 @@ def _call(
         raise HeadwayError("its cache is paged, for continuous batching: take model.generate")
     if implementation == "eager":
         kwargs = {**kwargs, "is_causal": False}  # eager reads its mask alone
-    elif "flash" in implementation:
+    elif "flash" in implementation or (isinstance(mask, Tensor) and mask.ndim == 2):
         mask, kwargs = _flash_mask(module, query, m, mask, kwargs)
     elif not isinstance(mask, Tensor) and mask is not None:
         mask = _block_mask(mask, query, m)
