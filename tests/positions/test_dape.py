@@ -111,7 +111,7 @@ def test_the_papers_other_biases(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(HeadwayError, match="biases alone"):
+    with pytest.raises(HeadwayError, match="adds only biases"):
         DAPE(4, bias=RoPE(8))
     with pytest.raises(HeadwayError, match="hidden is 0"):
         DAPE(4, hidden=0)

@@ -83,7 +83,7 @@ class Kernel(ABC):
         raise NotImplementedError
 
     def reduces_as_it_runs(self, call: Call) -> bool:
-        """Whether ``run_and_reduce`` takes a call that the kernel can ``run`` and ``reduce``."""
+        """Whether ``run_and_reduce`` takes a ``call`` that the kernel can ``run`` and ``reduce``."""
         return False
 
     def run_and_reduce(
