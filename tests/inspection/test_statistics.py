@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -373,3 +375,23 @@ def test_a_call_of_a_users_own() -> None:
     call = make_call(q, k, v, mask=M.Causal())
     both = statistics_of(call, [STATISTICS["entropy"]()]), attention_statistics(q, k, v, "entropy", mask=M.Causal())
     torch.testing.assert_close(both[0].entropy, both[1].entropy)
+
+
+def test_the_page_lists_every_statistic() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "inspection.md").read_text(encoding="utf-8")
+    rows = [name for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
+    assert [name for name in STATISTICS if name not in rows] == []
+
+
+def test_compiled_and_exported_they_are_the_same() -> None:
+    class Looks(torch.nn.Module):
+        def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+            found = attention_statistics(q, k, None, ["entropy", "received"], mask=M.Causal())
+            return found.entropy, found.received
+
+    q, k, _ = drawn(4, 2, 13, 13, torch.float32)
+    expected = Looks()(q, k)
+    for found in (torch.compile(Looks())(q, k), torch.export.export(Looks(), (q, k)).module()(q, k)):
+        torch.testing.assert_close(found, expected)
+    others = torch.vmap(Looks())(torch.stack([q, 2 * q]), torch.stack([k, k]))
+    torch.testing.assert_close(others[1][1], Looks()(2 * q, k)[1])
