@@ -7,6 +7,7 @@ import gc
 import json
 import re
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,10 @@ def test_statistics_are_those_of_the_weights() -> None:
     torch.testing.assert_close(found.largest.weight.double(), weights.amax(-1))
     assert found.top_keys.keys.shape == (2, 4, 6, 2)
     assert seen.statistics(1, "entropy").entropy is found.entropy
+    assert seen.statistics(1, ["largest", TopKeys(2)]).names == ("largest", "top_keys")
+    assert "largest" not in seen.table("entropy")[0]
+    with pytest.raises(hw.HeadwayError, match=r"TopKeys\(count=3\) was not kept"):
+        seen.statistics(1, TopKeys(3))
     with pytest.raises(hw.HeadwayError, match="'received' was not kept, but entropy, largest, top_keys"):
         seen.statistics(1, "received")
 
@@ -111,6 +116,17 @@ def test_layers_share_the_copy_of_what_they_share() -> None:
     }
     assert len(storages) == 1
     assert mask.data_ptr() not in storages
+
+
+def test_what_is_seen_does_not_keep_the_model() -> None:
+    model = decoder()
+    with hw.capture(model, "qk") as seen:
+        model(IDS)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+    assert seen.memory(1, 4) > 0
 
 
 def test_chosen_layers_heads_and_rows() -> None:

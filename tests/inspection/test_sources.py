@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -730,6 +731,36 @@ def test_cross_attention_of_torch_with_other_widths(need_weights: bool) -> None:
     truth = layer(x, key, value, average_attn_weights=False)[1]
     assert seen.records[0].kind == "cross"
     torch.testing.assert_close(seen.weights(0), truth.detach(), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@torch.no_grad()
+def test_torch_under_autocast_and_in_other_dtypes(need_weights: bool) -> None:
+    layer, x = nn.MultiheadAttention(16, 4, batch_first=True), torch.randn(2, 6, 16)
+    exact = by_torch(layer, x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        seen, _ = seen_of(layer, lambda: layer(x, x, x, need_weights=need_weights))
+    torch.testing.assert_close(seen.weights(0).float(), exact, atol=0.02, rtol=0.05)
+    for dtype, atol in ((torch.bfloat16, 0.02), (torch.float64, 1e-6)):
+        own, y = copy.deepcopy(layer).to(dtype), x.to(dtype)
+        seen, _ = seen_of(own, partial(own, y, y, y, need_weights=need_weights))
+        assert seen.weights(0).dtype == dtype
+        torch.testing.assert_close(seen.weights(0).float(), exact, atol=atol, rtol=0.05)
+
+
+@pytest.mark.parametrize("family", ["llama", "t5"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@torch.no_grad()
+def test_transformers_in_other_dtypes(family: str, dtype: torch.dtype, implementation: str) -> None:
+    model, inputs = made(family, implementation)
+    model = model.to(dtype)
+    before = model(**inputs).logits
+    seen, out = seen_of(model, lambda: model(**inputs).logits)
+    assert torch.equal(out.nan_to_num(), before.nan_to_num())  # padding of eager in float64 is NaN
+    weights = seen.record(-1 if family == "t5" else 0).weights()
+    assert weights.dtype == dtype
+    torch.testing.assert_close(weights.double().sum(-1)[1], torch.ones(4, weights.shape[2]).double(), atol=0.02, rtol=0)
 
 
 def test_a_causal_layer_of_torch() -> None:

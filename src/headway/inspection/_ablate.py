@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import HeadwayError
-from ._record import index_of
-from ._shape import heads_of
+from ._memory import heads_of
+from ._numbers import index_of
 from ._sources import SOURCES
 from ._watch import Site, Watch, changes
 

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..call import make_call
-from ..errors import HeadwayError, need_positive
+from ..errors import HeadwayError
 from ..kernels import Call, _ops
 from ..kernels import reference as spec
 from ..kernels._base import without_autocast
 from ..kernels._problem import without_tables
 from ..terms import RelativeValues
-from ._record import DEFAULT, Asked, AttentionRecord, Seen, computed_statistics, index_of, slots_of, tensors_of
+from ._memory import Estimate, Shape
+from ._numbers import index_of, slots_of
+from ._record import DEFAULT, Asked, AttentionRecord, Seen, computed_statistics
 from ._run import chosen
-from ._shape import shape_of
 from ._sources import SOURCES
 from ._watch import Site, Watch, changes
 from ._weights import dense_weights, refuse_above_limit, size_of
@@ -78,7 +78,7 @@ def capture(
     watch = _Capture(model, keep, statistics, layers, heads, rows)
     with watch.watching():
         yield watch.seen
-    watch.check()
+    watch.check()  # not after an error, which has a reason of its own
 
 
 class _Capture(Watch):
@@ -111,7 +111,12 @@ class _Capture(Watch):
         self.wanted = None if layers is None else {self.layer_named(layer, self.layers) for layer in layers}
         self.seen = Seen(keep, [], self.missed)
         self.seen._model, self.seen._order = type(model).__name__, list(self.name_of.values())
-        self.seen._estimate = self._memory
+        kept = [name for name in self.layers if self.wanted is None or name in self.wanted]
+        dtype = next((part.dtype for part in model.parameters() if part.is_floating_point()), torch.float32)
+        shapes = [Shape.of(model.get_submodule(name), name) for name in kept]
+        self.seen._estimate = Estimate(
+            type(model).__name__, shapes, keep, dtype, self.statistics, self.heads, self.rows
+        )
         self._copies: dict[int, tuple[Tensor, Tensor]] = {}
         self._copied_in = -1
 
@@ -188,36 +193,11 @@ class _Capture(Watch):
         owned: Call = _ops.unflatten(structure, copies)
         return owned
 
-    def _memory(self, batch: int, n: int, m: int | None) -> int:
-        """The bytes that a call of the model would take."""
-        need_positive(batch=batch, n=n)
-        m = n if m is None else m
-        names = [name for name in self.layers if self.wanted is None or name in self.wanted]
-        if not names:
-            raise HeadwayError(
-                f"no module of {type(self.model).__name__} is known to be attention before it runs: read size after a "
-                "short call"
-            )
-        dtype = next((part.dtype for part in self.model.parameters() if part.is_floating_point()), torch.float32)
-        total = 0
-        for name in names:
-            heads, kv_heads, head_dim = shape_of(self.model.get_submodule(name), name)
-            if self.keep == "weights":
-                kept = heads if self.heads is None else len(self.heads)
-                kept_rows = n if self.rows is None else len(slots_of(self.rows, n))
-                total += batch * kept * kept_rows * m * dtype.itemsize
-            elif self.keep == "qk":
-                total += batch * (heads * n + kv_heads * m) * head_dim * dtype.itemsize
-            else:
-                total += _size_of_statistics(self.statistics, batch, heads, n, m, dtype)
-        return total
-
     def check(self) -> None:
         """Raises HeadwayError if the model ran and nothing was found.
 
         Otherwise what was found stands.
         """
-        self._copies = {}
         if self.seen.records or not self.ran:
             self._warn()
             return
@@ -254,18 +234,6 @@ def _without_values(call: Call) -> Call:
     return without_tables(call)._with(
         v=call.k[..., :0], terms=terms, v_rotation=None, dropout=0.0, seed=None, wants_lse=False
     )
-
-
-def _size_of_statistics(statistics: Any, batch: int, heads: int, n: int, m: int, dtype: torch.dtype) -> int:
-    """The bytes of the statistics of a layer: measured on two small calls, since each grows with n, m or neither."""
-
-    def size(n: int, m: int) -> int:
-        q, k = torch.zeros(1, 1, n, 1), torch.zeros(1, 1, m, 1)
-        found = computed_statistics(make_call(q, k, k), statistics, None)
-        return sum(x.numel() * x.element_size() for x in tensors_of(vars(found)))
-
-    base, by_query, by_key = size(16, 16), size(17, 17) - size(16, 17), size(16, 17) - size(16, 16)
-    return batch * heads * (base + by_query * (n - 16) + by_key * (m - 16)) * (2 if dtype == torch.float64 else 1)
 
 
 # ---------------------------------------------------------------- the check of what headway did not compute

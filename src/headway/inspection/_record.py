@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..errors import HeadwayError
 from ..kernels import Call
+from ._memory import bytes_in
+from ._numbers import index_of, slots_of
 from ._run import Statistics, chosen, statistics_of
 from ._table import Table
 from ._watch import layer_named
@@ -78,14 +78,7 @@ class AttentionRecord:
         if self._statistics is not None:
             if queries is not None:
                 raise HeadwayError("queries cannot be chosen afterwards of kept statistics: capture with keep='qk'")
-            asked = () if statistics is None else (statistics,) if isinstance(statistics, str) else statistics
-            missing = [one for one in asked if one not in self._statistics.names]  # type: ignore[union-attr]
-            if missing:
-                raise HeadwayError(
-                    f"{missing[0]!r} was not kept, but {', '.join(self._statistics.names)}: capture it by statistics=, "
-                    "or keep='qk', from which any can be computed"
-                )
-            return self._statistics
+            return self._statistics if statistics is None else _among(self._statistics, statistics)
         if self._kept_call is None:
             raise HeadwayError("keep='weights' keeps no statistics: capture with keep='statistics' or keep='qk'")
         return computed_statistics(
@@ -124,7 +117,7 @@ class AttentionRecord:
     @property
     def size(self) -> int:
         """The bytes of the tensors that are kept."""
-        return sum(x.numel() * x.element_size() for x in tensors_of(self))
+        return bytes_in(self)
 
     def __repr__(self) -> str:
         shape = f"batch {self.batch}, heads {self.heads}, n {self.n}, m {self.m}"
@@ -133,6 +126,21 @@ class AttentionRecord:
 
 DEFAULT = ("entropy", "largest")
 """The statistics of a capture that names none."""
+
+
+def _among(kept: Statistics, asked: Asked) -> Statistics:
+    """Some of the statistics that were kept."""
+    values, statistics = {}, []
+    for one in (asked,) if isinstance(asked, (str, Statistic)) else asked:
+        found = next((own for own in kept._statistics if one in (own.name, own)), None)
+        if found is None:
+            raise HeadwayError(
+                f"{one!r} was not kept, but {', '.join(kept.names)}: capture it by statistics=, or keep='qk', from "
+                "which any can be computed"
+            )
+        values[found.name] = kept[found.name]
+        statistics.append(found)
+    return Statistics(values, statistics, kept.counted)
 
 
 def computed_statistics(call: Call, statistics: Asked, queries: Tensor | None) -> Statistics:
@@ -177,7 +185,7 @@ class Seen:
     @property
     def size(self) -> int:
         """The bytes of the tensors that are kept."""
-        return sum(record.size for record in self.records)
+        return bytes_in(self.records)
 
     def memory(self, batch: int, n: int, m: int | None = None) -> int:
         """Returns the bytes that a call of the model would take, before there is any.
@@ -385,25 +393,6 @@ def in_decoder(module: str) -> bool:
     return any("decoder" in part for part in parts) and not any("encoder" in part for part in parts)
 
 
-def index_of(number: int, count: int, what: str, *, negative: bool = False) -> int:
-    """A number from 0 to count − 1. Raises HeadwayError for another one; the message names the nearest."""
-    if isinstance(number, int) and not isinstance(number, bool):
-        if 0 <= number < count:
-            return number
-        if negative and -count <= number < 0:
-            return number + count
-    near = f"the nearest is {0 if isinstance(number, int) and number < 0 else count - 1}" if count else "there is none"
-    raise HeadwayError(f"there is no {what} {number!r}: {near}")
-
-
-def slots_of(rows: slice | int | Sequence[int], n: int) -> list[int]:
-    """The slots of queries that are given by numbers, of which negative ones count from the end, or by a slice."""
-    if isinstance(rows, slice):
-        return list(range(n))[rows]
-    numbers = [rows] if isinstance(rows, int) else list(rows)
-    return [index_of(number, n, "row", negative=True) for number in numbers]
-
-
 def _kept(what: str, number: int, kept: Sequence[int] | None) -> int:
     """The place of a head or row among those that were kept."""
     if kept is None:
@@ -411,23 +400,3 @@ def _kept(what: str, number: int, kept: Sequence[int] | None) -> int:
     if number not in kept:
         raise HeadwayError(f"{what} {number} was not kept: the capture kept {', '.join(map(str, kept))}")
     return list(kept).index(number)
-
-
-def tensors_of(part: Any) -> list[Tensor]:
-    """The different tensors of a record."""
-    found: dict[int, Tensor] = {}
-
-    def look(x: Any) -> None:
-        if isinstance(x, Tensor):
-            found[id(x)] = x
-        elif isinstance(x, dict):
-            for value in x.values():
-                look(value)
-        elif isinstance(x, (list, tuple)):
-            for value in x:
-                look(value)
-        elif hasattr(x, "__dict__") and not isinstance(x, (type, torch.nn.Module)) and not callable(x):
-            look(vars(x))
-
-    look(part)
-    return list(found.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -40,9 +39,13 @@ class Transformers:
     def is_layer(self, module: nn.Module) -> bool:
         return mentions(type(module), "get_interface")
 
+    def _may_call(self, module: nn.Module) -> bool:
+        """Whether a module, or a function that it calls, may go through the interface."""
+        return type(module).__module__.partition(".")[0].startswith("transformers") or self.is_layer(module)
+
     @contextmanager
     def watched_by(self, watch: Watch) -> Iterator[None]:
-        if "transformers" not in sys.modules or not any(map(self.is_layer, watch.name_of)):
+        if not any(map(self._may_call, watch.name_of)):
             yield
             return
         interface = import_transformers().AttentionInterface

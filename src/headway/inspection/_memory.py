@@ -1,0 +1,125 @@
+"""The bytes that a capture will take, before the model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..call import make_call
+from ..errors import HeadwayError, need_positive
+from ._numbers import slots_of
+from ._run import chosen, statistics_of
+
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "nhead", "n_head")
+KV_HEADS = ("num_kv_heads", "num_key_value_heads")
+HEAD_DIM = ("head_dim", "attention_head_size", "key_value_proj_dim", "d_kv")
+WIDTH = ("embed_dim", "hidden_size", "d_model", "n_embd")
+"""The names that libraries give to the sizes of an attention module."""
+
+
+def heads_of(module: nn.Module) -> int | None:
+    """The number of query heads of an attention module; None if it does not say it."""
+    return _said(module, HEADS)
+
+
+def _said(module: nn.Module, names: tuple[str, ...]) -> int | None:
+    found = [getattr(place, name, None) for place in (module, getattr(module, "config", None)) for name in names]
+    return next((x for x in found if isinstance(x, int) and not isinstance(x, bool)), None)
+
+
+@dataclass
+class Shape:
+    """The sizes of an attention module that memory depends on; it keeps no module alive."""
+
+    name: str
+    heads: int | None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+
+    @classmethod
+    def of(cls, module: nn.Module, name: str) -> Shape:
+        """The sizes that a module says."""
+        heads, width = heads_of(module), _said(module, WIDTH)
+        head_dim = _said(module, HEAD_DIM)
+        if head_dim is None and width is not None and heads:
+            head_dim = width // heads
+        return cls(name, heads, _said(module, KV_HEADS) or heads, head_dim)
+
+
+@dataclass
+class Estimate:
+    """What a call of a model will take of memory.
+
+    Attributes:
+        model: the model's class.
+        shapes: the sizes of the layers that are kept.
+        keep: what is kept.
+        dtype: the model's dtype.
+        statistics: those that are kept.
+        heads: the heads whose weights are kept; None for all.
+        rows: the queries whose weights are kept; None for all.
+    """
+
+    model: str
+    shapes: Sequence[Shape]
+    keep: str
+    dtype: torch.dtype
+    statistics: Any
+    heads: Sequence[int] | None
+    rows: Any = field(default=None)
+
+    def __call__(self, batch: int, n: int, m: int | None) -> int:
+        """The bytes of a call of the model on ``batch`` rows of n queries and m keys."""
+        need_positive(batch=batch, n=n)
+        m = n if m is None else m
+        if not self.shapes:
+            raise HeadwayError(
+                f"no module of {self.model} is known to be attention before it runs: read size after a short call"
+            )
+        total = 0
+        for shape in self.shapes:
+            if shape.heads is None or shape.kv_heads is None or shape.head_dim is None:
+                raise HeadwayError(f"{shape.name!r} does not say its heads: read size after a short call")
+            if self.keep == "weights":
+                heads = shape.heads if self.heads is None else len(self.heads)
+                rows = n if self.rows is None else len(set(slots_of(self.rows, n)))
+                total += batch * heads * rows * m * self.dtype.itemsize
+            elif self.keep == "qk":
+                total += batch * (shape.heads * n + shape.kv_heads * m) * shape.head_dim * self.dtype.itemsize
+            else:
+                total += batch * shape.heads * self._of_statistics(n, m)
+        return total
+
+    def _of_statistics(self, n: int, m: int) -> int:
+        """The bytes of the statistics of a head: measured on small calls, since each grows with n, with m or not."""
+
+        def size(n: int, m: int) -> int:
+            q, k = torch.zeros(1, 1, n, 1), torch.zeros(1, 1, m, 1)
+            return bytes_in(vars(statistics_of(make_call(q, k, k), chosen(self.statistics))))
+
+        base, by_query, by_key = size(16, 16), size(17, 17) - size(16, 17), size(16, 17) - size(16, 16)
+        return (base + by_query * (n - 16) + by_key * (m - 16)) * (2 if self.dtype == torch.float64 else 1)
+
+
+def bytes_in(part: Any) -> int:
+    """The bytes of the different tensors in records, lists and dictionaries."""
+    found: dict[int, Tensor] = {}
+
+    def look(x: Any) -> None:
+        if isinstance(x, Tensor):
+            found[id(x)] = x
+        elif isinstance(x, dict):
+            for value in x.values():
+                look(value)
+        elif isinstance(x, (list, tuple)):
+            for value in x:
+                look(value)
+        elif hasattr(x, "__dict__") and not isinstance(x, (type, nn.Module)) and not callable(x):
+            look(vars(x))
+
+    look(part)
+    return sum(x.numel() * x.element_size() for x in found.values())
