@@ -6,14 +6,15 @@ A fallback assumes the safe answer: it may make a call slower, but not wrong.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, overrides
 from torch.autograd import forward_ad
 from torch.nn.functional import linear
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map_only as tree_map_only
 
@@ -38,6 +39,10 @@ def dispatched_elsewhere() -> bool:
     """Returns whether this thread has a non-default dispatch key, or a torch function mode."""
     return bool(_raw(_included()) & _OTHERS) or _function_modes() > 0
 
+
+_innermost_mode: Callable[[], Any] = getattr(overrides, "_get_current_function_mode", lambda: None)
+_pop_mode: Callable[[], Any] = getattr(overrides, "_pop_mode", lambda: None)
+_push_mode: Callable[[Any], None] = getattr(overrides, "_push_mode", lambda mode: None)
 
 dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 """Returns the number of active torch dispatch modes."""
@@ -97,6 +102,19 @@ def writes_of(x: Tensor) -> int:
 def never_compiled(function: Function) -> Function:
     """The function as compiled code calls it without looking inside; as it is where nothing has been compiled yet."""
     return torch.compiler.disable(function) if "torch._dynamo" in sys.modules else function  # else it would be loaded
+
+
+@contextmanager
+def without_function_modes(kind: type[TorchFunctionMode]) -> Iterator[None]:
+    """A block without the innermost modes of torch functions, as far as they are of a class."""
+    left = []
+    try:
+        while isinstance(_innermost_mode(), kind):
+            left.append(_pop_mode())
+        yield
+    finally:
+        for mode in reversed(left):
+            _push_mode(mode)
 
 
 def constant_in_graphs(function: Function) -> Function:

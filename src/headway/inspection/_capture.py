@@ -21,7 +21,7 @@ from ._numbers import index_of, slots_of
 from ._record import DEFAULT, Asked, AttentionRecord, Seen, computed_statistics
 from ._run import chosen
 from ._sources import SOURCES
-from ._watch import Site, Watch, changes
+from ._watch import Site, Watch, changes, unwatched
 from ._weights import dense_weights, refuse_above_limit, size_of
 
 KEEP = ("statistics", "qk", "weights")
@@ -141,7 +141,7 @@ class _Capture(Watch):
         )
         if self.keep == "weights":
             self._refuse_size(record, call)
-        with torch.no_grad():
+        with torch.no_grad(), unwatched():
             self._fill(record, call)
         before = changes.count
         result = site.run(None)
@@ -246,7 +246,7 @@ def _check_translation(site: Site, result: Any) -> None:
     rows = sorted({0, n // 2, n - 1} & set(range(n)))
     if not rows or call.k.shape[2] == 0:
         return
-    with torch.no_grad(), without_autocast(call.q):
+    with torch.no_grad(), without_autocast(call.q), unwatched():
         computed = spec.computed(_detached(call))
         found = [spec.run_block(spec.Block(computed, row, row + 1)) for row in rows]
         ours = torch.cat([one.out for one in found], dim=2)

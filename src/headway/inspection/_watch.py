@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from .._torch import functorch_active, in_backward_pass, is_compiled, never_compiled
+from .._torch import functorch_active, in_backward_pass, is_compiled, never_compiled, without_function_modes
 from ..errors import HeadwayError
 from ..kernels import Call
 
@@ -107,6 +108,23 @@ class Site:
     dropout: float = 0.0
     note: str = ""
     replaces_output: bool = False
+
+
+class Mode(TorchFunctionMode):
+    """A mode by which a source sees functions of torch, for the duration of a block.
+
+    Args:
+        watch: the watch that it hands attention calls to.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+
+def unwatched() -> AbstractContextManager[None]:
+    """A block without the modes of sources, in which kernels take their quickest paths."""
+    return without_function_modes(Mode)
 
 
 class Watch:

@@ -12,7 +12,7 @@ from ...attention import Computed, observers
 from ...kernels import Call
 from ...nn import MultiHeadAttention
 from .._padding import padding_of
-from .._watch import Change, Frame, Site, Watch
+from .._watch import Change, Frame, Site, Watch, unwatched
 from .transformers import is_cross
 
 
@@ -39,7 +39,8 @@ def _observe(watch: Watch, call: Call, compute: Callable[[], Computed]) -> Compu
         return compute()
 
     def run(change: Change | None) -> Computed:
-        out, lse = compute()
+        with unwatched():
+            out, lse = compute()
         return (out if change is None else change(out)), lse
 
     frame = watch.stack[-1]

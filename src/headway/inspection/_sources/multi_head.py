@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from ...call import make_call
 from ...coordinates import Coordinates
@@ -20,7 +19,7 @@ from ...masks import And, Boolean, Causal, Mask
 from ...terms import Sink, Term, TokenBias
 from .._masks import read_mask
 from .._padding import padding_of
-from .._watch import Change, Site, Watch
+from .._watch import Change, Mode, Site, Watch
 
 SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 
@@ -42,11 +41,7 @@ class MultiHead:
             yield
 
 
-class _Mode(TorchFunctionMode):
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()
-        self.watch = watch
-
+class _Mode(Mode):
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

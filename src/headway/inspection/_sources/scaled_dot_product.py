@@ -8,7 +8,6 @@ from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from ...call import Arguments, make_call
 from ...coordinates import Coordinates
@@ -17,7 +16,7 @@ from ...kernels import Call
 from ...masks import And, Causal
 from .._masks import read_mask
 from .._padding import padding_of
-from .._watch import Change, Frame, Site, Watch
+from .._watch import Change, Frame, Mode, Site, Watch
 from ._base import mentions
 from .transformers import is_cross
 
@@ -36,12 +35,8 @@ class ScaledDotProduct:
             yield
 
 
-class _Mode(TorchFunctionMode):
+class _Mode(Mode):
     """Sees every function of torch that this thread calls, and takes one."""
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()
-        self.watch = watch
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -18,7 +18,7 @@ from ...integrations.transformers._library import NAME, TABLE, import_transforme
 from ...kernels import Call
 from ...masks import And, Boolean, Causal, Mask, Window
 from .._padding import located, padding_of
-from .._watch import Change, Frame, Site, Watch
+from .._watch import Change, Frame, Site, Watch, unwatched
 from ._base import Observers, mentions
 
 CONTEXT = ("key_value_states", "encoder_hidden_states", "context")
@@ -82,7 +82,8 @@ def _observe(
         return function(module, query, key, value, attention_mask, *given, **kwargs)
 
     def run(change: Change | None) -> tuple[Tensor, Any]:
-        out, weights = function(module, query, key, value, attention_mask, *given, **kwargs)
+        with unwatched():
+            out, weights = function(module, query, key, value, attention_mask, *given, **kwargs)
         return (out if change is None else change(out.transpose(1, 2)).transpose(1, 2).contiguous()), weights
 
     def site() -> Site:
