@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from .call import Arguments, make_call, seeded
 from .coordinates import Coordinates
 from .deprecated import deprecated
 from .errors import HeadwayError
-from .kernels import KERNELS, Call, Problem, choose, kernel_for
+from .kernels import KERNELS, Call, Kernel, Problem, choose, kernel_for
 from .kernels import reference as spec
 from .masks import Mask
 from .positions import PositionEncoding
@@ -313,8 +313,22 @@ def _check_kernel(name: str) -> None:
 
 def _run(call: Call, name: str) -> Computed:
     if observers:
-        return _observed(call, lambda: kernel_for(KERNELS, call, name).run(seeded(call)))
+        return _observed(call, Computation(call, name))
     return kernel_for(KERNELS, call, name).run(seeded(call))
+
+
+class Computation:
+    """What computes a call that is observed: a kernel, which an observer may ask for more than the output."""
+
+    def __init__(self, call: Call, name: str) -> None:
+        self.call, self.name = call, name
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        return kernel_for(KERNELS, self.call, self.name)
+
+    def __call__(self) -> Computed:
+        return self.kernel.run(seeded(self.call))
 
 
 def _with_nothing(out: Tensor) -> Computed:

@@ -20,6 +20,8 @@ from torch.utils.checkpoint import checkpoint
 import headway as hw
 from headway.attention import observers
 from headway.inspection import TopKeys, _weights
+from headway.kernels import KERNELS
+from headway.kernels.cpu._library import why_not
 from headway.models import Decoder, TransformerConfig
 
 IDS = torch.tensor([[3, 5, 7, 5, 9, 11], [2, 4, 6, 8, 10, 12]])
@@ -69,6 +71,34 @@ def test_statistics_are_those_of_the_weights() -> None:
         seen.statistics(1, TopKeys(3))
     with pytest.raises(hw.HeadwayError, match="'received' was not kept, but entropy, largest, top_keys"):
         seen.statistics(1, "received")
+
+
+@pytest.mark.skipif(bool(why_not()), reason=str(why_not()))
+@pytest.mark.parametrize("build", [decoder, Own])
+@torch.no_grad()
+def test_statistics_take_the_pass_of_a_kernel(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(kernel="cpu") if build is decoder else build()
+    x = IDS if build is decoder else torch.randn(2, 6, 8)
+    passes: list[str] = []
+    for name in ("reduce", "run_and_reduce"):
+        whole = getattr(KERNELS["cpu"], name)
+
+        def counted(*given: Any, name: str = name, whole: Any = whole) -> Any:
+            passes.append(name)
+            return whole(*given)
+
+        monkeypatch.setattr(KERNELS["cpu"], name, counted)
+    before = model(x)
+    with hw.capture(model) as inner:
+        assert torch.equal(model(x), before)
+    assert passes == (["run_and_reduce"] * 2 if build is decoder else ["reduce"])
+    with hw.capture(model) as outer, hw.capture(model, "qk") as kept:
+        assert torch.equal(model(x), before)
+    for one, two, three in zip(inner.records, outer.records, kept.records, strict=True):
+        expected = two.statistics().entropy
+        torch.testing.assert_close(one.statistics().entropy, expected, atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(three.statistics("entropy").entropy, expected, atol=1e-6, rtol=1e-6)
+    assert untouched(model)
 
 
 def test_queries_and_keys_give_any_statistic_and_weights_afterwards() -> None:

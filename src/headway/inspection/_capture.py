@@ -11,18 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import HeadwayError
-from ..kernels import Call, _ops
+from ..kernels import KERNELS, Call, _ops, reduce
 from ..kernels import reference as spec
 from ..kernels._base import without_autocast
 from ..kernels._problem import without_tables
 from ..terms import RelativeValues
 from ._memory import Estimate, Shape
 from ._numbers import index_of, slots_of
-from ._record import DEFAULT, Asked, AttentionRecord, Seen, computed_statistics
-from ._run import chosen
+from ._record import DEFAULT, Asked, AttentionRecord, Seen
+from ._run import Wanted, chosen
 from ._sources import SOURCES
 from ._watch import Site, Watch, changes, unwatched
 from ._weights import dense_weights, refuse_above_limit, size_of
+from .statistics import Statistic
 
 KEEP = ("statistics", "qk", "weights")
 
@@ -104,9 +105,8 @@ class _Capture(Watch):
         if isinstance(layers, (str, int)):
             layers = [layers]
         self.keep, self.rows = keep, rows
-        self.statistics = DEFAULT if statistics is None else statistics
-        if keep == "statistics":
-            chosen(self.statistics)
+        asked = DEFAULT if statistics is None else statistics
+        self.statistics = chosen((asked,) if isinstance(asked, (str, Statistic)) else asked)
         self.heads = None if heads is None else [heads] if isinstance(heads, int) else list(heads)
         self.wanted = None if layers is None else {self.layer_named(layer, self.layers) for layer in layers}
         self.seen = Seen(keep, [], self.missed)
@@ -141,24 +141,31 @@ class _Capture(Watch):
         )
         if self.keep == "weights":
             self._refuse_size(record, call)
-        with torch.no_grad(), unwatched():
-            self._fill(record, call)
         before = changes.count
-        result = site.run(None)
+        result = self._filled(record, site)
         if not site.exact and not site.dropout and changes.count == before:
             _check_translation(site, result)
         self.seen.records.append(record)
         return result
 
-    def _fill(self, record: AttentionRecord, call: Call) -> None:
-        """Keeps of a call what is to be kept."""
-        if self.keep == "weights":
-            record._heads, record._rows = self._chosen(call)
-            record._weights = dense_weights(_detached(call), record._heads, record._rows)
-        elif self.keep == "qk":
-            record._kept_call = self._owned(_without_values(call), record.call)
-        else:
-            record._statistics = computed_statistics(_detached(call), self.statistics, record.padding)
+    def _filled(self, record: AttentionRecord, site: Site) -> Any:
+        """Keeps of a call what is to be kept, and computes it."""
+        call = site.call
+        with torch.no_grad(), unwatched():
+            if self.keep == "weights":
+                record._heads, record._rows = self._chosen(call)
+                record._weights = dense_weights(_detached(call), record._heads, record._rows)
+            elif self.keep == "qk":
+                record._kept_call = self._owned(_without_values(call), record.call)
+            else:
+                wanted = Wanted(_detached(call), self.statistics, record.padding)
+        if self.keep != "statistics":
+            return site.run(None)
+        both = None if site.run_and_reduce is None else site.run_and_reduce(wanted.reductions, wanted.queries)
+        with torch.no_grad(), unwatched():
+            values = reduce(KERNELS, wanted.call, wanted.reductions, wanted.queries) if both is None else both[1]
+            record._statistics = wanted.found(values)
+        return site.run(None) if both is None else both[0]
 
     def _chosen(self, call: Call) -> tuple[list[int] | None, list[int] | None]:
         """The heads and rows of a call that are kept; None for all."""

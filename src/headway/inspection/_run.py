@@ -160,18 +160,38 @@ def statistics_of(
     Raises:
         HeadwayError: if a statistic does not fit the call, or the kernel cannot compute it.
     """
-    for statistic in statistics:
-        statistic.check(call)
-    queries = _padding(call) if queries is None else _checked(queries, call)
-    wanted = [statistic.reductions(call) for statistic in statistics]
-    visible, *values = reduce(
-        KERNELS, call, [VisibleKeys(), *(one for each in wanted for one in each)], queries, kernel
-    )
-    counted = visible > 0 if queries is None else (visible > 0) & queries[:, None]
-    found, rest = {}, iter(values)
-    for statistic, parts in zip(statistics, wanted, strict=True):
-        found[statistic.name] = statistic.result(call, [next(rest) for _ in parts], counted)
-    return Statistics(found, statistics, counted)
+    wanted = Wanted(call, statistics, queries)
+    return wanted.found(reduce(KERNELS, call, wanted.reductions, wanted.queries, kernel))
+
+
+class Wanted:
+    """Statistics of a call that are to be computed, as reductions of its weights.
+
+    Args:
+        call: the call.
+        statistics: the statistics, each of another name.
+        queries: as for ``attention_statistics``.
+
+    Raises:
+        HeadwayError: if a statistic does not fit the call.
+    """
+
+    def __init__(self, call: Call, statistics: Sequence[Statistic], queries: Tensor | None) -> None:
+        for statistic in statistics:
+            statistic.check(call)
+        self.call, self.statistics = call, statistics
+        self.queries = _padding(call) if queries is None else _checked(queries, call)
+        self._parts = [statistic.reductions(call) for statistic in statistics]
+        self.reductions = [VisibleKeys(), *(one for each in self._parts for one in each)]
+
+    def found(self, values: Sequence[Any]) -> Statistics:
+        """The statistics, of the values of ``reductions``."""
+        visible, *rest = values
+        counted = visible > 0 if self.queries is None else (visible > 0) & self.queries[:, None]
+        found, left = {}, iter(rest)
+        for statistic, parts in zip(self.statistics, self._parts, strict=True):
+            found[statistic.name] = statistic.result(self.call, [next(left) for _ in parts], counted)
+        return Statistics(found, self.statistics, counted)
 
 
 def _checked(queries: Tensor, call: Call) -> Tensor:

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from .._torch import functorch_active, in_backward_pass, is_compiled, never_compiled, without_function_modes
 from ..errors import HeadwayError
 from ..kernels import Call
+from ..reductions import Reduction
 
 
 class Source(Protocol):
@@ -93,6 +94,8 @@ class Site:
         padding: the queries that are not padding, [batch, n] bool; None if that is not known.
         dropout: the share of the weights that the model drops.
         note: what a reader of the record should know.
+        run_and_reduce: computes it as ``run`` does, bit for bit, and reductions of its weights in one pass; returns
+            None where there is no such pass. None where no kernel of headway computes the call.
         replaces_output: whether the module computes its output once more, so that a change would be lost.
     """
 
@@ -108,6 +111,7 @@ class Site:
     dropout: float = 0.0
     note: str = ""
     replaces_output: bool = False
+    run_and_reduce: Callable[[Sequence[Reduction], Tensor | None], tuple[Any, list[Any]] | None] | None = None
 
 
 class Mode(TorchFunctionMode):

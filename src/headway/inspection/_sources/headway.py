@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from ...attention import Computed, observers
-from ...kernels import Call
+from ...attention import Computation, Computed, observers
+from ...kernels import Call, Problem
 from ...nn import MultiHeadAttention
+from ...reductions import Reduction
 from .._padding import padding_of
 from .._watch import Change, Frame, Site, Watch, unwatched
 from .transformers import is_cross
@@ -54,9 +56,26 @@ def _observe(watch: Watch, call: Call, compute: Callable[[], Computed]) -> Compu
             exact=True,
             padding=padding_of(watch.stack, call),
             replaces_output=_replaces_output(frame, call),
+            run_and_reduce=partial(_run_and_reduce, compute),
         )
     )
     return found
+
+
+def _run_and_reduce(
+    compute: Callable[[], Computed], reductions: Sequence[Reduction], counted: Tensor | None
+) -> tuple[Computed, list[Any]] | None:
+    """The output with reductions in the kernel's own pass; None where it has none, or others look on in between."""
+    if not isinstance(compute, Computation):
+        return None
+    call, kernel = compute.call, compute.kernel
+    with unwatched():
+        if call.wants_lse or not kernel.reduces_as_it_runs(call):
+            return None
+        if kernel.why_not_reduce(Problem.of(call), reductions):
+            return None
+        out, values = kernel.run_and_reduce(call, reductions, counted)
+    return (out, None), values
 
 
 def _replaces_output(frame: Frame, call: Call) -> bool:
