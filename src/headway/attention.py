@@ -318,13 +318,19 @@ def _run(call: Call, name: str) -> Computed:
 
 
 class Computation:
-    """What computes a call that is observed: a kernel, which an observer may ask for more than the output."""
+    """Computes a call that is observed, by a kernel, which an observer may ask for more than the output.
+
+    Args:
+        call: the call.
+        name: "auto", or the name of the kernel.
+    """
 
     def __init__(self, call: Call, name: str) -> None:
         self.call, self.name = call, name
 
     @cached_property
     def kernel(self) -> Kernel:
+        """The kernel that the call takes."""
         return kernel_for(KERNELS, self.call, self.name)
 
     def __call__(self) -> Computed:
