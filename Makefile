@@ -17,7 +17,7 @@ LIBRARY := $(PACKAGE)/_attention$(if $(filter Darwin,$(shell uname)),.dylib,.so)
 LIBRARY_SOURCES := CMakeLists.txt $(wildcard $(PACKAGE)/csrc/*.h $(PACKAGE)/csrc/*.cpp)
 NATIVE := build/native
 SANITIZED := build/native-asan
-NATIVE_TESTS ?= $(wildcard tests/kernels/test_cpu*.py tests/kernels/test_parts*.py) tests/conformance -k "cpu or test_parts.py"
+NATIVE_TESTS ?= $(wildcard tests/kernels/test_cpu*.py tests/kernels/test_parts*.py tests/inspection/*_of_cpu.py) tests/conformance -k "cpu or test_parts.py"
 CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
