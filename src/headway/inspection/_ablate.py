@@ -15,7 +15,7 @@ from ._numbers import index_of
 from ._sources import SOURCES
 from ._watch import Site, Watch, changes
 
-WAYS = ("zero", "mean")
+REPLACEMENTS = ("zero", "mean")
 
 
 @contextmanager
@@ -60,40 +60,42 @@ class _Ablation(Watch):
         super().__init__(model, "ablate", SOURCES.values())
         if not isinstance(heads, Mapping) or not heads:
             raise HeadwayError(f"heads is {heads!r}: give a dictionary such as {{(0, 5): 'zero'}}")
-        self.ways: dict[str, dict[int, str]] = {}
-        for place, way in heads.items():
+        self.replacements: dict[str, dict[int, str]] = {}
+        for place, replacement in heads.items():
             if not isinstance(place, tuple) or len(place) != 2:
                 raise HeadwayError(f"heads has {place!r}: give (layer, head)")
-            if way not in WAYS:
-                raise HeadwayError(f"heads has {way!r} for {place!r}: give {' or '.join(map(repr, WAYS))}")
+            if replacement not in REPLACEMENTS:
+                raise HeadwayError(
+                    f"heads has {replacement!r} for {place!r}: give {' or '.join(map(repr, REPLACEMENTS))}"
+                )
             layer = self.layer_named(place[0], self.layers)
             known = heads_of(model.get_submodule(layer.partition("#")[0]))
             if known is not None:
                 index_of(place[1], known, f"head of {layer!r}")
-            self.ways.setdefault(layer, {})[place[1]] = way
+            self.replacements.setdefault(layer, {})[place[1]] = replacement
         self.applied: set[str] = set()
 
     def around(self, site: Site) -> Any:
         layer, module, _ = self.label(site)
-        ways = {**self.ways.get(module, {}), **self.ways.get(layer, {})}
+        replacements = {**self.replacements.get(module, {}), **self.replacements.get(layer, {})}
         self.applied |= {layer, module}
-        if not ways:
+        if not replacements:
             return site.run(None)
         if site.replaces_output:
             raise HeadwayError("it drops weights that it returns: call model.eval(), or give need_weights=False")
         _, count, n, _ = site.call.q.shape
-        for head in ways:
+        for head in replacements:
             index_of(head, count, f"head of {layer!r}")
-        if "mean" in ways.values() and site.call.q.shape[0] * n == 1:
+        if "mean" in replacements.values() and site.call.q.shape[0] * n == 1:
             raise HeadwayError(
-                "the mean over a single query is what it was: give 'zero', or call the model with more tokens"
+                "the mean over a single query is its own output: give 'zero', or call the model with more tokens"
             )
         changes.count += 1
-        return site.run(lambda out: _replaced(out, ways, site.padding))
+        return site.run(lambda out: _replaced(out, replacements, site.padding))
 
     def check(self) -> None:
         """Raises HeadwayError if the model ran and a layer did not attend."""
-        idle = sorted(self.ways.keys() - self.applied)
+        idle = sorted(self.replacements.keys() - self.applied)
         if self.ran and idle:
             raise HeadwayError(
                 f"{idle[0]!r} was to be ablated and made no attention call: give one of "
@@ -101,12 +103,12 @@ class _Ablation(Watch):
             )
 
 
-def _replaced(out: Tensor, ways: Mapping[int, str], counted: Tensor | None) -> Tensor:
+def _replaced(out: Tensor, replacements: Mapping[int, str], counted: Tensor | None) -> Tensor:
     """out, [batch, heads, n, v_dim], with some heads replaced."""
     heads = list(out.unbind(1))
-    for head, way in ways.items():
+    for head, replacement in replacements.items():
         own = heads[head]
-        if way == "zero":
+        if replacement == "zero":
             heads[head] = own.new_zeros(own.shape)
         elif counted is None:
             heads[head] = own.mean((0, 1), keepdim=True).expand_as(own)

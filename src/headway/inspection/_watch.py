@@ -23,7 +23,7 @@ from ..reductions import Reduction
 
 
 class Source(Protocol):
-    """A way in which the attention calls of a model are found."""
+    """A method of finding the attention calls of a model."""
 
     def is_layer(self, module: nn.Module) -> bool:
         """Whether it is known, before it runs, that a module computes attention that this source finds."""
@@ -137,7 +137,7 @@ class Watch:
     Args:
         model: the model.
         purpose: what messages call the block, such as "capture".
-        sources: the ways in which attention calls are found.
+        sources: the methods of finding attention calls.
 
     Raises:
         HeadwayError: if the model is not a module, or is compiled or scripted.

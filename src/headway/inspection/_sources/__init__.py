@@ -1,4 +1,4 @@
-"""The ways in which the attention calls of a model are found, from the outermost function to the innermost."""
+"""The methods of finding the attention calls of a model, from the outermost function to the innermost."""
 
 from .._watch import Source
 from .headway import Headway

@@ -1,4 +1,4 @@
-"""What sources share, the ways in which the attention calls of a model are found."""
+"""What sources, the methods of finding the attention calls of a model, have in common."""
 
 from __future__ import annotations
 
