@@ -227,6 +227,8 @@ def test_every_encoding(name: str) -> None:
     call = make_call(q, k, v, **arguments)
     agree(found, call, hw.attention_weights(q, k, v, **arguments).detach(), 1e-12)
     assert not found.entropy.requires_grad
+    without_values = attention_statistics(q, k, statistics="entropy", **arguments)
+    assert torch.equal(without_values.entropy, found.entropy)
 
 
 # ---------------------------------------------------------------- which queries count, which tokens are meant

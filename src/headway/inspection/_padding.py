@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..kernels import Call
-from ..masks import And, Mask, Padding
+from ._tokens import real_queries
 from ._watch import Frame
 
 CACHES = ("past_key_values", "past_key_value", "layer_past", "cache")
@@ -18,11 +18,7 @@ CACHES = ("past_key_values", "past_key_value", "layer_past", "cache")
 def padding_of(stack: Sequence[Frame], call: Call) -> Tensor | None:
     """The queries that are not padding, [batch, n] bool; None if that is not known."""
     batch, n, m = call.q.shape[0], call.q.shape[2], call.k.shape[2]
-    real = _by_coordinates(call)
-    if real is None and call.aligned and n <= m:
-        for mask in _conjuncts(call.mask):
-            if isinstance(mask, Padding):
-                real = mask.allowed(call.q_coordinates, call.k_coordinates)[:, 0, 0, m - n :]
+    real = real_queries(call)
     if real is None:
         tokens = _tokens(stack, n, m)
         real = None if tokens is None else tokens[:, tokens.shape[1] - n :]
@@ -56,21 +52,6 @@ def located(call: Call, stack: Sequence[Frame]) -> Call:
     index = torch.arange(n, device=position.device)[None].expand(position.shape[0], n)
     at = Coordinates(position[..., None], index, document, ordered=True, start=0, rising=document)
     return call._with(q_coordinates=at, k_coordinates=at)
-
-
-def _conjuncts(mask: Mask | None) -> tuple[Mask, ...]:
-    """The masks that all have to allow a key."""
-    if type(mask) is And:
-        return mask.masks
-    return () if mask is None else (mask,)
-
-
-def _by_coordinates(call: Call) -> Tensor | None:
-    """The queries that rows which were padded one by one really have."""
-    at = call.q_coordinates
-    if at.start is not None or not isinstance(at.length, Tensor) or at.document is not None:
-        return None
-    return (at.index >= 0) & (at.index < at.length)
 
 
 def _tokens(stack: Sequence[Frame], n: int, m: int) -> Tensor | None:

@@ -14,10 +14,9 @@ from ..attention import _check_kernel, _takes_the_arguments_of_attention
 from ..call import Arguments, make_call
 from ..errors import HeadwayError
 from ..kernels import KERNELS, Call, reduce
-from ..masks import Padding
 from ..reductions import VisibleKeys
+from ._tokens import real_queries
 from .statistics import STATISTICS, Statistic
-from .statistics._neighbour import conjuncts
 
 
 class Statistics:
@@ -95,11 +94,11 @@ def attention_statistics(
     Args:
         q: queries, as for ``attention``.
         k: keys.
-        v: values, which have no effect. Default: none.
+        v: values, of which only the shape is read. Default: as k.
         statistics: names of ``headway.inspection.STATISTICS``, or statistics such as ``TopKeys(4)``.
         queries: the queries that count, [n] or [batch, n] bool, True for those that do. Default: all but padding, which
-            is known where the mask holds a ``masks.Padding`` and the queries are the last of the keys. Queries that
-            see no key never count.
+            is known of padded ``Coordinates``, and of a ``masks.Padding`` if the queries are the last of the keys.
+            Queries that see no key never count.
         kernel: "auto", or "cpu" or "reference", which then never falls back.
         **arguments: the other arguments of ``attention``.
 
@@ -112,7 +111,7 @@ def attention_statistics(
     """
     _check_kernel(kernel)
     wanted = chosen(statistics)
-    call = make_call(q, k, k[..., :0] if v is None else v, **arguments)
+    call = make_call(q, k, k if v is None else v, **arguments)
     return statistics_of(call, wanted, queries, kernel)
 
 
@@ -180,7 +179,7 @@ class Wanted:
         for statistic in statistics:
             statistic.check(call)
         self.call, self.statistics = call, statistics
-        self.queries = _padding(call) if queries is None else _checked(queries, call)
+        self.queries = real_queries(call) if queries is None else _checked(queries, call)
         self._parts = [statistic.reductions(call) for statistic in statistics]
         self.reductions = [VisibleKeys(), *(one for each in self._parts for one in each)]
 
@@ -201,14 +200,3 @@ def _checked(queries: Tensor, call: Call) -> Tensor:
         said = f"{queries.dtype} of shape {tuple(queries.shape)}" if isinstance(queries, Tensor) else repr(queries)
         raise HeadwayError(f"queries are {said}: give booleans [{n}] or [{batch}, {n}], True for queries that count")
     return (queries if queries.ndim == 2 else queries[None]).to(call.q.device)
-
-
-def _padding(call: Call) -> Tensor | None:
-    """The queries that are no padding, [batch or 1, n]; None where that is not known."""
-    n, m = call.q.shape[2], call.k.shape[2]
-    if not call.aligned or n > m:
-        return None
-    for mask in conjuncts(call.mask):
-        if isinstance(mask, Padding):
-            return mask.allowed(call.q_coordinates, call.k_coordinates)[:, 0, 0, m - n :]
-    return None

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ... import reductions
 from ...kernels import Call
-from ...masks import And, Documents, Mask
 from ...reductions import Reduction
+from .._tokens import documents
 from ._base import Statistic, left_out
 
 
@@ -47,20 +47,3 @@ def slots_of(index: Tensor, of_keys: Tensor) -> Tensor:
     rising, order = of_keys.sort(dim=1, stable=True)
     at = torch.searchsorted(rising, index).clamp(max=m - 1)
     return torch.where(rising.gather(1, at) == index, order.gather(1, at), -1)
-
-
-def documents(call: Call) -> tuple[Tensor, Tensor] | None:
-    """The documents of queries [1 or b, n] and keys [1 or b, m]: the mask's, else those of the coordinates."""
-    q, k = call.q_coordinates, call.k_coordinates
-    for mask in conjuncts(call.mask):
-        if isinstance(mask, Documents):
-            of_queries, of_keys = mask._ids(q, k)
-            return of_queries, of_keys
-    return None if q.document is None or k.document is None else (q.document, k.document)
-
-
-def conjuncts(mask: Mask | None) -> tuple[Mask, ...]:
-    """The masks that are joined by &."""
-    if mask is None:
-        return ()
-    return mask.masks if isinstance(mask, And) else (mask,)

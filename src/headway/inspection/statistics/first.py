@@ -11,8 +11,9 @@ from torch import Tensor
 from ... import reductions
 from ...kernels import Call
 from ...reductions import Reduction
+from .._tokens import documents
 from ._base import Statistic, left_out
-from ._neighbour import documents, slots_of
+from ._neighbour import slots_of
 
 
 @dataclass(frozen=True, eq=False)

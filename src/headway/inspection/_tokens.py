@@ -1,0 +1,36 @@
+"""What the mask and the coordinates of a call say of its tokens: documents, padding."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..kernels import Call
+from ..masks import And, Documents, Mask, Padding
+
+
+def conjuncts(mask: Mask | None) -> tuple[Mask, ...]:
+    """The masks that all have to allow a key."""
+    if type(mask) is And:
+        return mask.masks
+    return () if mask is None else (mask,)
+
+
+def documents(call: Call) -> tuple[Tensor, Tensor] | None:
+    """The documents of queries [1 or b, n] and keys [1 or b, m]: the mask's, else those of the coordinates."""
+    q, k = call.q_coordinates, call.k_coordinates
+    for mask in conjuncts(call.mask):
+        if isinstance(mask, Documents):
+            return mask._ids(q, k)
+    return None if q.document is None or k.document is None else (q.document, k.document)
+
+
+def real_queries(call: Call) -> Tensor | None:
+    """The queries that are not padding, [batch or 1, n] bool; None if that is not known."""
+    at, n, m = call.q_coordinates, call.q.shape[2], call.k.shape[2]
+    if at.start is None and isinstance(at.length, Tensor) and at.document is None:  # rows that were padded one by one
+        return (at.index >= 0) & (at.index < at.length)
+    if call.aligned and n <= m:
+        for mask in conjuncts(call.mask):
+            if isinstance(mask, Padding):
+                return mask.allowed(at, call.k_coordinates)[:, 0, 0, m - n :]
+    return None
