@@ -1,10 +1,10 @@
 """Measures the speed and memory of attention on this machine, against torch and against the processor's limit.
 
 The modules, in the order in which to read them: ``cases`` lists what is measured; ``verify`` checks the kernels first;
-``sides`` builds the functions to compare, ``machine`` measures the processor's limit (the roofline, in short "roof"),
-and ``measure`` times all of them in turn (``memory`` in a new process); ``rows`` stores the results; ``targets`` judges
-them, ``report`` and ``picture`` show them; ``run`` does all of it. ``models`` measures whole models against
-transformers.
+``sides`` builds the functions to compare (``statistics`` those with statistics), ``machine`` measures the processor's
+limit (the roofline, in short "roof"), and ``measure`` times all of them in turn (``memory`` in a new process); ``rows``
+stores the results; ``targets`` judges them, ``report`` and ``picture`` show them; ``run`` does all of it. ``models``
+measures whole models against transformers.
 """
 
 from .cases import FULL as FULL

@@ -20,7 +20,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 MASKS = ("none", "causal", "window")
 DIRECTIONS = ("forward", "backward")
 ENCODINGS = ("none", "alibi", "t5", "kerple", "rope", "shaw", "transformer-xl")
-PARTS = ("attention", "window", "decoding", "packed", "left-padded", "memory")
+PARTS = ("attention", "window", "decoding", "packed", "left-padded", "memory", "statistics")
+STATISTICS_MEMORY = "statistics-memory"
+"""The kind of the cases of the part "statistics" whose memory is measured."""
 MODEL_PARTS = ("encode", "prefill", "decode", "train", "memory")
 
 
@@ -39,9 +41,10 @@ class Case:
     """One call of attention, which all sides run in turn.
 
     Attributes:
-        kind: one of ``PARTS``. "attention": against torch. "window": a long causal window against a causal mask.
-            "decoding": one token against a cache. "packed" and "left-padded": documents packed into one row, or a row
-            padded in front, against the same tokens without either. "memory": the memory of a call.
+        kind: one of ``PARTS``, or ``STATISTICS_MEMORY``. "attention": against torch. "window": a long causal window
+            against a causal mask. "decoding": one token against a cache. "packed" and "left-padded": documents packed
+            into one row, or a row padded in front, against the same tokens without either. "memory": the memory of a
+            call. "statistics": statistics of attention in its pass and alone, against weights that torch holds.
         encoding: the name of the encoding, or "none".
         mask: one of ``MASKS``.
         n: tokens; for "decoding" those in the cache.
@@ -66,6 +69,11 @@ class Case:
             return f"memory: {self.encoding}, {self.mask}, {sizes.replace('backward', 'forward and backward')}"
         kind = "" if self.kind == "attention" else f"{self.kind}: "
         return f"{kind}{self.encoding}, {'full' if self.mask == 'none' else self.mask}, {sizes}"
+
+    @property
+    def part(self) -> str:
+        """The one of ``PARTS`` that the case belongs to."""
+        return "statistics" if self.kind == STATISTICS_MEMORY else self.kind
 
     @property
     def lengths(self) -> list[int]:
@@ -144,6 +152,8 @@ class Plan:
         cache_length: tokens of the cache.
         row_length: tokens of a packed or padded row.
         memory_lengths: tokens of the cases of kind "memory".
+        statistics_lengths: tokens of the cases of kind "statistics".
+        statistics_memory_lengths: tokens of those whose memory is measured.
         seconds: the time for each side of a case, of which there may be more for the sake of ``rounds``.
         rounds: the fewest runs of each side.
         flex_seconds: the time for compiling FlexAttention, all cases together; cases after that are measured without
@@ -164,6 +174,8 @@ class Plan:
     cache_length: int = 32768
     row_length: int = 4096
     memory_lengths: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384, 32768, 65536)
+    statistics_lengths: tuple[int, ...] = (512, 4096)
+    statistics_memory_lengths: tuple[int, ...] = (4096, 16384, 65536)
     seconds: float = 1.0
     rounds: int = 5
     flex_seconds: float = 3600.0
@@ -189,7 +201,12 @@ class Plan:
                 found.append(replace(here, kind="decoding", mask="none", n=self.cache_length))
         if "backward" in self.directions:
             found += [Case("memory", "t5", "causal", n, 64, self.dtypes[0], "backward") for n in self.memory_lengths]
-        return [case for case in dict.fromkeys(found) if case.kind in self.parts]
+        if "forward" in self.directions:
+            for n, encoding, dtype in product(self.statistics_lengths, ("none", "rope", "t5"), self.dtypes):
+                found.append(Case("statistics", encoding, "causal", n, dtype=dtype))
+            for n in self.statistics_memory_lengths:
+                found.append(Case(STATISTICS_MEMORY, "rope", "causal", n, dtype=self.dtypes[0]))
+        return [case for case in dict.fromkeys(found) if case.part in self.parts]
 
 
 FULL = Plan()
@@ -199,6 +216,8 @@ QUICK = Plan(
     masks=("none", "causal"),
     window_length=8192,
     memory_lengths=(1024, 4096, 16384),
+    statistics_lengths=(512,),
+    statistics_memory_lengths=(4096, 16384),
     seconds=0.2,
     flex_seconds=150.0,
 )

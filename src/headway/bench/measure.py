@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from . import memory
-from .cases import Case, Plan
+from .cases import STATISTICS_MEMORY, Case, Plan
 from .machine import Roof
 from .sides import OURS, Flex, sides
 
@@ -41,7 +41,7 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
     Raises:
         Red: if headway fails, or computes other numbers than a side that should compute the same.
     """
-    if case.kind == "memory":
+    if case.kind in ("memory", STATISTICS_MEMORY):
         try:
             return memory.measure(case)
         except RuntimeError as error:
@@ -61,6 +61,15 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
     for name, shaped in found.same.items():
         if name in results:
             agree(f"{found.kernel} and {name} on {case}", case.dtype, map(shaped, results[OURS][:3]), results[name][:3])
+    if found.expected is not None:
+        try:
+            expected = found.expected(results[OURS])
+        except RuntimeError as error:  # such as too little memory for the weights
+            raise Red(f"{found.kernel} on {case} cannot be checked: {' '.join(str(error).split())[:160]}") from error
+        for name, tensors in expected.items():
+            if name not in results:
+                raise Red(f"{found.kernel} {name} on {case}: {says[name]}")
+            agree(f"{found.kernel} {name} and torch on {case}", case.dtype, results[name], tensors)
     results.clear()
     burst = None if case.kind == "decoding" else roof.burst(case.dtype, case.flop)  # decoding is bound by memory
     if burst is not None:

@@ -1,4 +1,4 @@
-"""The memory that a forward and backward pass takes beyond inputs and outputs, in a new process."""
+"""The memory that attention or its statistics take beyond inputs and outputs, in a new process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .cases import Case
+from .cases import STATISTICS_MEMORY, Case
 
 WARM_UP = 64
 """Tokens of a first call, which loads what is loaded once."""
@@ -46,6 +46,7 @@ def main(task: str) -> None:
     from dataclasses import replace
 
     from ..study.memory import Peak
+    from . import statistics
     from .sides import Inputs, kernel_of
 
     given = json.loads(task)
@@ -54,10 +55,12 @@ def main(task: str) -> None:
     for n in (min(WARM_UP, case.n), case.n):
         now = replace(case, n=n)
         inputs = Inputs(now)
-        run = inputs.ours()
+        run, held = inputs.ours(), [inputs.upstream]  # the output is of upstream's size
+        if case.kind == STATISTICS_MEMORY:
+            run, held = statistics.headway_sides(inputs.call, kernel_of(now))[statistics.ALONE], []
         peak = Peak("cpu")
         before = peak.bytes()
         results = run()
         most = peak.bytes()
-    outputs = sum(x.numel() * x.element_size() for x in (*results, inputs.upstream))  # the output is of upstream's size
+    outputs = sum(x.numel() * x.element_size() for x in (*results, *held))
     print(json.dumps({"kernel": kernel_of(case), "extra_bytes": max(0, most - before - outputs)}))

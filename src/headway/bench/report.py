@@ -8,10 +8,24 @@ from typing import Any
 
 from .._markdown import table
 from ..files import atomic_write
-from .cases import WINDOW, Case, ModelCase, pairs
+from . import statistics
+from .cases import STATISTICS_MEMORY, WINDOW, Case, ModelCase, pairs
 from .rows import Row
 from .sides import CONTIGUOUS, FLEX, FULL_CAUSAL, OURS, PLAIN, SDPA
-from .targets import MODEL_TARGETS, TARGETS, Target, gflops, judge, over, peer, share_of_copy, share_of_roof, times
+from .targets import (
+    MODEL_TARGETS,
+    TARGETS,
+    Target,
+    against_materialized,
+    gflops,
+    judge,
+    over,
+    peer,
+    second_pass,
+    share_of_copy,
+    share_of_roof,
+    times,
+)
 
 
 def markdown(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Sequence[str] = ()) -> str:
@@ -34,6 +48,8 @@ def markdown(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Se
     parts.append(_titled("One token against a cache", decoding(rows)))
     parts.append(_titled("Packed documents, and padding in front", contiguous(rows)))
     parts.append(_titled("Memory", memory(rows)))
+    parts.append(_titled("Statistics", statistics_of_attention(rows)))
+    parts.append(_titled("Memory of statistics", memory_of_statistics(rows)))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -275,6 +291,68 @@ def memory(rows: Sequence[Row]) -> str:
         + f"kernel {found[0]['kernel']}: the most that was resident, beyond inputs and outputs.\n\n"
         + (table(names, [sizes, dense]))
     )
+
+
+def statistics_of_attention(rows: Sequence[Row]) -> str:
+    """Returns the table of attention with statistics in its pass, and of statistics alone, with a column for each case.
+
+    Args:
+        rows: the rows.
+    """
+    found = _of(rows, "statistics")
+    if not found:
+        return ""
+
+    def side(name: str) -> Callable[[Row], str]:
+        return lambda row: _times(times(row, name))
+
+    def ms(name: str) -> Callable[[Row], str]:
+        return lambda row: _ms(row["ms"][name]) if name in row["ms"] else row["says"].get(name, "–")
+
+    received, alone, materialized = statistics.RECEIVED, statistics.ALONE, statistics.MATERIALIZED
+    cells: dict[str, Callable[[Row], str]] = {
+        "attention, ms": ms(OURS),
+        **{name: side(name) for name in (statistics.ALL, *map(statistics.beside, statistics.ONE_PASS))},
+        **{name: side(name) for name in map(statistics.beside, (statistics.TOP, received, statistics.POOLED))},
+        "the second pass of received": lambda row: _times(second_pass(row)),
+        statistics.RECEIVED_ALONE: side(statistics.RECEIVED_ALONE),
+        alone: side(alone),
+        f"{alone}, ms": ms(alone),
+        f"{materialized}, ms": ms(materialized),
+        "as many times faster alone": lambda row: _times(against_materialized(row)),
+    }
+    names = ["", *(f"{row['case']['encoding']}, {row['case']['n']:,}, {row['case']['dtype']}" for row in found)]
+    said = (
+        f"Causal, kernel {', '.join(dict.fromkeys(row['kernel'] for row in found))}; times over that of attention "
+        "alone. “With”: the output and statistics, in the pass of attention; “all of one pass” are "
+        f"{', '.join(statistics.ONE_PASS)}. Column sums (received) and pooled maps take a second pass over the keys; "
+        "the time of the second pass is that of attention with received minus that of attention. “Statistics alone” "
+        "are those of one pass and received, without an output. Torch holds the weights and computes the same from "
+        "them, with q and k rotated and mask, bias and distances made before. Before they are timed, all sides are "
+        "checked against torch."
+    )
+    lines = [[name, *map(cell, found)] for name, cell in cells.items()]
+    return f"{said}\n\n{table(names, lines)}"
+
+
+def memory_of_statistics(rows: Sequence[Row]) -> str:
+    """Returns the table of peak memory of statistics beyond inputs and results, each in a new process.
+
+    Args:
+        rows: the rows.
+    """
+    found = sorted(_of(rows, STATISTICS_MEMORY), key=lambda row: row["case"]["n"])
+    if not found:
+        return ""
+    case = Case(**found[0]["case"])
+    names = ["n", *(f"{row['case']['n']:,}" for row in found)]
+    sizes = ["MiB", *(f"{row['extra_bytes'] / 2**20:,.1f}" for row in found)]
+    dense = ["the weights, MiB", *(f"{8 * 4 * row['case']['n'] ** 2 / 2**20:,.0f}" for row in found)]
+    said = (
+        f"{', '.join(statistics.COMPARED)}: {case.encoding}, {case.mask}, {case.dtype}, 8 heads of {case.head_dim}, "
+        f"kernel {found[0]['kernel']}: the most that was resident, beyond inputs and results."
+    )
+    return f"{said}\n\n{table(names, [sizes, dense])}"
 
 
 # ---------------------------------------------------------------- whole models

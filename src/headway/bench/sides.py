@@ -21,6 +21,7 @@ from ..kernels import Call
 from ..masks import Causal, Documents, Mask, Padding, Window
 from ..positions._base import IN_ATTENTION
 from ..terms import DistanceBias, Linear, Log
+from . import statistics
 from .cases import BATCH, DTYPES, HEADS, WINDOW, Case
 
 OURS = "headway"
@@ -49,12 +50,14 @@ class Sides:
         kernel: the kernel that headway takes.
         runs: the functions by side.
         same: the sides that compute the same as headway, each with the map from headway's tensors to its shape.
+        expected: maps headway's tensors to those that other sides should compute; None if none has its own.
         says: the sides that do not run, each with the reason.
     """
 
     kernel: str
     runs: dict[str, Run]
     same: dict[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    expected: Callable[[list[Tensor]], dict[str, list[Tensor]]] | None = None
     says: dict[str, str] = field(default_factory=dict)
 
 
@@ -71,6 +74,7 @@ def sides(case: Case, flex: Flex | None = None) -> Sides:
         "decoding": _against_a_copy,
         "packed": _against_contiguous,
         "left-padded": _against_contiguous,
+        "statistics": _with_statistics,
     }
     return kinds[case.kind](case, flex)
 
@@ -157,6 +161,8 @@ def shapes(case: Case) -> list[tuple[int, ...]]:
 def kernel_of(case: Case) -> str:
     """Returns the kernel that headway takes for a case; no tensor of its size is allocated.
 
+    Statistics are measured on one kernel, and never on one that leaves them to another.
+
     Args:
         case: the case.
     """
@@ -164,7 +170,10 @@ def kernel_of(case: Case) -> str:
     q, k, v, _ = (torch.zeros((), dtype=DTYPES[case.dtype]).expand(shape) for shape in shapes(case))
     with torch.set_grad_enabled(backward):
         q, k, v = (x.requires_grad_(backward) for x in (q, k, v))
-        return explain(q, k, v, **asked(case)[0]).kernel or "none"
+        found = explain(q, k, v, **asked(case)[0])
+    if case.part == "statistics":
+        return "reference" if found.reasons["cpu"] else "cpu"
+    return found.kernel or "none"
 
 
 class Inputs:
@@ -228,6 +237,11 @@ class Inputs:
         """
         arguments = {name: value for name, value in (self.arguments | changes).items() if name != "scale"}
         return self.side(attention, self.learned, shaped, **arguments)
+
+    def call(self) -> Call:
+        """Returns the call of the case, as ``attention`` makes it."""
+        with torch.no_grad():
+            return make_call(self.q, self.k, self.v, **self.arguments)
 
 
 def _as_it_is(x: Tensor) -> Tensor:
@@ -315,6 +329,20 @@ def _against_contiguous(case: Case, flex: Flex | None) -> Sides:
 
     contiguous = inputs.ours(apart, mask=mask_of(case.mask), q_positions=None, k_positions=None)
     return Sides(kernel_of(case), {OURS: inputs.ours(), CONTIGUOUS: contiguous}, {CONTIGUOUS: apart})
+
+
+def _with_statistics(case: Case, flex: Flex | None) -> Sides:
+    """Attention alone, with statistics in its pass, statistics alone, and the same from weights that torch holds."""
+    inputs, kernel = Inputs(case), kernel_of(case)
+    call = inputs.call()
+    seen = None if call.mask is None else call.mask.allowed(call.q_coordinates, call.k_coordinates)
+    torch_side = statistics.Materialized(call, _dense_bias(call, seen, True) if call.terms else None)
+    ours = statistics.headway_sides(inputs.call, kernel)
+    runs = {OURS: inputs.ours(kernel=kernel), **ours, statistics.MATERIALIZED: torch_side.run}
+    found = Sides(kernel, runs, expected=lambda out: torch_side.expected(out, list(ours)))
+    if statistics.ALL not in ours:
+        found.says[statistics.ALL] = f"the kernel {kernel} computes no statistics in the pass of attention"
+    return found
 
 
 # ---------------------------------------------------------------- FlexAttention

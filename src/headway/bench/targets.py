@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from .cases import Case, ModelCase, pairs
+from . import statistics
+from .cases import STATISTICS_MEMORY, Case, ModelCase, pairs
 from .rows import Row
 from .sides import (
     CONTIGUOUS,
@@ -238,9 +239,45 @@ def _against_area(row: Row) -> float | None:
     return None if cost is None else cost / (case.pairs / pairs("causal", case.n))
 
 
-def _growth(rows: Sequence[Row]) -> list[tuple[float, str]]:
+def _growth(kind: str) -> Values:
     """The exponent of n by which memory grows from one length to the next: 1 if linear, 2 if quadratic."""
-    return _exponents((row["case"]["n"], row["extra_bytes"]) for row in rows if row["case"]["kind"] == "memory")
+    return lambda rows: _exponents(
+        (row["case"]["n"], row["extra_bytes"]) for row in rows if row["case"]["kind"] == kind
+    )
+
+
+def second_pass(row: Row) -> float | None:
+    """Returns the time that column sums add to attention, divided by that of attention; None if not measured.
+
+    Args:
+        row: the row.
+    """
+    together = times(row, statistics.beside(statistics.RECEIVED))
+    return None if together is None else together - 1
+
+
+def against_materialized(row: Row) -> float | None:
+    """Returns how many times as fast headway's statistics are as those from materialized weights; None if not measured.
+
+    Args:
+        row: the row.
+    """
+    materialized = times(row, statistics.MATERIALIZED)
+    return None if materialized is None else materialized * (over(row, statistics.ALONE) or math.nan)
+
+
+def _statistics(value: Callable[[Row], float | None]) -> Values:
+    return each(value, "statistics", encodings=None, least=4096)
+
+
+def _with(side: str) -> Values:
+    """The times of attention with statistics, divided by those of attention."""
+    return _statistics(lambda row: times(row, side))
+
+
+def _with_single_statistics(rows: Sequence[Row]) -> list[tuple[float, str]]:
+    sides = map(statistics.beside, statistics.ONE_PASS)
+    return [(value, f"{side}: {case}") for side in sides for value, case in _with(side)(rows)]
 
 
 def _exponents(sizes: Iterable[tuple[int, int]]) -> list[tuple[float, str]]:
@@ -365,7 +402,43 @@ TARGETS = (
     ),
     Target(
         "memory grows linearly: exponent of n from one length to the next",
-        _growth,
+        _growth("memory"),
+        {"float32": 1.15},
+        at_most=True,
+        unit="",
+    ),
+    Target(
+        "attention with all one-pass statistics over attention, n ≥ 4,096",
+        _with(statistics.ALL),
+        {"float32": 1.25, "bfloat16": 1.25},
+        at_most=True,
+    ),
+    Target(
+        "attention with each one-pass statistic over attention, n ≥ 4,096",
+        _with_single_statistics,
+        {"float32": 1.10, "bfloat16": 1.10},
+        at_most=True,
+    ),
+    Target(
+        "column sums: time added to attention, over attention, n ≥ 4,096",
+        _statistics(second_pass),
+        {"float32": 0.80, "bfloat16": 0.80},
+        at_most=True,
+    ),
+    Target(
+        "attention with the top 8 keys over attention, n ≥ 4,096",
+        _with(statistics.beside(statistics.TOP)),
+        {"float32": 1.30, "bfloat16": 1.30},
+        at_most=True,
+    ),
+    Target(
+        "statistics alone against materialized weights in torch, n ≥ 4,096",
+        _statistics(against_materialized),
+        {"float32": 5.0, "bfloat16": 5.0},
+    ),
+    Target(
+        "memory of statistics grows linearly: exponent of n from one length to the next",
+        _growth(STATISTICS_MEMORY),
         {"float32": 1.15},
         at_most=True,
         unit="",

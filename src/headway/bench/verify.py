@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+import torch
+
+from ..attention import attention_weights
+from ..inspection import Statistics, statistics_of
+from ..kernels import KERNELS
 from ..testing.kernels import keeps_the_promise, mask_names, obeys_the_mask, term_names
 from .cases import Case
 from .measure import Red, agree
 from .sides import Inputs, kernel_of
+from .statistics import all_statistics, attend, numbers
 
 TOKENS = 333
 """The most tokens of a case in a check: no multiple of any tile, and more than one of each."""
@@ -45,6 +51,8 @@ def red(cases: Iterable[Case], doing: Callable[[str], None] = lambda said: None)
         try:
             found, expected = (inputs.ours(kernel=name)() for name in (kernel, "reference"))
             agree(f"{kernel} and the reference kernel on {case}", case.dtype, found, expected)
+            if case.part == "statistics":
+                _compare_statistics(kernel, case)
         except Exception as error:  # a kernel may raise anything
             failing.setdefault(kernel, f"{'' if isinstance(error, Red) else type(error).__name__ + ': '}{error}")
     said = (
@@ -53,3 +61,29 @@ def red(cases: Iterable[Case], doing: Callable[[str], None] = lambda said: None)
         f"{TOKENS} tokens, output and every gradient against the reference kernel"
     )
     return failing, said
+
+
+def _compare_statistics(kernel: str, case: Case) -> None:
+    """Raises Red unless the statistics of a kernel, alone and in its pass, are those of the reference kernel."""
+    inputs = Inputs(case)
+    call, asked = inputs.call(), list(all_statistics(case.n).values())
+    weights = attention_weights(inputs.q, inputs.k, inputs.v, **inputs.arguments).detach()
+    expected = statistics_of(call, asked, kernel="reference")
+
+    def compare(way: str, found: Statistics) -> None:
+        what = f"statistics of {kernel} {way} and of the reference kernel on {case}"
+        agree(what, case.dtype, numbers(found), numbers(expected))
+        for keys, largest in (
+            (found["largest"].key[..., None], expected["largest"].weight[..., None]),
+            (found["top_keys"].keys, expected["top_keys"].weights),
+        ):
+            at = weights.gather(-1, keys.clamp(min=0)).masked_fill(keys < 0, 0)
+            agree(f"the weights of their keys in {what}", case.dtype, [at], [largest])
+
+    compare("alone", statistics_of(call, asked, kernel=kernel))
+    if KERNELS[kernel].reduces_as_it_runs(call):
+        with torch.no_grad():
+            out, found = attend(call, asked, KERNELS[kernel])
+        compare("in the pass of attention", found)
+        if not torch.equal(out, inputs.ours(kernel=kernel)()[0]):
+            raise Red(f"{kernel} gives another output when it computes statistics on {case}")

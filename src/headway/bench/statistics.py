@@ -1,0 +1,246 @@
+"""Statistics of attention as sides of a case: in the pass of attention, alone, and from weights that torch holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import chain, pairwise
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ..inspection import Statistics, statistics_of
+from ..inspection.statistics import STATISTICS, Classes, Distances, Statistic, TopKeys
+from ..kernels import KERNELS, Call, Kernel
+from ..reductions import VisibleKeys
+
+ONE_PASS = (
+    *("entropy", "visible", "largest", "previous", "current", "next", "first", "sink"),
+    *("distance", "distances", "classes"),
+)
+"""The statistics of each query that need no list of keys; one pass over the keys gives all of them."""
+RECEIVED, TOP, POOLED = "received", "top_keys", "pooled_map"
+COMPARED = (*ONE_PASS, RECEIVED)
+"""The statistics that are computed without attention, too."""
+
+ALL = "with all of one pass"
+ALONE = "statistics alone"
+RECEIVED_ALONE = "received alone"
+MATERIALIZED = "torch, materialized weights"
+
+CLASSES, COUNT = 5, 8
+"""The classes of tokens, and the keys of ``TopKeys``."""
+
+Sides = dict[str, Callable[[], list[Tensor]]]
+"""Functions that run each side and return what it computed, without the slots of keys."""
+
+
+def beside(name: str) -> str:
+    """Returns the side that computes one statistic in the pass of attention.
+
+    Args:
+        name: the name of the statistic.
+    """
+    return f"with {name}"
+
+
+def all_statistics(m: int) -> dict[str, Statistic]:
+    """Returns every statistic by its name, with random classes of tokens that are the same in every process.
+
+    Args:
+        m: the number of keys.
+    """
+    labels = torch.randint(CLASSES, (m,), generator=torch.Generator().manual_seed(0))
+    given = {
+        "classes": Classes(labels, tuple(f"class {i}" for i in range(CLASSES))),
+        TOP: TopKeys(min(COUNT, m)),
+    }
+    return {name: given.get(name) or STATISTICS[name]() for name in STATISTICS}
+
+
+def numbers(found: Statistics) -> list[Tensor]:
+    """Returns the tensors of statistics, without the slots of keys, which two sides may choose differently.
+
+    Args:
+        found: the statistics.
+    """
+    values = (found[name] for name in found)
+    return [x for value in values for x in ([value] if isinstance(value, Tensor) else _weights_among(value))]
+
+
+def _weights_among(value: Iterable[Tensor]) -> list[Tensor]:
+    return [x for x in value if x.is_floating_point()]
+
+
+# ---------------------------------------------------------------- headway's sides
+
+
+def attend(call: Call, statistics: Iterable[Statistic], kernel: Kernel) -> tuple[Tensor, Statistics]:
+    """Computes attention, and statistics of it in the same pass.
+
+    Args:
+        call: the call, without padding.
+        statistics: the statistics.
+        kernel: a kernel that ``reduces_as_it_runs``.
+
+    Returns:
+        The output, and what ``statistics_of`` returns.
+    """
+    asked = list(statistics)
+    parts = [one.reductions(call) for one in asked]
+    out, (visible, *values) = kernel.run_and_reduce(call, [VisibleKeys(), *chain(*parts)])
+    counted, rest = visible > 0, iter(values)
+    found = {
+        one.name: one.result(call, [next(rest) for _ in of], counted) for one, of in zip(asked, parts, strict=True)
+    }
+    return out, Statistics(found, asked, counted)
+
+
+def headway_sides(made: Callable[[], Call], kernel: str) -> Sides:
+    """Returns the sides of headway, each of which makes its call and chooses no kernel.
+
+    Args:
+        made: makes the call.
+        kernel: the name of the kernel.
+    """
+    first = made()
+    known, chosen = all_statistics(first.k.shape[2]), KERNELS[kernel]
+
+    def in_the_pass(*names: str) -> Callable[[], list[Tensor]]:
+        def run() -> list[Tensor]:
+            with torch.no_grad():
+                out, found = attend(made(), [known[name] for name in names], chosen)
+            return [out, *numbers(found)]
+
+        return run
+
+    def alone(*names: str) -> Callable[[], list[Tensor]]:
+        return lambda: numbers(statistics_of(made(), [known[name] for name in names], kernel=kernel))
+
+    sides = {ALONE: alone(*COMPARED), RECEIVED_ALONE: alone(RECEIVED)}
+    if chosen.reduces_as_it_runs(first):
+        sides[ALL] = in_the_pass(*ONE_PASS)
+        sides |= {beside(name): in_the_pass(name) for name in (*COMPARED, TOP, POOLED)}
+    return sides
+
+
+# ---------------------------------------------------------------- torch's side
+
+
+class Materialized:
+    """Statistics from the weights of a call as one tensor, in ordinary operations of torch.
+
+    What q and k do not decide is prepared before it is timed: rotated q and k, the mask, the bias, distances, classes.
+
+    Args:
+        call: the call, without sinks.
+        bias: the biases of its terms and its mask in one tensor; None without terms.
+    """
+
+    def __init__(self, call: Call, bias: Tensor | None) -> None:
+        n, m = call.q.shape[2], call.k.shape[2]
+        rotated = KERNELS["reference"].rotated(call)
+        self.q, self.k, self.scale, self.bias = rotated.q, rotated.k, call.scale, bias
+        seen = torch.ones(1, 1, n, m, dtype=torch.bool)
+        if call.mask is not None:
+            seen = call.mask.allowed(call.q_coordinates, call.k_coordinates)
+        self.seen, self.hidden = seen, ~seen
+        slot = torch.arange(n)
+        self.distance = (torch.arange(m) - slot[:, None]).abs().float()
+        known = all_statistics(m)
+        distances, classes, pooled = known["distances"], known["classes"], known[POOLED].reductions(call)[0]
+        assert isinstance(distances, Distances)
+        assert isinstance(classes, Classes)
+        # keys before each edge of a query
+        self.before = (slot[:, None] + torch.tensor(distances.edges)).clamp(0, m).expand(*call.q.shape[:3], -1)
+        self.one_hot = torch.nn.functional.one_hot(classes.labels, classes.count).float()
+        self.count = known[TOP].reductions(call)[0].count  # type: ignore[attr-defined]
+        self.rows, self.columns = _bounds(pooled.rows, n), _bounds(pooled.columns, m)  # type: ignore[attr-defined]
+
+    def weights(self) -> Tensor:
+        """Returns the weights, [batch, heads, n, m] in float32, of scores in q's dtype."""
+        scores = (self.q * self.scale) @ self.k.mT
+        if self.bias is None:
+            scores.masked_fill_(self.hidden, -torch.inf)
+        else:
+            scores += self.bias
+        return scores.softmax(-1, dtype=torch.float32)
+
+    def of(self, name: str, weights: Tensor) -> list[Tensor]:
+        """Returns a statistic as ``numbers`` does.
+
+        Args:
+            name: the name of the statistic.
+            weights: what ``weights`` returned.
+        """
+        found = COMPUTED[name](self, weights)
+        return [found] if isinstance(found, Tensor) else list(found)
+
+    def run(self) -> list[Tensor]:
+        """Returns the statistics ``COMPARED``, from weights that are computed once."""
+        with torch.no_grad():
+            weights = self.weights()
+            return [x for name in COMPARED for x in self.of(name, weights)]
+
+    def expected(self, out: list[Tensor], sides: Iterable[str]) -> dict[str, list[Tensor]]:
+        """Returns what the sides of headway should compute.
+
+        Args:
+            out: the output of attention.
+            sides: the names of the sides.
+        """
+        with torch.no_grad():
+            weights = self.weights()
+            by_name = {name: self.of(name, weights) for name in COMPUTED}
+        found = {beside(name): [*out, *values] for name, values in by_name.items()}
+        found[ALL] = [*out, *chain(*(by_name[name] for name in ONE_PASS))]
+        found[RECEIVED_ALONE] = by_name[RECEIVED]
+        found[ALONE] = [*chain(*(by_name[name] for name in COMPARED))]
+        return {name: found[name] for name in sides if name in found}
+
+
+def _bounds(cells: int, slots: int) -> list[tuple[int, int]]:
+    """The first slot of each cell and the one after its last: slot i is in cell ⌊i·cells/slots⌋."""
+    return list(pairwise(-(-cell * slots // cells) for cell in range(cells + 1)))
+
+
+def _neighbour(weights: Tensor, offset: int) -> Tensor:
+    return pad(weights.diagonal(offset, -2, -1), (max(-offset, 0), max(offset, 0)))
+
+
+def _by_distance(given: Materialized, weights: Tensor) -> Tensor:
+    """Differences of running sums, faster in torch than scatter_add or a mask for each range."""
+    running = weights.cumsum(-1)
+    sums = running.gather(-1, (given.before - 1).clamp(min=0)).masked_fill_(given.before == 0, 0)
+    return torch.cat([sums[..., :1], sums.diff(), running[..., -1:] - sums[..., -1:]], -1)
+
+
+def _pooled(given: Materialized, weights: Tensor) -> tuple[Tensor, Tensor]:
+    columns = torch.stack([weights[..., a:b].sum(-1) for a, b in given.columns], -1)
+    peaks = torch.stack([weights[..., a:b].amax(-1) for a, b in given.columns], -1)
+    mass = torch.stack([columns[:, :, a:b].mean(2) for a, b in given.rows], 2)
+    return mass, torch.stack([peaks[:, :, a:b].amax(2) for a, b in given.rows], 2)
+
+
+def _top(given: Materialized, weights: Tensor) -> tuple[Tensor, Tensor]:
+    found = weights.topk(given.count).values
+    return found, found[..., -1]
+
+
+COMPUTED: dict[str, Callable[[Materialized, Tensor], Tensor | tuple[Tensor, ...]]] = {
+    "entropy": lambda given, weights: torch.special.entr(weights).sum(-1),
+    "visible": lambda given, weights: given.seen.sum(-1).expand(weights.shape[:-1]),
+    "largest": lambda given, weights: weights.max(-1)[0],
+    "previous": lambda given, weights: _neighbour(weights, -1),
+    "current": lambda given, weights: _neighbour(weights, 0),
+    "next": lambda given, weights: _neighbour(weights, 1),
+    "first": lambda given, weights: weights[..., 0],
+    "sink": lambda given, weights: weights.new_zeros(weights.shape[:-1]),
+    "distance": lambda given, weights: (weights * given.distance).sum(-1),
+    "distances": _by_distance,
+    "classes": lambda given, weights: weights @ given.one_hot,
+    RECEIVED: lambda given, weights: weights.sum(-2),
+    TOP: _top,
+    POOLED: _pooled,
+}
+"""How each statistic is computed from weights."""
