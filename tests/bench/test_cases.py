@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
 from headway import Coordinates, HeadwayError
 from headway.bench import FULL, QUICK, Case, Plan
-from headway.bench.cases import PARTS, pairs
+from headway.bench.cases import PARTS, STATISTICS_MEMORY, pairs
 from headway.bench.sides import asked, mask_of
 
 
@@ -35,7 +37,7 @@ def test_operations_are_those_of_the_products() -> None:
 def test_a_plan_has_every_part_and_no_case_twice() -> None:
     for plan in (FULL, QUICK):
         cases = plan.cases()
-        assert {of.kind for of in cases} == set(PARTS)
+        assert {of.part for of in cases} == set(PARTS)
         assert len(set(cases)) == len(cases)
     assert len({str(of) for of in FULL.cases()}) == len(FULL.cases())
 
@@ -50,6 +52,16 @@ def test_one_direction_alone() -> None:
     assert {of.direction for of in Plan(directions=("backward",)).cases()} == {"backward"}
 
 
+def test_statistics_come_with_their_memory_and_the_longest_call_is_left_to_the_full_plan() -> None:
+    for plan, most in ((FULL, 65536), (QUICK, 16384)):
+        cases = replace(plan, parts=("statistics",)).cases()
+        assert {of.kind for of in cases} == {"statistics", STATISTICS_MEMORY}
+        assert max(of.n for of in cases if of.kind == STATISTICS_MEMORY) == most
+        assert {of.encoding for of in cases} >= {"none", "rope"}
+        assert {of.mask for of in cases} == {"causal"}
+    assert replace(FULL, parts=("statistics",), directions=("backward",)).cases() == []
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -59,6 +71,7 @@ def test_one_direction_alone() -> None:
         ({"parts": ()}, "parts is empty"),
         ({"lengths": (0,)}, "lengths has 0"),
         ({"dims": (-1,)}, "dims has -1"),
+        ({"statistics_lengths": (0,)}, "statistics_lengths has 0"),
         ({"rounds": 0}, "rounds is 0"),
         ({"seconds": -1.0}, "seconds is -1.0"),
         ({"seconds": float("nan")}, "seconds is nan"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from headway.bench import Case, Plan, machine, measure, memory
+from headway.bench.cases import STATISTICS_MEMORY
 from headway.bench.machine import Roof
 from headway.bench.measure import ROOF, Red, agree, in_turn
 from headway.bench.sides import DENSE, OURS, PLAIN, SDPA, Flex, Sides
@@ -79,6 +80,28 @@ def test_sides_that_differ_have_no_number(tiny: Plan, monkeypatch: pytest.Monkey
         measure.measure(Case(), tiny, Roof(), None)
 
 
+def test_what_a_side_should_compute_is_checked_before_it_is_timed(tiny: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> list[torch.Tensor]:
+        raise RuntimeError("not enough\nmemory")
+
+    def found(side: object, expected: object) -> dict[str, object]:
+        both = Sides("cpu", {OURS: lambda: [torch.ones(1)], "with entropy": side}, expected=expected)
+        monkeypatch.setattr(measure, "sides", lambda *_: both)
+        return measure.measure(Case("statistics"), tiny, Roof(), None)
+
+    def twice(out: list[torch.Tensor]) -> dict[str, list[torch.Tensor]]:
+        return {"with entropy": [*out, 2 * out[0]]}
+
+    row = found(lambda: [torch.ones(1), torch.full((1,), 2.0)], twice)
+    assert set(row["ms"]) == {OURS, "with entropy"}
+    with pytest.raises(Red, match=r"cpu with entropy and torch on statistics: .* differ by 0.1"):
+        found(lambda: [torch.ones(1), torch.full((1,), 2.1)], twice)
+    with pytest.raises(Red, match=r"cpu with entropy on statistics: .*: RuntimeError: not enough memory"):
+        found(fails, twice)
+    with pytest.raises(Red, match="cannot be checked: not enough memory"):
+        found(lambda: [torch.ones(1)], fails)
+
+
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 1.01])
 def test_agreement_can_fail(wrong: float) -> None:
     agree("same", "float32", [torch.ones(3)], [torch.ones(3)])
@@ -136,6 +159,12 @@ def test_the_fingerprint_follows_the_code(monkeypatch: pytest.MonkeyPatch) -> No
 def test_memory_is_measured_in_a_process_of_its_own() -> None:
     found = memory.measure(Case("memory", encoding="t5", mask="causal", n=2048, direction="backward"))
     assert found["extra_bytes"] < 8 * 4 * 2048 * 2048 * 4
+    assert found["kernel"] in ("cpu", "reference")
+
+
+def test_the_memory_of_statistics_is_less_than_that_of_weights() -> None:
+    found = memory.measure(Case(STATISTICS_MEMORY, encoding="rope", mask="causal", n=4096))
+    assert 0 < found["extra_bytes"] < 8 * 4 * 4096 * 4096 / 4
     assert found["kernel"] in ("cpu", "reference")
 
 

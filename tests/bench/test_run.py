@@ -49,6 +49,11 @@ def test_everything_is_measured_once_and_shown(tiny: Plan, tmp_path: Path) -> No
         "| packed | 8 of 4 tokens in 32 | t5 | float32 | backward |",
         "| left-padded | 24 in 32 | none | float32 | forward |",
         "## Memory",
+        "## Statistics",
+        "| | none, 16, float32 | rope, 16, float32 | t5, 16, float32 |",
+        "| torch, materialized weights, ms |",
+        "## Memory of statistics",
+        "| the weights, MiB | 0 |",
         "| 16 |",
         "Checked before anything was measured",
     ):

@@ -3,8 +3,10 @@ from typing import Any
 import pytest
 
 from headway.bench import Case
+from headway.bench.cases import STATISTICS_MEMORY
 from headway.bench.rows import Row
 from headway.bench.sides import CONTIGUOUS, COPY, DENSE, DENSE_GRADIENT, FLEX, FULL_CAUSAL, OURS, PLAIN, SDPA
+from headway.bench.statistics import ALL, ALONE, MATERIALIZED, ONE_PASS, RECEIVED, TOP, beside
 from headway.bench.targets import TARGETS, Judged, judge
 
 
@@ -62,6 +64,10 @@ def test_targets_speak_of_their_cases_alone() -> None:
         (Case("decoding", n=32768), {COPY: 1.5}, "one token", 0.75),
         (Case("packed", encoding="t5", mask="causal"), {CONTIGUOUS: 0.8}, "packed", 1.25),
         (Case("left-padded", mask="causal"), {CONTIGUOUS: 0.8}, "padding", 1.25),
+        (Case("statistics", n=4096), {ALL: 1.2}, "attention with all", 1.2),
+        (Case("statistics", n=4096), {beside(RECEIVED): 1.7}, "column sums", 0.7),
+        (Case("statistics", n=4096), {beside(TOP): 1.3}, "attention with the top 8", 1.3),
+        (Case("statistics", encoding="t5", n=4096), {ALONE: 1.5, MATERIALIZED: 9.0}, "statistics alone", 6.0),
     ],
 )
 def test_what_a_target_reads(of: object, milliseconds: dict[str, float], begins: str, value: float) -> None:
@@ -83,15 +89,28 @@ def test_a_window_is_measured_by_its_area() -> None:
     assert found.worst == pytest.approx(1.0)
 
 
-def test_memory_that_grows_with_the_square_is_found() -> None:
+def test_of_single_statistics_the_worst_counts() -> None:
+    at_once = {beside(name): 1.01 + number / 1000 for number, name in enumerate(ONE_PASS)}
+    rows = [row(Case("statistics", n=4096), at_once | {beside(TOP): 1.2}), row(Case("statistics", n=512), {ALL: 9.0})]
+    found = judged(rows, "attention with each")
+    assert (found.worst, found.count) == (pytest.approx(1.01 + (len(ONE_PASS) - 1) / 1000), len(ONE_PASS))
+    assert found.at.startswith(f"with {ONE_PASS[-1]}: statistics: none")
+    assert judged(rows, "attention with all").verdict == "not measured", "512 tokens have no target"
+
+
+@pytest.mark.parametrize(("kind", "begins"), [("memory", "memory grows"), (STATISTICS_MEMORY, "memory of statistics")])
+def test_memory_that_grows_with_the_square_is_found(kind: str, begins: str) -> None:
     lengths = (1024, 2048, 4096, 8192)
 
     def rows(size: object) -> list[Row]:
-        return [row(Case("memory", encoding="t5", n=n), extra_bytes=size(n)) for n in lengths]
+        return [row(Case(kind, encoding="t5", n=n), extra_bytes=size(n)) for n in lengths]
 
-    assert judged(rows(lambda n: 10_000 * n), "memory grows").verdict == "met"
-    assert judged(rows(lambda n: 100 * n * n), "memory grows").verdict == "missed"
-    assert judged(rows(lambda n: 5 << 20), "memory grows").worst == 0
+    assert judged(rows(lambda n: 10_000 * n), begins).verdict == "met"
+    assert judged(rows(lambda n: 100 * n * n), begins).verdict == "missed"
+    assert judged(rows(lambda n: 5 << 20), begins).worst == 0
+
+
+def test_memory_above_its_bound_is_found() -> None:
     large = [row(Case("memory", encoding="t5", n=65536), extra_bytes=2_000_000_000)]
     assert judged(large, "memory beyond").verdict == "missed"
     assert judged(large, "memory beyond").measured == "2.00 GB"

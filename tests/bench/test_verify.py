@@ -2,11 +2,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from headway.bench import Case, Plan, bench, verify
 from headway.bench.sides import kernel_of
-from headway.kernels import KERNELS
+from headway.kernels import KERNELS, CpuKernel
+from headway.kernels.cpu import _library
+from headway.reductions import Entropy, TopKeys
 
 
 def test_a_kernel_that_is_right_is_not_red(few_checks: None) -> None:
@@ -33,6 +36,34 @@ def test_a_red_check_gives_no_number(few_checks: None, tiny: Plan, tmp_path: Pat
     text = (tmp_path / "bench.md").read_text()
     assert f"No number for the kernel {kernel.name}, whose checks fail" in text
     assert "## Forward" not in text
+
+
+@pytest.mark.skipif(_library.why_not() is not None, reason="the library is not here")
+@pytest.mark.parametrize(
+    ("door", "wrong", "said"),
+    [
+        ("reduce", Entropy, "statistics of cpu alone and of the reference kernel"),
+        ("run_and_reduce", Entropy, "statistics of cpu in the pass of attention and of the reference kernel"),
+        ("run_and_reduce", TopKeys, "the weights of their keys in statistics of cpu in the pass"),
+        ("run_and_reduce", None, "cpu gives another output when it computes statistics"),
+    ],
+)
+def test_wrong_statistics_are_red(few_checks: None, monkeypatch: Any, door: str, wrong: Any, said: str) -> None:
+    """One reduction of one door is broken, or the output changes by a bit."""
+    computed = getattr(CpuKernel, door)
+
+    def broken(self: CpuKernel, call: Any, reductions: Any, counted: Any = None) -> Any:
+        found = computed(self, call, reductions, counted)
+        out, values = (None, found) if door == "reduce" else found
+        for at, one in enumerate(reductions):
+            if type(one) is wrong:
+                values[at] = (values[at][0], (values[at][1] - 1).clamp(min=0)) if wrong is TopKeys else 1.1 * values[at]
+        return values if out is None else (out.nextafter(out + 1) if wrong is None else out, values)
+
+    of = Case("statistics", mask="causal", n=40, head_dim=8)
+    assert verify.red([of])[0] == {}
+    monkeypatch.setattr(CpuKernel, door, broken)
+    assert said in verify.red([of])[0]["cpu"]
 
 
 def test_a_kernel_that_is_wrong_only_at_size_is_red(few_checks: None, monkeypatch: Any) -> None:
