@@ -17,17 +17,25 @@ TABLES = {
     "headway.kernels": "KERNELS",
     "headway.inspection._sources": "SOURCES",
     "headway.inspection.statistics": "STATISTICS",
+    "headway.inspection.scores": "SCORES",
     "headway.checkpoints": "FAMILIES",
     "headway.vectors": "VECTORS",
     "headway.cli": "COMMANDS",
 }
 
 FILES = dict.fromkeys(
-    ("headway.positions", "headway.checkpoints", "headway.vectors", "headway.inspection.statistics"), "_table.py"
+    (
+        "headway.positions",
+        "headway.checkpoints",
+        "headway.vectors",
+        "headway.inspection.statistics",
+        "headway.inspection.scores",
+    ),
+    "_table.py",
 )
 """The file of a folder that has the table, where it is not ``__init__.py``."""
 
-OF_IMPORTS = {"headway.positions", "headway.inspection.statistics"}
+OF_IMPORTS = {"headway.positions", "headway.inspection.statistics", "headway.inspection.scores"}
 """Folders whose table has a row for each class that its file imports, under the name that the class says."""
 
 ROOMS = {"headway.kernels": {"lowering"}}

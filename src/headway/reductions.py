@@ -100,6 +100,23 @@ class MeanDistance(Reduction):
 
 
 @dataclass(frozen=True, eq=False)
+class WeightsOfMatches(Reduction):
+    """The sum of the weights of the keys in sight that match a query, and their number: two of [batch, H, n].
+
+    A key matches a query of the same label, if the distance δ, as for ``WeightsByDistance``, is at most ``most``.
+
+    Attributes:
+        queries: labels of the queries, [batch or 1, n] in int64; −1 for queries that match no key.
+        keys: labels of the keys, [batch or 1, m], likewise.
+        most: the largest distance.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    most: int
+
+
+@dataclass(frozen=True, eq=False)
 class ColumnSums(Reduction):
     """Σᵢ A[h,i,j] over the queries that count: [batch, H, m]."""
 

@@ -9,6 +9,10 @@ from ._record import Seen as Seen
 from ._run import Statistics as Statistics
 from ._run import attention_statistics as attention_statistics
 from ._run import statistics_of as statistics_of
+from .scores import *  # noqa: F403 (the class of each score)
+from .scores import SCORES as SCORES
+from .scores import HeadScores as HeadScores
+from .scores import Score as Score
 from .statistics import *  # noqa: F403 (the class of each statistic)
 from .statistics import STATISTICS as STATISTICS
 from .statistics import LargestWeight as LargestWeight

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -16,6 +17,8 @@ from ._run import Statistics, chosen, statistics_of
 from ._table import Table
 from ._watch import layer_named
 from ._weights import dense_weights, refuse_above_limit, said, size_of
+from .scores import Score
+from .scores._choose import made
 from .statistics import Statistic
 
 Asked = str | Statistic | Sequence[str | Statistic]
@@ -284,6 +287,38 @@ class Seen:
             HeadwayError: if there is no such layer or call, or the statistics were not kept.
         """
         return self.record(layer, call=call).statistics(statistics, queries=queries)
+
+    def scores(
+        self,
+        score: str | Score,
+        *,
+        layers: int | str | Collection[int | str] | None = None,
+        **arguments: Any,
+    ) -> Any:
+        """Returns scores that need more than the weights of a layer: token ids, several layers, or gradients.
+
+            seen.scores("induction", ids=ids).top(5)
+            seen.scores("rollout", rows=[-1])
+
+        Args:
+            score: a name of ``headway.inspection.SCORES``, whose classes describe arguments and results, or an object
+                such as ``Induction(ids)``.
+            layers: the layers that are read, by name or by number in ``layers``. Default: all.
+            **arguments: the arguments of the score's class.
+
+        Raises:
+            HeadwayError: if there is no such score or layer, an argument does not fit, or the capture did not keep what
+                the score needs.
+        """
+        self._need_records()
+        wanted = made(score, arguments)
+        chosen = copy.copy(self)
+        if layers is not None:
+            layers = [layers] if isinstance(layers, (str, int)) else layers
+            names = {layer_named(layer, self.layers) for layer in layers}
+            chosen.records = [record for record in self.records if record.layer in names]
+            chosen._need_records()
+        return wanted.of(chosen)
 
     @property
     def attentions(self) -> tuple[Tensor, ...]:

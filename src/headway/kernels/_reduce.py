@@ -21,6 +21,7 @@ from ..reductions import (
     WeightsAt,
     WeightsByDistance,
     WeightsByLabel,
+    WeightsOfMatches,
 )
 from ._autograd import ORDINARY
 from ._base import Kernel
@@ -176,6 +177,17 @@ class SumOfMeanDistance(Sum):
         return (block.weights * self.distance(block).abs()[:, None]).sum(-1)
 
 
+class SumOfWeightsOfMatches(Sum):
+    def of(self, block: ScoreBlock) -> tuple[Tensor, Tensor]:
+        queries, keys = self.reduction.queries[:, block.rows, None], self.reduction.keys[:, None, block.keys]
+        match = (queries == keys) & (queries >= 0) & (self.distance(block) <= self.reduction.most)
+        match = match[:, None] & (block.scores != -torch.inf)
+        return block.weights.masked_fill(~match, 0).sum(-1), match.sum(-1)
+
+    def result(self) -> tuple[Tensor, ...]:
+        return tuple(torch.cat(parts, 2) for parts in zip(*self.parts, strict=True))
+
+
 class SumOverQueries(Sum):
     """A reduction over the queries: those that do not count have weights of 0."""
 
@@ -236,6 +248,7 @@ SUMS: dict[type[Reduction], type[Sum]] = {
     WeightsByLabel: SumOfWeightsByLabel,
     WeightsByDistance: SumOfWeightsByDistance,
     MeanDistance: SumOfMeanDistance,
+    WeightsOfMatches: SumOfWeightsOfMatches,
     ColumnSums: SumOfColumns,
     PooledMap: SumOfPooledMap,
 }

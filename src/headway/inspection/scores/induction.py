@@ -1,0 +1,36 @@
+"""Induction heads: attention to the token after an earlier copy of the query's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ...kernels import Call
+from ._targets import TokenScore
+
+
+@dataclass(frozen=True, eq=False)
+class Induction(TokenScore):
+    """The weight that queries give to the tokens right after earlier copies of their own.
+
+        S[h] = meanᵢ Σⱼ A[h,i,j] over the keys j ≤ i with id(j − 1) = id(i)
+
+    In "A B … A" the target of the second A is B, which an induction head predicts. This is what Olsson et al. describe
+    an induction head by, and what public code measures; their text on the prefix-matching score says something else,
+    which is ``PrefixMatching``. They measure it on random tokens that are repeated, so that nothing else predicts them.
+
+    Args:
+        ids: the id of each key's token, whole numbers [m] or [batch, m]; −1 for what is no token.
+        average: "queries" for the mean over queries of their weight on all of their targets, or "pairs" for the mean
+            over all pairs of a query and a target.
+
+    References:
+        Olsson et al. 2022, "In-context Learning and Induction Heads"; Elhage et al. 2021, "A Mathematical Framework for
+        Transformer Circuits".
+    """
+
+    name = "induction"
+
+    def labels(self, call: Call) -> tuple[Tensor, Tensor, int]:
+        return self._ids_beside(call, 0, queries=True), self._ids_beside(call, -1), 0
