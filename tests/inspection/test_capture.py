@@ -540,7 +540,7 @@ def test_transforms_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"keep": "weight"}, "keep is 'weight': give one of 'statistics', 'qk', 'weights'"),
+        ({"keep": "weight"}, "keep is 'weight': give one of 'statistics', 'qk', 'qkv', 'weights', 'gradients'"),
         ({"statistics": "entropi"}, "no statistic 'entropi': did you mean 'entropy'?"),
         ({"statistics": "entropy", "keep": "qk"}, "statistics is given with keep='qk': it goes with keep='statistics'"),
         ({"heads": [0]}, "heads is given with keep='statistics': it goes with keep='weights'"),

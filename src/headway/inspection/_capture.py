@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
+from .._torch import in_backward_pass
 from ..errors import HeadwayError
 from ..kernels import KERNELS, Call, _ops, reduce
 from ..kernels import reference as spec
@@ -18,14 +22,15 @@ from ..kernels._problem import without_tables
 from ..terms import RelativeValues
 from ._memory import Estimate, Shape
 from ._numbers import index_of, slots_of
+from ._projection import Awaited, value_norms, weight_of, why_no_norms
 from ._record import DEFAULT, Asked, AttentionRecord, Seen
 from ._run import Wanted, chosen
 from ._sources import SOURCES
-from ._watch import Site, Watch, changes, unwatched
+from ._watch import Change, Site, Watch, changes, unwatched
 from ._weights import dense_weights, refuse_above_limit, size_of
 from .statistics import Statistic
 
-KEEP = ("statistics", "qk", "weights")
+KEEP = ("statistics", "qk", "qkv", "weights", "gradients")
 
 
 @contextmanager
@@ -61,7 +66,9 @@ def capture(
         model: the model, as it was before ``torch.compile``.
         keep: what is kept of each call: "statistics" of the weights, in memory that grows with the tokens; "qk", the
             queries and keys with masks and terms, copied, from which statistics and weights can be computed
-            afterwards; or "weights", n·m of them for each head.
+            afterwards; "qkv", also the length that the output projection gives to each value; "weights", n·m of them
+            for each head; or "gradients", the product of each head's output with its gradient in a backward pass within
+            the block.
         statistics: names or objects, as for ``attention_statistics``, of keep="statistics". Default: entropy and the
             largest weight.
         layers: the layers that are kept, by name, or by number among the model's attention modules. Default: all.
@@ -119,6 +126,23 @@ class _Capture(Watch):
         )
         self._copies: dict[int, tuple[Tensor, Tensor]] = {}
         self._copied_in = -1
+        self._awaited: Awaited | None = None
+        self._of_gradients: list[RemovableHandle] = []
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Looks on at output projections and gradients too, where they are wanted."""
+        with super().watching(), ExitStack() as block:
+            if self.keep == "qkv":
+                for module in self.name_of:
+                    if weight_of(module) is not None:
+                        block.callback(module.register_forward_pre_hook(self._projecting).remove)
+            try:
+                yield
+            finally:
+                self._awaited = None
+                for hook in self._of_gradients:
+                    hook.remove()
 
     def around(self, site: Site) -> Any:
         layer, module, number = self.label(site)
@@ -155,17 +179,68 @@ class _Capture(Watch):
             if self.keep == "weights":
                 record._heads, record._rows = self._chosen(call)
                 record._weights = dense_weights(_detached(call), record._heads, record._rows)
-            elif self.keep == "qk":
+            elif self.keep in ("qk", "qkv"):
                 record._kept_call = self._owned(_without_values(call), record.call)
-            else:
+            elif self.keep == "statistics":
                 wanted = Wanted(_detached(call), self.statistics, record.padding)
         if self.keep != "statistics":
-            return site.run(None)
+            return site.run(self._on_outputs(record, site))
         both = None if site.run_and_reduce is None else site.run_and_reduce(wanted.reductions, wanted.queries)
         with torch.no_grad(), unwatched():
             values = reduce(KERNELS, wanted.call, wanted.reductions, wanted.queries) if both is None else both[1]
             record._statistics = wanted.found(values)
         return site.run(None) if both is None else both[0]
+
+    # ------------------------------------------------------------ output projections and gradients
+
+    def _on_outputs(self, record: AttentionRecord, site: Site) -> Change | None:
+        """What looks at the heads' outputs, which it does not change; None where nobody does."""
+        self._awaited = None
+        if self.keep == "gradients":
+            if site.replaces_output:
+                raise HeadwayError("it drops weights that it returns: call model.eval(), or give need_weights=False")
+            return partial(self._differentiated, record)
+        if self.keep != "qkv":
+            return None
+        record._without_norms = why_no_norms(site.call)
+        if record._without_norms:
+            return None
+        if site.output_weight is not None:
+            record._value_norms = value_norms(site.call.v, site.output_weight, record.heads)
+            return None
+        record._without_norms = "no linear layer is given the outputs of its heads as they are"
+        return partial(self._await_projection, record, site.call)
+
+    def _await_projection(self, record: AttentionRecord, call: Call, out: Tensor) -> Tensor:
+        self._awaited = Awaited(record, _detached(call), out.detach().transpose(1, 2).flatten(2))
+        return out
+
+    def _projecting(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Sees a linear layer that is about to compute; the one that takes heads' outputs is their projection."""
+        awaited = self._awaited
+        if awaited is None or self._thread != threading.get_ident() or not args or in_backward_pass():
+            return
+        if not awaited.projected_by(module, args[0]):
+            return
+        record, weight = awaited.record, weight_of(module)
+        adapted = self.name_of[module].endswith("base_layer")  # the adapter around it adds to what it computes
+        if adapted or record._value_norms is not None:
+            record._value_norms, record._without_norms = None, "several linear layers project the outputs of its heads"
+            self._awaited = None
+        elif weight is not None:
+            record._value_norms, record._without_norms = value_norms(awaited.call.v, weight, record.heads), ""
+
+    def _differentiated(self, record: AttentionRecord, out: Tensor) -> Tensor:
+        """Adds up Σ out·∂L/∂out of each query in the backward passes of the block."""
+        held = out.detach()
+
+        def add(gradient: Tensor) -> None:
+            product = (held.float() if held.dtype != torch.float64 else held).mul(gradient.detach()).sum(-1)
+            record._products = product if record._products is None else record._products + product
+
+        if out.requires_grad:
+            self._of_gradients.append(out.register_hook(add))
+        return out
 
     def _chosen(self, call: Call) -> tuple[list[int] | None, list[int] | None]:
         """The heads and rows of a call that are kept; None for all."""

@@ -88,8 +88,12 @@ class Estimate:
                 heads = shape.heads if self.heads is None else len(self.heads)
                 rows = n if self.rows is None else len(set(slots_of(self.rows, n)))
                 total += batch * heads * rows * m * self.dtype.itemsize
-            elif self.keep == "qk":
+            elif self.keep in ("qk", "qkv"):
                 total += batch * (shape.heads * n + shape.kv_heads * m) * shape.head_dim * self.dtype.itemsize
+                norms = batch * shape.heads * m * max(self.dtype.itemsize, 4)
+                total += norms if self.keep == "qkv" else 0
+            elif self.keep == "gradients":
+                total += batch * shape.heads * n * max(self.dtype.itemsize, 4)
             else:
                 total += batch * shape.heads * self._of_statistics(n, m)
         return total

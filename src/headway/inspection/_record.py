@@ -61,6 +61,9 @@ class AttentionRecord:
     m: int
     padding: Tensor | None
     note: str
+    _value_norms: Tensor | None = field(default=None, init=False)
+    _without_norms: str = field(default="", init=False)
+    _products: Tensor | None = field(default=None, init=False)
     _kept_call: Call | None = field(default=None, init=False)
     _statistics: Statistics | None = field(default=None, init=False)
     _weights: Tensor | None = field(default=None, init=False)
@@ -83,7 +86,8 @@ class AttentionRecord:
                 raise HeadwayError("queries cannot be chosen afterwards of kept statistics: capture with keep='qk'")
             return self._statistics if statistics is None else _among(self._statistics, statistics)
         if self._kept_call is None:
-            raise HeadwayError("keep='weights' keeps no statistics: capture with keep='statistics' or keep='qk'")
+            kept = "weights" if self._weights is not None else "gradients"
+            raise HeadwayError(f"keep={kept!r} keeps no statistics: capture with keep='statistics' or keep='qk'")
         return computed_statistics(
             self._kept_call, DEFAULT if statistics is None else statistics, self.padding if queries is None else queries
         )
@@ -114,8 +118,14 @@ class AttentionRecord:
             if slots is not None and ordered is not None and slots != ordered:
                 found = found[:, :, [ordered.index(slot) for slot in slots]]
         else:
-            raise HeadwayError("keep='statistics' keeps no weights: capture with keep='qk' or keep='weights'")
+            kept = "statistics" if self._statistics is not None else "gradients"
+            raise HeadwayError(f"keep={kept!r} keeps no weights: capture with keep='qk' or keep='weights'")
         return found if heads is None else found[:, 0]
+
+    @property
+    def value_norms(self) -> Tensor | None:
+        """The lengths ‖vⱼ·W_O^h‖ of each key and head, [batch, heads, m], with keep="qkv"; None if not known."""
+        return self._value_norms
 
     @property
     def size(self) -> int:
@@ -160,7 +170,7 @@ class Seen:
     ``of_call`` gives what was seen in one of the calls.
 
     Attributes:
-        keep: what was kept: "statistics", "qk" or "weights".
+        keep: what was kept: "statistics", "qk", "qkv", "weights" or "gradients".
         records: one ``AttentionRecord`` for each attention call, in their order.
         missed: modules that seem to be attention, by name, and ran without an attention call that could be seen, with
             the names of their classes.
@@ -416,7 +426,7 @@ class Seen:
             )
         if any(record._heads is not None or record._rows is not None for record in records):
             raise HeadwayError("some heads or rows alone were kept: take weights(layer, head), or capture all of them")
-        if self.keep == "qk":
+        if self.keep in ("qk", "qkv"):
             sizes = [size_of(record._kept_call, None, None) for record in records if record._kept_call is not None]
             refuse_above_limit(sum(sizes), f"the weights of {len(records)} layers")
         return tuple([record.weights() for record in records])

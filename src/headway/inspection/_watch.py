@@ -97,6 +97,7 @@ class Site:
         run_and_reduce: computes it as ``run`` does, bit for bit, and reductions of its weights in one pass; returns
             None where there is no such pass. None where no kernel of headway computes the call.
         replaces_output: whether the module computes its output once more, so that a change would be lost.
+        output_weight: the weight of the output projection, [width, heads·v_dim], where ``run`` applies it itself.
     """
 
     module: nn.Module
@@ -112,6 +113,7 @@ class Site:
     note: str = ""
     replaces_output: bool = False
     run_and_reduce: Callable[[Sequence[Reduction], Tensor | None], tuple[Any, list[Any]] | None] | None = None
+    output_weight: Tensor | None = None
 
 
 class Mode(TorchFunctionMode):

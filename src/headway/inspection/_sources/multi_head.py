@@ -93,6 +93,7 @@ def _site(watch: Watch, given: dict[str, Any]) -> Site:
         padding=padding_of(watch.stack, call),
         dropout=given["dropout_p"] if given["training"] else 0.0,
         note="torch's fast path yields" if _has_fast_path(frame.module) else "",
+        output_weight=given["out_proj_weight"],
     )
 
 

@@ -8,6 +8,11 @@ from .previous_token import PreviousToken as PreviousToken
 from .duplicate_token import DuplicateToken as DuplicateToken
 from .induction import Induction as Induction
 from .prefix_matching import PrefixMatching as PrefixMatching
+
+# by values, layers and gradients
+from .norm_weighted import NormWeighted as NormWeighted
+from .rollout import Rollout as Rollout
+from .importance import Importance as Importance
 # isort: on
 
 SCORES: dict[str, type[Score]] = {

@@ -1,0 +1,75 @@
+"""The output projection of an attention layer, and how long the values become by it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..kernels import Call
+from ..nn.prepacked import PrepackedLinear
+from ..terms import RelativeValues
+from ._record import AttentionRecord
+
+
+class Awaited(NamedTuple):
+    """An attention call whose heads' outputs may be projected next.
+
+    Attributes:
+        record: its record.
+        call: the call.
+        outputs: the heads' outputs side by side, [batch, n, heads·v_dim].
+    """
+
+    record: AttentionRecord
+    call: Call
+    outputs: Tensor
+
+    def projected_by(self, module: nn.Module, x: Any) -> bool:
+        """Whether a linear map is given the heads' outputs as they are, whatever its name is."""
+        width = self.outputs.shape[-1]
+        if not isinstance(x, Tensor) or x.shape[-1:] != (width,) or x.numel() != self.outputs.numel():
+            return False
+        tokens_first = x.ndim == 3 and x.shape[:2] != self.outputs.shape[:2]
+        given = x.transpose(0, 1) if tokens_first else x
+        return torch.equal(given.reshape(-1, width).nan_to_num(), self.outputs.reshape(-1, width).nan_to_num())
+
+
+def weight_of(module: nn.Module) -> Tensor | None:
+    """The weight [out, in] of a module that computes x·Wᵀ + b and nothing else; None of any other."""
+    kind = type(module)
+    if isinstance(module, PrepackedLinear) or (isinstance(module, nn.Linear) and kind.forward is nn.Linear.forward):
+        weight = module.weight
+    elif kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers."):
+        weight = module.weight.T  # type: ignore[assignment]
+    else:
+        return None
+    return weight if weight.is_floating_point() else None
+
+
+def why_no_norms(call: Call) -> str:
+    """Why the output of a head is no sum of A[h,i,j]·vⱼ, so that a value has no one length; "" where it is."""
+    if any(isinstance(term, RelativeValues) for term in call.terms):
+        return "its encoding adds vectors to the values by distance"
+    if call.v_rotation is not None or call.out_rotation is not None or call.restore is not None:
+        return "its encoding transforms the values by position"
+    return ""
+
+
+@torch.no_grad()
+def value_norms(v: Tensor, weight: Tensor, heads: int) -> Tensor:
+    """‖vⱼ·W_O^h‖ of each key and query head, [batch, heads, m], in float64 for float64 and else in float32.
+
+    With the QR decomposition W_O^hᵀ = Q·R it is ‖R·vⱼ‖, so that no vector of the model's width is made for a key.
+
+    Args:
+        v: values, [batch, kv_heads, m, v_dim].
+        weight: of the output projection, [width, heads·v_dim].
+        heads: query heads.
+    """
+    wide = torch.float64 if v.dtype == torch.float64 else torch.float32
+    by_head = weight.detach().double().unflatten(1, (heads, v.shape[-1])).transpose(0, 1)  # [heads, width, v_dim]
+    triangle = torch.linalg.qr(by_head, mode="r").R.to(wide)
+    found = [(v[:, head * v.shape[1] // heads].to(wide) @ triangle[head].T).norm(dim=-1) for head in range(heads)]
+    return torch.stack(found, dim=1)
