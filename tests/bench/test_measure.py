@@ -1,4 +1,5 @@
 import itertools
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.bench import Case, Plan, machine, measure, memory
+from headway.bench import Case, Plan, machine, measure, memory, statistics
 from headway.bench.cases import STATISTICS_MEMORY
 from headway.bench.machine import Roof
 from headway.bench.measure import ROOF, Red, agree, in_turn
@@ -166,6 +167,23 @@ def test_the_memory_of_statistics_is_less_than_that_of_weights() -> None:
     found = memory.measure(Case(STATISTICS_MEMORY, encoding="rope", mask="causal", n=4096))
     assert 0 < found["extra_bytes"] < 8 * 4 * 4096 * 4096 / 4
     assert found["kernel"] in ("cpu", "reference")
+
+
+def test_the_memory_of_statistics_is_what_they_take_beyond_their_results(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rooms = iter([1, 200])  # MiB, of the warm-up and of the call
+
+    def alone() -> list[torch.Tensor]:
+        room = next(rooms) << 18
+        within = torch.ones(room)
+        return [torch.ones(room // 2) + within[0]]
+
+    monkeypatch.setattr(statistics, "headway_sides", lambda *_: {statistics.ALONE: alone})
+    of = Case(STATISTICS_MEMORY, mask="causal", n=64)
+    memory.main(json.dumps({"case": of.fields(), "threads": torch.get_num_threads()}))
+    # 200 MiB within and twice 100 MiB of results, one of which is returned
+    assert json.loads(capsys.readouterr().out)["extra_bytes"] == pytest.approx(300 << 20, rel=0.05)
 
 
 def test_memory_that_cannot_be_measured_is_a_finding(tiny: Plan) -> None:

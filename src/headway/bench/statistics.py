@@ -31,7 +31,7 @@ MATERIALIZED = "torch, materialized weights"
 CLASSES, COUNT = 5, 8
 """The classes of tokens, and the keys of ``TopKeys``."""
 
-Sides = dict[str, Callable[[], list[Tensor]]]
+Runs = dict[str, Callable[[], list[Tensor]]]
 """Functions that run each side and return what it computed, without the slots of keys."""
 
 
@@ -96,7 +96,7 @@ def attend(call: Call, statistics: Iterable[Statistic], kernel: Kernel) -> tuple
     return out, Statistics(found, asked, counted)
 
 
-def headway_sides(made: Callable[[], Call], kernel: str) -> Sides:
+def headway_sides(made: Callable[[], Call], kernel: str) -> Runs:
     """Returns the sides of headway, each of which makes its call and chooses no kernel.
 
     Args:
@@ -117,11 +117,13 @@ def headway_sides(made: Callable[[], Call], kernel: str) -> Sides:
     def alone(*names: str) -> Callable[[], list[Tensor]]:
         return lambda: numbers(statistics_of(made(), [known[name] for name in names], kernel=kernel))
 
-    sides = {ALONE: alone(*COMPARED), RECEIVED_ALONE: alone(RECEIVED)}
-    if chosen.reduces_as_it_runs(first):
-        sides[ALL] = in_the_pass(*ONE_PASS)
-        sides |= {beside(name): in_the_pass(name) for name in (*COMPARED, TOP, POOLED)}
-    return sides
+    runs = {ALONE: alone(*COMPARED), RECEIVED_ALONE: alone(RECEIVED)}
+    with torch.no_grad():
+        together = chosen.reduces_as_it_runs(first)
+    if together:
+        runs[ALL] = in_the_pass(*ONE_PASS)
+        runs |= {beside(name): in_the_pass(name) for name in (*COMPARED, TOP, POOLED)}
+    return runs
 
 
 # ---------------------------------------------------------------- torch's side

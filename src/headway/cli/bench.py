@@ -49,7 +49,10 @@ def run(
     ] = None,
     parts: Annotated[
         str | None,
-        typer.Option(help=f"Kinds of cases. Default: {','.join(PARTS)}; with --models: {','.join(MODEL_PARTS)}."),
+        typer.Option(
+            help=f"Kinds of cases, separated by commas. Default: {', '.join(PARTS)}; "
+            f"with --models: {', '.join(MODEL_PARTS)}."
+        ),
     ] = None,
     only: Annotated[str | None, typer.Option(help="Measure only one direction: forward or backward.")] = None,
     seconds: Annotated[
