@@ -10,7 +10,7 @@ import torch
 from headway.bench import Case, Plan, machine, measure, memory, statistics
 from headway.bench.cases import STATISTICS_MEMORY
 from headway.bench.machine import Roof
-from headway.bench.measure import ROOF, Red, agree, in_turn
+from headway.bench.measure import ROOF, CheckError, agree, in_turn
 from headway.bench.sides import DENSE, OURS, PLAIN, SDPA, Flex, Sides
 from headway.kernels.cpu import _library
 
@@ -70,14 +70,14 @@ def test_another_sides_failure_is_its_result_and_ours_is_a_finding(tiny: Plan, m
     assert row["says"] == {SDPA: "RuntimeError: out of memory"}
     assert set(row["ms"]) == {OURS}
     monkeypatch.setattr(measure, "sides", lambda *_: Sides("reference", right | {OURS: fails}))
-    with pytest.raises(Red, match=r"reference on none, .*: RuntimeError: out of memory"):
+    with pytest.raises(CheckError, match=r"reference on none, .*: RuntimeError: out of memory"):
         measure.measure(Case(), tiny, Roof(), None)
 
 
 def test_sides_that_differ_have_no_number(tiny: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = {OURS: lambda: [torch.ones(1)], SDPA: lambda: [torch.full((1,), 1.1)]}
     monkeypatch.setattr(measure, "sides", lambda *_: Sides("reference", runs, {SDPA: lambda x: x}))
-    with pytest.raises(Red, match=r"reference and SDPA on none, .* differ by 0.1"):
+    with pytest.raises(CheckError, match=r"reference and SDPA on none, .* differ by 0.1"):
         measure.measure(Case(), tiny, Roof(), None)
 
 
@@ -95,18 +95,18 @@ def test_what_a_side_should_compute_is_checked_before_it_is_timed(tiny: Plan, mo
 
     row = found(lambda: [torch.ones(1), torch.full((1,), 2.0)], twice)
     assert set(row["ms"]) == {OURS, "with entropy"}
-    with pytest.raises(Red, match=r"cpu with entropy and torch on statistics: .* differ by 0.1"):
+    with pytest.raises(CheckError, match=r"cpu with entropy and torch on statistics: .* differ by 0.1"):
         found(lambda: [torch.ones(1), torch.full((1,), 2.1)], twice)
-    with pytest.raises(Red, match=r"cpu with entropy on statistics: .*: RuntimeError: not enough memory"):
+    with pytest.raises(CheckError, match=r"cpu with entropy on statistics: .*: RuntimeError: not enough memory"):
         found(fails, twice)
-    with pytest.raises(Red, match="cannot be checked: not enough memory"):
+    with pytest.raises(CheckError, match="cannot be checked: not enough memory"):
         found(lambda: [torch.ones(1)], fails)
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 1.01])
 def test_agreement_can_fail(wrong: float) -> None:
     agree("same", "float32", [torch.ones(3)], [torch.ones(3)])
-    with pytest.raises(Red):
+    with pytest.raises(CheckError):
         agree("not the same", "float32", [torch.tensor([1.0, wrong])], [torch.ones(2)])
 
 
@@ -187,5 +187,5 @@ def test_the_memory_of_statistics_is_what_they_take_beyond_their_results(
 
 
 def test_memory_that_cannot_be_measured_is_a_finding(tiny: Plan) -> None:
-    with pytest.raises(Red, match="rop"):
+    with pytest.raises(CheckError, match="rop"):
         measure.measure(Case("memory", encoding="rop", n=16, direction="backward"), tiny, Roof(), None)

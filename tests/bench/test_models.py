@@ -10,7 +10,7 @@ import torch
 from headway import HeadwayError, cli
 from headway.bench import models, report
 from headway.bench.cases import MODELS, ModelCase, ModelPlan
-from headway.bench.measure import Red
+from headway.bench.measure import CheckError
 from headway.bench.models import ATTENTION, LINEAR, REST, Loaded, Trainer, bench_models, measure
 from headway.bench.rows import Row
 from headway.bench.run import Watch
@@ -145,7 +145,7 @@ def test_what_is_wrong_gets_no_number(loaded: Loaded, task: str, monkeypatch: py
     right = sides[OURS]
     sides[OURS] = lambda: [1.1 * x.detach() for x in right()]
     monkeypatch.setattr(loaded, "sides", lambda case: sides)
-    with pytest.raises(Red, match=r"headway and .* differ by"):
+    with pytest.raises(CheckError, match=r"headway and .* differ by"):
         measure(case, TINY, loaded)
 
 
@@ -163,10 +163,10 @@ def test_a_side_that_fails_says_so_and_headways_own_failure_is_red(
     assert row["says"][HF_SDPA] == "RuntimeError: no memory"
     assert "RuntimeError: no memory" in report.model_times([a_row(case, **row)])
     monkeypatch.setattr(loaded, "sides", lambda case: {OURS: sides[OURS], HF_SDPA: fails})
-    with pytest.raises(Red, match="nothing to compare with"):
+    with pytest.raises(CheckError, match="nothing to compare with"):
         measure(case, TINY, loaded)
     monkeypatch.setattr(loaded, "sides", lambda case: {**sides, OURS: fails})
-    with pytest.raises(Red, match="no memory"):
+    with pytest.raises(CheckError, match="no memory"):
         measure(case, TINY, loaded)
 
 
@@ -185,7 +185,7 @@ def test_the_whole_of_it(weights: Path, tmp_path: Path, monkeypatch: pytest.Monk
     plan = ModelPlan(**{**vars(TINY), "dtypes": ("float32",)})
     results = bench_models(plan, weights, tmp_path, command="headway bench --models weights")
     assert [row["case"] for row in results.rows] == [case.fields() for case in plan.cases()]
-    assert results.red == {}
+    assert results.failed == {}
     text = (tmp_path / "models.md").read_text()
     for said in (
         "## Whole models, against transformers",

@@ -6,7 +6,7 @@ import pytest
 
 from headway import HeadwayError
 from headway.bench import Case, Plan, Watch, bench, run
-from headway.bench.measure import Red
+from headway.bench.measure import CheckError
 from headway.bench.rows import Row
 
 pytestmark = pytest.mark.usefixtures("few_checks")
@@ -33,7 +33,7 @@ def test_everything_is_measured_once_and_shown(tiny: Plan, tmp_path: Path) -> No
     results = bench(tiny, tmp_path, command="headway bench --quick")
     cases = tiny.cases()
     assert [row["case"] for row in results.rows] == [of.fields() for of in cases]
-    assert results.red == {}
+    assert results.failed == {}
     text = (tmp_path / "bench.md").read_text()
     for said in (
         "headway bench --quick",
@@ -99,13 +99,13 @@ def test_a_case_on_which_sides_differ_has_no_number_and_is_named(
 
     def one_is_wrong(case: Case, *arguments: object) -> Row:
         if (case.encoding, case.mask) == ("t5", "none"):
-            raise Red("headway and SDPA differ by a lot")
+            raise CheckError("headway and SDPA differ by a lot")
         return measure(case, *arguments)
 
     monkeypatch.setattr(run, "measure", one_is_wrong)
     results = bench(plan, tmp_path)
     assert len(results.rows) == len(plan.cases()) - 1
-    assert list(results.red.values()) == ["headway and SDPA differ by a lot"]
+    assert list(results.failed.values()) == ["headway and SDPA differ by a lot"]
     assert "No number: headway and SDPA differ by a lot" in (tmp_path / "bench.md").read_text()
 
 

@@ -5,7 +5,7 @@ import torch
 
 from headway.bench import Case, Plan, measure
 from headway.bench.machine import Roof
-from headway.bench.measure import Red, agree
+from headway.bench.measure import CheckError, agree
 from headway.bench.sides import OURS, kernel_of, sides
 from headway.bench.statistics import (
     ALL,
@@ -128,5 +128,5 @@ def test_wrong_statistics_have_no_number(monkeypatch: pytest.MonkeyPatch, tiny: 
         return values if out is None else (out, values)
 
     monkeypatch.setattr(CpuKernel, door, wrong)
-    with pytest.raises(Red, match=r"cpu .* and torch on statistics: none, .* differ by"):
+    with pytest.raises(CheckError, match=r"cpu .* and torch on statistics: none, .* differ by"):
         measure.measure(case(), tiny, Roof(), None)

@@ -12,9 +12,9 @@ from headway.kernels.cpu import _library
 from headway.reductions import Entropy, TopKeys
 
 
-def test_a_kernel_that_is_right_is_not_red(few_checks: None) -> None:
-    failing, said = verify.red([Case(n=16, head_dim=8), Case(encoding="t5", n=16, head_dim=8, direction="backward")])
-    assert failing == {}
+def test_a_kernel_that_is_right_does_not_fail(few_checks: None) -> None:
+    failed, said = verify.failing([Case(n=16, head_dim=8), Case(encoding="t5", n=16, head_dim=8, direction="backward")])
+    assert failed == {}
     assert "1 kinds of terms" in said
     assert any(kernel in said for kernel in KERNELS)
 
@@ -30,7 +30,7 @@ def test_a_red_check_gives_no_number(few_checks: None, tiny: Plan, tmp_path: Pat
     run = type(kernel).run
     monkeypatch.setattr(type(kernel), "run", lambda self, call: wrong(run(self, call)))
     results = bench(plan, tmp_path)
-    assert list(results.red) == [kernel.name]
+    assert list(results.failed) == [kernel.name]
     assert results.rows == []
     assert not (tmp_path / "rows.jsonl").exists()
     text = (tmp_path / "bench.md").read_text()
@@ -48,7 +48,7 @@ def test_a_red_check_gives_no_number(few_checks: None, tiny: Plan, tmp_path: Pat
         ("run_and_reduce", None, "cpu gives another output when it computes statistics"),
     ],
 )
-def test_wrong_statistics_are_red(few_checks: None, monkeypatch: Any, door: str, wrong: Any, said: str) -> None:
+def test_wrong_statistics_fail(few_checks: None, monkeypatch: Any, door: str, wrong: Any, said: str) -> None:
     """One reduction of one door is broken, or the output changes by a bit."""
     computed = getattr(CpuKernel, door)
 
@@ -61,11 +61,11 @@ def test_wrong_statistics_are_red(few_checks: None, monkeypatch: Any, door: str,
         return values if out is None else (out.nextafter(out + 1) if wrong is None else out, values)
 
     of = Case("statistics", mask="causal", n=40, head_dim=8)
-    failing, checked = verify.red([of])
-    assert failing == {}
+    failed, checked = verify.failing([of])
+    assert failed == {}
     assert checked.endswith("all statistics, alone and in the pass of attention")
     monkeypatch.setattr(CpuKernel, door, broken)
-    assert said in verify.red([of])[0]["cpu"]
+    assert said in verify.failing([of])[0]["cpu"]
 
 
 def test_a_kernel_that_is_wrong_only_at_size_is_red(few_checks: None, monkeypatch: Any) -> None:
@@ -76,5 +76,5 @@ def test_a_kernel_that_is_wrong_only_at_size_is_red(few_checks: None, monkeypatc
         type(kernel), "run", lambda self, call: wrong(run(self, call)) if call.q.shape[2] > 100 else run(self, call)
     )
     monkeypatch.setattr(verify, "kernel_of", lambda of: "sdpa")
-    assert "differ by" in verify.red([Case(n=512, head_dim=8)])[0]["sdpa"]
-    assert verify.red([Case(n=64, head_dim=8)])[0] == {}
+    assert "differ by" in verify.failing([Case(n=512, head_dim=8)])[0]["sdpa"]
+    assert verify.failing([Case(n=64, head_dim=8)])[0] == {}

@@ -77,8 +77,10 @@ def test_ctrl_c_says_how_to_go_on(capsys: pytest.CaptureFixture[str], monkeypatc
     assert errors == "headway: stopped; the same command resumes from out\n"
 
 
-def test_a_red_check_is_an_exit_code(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "red", lambda cases, doing: ({run.kernel_of(case): "wrong" for case in cases}, "nothing"))
+def test_a_failed_check_is_an_exit_code(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        run, "failing", lambda cases, doing: ({run.kernel_of(case): "wrong" for case in cases}, "nothing")
+    )
     code, printed, _ = bench(capsys, *FAST)
     assert code == 1
     assert "whose checks fail: wrong" in printed

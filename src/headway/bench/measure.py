@@ -22,7 +22,7 @@ TOLERANCE = {"float32": 1e-3, "bfloat16": 6e-2, "float16": 1e-2}
 """The largest difference of two sides, as a share of the largest value: enough to see that they compute the same."""
 
 
-class Red(Exception):  # noqa: N818
+class CheckError(Exception):
     """Raised if a result is wrong, so that its speed means nothing and the case gets no number."""
 
 
@@ -39,13 +39,13 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
         The row: the kernel, the milliseconds of each side, and the errors of sides that failed.
 
     Raises:
-        Red: if headway fails, or computes other numbers than a side that should compute the same.
+        CheckError: if headway fails, or computes other numbers than a side that should compute the same.
     """
     if case.kind in ("memory", STATISTICS_MEMORY):
         try:
             return memory.measure(case)
         except RuntimeError as error:
-            raise Red(str(error)) from error
+            raise CheckError(str(error)) from error
     found = sides(case, flex)
     runs: dict[str, Callable[[], object]] = dict(found.runs)
     says = dict(found.says)
@@ -57,7 +57,7 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
             says[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
             del runs[name]
             if name == OURS:
-                raise Red(f"{found.kernel} on {case}: {says[name]}") from error
+                raise CheckError(f"{found.kernel} on {case}: {says[name]}") from error
     for name, shaped in found.same.items():
         if name in results:
             agree(f"{found.kernel} and {name} on {case}", case.dtype, map(shaped, results[OURS][:3]), results[name][:3])
@@ -65,10 +65,12 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
         try:
             expected = found.expected(results[OURS])
         except RuntimeError as error:  # such as too little memory for the weights
-            raise Red(f"{found.kernel} on {case} cannot be checked: {' '.join(str(error).split())[:160]}") from error
+            raise CheckError(
+                f"{found.kernel} on {case} cannot be checked: {' '.join(str(error).split())[:160]}"
+            ) from error
         for name, tensors in expected.items():
             if name not in results:
-                raise Red(f"{found.kernel} {name} on {case}: {says[name]}")
+                raise CheckError(f"{found.kernel} {name} on {case}: {says[name]}")
             agree(f"{found.kernel} {name} and torch on {case}", case.dtype, results[name], tensors)
     results.clear()
     burst = None if case.kind == "decoding" else roof.burst(case.dtype, case.flop)  # decoding is bound by memory
@@ -115,7 +117,7 @@ def in_turn(
 
 
 def agree(what: str, dtype: str, found: Any, expected: Any) -> None:
-    """Raises Red unless the tensors are equal, within the tolerance of the dtype.
+    """Raises CheckError unless the tensors are equal, within the tolerance of the dtype.
 
     Args:
         what: what is compared, for the message.
@@ -127,4 +129,4 @@ def agree(what: str, dtype: str, found: Any, expected: Any) -> None:
         largest = b.detach().abs().max().item()
         apart = (a.detach().float() - b.detach().float()).abs().max().item()
         if not apart <= TOLERANCE[dtype] * max(largest, 1e-3):  # also where either is NaN
-            raise Red(f"{what} differ by {apart:.3g} where the largest value is {largest:.3g}")
+            raise CheckError(f"{what} differ by {apart:.3g} where the largest value is {largest:.3g}")

@@ -26,7 +26,7 @@ from ..nn import prepack
 from . import report
 from .cases import DTYPES, ModelCase, ModelPlan
 from .machine import where
-from .measure import TOLERANCE, Red, agree, in_turn
+from .measure import TOLERANCE, CheckError, agree, in_turn
 from .memory import WARM_UP
 from .rows import Row, Rows
 from .run import Results, Watch
@@ -129,9 +129,9 @@ def bench_models(
                 found = None
                 try:
                     found = rows.add(case, measure(case, plan, loaded), datetime.date.today().isoformat())
-                except Red as error:
+                except CheckError as error:
                     note(f"No number: {error}")
-                    results.red[str(case)] = str(error)
+                    results.failed[str(case)] = str(error)
                 watch.measured(case, found)
         finally:
             place = {case: number for number, case in enumerate(plan.cases())}
@@ -154,7 +154,7 @@ def measure(case: ModelCase, plan: ModelPlan, loaded: Loaded) -> Row:
         The row: the milliseconds or bytes of each side, and the errors of sides that failed.
 
     Raises:
-        Red: if headway fails, or computes other numbers than transformers.
+        CheckError: if headway fails, or computes other numbers than transformers.
     """
     if case.task == "memory":
         return {"seconds": plan.seconds} | _memory(case, loaded)
@@ -169,11 +169,11 @@ def measure(case: ModelCase, plan: ModelPlan, loaded: Loaded) -> Row:
             says[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
             del runs[name]
             if name in (OURS, NOT_PREPACKED):
-                raise Red(f"headway on {case}: {says[name]}") from error
+                raise CheckError(f"headway on {case}: {says[name]}") from error
         warm += 1e3 * (time.perf_counter() - began)
     ours = results.pop(OURS)
     if set(results) <= {NOT_PREPACKED}:
-        raise Red(f"{case}: nothing to compare with: {says}")
+        raise CheckError(f"{case}: nothing to compare with: {says}")
     for name, other in results.items():
         (agree_on_the_whole if case.task == "train" else agree)(
             f"headway and {name} on {case}", case.dtype, ours, other
@@ -189,7 +189,7 @@ def measure(case: ModelCase, plan: ModelPlan, loaded: Loaded) -> Row:
 
 
 def agree_on_the_whole(what: str, dtype: str, found: list[Tensor], expected: list[Tensor]) -> None:
-    """Raises Red unless the tensors are equal but for a small share of their norm.
+    """Raises CheckError unless the tensors are equal but for a small share of their norm.
 
     Single numbers of a gradient may differ by more: ReLU's derivative jumps where its input is 0 but for rounding.
 
@@ -203,7 +203,7 @@ def agree_on_the_whole(what: str, dtype: str, found: list[Tensor], expected: lis
     for a, b in zip(found, expected, strict=True):
         apart, size = (x.detach().float().norm().item() for x in (a - b, b))
         if not apart <= share * size:  # also where either is NaN
-            raise Red(f"{what} differ by {apart:.3g} in norm where that is {size:.3g}")
+            raise CheckError(f"{what} differ by {apart:.3g} in norm where that is {size:.3g}")
 
 
 # ---------------------------------------------------------------- both sides of a case
@@ -544,7 +544,7 @@ def _part(operation: str, shapes: list[list[int]], n: int) -> str:
 
 
 def _memory(case: ModelCase, loaded: Loaded) -> Row:
-    """The bytes that forward and backward take on each side; raises Red if headway fails."""
+    """The bytes that forward and backward take on each side; raises CheckError if headway fails."""
     sizes: dict[str, int] = {}
     says: dict[str, str] = {}
     folder = loaded.t5(case.model)
@@ -558,7 +558,7 @@ def _memory(case: ModelCase, loaded: Loaded) -> Row:
         else:
             sizes[side] = json.loads(done.stdout.strip().split("\n")[-1])
     if OURS not in sizes:
-        raise Red(f"headway on {case}: {says[OURS]}")
+        raise CheckError(f"headway on {case}: {says[OURS]}")
     return {"bytes": sizes, "says": says}
 
 

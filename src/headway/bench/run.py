@@ -10,11 +10,11 @@ from typing import Any
 from . import picture, report
 from .cases import AnyCase, Case, Plan
 from .machine import Roof, where
-from .measure import Red, measure
+from .measure import CheckError, measure
 from .rows import Row, Rows
 from .sides import Flex, encoded, kernel_of
 from .targets import Judged, judge
-from .verify import red
+from .verify import failing
 
 
 class Watch:
@@ -43,12 +43,12 @@ class Results:
     Attributes:
         rows: the rows.
         notes: notes for readers of the results.
-        red: the kernels and cases without numbers, each with the reason.
+        failed: the kernels and cases without numbers, each with the reason.
     """
 
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
-    red: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
 
     @property
     def targets(self) -> list[Judged]:
@@ -106,19 +106,19 @@ def _measure(plan: Plan, todo: list[Case], rows: Rows, results: Results, watch: 
         note(roof.why_not)
     if not todo:
         return
-    results.red, checked = red(todo, watch.doing)
+    results.failed, checked = failing(todo, watch.doing)
     note(f"Checked before anything was measured: {checked}.")
-    for kernel, why in results.red.items():
+    for kernel, why in results.failed.items():
         note(f"No number for the kernel {kernel}, whose checks fail: {why}")
     for case in todo:
         watch.doing(str(case))
         found = None
-        if kernel_of(case) not in results.red:
+        if kernel_of(case) not in results.failed:
             try:
                 found = rows.add(case, measure(case, plan, roof, flex), datetime.date.today().isoformat())
-            except Red as error:
+            except CheckError as error:
                 note(f"No number: {error}")
-                results.red.setdefault(str(case), str(error))
+                results.failed.setdefault(str(case), str(error))
         watch.measured(case, found)
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..inspection import Statistics, statistics_of
+from ..inspection._run import Wanted
 from ..inspection.statistics import STATISTICS, Classes, Distances, Statistic, TopKeys
 from ..kernels import KERNELS, Call, Kernel
-from ..reductions import VisibleKeys
 
 ONE_PASS = (
     *("entropy", "visible", "largest", "previous", "current", "next", "first", "sink"),
@@ -86,14 +86,9 @@ def attend(call: Call, statistics: Iterable[Statistic], kernel: Kernel) -> tuple
     Returns:
         The output, and what ``statistics_of`` returns.
     """
-    asked = list(statistics)
-    parts = [one.reductions(call) for one in asked]
-    out, (visible, *values) = kernel.run_and_reduce(call, [VisibleKeys(), *chain(*parts)])
-    counted, rest = visible > 0, iter(values)
-    found = {
-        one.name: one.result(call, [next(rest) for _ in of], counted) for one, of in zip(asked, parts, strict=True)
-    }
-    return out, Statistics(found, asked, counted)
+    wanted = Wanted(call, list(statistics), None)
+    out, values = kernel.run_and_reduce(call, wanted.reductions, wanted.queries)
+    return out, wanted.found(values)
 
 
 def headway_sides(made: Callable[[], Call], kernel: str) -> Runs:

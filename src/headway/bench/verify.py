@@ -12,7 +12,7 @@ from ..inspection import Statistics, statistics_of
 from ..kernels import KERNELS
 from ..testing.kernels import keeps_the_promise, mask_names, obeys_the_mask, term_names
 from .cases import Case
-from .measure import Red, agree
+from .measure import CheckError, agree
 from .sides import Inputs, kernel_of
 from .statistics import all_statistics, attend, numbers
 
@@ -20,7 +20,7 @@ TOKENS = 333
 """The most tokens of a case in a check: no multiple of any tile, and more than one of each."""
 
 
-def red(cases: Iterable[Case], doing: Callable[[str], None] = lambda said: None) -> tuple[dict[str, str], str]:
+def failing(cases: Iterable[Case], doing: Callable[[str], None] = lambda said: None) -> tuple[dict[str, str], str]:
     """Runs the kernels' own checks, and each case with few tokens against the reference kernel.
 
     Args:
@@ -34,7 +34,7 @@ def red(cases: Iterable[Case], doing: Callable[[str], None] = lambda said: None)
     for case in cases:
         small[kernel_of(case), replace(case, n=min(case.n, TOKENS))] = None
     kernels = dict.fromkeys(kernel for kernel, _ in small)
-    failing: dict[str, str] = {}
+    failed: dict[str, str] = {}
     for kernel in kernels:
         doing(f"checking the kernel {kernel}")
         try:
@@ -43,7 +43,7 @@ def red(cases: Iterable[Case], doing: Callable[[str], None] = lambda said: None)
             for mask in mask_names():
                 obeys_the_mask(kernel, mask)
         except AssertionError as error:
-            failing[kernel] = " ".join(str(error).split())
+            failed[kernel] = " ".join(str(error).split())
     against = [(kernel, case) for kernel, case in small if kernel != "reference"]
     for kernel, case in against:
         doing(f"checking {case}")
@@ -54,7 +54,7 @@ def red(cases: Iterable[Case], doing: Callable[[str], None] = lambda said: None)
             if case.part == "statistics":
                 _compare_statistics(kernel, case)
         except Exception as error:  # a kernel may raise anything
-            failing.setdefault(kernel, f"{'' if isinstance(error, Red) else type(error).__name__ + ': '}{error}")
+            failed.setdefault(kernel, f"{'' if isinstance(error, CheckError) else type(error).__name__ + ': '}{error}")
     said = (
         f"{', '.join(kernels)}: {len(term_names())} kinds of terms with every gradient in two dtypes and "
         f"{len(mask_names())} kinds of masks, against float64; and {len(against)} of the cases measured, cut to "
@@ -62,11 +62,11 @@ def red(cases: Iterable[Case], doing: Callable[[str], None] = lambda said: None)
     )
     if any(case.part == "statistics" for _, case in against):
         said += "; with them all statistics, alone and in the pass of attention"
-    return failing, said
+    return failed, said
 
 
 def _compare_statistics(kernel: str, case: Case) -> None:
-    """Raises Red unless the statistics of a kernel, alone and in its pass, are those of the reference kernel."""
+    """Raises CheckError unless the statistics of a kernel, alone and in its pass, are those of the reference kernel."""
     inputs = Inputs(case)
     call, asked = inputs.call(), list(all_statistics(case.n).values())
     weights = attention_weights(inputs.q, inputs.k, inputs.v, **inputs.arguments).detach()
@@ -89,4 +89,4 @@ def _compare_statistics(kernel: str, case: Case) -> None:
         out, found = attend(call, asked, KERNELS[kernel])
     compare("in the pass of attention", found)
     if not torch.equal(out, inputs.ours(kernel=kernel)()[0]):
-        raise Red(f"{kernel} gives another output when it computes statistics on {case}")
+        raise CheckError(f"{kernel} gives another output when it computes statistics on {case}")

@@ -100,7 +100,7 @@ def run(
             results = bench_models(replace(QUICK_MODELS if quick else MODELS, **given), models, out, **to)
     written = ("bench.md", "roof.png", "rows.jsonl") if models is None else ("models.md", "models.jsonl")
     screen.conclude(results, [f"{out}/{name}" for name in written])
-    if results.red:
+    if results.failed:
         raise typer.Exit(1)
 
 
