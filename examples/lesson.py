@@ -20,7 +20,6 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from time import process_time
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,7 @@ from torch import Tensor, nn
 import headway as hw
 from headway.extras import need
 from headway.files import atomic_write
+from headway.fonts import fonts_for
 from headway.study.charts import BASELINE, COLOURS, FAINT, INK
 
 if TYPE_CHECKING:
@@ -217,12 +217,11 @@ def _width(cell: str) -> int:
 
 @contextmanager
 def paper() -> Iterator[None]:
-    """Sets the style of the pictures; Chinese characters are in the font of the package zhplot."""
-    from matplotlib import font_manager, rc_context
+    """Sets the style of the pictures, with a font that has Chinese characters."""
+    from matplotlib import rc_context
 
-    font_manager.fontManager.addfont(str(files("zhplot") / "fonts" / "NotoSansSC-Regular.ttf"))
     look = {
-        "font.family": ["DejaVu Sans", "Noto Sans SC"],
+        "font.family": fonts_for("中"),
         "font.size": 9.5,
         "text.color": INK,
         "axes.labelcolor": INK,

@@ -17,7 +17,7 @@ ROOMS = [
     "headway",
     *("headway.attention", "headway.call", "headway.coordinates", "headway.masks", "headway.records"),
     *("headway.reductions", "headway.terms"),
-    *("headway.biases", "headway.deprecated", "headway.extras", "headway.files", "headway.properties"),
+    *("headway.biases", "headway.deprecated", "headway.extras", "headway.files", "headway.fonts", "headway.properties"),
     *("headway.bench", "headway.bench.cases", "headway.bench.machine", "headway.bench.measure", "headway.bench.memory"),
     *("headway.bench.models", "headway.bench.picture", "headway.bench.report", "headway.bench.rows"),
     *("headway.bench.run", "headway.bench.sides", "headway.bench.statistics", "headway.bench.targets"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -20,6 +21,9 @@ from ._weights import dense_weights, refuse_above_limit, said, size_of
 from .scores import Score
 from .scores._choose import made
 from .statistics import Statistic
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Asked = str | Statistic | Sequence[str | Statistic]
 """Statistics by name, or as objects."""
@@ -389,6 +393,66 @@ class Seen:
                 row |= {"queries": counted[head], "left_out": left_out[head]}
                 rows.append(row | {name: values[head] for name, values in columns.items()})
         return Table(rows)
+
+    def plot(
+        self,
+        layer: int | str | None = None,
+        head: int | None = None,
+        *,
+        tokens: Sequence[str] | None = None,
+        key_tokens: Sequence[str] | None = None,
+        kind: str = "map",
+        example: int = 0,
+        sinks: bool = True,
+        hide: Sequence[int] = (),
+        call: int | None = None,
+        out: str | Path | None = None,
+    ) -> Figure:
+        """Draws the weights of one head, of all heads of a layer, or of all heads of all layers.
+
+        Above 200 tokens weights are pooled to a map of means. Padding is left out.
+
+        Args:
+            layer: its name, or its number in ``layers``. Default: all.
+            head: the head. Default: all of the layer.
+            tokens: the tokens of the queries of this example, for the axes. In self-attention they are those of the
+                keys too, and after a cache those of all keys. Default: numbers.
+            key_tokens: the tokens of the keys, in cross-attention.
+            kind: of one head, "map" for a heat map or "arcs" for arcs over the sentence.
+            example: the row of the batch.
+            sinks: whether what learned sinks take is shown in a last column, if they take part.
+            hide: keys that are left blank, as numbers, such as 0 for a first token that takes most of the weight.
+            call: the number of the model's call. Default: the only one.
+            out: a file to which the picture is written too, by the ending of its name, such as .png or .svg.
+
+        Returns:
+            The figure of matplotlib.
+
+        Raises:
+            HeadwayError: if there is no such layer, head, example or call, the capture kept nothing that can be drawn,
+                a font is missing, or arcs are asked for of several heads or of many tokens.
+        """
+        from ._picture import check, picture_of_head, picture_of_heads, written
+
+        check(kind, out)
+        self._need_records()
+        shared: Any = {"tokens": tokens, "key_tokens": key_tokens, "example": example, "sinks": sinks, "hide": hide}
+        if layer is None and head is not None:
+            raise HeadwayError(f"head {head} is given without a layer: give both, or none for all heads")
+        if head is None and kind == "arcs":
+            raise HeadwayError("arcs are of one head: give layer and head")
+        if layer is None:
+            chosen = self if call is None else self.of_call(call)
+            if chosen.calls > 1:
+                raise HeadwayError(f"the model was called {chosen.calls} times: give call=, such as call=-1")
+            figure = picture_of_heads(chosen.records, self._model, **shared)
+        elif head is None:
+            figure = picture_of_heads([self.record(layer, call=call)], self._model, **shared)
+        else:
+            figure = picture_of_head(self.record(layer, call=call), head, kind=kind, **shared)
+        if out is not None:
+            written(figure, out)
+        return figure
 
     def __len__(self) -> int:
         return len(self.records)

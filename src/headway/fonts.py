@@ -1,0 +1,89 @@
+"""Fonts for pictures with text of any script: none of their characters is drawn as an empty box."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from .errors import HeadwayError
+from .extras import need
+
+FIRST = "DejaVu Sans"
+"""The font that matplotlib brings, and that every picture begins with."""
+
+
+def fonts_for(texts: Iterable[str]) -> list[str]:
+    """Returns the names of fonts that together have every letter of the texts, for matplotlib's ``font.family``.
+
+    The first is DejaVu Sans, which matplotlib brings. Chinese and Japanese are in the font of the package zhplot, if it
+    is installed; other characters in fonts that the machine has.
+
+    Args:
+        texts: what is to be written.
+
+    Raises:
+        HeadwayError: if matplotlib is not installed, or no font has a letter.
+    """
+    need("matplotlib", "a picture", extra="plot")
+    missing = {letter for text in texts for letter in text if letter.isprintable() and not letter.isspace()}
+    found = [FIRST]
+    for name, path in _fonts():
+        if not missing:
+            break
+        here = {letter for letter in missing if ord(letter) in _characters(path)}
+        missing -= here
+        if here and name not in found:
+            found.append(name)
+    letters = sorted(letter for letter in missing if unicodedata.category(letter)[0] == "L")
+    if letters:
+        raise HeadwayError(
+            f"no font of this machine has {letters[0]!r}: pip install 'headway[plot]' brings one for Chinese and "
+            "Japanese; for other scripts install one of https://fonts.google.com/noto"
+        )
+    return found
+
+
+def drawable(text: str, fonts: list[str]) -> str:
+    """Returns a text with codes such as U+1F9EE in place of symbols that none of the fonts has.
+
+    Args:
+        text: the text.
+        fonts: the names of fonts, from ``fonts_for``.
+    """
+    paths = [path for name, path in _fonts() if name in fonts]
+    return "".join(
+        x if x.isspace() or any(ord(x) in _characters(path) for path in paths) else f"U+{ord(x):04X}" for x in text
+    )
+
+
+def _fonts() -> Iterator[tuple[str, str]]:
+    """The names and files of fonts, the preferred ones first."""
+    from matplotlib import font_manager
+
+    yield FIRST, font_manager.findfont(FIRST)
+    spec = find_spec("zhplot")
+    if spec is not None and spec.origin is not None:
+        path = Path(spec.origin).parent / "fonts" / "NotoSansSC-Regular.ttf"
+        if path.is_file():
+            if not any(font.fname == str(path) for font in font_manager.fontManager.ttflist):
+                font_manager.fontManager.addfont(str(path))
+            yield "Noto Sans SC", str(path)
+    regular = [
+        font
+        for font in font_manager.fontManager.ttflist
+        if font.style == "normal" and font.weight in (400, "normal", "regular") and "Last Resort" not in font.name
+    ]
+    # sans serif first, and always in the same order
+    for font in sorted(regular, key=lambda font: ("Sans" not in font.name, "Mono" in font.name, font.name)):
+        yield font.name, font.fname
+
+
+@lru_cache(maxsize=256)
+def _characters(path: str) -> frozenset[int]:
+    """The codes of the characters that a font file has."""
+    from matplotlib.ft2font import FT2Font
+
+    return frozenset(FT2Font(path).get_charmap())

@@ -1,0 +1,499 @@
+"""Pictures of attention: a head as a map or as arcs over the sentence, and all heads at once."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadwayError
+from ..extras import need
+from ..files import atomic_write
+from ..fonts import drawable, fonts_for
+from ._numbers import index_of
+from .statistics import PooledMap, WeightMap
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ._record import AttentionRecord
+
+KINDS = ("map", "arcs")
+TOKENS = 200
+"""The most tokens whose weights are drawn one by one; more are pooled."""
+CELLS = 128
+"""Cells on a side of the pooled map of a head."""
+SMALL = 64
+"""Cells on a side of a pooled map among others."""
+ARCS = 80
+"""The most tokens on a line of arcs."""
+FAINTEST = 0.05
+"""The smallest weight that has an arc."""
+LONGEST = 14
+"""Columns of text that a token takes at most."""
+TAKEN = 0.02
+"""The least weight that sinks take of a query before they have a column."""
+
+INK, GREY, BLUE, HIDDEN = "#1f2430", "#6b7280", "#0072b2", "#eceef2"
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """The weights of some heads on a grid.
+
+    Attributes:
+        weights: [heads, R, C], NaN where a query sees no key of a cell; with a last column for sinks if they take part.
+        queries: the slots of the queries that are drawn.
+        keys: likewise of the keys.
+        pooled: whether a cell holds several queries and keys.
+        sinks: whether the last column is that of sinks.
+    """
+
+    weights: Tensor
+    queries: list[int]
+    keys: list[int]
+    pooled: bool
+    sinks: bool
+
+
+def view_of(record: AttentionRecord, heads: Sequence[int], example: int, cells: int, sinks: bool) -> View:
+    """The weights of some heads of a record, for one row of the batch; pooled where there are many tokens."""
+    example = index_of(example, record.batch, "example", negative=True)
+    queries = list(range(record.n))
+    if record.padding is not None:
+        queries = record.padding[example].nonzero()[:, 0].tolist()
+    shared = record.kind == "self" and record.n == record.m
+    keys = queries if shared else list(range(record.m))
+    if not queries or not keys:
+        raise HeadwayError(f"{record.layer!r} has no token in example {example}: choose another by example=")
+    if max(len(queries), len(keys)) <= TOKENS and record._statistics is None:
+        found = record.weights()[example] if len(heads) > 1 else record.weights(heads[0])[[example]][0][None]
+        found = found[list(heads)] if len(heads) > 1 else found
+        weights = found.float()[:, queries][:, :, keys]
+        return _with_sinks(weights, weights == 0, queries, keys, False, sinks)
+    mass = _pooled(record, cells, queries, keys)[example][list(heads)].float()
+    return _with_sinks(mass, mass == 0, queries, keys, True, sinks)
+
+
+def _pooled(record: AttentionRecord, cells: int, queries: list[int], keys: list[int]) -> Tensor:
+    """The mean weight of a query in each cell, [batch, heads, R, C], over all of its keys."""
+    if record._weights is not None:
+        weights = record.weights()[:, :, queries][:, :, :, keys].float()
+        for axis in (2, 3):
+            count = min(cells, weights.shape[axis])
+            place = torch.arange(weights.shape[axis]) * count // weights.shape[axis]
+            sizes = [count if size == axis else length for size, length in enumerate(weights.shape)]
+            summed = torch.zeros(sizes).index_add_(axis, place, weights)
+            weights = summed / place.bincount().view(-1, 1) if axis == 2 else summed
+        return weights
+    asked: Any = "pooled_map" if record._statistics is not None else PooledMap(cells, cells)
+    try:
+        found: WeightMap = record.statistics(asked).pooled_map
+    except HeadwayError as error:
+        raise HeadwayError(f"{error}; of statistics, plot draws 'pooled_map'") from None
+    rows = (torch.tensor(queries) * found.mass.shape[2] // record.n).unique()
+    columns = (torch.tensor(keys) * found.mass.shape[3] // record.m).unique()
+    return found.mass[:, :, rows][:, :, :, columns].cpu()
+
+
+def _with_sinks(
+    weights: Tensor, hidden: Tensor, queries: list[int], keys: list[int], pooled: bool, sinks: bool
+) -> View:
+    hidden = hidden | weights.isnan()
+    taken = 1 - weights.nan_to_num().sum(-1)
+    taken = taken.masked_fill(hidden.all(-1), 0)
+    weights = weights.masked_fill(hidden, torch.nan)
+    has = sinks and bool((taken > TAKEN).any())
+    if has:
+        weights = torch.cat([weights, taken[..., None]], dim=-1)
+    return View(weights.cpu(), queries, keys, pooled, has)
+
+
+# ---------------------------------------------------------------- the pictures
+
+
+def picture_of_head(
+    record: AttentionRecord,
+    head: int,
+    *,
+    kind: str,
+    tokens: Sequence[str] | None,
+    key_tokens: Sequence[str] | None,
+    example: int,
+    sinks: bool,
+    hide: Sequence[int],
+) -> Figure:
+    """One head of a record, as a map or as arcs."""
+    head = index_of(head, record.heads, "head")
+    view = view_of(record, [head], example, CELLS, sinks)
+    rows, columns = _labels(record, view, tokens, key_tokens)
+    title = f"{record.layer or record.module or 'attention'}, head {head}"
+    with _style([title, *rows, *columns]) as fonts:
+        down, across = [_shown(x, fonts) for x in rows], [_shown(x, fonts) for x in columns]
+        weights = _without(view, hide)
+        if kind == "arcs":
+            if view.pooled or max(len(down), len(across)) > ARCS:
+                raise HeadwayError(
+                    f"arcs over {max(len(view.queries), len(view.keys))} tokens cannot be read: give kind='map', or at "
+                    f"most {ARCS} tokens"
+                )
+            return _arcs(weights[0], down, across, title, same=rows == columns and not view.sinks, view=view)
+        return _map(weights[0], view, down, across, title, hide, named=tokens is not None or key_tokens is not None)
+
+
+def picture_of_heads(
+    records: Sequence[AttentionRecord],
+    model: str,
+    *,
+    tokens: Sequence[str] | None,
+    key_tokens: Sequence[str] | None,
+    example: int,
+    sinks: bool,
+    hide: Sequence[int],
+) -> Figure:
+    """All heads of the records: of one in a block, of several in a line each."""
+    views = [view_of(record, range(record.heads), example, SMALL, sinks) for record in records]
+    if len(records) == 1:
+        record, view = records[0], views[0]
+        rows, columns = _labels(record, view, tokens, key_tokens)
+        with _style([*rows, *columns, record.layer]) as fonts:
+            down, across = [_shown(x, fonts) for x in rows], [_shown(x, fonts) for x in columns]
+            shown = _without(view, hide)
+            return _block(shown, view, record.layer or "attention", down, across, hide, named=tokens is not None)
+    with _style([model, *(record.layer for record in records)]):
+        return _lines(records, [_without(view, hide) for view in views], views, model, hide)
+
+
+def written(figure: Figure, out: str | Path) -> None:
+    """Writes a picture to a file, in the format that its name ends with."""
+    path = Path(out)
+    with atomic_write(path) as part:
+        figure.savefig(part, format=path.suffix[1:].lower(), dpi=160)
+
+
+def check(kind: str, out: str | Path | None) -> None:
+    """Raises HeadwayError for an unknown kind of picture or file, and if matplotlib is not installed."""
+    if kind not in KINDS:
+        raise HeadwayError(f"kind is {kind!r}: give {' or '.join(map(repr, KINDS))}")
+    need("matplotlib", "plot", extra="plot")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    if out is not None and Path(out).suffix[1:].lower() not in FigureCanvasBase.get_supported_filetypes():
+        raise HeadwayError(f"out is {str(out)!r}: give a name that ends with .png, .svg or .pdf")
+
+
+# ---------------------------------------------------------------- one head
+
+
+def _map(
+    weights: Tensor, view: View, down: list[str], across: list[str], title: str, hide: Sequence[int], *, named: bool
+) -> Figure:
+    from matplotlib.figure import Figure
+
+    rows, columns = weights.shape
+    cell = min(0.3, 8.5 / max(rows, columns))
+    width, height = max(2.6, columns * cell), max(2.2, rows * cell)
+    figure = Figure(figsize=(width + 2.9, height + 1.9), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(weights.numpy(), cmap=_colours(), norm=_scale(weights), aspect="auto", interpolation="nearest")
+    if view.pooled or not named:
+        _numbers(axes, view, rows, columns)
+    else:
+        _name(axes, down, across, cell)
+    if view.sinks:
+        axes.axvline(columns - 1.5, color=INK, linewidth=0.8)
+    axes.set_xlabel("key, which is attended to", labelpad=8)
+    axes.set_ylabel("query, which attends", labelpad=8)
+    axes.set_title(title, loc="left", fontsize=12, pad=10)
+    _bar(figure, image, axes, view, hide)
+    return figure
+
+
+def _arcs(weights: Tensor, down: list[str], across: list[str], title: str, *, same: bool, view: View) -> Figure:
+    """Arcs on a line of text, to earlier tokens above it and to later ones below; between two lines for other keys."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Arc
+
+    n = max(len(down), len(across))
+    wide = max(_columns(x) for x in [*down, *across])
+    upright = wide <= 5
+    size = 10 if upright else 8.5
+    gap = 0.11 * wide + 0.12 if upright else 0.34  # inches from token to token
+    text = (0.24 if upright else 0.09 * wide + 0.06) / gap  # the height of the tokens, in such gaps
+    style: dict[str, Any] = {"ha": "center", "fontsize": size, "color": INK, "parse_math": False}
+    figure = Figure(figsize=(max(6.8, min(24.0, n * gap + 1.0)), 1), layout="constrained")
+    axes = figure.subplots()
+    weights = weights.nan_to_num()
+    pairs = [(i, j, float(weights[i, j])) for i, j in (weights >= FAINTEST).nonzero().tolist()]
+    pairs.sort(key=lambda pair: pair[2])  # the strongest on top
+    if same:
+        # tokens hang below y = 0, arcs to earlier tokens stand on it, those to later ones hang below the tokens
+        reach = [max((side * (i - j) for i, j, _ in pairs), default=0) for side in (1, -1)]
+        flat = min(1.0, 14 / max(*reach, 1))  # long arcs are flattened
+        low = -text - 0.5
+        for x, token in enumerate(down):
+            axes.text(x, -0.12, token, va="top", rotation=_turn(token, upright), **style)
+        for i, j, weight in pairs:
+            if i == j:
+                axes.plot([i], [-text - 0.2], "o", color=BLUE, alpha=_alpha(weight), markersize=2 + 5 * weight**0.5)
+                continue
+            early = j < i
+            arc = Arc(
+                ((i + j) / 2, 0 if early else low),
+                abs(i - j),
+                abs(i - j) * flat,
+                theta1=0 if early else 180,
+                theta2=180 if early else 360,
+                color=BLUE,
+                alpha=_alpha(weight),
+                linewidth=0.4 + 3.2 * weight,
+            )
+            axes.add_patch(arc)
+        top, bottom = reach[0] * flat / 2 + 0.3, low - reach[1] * flat / 2 - 0.1
+        says = "from each token to what it attends to: earlier tokens above, later ones below, itself as a dot"
+    else:
+        distance = max(3.0, n * 0.25)
+        heads, feet = ([x * (n - 1) / max(len(line) - 1, 1) for x in range(len(line))] for line in (down, across))
+        for at, token in zip(heads, down, strict=True):
+            axes.text(at, distance + 0.15, token, va="bottom", rotation=_turn(token, upright), **style)
+        for at, token in zip(feet, across, strict=True):
+            axes.text(at, -0.15, token, va="top", rotation=_turn(token, upright), **style)
+        for i, j, weight in pairs:
+            axes.plot(
+                [heads[i], feet[j]], [distance, 0], color=BLUE, alpha=_alpha(weight), linewidth=0.4 + 3.2 * weight
+            )
+        top, bottom = distance + text + 0.3, -text - 0.3
+        says = "queries above, keys below"
+    axes.set(xlim=(-0.8, n - 0.2), ylim=(bottom, top))
+    axes.axis("off")
+    axes.set_title(title, loc="left", fontsize=12, pad=10)
+    figure.set_figheight(max(1.6, (top - bottom) * gap + 1.3))
+    dropped = float(weights.sum() - sum(weight for *_, weight in pairs)) / max(len(view.queries), 1)
+    figure.supxlabel(
+        f"{says}\nwidth and colour: weight; below {FAINTEST:g}, together {dropped:.0%} of a query's weight, not drawn",
+        fontsize=8.5,
+        color=GREY,
+    )
+    return figure
+
+
+# ---------------------------------------------------------------- many heads
+
+
+def _block(
+    weights: Tensor, view: View, title: str, down: list[str], across: list[str], hide: Sequence[int], *, named: bool
+) -> Figure:
+    """The heads of a layer side by side."""
+    from matplotlib.figure import Figure
+
+    heads, rows, columns = weights.shape
+    least = next(x for x in range(1, heads + 1) if x * x >= heads)
+    wide = next((x for x in range(least, 2 * least + 1) if heads % x == 0), least)  # without a gap if possible
+    lines = -(-heads // wide)
+    side = max(1.5, min(3.4, 12 / wide))
+    ratio = min(max(rows / columns, 0.4), 2.5)
+    figure = Figure(figsize=(side * wide + 1.9, side * ratio * lines + 1.5), layout="constrained")
+    grid = figure.subplots(lines, wide, sharex=True, sharey=True, squeeze=False)
+    scale = _scale(weights)
+    for head, axes in enumerate(grid.flat):
+        if head >= heads:
+            axes.axis("off")
+            continue
+        image = axes.imshow(weights[head].numpy(), cmap=_colours(), norm=scale, aspect="auto", interpolation="nearest")
+        axes.set_title(f"head {head}", fontsize=9, loc="left", pad=3)
+        axes.tick_params(length=2)
+        cell = side / max(rows, columns)
+        if named and not view.pooled and cell * 72 > 6:
+            _name(axes, down, across, cell)
+        else:
+            _numbers(axes, view, rows, columns, ticks=4)
+        if view.sinks:
+            axes.axvline(columns - 1.5, color=INK, linewidth=0.6)
+    for head in range(max(heads - wide, 0), heads):  # what stands in the last line of its column
+        grid.flat[head].tick_params(labelbottom=True)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    figure.supxlabel("key, which is attended to", fontsize=10)
+    figure.supylabel("query, which attends", fontsize=10)
+    _bar(figure, image, grid, view, hide)
+    return figure
+
+
+def _lines(
+    records: Sequence[AttentionRecord],
+    weights: Sequence[Tensor],
+    views: Sequence[View],
+    model: str,
+    hide: Sequence[int],
+) -> Figure:
+    """A line of heads for each layer."""
+    from matplotlib.figure import Figure
+
+    most = max(record.heads for record in records)
+    side = max(0.45, min(1.5, 12 / most))
+    figure = Figure(figsize=(side * most + 3.2, side * len(records) + 1.5), layout="constrained")
+    axes = figure.subplots()
+    scale = _scale(torch.ones(1))
+    for line, maps in enumerate(weights):
+        for head, one in enumerate(maps):
+            place = (head + 0.04, head + 0.96, line + 0.96, line + 0.04)
+            image = axes.imshow(one.numpy(), extent=place, cmap=_colours(), norm=scale, interpolation="nearest")
+    axes.set(xlim=(0, most), ylim=(len(records), 0), aspect="equal")
+    axes.set_xticks([head + 0.5 for head in range(most)], [str(head) for head in range(most)])
+    names = [record.layer or "attention" for record in records]
+    axes.set_yticks([line + 0.5 for line in range(len(records))], names, fontsize=8)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.set_xlabel("head; in each map queries go down and keys across", labelpad=8)
+    axes.set_ylabel("layer", labelpad=8)
+    axes.set_title(model, loc="left", fontsize=12, pad=10)
+    _bar(figure, image, axes, next((view for view in views if view.pooled), views[0]), hide)
+    return figure
+
+
+# ---------------------------------------------------------------- parts of pictures
+
+
+@contextmanager
+def _style(texts: Sequence[str]) -> Any:
+    """The style of a picture with these texts, with the fonts that have their letters."""
+    from matplotlib import rc_context
+
+    fonts = fonts_for(texts)
+    look: Any = {
+        "font.family": fonts,
+        "font.size": 10,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": GREY,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "figure.facecolor": "white",
+    }
+    with rc_context(look):
+        yield fonts
+
+
+def _labels(
+    record: AttentionRecord, view: View, tokens: Sequence[str] | None, key_tokens: Sequence[str] | None
+) -> tuple[list[str], list[str]]:
+    """The names of the queries and keys that are drawn: their tokens, or else the numbers of their slots."""
+    if record.kind == "self" and key_tokens is None and tokens is not None and record.n < record.m:
+        key_tokens, tokens = tokens, tokens[-record.n :] if len(tokens) == record.m else tokens  # of all steps so far
+    rows = _chosen(tokens, "tokens", record.n, view.queries)
+    if record.kind == "self" and record.n == record.m and key_tokens is None:
+        columns = list(rows)
+    else:
+        columns = _chosen(key_tokens, "key_tokens", record.m, view.keys)
+    return rows, columns + ["sink"] * view.sinks
+
+
+def _chosen(tokens: Sequence[str] | None, name: str, count: int, slots: list[int]) -> list[str]:
+    if tokens is None:
+        return [str(slot) for slot in slots]
+    if isinstance(tokens, str) or len(tokens) not in (count, len(slots)):
+        said = "a string" if isinstance(tokens, str) else f"{len(tokens)} of them"
+        without = f", or {len(slots)} without padding" if len(slots) != count else ""
+        raise HeadwayError(f"{name} is {said}: give a list of {count} strings{without}")
+    texts = [str(token) for token in tokens]
+    return texts if len(texts) == len(slots) else [texts[slot] for slot in slots]
+
+
+def _shown(token: str, fonts: list[str]) -> str:
+    """A token as it can be read: white space becomes visible, and what is too long is cut."""
+    text = "".join({"\n": "↵", "\t": "⇥", " ": "␣"}.get(x, x if x.isprintable() else f"U+{ord(x):04X}") for x in token)
+    text = text[1:] if text.startswith("␣") and len(text) > 1 else text
+    text = drawable(text, fonts) or "∅"
+    while _columns(text) > LONGEST:
+        text = text[:-2] + "…"
+    return text
+
+
+def _turn(text: str, upright: bool) -> int:
+    """The rotation of a token; a single letter stands upright beside longer ones."""
+    return 0 if upright or len(text) == 1 else 90
+
+
+def _columns(text: str) -> int:
+    """The width of a text: Chinese characters take two columns."""
+    return sum(2 if unicodedata.east_asian_width(x) in "WF" else 1 for x in text)
+
+
+def _without(view: View, hide: Sequence[int]) -> Tensor:
+    """The weights without the keys that are to be hidden."""
+    if not hide:
+        return view.weights
+    if view.pooled:
+        raise HeadwayError(f"hide is given with {len(view.keys)} keys, which are pooled: hide keys of at most {TOKENS}")
+    weights = view.weights.clone()
+    for key in hide:
+        slot = key + view.keys[-1] + 1 if key < 0 else key
+        if slot not in view.keys:
+            raise HeadwayError(f"hide holds {key}, which is no key of the picture: give numbers up to {view.keys[-1]}")
+        weights[:, :, view.keys.index(slot)] = torch.nan
+    return weights
+
+
+def _scale(weights: Tensor) -> Any:
+    """Colours by the square root of the weight, up to the largest, so that small weights can be told apart."""
+    from matplotlib.colors import PowerNorm
+
+    return PowerNorm(0.5, 0, max(float(weights.nan_to_num().max()), 1e-6))
+
+
+def _alpha(weight: float) -> float:
+    return 0.12 + 0.88 * min(weight, 1.0)
+
+
+def _colours() -> Any:
+    from matplotlib import colormaps
+
+    return colormaps["Blues"].with_extremes(bad=HIDDEN)
+
+
+def _bar(figure: Figure, image: Any, axes: Any, view: View, hide: Sequence[int] = ()) -> None:
+    """The colours and what they mean."""
+    meaning = "attention weight" if not view.pooled else "weight of a query in a cell, mean of its queries"
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02, aspect=24)
+    left = f", or left out: key {', '.join(map(str, hide))}" if hide else ""
+    bar.set_label(f"{meaning}\n(grey: exactly 0, as where the mask hides a key{left})", fontsize=8.5)
+    bar.outline.set_visible(False)
+    bar.set_ticks([x for x in (0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1) if x <= image.norm.vmax])
+    bar.ax.tick_params(labelsize=8)
+
+
+def _name(axes: Axes, down: list[str], across: list[str], cell: float) -> None:
+    """Writes tokens beside the rows and columns: every one, or every second, third, … where there is no room."""
+    size = max(5.0, min(9.0, cell * 72 * 0.72))
+    every = max(1, round(size * 1.15 / (cell * 72) + 0.35))
+    turned = max(map(_columns, across)) * size * 0.62 > cell * 72 * every
+    axes.set_yticks(range(0, len(down), every), down[::every], fontsize=size)
+    axes.set_xticks(range(0, len(across), every), across[::every], fontsize=size)
+    for label in axes.get_xticklabels():
+        label.set_rotation(_turn(label.get_text(), not turned))
+    for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        label.set_parse_math(False)
+    axes.tick_params(length=0 if every == 1 else 2)
+
+
+def _numbers(axes: Axes, view: View, rows: int, columns: int, ticks: int = 8) -> None:
+    """Writes the slots of tokens beside some rows and columns."""
+    keys = columns - view.sinks
+    for slots, cells, place in ((view.queries, rows, axes.set_yticks), (view.keys, keys, axes.set_xticks)):
+        steps = [1, 2, 5]
+        while len(slots) / steps[-1] > ticks:
+            steps.append(steps[-3] * 10)
+        step = next(step for step in steps if len(slots) / step <= ticks)
+        at = range(0, len(slots), step)
+        names = [str(slots[x]) for x in at]
+        cell = [(x + 0.5) * cells / len(slots) - 0.5 for x in at]
+        if view.sinks and slots is view.keys:
+            cell, names = [*cell, columns - 1], [*names, "sink"]
+        place(cell, names, fontsize=8)
