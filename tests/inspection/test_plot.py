@@ -82,10 +82,16 @@ def test_arcs_are_the_weights_that_can_be_seen(model_of: Any) -> None:
     figure = seen.plot(0, 3, tokens=WORDS, kind="arcs")
     weights = seen.weights(0, 3)[0]
     strong = weights >= 0.05
-    above, below = strong.tril(-1).sum(), strong.triu(1).sum()
+    pairs = {(i, j) for i, j in strong.nonzero().tolist() if i != j}
     arcs = [part for part in figure.axes[0].patches if isinstance(part, matplotlib.patches.Arc)]
-    assert sum(arc.theta2 == 180 for arc in arcs) == above
-    assert sum(arc.theta2 == 360 for arc in arcs) == below
+    ends = [sorted((arc.center[0] - arc.width / 2, arc.center[0] + arc.width / 2)) for arc in arcs]
+    assert {(b, a) for (a, b), arc in zip(ends, arcs, strict=True) if (arc.theta1, arc.theta2) == (0, 180)} == {
+        (i, j) for i, j in pairs if j < i
+    }
+    assert {(a, b) for (a, b), arc in zip(ends, arcs, strict=True) if (arc.theta1, arc.theta2) == (180, 360)} == {
+        (i, j) for i, j in pairs if j > i
+    }
+    assert len(arcs) == len(pairs)
     assert len(figure.axes[0].lines) == strong.diagonal().sum()
     dropped = float(weights[~strong].sum()) / 7
     assert f"together {dropped:.0%} of a query" in figure.get_supxlabel()
