@@ -179,10 +179,18 @@ class SumOfMeanDistance(Sum):
 
 class SumOfWeightsOfMatches(Sum):
     def of(self, block: ScoreBlock) -> tuple[Tensor, Tensor]:
+        batch, heads, rows, _ = block.weights.shape
         queries, keys = self.reduction.queries[:, block.rows, None], self.reduction.keys[:, None, block.keys]
-        match = (queries == keys) & (queries >= 0) & (self.distance(block) <= self.reduction.most)
-        match = match[:, None] & (block.scores != -torch.inf)
-        return block.weights.masked_fill(~match, 0).sum(-1), match.sum(-1)
+        furthest = self.call.q_coordinates.index[:, block.rows, None] + self.reduction.most
+        match = (queries == keys) & (queries >= 0) & (self.call.k_coordinates.index[:, None, block.keys] <= furthest)
+        # pairs that match are few, and the same for all heads
+        b, i, j = match.expand(batch, -1, -1).nonzero(as_tuple=True)
+        in_sight = block.scores[b, :, i, j] != -torch.inf
+        found = block.weights[b, :, i, j].double().masked_fill(~in_sight, 0)
+        total = found.new_zeros(batch, rows, heads).index_put_((b, i), found, accumulate=True)
+        count = in_sight.new_zeros(batch, rows, heads, dtype=torch.int64)
+        count.index_put_((b, i), in_sight.long(), accumulate=True)
+        return total.transpose(1, 2).to(block.weights.dtype), count.transpose(1, 2)
 
     def result(self) -> tuple[Tensor, ...]:
         return tuple(torch.cat(parts, 2) for parts in zip(*self.parts, strict=True))
