@@ -1,5 +1,6 @@
 """Names into encodings and back; and everything a name can have wrong with it."""
 
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,11 @@ def test_objects_and_classes_pass_through() -> None:
     rope = RoPE(8)
     assert encoding(rope, num_heads=4) is rope
     assert encoding(RoPE, **SIZES).head_dim == 8
+
+
+def test_a_users_file_is_pickled(mine: Path) -> None:
+    built = encoding("mine.py:Mine(width=3)", **SIZES)
+    assert pickle.loads(pickle.dumps(built)).width == 3
 
 
 @pytest.mark.parametrize("spec", ["mine.py:Mine(width=3)", "./mine.py:Mine(width=3)", "mine.py(width=3)"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -411,9 +412,13 @@ class PositionEncoding(nn.Module):
     @property
     def sizes(self) -> EncodingSizes:
         """The sizes that this encoding, or else a part of it, was built for."""
-        parts = list(self.modules())
-        each = ((getattr(part, name, None) for part in parts) for name in EncodingSizes._fields)
-        return EncodingSizes(*(next((size for size in found if isinstance(size, int)), None) for found in each))
+        found: dict[str, int] = {}
+        for part in self.modules():
+            for name in EncodingSizes._fields:
+                for size in (getattr(part, name, None), _given(part).get(name)):
+                    if isinstance(size, int):
+                        found.setdefault(name, size)
+        return EncodingSizes(*map(found.get, EncodingSizes._fields))
 
     def held(self, name: str) -> int | None:
         """Deprecated: the field ``name`` of ``sizes``."""
@@ -434,6 +439,8 @@ class PositionEncoding(nn.Module):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
+        if "__init__" in vars(cls):
+            cls.__init__ = _recorded(vars(cls)["__init__"])  # type: ignore[method-assign]
         cls.watched = cls.__module__.partition(".")[0] != __name__.partition(".")[0]
         cls._has_tables = cls.tables is not PositionEncoding.tables
         cls._places = any(
@@ -466,9 +473,13 @@ class PositionEncoding(nn.Module):
         return PositionEncoding._measure(self)
 
     def arguments(self) -> dict[str, Any]:
-        """Returns the constructor's arguments that are attributes of the same name and literals."""
-        held = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters if hasattr(self, name)}
-        return {name: value for name, value in held.items() if _is_literal(value)}
+        """Returns the constructor's arguments that are literals: attributes of their names, or else what was given."""
+        found: dict[str, Any] = {}
+        for name in inspect.signature(type(self)).parameters:
+            for value in (vars(self).get(name, ...), _given(self).get(name, ...), getattr(self, name, ...)):
+                if _is_literal(value):
+                    found.setdefault(name, value)
+        return found
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.arguments().items())
@@ -503,6 +514,47 @@ class PositionEncoding(nn.Module):
 
 IDLE = [(hook, name, getattr(PositionEncoding, name)) for hook, names in HOOKS.items() for name in names]
 """The hooks of the base class, which do nothing."""
+
+# ---------------------------------------------------------------- the arguments that a constructor was given
+
+
+def _recorded(init: Callable[..., None]) -> Callable[..., None]:
+    """Returns the constructor ``init``, which also keeps the arguments that it is given."""
+
+    @functools.wraps(init)
+    def recording(self: PositionEncoding, *values: Any, **named: Any) -> None:
+        if not torch.compiler.is_compiling():  # a compiler cannot write to a module before nn.Module's constructor
+            _record(self, init, values, named)
+        init(self, *values, **named)
+
+    return recording
+
+
+def _record(encoding: PositionEncoding, init: Callable[..., None], values: Any, named: Any) -> None:
+    """Keeps the arguments of the constructor ``init``; those of a subclass come before its base's."""
+    signature = inspect.signature(init)
+    try:
+        bound = signature.bind(encoding, *values, **named)
+    except TypeError:
+        return  # which ``init`` says itself
+    bound.apply_defaults()
+    given: dict[str, Any] = {}
+    for parameter in list(signature.parameters.values())[1:]:
+        value = bound.arguments[parameter.name]
+        if parameter.kind is parameter.VAR_KEYWORD:
+            given |= value
+        elif parameter.kind is not parameter.VAR_POSITIONAL:
+            given[parameter.name] = value
+    held = vars(encoding).setdefault("_given", {})
+    for name, value in given.items():
+        held.setdefault(name, value if _is_literal(value) else ...)
+
+
+def _given(part: nn.Module) -> dict[str, Any]:
+    """Returns the arguments that the constructors of ``part`` were given, with ... for those that are no literals."""
+    found: dict[str, Any] = vars(part).get("_given", {})
+    return found
+
 
 # ---------------------------------------------------------------- what several encodings need
 

@@ -231,7 +231,7 @@ def _module_of_file(path: Path) -> ModuleType:
     """The module in a file, executed again; it may import modules of its directory."""
     if not path.is_file():
         raise HeadwayError(f"{path} is not a file: give the path of a Python file, such as mine.py:Mine")
-    name = str(path.resolve())
+    name = str(path.resolve()).replace(".", ":")  # pickle takes what is before a dot for a package
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise HeadwayError(f"{path} cannot be loaded: give the path of a Python file")
