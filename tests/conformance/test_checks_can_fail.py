@@ -206,6 +206,7 @@ class ThreeDemands(NoPE):
 
 BROKEN_ENCODINGS: dict[str, PositionEncoding] = {
     "is_documented": Undocumented(),
+    "reads_only_what_it_declares": SeesTheFuture(),
     "matches_its_formula": SteeperThanItsFormula(4),
     "changes_the_output": DoesNothing(),
     "keeps_the_promise_in_every_dtype": AnglesInTheDtypeOfX(8),
@@ -313,7 +314,10 @@ def test_check_fails_on_broken_values(check: str) -> None:
 
 
 def test_check_encoding_names_the_check() -> None:
-    with pytest.raises(AssertionError, match="SteeperThanItsFormula fails matches_its_formula: output on"):
+    with pytest.raises(
+        AssertionError,
+        match="SteeperThanItsFormula fails matches_its_formula: output on sdpa, against the oracle: off by",
+    ):
         check_encoding(SteeperThanItsFormula(4))
 
 

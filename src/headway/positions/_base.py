@@ -55,8 +55,8 @@ class Pair:
         h: the head.
         i: the slot of the query.
         j: the slot of the key.
-        q: all queries, [heads, n, head_dim].
-        k: all keys, [heads, n, head_dim].
+        queries: the queries of all heads and tokens, [heads, n, head_dim]; ``query`` is the row of this pair.
+        keys: the keys of all heads and tokens, [heads, n, head_dim]; ``key`` is the row of this pair.
         x: the layer's input, [n, embed_dim], or None.
         coordinates: where the tokens are, as given.
         scale: the factor of the scores.
@@ -65,8 +65,8 @@ class Pair:
     h: int
     i: int
     j: int
-    q: Tensor
-    k: Tensor
+    queries: Tensor
+    keys: Tensor
     x: Tensor | None
     coordinates: Coordinates
     scale: float
@@ -79,12 +79,24 @@ class Pair:
     @property
     def query(self) -> Tensor:
         """qᵢ of the head, [head_dim]."""
-        return self.q[self.h, self.i]
+        return self.queries[self.h, self.i]
 
     @property
     def key(self) -> Tensor:
         """kⱼ of the head, [head_dim]."""
-        return self.k[self.h, self.j]
+        return self.keys[self.h, self.j]
+
+    @property
+    def q(self) -> Tensor:
+        """Deprecated: ``queries``."""
+        deprecated("Pair.q, all queries", "Pair.query, the row of this pair, or Pair.queries")
+        return self.queries
+
+    @property
+    def k(self) -> Tensor:
+        """Deprecated: ``keys``."""
+        deprecated("Pair.k, all keys", "Pair.key, the row of this pair, or Pair.keys")
+        return self.keys
 
     def at(self, token: int, axis: int = 0) -> float:
         """The position of ``token`` on ``axis``."""

@@ -106,7 +106,7 @@ class CayleySTRING(LearnedRotary):
                 S[j, i] = -S[i, j]
         identity = torch.eye(d, dtype=torch.float64)
         P = (identity - S) @ torch.linalg.inv(identity + S)
-        return super().oracle(replace(pair, q=pair.q @ P.T, k=pair.k @ P.T))
+        return super().oracle(replace(pair, queries=pair.queries @ P.T, keys=pair.keys @ P.T))
 
     @classmethod
     def examples(cls) -> list[PositionEncoding]:

@@ -57,7 +57,7 @@ class CoPE(PositionEncoding):
         return (ScoreMap(_counted, (self.vectors,)),)
 
     def oracle(self, pair: Pair) -> float:
-        z = [pair.scale * float(pair.query @ pair.k[pair.h, t]) for t in range(pair.i + 1)]
+        z = [pair.scale * float(pair.query @ pair.keys[pair.h, t]) for t in range(pair.i + 1)]
         p = min(sum(1 / (1 + math.exp(-z[t])) for t in range(pair.j, pair.i + 1)), self.max_positions - 1)
         low, high = (float(pair.query @ self.vectors[t].double()) for t in (math.floor(p), math.ceil(p)))
         return z[pair.j] + (1 - p + math.floor(p)) * low + (p - math.floor(p)) * high

@@ -146,7 +146,7 @@ class DeBERTa(PositionEncoding):
         def vector(layer: nn.Linear, delta: int) -> Tensor:
             row = self.table[max(0, min(2 * self.span - 1, self._bucket(delta) + self.span))].tolist()
             heads = linear_by_hand(layer, normed_by_hand(self.table_norm, row))
-            return pair.q.new_tensor(heads[pair.h * self.head_dim : (pair.h + 1) * self.head_dim])
+            return pair.queries.new_tensor(heads[pair.h * self.head_dim : (pair.h + 1) * self.head_dim])
 
         total, delta = pair.dot, -math.floor(pair.distance)
         if "c2p" in self.parts:

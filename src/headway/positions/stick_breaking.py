@@ -61,7 +61,7 @@ class StickBreaking(PositionEncoding):
         """Returns A[h,i,j] of ``pair`` as the paper writes it."""
 
         def beta(t: int) -> float:
-            return 1 / (1 + math.exp(-pair.scale * float(pair.query @ pair.k[pair.h, t])))
+            return 1 / (1 + math.exp(-pair.scale * float(pair.query @ pair.keys[pair.h, t])))
 
         last = pair.i if self.attend_current else pair.i - 1
         share = beta(pair.j) * math.prod(1 - beta(t) for t in range(pair.j + 1, last + 1)) if pair.j <= last else 0.0

@@ -130,7 +130,7 @@ class TUPE(PositionEncoding):
         i, j = int(pair.at(pair.i)), int(pair.at(pair.j))
         if self.untie_cls and (i == 0 or j == 0):
             return pair.scale * pair.dot + (0 if i == 0 else self.to_cls[pair.h].item())
-        p_i, p_j = (pair.q.new_tensor(normed_by_hand(self.norm, self.table[p].tolist())) for p in (i, j))
+        p_i, p_j = (pair.queries.new_tensor(normed_by_hand(self.norm, self.table[p].tolist())) for p in (i, j))
         positional = float((p_i @ self.U_Q[pair.h].double()) @ (p_j @ self.U_K[pair.h].double()))
         return pair.scale * (pair.dot + positional)
 

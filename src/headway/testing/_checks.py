@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from ..errors import HeadwayError
+from ._rounding import in_words, raised_at
 
 T = TypeVar("T")
 
@@ -15,13 +16,15 @@ def by_name(*checks: Callable[[T], None]) -> dict[str, Callable[[T], None]]:
     return {check.__name__: check for check in checks}
 
 
-def run_checks(name: str, checks: Mapping[str, Callable[[T], None]], subject: T) -> list[str]:
+def run_checks(name: str, checks: Mapping[str, Callable[[T], None]], subject: T, about: str = "") -> list[str]:
     """Runs every check on a subject.
 
     Args:
         name: the name of the subject, for messages.
-        checks: functions by name, each of which raises AssertionError or HeadwayError if the subject fails it.
+        checks: functions by name, each of which raises an error if the subject fails it: AssertionError with what it
+            found, or whatever the subject raises.
         subject: the argument of each check.
+        about: the circumstances of the checks, for messages about errors that the subject raises.
 
     Returns:
         The names of the checks.
@@ -32,6 +35,15 @@ def run_checks(name: str, checks: Mapping[str, Callable[[T], None]], subject: T)
     for each, check in checks.items():
         try:
             check(subject)
-        except (AssertionError, HeadwayError) as error:
+        except AssertionError as error:
             raise AssertionError(f"{name} fails {each}: {error}") from error
+        except Exception as error:
+            raise AssertionError(f"{name} fails {each}: {_said(error)}{about and f' ({about})'}") from error
     return list(checks)
+
+
+def _said(error: Exception) -> str:
+    """An error in a line, with the line of a user's file where it arose."""
+    where, lines = raised_at(error), str(error).strip().split("\n")
+    said = lines[0] if isinstance(error, HeadwayError) else f"{type(error).__name__}: {lines[0]}"
+    return f"{said}; at {in_words(where)}" if where else said

@@ -7,6 +7,7 @@ import io
 import math
 import pickle
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from ..kernels import reference as spec
 from ..masks import Boolean, Causal, Documents, Mask, Padding
 from ..positions import Interpolated, Pair, PositionEncoding
 from ._checks import by_name, run_checks
+from ._rounding import in_words, narrow_operation, raised_at, rounding_operation
 from .inputs import Layer, Sizes, gaps, on_axes, randomized
 from .tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison, assert_close
 
@@ -44,12 +46,22 @@ def check_encoding(encoding: PositionEncoding) -> list[str]:
         The names of the checks, all of which it passed.
 
     Raises:
-        AssertionError: at the first check that fails; the message names the check and says what it found.
+        AssertionError: at the first check that fails, also by an error that the encoding raises; the message names the
+            check and says what it found, and in which line.
     """
-    return run_checks(type(encoding).__name__, ENCODING_CHECKS, encoding)
+    return run_checks(type(encoding).__name__, ENCODING_CHECKS, encoding, _sizes_in_words(encoding))
 
 
 # ---------------------------------------------------------------- set-up
+
+
+def _sizes_in_words(encoding: PositionEncoding) -> str:
+    sizes = Sizes.of(encoding)
+    said = f"checked with num_heads={sizes.heads}, head_dim={sizes.head_dim}, embed_dim={sizes.embed_dim}"
+    known = encoding.sizes
+    if known.num_heads or known.head_dim or known.embed_dim:
+        return said
+    return f"{said}, which is a guess: give the constructor arguments of these names"
 
 
 def _layer(encoding: PositionEncoding, seed: int = 0, dtype: torch.dtype = torch.float64) -> Layer:
@@ -147,6 +159,7 @@ def depends_on_length(encoding: PositionEncoding) -> bool:
 
 def matches_its_formula(encoding: PositionEncoding) -> None:
     """Checks embeddings, scores and values against the oracle, pair by pair in float64, at any positions."""
+    _has_an_oracle(encoding)
     layer = _layer(encoding).requires_grad_(False)
     n = 7
     anywhere = gaps(n, torch.Generator().manual_seed(5), layer.sizes.max_length)
@@ -160,7 +173,89 @@ def matches_its_formula(encoding: PositionEncoding) -> None:
         expected = _by_oracle(layer, q, k, v, embedded[0], coordinates)
         for kernel, reasons in kernel_reasons(layer).items():
             if not reasons:
-                assert_close(f"output on {kernel}", layer(x, coordinates, kernel=kernel)[0], expected, EXACT)
+                found = layer(x, coordinates, kernel=kernel)[0]
+                with _hint(_narrow_operation, layer, x, coordinates):
+                    assert_close(f"output on {kernel}, against the oracle", found, expected, EXACT)
+
+
+ORACLES = {
+    "embed": ("oracle_embed",),
+    "prepare": ("oracle", "oracle_weights", "oracle_value"),
+    "terms": ("oracle", "oracle_weights", "oracle_value"),
+    "values": ("oracle_value",),
+}
+"""The methods of which an encoding that acts through a hook overrides one."""
+
+
+def _has_an_oracle(encoding: PositionEncoding) -> None:
+    kind = type(encoding)
+    example = {
+        "embed": "def oracle_embed(self, x, coordinates): return x + …",
+        "values": "def oracle_value(self, pair, v): return … * v[pair.h, pair.j]",
+    }
+    for hook in sorted(encoding.acts & set(ORACLES)):
+        written = any(getattr(kind, name) is not getattr(PositionEncoding, name) for name in ORACLES[hook])
+        assert written, (
+            f"it has no {ORACLES[hook][0]}, the formula of its paper to compare {hook} with: add "
+            + example.get(
+                hook,
+                "def oracle(self, pair), which returns the score of one pair, such as pair.scale * pair.dot + bias",
+            )
+            + " (CONTRIBUTING.md has examples)"
+        )
+
+
+def _score(encoding: PositionEncoding, pair: Pair) -> float:
+    """The score by the oracle, which must be one number."""
+    score: Any = encoding.oracle(pair)
+    assert not isinstance(score, Tensor) or score.numel() == 1, (
+        f"oracle returns a tensor of shape {tuple(score.shape)}: return the score of one pair as a number; pair.query "
+        "and pair.key are its rows, pair.queries and pair.keys those of all heads and tokens"
+    )
+    return float(score)
+
+
+def _hooks(layer: Layer, x: Tensor, coordinates: Coordinates) -> Callable[[], Any]:
+    """Calls every hook of the encoding, and returns what they return."""
+    own, (q, k, v) = layer.encoding, layer.project(x)
+
+    def hooks() -> Any:
+        at = own.place(coordinates)
+        q_at, k_at = own.relocate(at, at, x, x)
+        prepared = own.prepare_query(q, q_at), own.prepare_key(k, k_at), own.prepare_value(v, k_at)
+        return own.embed(x, at), *prepared, own.restore_output(v, q_at), own.terms(q_at, k_at, x, x)
+
+    return hooks
+
+
+@contextmanager
+def _hint(find: Callable[..., str], *arguments: Any) -> Iterator[None]:
+    """Adds what ``find`` returns to the message of an AssertionError."""
+    try:
+        yield
+    except AssertionError as error:
+        try:
+            hint = find(*arguments)
+        except Exception:  # which must not hide what the check found
+            hint = ""
+        raise AssertionError(f"{error}{hint}") from error
+
+
+def _narrow_operation(layer: Layer, x: Tensor, coordinates: Coordinates) -> str:
+    """A hint at an operation that computes in float32, in a layer of float64."""
+    found = narrow_operation(_hooks(layer, x, coordinates), torch.float32)
+    return f"; {found}: compute angles and positions in float64, as in coordinates.axis().double()" if found else ""
+
+
+def _rounding_operation(encoding: PositionEncoding, dtype: torch.dtype) -> str:
+    """A hint at the operation that rounds the most, far from position 0."""
+    layer = _layer(encoding, dtype=dtype).requires_grad_(False)
+    exact = copy.deepcopy(layer).double()
+    x, n = _x(layer, 1, 9), 9
+    coordinates = _span(layer, n, start=0 if layer.sizes.max_length else 4000)
+    found = rounding_operation(_hooks(layer, x, coordinates), _hooks(exact, x.double(), coordinates), dtype)
+    wide = "compute angles and positions in float64, all else in float32 or wider, and round the result"
+    return f"; {found}: {wide}" if found else ""
 
 
 def _by_oracle(layer: Layer, q: Tensor, k: Tensor, v: Tensor, x: Tensor, coordinates: Coordinates) -> Tensor:
@@ -172,10 +267,33 @@ def _by_oracle(layer: Layer, q: Tensor, k: Tensor, v: Tensor, x: Tensor, coordin
         for i in range(n):
             seen = range(i + 1) if encoding.causal_only else range(n)
             pairs = [Pair(h, i, j, q, k, x, coordinates, scale) for j in seen]
-            weights = encoding.oracle_weights(h, i, [encoding.oracle(pair) for pair in pairs])
+            weights = encoding.oracle_weights(h, i, [_score(encoding, pair) for pair in pairs])
             for weight, pair in zip(weights, pairs, strict=True):
                 expected[h, i] += weight * encoding.oracle_value(pair, v)
     return expected
+
+
+def reads_only_what_it_declares(encoding: PositionEncoding) -> None:
+    """Checks that an encoding whose ``reads_input`` is False works without the layer's input, which it is not given."""
+    layer = _layer(encoding).requires_grad_(False)
+    if encoding.reads_input or layer.in_attention is None:
+        return
+    x, coordinates = _x(layer, 1, 6), _span(layer, 6)
+    q, k, v = layer.project(layer.embed(x, coordinates))
+    where: dict[str, Any] = {"q_positions": coordinates, "k_positions": coordinates, "mask": Causal()}
+    remedy = "declare reads_input = True in the class"
+    try:
+        without = attention(q, k, v, encoding=layer.in_attention, **where)
+    except Exception as error:
+        try:
+            attention(q, k, v, encoding=layer.in_attention, q_input=x, k_input=x, **where)
+        except Exception:
+            return  # it fails with the input too: other checks say how
+        at = raised_at(error)
+        said = f"{type(error).__name__}: {error}" + (f"; at {in_words(at)}" if at else "")
+        raise AssertionError(f"it reads q_input or k_input, which it is not given: {remedy} ({said})") from error
+    given = attention(q, k, v, encoding=layer.in_attention, q_input=x, k_input=x, **where)
+    assert torch.equal(without, given), f"q_input and k_input change the output, and are not given in use: {remedy}"
 
 
 def changes_the_output(encoding: PositionEncoding) -> None:
@@ -217,7 +335,8 @@ def keeps_the_promise_in_every_dtype(encoding: PositionEncoding) -> None:
                     comparison = comparisons.setdefault(what, Comparison(f"{what} in {dtype}", factor))
                     comparison.add(found[name], naive[name], exact[name])
         for comparison in comparisons.values():
-            comparison.check()
+            with _hint(_rounding_operation, encoding, dtype):
+                comparison.check()
 
 
 def embeds_far_away_as_near(encoding: PositionEncoding) -> None:
@@ -229,7 +348,8 @@ def embeds_far_away_as_near(encoding: PositionEncoding) -> None:
         x, coordinates = _x(layer, 1, n), _span(layer, n, start=start)
         found, exact = layer.embed(x, coordinates), copy.deepcopy(layer).double().embed(x.double(), coordinates)
         assert found.dtype == dtype, f"embed turned {dtype} into {found.dtype}"
-        assert_close(f"embed in {dtype}", found, exact, 2 * torch.finfo(dtype).eps)
+        with _hint(_rounding_operation, encoding, dtype):
+            assert_close(f"embed in {dtype}", found, exact, 2 * torch.finfo(dtype).eps)
         with torch.autocast("cpu", torch.bfloat16):
             found = layer.embed(x, coordinates)
         assert_close(f"embed in {dtype} under autocast", found, exact, 2 * torch.finfo(dtype).eps)
@@ -260,8 +380,8 @@ def _gradients(layer: Layer, x: Tensor, coordinates: Coordinates, kernel: str | 
         "mask": Causal(),
         "q_positions": coordinates,
         "k_positions": coordinates,
-        "q_input": embedded,
-        "k_input": embedded,
+        "q_input": embedded if kernel else embedded.double(),
+        "k_input": embedded if kernel else embedded.double(),
     }
     if kernel is None:
         q, k, v = (leaf.double() for leaf in leaves.values())
@@ -610,6 +730,7 @@ def is_documented(encoding: PositionEncoding) -> None:
 
 ENCODING_CHECKS: dict[str, Check] = by_name(
     is_documented,
+    reads_only_what_it_declares,
     matches_its_formula,
     changes_the_output,
     keeps_the_promise_in_every_dtype,

@@ -1,0 +1,127 @@
+"""Which operation of an encoding rounds, and in which line of a user's file an error arose, for messages of checks."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+HEADWAY, TORCH = (str(Path(module.__file__ or "").parent) for module in (sys.modules["headway"], torch))
+
+Where = tuple[str, int]
+"""A file and a line of it."""
+
+
+def own_line(frames: Iterable[tuple[str, int]]) -> Where | None:
+    """Returns the innermost of ``frames``, outermost first, that is neither in torch nor in headway."""
+    return next((at for at in reversed(list(frames)) if not at[0].startswith((HEADWAY, TORCH, "<"))), None)
+
+
+def in_words(where: Where) -> str:
+    """Returns a line of a file for a message: ``mine.py:12: x = …``."""
+    return f"{Path(where[0]).name}:{where[1]}: {linecache.getline(*where).strip()}"
+
+
+def raised_at(error: BaseException) -> Where | None:
+    """Returns the line of a user's file in which an error arose."""
+    return own_line((frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__))
+
+
+Operation = tuple[Where, str, int]
+"""A line, the name of an operation in it, and how many of that name came before it there."""
+CASTS = ("_to_copy", "copy_", "clone", "detach", "empty", "zeros", "ones")
+
+
+class _Operations(TorchDispatchMode):
+    """Lists the operations whose results have ``dtype``, or rounds the results of one of them to it."""
+
+    def __init__(self, dtype: torch.dtype, rounded: Operation | None = None) -> None:
+        super().__init__()
+        self.dtype, self.rounded = dtype, rounded
+        self.found: list[Operation] = []
+        self.count: Counter[tuple[Where, str]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        where = own_line(_stack())
+        if not isinstance(result, Tensor) or where is None or name.startswith(CASTS) or func.is_view:
+            return result
+        self.count[where, name] += 1
+        operation = (where, name, self.count[where, name])
+        if result.dtype == self.dtype:
+            self.found.append(operation)
+        return result.to(self.dtype).to(result.dtype) if operation == self.rounded else result
+
+
+def _stack() -> list[Where]:
+    """The lines that are running, outermost first."""
+    frame, found = sys._getframe(1), []
+    while frame.f_back is not None:
+        frame = frame.f_back
+        found.append((frame.f_code.co_filename, frame.f_lineno))
+    return found[::-1]
+
+
+def narrow_operation(hooks: Callable[[], Any], dtype: torch.dtype) -> str:
+    """Returns a hint at the first operation of ``hooks`` whose result has ``dtype``; empty if there is none."""
+    with _Operations(dtype) as operations:
+        hooks()
+    if not operations.found:
+        return ""
+    where, name, _ = operations.found[0]
+    return f"{name} at {in_words(where)} computes in {dtype}"
+
+
+def rounding_operation(hooks: Callable[[], Any], exact_hooks: Callable[[], Any], dtype: torch.dtype) -> str:
+    """Returns a hint at the operation whose rounding to ``dtype`` changes what hooks return the most.
+
+    Each operation that ``hooks`` computes in ``dtype`` is rounded alone, in hooks that otherwise compute in float64.
+
+    Args:
+        hooks: calls the hooks with tensors of ``dtype``.
+        exact_hooks: calls them with the same numbers in float64, and returns what they return.
+        dtype: the dtype.
+
+    Returns:
+        The hint, or an empty string if no operation changes the results by more than their own rounding would.
+    """
+    with _Operations(dtype) as operations:
+        hooks()
+    exact = _tensors(exact_hooks())
+    worst, most = None, 2 * torch.finfo(dtype).eps
+    for operation in operations.found:
+        with _Operations(dtype, operation):
+            rounded = _tensors(exact_hooks())
+        change = max((_change(a, b) for a, b in zip(rounded, exact, strict=True)), default=0.0)
+        if change > most:
+            worst, most = operation, change
+    if worst is None:
+        return ""
+    where, name, _ = worst
+    return f"{name} at {in_words(where)} rounds to {dtype}, which alone changes results by {most:.2g} of the largest"
+
+
+def _change(found: Tensor, exact: Tensor) -> float:
+    """The largest difference as a share of the largest value."""
+    if not found.numel():
+        return 0.0
+    return ((found - exact).abs().max() / exact.abs().max().clamp(min=1e-30)).item()
+
+
+def _tensors(part: Any) -> list[Tensor]:
+    """The tensors of floats in what hooks return, those of terms included."""
+    if isinstance(part, Tensor):
+        return [part.detach().double()] if part.is_floating_point() else []
+    if isinstance(part, (tuple, list)):
+        return [tensor for item in part for tensor in _tensors(item)]
+    return _tensors(list(vars(part).values())) if is_dataclass(part) else []

@@ -1,0 +1,180 @@
+"""What check_encoding says of a mistake leads to it: the check, the line, the sizes, the operation."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headway.coordinates import Coordinates
+from headway.positions import Pair, PositionEncoding
+from headway.terms import Clip, DistanceBias, Rows, Term, TokenBias
+from headway.testing import ENCODING_CHECKS, check_encoding
+
+
+class WithoutAnOracle(PositionEncoding):
+    """A bias without its formula."""
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(num_heads, 9))
+
+    def terms(self, *_: Any) -> tuple[Term, ...]:
+        return (DistanceBias(Rows(self.table, Clip(-4, 4))),)
+
+
+class EmbedsWithoutAnOracle(PositionEncoding):
+    """Something added to embeddings, without its formula."""
+
+    def embed(self, x: Tensor, coordinates: Any = None) -> Tensor:
+        return x + self.coordinates_for(x, coordinates).axis()[..., None].to(x.dtype)
+
+
+class OtherNames(WithoutAnOracle):
+    """Its number of heads has another name."""
+
+    def __init__(self, count: int) -> None:
+        PositionEncoding.__init__(self)
+        self.table = nn.Parameter(torch.zeros(count, 9))
+
+    def oracle(self, pair: Pair) -> float:
+        return 0.0
+
+
+class TakesAllQueries(WithoutAnOracle):
+    """Its oracle returns more than one score."""
+
+    def oracle(self, pair: Pair) -> Any:
+        return (pair.queries * pair.keys).sum(-1)
+
+
+class Gate(PositionEncoding):
+    """A bias of keys from the layer's input, which it does not declare."""
+
+    def __init__(self, num_heads: int, embed_dim: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(embed_dim, num_heads)
+
+    def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Any = None, k_input: Any = None) -> tuple[Term, ...]:
+        return (TokenBias(keys=self.gate(k_input).transpose(1, 2)),)
+
+    def oracle(self, pair: Pair) -> float:
+        assert pair.x is not None
+        return pair.scale * pair.dot + self.gate(pair.x[pair.j])[pair.h].item()
+
+
+class GateIfGiven(Gate):
+    """The same, silent without the input."""
+
+    def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Any = None, k_input: Any = None) -> tuple[Term, ...]:
+        return () if k_input is None else super().terms(q_at, k_at, q_input, k_input)
+
+
+class DeclaredGate(Gate):
+    """The same, declared."""
+
+    reads_input = True
+
+
+class WrongShape(PositionEncoding):
+    """Multiplies by a row of three numbers."""
+
+    def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        return x * torch.ones(3, dtype=x.dtype)
+
+    def oracle(self, pair: Pair) -> float:
+        return 0.0
+
+
+class Rotary(PositionEncoding):
+    """Learned frequencies for each head; ``angle`` computes in the dtype of x."""
+
+    def __init__(self, num_heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.frequency = nn.Parameter(torch.ones(num_heads, head_dim // 2))
+
+    def angle(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        return coordinates.axis().to(x.dtype)[:, None, :, None] * self.frequency[:, None]
+
+    def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        angle = self.angle(x, coordinates)
+        turned = torch.view_as_complex(x.double().unflatten(-1, (-1, 2)).contiguous()) * torch.polar(
+            torch.ones_like(angle, dtype=torch.float64), angle.double()
+        )
+        return torch.view_as_real(turned).flatten(-2).to(x.dtype)
+
+    def oracle(self, pair: Pair) -> float:
+        score = 0.0
+        for c, frequency in enumerate(self.frequency[pair.h].tolist()):
+            (a, b), (d, e) = pair.query[2 * c : 2 * c + 2].tolist(), pair.key[2 * c : 2 * c + 2].tolist()
+            turn = pair.distance * frequency
+            score += (a * d + b * e) * math.cos(turn) + (b * d - a * e) * math.sin(turn)
+        return pair.scale * score
+
+
+class AnglesInFloat32(Rotary):
+    """Its angles are float32 in every dtype."""
+
+    def angle(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        return coordinates.axis().float()[:, None, :, None] * self.frequency[:, None].float()
+
+
+class AnglesInFloat64(Rotary):
+    """Its angles are float64 in every dtype."""
+
+    def angle(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        return coordinates.axis().double()[:, None, :, None] * self.frequency[:, None].double()
+
+
+def line(method: Any, number: int = 1) -> str:
+    lines, start = inspect.getsourcelines(method)
+    return f"test_check_messages.py:{start + number}: {lines[number].strip()}"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "said"),
+    [
+        (WithoutAnOracle(4), ["fails matches_its_formula: it has no oracle", "def oracle(self, pair)", "terms"]),
+        (EmbedsWithoutAnOracle(), ["it has no oracle_embed", "def oracle_embed(self, x, coordinates)"]),
+        (OtherNames(6), ["give [1 or 4, 9]", "num_heads=4, head_dim=8, embed_dim=32, which is a guess"]),
+        (TakesAllQueries(4), ["oracle returns a tensor of shape (4, 7)", "pair.query and pair.key"]),
+        (Gate(4, 32), ["fails reads_only_what_it_declares", "reads_input = True", line(Gate.terms)]),
+        (GateIfGiven(4, 32), ["q_input and k_input change the output", "reads_input = True"]),
+        (WrongShape(), ["matches_its_formula: RuntimeError", line(WrongShape.prepare), "num_heads=4, head_dim=8"]),
+        (AnglesInFloat32(4, 8), ["fails matches_its_formula", "mul at " + line(AnglesInFloat32.angle), "float64"]),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, PositionEncoding) else "",
+)
+def test_a_message_leads_to_the_mistake(encoding: PositionEncoding, said: list[str]) -> None:
+    with pytest.raises(AssertionError) as raised:
+        check_encoding(encoding)
+    for part in said:
+        assert part in str(raised.value)
+
+
+@pytest.mark.parametrize("sizes", [(4, 8), (8, 64)])
+def test_a_failure_of_precision_names_the_operation_that_rounds(sizes: tuple[int, int]) -> None:
+    with pytest.raises(AssertionError) as raised:
+        ENCODING_CHECKS["keeps_the_promise_in_every_dtype"](Rotary(*sizes))
+    assert "mul at " + line(Rotary.angle) in str(raised.value)
+    ENCODING_CHECKS["matches_its_formula"](Rotary(*sizes))
+
+
+def test_what_is_right_passes() -> None:
+    for check in ("reads_only_what_it_declares", "matches_its_formula", "keeps_the_promise_in_every_dtype"):
+        ENCODING_CHECKS[check](DeclaredGate(4, 32))
+        ENCODING_CHECKS[check](AnglesInFloat64(4, 8))
+
+
+def test_old_names_of_all_rows_warn() -> None:
+    q, k = torch.randn(2, 3, 5, 8).double()
+    pair = Pair(1, 2, 3, q, k, None, Coordinates.span(5), 1.0)
+    assert torch.equal(pair.query, q[1, 2])
+    assert torch.equal(pair.key, k[1, 3])
+    for name, rows in (("q", q), ("k", k)):
+        with pytest.warns(DeprecationWarning, match=r"Pair\.(query|key), the row of this pair"):
+            assert torch.equal(getattr(pair, name), rows)
