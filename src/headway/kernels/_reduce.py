@@ -89,20 +89,26 @@ def reduce_blocks(call: Call, reductions: Sequence[Reduction], counted: Tensor |
 
 
 class Sum:
-    """A reduction while the blocks pass. A subclass computes the part of each block, which are joined by queries."""
+    """A reduction while the blocks pass. A subclass computes the part of each block, a tensor or several by query."""
 
     def __init__(self, call: Call, reduction: Any, counted: Tensor | None) -> None:
         self.call, self.reduction, self.counted = call, reduction, counted
-        self.parts: list[Any] = []
+        self.found: tuple[Tensor, ...] = ()
 
     def add(self, block: ScoreBlock) -> None:
-        self.parts.append(self.of(block))
+        part = self.of(block)
+        parts = part if isinstance(part, tuple) else (part,)
+        # one tensor for all blocks: small ones, kept between large ones that are freed, would hold their memory
+        n = self.call.q.shape[2]
+        self.found = self.found or tuple(x.new_empty(*x.shape[:2], n, *x.shape[3:]) for x in parts)
+        for whole, one in zip(self.found, parts, strict=True):
+            whole[:, :, block.rows] = one
 
     def of(self, block: ScoreBlock) -> Any:
         raise NotImplementedError
 
     def result(self) -> Any:
-        return torch.cat(self.parts, 2)
+        return self.found if len(self.found) > 1 else self.found[0]
 
     def distance(self, block: ScoreBlock) -> Tensor:
         """[batch or 1, rows, keys]"""
@@ -113,9 +119,6 @@ class Sum:
 class SumOfRowStatistics(Sum):
     def of(self, block: ScoreBlock) -> tuple[Tensor, Tensor]:
         return block.row_max, block.row_sum
-
-    def result(self) -> tuple[Tensor, ...]:
-        return tuple(torch.cat(parts, 2) for parts in zip(*self.parts, strict=True))
 
 
 class SumOfEntropy(Sum):
@@ -141,9 +144,6 @@ class SumOfTopKeys(Sum):
         missing = (0, self.reduction.count - count)
         pad = torch.nn.functional.pad
         return pad(weights, missing), pad(keys, missing, value=-1)
-
-    def result(self) -> tuple[Tensor, ...]:
-        return tuple(torch.cat(parts, 2) for parts in zip(*self.parts, strict=True))
 
 
 class SumOfWeightsAt(Sum):
@@ -178,22 +178,25 @@ class SumOfMeanDistance(Sum):
 
 
 class SumOfWeightsOfMatches(Sum):
-    def of(self, block: ScoreBlock) -> tuple[Tensor, Tensor]:
-        batch, heads, rows, _ = block.weights.shape
+    def __init__(self, call: Call, reduction: Any, counted: Tensor | None) -> None:
+        super().__init__(call, reduction, counted)
+        batch, heads, n, _ = call.q.shape
+        self.sums = call.q.new_zeros(batch, n, heads, dtype=torch.float64)
+        self.counts = call.q.new_zeros(batch, n, heads, dtype=torch.int64)
+
+    def add(self, block: ScoreBlock) -> None:
         queries, keys = self.reduction.queries[:, block.rows, None], self.reduction.keys[:, None, block.keys]
         furthest = self.call.q_coordinates.index[:, block.rows, None] + self.reduction.most
         match = (queries == keys) & (queries >= 0) & (self.call.k_coordinates.index[:, None, block.keys] <= furthest)
         # pairs that match are few, and the same for all heads
-        b, i, j = match.expand(batch, -1, -1).nonzero(as_tuple=True)
+        b, i, j = match.expand(len(block.weights), -1, -1).nonzero(as_tuple=True)
         in_sight = block.scores[b, :, i, j] != -torch.inf
-        found = block.weights[b, :, i, j].double().masked_fill(~in_sight, 0)
-        total = found.new_zeros(batch, rows, heads).index_put_((b, i), found, accumulate=True)
-        count = in_sight.new_zeros(batch, rows, heads, dtype=torch.int64)
-        count.index_put_((b, i), in_sight.long(), accumulate=True)
-        return total.transpose(1, 2).to(block.weights.dtype), count.transpose(1, 2)
+        weights = block.weights[b, :, i, j].double().masked_fill(~in_sight, 0)
+        self.sums.index_put_((b, i + block.rows.start), weights, accumulate=True)
+        self.counts.index_put_((b, i + block.rows.start), in_sight.long(), accumulate=True)
 
-    def result(self) -> tuple[Tensor, ...]:
-        return tuple(torch.cat(parts, 2) for parts in zip(*self.parts, strict=True))
+    def result(self) -> tuple[Tensor, Tensor]:
+        return self.sums.transpose(1, 2).to(_dtype(self.call)), self.counts.transpose(1, 2).contiguous()
 
 
 class SumOverQueries(Sum):
