@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.coordinates import Coordinates
-from headway.positions import Pair, PositionEncoding
+from headway.positions import Pair, PositionEncoding, RoPE
 from headway.terms import Clip, DistanceBias, Rows, Term, TokenBias
 from headway.testing import ENCODING_CHECKS, check_encoding
 
@@ -162,6 +163,18 @@ def test_a_failure_of_precision_names_the_operation_that_rounds(sizes: tuple[int
         ENCODING_CHECKS["keeps_the_promise_in_every_dtype"](Rotary(*sizes))
     assert "mul at " + line(Rotary.angle) in str(raised.value)
     ENCODING_CHECKS["matches_its_formula"](Rotary(*sizes))
+
+
+def test_an_operation_of_headways_own_is_named_too() -> None:
+    class Half(RoPE):
+        """Turns in the dtype of x, by its base class."""
+
+        def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+            rounded = coordinates.position.to(x.dtype).double()
+            return super().prepare(x, self.place(replace(coordinates.facts(), position=rounded))) * 1.01
+
+    with pytest.raises(AssertionError, match=r"in torch\.(float32|bfloat16).*mul at test_check_messages.py"):
+        ENCODING_CHECKS["keeps_the_promise_in_every_dtype"](Half(8))
 
 
 def test_what_is_right_passes() -> None:

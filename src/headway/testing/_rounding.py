@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-HEADWAY, TORCH = (str(Path(module.__file__ or "").parent) for module in (sys.modules["headway"], torch))
+TESTING = str(Path(__file__).parent)
+HEADWAY, TORCH = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
 
 Where = tuple[str, int]
 """A file and a line of it."""
@@ -53,7 +54,7 @@ class _Operations(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
-        where = own_line(_stack())
+        where = own_line(stack := _stack()) or next((at for at in reversed(stack) if not at[0].startswith(TORCH)), None)
         if not isinstance(result, Tensor) or where is None or name.startswith(CASTS) or func.is_view:
             return result
         self.count[where, name] += 1
@@ -64,11 +65,12 @@ class _Operations(TorchDispatchMode):
 
 
 def _stack() -> list[Where]:
-    """The lines that are running, outermost first."""
-    frame, found = sys._getframe(1), []
-    while frame.f_back is not None:
-        frame = frame.f_back
+    """The lines that are running inside the hooks, outermost first."""
+    found: list[Where] = []
+    frame = sys._getframe(2)
+    while frame.f_back is not None and not frame.f_code.co_filename.startswith(TESTING):
         found.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back
     return found[::-1]
 
 
@@ -93,12 +95,12 @@ def rounding_operation(hooks: Callable[[], Any], exact_hooks: Callable[[], Any],
         dtype: the dtype.
 
     Returns:
-        The hint, or an empty string if no operation changes the results by more than their own rounding would.
+        The hint, or an empty string if no operation changes the results.
     """
     with _Operations(dtype) as operations:
         hooks()
     exact = _tensors(exact_hooks())
-    worst, most = None, 2 * torch.finfo(dtype).eps
+    worst, most = None, 0.0
     for operation in operations.found:
         with _Operations(dtype, operation):
             rounded = _tensors(exact_hooks())
@@ -108,7 +110,10 @@ def rounding_operation(hooks: Callable[[], Any], exact_hooks: Callable[[], Any],
     if worst is None:
         return ""
     where, name, _ = worst
-    return f"{name} at {in_words(where)} rounds to {dtype}, which alone changes results by {most:.2g} of the largest"
+    return (
+        f"of the operations in its hooks, {name} at {in_words(where)} rounds the most: to {dtype}, which alone changes "
+        f"results by {most:.2g} of the largest"
+    )
 
 
 def _change(found: Tensor, exact: Tensor) -> float:

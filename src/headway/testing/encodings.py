@@ -254,7 +254,7 @@ def _rounding_operation(encoding: PositionEncoding, dtype: torch.dtype) -> str:
     x, n = _x(layer, 1, 9), 9
     coordinates = _span(layer, n, start=0 if layer.sizes.max_length else 4000)
     found = rounding_operation(_hooks(layer, x, coordinates), _hooks(exact, x.double(), coordinates), dtype)
-    wide = "compute angles and positions in float64, all else in float32 or wider, and round the result"
+    wide = "compute angles, positions and sums over the input in float64, and round the result"
     return f"; {found}: {wide}" if found else ""
 
 
