@@ -52,9 +52,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def test_every_command_has_a_file_and_every_file_is_a_command() -> None:
     folder = Path(cli.__file__).parent
     files = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
-    assert files == set(cli.COMMANDS)
+    assert files == {name.replace("-", "_") for name in cli.COMMANDS}
     for name, module in cli.COMMANDS.items():
-        assert module == f"headway.cli.{name}"
+        assert module == f"headway.cli.{name.replace('-', '_')}"
         assert importlib.import_module(module).run.__doc__
 
 

@@ -13,6 +13,7 @@ COMMANDS: dict[str, str] = {
     "encodings": "headway.cli.encodings",
     "extend": "headway.cli.extend",
     "generate": "headway.cli.generate",
+    "new-encoding": "headway.cli.new_encoding",
     "vectors": "headway.cli.vectors",
 }
 """The module of each command. Its ``run`` is the function of the command, or a typer app of several."""
