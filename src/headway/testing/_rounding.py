@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from .._torch import TorchDispatchMode
 
 TESTING = str(Path(__file__).parent)
 HEADWAY, TORCH = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
