@@ -234,6 +234,40 @@ def test_what_nobody_sees_is_not_read(n: int) -> None:
             torch.testing.assert_close(ours, theirs, equal_nan=True)
 
 
+def test_scores_as_far_apart_as_floats_can_be() -> None:
+    q, k, bias = torch.zeros(1, 1, 3, 8), torch.zeros(1, 1, 300, 8), torch.full((1, 1, 3, 300), -3e38)
+    bias[..., 299] = 3e38  # the difference is −∞
+    names = ["visible", "entropy", "distance"]
+    at = {"q_positions": torch.arange(3), "k_positions": torch.arange(300)}
+    for sink, entropy in ((None, 0.0), (torch.tensor([3.4e38]), 0.0)):
+        found = attention_statistics(q, k, None, names, terms=(T.DenseBias(bias),), sink=sink, kernel="cpu", **at)
+        assert found.visible.eq(300).all()
+        assert found.entropy.eq(entropy).all()
+    low = torch.full_like(bias, -3e38)
+    found = attention_statistics(
+        q, k, None, names, terms=(T.DenseBias(low),), sink=torch.tensor([3e38]), kernel="cpu", **at
+    )
+    assert found.entropy.eq(0).all()
+
+
+def test_distances_within_a_tile_of_far_indices() -> None:
+    index = torch.cat([torch.arange(10), (1 << 40) + torch.arange(54)])[None]
+    at = hw.Coordinates(index[..., None], index)
+    q, k = torch.randn(1, 2, 64, 8), torch.randn(1, 2, 64, 8)
+    weights = hw.attention_weights(q, k, k, mask=M.Window(3, 0), q_positions=at, k_positions=at)
+    expected = (weights.double() * (index - index.mT).abs()).sum(-1)
+    found = attention_statistics(q, k, None, "distance", mask=M.Window(3, 0), q_positions=at, k_positions=at)
+    torch.testing.assert_close(found.distance, expected.float())
+
+
+def test_a_map_shows_what_is_not_a_number() -> None:
+    q, k = torch.randn(1, 1, 20, 8), torch.randn(1, 1, 20, 8)
+    k[0, 0, 3] = torch.nan
+    found = attention_statistics(q, k, None, PooledMap(2, 2), kernel="cpu").pooled_map
+    assert found.mass.isnan().all()
+    assert found.largest.isnan().all()
+
+
 def test_of_equal_scores_the_first_key_comes_first() -> None:
     q, k = torch.zeros(1, 1, 300, 8), torch.randn(1, 1, 500, 8)
     found = attention_statistics(q, k, None, ["largest", TopKeys(5)], kernel="cpu")

@@ -131,7 +131,8 @@ class ReductionWords:
             elif isinstance(one, ColumnSums):
                 values.append(found["columns"].float())
             elif isinstance(one, PooledMap):
-                values.append((found["mass"].float(), found["largest"]))
+                mass = found["mass"].float()  # NaN is lost among maxima, but not among sums
+                values.append((mass, found["largest"].masked_fill(mass.isnan(), torch.nan)))
             else:
                 values.append(found[NAMES[type(one)]])
         return values

@@ -377,11 +377,11 @@ struct Attention {
         vi visible = REDUCES ? w.reductions.visible[r] : vi{};
         const i64 from = w.spans.from[r], to = w.spans.to[r];
         for (i64 x = from; x < to; x += W) {
-            const vf below = load(score + x) - base, weight = exp_of<DEGREE>(below);
+            const vf found = load(score + x), below = found - base, weight = exp_of<DEGREE>(below);
             sums += weight;
             if (REDUCES) {
-                visible -= (vi)(below != -INFINITY);
-                entropy += weight * max_of(broadcast(-200.f), below);  // 0·−∞ is NaN
+                visible -= (vi)(found != -INFINITY);
+                entropy += weight * max_of(broadcast(Reducer<T, Packing>::FAR_BELOW), below);  // 0·−∞ is NaN
             }
             if (BF16_OUTPUT)
                 Packing::put(packed, x - t.c0, weight);

@@ -35,7 +35,10 @@ struct Reducer {
         float *column_sums, *column_max;  // [LD] of the second pass: the rows of a tile
         i64 base;
         bool consecutive;                 // the indices of the tile's keys rise by one
+        bool close;                       // the floats of from_base are exact
     };
+
+    static constexpr float FAR_BELOW = -200;  // exp of it is 0; differences of scores may overflow to −∞
 
     const Call& c;
     const ReduceCall& r;
@@ -98,11 +101,13 @@ struct Reducer {
         }
         if (!needs_distance()) return;
         w.base = *c.k_index.template at<i64>(t.b, t.j0 + t.c0);
-        w.consecutive = true;
+        w.consecutive = w.close = true;
         for (i64 x = t.c0; x < end; x++) {
             const i64 index = *c.k_index.template at<i64>(t.b, t.j0 + min(x, t.c1 - 1));
-            w.from_base[x] = (float)minus(index, w.base);
-            w.consecutive &= x >= t.c1 || minus(index, w.base) == x - t.c0;
+            const i64 apart = minus(index, w.base);
+            w.from_base[x] = (float)apart;
+            w.close &= apart >= -(1 << 24) && apart <= 1 << 24;
+            w.consecutive &= x >= t.c1 || apart == x - t.c0;
         }
     }
 
@@ -134,7 +139,7 @@ struct Reducer {
     void rescale(Worker& w, i64 row, float before, float row_max, float factor, float row_sum) const {
         if (before == -INFINITY) return;
         w.entropy[row] *= factor;
-        w.entropy[row][0] += factor * (before - row_max) * row_sum;
+        w.entropy[row][0] += factor * not_below(FAR_BELOW, before - row_max) * row_sum;
         w.distance[row] *= factor;
         for (i64 x = 0; x < r.labels; x++) w.label_sums[row * r.labels + x] *= factor;
         for (i64 x = 0; x < ranges && r.range_sums.defined(); x++) w.range_sums[row * ranges + x] *= factor;
@@ -154,7 +159,12 @@ struct Reducer {
         });
         if (!needs_distance()) return;
         const i64 own = minus(*c.q_index.template at<i64>(t.b, t.i0 + row), w.base);  // of the query, from the base
-        if (r.distance.defined()) {
+        if (r.distance.defined() && !w.close) {
+            for (i64 x = from; x < min(to, t.c1); x++) {
+                const i64 apart = minus(minus(*c.k_index.template at<i64>(t.b, t.j0 + x), w.base), own);
+                w.distance[row][0] += weight[x] * fabsf((float)apart);
+            }
+        } else if (r.distance.defined()) {
             vf sums = w.distance[row];
             for (i64 x = from; x < to; x += W) {
                 const vf apart = load(w.from_base + x) - (float)own;
@@ -199,7 +209,7 @@ struct Reducer {
     void finish(Worker& w, const Tile& t, i64 row, float own_max, float own_sum, float row_max, float row_sum) const {
         const i64 i = t.i0 + row;
         const bool nothing = own_sum == 0;
-        const float shift = nothing ? 0 : own_max - row_max, scale = nothing ? 0 : expf(shift) / row_sum;
+        const float shift = nothing ? 0 : not_below(FAR_BELOW, own_max - row_max), scale = nothing ? 0 : expf(shift) / row_sum;
         if (r.visible.defined()) *r.visible.template at<i64>(t.b, t.h, i) = lanes_sum(w.visible[row]);
         if (r.entropy.defined())
             *r.entropy.template at<float>(t.b, t.h, i) =
@@ -219,6 +229,8 @@ struct Reducer {
             *r.top_keys.template at<i64>(t.b, t.h, i, x) = w.top_keys[row * r.top + x];
         }
     }
+
+    static float not_below(float least, float x) { return x < least ? least : x; }  // NaN stays
 
     static i64 lanes_sum(vi x) {
         i64 found = 0;
