@@ -269,6 +269,81 @@ def test_a_static_cache() -> None:
         torch.testing.assert_close(one.weights()[..., : other.m], other.weights(), atol=1e-6, rtol=1e-5)
 
 
+def mistral() -> Any:
+    config = transformers.MistralConfig(
+        vocab_size=40,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        sliding_window=4,
+    )
+    return transformers.MistralForCausalLM(config)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("build", [gpt2, llama, mistral])
+@torch.no_grad()
+def test_tokens_of_a_cache_are_counted_from_the_first_token(build: Any, padded: bool, cache: str) -> None:
+    """Places of a static cache that are empty, and tokens that a sliding window has left, do not shift the others."""
+    torch.manual_seed(1)
+    model, mask = build().eval(), LEFT if padded else torch.ones_like(LEFT)
+    options: dict[str, Any] = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    if cache == "static":
+        options |= {"cache_implementation": "static", "disable_compile": True}
+    seen, _ = seen_of(model, lambda: model.generate(IDS, attention_mask=mask, **options))
+    padding = mask.argmax(1, keepdim=True)
+    for record in seen.records:
+        total = 6 + record.call
+        q = torch.arange(total - record.n, total) - padding
+        k = torch.arange(record.m) + max(total - record.m, 0) - padding
+        weights, apart = record.weights(), (k[:, None] - q[..., None])[:, None]
+        expected = {
+            "previous": (weights * (apart == -1)).sum(-1),
+            "current": (weights * (apart == 0)).sum(-1),
+            "first": (weights * (k == 0)[:, None, None]).sum(-1),
+            "distance": (weights * apart.abs()).sum(-1),
+        }
+        found = record.statistics(list(expected))
+        assert torch.equal(found.counted, (q >= 0)[:, None].expand_as(found.counted))
+        for name, x in expected.items():
+            torch.testing.assert_close(found[name][found.counted], x[found.counted], atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_a_mask_of_tokens_over_the_whole_of_a_static_cache() -> None:
+    model, _ = made("llama", "sdpa")
+    mask = F.pad(LEFT, (0, 3), value=1)
+    cache = transformers.StaticCache(config=model.config, max_cache_len=9)
+    seen, _ = seen_of(model, lambda: model(IDS, attention_mask=mask, past_key_values=cache))
+    assert all(torch.equal(record.padding, LEFT.bool()) for record in seen.records)
+    first = seen.statistics(0, "first").first
+    torch.testing.assert_close(first[0, :, 2:], seen.weights(0)[0, :, 2:6, 2])
+
+
+@pytest.mark.parametrize("own", [False, True])
+@torch.no_grad()
+def test_the_first_token_behind_padding_on_the_left(own: bool) -> None:
+    class Padded(Own):
+        def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:  # type: ignore[override]
+            mask = attention_mask[:, None, None].bool()
+            return F.scaled_dot_product_attention(*self.projected(x), mask)
+
+    model: nn.Module
+    if own:
+        model = Padded()
+        seen, _ = seen_of(model, lambda: model(torch.randn(2, 6, 16), attention_mask=LEFT))
+    else:
+        model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 1).eval()
+        seen, _ = seen_of(model, lambda: model(torch.randn(2, 6, 16), src_key_padding_mask=LEFT == 0))
+    found, weights = seen.statistics(0, ("first", "previous")), seen.weights(0)
+    torch.testing.assert_close(found.first[0, :, 2:], weights[0, :, 2:, 2])
+    torch.testing.assert_close(found.first[1], weights[1, :, :, 0])
+    torch.testing.assert_close(found.previous[1, :, 1:], weights[1].diagonal(-1, 1, 2))
+
+
 @torch.no_grad()
 def test_packed_documents_of_transformers() -> None:
     model, _ = made("llama", "sdpa")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,39 +20,82 @@ def padding_of(stack: Sequence[Frame], call: Call) -> Tensor | None:
     """The queries that are not padding, [batch, n] bool; None if that is not known."""
     batch, n, m = call.q.shape[0], call.q.shape[2], call.k.shape[2]
     real = real_queries(call)
-    if real is None:
-        tokens = _tokens(stack, n, m)
-        real = None if tokens is None else tokens[:, tokens.shape[1] - n :]
+    if real is None and (tokens := _tokens(stack, n, m)) is not None:
+        stop = _total(stack, n) or tokens.shape[1]  # a mask may reach over the whole of a cache that has places left
+        real = tokens[:, min(stop, tokens.shape[1]) - n :][:, :n]
     if real is None or real.shape[0] not in (1, batch):
         return None
     return real.to(call.q.device).expand(batch, n)
 
 
 def located(call: Call, stack: Sequence[Frame]) -> Call:
-    """A call of self-attention with an index of 0 for the first token of each row that is no padding, and with packed
-    documents, as far as the modules were given a mask of tokens or positions.
+    """A call of self-attention of transformers with an index of 0 for the first token of each row that is no padding,
+    and with packed documents, as far as its modules were given a mask of tokens, positions or a cache.
 
-    It is for calls whose masks and terms read no coordinates.
+    It is for calls whose masks and terms read no coordinates, or only differences of indices.
     """
+    padded = after_padding(call, stack)
+    if padded is not None:
+        return padded
     batch, n, m = call.q.shape[0], call.q.shape[2], call.k.shape[2]
-    tokens = _tokens(stack, n, m)
-    if tokens is not None and tokens.shape == (batch, m) and n <= m:
-        first = tokens.int().argmax(1, keepdim=True)
-        index = torch.arange(m, device=tokens.device) - first
-        at = Coordinates(index.clamp(min=0)[..., None], index, length=tokens.sum(1, keepdim=True), ordered=True)
-        return call._with(q_coordinates=at if n == m else at.rows(m - n, m), k_coordinates=at)
+    total = _total(stack, n)
     position = next((x for frame in reversed(stack) if (x := frame.argument("position_ids")) is not None), None)
-    if n != m or not isinstance(position, Tensor) or position.ndim != 2 or position.shape[1] != n:
-        return call
-    if position.shape[0] not in (1, batch) or position.is_floating_point():
+    if not isinstance(position, Tensor) or position.is_floating_point() or position.shape not in ((1, n), (batch, n)):
+        position = None
+    if total is not None and n:
+        first = torch.zeros(1, 1, dtype=torch.int64, device=call.q.device)
+        return _after(call, first if position is None else _first_of(position, total), total)
+    if position is None or n != m or not bool((position.diff(dim=1) != 1).any()):
         return call
     document = torch.zeros_like(position)
     document[:, 1:] = (position.diff(dim=1) != 1).cumsum(1)
-    if not bool(document.any()):
-        return call
     index = torch.arange(n, device=position.device)[None].expand(position.shape[0], n)
     at = Coordinates(position[..., None], index, document, ordered=True, start=0, rising=document)
     return call._with(q_coordinates=at, k_coordinates=at)
+
+
+def after_padding(call: Call, stack: Sequence[Frame]) -> Call | None:
+    """A call of self-attention with an index of 0 for the first token of each row that is no padding, by the mask of
+    tokens that the modules were given; None without one.
+    """
+    n, m = call.q.shape[2], call.k.shape[2]
+    tokens, cached = _tokens(stack, n, m), _total(stack, n)
+    total = m if cached is None else cached
+    if tokens is None or tokens.shape[0] != call.q.shape[0] or n > total:
+        return None
+    if tokens.shape[1] != total and (cached is None or tokens.shape[1] < total):
+        return None
+    tokens = tokens[:, :total]
+    return _after(call, tokens.int().argmax(1, keepdim=True), total, tokens.sum(1, keepdim=True))
+
+
+def _after(call: Call, first: Tensor, total: int, length: Tensor | None = None) -> Call:
+    """The call with an index of 0 for the token ``first`` of each row of ``total`` tokens, [b, 1].
+
+    The queries are the last of the tokens. So are the keys, unless there are more of them: then they are all tokens,
+    and places of a cache that are still empty.
+    """
+
+    def span(start: int, count: int) -> Coordinates:
+        index = torch.arange(start, start + count, device=first.device) - first
+        of_row = total - first if length is None else length
+        return Coordinates(index.clamp(min=0)[..., None], index, length=of_row, ordered=True)
+
+    n, m = call.q.shape[2], call.k.shape[2]
+    before = max(total - m, 0)
+    return call._with(
+        q_coordinates=span(total - n, n), k_coordinates=span(before, m), aligned=call.aligned and before + m == total
+    )
+
+
+def _first_of(position: Tensor, total: int) -> Tensor:
+    """The token at which the positions of the last n of ``total`` tokens begin, behind padding of equal positions,
+    [b, 1]; 0 where they say something else.
+    """
+    slots = torch.arange(total - position.shape[1], total, device=position.device)
+    first = (total - 1 - position[:, -1:]).clamp(min=0).long()
+    as_padded = torch.where(slots < first, position[:, :1], slots - first)
+    return first * (position == as_padded).all(1, keepdim=True)
 
 
 def _tokens(stack: Sequence[Frame], n: int, m: int) -> Tensor | None:
@@ -81,6 +125,20 @@ def _tokens(stack: Sequence[Frame], n: int, m: int) -> Tensor | None:
             return None
         in_decoder = in_decoder or "decoder" in frame.name.rpartition(".")[2]
     return None
+
+
+def _total(stack: Sequence[Frame], n: int) -> int | None:
+    """The tokens of a stream whose keys a cache of transformers holds or has held, the n queries included.
+
+    None if it is not known.
+    """
+    cache: Any = next((x for frame in reversed(stack) if (x := frame.argument(*CACHES)) is not None), None)
+    number = next((x for frame in reversed(stack) if (x := getattr(frame.module, "layer_idx", None)) is not None), None)
+    of_transformers = any(kind.__module__ == "transformers.cache_utils" for kind in type(cache).__mro__)
+    if not of_transformers or not isinstance(number, int):
+        return None
+    total = int(cache.get_seq_length(number))
+    return total if total >= n else None
 
 
 def _real(padding: Tensor) -> Tensor:

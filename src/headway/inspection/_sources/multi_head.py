@@ -18,7 +18,7 @@ from ...kernels import Call
 from ...masks import And, Boolean, Causal, Mask
 from ...terms import Sink, Term, TokenBias
 from .._masks import read_mask
-from .._padding import padding_of
+from .._padding import after_padding, padding_of
 from .._watch import Change, Mode, Site, Watch
 
 SIGNATURE = inspect.signature(F.multi_head_attention_forward)
@@ -82,6 +82,9 @@ def _site(watch: Watch, given: dict[str, Any]) -> Site:
         query, key = given["query"], given["key"]
     kind = "self" if query is key else "cross"
     call = _call(given)
+    padding = padding_of(watch.stack, call)
+    if kind == "self":
+        call = after_padding(call, watch.stack) or call
     return Site(
         frame.module,
         MultiHead.name,
@@ -90,7 +93,7 @@ def _site(watch: Watch, given: dict[str, Any]) -> Site:
         run,
         rows,
         projected,
-        padding=padding_of(watch.stack, call),
+        padding=padding,
         dropout=given["dropout_p"] if given["training"] else 0.0,
         note="torch's fast path yields" if _has_fast_path(frame.module) else "",
         output_weight=given["out_proj_weight"],

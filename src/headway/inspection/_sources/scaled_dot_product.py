@@ -15,7 +15,7 @@ from ...errors import HeadwayError
 from ...kernels import Call
 from ...masks import And, Causal
 from .._masks import read_mask
-from .._padding import padding_of
+from .._padding import after_padding, padding_of
 from .._watch import Change, Frame, Mode, Site, Watch
 from ._base import mentions
 from .transformers import is_cross
@@ -66,14 +66,18 @@ def _site(
 
     frame = watch.stack[-1]
     call = _call(query, key, value, attn_mask, is_causal, scale)
+    n, m = call.q.shape[2], call.k.shape[2]
+    kind, padding = _kind(frame, n, m), padding_of(watch.stack, call)
+    if kind == "self" and (n == m or not is_causal):
+        call = after_padding(call, watch.stack) or call
     return Site(
         frame.module,
         ScaledDotProduct.name,
-        _kind(frame, call.q.shape[2], call.k.shape[2]),
+        kind,
         call,
         run,
         rows=lambda result, rows: _four(result)[:, :, rows],
-        padding=padding_of(watch.stack, call),
+        padding=padding,
         dropout=dropout_p,
     )
 
