@@ -11,6 +11,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 import headway as hw
 from headway.attention import observers
-from headway.inspection import TopKeys, _weights
+from headway.inspection import STATISTICS, Classes, PooledMap, TopKeys, _weights
 from headway.kernels import KERNELS
 from headway.kernels.cpu._library import why_not
 from headway.models import Decoder, TransformerConfig
@@ -545,6 +546,14 @@ def test_transforms_are_refused() -> None:
         ({"statistics": "entropy", "keep": "qk"}, "statistics is given with keep='qk': it goes with keep='statistics'"),
         ({"heads": [0]}, "heads is given with keep='statistics': it goes with keep='weights'"),
         ({"rows": 0, "keep": "qk"}, "rows is given with keep='qk'"),
+        ({"heads": slice(0, 2), "keep": "weights"}, "heads is slice(0, 2, None): give whole numbers, such as 0 or"),
+        ({"rows": 1.5, "keep": "weights"}, "rows is 1.5: give whole numbers"),
+        (
+            {"rows": torch.tensor([True, False]), "keep": "weights"},
+            "rows is tensor([ True, False]): give whole numbers",
+        ),
+        ({"statistics": 3}, "statistics is 3: give names such as 'entropy'"),
+        ({"layers": 1.5}, "there is no layer 1.5: the nearest is 'stack.blocks."),
         ({"layers": [7]}, "there is no layer 7: the nearest is 1, 'stack.blocks.1.attention'"),
         (
             {"layers": ["stack.blocks.1.attn"]},
@@ -588,6 +597,68 @@ def test_heads_and_rows_that_do_not_exist() -> None:
         dense.table()
     with pytest.raises(hw.HeadwayError, match="keep='statistics' keeps no weights"):
         few.weights(0)
+
+
+def test_numbers_of_numpy_and_torch() -> None:
+    model, one = decoder(), np.int64(1)
+    with hw.capture(model, "weights", layers=[one], heads=np.array([0, 3]), rows=torch.tensor([-1, 2])) as seen:
+        model(IDS)
+    with hw.capture(model, "qk") as whole:
+        model(IDS)
+    expected = whole.weights(1)[:, 3, [2, 5]]
+    torch.testing.assert_close(seen.weights(torch.tensor(0), np.int64(3), rows=np.array([2, 5])), expected)
+    torch.testing.assert_close(whole.weights(one, np.int64(3), rows=torch.tensor([2, -1]), call=np.int64(0)), expected)
+
+
+def test_memory_of_every_statistic() -> None:
+    model, ids = decoder(), torch.arange(70)[None] % 9
+    classes = Classes(torch.arange(70) % 3, ("a", "b", "c"))
+    others = [name for name in STATISTICS if name not in ("classes", "top_keys", "pooled_map")]
+    for dtype in (torch.float32, torch.float64):
+        model.to(dtype)
+        for statistics in ([classes], [TopKeys(60)], [PooledMap(64, 3)], others):
+            with hw.capture(model, statistics=statistics) as seen:
+                stated = seen.memory(1, 70)
+                model(ids)
+            assert seen.size == stated, statistics
+    with pytest.raises(hw.HeadwayError, match=r"batch is 1.5: give a whole number"):
+        seen.memory(1.5, 4)  # type: ignore[arg-type]
+
+
+def test_a_mask_that_is_written_into_between_layers() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Linear(8, 24)
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+            return hw.attention(q, k, v, mask=hw.masks.Boolean(mask)).transpose(1, 2).flatten(2)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = Masked(), Masked()
+
+        def forward(self, x: Tensor) -> Tensor:
+            mask = torch.ones(1, 1, 5, 5).bool()
+            x = self.a(x, mask)
+            return self.b(x, mask.tril_())
+
+    model, x = Both(), torch.randn(1, 5, 8)
+    with hw.capture(model, "qk") as seen, hw.capture(model, "weights") as dense:
+        model(x)
+    for layer in ("a", "b"):
+        torch.testing.assert_close(seen.weights(layer), dense.weights(layer))
+
+
+def test_a_class_does_not_take_a_column_of_the_table() -> None:
+    labels = torch.zeros(6, dtype=torch.long)
+    model = decoder()
+    with hw.capture(model, statistics=Classes(labels, ("layer",))) as seen:
+        model(IDS)
+    with pytest.raises(hw.HeadwayError, match="a column 'layer' already: give Classes other names"):
+        seen.table()
 
 
 def test_a_layer_that_did_not_run() -> None:

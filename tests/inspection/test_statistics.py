@@ -290,6 +290,48 @@ def test_neighbours_across_documents_do_not_count_where_nothing_hides_them() -> 
     torch.testing.assert_close(found.first[:, :, 5], weights[:, :, 5, 3])
 
 
+@pytest.mark.parametrize("of_mask", [False, True])
+def test_neighbours_are_found_where_the_index_starts_anew_in_each_document(of_mask: bool) -> None:
+    q, k, v = drawn(4, 2, 12, 12)
+    index = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 5, 4, 3, 1, 0]])
+    document = torch.tensor([[7, 7, 7, 7, -3, -3, -3, 1 << 40, 1 << 40, 1 << 40, 1 << 40, 1 << 40]])
+    at = hw.Coordinates(index[..., None], index, None if of_mask else document)
+    documents = M.Documents(document[0]) if of_mask else M.Documents()
+    weights = hw.attention_weights(q, k, v, mask=documents, q_positions=at, k_positions=at)
+    found = attention_statistics(
+        q, k, v, ["previous", "current", "next"], mask=documents, q_positions=at, k_positions=at
+    )
+    for offset, name in ((-1, "previous"), (0, "current"), (1, "next")):
+        there = (index == index.mT + offset) & (document == document.mT)
+        torch.testing.assert_close(found[name], (weights * there).sum(-1))
+
+
+def test_neighbours_in_documents_that_differ_from_row_to_row() -> None:
+    q, k, v = drawn(4, 2, 6, 6)
+    ids = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, 2]])
+    weights = hw.attention_weights(q, k, v, mask=M.Documents(ids))
+    found = attention_statistics(q, k, v, "previous", mask=M.Documents(ids)).previous
+    torch.testing.assert_close(found[..., 1:], weights.diagonal(-1, 2, 3))
+
+
+@pytest.mark.parametrize("kernel", ["auto", "reference"])
+def test_autocast_does_not_round(kernel: str) -> None:
+    q, k, v = (x.bfloat16() for x in drawn(4, 2, 9, 13))
+    statistics = all_statistics(13)
+    expected = attention_statistics(q, k, v, statistics, kernel=kernel)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = attention_statistics(q, k, v, statistics, kernel=kernel)
+    for name in found:
+        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_class_does_not_take_the_column_of_another_statistic() -> None:
+    labels = torch.zeros(13, dtype=torch.long)
+    found = attention_statistics(*drawn(4, 2, 9, 13), ["entropy", Classes(labels, ("entropy",))])
+    with pytest.raises(HeadwayError, match="a column 'entropy' already: give Classes other names"):
+        found.summary()
+
+
 def test_queries_that_do_not_count() -> None:
     q, k, v = drawn(4, 2, 9, 13)
     counts = torch.tensor([True, False] * 4 + [True])
@@ -320,6 +362,7 @@ def test_the_list_of_top_keys_is_complete_above_its_bound() -> None:
         (["entropy", "entropy"], "holds 'entropy' twice"),
         ([], "statistics is empty: give one or more of entropy"),
         ([3], "statistics holds 3: give names such as 'entropy'"),
+        (3, "statistics is 3: give names such as 'entropy'"),
         (["classes"], "'classes' needs the class of each key: give headway.inspection.Classes"),
         ([TopKeys(14)], r"TopKeys has count 14 and there are 13 keys: give TopKeys\(8\)"),
         ([TopKeys(0)], "TopKeys has count 0"),
@@ -338,8 +381,15 @@ def test_what_does_not_exist_or_fit(statistics: list[Any], said: str) -> None:
         (lambda: Classes([1, 2]), "labels of list: give whole numbers"),
         (lambda: Classes(torch.tensor([-2, 0])), "labels from -2 to 0: give −1, or classes from 0"),
         (lambda: Classes(torch.tensor([0, 2]), ("a", "b")), "from 0 to 1, as there are 2 names"),
+        (lambda: Classes(torch.tensor([0, 1]), ("a", "a")), r"names \('a', 'a'\): give different names"),
+        (lambda: Classes(torch.tensor([0, 1]), "ab"), "names 'ab': give different names"),
         (lambda: Distances((1, 1)), "give whole numbers that rise"),
-        (lambda: PooledMap(0), "0 rows and 64 columns: give at least 1"),
+        (lambda: Distances((0.5, 1.5)), r"edges \(0.5, 1.5\): give whole numbers"),
+        (lambda: Distances(5), "edges 5: give whole numbers"),
+        (lambda: Distances((0, 1 << 63)), "up to 2"),
+        (lambda: TopKeys(2.5), "count 2.5: give a whole number"),
+        (lambda: PooledMap(0), "0 rows and 64 columns: give whole numbers, at least 1"),
+        (lambda: PooledMap(2.5), "2.5 rows and 64 columns: give whole numbers"),
     ],
 )
 def test_statistics_that_cannot_be_made(made: Callable[[], object], said: str) -> None:

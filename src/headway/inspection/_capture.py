@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from .._torch import in_backward_pass
+from .._torch import in_backward_pass, writes_of
 from ..errors import HeadwayError
 from ..kernels import KERNELS, Call, _ops, reduce
 from ..kernels import reference as spec
@@ -21,14 +21,13 @@ from ..kernels._base import without_autocast
 from ..kernels._problem import without_tables
 from ..terms import RelativeValues
 from ._memory import Estimate, Shape
-from ._numbers import index_of, slots_of
+from ._numbers import index_of, numbers_of, slots_of
 from ._projection import Awaited, value_norms, weight_of, why_no_norms
 from ._record import DEFAULT, Asked, AttentionRecord, Seen
 from ._run import Wanted, chosen
 from ._sources import SOURCES
 from ._watch import Change, Site, Watch, changes, unwatched
 from ._weights import dense_weights, refuse_above_limit, size_of
-from .statistics import Statistic
 
 KEEP = ("statistics", "qk", "qkv", "weights", "gradients")
 
@@ -109,12 +108,12 @@ class _Capture(Watch):
         ):
             if given is not None and keep != goes_with:
                 raise HeadwayError(f"{name} is given with keep={keep!r}: it goes with keep={goes_with!r}")
-        if isinstance(layers, (str, int)):
+        if layers is not None and (isinstance(layers, str) or not isinstance(layers, Iterable)):
             layers = [layers]
-        self.keep, self.rows = keep, rows
-        asked = DEFAULT if statistics is None else statistics
-        self.statistics = chosen((asked,) if isinstance(asked, (str, Statistic)) else asked)
-        self.heads = None if heads is None else [heads] if isinstance(heads, int) else list(heads)
+        self.keep = keep
+        self.statistics = chosen(DEFAULT if statistics is None else statistics)
+        self.heads = None if heads is None else numbers_of(heads, "heads")
+        self.rows = rows if rows is None or isinstance(rows, slice) else numbers_of(rows, "rows")
         self.wanted = None if layers is None else {self.layer_named(layer, self.layers) for layer in layers}
         self.seen = Seen(keep, [], self.missed)
         self.seen._model, self.seen._order = type(model).__name__, list(self.name_of.values())
@@ -124,7 +123,7 @@ class _Capture(Watch):
         self.seen._estimate = Estimate(
             type(model).__name__, shapes, keep, dtype, self.statistics, self.heads, self.rows
         )
-        self._copies: dict[int, tuple[Tensor, Tensor]] = {}
+        self._copies: dict[int, tuple[Tensor, int | None, Tensor]] = {}
         self._copied_in = -1
         self._awaited: Awaited | None = None
         self._of_gradients: list[RemovableHandle] = []
@@ -267,10 +266,11 @@ class _Capture(Watch):
         structure = _ops.flatten(call, tensors)
         copies = []
         for x in tensors:
-            known = self._copies.get(id(x))
-            copy = known[1] if known is not None and known[0] is x else x.detach().clone()
+            known, writes = self._copies.get(id(x)), None if x.is_inference() else writes_of(x)
+            shared = known is not None and known[0] is x and known[1] == writes is not None
+            copy = known[2] if known is not None and shared else x.detach().clone()
             if x is not call.q and x is not call.k:
-                self._copies[id(x)] = x, copy
+                self._copies[id(x)] = x, writes, copy
             copies.append(copy)
         owned: Call = _ops.unflatten(structure, copies)
         return owned

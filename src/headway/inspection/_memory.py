@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from ..call import make_call
+from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
-from ._numbers import slots_of
-from ._run import chosen, statistics_of
+from ..masks import Window
+from ._numbers import slots_of, whole
+from ._run import statistics_of
 
 HEADS = ("num_heads", "num_attention_heads", "n_heads", "nhead", "n_head")
 KV_HEADS = ("num_kv_heads", "num_key_value_heads")
@@ -74,13 +76,17 @@ class Estimate:
 
     def __call__(self, batch: int, n: int, m: int | None) -> int:
         """The bytes of a call of the model on ``batch`` rows of n queries and m keys."""
-        need_positive(batch=batch, n=n)
         m = n if m is None else m
+        for name, size in (("batch", batch), ("n", n), ("m", m)):
+            if whole(size) is None:
+                raise HeadwayError(f"{name} is {size!r}: give a whole number")
+        need_positive(batch=batch, n=n)
         if not self.shapes:
             raise HeadwayError(
                 f"no module of {self.model} is known to be attention before it runs: read size after a short call"
             )
-        total = 0
+        of_statistics = self._of_statistics(batch, n, m) if self.keep == "statistics" else 0
+        total = bytes_in(self.statistics) if self.keep == "statistics" else 0
         for shape in self.shapes:
             if shape.heads is None or shape.kv_heads is None or shape.head_dim is None:
                 raise HeadwayError(f"{shape.name!r} does not say its heads: read size after a short call")
@@ -95,18 +101,16 @@ class Estimate:
             elif self.keep == "gradients":
                 total += batch * shape.heads * n * max(self.dtype.itemsize, 4)
             else:
-                total += batch * shape.heads * self._of_statistics(n, m)
+                total += shape.heads * of_statistics
         return total
 
-    def _of_statistics(self, n: int, m: int) -> int:
-        """The bytes of the statistics of a head: measured on small calls, since each grows with n, with m or not."""
-
-        def size(n: int, m: int) -> int:
-            q, k = torch.zeros(1, 1, n, 1), torch.zeros(1, 1, m, 1)
-            return bytes_in(vars(statistics_of(make_call(q, k, k), chosen(self.statistics))))
-
-        base, by_query, by_key = size(16, 16), size(17, 17) - size(16, 17), size(16, 17) - size(16, 16)
-        return (base + by_query * (n - 16) + by_key * (m - 16)) * (2 if self.dtype == torch.float64 else 1)
+    def _of_statistics(self, batch: int, n: int, m: int) -> int:
+        """The bytes of the statistics of a head: measured on a call in which a query sees a single key."""
+        q, k = torch.zeros(batch, 1, n, 1, dtype=self.dtype), torch.zeros(batch, 1, m, 1, dtype=self.dtype)
+        at = Coordinates.span(n), Coordinates.span(m)
+        call = make_call(q, k, k, mask=Window(0, 0), q_positions=at[0], k_positions=at[1])
+        found = statistics_of(call, self.statistics)
+        return bytes_in([found.counted, *(found[name] for name in found)])
 
 
 def bytes_in(part: Any) -> int:

@@ -2,25 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from ..errors import HeadwayError
 
 
-def index_of(number: int, count: int, what: str, *, negative: bool = False) -> int:
+def whole(number: Any) -> int | None:
+    """A whole number, which may be one of numpy or of torch, as an int; None for anything else."""
+    if isinstance(number, bool) or (isinstance(number, Tensor) and number.dtype == torch.bool):
+        return None
+    try:
+        return operator.index(number)
+    except TypeError:
+        return None
+
+
+def numbers_of(given: Any, name: str) -> list[int]:
+    """A whole number, or some, as ints. Raises HeadwayError for anything else; the message names the argument."""
+    found = [whole(one) for one in (given if isinstance(given, Iterable) and whole(given) is None else [given])]
+    numbers = [number for number in found if number is not None]
+    if len(numbers) < len(found):
+        raise HeadwayError(f"{name} is {given!r}: give whole numbers, such as 0 or [0, 3]")
+    return numbers
+
+
+def index_of(number: Any, count: int, what: str, *, negative: bool = False) -> int:
     """A number from 0 to count − 1. Raises HeadwayError for another one; the message names the nearest."""
-    if isinstance(number, int) and not isinstance(number, bool):
-        if 0 <= number < count:
-            return number
-        if negative and -count <= number < 0:
-            return number + count
-    near = f"the nearest is {0 if isinstance(number, int) and number < 0 else count - 1}" if count else "there is none"
-    raise HeadwayError(f"there is no {what} {number!r}: {near}")
+    found = whole(number)
+    if found is None:
+        raise HeadwayError(f"there is no {what} {number!r}: give a whole number")
+    if 0 <= found < count:
+        return found
+    if negative and -count <= found < 0:
+        return found + count
+    near = f"the nearest is {0 if found < 0 else count - 1}" if count else "there is none"
+    raise HeadwayError(f"there is no {what} {found}: {near}")
 
 
 def slots_of(rows: slice | int | Sequence[int], n: int) -> list[int]:
     """The slots of queries that are given by numbers, of which negative ones count from the end, or by a slice."""
     if isinstance(rows, slice):
         return list(range(n))[rows]
-    numbers = [rows] if isinstance(rows, int) else list(rows)
-    return [index_of(number, n, "row", negative=True) for number in numbers]
+    return [index_of(number, n, "row", negative=True) for number in numbers_of(rows, "rows")]

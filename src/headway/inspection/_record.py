@@ -13,8 +13,8 @@ from torch import Tensor
 from ..errors import HeadwayError
 from ..kernels import Call
 from ._memory import bytes_in
-from ._numbers import index_of, slots_of
-from ._run import Statistics, chosen, statistics_of
+from ._numbers import index_of, numbers_of, slots_of
+from ._run import Statistics, chosen, listed, refuse_twice, statistics_of
 from ._table import Table
 from ._watch import layer_named
 from ._weights import dense_weights, refuse_above_limit, said, size_of
@@ -148,7 +148,7 @@ DEFAULT = ("entropy", "largest")
 def _among(kept: Statistics, asked: Asked) -> Statistics:
     """Some of the statistics that were kept."""
     values, statistics = {}, []
-    for one in (asked,) if isinstance(asked, (str, Statistic)) else asked:
+    for one in listed(asked):
         found = next((own for own in kept._statistics if one in (own.name, own)), None)
         if found is None:
             raise HeadwayError(
@@ -162,8 +162,7 @@ def _among(kept: Statistics, asked: Asked) -> Statistics:
 
 def computed_statistics(call: Call, statistics: Asked, queries: Tensor | None) -> Statistics:
     """The statistics of a call, on whichever kernel has them."""
-    asked = (statistics,) if isinstance(statistics, (str, Statistic)) else statistics
-    return statistics_of(call, chosen(asked), queries)
+    return statistics_of(call, chosen(statistics), queries)
 
 
 @dataclass(eq=False, repr=False)
@@ -247,7 +246,7 @@ class Seen:
         name = layer_named(layer, self.layers)
         found = [one for one in self.records if one.layer == name]
         if call is not None:
-            numbers = [one.call for one in found]
+            numbers, call = [one.call for one in found], numbers_of(call, "call")[0]
             if call < 0:
                 call = numbers[call] if -len(numbers) <= call else call
             found = [one for one in found if one.call == call]
@@ -391,6 +390,7 @@ class Seen:
             for head in range(record.heads):
                 row = {"layer": record.layer, "head": head, "call": record.call, "kind": record.kind}
                 row |= {"queries": counted[head], "left_out": left_out[head]}
+                refuse_twice(row, columns)
                 rows.append(row | {name: values[head] for name, values in columns.items()})
         return Table(rows)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -43,10 +43,16 @@ class Statistics:
         return (~self.counted).sum(-1)
 
     def summary(self) -> dict[str, Tensor]:
-        """Returns a few numbers for each head, [batch, heads] each, by the names of columns: mostly means."""
+        """Returns a few numbers for each head, [batch, heads] each, by the names of columns: mostly means.
+
+        Raises:
+            HeadwayError: if a class of ``Classes`` has the name of another column.
+        """
         found: dict[str, Tensor] = {}
         for statistic in self._statistics:
-            found |= statistic.summary(self._values[statistic.name], self.counted)
+            columns = statistic.summary(self._values[statistic.name], self.counted)
+            refuse_twice(found, columns)
+            found |= columns
         return found
 
     def __getitem__(self, name: str) -> Any:
@@ -70,6 +76,13 @@ class Statistics:
     def __repr__(self) -> str:
         batch, heads, n = self.counted.shape
         return f"Statistics({', '.join(self._values)}; batch {batch}, {heads} heads, {n} queries)"
+
+
+def refuse_twice(known: Iterable[str], columns: Iterable[str]) -> None:
+    """Raises HeadwayError if a column has the name of one that is there."""
+    twice = next((name for name in columns if name in set(known)), None)
+    if twice is not None:
+        raise HeadwayError(f"there is a column {twice!r} already: give Classes other names")
 
 
 @_takes_the_arguments_of_attention
@@ -115,15 +128,13 @@ def attention_statistics(
     return statistics_of(call, wanted, queries, kernel)
 
 
-def chosen(statistics: Sequence[str | Statistic]) -> tuple[Statistic, ...]:
+def chosen(statistics: str | Statistic | Sequence[str | Statistic]) -> tuple[Statistic, ...]:
     """The statistics that are named or given, each once.
 
     Raises HeadwayError for a name that is not known, and for two results of one name.
     """
-    if isinstance(statistics, (str, Statistic)):
-        statistics = (statistics,)
     found: dict[str, Statistic] = {}
-    for one in statistics:
+    for one in listed(statistics):
         statistic = _by_name(one) if isinstance(one, str) else one
         if not isinstance(statistic, Statistic):
             raise HeadwayError(f"statistics holds {one!r}: give names such as 'entropy', or objects such as TopKeys(4)")
@@ -133,6 +144,15 @@ def chosen(statistics: Sequence[str | Statistic]) -> tuple[Statistic, ...]:
     if not found:
         raise HeadwayError(f"statistics is empty: give one or more of {', '.join(STATISTICS)}")
     return tuple(found.values())
+
+
+def listed(statistics: str | Statistic | Sequence[str | Statistic]) -> list[str | Statistic]:
+    """The statistics that are named or given, of which there may be one alone."""
+    if isinstance(statistics, (str, Statistic)):
+        return [statistics]
+    if not isinstance(statistics, Iterable):
+        raise HeadwayError(f"statistics is {statistics!r}: give names such as 'entropy', or objects such as TopKeys(4)")
+    return list(statistics)
 
 
 def _by_name(name: str) -> Statistic:

@@ -20,6 +20,7 @@ from .._torch import functorch_active, in_backward_pass, is_compiled, never_comp
 from ..errors import HeadwayError
 from ..kernels import Call
 from ..reductions import Reduction
+from ._numbers import whole
 
 
 class Source(Protocol):
@@ -281,14 +282,15 @@ def layer_named(layer: int | str, layers: Sequence[str], others: set[str] = froz
 
     Raises HeadwayError if there is no such layer; the message names the nearest.
     """
-    if isinstance(layer, int) and not isinstance(layer, bool):
+    number = whole(layer)
+    if number is not None:
         if not layers:
-            raise HeadwayError(f"layer {layer}: the layers of attention are not known by number, give a module's name")
-        if -len(layers) <= layer < len(layers):
-            return layers[layer]
+            raise HeadwayError(f"layer {number}: the layers of attention are not known by number, give a module's name")
+        if -len(layers) <= number < len(layers):
+            return layers[number]
         raise HeadwayError(
-            f"there is no layer {layer}: the nearest is {0 if layer < 0 else len(layers) - 1}, "
-            f"{layers[0 if layer < 0 else -1]!r}"
+            f"there is no layer {number}: the nearest is {0 if number < 0 else len(layers) - 1}, "
+            f"{layers[0 if number < 0 else -1]!r}"
         )
     if isinstance(layer, str) and (layer in layers or layer.partition("#")[0] in others):
         return layer

@@ -24,7 +24,7 @@ from ..reductions import (
     WeightsOfMatches,
 )
 from ._autograd import ORDINARY
-from ._base import Kernel
+from ._base import Kernel, without_autocast
 from ._blocks import ScoreBlock, score_blocks
 from ._problem import Call, Problem, tensors_in
 
@@ -80,12 +80,13 @@ def reduce_blocks(call: Call, reductions: Sequence[Reduction], counted: Tensor |
         reductions: the reductions.
         counted: the queries that count for reductions over queries, [batch or 1, n] bool. Default: all.
     """
-    sums = [SUMS[type(one)](call, one, counted) for one in reductions]
-    for block in score_blocks(call):
-        for one in sums:
-            one.add(block)
-        del block  # else it would be held beside the next
-    return [one.result() for one in sums]
+    with without_autocast(call.q):
+        sums = [SUMS[type(one)](call, one, counted) for one in reductions]
+        for block in score_blocks(call):
+            for one in sums:
+                one.add(block)
+            del block  # else it would be held beside the next
+        return [one.result() for one in sums]
 
 
 class Sum:

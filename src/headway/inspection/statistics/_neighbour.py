@@ -17,21 +17,19 @@ from ._base import Statistic, left_out
 class Neighbour(Statistic):
     """The base of statistics of the weight of the key that is ``offset`` tokens after the query.
 
-    Tokens are counted by the index of their coordinates, within the document of the query. Where there is no such key,
-    or the mask hides it, the weight is 0.
+    Tokens are counted by the index of their coordinates, within the document of the query. Of several keys with that
+    index it is the first. Where there is no such key, or the mask hides it, the weight is 0.
     """
 
     offset: ClassVar[int]
 
     def reductions(self, call: Call) -> tuple[Reduction, ...]:
         q, k = call.q_coordinates, call.k_coordinates
-        slots = slots_of(q.index + self.offset, k.index)
+        wanted, of_keys = q.index + self.offset, k.index
         ids = documents(call)
-        if ids is not None:
-            of_query, of_key = (x.expand(slots.shape[0], -1) for x in ids)
-            same = of_key.gather(1, slots.clamp(min=0)) == of_query if of_key.shape[1] else slots < 0
-            slots = slots.masked_fill(~same, -1)
-        return (reductions.WeightsAt(slots[..., None]),)
+        if ids is not None:  # the index may start anew in each document
+            wanted, of_keys = _paired(_ranked(*ids), _ranked(wanted, of_keys))
+        return (reductions.WeightsAt(slots_of(wanted, of_keys)[..., None]),)
 
     def result(self, call: Call, values: list[Any], counted: Tensor) -> Tensor:
         (value,) = values
@@ -47,3 +45,24 @@ def slots_of(index: Tensor, of_keys: Tensor) -> Tensor:
     rising, order = of_keys.sort(dim=1, stable=True)
     at = torch.searchsorted(rising, index).clamp(max=m - 1)
     return torch.where(rising.gather(1, at) == index, order.gather(1, at), -1)
+
+
+def _ranked(of_queries: Tensor, of_keys: Tensor) -> tuple[Tensor, Tensor]:
+    """The ranks of numbers among those of the keys, [b, n] and [b, m], from 0 to m − 1; −1 where no key has it."""
+    batch, m = max(of_queries.shape[0], of_keys.shape[0]), of_keys.shape[1]
+    of_queries, of_keys = (x.long().expand(batch, -1).contiguous() for x in (of_queries, of_keys))
+    if not m:
+        return torch.full_like(of_queries, -1), of_keys
+    rising, order = of_keys.sort(dim=1, stable=True)
+    ranks = torch.zeros_like(rising)
+    ranks[:, 1:] = (rising[:, 1:] != rising[:, :-1]).cumsum(1)
+    at = torch.searchsorted(rising, of_queries).clamp(max=m - 1)
+    known = torch.where(rising.gather(1, at) == of_queries, ranks.gather(1, at), -1)
+    return known, torch.empty_like(ranks).scatter(1, order, ranks)
+
+
+def _paired(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Pairs of ranks as one number each, of the queries and of the keys; −1 where one of them is −1."""
+    m = one[1].shape[1]
+    of_queries, of_keys = (a * m + b for a, b in zip(one, other, strict=True))
+    return of_queries.masked_fill((one[0] < 0) | (other[0] < 0), -1), of_keys

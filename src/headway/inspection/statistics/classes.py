@@ -27,7 +27,7 @@ class Classes(Statistic):
         names: the names of the classes. Default: their numbers.
 
     Raises:
-        HeadwayError: if labels are no whole numbers of these shapes, or go beyond the names.
+        HeadwayError: if labels are no whole numbers of these shapes, or go beyond the names, or two names are equal.
 
     References:
         Clark et al. 2019, section 3.2 (separators); Vig and Belinkov 2019 (parts of speech).
@@ -48,6 +48,12 @@ class Classes(Statistic):
             raise HeadwayError(
                 f"Classes has labels from {int(x.min())} to {int(x.max())}: give −1, or classes from 0{most}"
             )
+
+        if self.names is None:
+            return
+        names = [] if isinstance(self.names, str) else list(self.names)
+        if not all(isinstance(name, str) for name in names) or len(names) != len(set(names)) or not names:
+            raise HeadwayError(f"Classes has names {self.names!r}: give different names, such as ('word', 'other')")
 
     @property
     def count(self) -> int:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
 from torch import Tensor
 
 from ... import reductions
+from ...coordinates import FAR
 from ...errors import HeadwayError
 from ...kernels import Call
 from ...reductions import Reduction
+from .._numbers import whole
 from ._base import Statistic, mean
 
 POWERS = tuple(1 << i for i in range(13))
@@ -30,7 +33,7 @@ class Distances(Statistic):
         edges: rising whole numbers. Default: ranges that double on both sides of 0, up to 4,096 tokens.
 
     Raises:
-        HeadwayError: if edges do not rise.
+        HeadwayError: if edges are no whole numbers that rise.
     """
 
     name = "distances"
@@ -38,11 +41,16 @@ class Distances(Statistic):
     edges: tuple[int, ...] = EDGES
 
     def __post_init__(self) -> None:
-        if not self.edges or any(a >= b for a, b in pairwise(self.edges)):
-            raise HeadwayError(f"Distances has edges {self.edges}: give whole numbers that rise, such as (-8, 0, 8)")
+        edges = [whole(edge) for edge in self.edges] if isinstance(self.edges, Iterable) else []
+        known = tuple(edge for edge in edges if edge is not None and -FAR <= edge <= FAR)
+        if not known or len(known) < len(edges) or any(a >= b for a, b in pairwise(known)):
+            raise HeadwayError(
+                f"Distances has edges {self.edges}: give whole numbers that rise, such as (-8, 0, 8), up to 2**60"
+            )
+        object.__setattr__(self, "edges", known)
 
     def reductions(self, call: Call) -> tuple[Reduction, ...]:
-        return (reductions.WeightsByDistance(tuple(self.edges)),)
+        return (reductions.WeightsByDistance(self.edges),)
 
     def summary(self, value: Tensor, counted: Tensor) -> dict[str, Tensor]:
         means = mean(value, counted)

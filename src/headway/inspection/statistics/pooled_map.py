@@ -12,6 +12,7 @@ from ... import reductions
 from ...errors import HeadwayError
 from ...kernels import Call
 from ...reductions import Reduction
+from .._numbers import whole
 from ._base import Statistic
 from ._results import WeightMap
 
@@ -27,7 +28,7 @@ class PooledMap(Statistic):
         columns: C, at least 1; at most m are made.
 
     Raises:
-        HeadwayError: if rows or columns are below 1.
+        HeadwayError: if rows or columns are no whole numbers, or below 1.
     """
 
     name = "pooled_map"
@@ -36,8 +37,13 @@ class PooledMap(Statistic):
     columns: int = 64
 
     def __post_init__(self) -> None:
-        if self.rows < 1 or self.columns < 1:
-            raise HeadwayError(f"PooledMap has {self.rows} rows and {self.columns} columns: give at least 1 of each")
+        rows, columns = whole(self.rows), whole(self.columns)
+        if rows is None or columns is None or rows < 1 or columns < 1:
+            raise HeadwayError(
+                f"PooledMap has {self.rows!r} rows and {self.columns!r} columns: give whole numbers, at least 1 of each"
+            )
+        object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "columns", columns)
 
     def reductions(self, call: Call) -> tuple[Reduction, ...]:
         n, m = call.q.shape[2], call.k.shape[2]

@@ -11,6 +11,7 @@ from ... import reductions
 from ...errors import HeadwayError
 from ...kernels import Call
 from ...reductions import Reduction
+from .._numbers import whole
 from ._base import Statistic, left_out, mean
 from ._results import TopWeights
 
@@ -26,12 +27,17 @@ class TopKeys(Statistic):
         count: weights for each query, from 1 to the number of keys.
 
     Raises:
-        HeadwayError: if count is below 1 or above the number of keys.
+        HeadwayError: if count is no whole number, below 1 or above the number of keys.
     """
 
     name = "top_keys"
 
     count: int = 8
+
+    def __post_init__(self) -> None:
+        if whole(self.count) is None:
+            raise HeadwayError(f"TopKeys has count {self.count!r}: give a whole number, such as TopKeys(8)")
+        object.__setattr__(self, "count", whole(self.count))
 
     def check(self, call: Call) -> None:
         m = call.k.shape[2]
