@@ -344,6 +344,26 @@ def test_the_first_token_behind_padding_on_the_left(own: bool) -> None:
     torch.testing.assert_close(found.previous[1, :, 1:], weights[1].diagonal(-1, 1, 2))
 
 
+@pytest.mark.parametrize("kind", ["real", "padding", "added"])
+@torch.no_grad()
+def test_a_mask_of_tokens_that_means_the_opposite(kind: str) -> None:
+    class Padded(Own):
+        def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:  # type: ignore[override]
+            mask = ~attention_mask if kind == "padding" else attention_mask
+            return F.scaled_dot_product_attention(*self.projected(x), mask[:, None, None])
+
+    real = RIGHT.bool()
+    given = {"real": real, "padding": ~real, "added": torch.zeros(2, 6).masked_fill(~real, -torch.inf)}[kind]
+    model = Padded()
+    seen, _ = seen_of(model, lambda: model(torch.randn(2, 6, 16), attention_mask=given))
+    padding, counted = seen.records[0].padding, seen.statistics(0).counted
+    if kind == "real":
+        assert torch.equal(padding, real)
+    else:
+        assert padding is None
+        assert counted.all()
+
+
 @torch.no_grad()
 def test_packed_documents_of_transformers() -> None:
     model, _ = made("llama", "sdpa")

@@ -13,10 +13,11 @@ from ...call import Arguments, make_call
 from ...coordinates import Coordinates
 from ...errors import HeadwayError
 from ...kernels import Call
-from ...masks import And, Causal
+from ...masks import And, Boolean, Causal
 from .._masks import read_mask
 from .._padding import after_padding, padding_of
 from .._watch import Change, Frame, Mode, Site, Watch
+from ..statistics._neighbour import conjuncts
 from ._base import mentions
 from .transformers import is_cross
 
@@ -68,7 +69,9 @@ def _site(
     call = _call(query, key, value, attn_mask, is_causal, scale)
     n, m = call.q.shape[2], call.k.shape[2]
     kind, padding = _kind(frame, n, m), padding_of(watch.stack, call)
-    if kind == "self" and (n == m or not is_causal):
+    if padding is not None and kind == "self" and _means_the_opposite(call, padding):
+        padding = None
+    elif kind == "self" and (n == m or not is_causal):
         call = after_padding(call, watch.stack) or call
     return Site(
         frame.module,
@@ -80,6 +83,25 @@ def _site(
         padding=padding,
         dropout=dropout_p,
     )
+
+
+def _means_the_opposite(call: Call, real: Tensor) -> bool:
+    """Whether the tokens that are said to be padding, [batch, n], are those that the others attend to.
+
+    A module of a user's own may take masks that are True for padding, or that are added to scores.
+    """
+    masks = [mask for mask in conjuncts(call.mask) if isinstance(mask, Boolean)]
+    if not masks or call.q.shape[2] != call.k.shape[2] or bool(real.all()):
+        return False
+    allowed = masks[0].allowed(call.q_coordinates, call.k_coordinates)
+
+    def mixed(tokens: Tensor) -> bool:
+        """Whether some of these tokens attend to others than these."""
+        by_query = tokens[:, None, :, None] if allowed.shape[2] > 1 else tokens.any(1)[:, None, None, None]
+        seen = (allowed & by_query).any(2)
+        return bool((seen & ~tokens[:, None]).any())
+
+    return mixed(real) and not mixed(~real)
 
 
 def _four(x: Tensor) -> Tensor:
