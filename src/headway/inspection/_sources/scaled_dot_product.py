@@ -16,8 +16,8 @@ from ...kernels import Call
 from ...masks import And, Boolean, Causal
 from .._masks import read_mask
 from .._padding import after_padding, padding_of
+from .._tokens import conjuncts
 from .._watch import Change, Frame, Mode, Site, Watch
-from ..statistics._neighbour import conjuncts
 from ._base import mentions
 from .transformers import is_cross
 
