@@ -365,6 +365,18 @@ def test_a_mask_of_tokens_that_means_the_opposite(kind: str) -> None:
 
 
 @torch.no_grad()
+def test_a_mask_of_queries_and_keys_in_a_batch_as_long_as_the_tokens() -> None:
+    class Masked(Own):
+        def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:  # type: ignore[override]
+            return F.scaled_dot_product_attention(*self.projected(x), attention_mask)
+
+    model, mask = Masked(), torch.ones(6, 6, dtype=torch.bool).tril()
+    seen, _ = seen_of(model, lambda: model(torch.randn(6, 6, 16), attention_mask=mask))
+    assert seen.records[0].padding is None
+    assert seen.statistics(0).counted.all()
+
+
+@torch.no_grad()
 def test_packed_documents_of_transformers() -> None:
     model, _ = made("llama", "sdpa")
     positions = torch.tensor([[0, 1, 2, 0, 1, 2]])

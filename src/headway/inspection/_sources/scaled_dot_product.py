@@ -69,7 +69,7 @@ def _site(
     call = _call(query, key, value, attn_mask, is_causal, scale)
     n, m = call.q.shape[2], call.k.shape[2]
     kind, padding = _kind(frame, n, m), padding_of(watch.stack, call)
-    if padding is not None and kind == "self" and _means_the_opposite(call, padding):
+    if padding is not None and kind == "self" and _is_something_else(call, padding):
         padding = None
     elif kind == "self" and (n == m or not is_causal):
         call = after_padding(call, watch.stack) or call
@@ -85,15 +85,19 @@ def _site(
     )
 
 
-def _means_the_opposite(call: Call, real: Tensor) -> bool:
-    """Whether the tokens that are said to be padding, [batch, n], are those that the others attend to.
+def _is_something_else(call: Call, real: Tensor) -> bool:
+    """Whether a mask that was taken for one of tokens, True in ``real`` [batch, n], is no such mask.
 
-    A module of a user's own may take masks that are True for padding, or that are added to scores.
+    A module of a user's own may take masks that are True for padding, or that are added to scores: then the others
+    attend to what is said to be padding. Or masks [n, n] of queries and keys: in a batch of n rows, attention hides the
+    same keys in each of them.
     """
     masks = [mask for mask in conjuncts(call.mask) if isinstance(mask, Boolean)]
     if not masks or call.q.shape[2] != call.k.shape[2] or bool(real.all()):
         return False
     allowed = masks[0].allowed(call.q_coordinates, call.k_coordinates)
+    if real.shape[0] == real.shape[1] > 1 == allowed.shape[0] and bool((real != real[:1]).any()):
+        return True
 
     def mixed(tokens: Tensor) -> bool:
         """Whether some of these tokens attend to others than these."""
