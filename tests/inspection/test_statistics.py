@@ -447,3 +447,10 @@ def test_compiled_and_exported_they_are_the_same() -> None:
         torch.testing.assert_close(found, expected)
     others = torch.vmap(Looks())(torch.stack([q, 2 * q]), torch.stack([k, k]))
     torch.testing.assert_close(others[1][1], Looks()(2 * q, k)[1])
+
+
+@pytest.mark.parametrize("name", ["names", "summary", "counted", "left_out"])
+def test_a_users_statistic_hides_no_attribute(name: str) -> None:
+    own = type("Own", (type(STATISTICS["entropy"]()),), {"name": name})()
+    with pytest.raises(HeadwayError, match=f"Own is called '{name}', as an attribute of Statistics"):
+        attention_statistics(*drawn(4, 2, 9, 13), [own])

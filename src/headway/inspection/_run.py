@@ -131,13 +131,18 @@ def attention_statistics(
 def chosen(statistics: str | Statistic | Sequence[str | Statistic]) -> tuple[Statistic, ...]:
     """The statistics that are named or given, each once.
 
-    Raises HeadwayError for a name that is not known, and for two results of one name.
+    Raises HeadwayError for a name that is not known or that hides an attribute, and for two results of one name.
     """
     found: dict[str, Statistic] = {}
     for one in listed(statistics):
         statistic = _by_name(one) if isinstance(one, str) else one
         if not isinstance(statistic, Statistic):
             raise HeadwayError(f"statistics holds {one!r}: give names such as 'entropy', or objects such as TopKeys(4)")
+        if hasattr(Statistics, statistic.name) or statistic.name == "counted":
+            raise HeadwayError(
+                f"{type(statistic).__name__} is called {statistic.name!r}, as an attribute of Statistics: give it another "
+                "name"
+            )
         if statistic.name in found:
             raise HeadwayError(f"statistics holds {statistic.name!r} twice: give it once, or ask in two calls")
         found[statistic.name] = statistic
