@@ -140,8 +140,8 @@ def chosen(statistics: str | Statistic | Sequence[str | Statistic]) -> tuple[Sta
             raise HeadwayError(f"statistics holds {one!r}: give names such as 'entropy', or objects such as TopKeys(4)")
         if hasattr(Statistics, statistic.name) or statistic.name == "counted":
             raise HeadwayError(
-                f"{type(statistic).__name__} is called {statistic.name!r}, as an attribute of Statistics: give it another "
-                "name"
+                f"{type(statistic).__name__} is called {statistic.name!r}, as an attribute of Statistics: give it "
+                "another name"
             )
         if statistic.name in found:
             raise HeadwayError(f"statistics holds {statistic.name!r} twice: give it once, or ask in two calls")
