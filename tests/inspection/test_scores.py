@@ -257,3 +257,20 @@ def test_what_was_not_kept_is_said(keep: str) -> None:
         model(IDS)
     with pytest.raises(HeadwayError, match=r"'induction' is computed from queries and keys, .* keep='qk'"):
         seen.scores("induction", ids=IDS)
+
+
+@pytest.mark.parametrize("name", ["previous_token", "duplicate_token", "induction", "prefix_matching"])
+def test_documents_whose_index_starts_anew_are_what_packed_ones_are(name: str) -> None:
+    q, k, v = (torch.randn(1, 2, 12, 8, dtype=torch.float64) for _ in range(3))
+    ids = torch.tensor([3, 5, 3, 5, 4, 4, 5, 4, 6, 3, 6, 3])
+    packed = Coordinates.packed([4, 3, 5])
+    index = packed.position[..., 0]
+    anew = Coordinates(index[..., None], index, packed.document)
+    score = SCORES[name](**arguments_of(name, ids))
+    found = [
+        attention_statistics(q, k, v, [score], mask=M.Documents(), q_positions=at, k_positions=at)[name]
+        for at in (packed, anew)
+    ]
+    assert found[0].targets.any()
+    for ours, theirs in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(ours, theirs, equal_nan=True)

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from ... import reductions
-from ...coordinates import Coordinates
 from ...errors import HeadwayError
 from ...kernels import Call
 from ...reductions import Reduction
 from ..statistics import Statistic
 from ..statistics._base import left_out, mean
-from ..statistics._neighbour import documents, slots_of
+from ..statistics._neighbour import slots_beside
 from ._base import Score, call_of, records_of_one_call
 from ._results import HeadScores
 
@@ -118,20 +117,13 @@ class TokenScore(TargetScore):
     def _ids_beside(self, call: Call, offset: int, *, queries: bool = False) -> Tensor:
         """The id of the token that is ``offset`` tokens after each key, or query, of its document; −1 for none."""
         ids = (self.ids if self.ids.ndim == 2 else self.ids[None]).to(call.q.device, torch.int64)
-        slots = slots_beside(call, offset, queries=queries)
+        slots = token_beside(call, offset, queries=queries)
         batch = max(ids.shape[0], slots.shape[0])
         ids, slots = ids.expand(batch, -1), slots.expand(batch, -1)
         return ids.gather(1, slots.clamp(min=0)).masked_fill(slots < 0, -1) if ids.shape[1] else slots
 
 
-def slots_beside(call: Call, offset: int, *, queries: bool) -> Tensor:
-    """The key slot of the token that is ``offset`` tokens after each query, or key, of its document; −1 for none."""
-    keys: Coordinates = call.k_coordinates
-    index = (call.q_coordinates if queries else keys).index + offset
-    slots = slots_of(index, keys.index).masked_fill(index < 0, -1)  # padding in front has indices below 0
-    of_documents = documents(call)
-    if of_documents is None:
-        return slots
-    of_token, of_key = (x.expand(slots.shape[0], -1) for x in (of_documents[0 if queries else 1], of_documents[1]))
-    same = of_key.gather(1, slots.clamp(min=0)) == of_token if of_key.shape[1] else slots < 0
-    return slots.masked_fill(~same, -1)
+def token_beside(call: Call, offset: int, *, queries: bool) -> Tensor:
+    """The key slot of the token that is ``offset`` tokens after each query, or key; −1 for none, and for padding."""
+    index = (call.q_coordinates if queries else call.k_coordinates).index + offset
+    return slots_beside(call, offset, queries=queries).masked_fill(index < 0, -1)  # padding in front is below 0

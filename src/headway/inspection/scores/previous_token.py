@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...kernels import Call
-from ._targets import TargetScore, slots_beside
+from ._targets import TargetScore, token_beside
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,5 +27,5 @@ class PreviousToken(TargetScore):
     name = "previous_token"
 
     def labels(self, call: Call) -> tuple[Tensor, Tensor, int]:
-        slots = slots_beside(call, -1, queries=True)
+        slots = token_beside(call, -1, queries=True)
         return slots, torch.arange(call.k.shape[2], device=slots.device)[None], -1

@@ -24,19 +24,25 @@ class Neighbour(Statistic):
     offset: ClassVar[int]
 
     def reductions(self, call: Call) -> tuple[Reduction, ...]:
-        q, k = call.q_coordinates, call.k_coordinates
-        wanted, of_keys = q.index + self.offset, k.index
-        ids = documents(call)
-        if ids is not None:  # the index may start anew in each document
-            wanted, of_keys = _paired(_ranked(*ids), _ranked(wanted, of_keys))
-        return (reductions.WeightsAt(slots_of(wanted, of_keys)[..., None]),)
+        return (reductions.WeightsAt(slots_beside(call, self.offset)[..., None]),)
 
     def result(self, call: Call, values: list[Any], counted: Tensor) -> Tensor:
         (value,) = values
         return left_out(value[..., 0], counted)
 
 
-def slots_of(index: Tensor, of_keys: Tensor) -> Tensor:
+def slots_beside(call: Call, offset: int, *, queries: bool = True) -> Tensor:
+    """The key slot of the token that is ``offset`` tokens after each query, or key, of its document; −1 for none."""
+    side, keys = call.q_coordinates if queries else call.k_coordinates, call.k_coordinates
+    wanted, of_keys = side.index + offset, keys.index
+    ids = documents(call)
+    if ids is not None:  # the index may start anew in each document
+        of_tokens = ids[0 if queries else 1]
+        wanted, of_keys = _paired(_ranked(of_tokens, ids[1]), _ranked(wanted, of_keys))
+    return slots_with(wanted, of_keys)
+
+
+def slots_with(index: Tensor, of_keys: Tensor) -> Tensor:
     """The first key slot of each index, [b, n]; −1 where no key has it."""
     batch, m = max(index.shape[0], of_keys.shape[0]), of_keys.shape[1]
     index, of_keys = index.expand(batch, -1).contiguous(), of_keys.expand(batch, -1)
