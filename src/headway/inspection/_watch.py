@@ -118,15 +118,25 @@ class Site:
 
 
 class Mode(TorchFunctionMode):
-    """A mode by which a source sees functions of torch, for the duration of a block.
+    """A mode that sees every function of torch which this thread calls, for the duration of a block, and takes one.
 
     Args:
         watch: the watch that it hands attention calls to.
+        function: the function that it takes.
+        site: makes the site of a call, from the watch and the function's arguments.
     """
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, function: Callable[..., Any], site: Callable[..., Site]) -> None:
         super().__init__()
-        self.watch = watch
+        self.watch, self.function, self.site = watch, function, site
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function is not self.function or not self.watch.awake():
+            return function(*args, **kwargs)
+        return self.watch.found(lambda: self.site(self.watch, *args, **kwargs))
 
 
 def unwatched() -> AbstractContextManager[None]:

@@ -37,23 +37,14 @@ class MultiHead:
 
     @contextmanager
     def watched_by(self, watch: Watch) -> Iterator[None]:
-        with _Mode(watch):
+        with Mode(watch, F.multi_head_attention_forward, _site):
             yield
 
 
-class _Mode(Mode):
-    def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if function is not F.multi_head_attention_forward or not self.watch.awake():
-            return function(*args, **kwargs)
-        bound = SIGNATURE.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return self.watch.found(lambda: _site(self.watch, bound.arguments))
-
-
-def _site(watch: Watch, given: dict[str, Any]) -> Site:
+def _site(watch: Watch, *args: Any, **kwargs: Any) -> Site:
+    bound = SIGNATURE.bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = bound.arguments
     heads, batched = given["num_heads"], given["query"].dim() == 3
 
     def run(change: Change | None) -> tuple[Tensor, Tensor | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -32,20 +31,8 @@ class ScaledDotProduct:
 
     @contextmanager
     def watched_by(self, watch: Watch) -> Iterator[None]:
-        with _Mode(watch):
+        with Mode(watch, F.scaled_dot_product_attention, _site):
             yield
-
-
-class _Mode(Mode):
-    """Sees every function of torch that this thread calls, and takes one."""
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if function is not F.scaled_dot_product_attention or not self.watch.awake():
-            return function(*args, **kwargs)
-        return self.watch.found(lambda: _site(self.watch, *args, **kwargs))
 
 
 def _site(

@@ -17,7 +17,7 @@ from ...integrations.transformers._attention import arguments_of
 from ...integrations.transformers._library import NAME, TABLE, import_transformers
 from ...kernels import Call
 from ...masks import And, Boolean, Causal, Mask, Window
-from .._padding import located, padding_of
+from .._padding import CACHES, located, padding_of
 from .._watch import Change, Frame, Site, Watch, unwatched
 from ._base import Observers, mentions
 
@@ -167,5 +167,5 @@ def is_cross(frame: Frame, n: int, m: int) -> bool:
     """Whether a layer attends to other tokens than its own."""
     if any(frame.argument(name) is not None for name in CONTEXT):
         return True
-    cached = frame.argument("past_key_values", "past_key_value", "layer_past", "cache") is not None
+    cached = frame.argument(*CACHES) is not None
     return n != m and not cached and not getattr(frame.module, "is_causal", False)
