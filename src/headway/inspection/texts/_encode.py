@@ -1,0 +1,149 @@
+"""From texts to what a model reads of them, with the word of each token."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ...errors import HeadwayError, need_positive
+from ._text import AnnotatedText, EncodedText, Span, words_in
+
+TOO_LONG = ("raise", "leave out")
+
+
+def encode(
+    tokenizer: Any,
+    texts: Sequence[str | AnnotatedText],
+    *,
+    longest: int | None = None,
+    too_long: str = "raise",
+) -> list[EncodedText]:
+    """Encodes texts as a model reads them, and finds the word of each token.
+
+        texts = encode(hw.checkpoints.tokenizer(folder), read_conllu("en_pud-ud-test.conllu"), longest=512)
+
+    A text is encoded as it is written. A token belongs to the word with which it shares most characters, the first of
+    several. A word that gets no token of its own, because a longer token covers it, is without tokens: roles leave it
+    out and count it.
+
+    Args:
+        tokenizer: a ``tokenizers.Tokenizer``, such as ``headway.checkpoints.tokenizer`` returns, or a fast tokenizer of
+            transformers. Special tokens are added if it adds them. Padding that it adds is taken off again.
+        texts: the texts. Strings are split into words by ``words_in``.
+        longest: the most tokens that the model reads. Default: any number.
+        too_long: "raise" for an error if a text is longer, or "leave out" to leave it out: the difference between the
+            lengths of ``texts`` and of what is returned is how many were.
+
+    Returns:
+        What the model reads of each text.
+
+    Raises:
+        HeadwayError: if the tokenizer gives no offsets or cuts a text, if a text has no words, none of them has a
+            token, or it is longer than ``longest`` and too_long is "raise"; and if an argument has another value.
+    """
+    if isinstance(texts, (str, AnnotatedText)):
+        raise HeadwayError("texts is one text: give a list of texts")
+    if too_long not in TOO_LONG:
+        raise HeadwayError(f"too_long is {too_long!r}: give {' or '.join(map(repr, TOO_LONG))}")
+    if longest is not None:
+        need_positive(longest=longest)
+    found = []
+    for number, one in enumerate(texts):
+        text = one if isinstance(one, AnnotatedText) else _plain(one, number)
+        if not any(start < stop for start, stop in text.words):
+            raise HeadwayError(f"{text.called} has no words: leave it out")
+        pieces = _pieces(tokenizer, text)
+        if longest is None or len(pieces) <= longest:
+            found.append(_aligned(pieces, text))
+        elif too_long == "raise":
+            raise HeadwayError(
+                f"{text.called} has {len(pieces)} tokens and the model reads {longest}: shorten it, or give "
+                'too_long="leave out"'
+            )
+    return found
+
+
+def _plain(text: str, number: int) -> AnnotatedText:
+    if not isinstance(text, str):
+        raise HeadwayError(f"texts holds {type(text).__name__} at {number}: give strings or AnnotatedText")
+    return AnnotatedText(text, words_in(text))
+
+
+class _Piece(NamedTuple):
+    """A token, and the characters that it stands for; none for one that the tokenizer adds."""
+
+    id: int
+    token: str
+    span: Span | None
+
+
+def _pieces(tokenizer: Any, text: AnnotatedText) -> list[_Piece]:
+    """The tokens of a text, without padding. Raises HeadwayError if the tokenizer does not say where they are."""
+    if hasattr(tokenizer, "backend_tokenizer") or hasattr(tokenizer, "convert_ids_to_tokens"):  # of transformers
+        if not getattr(tokenizer, "is_fast", False):
+            raise HeadwayError(
+                f"{type(tokenizer).__name__} does not say which characters a token stands for: give a fast tokenizer, "
+                "such as AutoTokenizer.from_pretrained(…, use_fast=True)"
+            )
+        # without the arguments, what an earlier call has set would stay
+        encoded = tokenizer(text.text, truncation=False, padding=False, verbose=False).encodings[0]
+    elif callable(getattr(tokenizer, "encode", None)):
+        encoded = tokenizer.encode(text.text)
+    else:
+        raise HeadwayError(f"tokenizer is {type(tokenizer).__name__}: give a tokenizers.Tokenizer, or a fast one")
+    if not all(hasattr(encoded, name) for name in ("ids", "tokens", "offsets", "special_tokens_mask")):
+        raise HeadwayError(
+            f"{type(tokenizer).__name__} does not say which characters a token stands for: give a "
+            "tokenizers.Tokenizer, or a fast tokenizer of transformers"
+        )
+    if encoded.overflowing:
+        raise HeadwayError(
+            f"{type(tokenizer).__name__} cuts {text.called} after {len(encoded.ids)} tokens: call no_truncation() on it"
+        )
+    rows = zip(
+        encoded.ids,
+        encoded.tokens,
+        encoded.offsets,
+        encoded.special_tokens_mask,
+        encoded.attention_mask,
+        strict=True,
+    )
+    pieces = [_Piece(id, token, None if added else span) for id, token, span, added, real in rows if real]
+    if any(piece.span and not 0 <= piece.span[0] <= piece.span[1] <= len(text.text) for piece in pieces):
+        raise HeadwayError(
+            f"{type(tokenizer).__name__} gives tokens of {text.called} beyond its {len(text.text)} characters: its "
+            "offsets are not those of the text"
+        )
+    return pieces
+
+
+def _aligned(pieces: list[_Piece], text: AnnotatedText) -> EncodedText:
+    starts = [start for start, _ in text.words]
+    word_of = tuple(-1 if piece.span is None else _word_of(piece.span, starts, text) for piece in pieces)
+    if max(word_of, default=-1) < 0:
+        raise HeadwayError(
+            f"{text.called} has no word that has a token: the tokenizer's offsets are not those of its words"
+        )
+    return EncodedText(
+        tuple(piece.id for piece in pieces), tuple(_read(piece, text) for piece in pieces), word_of, text
+    )
+
+
+def _word_of(span: Span, starts: list[int], text: AnnotatedText) -> int:
+    """The word that shares most characters with a token, the first of several; −1 for none."""
+    best, most = -1, 0
+    for word in range(max(bisect_right(starts, span[0]) - 1, 0), len(starts)):
+        start, stop = text.words[word]
+        if start >= span[1]:
+            break
+        shared = min(stop, span[1]) - max(start, span[0])
+        if shared > most:
+            best, most = word, shared
+    return best
+
+
+def _read(piece: _Piece, text: AnnotatedText) -> str:
+    """A token as it is written in the text; what the tokenizer calls it if it is not, or is white space."""
+    written = "" if piece.span is None else text.text[slice(*piece.span)].strip()
+    return written or piece.token

@@ -1,0 +1,207 @@
+"""Texts with words and annotation, and what a model reads of them."""
+
+from __future__ import annotations
+
+import itertools
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...errors import HeadwayError
+
+Span = tuple[int, int]
+"""Start and stop, of characters or of words."""
+
+ROOT, NOT_ANNOTATED = -1, -2
+
+
+class Mention(NamedTuple):
+    """Words that stand for somebody or something.
+
+    Attributes:
+        start: the first of its words.
+        stop: the one after its last word.
+        entity: the number of whom or what it stands for; mentions of one entity have the same.
+        head: the word of the mention that the others depend on.
+    """
+
+    start: int
+    stop: int
+    entity: int
+    head: int
+
+
+class Choice(NamedTuple):
+    """A mention, such as a pronoun, and two others, such as names, of which one stands for the same.
+
+    Attributes:
+        mention: its span of words.
+        right: that of the one that stands for the same; None if neither does.
+        wrong: that of the other.
+    """
+
+    mention: Span
+    right: Span | None
+    wrong: Span
+
+
+@dataclass(frozen=True)
+class AnnotatedText:
+    """A text, its words, and what people know of them.
+
+    Everything but the text and its words may be left out. The annotation of words has one entry for each of them.
+
+    Args:
+        text: the text as it is written.
+        words: start and stop of each word in the text, in characters; they do not overlap, and rise. A word may be
+            empty, such as one of two that are written as one: it gets no token.
+        sentences: the number of the sentence of each word.
+        governors: of each word, the index of the word that it depends on; −1 for a root, −2 if that is not known.
+        relations: the name of that relation.
+        tags: universal parts of speech.
+        mentions: who or what is meant where.
+        choices: mentions with two possible antecedents.
+        name: what messages call it, such as "en_pud-ud-test.conllu, sentence 12".
+
+    Raises:
+        HeadwayError: if a span or an index does not lie in the text, or an annotation has too few or too many entries.
+    """
+
+    text: str
+    words: tuple[Span, ...]
+    sentences: tuple[int, ...] = ()
+    governors: tuple[int, ...] = ()
+    relations: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    mentions: tuple[Mention, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        stop = 0
+        for i, (first, last) in enumerate(self.words):
+            if not stop <= first <= last <= len(self.text):
+                raise HeadwayError(
+                    f"{self.called} has word {i} at {first} to {last}: give words that lie in its {len(self.text)} "
+                    f"characters, each after the one before, which ends at {stop}"
+                )
+            stop = last
+        n = len(self.words)
+        for name in ("sentences", "governors", "relations", "tags"):
+            if len(getattr(self, name)) not in (0, n):
+                raise HeadwayError(
+                    f"{self.called} has {n} words and {name} of {len(getattr(self, name))}: give one for each word, or "
+                    "none"
+                )
+        if len(self.governors) != len(self.relations):
+            raise HeadwayError(f"{self.called} has governors or relations alone: give both or neither")
+        if any(after < before for before, after in itertools.pairwise(self.sentences)):
+            raise HeadwayError(f"{self.called} has sentences whose numbers fall: give them in the order of the words")
+        for i, governor in enumerate(self.governors):
+            if not NOT_ANNOTATED <= governor < n or governor == i:
+                raise HeadwayError(
+                    f"{self.called} has governor {governor} of word {i}: give another of its {n} words, from 0 on, −1 "
+                    "for a root, or −2 if it is not known"
+                )
+        for mention in self.mentions:
+            start, stop, _, head = mention
+            if not 0 <= start <= head < stop <= n:
+                raise HeadwayError(f"{self.called} has {mention}: give spans in its {n} words, with the head in them")
+        for choice in self.choices:
+            spans = [span for span in choice if span is not None]
+            if choice.wrong is None or not all(0 <= start < stop <= n for start, stop in spans):
+                raise HeadwayError(f"{self.called} has {choice}: give spans in its {n} words")
+
+    @property
+    def called(self) -> str:
+        """What messages call it: its name, else how it begins."""
+        start = " ".join(self.text[:40].split())
+        return self.name or f"the text {start + '…' if len(self.text) > 40 else start!r}"
+
+    def word(self, index: int) -> str:
+        """Returns a word as it is written.
+
+        Args:
+            index: which of the words.
+        """
+        start, stop = self.words[index]
+        return self.text[start:stop]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """What a model reads of a text, made by ``encode``.
+
+    Args:
+        ids: the numbers of the tokens.
+        tokens: the tokens as people would read them.
+        word_of: the word of each token; −1 for tokens of no word, such as those that the model adds ([CLS], <s>).
+        text: the text.
+
+    Raises:
+        HeadwayError: if these have different lengths, or a word does not exist.
+    """
+
+    ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    word_of: tuple[int, ...]
+    text: AnnotatedText
+
+    def __post_init__(self) -> None:
+        if not len(self.ids) == len(self.tokens) == len(self.word_of):
+            raise HeadwayError(
+                f"{self.text.called} has {len(self.ids)} ids, {len(self.tokens)} tokens and words of "
+                f"{len(self.word_of)}: give one of each for each token"
+            )
+        if any(not -1 <= word < len(self.text) for word in self.word_of):
+            raise HeadwayError(f"{self.text.called} has tokens of words that it does not have: give −1 for no word")
+
+    @property
+    def without_tokens(self) -> tuple[int, ...]:
+        """The words that have no token of their own."""
+        return tuple(sorted({*range(len(self.text))} - {*self.word_of}))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+# ---------------------------------------------------------------- words of plain text
+
+HAN = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
+"""Blocks of Chinese characters, which stand without spaces between words."""
+
+
+def is_han(character: str) -> bool:
+    """Whether a character is a Chinese one."""
+    return any(first <= ord(character) <= last for first, last in HAN)
+
+
+def words_in(text: str, cuts: Sequence[int] = ()) -> tuple[Span, ...]:
+    """Returns the words of plain text, by a simple rule for all languages.
+
+    A run of letters, digits and the marks on them is a word; so is each Chinese character, and each other sign that is
+    no white space. "The cat's 小猫" has the words The, cat, ', s, 小, 猫.
+
+    Args:
+        text: the text.
+        cuts: characters before which a word ends in any case.
+
+    Returns:
+        The start and the stop of each word.
+    """
+    found: list[Span] = []
+    runs, cut = False, {*cuts}
+    for i, character in enumerate(text):
+        kind = unicodedata.category(character)
+        if character.isspace() or kind in ("Cc", "Zs", "Zl", "Zp"):
+            runs = False
+        elif runs and i not in cut and (kind[0] in "LMN" or kind == "Cf") and not is_han(character):
+            found[-1] = (found[-1][0], i + 1)
+        else:
+            found.append((i, i + 1))
+            runs = (kind[0] in "LMN" or kind == "Cf") and not is_han(character)
+    return tuple(found)
