@@ -18,6 +18,7 @@ TABLES = {
     "headway.inspection._sources": "SOURCES",
     "headway.inspection.statistics": "STATISTICS",
     "headway.inspection.scores": "SCORES",
+    "headway.inspection.roles": "ROLES",
     "headway.checkpoints": "FAMILIES",
     "headway.vectors": "VECTORS",
     "headway.cli": "COMMANDS",
@@ -30,12 +31,18 @@ FILES = dict.fromkeys(
         "headway.vectors",
         "headway.inspection.statistics",
         "headway.inspection.scores",
+        "headway.inspection.roles",
     ),
     "_table.py",
 )
 """The file of a folder that has the table, where it is not ``__init__.py``."""
 
-OF_IMPORTS = {"headway.positions", "headway.inspection.statistics", "headway.inspection.scores"}
+OF_IMPORTS = {
+    "headway.positions",
+    "headway.inspection.statistics",
+    "headway.inspection.scores",
+    "headway.inspection.roles",
+}
 """Folders whose table has a row for each class that its file imports, under the name that the class says."""
 
 ROOMS = {"headway.kernels": {"lowering"}}

@@ -9,6 +9,11 @@ from ._record import Seen as Seen
 from ._run import Statistics as Statistics
 from ._run import attention_statistics as attention_statistics
 from ._run import statistics_of as statistics_of
+from .roles import ROLES as ROLES
+from .roles import Finding as Finding
+from .roles import HeadRoles as HeadRoles
+from .roles import Role as Role
+from .roles import head_roles as head_roles
 from .scores import *  # noqa: F403 (the class of each score)
 from .scores import SCORES as SCORES
 from .scores import HeadScores as HeadScores

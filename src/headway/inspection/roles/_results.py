@@ -1,0 +1,178 @@
+"""What was found of the roles of heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+
+from ...errors import HeadwayError
+from .._numbers import index_of
+from .._table import Table
+from .._watch import layer_named
+from ._base import Role
+from ._judge import Judged
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One head and one candidate of a role, on the texts that were held out.
+
+    Attributes:
+        role: the name of the role.
+        candidate: what the head has the role for, such as an offset or a relation.
+        layer: the name of the layer.
+        head: the number of the head.
+        figure: the share of hits.
+        low: the lower end of its 95 % interval.
+        high: the upper end of its 95 % interval.
+        baseline: the share of hits of the best guess that needs no model; NaN for a role without one.
+        cases: the number of cases.
+        holds: whether the head has the role.
+    """
+
+    role: str
+    candidate: str
+    layer: str
+    head: int
+    figure: float
+    low: float
+    high: float
+    baseline: float
+    cases: int
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A role with its figures of all heads."""
+
+    role: Role
+    candidates: tuple[str, ...]
+    judged: Judged
+    has_baseline: bool
+
+
+class HeadRoles:
+    """The roles of all heads of a model.
+
+    Args:
+        heads: layer and number of each head.
+        measured: the figures of each role.
+        not_measured: roles that the texts do not serve, with what these lack.
+    """
+
+    def __init__(
+        self, heads: list[tuple[str, int]], measured: Mapping[str, Measured], not_measured: dict[str, str]
+    ) -> None:
+        self._heads, self._measured = heads, measured
+        self.not_measured = not_measured
+
+    @property
+    def layers(self) -> list[str]:
+        """The names of the layers."""
+        return list(dict.fromkeys(layer for layer, _ in self._heads))
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The names of the roles that were measured, in the order by which one of them is primary."""
+        return tuple(self._measured)
+
+    def of(self, layer: int | str, head: int) -> list[Finding]:
+        """Returns what a head does: a finding for each role and candidate that holds, the primary role's first.
+
+        Args:
+            layer: the name of the layer, or its number in ``layers``.
+            head: the number of the head.
+
+        Raises:
+            HeadwayError: if there is no such layer or head.
+        """
+        name = layer_named(layer, self.layers)
+        numbers = [number for number, (one, _) in enumerate(self._heads) if one == name]
+        return list(self._held(numbers[index_of(head, len(numbers), "head")]))
+
+    def role(self, name: str) -> list[Finding]:
+        """Returns the findings of a role, of all heads and candidates.
+
+        Args:
+            name: the name of the role.
+
+        Raises:
+            HeadwayError: if it was not measured.
+        """
+        measured = self._of_role(name)
+        return [self._finding(measured, h, c) for c in range(len(measured.candidates)) for h in range(len(self._heads))]
+
+    def best(self, name: str) -> list[Finding]:
+        """Returns for each candidate of a role the best head.
+
+        It was chosen on one half of the texts by its distance from the baseline; the figures are those of the other
+        half. Candidates with too few cases are left out.
+
+        Args:
+            name: the name of the role.
+
+        Raises:
+            HeadwayError: if it was not measured.
+        """
+        measured = self._of_role(name)
+        chosen_by = measured.judged.chosen_by
+        return [
+            self._finding(measured, int(chosen_by[:, c].nan_to_num(-torch.inf).argmax()), c)
+            for c in range(len(measured.candidates))
+            if not bool(chosen_by[:, c].isnan().all())
+        ]
+
+    def table(self) -> Table:
+        """Returns one row for each head: its primary role with its figures, and all of its roles."""
+        rows = Table()
+        for number, (layer, head) in enumerate(self._heads):
+            held = list(self._held(number))
+            first = {} if not held else asdict(held[0])
+            numbers = {name: first.get(name, torch.nan) for name in ("figure", "low", "high", "baseline")}
+            names = dict.fromkeys(f"{one.role} ({one.candidate})" for one in held)
+            what = {"role": first.get("role", ""), "candidate": first.get("candidate", ""), **numbers}
+            rows.append({"layer": layer, "head": head, **what, "cases": first.get("cases", 0), "all": ", ".join(names)})
+        return rows
+
+    def _of_role(self, name: str) -> Measured:
+        if name in self.not_measured:
+            raise HeadwayError(f"{name!r} was not measured: the texts lack {self.not_measured[name]}")
+        if name not in self._measured:
+            raise HeadwayError(f"{name!r} was not measured: give one of {', '.join(self._measured)}")
+        return self._measured[name]
+
+    def _held(self, number: int) -> Iterator[Finding]:
+        for measured in self._measured.values():
+            held = [
+                self._finding(measured, number, c)
+                for c in range(len(measured.candidates))
+                if measured.judged.holds[number, c]
+            ]
+            yield from sorted(held, key=lambda one: -one.figure)
+
+    def _finding(self, measured: Measured, head: int, candidate: int) -> Finding:
+        judged = measured.judged
+        figure, low, high, baseline, cases = (
+            float(x[head, candidate]) for x in (judged.figure, judged.low, judged.high, judged.baseline, judged.cases)
+        )
+        return Finding(
+            role=measured.role.name,
+            candidate=measured.candidates[candidate],
+            layer=self._heads[head][0],
+            head=self._heads[head][1],
+            figure=figure,
+            low=low,
+            high=high,
+            baseline=baseline if measured.has_baseline else torch.nan,
+            cases=round(cases),
+            holds=bool(judged.holds[head, candidate]),
+        )
+
+    def __repr__(self) -> str:
+        held = [next(self._held(number), None) for number in range(len(self._heads))]
+        counts = {role: sum(one is not None and one.role == role for one in held) for role in self._measured}
+        said = ", ".join(f"{count} {role}" for role, count in counts.items() if count)
+        return f"HeadRoles({len(self.layers)} layers, {len(self._heads)} heads: {said or 'no role held'})"

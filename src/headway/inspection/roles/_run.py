@@ -1,0 +1,207 @@
+"""The roles of all heads of a model, measured on texts."""
+
+from __future__ import annotations
+
+import difflib
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import HeadwayError
+from .._capture import capture
+from .._run import Statistics, chosen
+from ..statistics import Statistic
+from ..texts import EncodedText
+from ._base import Batch, Role
+from ._equal import Compared
+from ._judge import Judged, judge
+from ._results import HeadRoles, Measured
+from ._table import ROLES
+
+TOKENS, ROWS = 8192, 32
+"""The most tokens and texts that the model reads at once."""
+
+
+def head_roles(
+    model: nn.Module,
+    texts: Sequence[EncodedText],
+    roles: str | Role | Sequence[str | Role] | None = None,
+    *,
+    layers: Collection[int | str] | None = None,
+    run: Callable[[Tensor], Any] | None = None,
+    seed: int = 0,
+    watch: Callable[[int, int], None] | None = None,
+) -> HeadRoles:
+    """Measures what each head of a model does, by definitions of the literature.
+
+        texts = encode(tokenizer, read_conllu("en_pud-ud-test.conllu"))
+        found = head_roles(model, texts)
+        found.of("layers.2.attention", 3)     # the roles of a head
+        found.best("syntactic")               # the best head for each relation
+
+    Every figure stands beside a baseline that needs no model. Nothing is reported on the texts by which it was chosen:
+    candidates, heads and guesses are chosen on the texts 0, 2, 4, …, figures and their 95 % intervals (a bootstrap over
+    texts) are those of the texts 1, 3, 5, …. A head has a role if on both halves its figure is at least the role's
+    threshold and at least its margin above the baseline, if the interval of the difference is above 0, and if there are
+    at least 30 cases in each half. Roles are no exclusive classes: a head may have several.
+
+    Args:
+        model: the model, of any kind that ``capture`` sees.
+        texts: texts as the model reads them, from ``encode``. Tokens are not padded: texts of equal length are read
+            together.
+        roles: names of ``headway.inspection.ROLES``, or objects such as ``Positional(by="weight")``. Default: all.
+        layers: the layers, as for ``capture``. Default: all with self-attention.
+        run: is called with token ids [batch, n] and calls the model. Default: the model itself.
+        seed: the seed of random texts and of the bootstrap.
+        watch: is called with the texts that were read and all of them.
+
+    Returns:
+        The roles. Those that the texts do not serve are in ``not_measured``.
+
+    Raises:
+        HeadwayError: if there are no texts, a role does not exist, or nothing of the model can be captured.
+    """
+    wanted = _chosen(roles)
+    texts = list(texts)
+    if len(texts) < 2 or not all(isinstance(text, EncodedText) for text in texts):
+        said = f"{len(texts)} of them" if all(isinstance(text, EncodedText) for text in texts) else "something else"
+        raise HeadwayError(f"texts are {said}: give two or more from headway.inspection.texts.encode")
+    lacking = {role.name: role.why_not(texts) for role in wanted}
+    not_measured = {name: reason for name, reason in lacking.items() if reason is not None}
+    measured_roles = [role for role in wanted if role.name not in not_measured]
+
+    sets: list[tuple[list[EncodedText], list[Role]]] = []
+    for role in measured_roles:
+        probes = list(role.probes(texts, torch.Generator().manual_seed(seed)))
+        same = next((roles_of for known, roles_of in sets if known == probes), None)
+        if same is None:
+            sets.append((probes, [role]))
+        else:
+            same.append(role)
+    device = next((part.device for part in model.parameters()), torch.device("cpu"))
+    every, done = sum(len(probes) for probes, _ in sets), 0
+    found: dict[str, Measured] = {}
+    heads: list[tuple[str, int]] = []
+    for probes, of_set in sets:
+        evidence = [_Collected(role, role.candidates(probes), len(probes)) for role in of_set]
+        for which in batches(probes):
+            batch = Batch([probes[i] for i in which], device)
+            for layer, (weights, equal) in _read(model, batch, of_set, layers, run).items():
+                for one in evidence:
+                    one.add(layer, which, batch, weights, equal)
+            done += len(which)
+            if watch is not None:
+                watch(done, every)
+        for one in evidence:
+            heads = heads or one.heads()
+            found[one.role.name] = one.judged(seed)
+    return HeadRoles(heads, {role.name: found[role.name] for role in measured_roles}, not_measured)
+
+
+def _chosen(roles: str | Role | Sequence[str | Role] | None) -> list[Role]:
+    """The roles that are named or given, in the order of ROLES; a user's own come first."""
+    given = list(ROLES) if roles is None else [roles] if isinstance(roles, (str, Role)) else list(roles)
+    found: dict[str, Role] = {}
+    for one in given:
+        if isinstance(one, str):
+            if one not in ROLES:
+                near = difflib.get_close_matches(one, ROLES, 1, 0.5)
+                meant = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(ROLES)}"
+                raise HeadwayError(f"there is no role {one!r}: {meant}")
+            one = ROLES[one]()
+        if not isinstance(one, Role):
+            raise HeadwayError(f"roles holds {one!r}: give names such as 'positional', or objects of their classes")
+        if one.name in found:
+            raise HeadwayError(f"roles holds {one.name!r} twice: give it once, or ask in two calls")
+        found[one.name] = one
+    if not found:
+        raise HeadwayError(f"roles is empty: give one or more of {', '.join(ROLES)}")
+    place = {name: number for number, name in enumerate(ROLES)}
+    return sorted(found.values(), key=lambda role: place.get(role.name, -1))
+
+
+def batches(texts: Sequence[EncodedText]) -> Iterator[list[int]]:
+    """Yields the numbers of texts with equal numbers of tokens, so that none is padded."""
+    of_length: dict[int, list[int]] = defaultdict(list)
+    for i, text in enumerate(texts):
+        of_length[len(text.ids)].append(i)
+    for length, same in sorted(of_length.items()):
+        rows = max(1, min(ROWS, TOKENS // max(length, 1)))
+        yield from (same[start : start + rows] for start in range(0, len(same), rows))
+
+
+def _read(
+    model: nn.Module,
+    batch: Batch,
+    roles: Sequence[Role],
+    layers: Collection[int | str] | None,
+    run: Callable[[Tensor], Any] | None,
+) -> dict[str, tuple[Statistics, Statistics]]:
+    """The statistics of each layer of self-attention, and those of equal weights."""
+    statistics: dict[str, str | Statistic] = {}
+    for role in roles:
+        for one in role.statistics(batch):
+            name = one if isinstance(one, str) else one.name
+            assert statistics.setdefault(name, one) == one, f"two roles give different statistics the name {name!r}"
+    compared = Compared(chosen(list(statistics.values())))
+    with evaluating(model), torch.no_grad(), capture(model, statistics=compared, layers=layers) as seen:
+        (model if run is None else run)(batch.ids)
+    found = {}
+    for record in seen.records:
+        if record.kind != "self":
+            continue
+        if (record.batch, record.n) != tuple(batch.ids.shape):
+            raise HeadwayError(
+                f"{record.layer!r} has {record.batch} × {record.n} queries for {len(batch.texts)} × "
+                f"{batch.ids.shape[1]} tokens: "
+                "give layers= that read one query for each token"
+            )
+        found[record.layer] = record.statistics()["compared"]
+    if not found:
+        raise HeadwayError("roles are those of self-attention, and there is none in the layers that were captured")
+    return found
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Has all modules of a model in evaluation mode for the duration of a block."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+class _Collected:
+    """The evidence of one role on all texts, by layer."""
+
+    def __init__(self, role: Role, candidates: tuple[str, ...], texts: int) -> None:
+        self.role, self.candidates, self.texts = role, candidates, texts
+        self._of_layer: dict[str, list[Tensor]] = {}
+
+    def add(self, layer: str, which: list[int], batch: Batch, weights: Statistics, equal: Statistics) -> None:
+        hits, cases = self.role.evidence(batch, weights)
+        for number, part in enumerate((hits, cases, self.role.guesses(batch, weights, equal))):
+            kept = self._of_layer.setdefault(layer, [])
+            if number == len(kept):
+                kept.append(torch.zeros(self.texts, *part.shape[1:]))
+            kept[number][which] = part.to("cpu", kept[number].dtype)
+
+    def heads(self) -> list[tuple[str, int]]:
+        """Layer and number of each head."""
+        return [(layer, head) for layer, (hits, _, _) in self._of_layer.items() for head in range(hits.shape[1])]
+
+    def judged(self, seed: int) -> Measured:
+        parts = [
+            judge(hits, cases, guesses, self.role.threshold, self.role.margin, seed)
+            for hits, cases, guesses in self._of_layer.values()
+        ]
+        every = Judged(**{name: torch.cat([vars(part)[name] for part in parts]) for name in Judged.__annotations__})
+        has_baseline = all(guesses.shape[2] for _, _, guesses in self._of_layer.values())
+        return Measured(self.role, self.candidates, every, has_baseline)

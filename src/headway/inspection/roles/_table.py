@@ -1,0 +1,21 @@
+"""The roles, one line for each: its import is its row."""
+
+from ._base import Role
+
+# isort: off
+from .induction import Induction as Induction
+from .duplicate_token import DuplicateToken as DuplicateToken
+from .positional import Positional as Positional
+from .delimiter import Delimiter as Delimiter
+from .sink import Sink as Sink
+from .block import Block as Block
+from .local import Local as Local
+from .broad import Broad as Broad
+# isort: on
+
+ROLES: dict[str, type[Role]] = {
+    cls.name: cls
+    for cls in list(globals().values())
+    if isinstance(cls, type) and issubclass(cls, Role) and cls is not Role
+}
+"""The roles by name. Of several roles of a head the first one here is its primary one: what says more comes first."""

@@ -1,0 +1,131 @@
+"""Block heads: those that stay within a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ... import reductions
+from ...kernels import Call
+from ...reductions import Reduction
+from .._run import Statistics
+from ..statistics import Statistic
+from ..texts import AnnotatedText, EncodedText
+from ._base import Batch, Evidence, Role, total
+
+TOGETHER = 4
+
+
+@dataclass(frozen=True, eq=False)
+class WeightBeyond(Statistic):
+    """The weight beyond a window around the query: within its sentence, and within all sentences, [batch, H, n, 2]."""
+
+    name = "weight beyond"
+
+    sentences: Tensor
+    window: int
+
+    def reductions(self, call: Call) -> tuple[Reduction, ...]:
+        count = int(self.sentences.max()) + 1
+        return reductions.WeightsByLabel(self.sentences, count), reductions.WeightsAt(self._nearby())
+
+    def result(self, call: Call, values: list[Any], counted: Tensor) -> Tensor:
+        of_sentences, nearby = values
+        at = self.sentences.clamp(min=0)
+        own = of_sentences.gather(-1, at[:, None, :, None].expand(-1, of_sentences.shape[1], -1, 1))[..., 0]
+        slots = self._nearby()
+        near = self.sentences.gather(1, slots.clamp(min=0).flatten(1)).view_as(slots).masked_fill(slots < 0, -1)
+        own = own - (nearby * (near == self.sentences[..., None])[:, None]).sum(-1)
+        every = of_sentences.sum(-1) - (nearby * (near >= 0)[:, None]).sum(-1)
+        return torch.stack([own, every], -1).clamp(min=0)
+
+    def _nearby(self) -> Tensor:
+        """The slots within the window of each query, [batch, n, 2·window + 1]; −1 for none."""
+        batch, n = self.sentences.shape
+        at = torch.arange(n, device=self.sentences.device)
+        slots = at[:, None] + torch.arange(-self.window, self.window + 1, device=at.device)
+        return slots.masked_fill((slots < 0) | (slots >= n), -1).expand(batch, -1, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Block(Role):
+    """A head that stays within the sentence of the query, in texts of several sentences.
+
+        figure = Σᵢ Σⱼ A[h,i,j], j in i's sentence, / Σᵢ Σⱼ A[h,i,j], j in any sentence,   both over |j − i| > window
+
+    Neighbours mostly are in the same sentence, which says nothing of sentences; so what is nearer does not count.
+    Tokens that the model adds belong to no sentence. If no text has several sentences, each four texts are read as one.
+    The guess is equal weights. A case is a weight of 1.
+
+    Args:
+        window: the tokens on each side that do not count.
+        threshold: the least figure.
+        margin: the least distance from equal weights.
+
+    References:
+        Kovaleva et al. 2019, "Revealing the Dark Secrets of BERT" (block patterns); Pande et al. 2021, "The Heads
+        Hypothesis".
+    """
+
+    name: ClassVar[str] = "block"
+
+    window: int = 2
+    threshold: float = 0.9
+    margin: float = 0.1
+
+    def probes(self, texts: Sequence[EncodedText], generator: torch.Generator) -> Sequence[EncodedText]:
+        if any(map(_several, texts)):
+            return [text for text in texts if _several(text)]
+        return [_joined(texts[start : start + TOGETHER]) for start in range(0, len(texts) - 1, TOGETHER)]
+
+    def candidates(self, texts: Sequence[EncodedText]) -> tuple[str, ...]:
+        return ("own sentence",)
+
+    def statistics(self, batch: Batch) -> tuple[str | Statistic, ...]:
+        return (WeightBeyond(_sentences(batch), self.window),)
+
+    def evidence(self, batch: Batch, found: Statistics) -> Evidence:
+        weights, queries = found["weight beyond"], batch.words
+        own, every = (total(weights[..., i], queries)[..., None] for i in (0, 1))
+        return Evidence(own, every)
+
+    def guesses(self, batch: Batch, found: Statistics, equal: Statistics) -> Tensor:
+        hits, cases = self.evidence(batch, equal)  # as many hits as if the same weight were spread equally
+        return (hits / cases * self.evidence(batch, found).cases).nan_to_num(0.0)[:, :, None]
+
+
+def _several(text: EncodedText) -> bool:
+    return len(set(text.text.sentences)) > 1
+
+
+def _joined(texts: Sequence[EncodedText]) -> EncodedText:
+    """Texts as one, with a sentence for each; the tokens that the model adds stand at the ends of the whole."""
+    ids: list[int] = []
+    tokens: list[str] = []
+    word_of: list[int] = []
+    words: list[tuple[int, int]] = []
+    sentences: list[int] = []
+    written = ""
+    for number, text in enumerate(texts):
+        inner = [i for i, word in enumerate(text.word_of) if word >= 0]
+        start = 0 if number == 0 else inner[0]
+        stop = len(text.ids) if number == len(texts) - 1 else inner[-1] + 1
+        ids += text.ids[start:stop]
+        tokens += text.tokens[start:stop]
+        word_of += [word if word < 0 else word + len(words) for word in text.word_of[start:stop]]
+        words += [(a + len(written), b + len(written)) for a, b in text.text.words]
+        sentences += [number] * len(text.text.words)
+        written += text.text.text + " "
+    said = AnnotatedText(written, tuple(words), tuple(sentences), name=texts[0].text.name)
+    return EncodedText(tuple(ids), tuple(tokens), tuple(word_of), said)
+
+
+def _sentences(batch: Batch) -> Tensor:
+    """The number of each token's sentence in its text, [batch, n]; −1 for tokens that the model adds."""
+    numbers = [(*text.text.sentences, -1) for text in batch.texts]  # word −1 is the last
+    found = [[of[word] for word in text.word_of] for of, text in zip(numbers, batch.texts, strict=True)]
+    return torch.tensor(found, device=batch.device)
