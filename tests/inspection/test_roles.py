@@ -149,8 +149,8 @@ ANNOTATED: set[str] = set()
 
 def test_the_primary_role_is_the_first_of_the_table(found: HeadRoles) -> None:
     row = found.table()[list(HEADS).index("[CLS]")]
-    assert (row["role"], row["candidate"]) == ("delimiter", "special tokens")
-    assert row["all"] == "delimiter (special tokens), sink (first token)"
+    assert (row["role"], row["candidate"]) == ("delimiter", "special")
+    assert row["all"] == "delimiter (special), sink (first)"
     assert row["figure"] == pytest.approx(1)
     assert row["cases"] > 500
 
@@ -192,26 +192,26 @@ def oracle(role: str, text: EncodedText, a: list[list[float]]) -> dict[str, tupl
         cases = {d: [i for i in words if 0 <= i + d < n] for d in range(-5, 6)}
         return {f"{d:+d}" if d else "0": (sum(top[i] == i + d for i in of), len(of)) for d, of in cases.items()}
     if role == "sink":
-        return {"first token": (sum(a[i][0] for i in words), len(words))}
+        return {"first": (sum(a[i][0] for i in words), len(words))}
     if role == "delimiter":
         queries = [i for i in words if not comma[i]]
         special = sum(a[i][0] + a[i][n - 1] for i in queries)
         marks = sum(a[i][j] for i in queries for j in words if comma[j])
-        return {"special tokens": (special, len(queries)), "punctuation": (marks, len(queries))}
+        return {"special": (special, len(queries)), "punctuation": (marks, len(queries))}
     if role == "local":
-        return {"within 2 tokens": (sum(a[i][j] for i in words for j in range(n) if abs(i - j) <= 2), len(words))}
+        return {"±2 tokens": (sum(a[i][j] for i in words for j in range(n) if abs(i - j) <= 2), len(words))}
     if role == "broad":
         entropy = [-sum(x * math.log(x) for x in a[i] if x > 0) for i in range(n)]
         return {"entropy": (sum(entropy[i] for i in words) / math.log(n), len(words))}
     if role == "block":
         of = [text.text.sentences[w] if w >= 0 else -1 for w in text.word_of]
         far = [(i, j) for i in words for j in words if abs(i - j) > 2]
-        return {"own sentence": (sum(a[i][j] for i, j in far if of[i] == of[j]), sum(a[i][j] for i, j in far))}
+        return {"sentence": (sum(a[i][j] for i, j in far if of[i] == of[j]), sum(a[i][j] for i, j in far))}
     found = pairs_of_copies(text, 0 if role == "duplicate_token" else 1)
     if role == "duplicate_token":
         found = [(i, keys - {i}) for i, keys in found]
     asked = [(i, keys) for i, keys in found if keys]
-    return {"repeated tokens": (sum(a[i][j] for i, keys in asked for j in keys), len(asked))}
+    return {"repeats": (sum(a[i][j] for i, keys in asked for j in keys), len(asked))}
 
 
 @pytest.mark.parametrize("name", [name for name in ROLES if name not in ANNOTATED])

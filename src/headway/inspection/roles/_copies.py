@@ -33,7 +33,7 @@ class OfCopies(Role):
         return repeated(texts, generator)
 
     def candidates(self, texts: Sequence[EncodedText]) -> tuple[str, ...]:
-        return ("repeated tokens",)
+        return ("repeats",)
 
     def statistics(self, batch: Batch) -> tuple[str | Statistic, ...]:
         return (self.score(batch.ids.masked_fill(~batch.words, -1)),)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,6 +15,9 @@ from .._table import Table
 from .._watch import layer_named
 from ._base import Role
 from ._judge import Judged
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,18 @@ class HeadRoles:
         """The names of the roles that were measured, in the order by which one of them is primary."""
         return tuple(self._measured)
 
+    def heads(self, layer: int | str) -> int:
+        """Returns the number of heads of a layer.
+
+        Args:
+            layer: the name of the layer, or its number in ``layers``.
+
+        Raises:
+            HeadwayError: if there is no such layer.
+        """
+        name = layer_named(layer, self.layers)
+        return sum(one == name for one, _ in self._heads)
+
     def of(self, layer: int | str, head: int) -> list[Finding]:
         """Returns what a head does: a finding for each role and candidate that holds, the primary role's first.
 
@@ -136,6 +153,28 @@ class HeadRoles:
             what = {"role": first.get("role", ""), "candidate": first.get("candidate", ""), **numbers}
             rows.append({"layer": layer, "head": head, **what, "cases": first.get("cases", 0), "all": ", ".join(names)})
         return rows
+
+    def plot(self, *, title: str = "Roles of heads", out: str | Path | None = None) -> Figure:
+        """Draws all heads, a line for each layer, in the colours of their primary roles; needs matplotlib.
+
+        Args:
+            title: what is written above.
+            out: a file to which the picture is written too, by the ending of its name, such as .png or .svg.
+
+        Returns:
+            The figure of matplotlib.
+
+        Raises:
+            HeadwayError: if the file cannot be written, or a font is missing.
+        """
+        from .._picture import check, written
+        from ._picture import picture_of_roles
+
+        check("map", out)
+        figure = picture_of_roles(self, title)
+        if out is not None:
+            written(figure, out)
+        return figure
 
     def _of_role(self, name: str) -> Measured:
         if name in self.not_measured:

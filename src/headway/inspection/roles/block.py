@@ -83,7 +83,7 @@ class Block(Role):
         return [_joined(texts[start : start + TOGETHER]) for start in range(0, len(texts) - 1, TOGETHER)]
 
     def candidates(self, texts: Sequence[EncodedText]) -> tuple[str, ...]:
-        return ("own sentence",)
+        return ("sentence",)
 
     def statistics(self, batch: Batch) -> tuple[str | Statistic, ...]:
         return (WeightBeyond(_sentences(batch), self.window),)

@@ -14,7 +14,7 @@ from ..statistics import Classes, Statistic
 from ..texts import EncodedText
 from ._base import Batch, Evidence, Role, total
 
-KINDS = ("special tokens", "punctuation")
+KINDS = ("special", "punctuation")
 
 
 class WeightOfDelimiters(Classes):

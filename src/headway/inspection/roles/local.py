@@ -50,7 +50,7 @@ class Local(Role):
             raise HeadwayError(f"window is {self.window}: give at least 1")
 
     def candidates(self, texts: Sequence[EncodedText]) -> tuple[str, ...]:
-        return (f"within {self.window} tokens",)
+        return (f"±{self.window} tokens",)
 
     def statistics(self, batch: Batch) -> tuple[str | Statistic, ...]:
         return (WeightNearby((-self.window, self.window + 1)),)

@@ -38,7 +38,7 @@ class Sink(Role):
     margin: float = 0.1
 
     def candidates(self, texts: Sequence[EncodedText]) -> tuple[str, ...]:
-        return "first token", "learned sink"
+        return "first", "learned"
 
     def statistics(self, batch: Batch) -> tuple[str | Statistic, ...]:
         return "first", "sink"

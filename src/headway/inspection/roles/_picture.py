@@ -1,0 +1,90 @@
+"""A picture of the roles of all heads: a line for each layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from .._picture import GREY, INK, _style
+from ._table import ROLES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ._results import Finding, HeadRoles
+
+COLOURS = (
+    "#cc79a7",
+    "#d55e00",
+    "#e69f00",
+    "#8c564b",
+    "#7b5ea7",
+    "#0072b2",
+    "#7f8c9b",
+    "#a8b2c1",
+    "#009e73",
+    "#56b4e9",
+    "#d5dbe3",
+)
+NO_ROLE = "#f3f4f6"
+
+
+def picture_of_roles(found: HeadRoles, title: str) -> Figure:
+    """Each head in the colour of its primary role, with what it has the role for and its figure."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch, Rectangle
+
+    layers = found.layers
+    held = {layer: [_first(found, layer, head) for head in range(found.heads(layer))] for layer in layers}
+    most = max(map(len, held.values()))
+    colours = dict(zip(_order(found), COLOURS * 2, strict=False))
+    size = max(0.62, min(1.0, 12 / most))
+    words = [one.candidate for line in held.values() for one in line if one is not None]
+    with _style([title, *layers, *words]):
+        figure = Figure(figsize=(size * most + 3.4, 0.62 * len(layers) + 1.9), layout="constrained")
+        axes = figure.subplots()
+        for y, layer in enumerate(layers):
+            for x, one in enumerate(held[layer]):
+                colour = NO_ROLE if one is None else colours[one.role]
+                axes.add_patch(Rectangle((x + 0.04, y + 0.06), 0.92, 0.88, facecolor=colour, linewidth=0))
+                if one is not None:
+                    ink = "white" if _dark(colour) else INK
+                    said = one.candidate if len(one.candidate) <= 9 else one.candidate[:8] + "…"
+                    style = {"ha": "center", "va": "center", "color": ink, "parse_math": False}
+                    axes.text(x + 0.5, y + 0.36, said, fontsize=6.5, **style)
+                    axes.text(x + 0.5, y + 0.7, f"{one.figure:.2f}", fontsize=8, **style)
+        axes.set(xlim=(0, most), ylim=(len(layers), 0))
+        axes.set_xticks([x + 0.5 for x in range(most)], [str(x) for x in range(most)])
+        axes.set_yticks([y + 0.5 for y in range(len(layers))], layers, fontsize=8)
+        axes.tick_params(length=0)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        axes.set_xlabel("head")
+        axes.set_title(title, loc="left", fontsize=12, pad=10)
+        there = [role for role in colours if any(one and one.role == role for line in held.values() for one in line)]
+        patches = [Patch(color=colours[role], label=role.replace("_", " ")) for role in there]
+        figure.legend(
+            handles=[*patches, Patch(color=NO_ROLE, label="no role held")],
+            loc="outside right upper",
+            frameon=False,
+            fontsize=9,
+        )
+        figure.supxlabel(
+            "the primary role of each head: what for, and its figure on held-out texts", fontsize=8.5, color=GREY
+        )
+    return figure
+
+
+def _order(found: HeadRoles) -> list[str]:
+    """All roles in the order of the table, so that colours mean the same in every picture; a user's own at the end."""
+    return [*ROLES, *(role for role in found.roles if role not in ROLES)]
+
+
+def _first(found: HeadRoles, layer: str, head: int) -> Finding | None:
+    return next(iter(found.of(layer, head)), None)
+
+
+def _dark(colour: str) -> bool:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return bool(torch.tensor([red, green, blue]).float() @ torch.tensor([0.299, 0.587, 0.114]) < 150)
