@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import headway as hw
 from headway.errors import HeadwayError
 from headway.inspection import ROLES, Statistics, head_roles
-from headway.inspection.roles import Batch, Evidence, HeadRoles, Role
+from headway.inspection.roles import Batch, Evidence, HeadRoles, Role, longest_text
 from headway.inspection.roles._judge import FEWEST, judge
 from headway.inspection.roles._run import batches
 from headway.inspection.roles.broad import Broad
@@ -217,7 +217,7 @@ def oracle(role: str, text: EncodedText, a: list[list[float]]) -> dict[str, tupl
 @pytest.mark.parametrize("name", [name for name in ROLES if name not in ANNOTATED])
 def test_figures_are_those_of_loops_over_the_weights_of_the_odd_texts(name: str) -> None:
     given, role = texts(20), ROLES[name]()
-    probes = list(role.probes(given, torch.Generator().manual_seed(0)))
+    probes = list(role.probes(given, None, torch.Generator().manual_seed(0)))
     heads = (spread, near, where_found(copies), where_found(after_copies))
     findings = head_roles(Constructed(*heads), given, name).role(name)
     for number, head in enumerate(heads):
@@ -362,8 +362,8 @@ def test_texts_that_do_not_serve_a_role_are_named() -> None:
     few = [dataclasses.replace(text, text=dataclasses.replace(text.text, sentences=())) for text in texts(2)]
     short = [cut(text, 9) for text in few]
     found = head_roles(Constructed(at(-1)), short)
-    assert found.not_measured["induction"] == "25 different tokens to repeat: they have 16"
-    with pytest.raises(HeadwayError, match=r"'induction' was not measured: the texts lack 25 different tokens"):
+    assert found.not_measured["induction"] == "25 different tokens to repeat, where the texts have 16"
+    with pytest.raises(HeadwayError, match=r"'induction' was not measured: it needs 25 different tokens"):
         found.best("induction")
     with pytest.raises(HeadwayError, match="'inductoin' was not measured: give one of positional"):
         found.best("inductoin")
@@ -413,3 +413,16 @@ def test_progress_is_told() -> None:
     )
     assert told[-1] == (46, 46)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_texts_that_roles_make_fit_the_model() -> None:
+    config = TransformerConfig(vocab_size=VOCABULARY, embed_dim=16, num_heads=2, num_layers=1)
+    given = [cut(text, 9) for text in texts(60)]
+    for longest, missing in ((60, set()), (40, COPIED), (12, {*COPIED, "block"})):
+        model = Encoder(config, hw.encoding("learned", embed_dim=16, max_length=longest))
+        assert longest_text(model) == longest
+        assert head_roles(model, given).not_measured.keys() == missing
+    assert head_roles(model, given).not_measured["induction"] == "a model that reads 52 tokens, not 12"
+
+
+COPIED = {"induction", "duplicate_token"}

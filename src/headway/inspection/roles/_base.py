@@ -76,19 +76,23 @@ class Role(Record, ABC):
     margin: float
     """The least distance of the figure from the baseline."""
 
-    def why_not(self, texts: Sequence[EncodedText]) -> str | None:
-        """Returns what the texts lack for this role to be measured on them, such as "relations", or None.
+    def why_not(self, texts: Sequence[EncodedText], longest: int | None) -> str | None:
+        """Returns what is missing for this role to be measured, such as "relations", or None.
 
         Args:
             texts: all texts.
+            longest: the most tokens that the model reads; None for any number.
         """
         return None
 
-    def probes(self, texts: Sequence[EncodedText], generator: torch.Generator) -> Sequence[EncodedText]:
+    def probes(
+        self, texts: Sequence[EncodedText], longest: int | None, generator: torch.Generator
+    ) -> Sequence[EncodedText]:
         """Returns the texts on which the role is measured, by default the given ones.
 
         Args:
             texts: the given texts.
+            longest: the most tokens that the model reads; None for any number.
             generator: the source of chance.
         """
         return texts

@@ -25,12 +25,17 @@ class OfCopies(Role):
     threshold: float = 0.3
     margin: float = 0.1
 
-    def why_not(self, texts: Sequence[EncodedText]) -> str | None:
+    def why_not(self, texts: Sequence[EncodedText], longest: int | None) -> str | None:
         count = len(distinct_ids(texts))
-        return None if count >= LENGTH else f"{LENGTH} different tokens to repeat: they have {count}"
+        if count < LENGTH:
+            return f"{LENGTH} different tokens to repeat, where the texts have {count}"
+        fewest = len(repeated(texts, longest, torch.Generator().manual_seed(0))[0])
+        return None if longest is None or fewest <= longest else f"a model that reads {fewest} tokens, not {longest}"
 
-    def probes(self, texts: Sequence[EncodedText], generator: torch.Generator) -> Sequence[EncodedText]:
-        return repeated(texts, generator)
+    def probes(
+        self, texts: Sequence[EncodedText], longest: int | None, generator: torch.Generator
+    ) -> Sequence[EncodedText]:
+        return repeated(texts, longest, generator)
 
     def candidates(self, texts: Sequence[EncodedText]) -> tuple[str, ...]:
         return ("repeats",)

@@ -22,17 +22,21 @@ def distinct_ids(texts: Sequence[EncodedText]) -> list[int]:
     return ids[end : len(ids) - end]
 
 
-def repeated(texts: Sequence[EncodedText], generator: torch.Generator) -> list[EncodedText]:
+def repeated(texts: Sequence[EncodedText], longest: int | None, generator: torch.Generator) -> list[EncodedText]:
     """Returns texts of ``LENGTH`` different random tokens of the given texts, ``COPIES`` times in a row.
 
-    They begin and end with the tokens that the model adds to the given texts.
+    They begin and end with the tokens that the model adds to the given texts. For a model that reads fewer tokens there
+    are fewer copies, at least two.
     """
     ids, first = distinct_ids(texts), texts[0]
     words = [i for i, word in enumerate(first.word_of) if word >= 0]
     before, after = first.ids[: words[0]], first.ids[words[-1] + 1 :]
+    fit = COPIES if longest is None else (longest - len(before) - len(after)) // LENGTH
     found = []
     for _ in range(TEXTS):
-        drawn = [ids[i] for i in torch.randperm(len(ids), generator=generator)[:LENGTH].tolist()] * COPIES
+        drawn = [ids[i] for i in torch.randperm(len(ids), generator=generator)[:LENGTH].tolist()] * max(
+            2, min(COPIES, fit)
+        )
         number = (*before, *drawn, *after)
         word_of = (*(-1,) * len(before), *range(len(drawn)), *(-1,) * len(after))
         written = " ".join(map(str, drawn))

@@ -65,7 +65,7 @@ class HeadRoles:
     Args:
         heads: layer and number of each head.
         measured: the figures of each role.
-        not_measured: roles that the texts do not serve, with what these lack.
+        not_measured: roles that cannot be measured on these texts, with what they need.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class HeadRoles:
 
     def _of_role(self, name: str) -> Measured:
         if name in self.not_measured:
-            raise HeadwayError(f"{name!r} was not measured: the texts lack {self.not_measured[name]}")
+            raise HeadwayError(f"{name!r} was not measured: it needs {self.not_measured[name]}")
         if name not in self._measured:
             raise HeadwayError(f"{name!r} was not measured: give one of {', '.join(self._measured)}")
         return self._measured[name]

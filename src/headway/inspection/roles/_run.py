@@ -32,6 +32,7 @@ def head_roles(
     roles: str | Role | Sequence[str | Role] | None = None,
     *,
     layers: Collection[int | str] | None = None,
+    longest: int | None = None,
     run: Callable[[Tensor], Any] | None = None,
     seed: int = 0,
     watch: Callable[[int, int], None] | None = None,
@@ -55,12 +56,14 @@ def head_roles(
             together.
         roles: names of ``headway.inspection.ROLES``, or objects such as ``Positional(by="weight")``. Default: all.
         layers: the layers, as for ``capture``. Default: all with self-attention.
+        longest: the most tokens that the model reads, for the texts that some roles make. Default: what the model's
+            encodings or its config say.
         run: is called with token ids [batch, n] and calls the model. Default: the model itself.
         seed: the seed of random texts and of the bootstrap.
         watch: is called with the texts that were read and all of them.
 
     Returns:
-        The roles. Those that the texts do not serve are in ``not_measured``.
+        The roles. Those that cannot be measured on these texts are in ``not_measured``.
 
     Raises:
         HeadwayError: if there are no texts, a role does not exist, or nothing of the model can be captured.
@@ -70,13 +73,14 @@ def head_roles(
     if len(texts) < 2 or not all(isinstance(text, EncodedText) for text in texts):
         said = f"{len(texts)} of them" if all(isinstance(text, EncodedText) for text in texts) else "something else"
         raise HeadwayError(f"texts are {said}: give two or more from headway.inspection.texts.encode")
-    lacking = {role.name: role.why_not(texts) for role in wanted}
+    longest = longest_text(model) if longest is None else longest
+    lacking = {role.name: role.why_not(texts, longest) for role in wanted}
     not_measured = {name: reason for name, reason in lacking.items() if reason is not None}
     measured_roles = [role for role in wanted if role.name not in not_measured]
 
     sets: list[tuple[list[EncodedText], list[Role]]] = []
     for role in measured_roles:
-        probes = list(role.probes(texts, torch.Generator().manual_seed(seed)))
+        probes = list(role.probes(texts, longest, torch.Generator().manual_seed(seed)))
         same = next((roles_of for known, roles_of in sets if known == probes), None)
         if same is None:
             sets.append((probes, [role]))
@@ -122,6 +126,13 @@ def _chosen(roles: str | Role | Sequence[str | Role] | None) -> list[Role]:
         raise HeadwayError(f"roles is empty: give one or more of {', '.join(ROLES)}")
     place = {name: number for number, name in enumerate(ROLES)}
     return sorted(found.values(), key=lambda role: place.get(role.name, -1))
+
+
+def longest_text(model: nn.Module) -> int | None:
+    """The most tokens that a model reads, by its tables of positions or the config of transformers; None for any."""
+    tables = [getattr(module, "max_length", None) for module in model.modules()]
+    tables.append(getattr(getattr(model, "config", None), "max_position_embeddings", None))
+    return min((number for number in tables if isinstance(number, int) and number > 0), default=None)
 
 
 def batches(texts: Sequence[EncodedText]) -> Iterator[list[int]]:

@@ -77,10 +77,13 @@ class Block(Role):
     threshold: float = 0.9
     margin: float = 0.1
 
-    def probes(self, texts: Sequence[EncodedText], generator: torch.Generator) -> Sequence[EncodedText]:
-        if any(map(_several, texts)):
-            return [text for text in texts if _several(text)]
-        return [_joined(texts[start : start + TOGETHER]) for start in range(0, len(texts) - 1, TOGETHER)]
+    def why_not(self, texts: Sequence[EncodedText], longest: int | None) -> str | None:
+        return None if len(_of_sentences(texts, longest)) > 1 else "texts of several sentences that the model can read"
+
+    def probes(
+        self, texts: Sequence[EncodedText], longest: int | None, generator: torch.Generator
+    ) -> Sequence[EncodedText]:
+        return _of_sentences(texts, longest)
 
     def candidates(self, texts: Sequence[EncodedText]) -> tuple[str, ...]:
         return ("sentence",)
@@ -100,6 +103,21 @@ class Block(Role):
 
 def _several(text: EncodedText) -> bool:
     return len(set(text.text.sentences)) > 1
+
+
+def _of_sentences(texts: Sequence[EncodedText], longest: int | None) -> list[EncodedText]:
+    """The texts of several sentences; if there are none, each four as one, or as many as the model can read."""
+    if any(map(_several, texts)):
+        return [text for text in texts if _several(text)]
+    found: list[EncodedText] = []
+    together: list[EncodedText] = []
+    for text in texts:
+        length = sum(map(len, together)) + len(text)
+        if together and (len(together) == TOGETHER or (longest is not None and length > longest)):
+            found += [_joined(together)] if len(together) > 1 else []
+            together = []
+        together.append(text)
+    return [*found, _joined(together)] if len(together) > 1 else found
 
 
 def _joined(texts: Sequence[EncodedText]) -> EncodedText:

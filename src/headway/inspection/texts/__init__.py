@@ -9,6 +9,10 @@ from ._text import words_in as words_in
 from .conll2012 import read_conll2012 as read_conll2012
 from .conllu import read_conllu as read_conllu
 from .gap import read_gap as read_gap
+from .plain import paragraphs as paragraphs
+from .plain import plain_text as plain_text
+from .plain import python_manual as python_manual
+from .plain import read_text as read_text
 
 __all__ = [
     "encode",
@@ -20,4 +24,8 @@ __all__ = [
     "read_conll2012",
     "read_conllu",
     "read_gap",
+    "paragraphs",
+    "plain_text",
+    "python_manual",
+    "read_text",
 ]

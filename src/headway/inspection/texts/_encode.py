@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ...errors import HeadwayError, need_positive
-from ._text import AnnotatedText, EncodedText, Span, words_in
+from ._text import AnnotatedText, EncodedText, Span
+from .plain import plain_text
 
 TOO_LONG = ("raise", "leave out")
 
@@ -30,7 +31,7 @@ def encode(
     Args:
         tokenizer: a ``tokenizers.Tokenizer``, such as ``headway.checkpoints.tokenizer`` returns, or a fast tokenizer of
             transformers. Special tokens are added if it adds them. Padding that it adds is taken off again.
-        texts: the texts. Strings are split into words by ``words_in``.
+        texts: the texts. Strings are read by ``plain_text``.
         longest: the most tokens that the model reads. Default: any number.
         too_long: "raise" for an error if a text is longer, or "leave out" to leave it out: the difference between the
             lengths of ``texts`` and of what is returned is how many were.
@@ -67,7 +68,7 @@ def encode(
 def _plain(text: str, number: int) -> AnnotatedText:
     if not isinstance(text, str):
         raise HeadwayError(f"texts holds {type(text).__name__} at {number}: give strings or AnnotatedText")
-    return AnnotatedText(text, words_in(text))
+    return plain_text(text)
 
 
 class _Piece(NamedTuple):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...errors import HeadwayError
 from ._file import lines_of
-from ._text import AnnotatedText, Span, words_in
+from ._text import AnnotatedText, Span, is_han, words_in
 
 ENDS = frozenset(".!?…。！？؟۔।")
 """Marks that end a sentence."""
@@ -33,7 +33,7 @@ def _sentences(text: str, words: tuple[Span, ...]) -> tuple[int, ...]:
     numbers, number, ended = [], 0, False
     for i, (start, stop) in enumerate(words):
         word = text[start:stop]
-        apart = i > 0 and (words[i - 1][1] < start or text[words[i - 1][1] - 1] > "\u2e80")
+        apart = i > 0 and (words[i - 1][1] < start or is_han(word[0]))
         if ended and apart and word not in ENDS and word not in CLOSING:
             number, ended = number + 1, False
         elif ended and word not in ENDS and word not in CLOSING:
@@ -92,7 +92,11 @@ def python_manual(count: int = 400) -> list[AnnotatedText]:
 
     text = " ".join(" ".join(topics.values()).split())
     sentences = (one.split() for one in re.split(r"(?<=[.:;]) ", text))
-    plain = (words for words in sentences if 8 <= len(words) <= 30 and all(w.strip(",.:;").isalpha() for w in words))
+    plain = (
+        words
+        for words in dict.fromkeys(map(tuple, sentences))
+        if 8 <= len(words) <= 30 and all(w.strip(",.:;").isalpha() for w in words)
+    )
     return [
         plain_text(" ".join(words), f"Python's manual, sentence {i}")
         for i, words in zip(range(count), plain, strict=False)
