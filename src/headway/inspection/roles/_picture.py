@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -51,7 +51,7 @@ def picture_of_roles(found: HeadRoles, title: str) -> Figure:
                 if one is not None:
                     ink = "white" if _dark(colour) else INK
                     said = one.candidate if len(one.candidate) <= 9 else one.candidate[:8] + "…"
-                    style = {"ha": "center", "va": "center", "color": ink, "parse_math": False}
+                    style: dict[str, Any] = {"ha": "center", "va": "center", "color": ink, "parse_math": False}
                     axes.text(x + 0.5, y + 0.36, said, fontsize=6.5, **style)
                     axes.text(x + 0.5, y + 0.7, f"{one.figure:.2f}", fontsize=8, **style)
         axes.set(xlim=(0, most), ylim=(len(layers), 0))
