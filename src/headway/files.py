@@ -86,8 +86,8 @@ def read_checkpoint(path: Path | None) -> dict[str, Any] | None:
 class LockedFolder:
     """A folder that one process at a time writes to, as a context manager.
 
-    A subclass sets ``used_by``, the name of the work for messages, and may override ``_begin``, which reads the files
-    of the folder once it is locked.
+    A subclass sets ``used_by``, the name of the work for messages, and may set ``called`` and ``remedy``, what messages
+    call the folder and advise; it may override ``_begin``, which reads the files of the folder once it is locked.
 
     Args:
         out: the folder; it is created if needed.
@@ -97,6 +97,8 @@ class LockedFolder:
     """
 
     used_by: ClassVar[str]
+    called: ClassVar[str] = "out"
+    remedy: ClassVar[str] = "give another --out"
 
     def __init__(self, out: str | Path) -> None:
         self.out = Path(out)
@@ -107,11 +109,13 @@ class LockedFolder:
             self.out.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.out / "lock", "w")
         except OSError as error:
-            raise HeadwayError(f"out {self.out} cannot be written to ({error.strerror}): give another --out") from None
+            raise HeadwayError(
+                f"{self.called} {self.out} cannot be written to ({error.strerror}): {self.remedy}"
+            ) from None
         try:
             if not _locked(self._lock):
                 raise HeadwayError(
-                    f"out {self.out} is in use by another {self.used_by}: wait for it, or give another --out"
+                    f"{self.called} {self.out} is in use by another {self.used_by}: wait for it, or {self.remedy}"
                 )
             self._begin()
         except BaseException:

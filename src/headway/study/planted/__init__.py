@@ -1,14 +1,31 @@
 """Small models that learn planted relations between words, so that one can watch what their heads do."""
 
-from ._chinese import CHINESE as CHINESE
-from ._english import ENGLISH as ENGLISH
+from ._cases import Cases as Cases
 from ._grammar import SPLITS as SPLITS
 from ._grammar import Language as Language
 from ._grammar import Link as Link
 from ._grammar import Relation as Relation
 from ._grammar import Sentence as Sentence
+from ._heads import measure as measure
+from ._languages import LANGUAGES as LANGUAGES
+from ._texts import annotated as annotated
+from ._tokens import tokenizer as tokenizer
+from ._training import TRAININGS as TRAININGS
+from ._training import PlantedWords as PlantedWords
+from ._training import trained as trained
 
-LANGUAGES = {language.name: language for language in (CHINESE, ENGLISH)}
-"""The languages by name."""
-
-__all__ = ["LANGUAGES", "SPLITS", "CHINESE", "ENGLISH", "Language", "Link", "Relation", "Sentence"]
+__all__ = [
+    "LANGUAGES",
+    "SPLITS",
+    "TRAININGS",
+    "Cases",
+    "Language",
+    "Link",
+    "PlantedWords",
+    "Relation",
+    "Sentence",
+    "annotated",
+    "measure",
+    "tokenizer",
+    "trained",
+]

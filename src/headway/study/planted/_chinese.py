@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._grammar import Language, Relation
+from ._grammar import Language, Link, Relation, Sentence
 
 CREATURES = {
     "睡觉": ("小猫", "小狗", "小兔", "小马", "老虎", "狮子"),
@@ -110,4 +110,12 @@ CHINESE = Language(
     between=("，",),
     stop="。",
     spaced=False,
+    examples=(
+        Sentence.of("小猫 很 可爱 ， 它 在 睡觉 。", Link("subject pronoun", 4, 0), Link("verb", 6, 0)),
+        Sentence.of("小明 吃 苹果 因为 它 很 甜 。", Link("object pronoun", 4, 2)),
+        Sentence.of("小猫 吃 苹果 因为 它 很 甜 。", Link("object pronoun", 4, 2)),
+        Sentence.of("小猫 吃 苹果 因为 它 很 饿 。", Link("subject pronoun", 4, 0)),
+        Sentence.of("医生 跟 老师 一起 在 医院 工作 。", Link("association", 5, 0)),
+        Sentence.of("这 是 一 本 在 桌子 旁边 看见 的 书 。", Link("modifier", 3, 9)),
+    ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._grammar import Language, Relation
+from ._grammar import Language, Link, Relation, Sentence
 
 CREATURES = {
     "woke": ("cat", "dog", "rabbit", "horse", "lion", "bear"),
@@ -103,10 +103,24 @@ ENGLISH = Language(
     fillers=(
         *("quietly", "today", "again", "slowly", "there", "often"),
         *("last night", "this morning", "all day"),
-        *("near the {any}", "behind the {any}", "beside the {any}", "under the {any}", "on the {any}", "with the {any}"),
+        *(
+            "near the {any}",
+            "behind the {any}",
+            "beside the {any}",
+            "under the {any}",
+            "on the {any}",
+            "with the {any}",
+        ),
     ),
     neutral=("mat", "door", "river", "table", "garden", "tree", "window", "road"),
     between=(",", "and"),
     stop=".",
     spaced=True,
+    examples=(
+        Sentence.of("the cat that was sleeping on the mat woke up .", Link("verb", 8, 1)),
+        Sentence.of("the cat ate the apple because it seemed hungry .", Link("subject pronoun", 6, 1)),
+        Sentence.of("the cat ate the apple because it seemed sweet .", Link("object pronoun", 6, 4)),
+        Sentence.of("the doctor with the teacher went to the hospital .", Link("association", 8, 1)),
+        Sentence.of("as fast as ever behind the tower was the train .", Link("modifier", 1, 9)),
+    ),
 )

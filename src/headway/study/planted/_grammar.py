@@ -21,9 +21,10 @@ SPLITS = ("train", "words", "templates")
 class Relation:
     """A relation between a noun and the word that it decides.
 
-    Each template has the noun as ``{noun}``, the word that it decides as ``{word}``, and between them ``{fill}``, which
-    is as long as the drawn distance wants. ``{few}`` is filled by up to four words; between noun and word it stands
-    before ``{fill}``. Any other name in braces is filled by a word of that list of the language. The last template is held out, and so are, in each of the others, some nouns.
+    Each template has the noun as ``{noun}``, the word that it decides as ``{word}``, and between them ``{fill}``, as long
+    as the drawn distance wants. ``{few}`` is filled by up to four words; between noun and word it stands before
+    ``{fill}``. Any other name in braces is filled by a word of that list of the language. The last template is held
+    out, and so is a third of the nouns in each of the others.
 
     Attributes:
         name: the name.
@@ -62,13 +63,13 @@ class Link:
         relation: the name of the relation.
         word: the number of the decided word in the sentence.
         noun: the number of the word that decides it.
-        template: the number of the template.
+        template: the number of the template; −1 for a sentence from none.
     """
 
     relation: str
     word: int
     noun: int
-    template: int
+    template: int = -1
 
     @property
     def offset(self) -> int:
@@ -83,8 +84,22 @@ class Sentence:
     words: tuple[str, ...]
     links: tuple[Link, ...]
 
+    @classmethod
+    def of(cls, text: str, *links: Link) -> Sentence:
+        """Returns the sentence of words with spaces between them.
+
+        Args:
+            text: the words.
+            *links: its links.
+        """
+        return cls(tuple(text.split()), links)
+
     def link(self, relation: str) -> Link:
-        """Returns the link of a relation."""
+        """Returns the link of a relation, which the sentence has.
+
+        Args:
+            relation: the relation.
+        """
         return next(link for link in self.links if link.relation == relation)
 
 
@@ -101,6 +116,7 @@ class Language:
         between: the words between two clauses.
         stop: the word at the end.
         spaced: whether spaces stand between words.
+        examples: the sentences of the source documents, and like ones.
     """
 
     name: str
@@ -111,6 +127,7 @@ class Language:
     between: Sequence[str]
     stop: str
     spaced: bool
+    examples: Sequence[Sentence] = ()
 
     def relation(self, name: str) -> Relation:
         """Returns a relation.
@@ -146,7 +163,7 @@ class Language:
 
         Each has a clause of one relation, and half of them a second clause with one of another group, which is always
         of the training kind. The distance between the two words of a link is drawn evenly from those that its template
-        allows. Nouns between them are drawn evenly from those of the relation or from all, whatever the noun of the link.
+        allows. Other nouns are drawn evenly, half of them from those of the relation, whatever the noun of the link is.
 
         Args:
             count: the number of sentences.

@@ -18,7 +18,7 @@ class Task(ABC):
     """Makes batches of token ids with targets, and measures a trained model."""
 
     name: ClassVar[str]
-    vocabulary: ClassVar[int]
+    vocabulary: int
 
     @abstractmethod
     def batch(self, training: Training, generator: torch.Generator) -> tuple[Tensor, Tensor]:

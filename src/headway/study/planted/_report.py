@@ -1,0 +1,95 @@
+"""The measured rows as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..._markdown import table
+
+MARGIN = 0.1
+"""What a relation has to lose for it to be said to need a head, and the others may lose at most."""
+
+Row = dict[str, Any]
+
+
+def summary(rows: Sequence[Row], split: str, replacement: str = "zero") -> list[Row]:
+    """Returns a row for each model and relation: its head, what the head finds, and what is lost without it.
+
+    A relation needs its head alone if the accuracy falls by more than 10 points without it (the whole interval) while
+    that of every relation with another head falls by less (the whole interval). Where the heads of two relations are
+    the same, neither has it alone.
+
+    Args:
+        rows: what ``measure`` returned, with ``language`` and ``seed``.
+        split: "words" or "templates".
+        replacement: "zero" or "mean".
+    """
+    here = [row for row in rows if row["split"] == split]
+    lost = [row for row in here if row["kind"] == "ablation" and row["replacement"] == replacement]
+    known = {_key(row): row for row in here if row["kind"] == "accuracy"}
+    found = []
+    for row in here:
+        if row["kind"] != "attention" or not row["chosen"]:
+            continue
+        same_model = [one for one in lost if _model(one) == _model(row)]
+        without = [one for one in same_model if (one["layer"], one["head"]) == (row["layer"], row["head"])]
+        own = next(one for one in without if one["relation"] == row["relation"])
+        others = [one for one in without if one is not own]
+        shared = [one["relation"] for one in others if one["chosen"]]
+        worst = min(others, key=lambda one: one["change"])
+        alone = own["high"] < -MARGIN and not shared and all(one["low"] > -MARGIN for one in others)
+        accuracy = known[_key(row)]
+        found.append(
+            {name: row[name] for name in ("language", "seed", "relation", "n", "found", "low", "high", "baseline")}
+            | {"head": f"{row['layer']}.{row['head']}", "as_written": row["as_written"]}
+            | {name: accuracy[name] for name in ("accuracy", "chance", "by_offset", "by_bag")}
+            | {"without": own["after"], "change": own["change"], "shared": shared, "alone": alone}
+            | {"change_low": own["low"], "change_high": own["high"]}
+            | {"worst": worst["relation"], "worst_change": worst["change"]}
+        )
+    return found
+
+
+def markdown(rows: Sequence[Row], split: str) -> str:
+    """Returns the summary of one split as a Markdown table.
+
+    Args:
+        rows: what ``measure`` returned, with ``language`` and ``seed``.
+        split: "words" or "templates".
+    """
+    titles = [
+        "language",
+        "seed",
+        "relation",
+        "head",
+        "finds its noun",
+        "best offset",
+        "accuracy",
+        "head zeroed",
+        "mean",
+    ]
+    lines = []
+    for zero, mean in zip(summary(rows, split), summary(rows, split, "mean"), strict=True):
+        worst = f"{zero['worst']} {100 * zero['worst_change']:+.0f}"
+        lines.append(
+            [
+                *(str(zero[name]) for name in ("language", "seed", "relation", "head")),
+                f"{_percent(zero['found'])} ({100 * zero['low']:.0f}–{100 * zero['high']:.0f})",
+                *(_percent(zero[name]) for name in ("baseline", "accuracy", "without")),
+                *(_percent(mean["without"]), worst, "yes" if zero["alone"] else "no"),
+            ]
+        )
+    return table([*titles, "its mean", "another relation, zeroed", "needed by it alone"], lines)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _model(row: Row) -> tuple[str, int]:
+    return row["language"], row["seed"]
+
+
+def _key(row: Row) -> tuple[str, int, str]:
+    return *_model(row), row["relation"]
