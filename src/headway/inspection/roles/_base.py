@@ -97,6 +97,16 @@ class Role(Record, ABC):
         """
         return texts
 
+    def fitted(self, texts: Sequence[EncodedText]) -> Role:
+        """Returns the role with what it takes from all texts, such as the relations that they have; by default itself.
+
+        The methods below are those of the role that this returns.
+
+        Args:
+            texts: all texts on which the role is measured.
+        """
+        return self
+
     @abstractmethod
     def candidates(self, texts: Sequence[EncodedText]) -> tuple[str, ...]:
         """Returns the names of what a head can have the role for.

@@ -81,6 +81,7 @@ def head_roles(
     sets: list[tuple[list[EncodedText], list[Role]]] = []
     for role in measured_roles:
         probes = list(role.probes(texts, longest, torch.Generator().manual_seed(seed)))
+        role = role.fitted(probes)
         same = next((roles_of for known, roles_of in sets if known == probes), None)
         if same is None:
             sets.append((probes, [role]))

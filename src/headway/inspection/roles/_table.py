@@ -5,6 +5,7 @@ from ._base import Role
 # isort: off
 from .induction import Induction as Induction
 from .duplicate_token import DuplicateToken as DuplicateToken
+from .syntactic import Syntactic as Syntactic
 from .positional import Positional as Positional
 from .delimiter import Delimiter as Delimiter
 from .sink import Sink as Sink

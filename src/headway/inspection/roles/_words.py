@@ -1,0 +1,123 @@
+"""Weights between words, from those between their tokens."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ... import reductions
+from ...errors import HeadwayError
+from ...kernels import Call
+from ...reductions import Reduction
+from ..statistics import Statistic
+from ._base import Batch
+
+
+class BetweenWords(Statistic):
+    """The base of statistics of the weights between words.
+
+        W[h,a,b] = meanᵢ Σⱼ A[h,i,j] over the tokens i of word a and j of word b
+
+    This is the rule of Clark et al. 2019, section 4.1. A subclass reduces what there is of one layer at a time, so that
+    the weights between words are never held for all layers. Tokens of no word, such as [CLS] and [SEP], do not take
+    part.
+
+    Args:
+        word_of: the word of each token, [batch, n] in int64; −1 for tokens of no word.
+        count: the number of words, W.
+    """
+
+    word_of: Tensor
+    count: int
+
+    def check(self, call: Call) -> None:
+        batch, n, m = call.q.shape[0], call.q.shape[2], call.k.shape[2]
+        if n != m or tuple(self.word_of.shape) != (batch, n):
+            raise HeadwayError(
+                f"{self.name!r} has the words of {list(self.word_of.shape)} tokens, and the layer has {[batch, n]} "
+                f"queries and {m} keys: run the model on these tokens alone, without a cache"
+            )
+
+    def reductions(self, call: Call) -> tuple[Reduction, ...]:
+        return (reductions.WeightsByLabel(self.word_of.to(call.q.device), self.count),)
+
+    def result(self, call: Call, values: list[Any], counted: Tensor) -> Any:
+        (on_words,) = values  # [batch, H, n, W]
+        pieces = self._pieces(on_words.dtype, on_words.device)
+        means = pieces / pieces.sum(1, keepdim=True).clamp(min=1)
+        return self.reduced(means.transpose(1, 2)[:, None] @ on_words, _seen(call, pieces))
+
+    def summary(self, value: Any, counted: Tensor) -> dict[str, Tensor]:
+        return {}
+
+    @abstractmethod
+    def reduced(self, weights: Tensor, sees: Tensor) -> Any:
+        """Returns what is kept of a layer.
+
+        Args:
+            weights: the weights between words, [batch, H, W, W]; 0 from and to words without tokens.
+            sees: whether a token of a word may attend to one of the other word, [batch, W, W].
+        """
+
+    def _pieces(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Whether a token is one of a word, [batch, n, W]."""
+        of_words = torch.arange(self.count, device=device)
+        return (self.word_of.to(device)[..., None] == of_words).to(dtype)
+
+
+def _seen(call: Call, pieces: Tensor) -> Tensor:
+    """[batch, W, W]"""
+    if call.mask is None:
+        in_text = pieces.amax(1)
+        return (in_text[:, :, None] * in_text[:, None, :]) > 0
+    allowed = call.mask.allowed(call.q_coordinates, call.k_coordinates).any(1).to(pieces.dtype)
+    allowed = allowed.expand(-1, call.q.shape[2], call.k.shape[2])
+    return (pieces.transpose(1, 2) @ allowed @ pieces) > 0
+
+
+class MostAttendedWords(NamedTuple):
+    """The other word to which each word gives most weight.
+
+    Attributes:
+        word: its index, [batch, H, W] in int64, the lowest of several; −1 where no other word gets any weight.
+        sees: whether a word sees another, [batch, W, W].
+    """
+
+    word: Tensor
+    sees: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class MostAttendedWord(BetweenWords):
+    """The other word to which each word gives most weight, ``MostAttendedWords``.
+
+    Args:
+        word_of: the word of each token, [batch, n] in int64; −1 for tokens of no word.
+        count: the number of words, W.
+        among: the words that are looked among, [batch, W] bool. Default: all.
+
+    References:
+        Clark et al. 2019, "What Does BERT Look At? An Analysis of BERT's Attention", section 4.
+    """
+
+    name = "most_attended_word"
+
+    word_of: Tensor
+    count: int
+    among: Tensor | None = None
+
+    def reduced(self, weights: Tensor, sees: Tensor) -> MostAttendedWords:
+        weights.diagonal(dim1=-2, dim2=-1).zero_()
+        if self.among is not None:
+            weights = weights * self.among.to(weights.device, weights.dtype)[:, None, None]
+        largest, word = weights.max(-1)
+        return MostAttendedWords(word.masked_fill(largest == 0, -1), sees)
+
+
+def words_of(batch: Batch) -> tuple[Tensor, int]:
+    """The word of each token, [batch, n], and the most words that a text has."""
+    return batch.word_of, max(len(text.text) for text in batch.texts)
