@@ -143,7 +143,7 @@ def test_every_role_has_a_head_that_was_constructed_for_it() -> None:
     assert {role for _, roles in HEADS.values() for role in roles} >= set(ROLES) - ANNOTATED
 
 
-ANNOTATED: set[str] = {"syntactic"}
+ANNOTATED: set[str] = {"syntactic", "coreferential", "rare_word"}
 """Roles of annotated texts, whose heads are constructed in the tests of their own."""
 
 
@@ -421,7 +421,7 @@ def test_texts_that_roles_make_fit_the_model() -> None:
     for longest, missing in ((60, set()), (40, COPIED), (12, {*COPIED, "block"})):
         model = Encoder(config, hw.encoding("learned", embed_dim=16, max_length=longest))
         assert longest_text(model) == longest
-        assert head_roles(model, given).not_measured.keys() == missing
+        assert head_roles(model, given).not_measured.keys() - ANNOTATED == missing
     assert head_roles(model, given).not_measured["induction"] == "a model that reads 52 tokens, not 12"
 
 

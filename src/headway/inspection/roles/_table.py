@@ -6,6 +6,8 @@ from ._base import Role
 from .induction import Induction as Induction
 from .duplicate_token import DuplicateToken as DuplicateToken
 from .syntactic import Syntactic as Syntactic
+from .coreferential import Coreferential as Coreferential
+from .rare_word import RareWord as RareWord
 from .positional import Positional as Positional
 from .delimiter import Delimiter as Delimiter
 from .sink import Sink as Sink

@@ -71,12 +71,16 @@ class BetweenWords(Statistic):
 
 def _seen(call: Call, pieces: Tensor) -> Tensor:
     """[batch, W, W]"""
-    if call.mask is None:
-        in_text = pieces.amax(1)
-        return (in_text[:, :, None] * in_text[:, None, :]) > 0
-    allowed = call.mask.allowed(call.q_coordinates, call.k_coordinates).any(1).to(pieces.dtype)
-    allowed = allowed.expand(-1, call.q.shape[2], call.k.shape[2])
+    allowed = allowed_of(call).to(pieces.dtype)
     return (pieces.transpose(1, 2) @ allowed @ pieces) > 0
+
+
+def allowed_of(call: Call) -> Tensor:
+    """Whether the mask lets each query attend to each key, in any head, [batch or 1, n, m]."""
+    n, m = call.q.shape[2], call.k.shape[2]
+    if call.mask is None:
+        return torch.ones(1, n, m, dtype=torch.bool, device=call.q.device)
+    return call.mask.allowed(call.q_coordinates, call.k_coordinates).any(1).expand(-1, n, m)
 
 
 class MostAttendedWords(NamedTuple):
