@@ -4,6 +4,11 @@ from types import ModuleType as _ModuleType
 
 from ._ablate import ablate as ablate
 from ._capture import capture as capture
+from ._effects import HeadEffects as HeadEffects
+from ._effects import head_effects as head_effects
+from ._head_log import HeadLog as HeadLog
+from ._head_log import read_head_log as read_head_log
+from ._head_log_picture import plot_head_log as plot_head_log
 from ._record import AttentionRecord as AttentionRecord
 from ._record import Seen as Seen
 from ._run import Statistics as Statistics

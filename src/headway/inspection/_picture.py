@@ -135,7 +135,7 @@ def picture_of_head(
     view = view_of(record, [head], example, CELLS, sinks)
     rows, columns = _labels(record, view, tokens, key_tokens)
     title = f"{record.layer or record.module or 'attention'}, head {head}"
-    with _style([title, *rows, *columns]) as fonts:
+    with style([title, *rows, *columns]) as fonts:
         down, across = [_shown(x, fonts) for x in rows], [_shown(x, fonts) for x in columns]
         weights = _without(view, hide)
         if kind == "arcs":
@@ -163,11 +163,11 @@ def picture_of_heads(
     if len(records) == 1:
         record, view = records[0], views[0]
         rows, columns = _labels(record, view, tokens, key_tokens)
-        with _style([*rows, *columns, record.layer]) as fonts:
+        with style([*rows, *columns, record.layer]) as fonts:
             down, across = [_shown(x, fonts) for x in rows], [_shown(x, fonts) for x in columns]
             shown = _without(view, hide)
             return _block(shown, view, record.layer or "attention", down, across, hide, named=tokens is not None)
-    with _style([model, *(record.layer for record in records)]):
+    with style([model, *(record.layer for record in records)]):
         return _lines(records, [_without(view, hide) for view in views], views, model, hide)
 
 
@@ -362,7 +362,7 @@ def _lines(
 
 
 @contextmanager
-def _style(texts: Sequence[str]) -> Any:
+def style(texts: Sequence[str]) -> Any:
     """The style of a picture with these texts, with the fonts that have their letters."""
     from matplotlib import rc_context
 

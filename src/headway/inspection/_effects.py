@@ -1,0 +1,339 @@
+"""What a model's outputs lose without a head: each head is ablated alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import HeadwayError
+from ._ablate import REPLACEMENTS, ablate
+from ._bootstrap import interval
+from ._capture import capture
+from ._evaluation import called, checked_inputs, evaluating, ids_in
+from ._lines import append_line, read_lines
+from ._record import Seen
+from ._table import Table
+from .scores import HeadScores
+
+Effect = Callable[[Any, Any, Any], Tensor]
+"""Of the outputs of the whole model, of the model without a head, and the inputs: what has changed."""
+
+
+class HeadEffects(HeadScores):
+    """What changes without each head, of each text.
+
+    It is read as other scores are, by layer: ``effects["encoder.layers.0.attention"]`` is [texts, heads], the mean of
+    each text. Means over all texts are those over everything that counts, so that long texts weigh more.
+
+    Args:
+        name: the name of the effect.
+        totals: the sums of the changes of each text by layer, [texts, heads].
+        counts: how many tokens they sum, likewise.
+        replacement: what the heads were replaced by.
+    """
+
+    def __init__(self, name: str, totals: dict[str, Tensor], counts: dict[str, Tensor], replacement: str) -> None:
+        super().__init__(name, {layer: total / counts[layer] for layer, total in totals.items()})
+        self.replacement = replacement
+        self._totals, self._counts = totals, counts
+
+    def mean(self) -> Tensor:
+        """Returns the means over everything that counts, [layers, heads].
+
+        Raises:
+            HeadwayError: if the layers have different numbers of heads.
+        """
+        super().mean()
+        return torch.stack([self._totals[layer].sum(0) / self._counts[layer].sum(0) for layer in self])
+
+    def table(self, level: float = 0.95) -> Table:
+        """Returns one row for each head: layer, head, the mean under the name of the effect, and its interval.
+
+        "low" and "high" bound the mean in samples of texts drawn with replacement (the bootstrap, 1,000 samples); they
+        are NaN with a single text.
+
+        Args:
+            level: the share of the samples between the bounds.
+
+        Raises:
+            HeadwayError: if level is not between 0 and 1.
+        """
+        if not 0 < level < 1:
+            raise HeadwayError(f"level is {level:g}: give a share between 0 and 1, such as 0.95")
+        rows = Table()
+        for layer in self:
+            totals, counts = self._totals[layer], self._counts[layer]
+            means, (lows, highs) = totals.sum(0) / counts.sum(0), interval(totals, counts, level=level)
+            columns = zip(means.tolist(), lows.tolist(), highs.tolist(), strict=True)
+            for head, (mean, low, high) in enumerate(columns):
+                rows.append({"layer": layer, "head": head, self.name: mean, "low": low, "high": high})
+        return rows
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace("HeadScores", "HeadEffects")
+
+
+def head_effects(
+    model: nn.Module,
+    batches: Iterable[Any],
+    effect: str | Effect,
+    *,
+    replacement: str = "zero",
+    layers: Collection[int | str] | None = None,
+    file: str | Path | None = None,
+    watch: Callable[[int, int], None] | None = None,
+) -> HeadEffects:
+    """Ablates every head alone, and measures what that changes in a model's outputs.
+
+        effects = head_effects(encoder, [{"ids": ids, "mask": padding}], "cosine")
+        effects = head_effects(decoder, ids.split(4), "cross_entropy", file="effects.jsonl")
+        effects.table()          # layer, head, cross_entropy, low, high
+        effects.top(5)
+
+    The model runs once as it is, and once for each head, in eval mode. Each row of a batch is a text. The effect is
+
+    - "cosine": 1 − cos(yᵢ, y′ᵢ) of each token's output y and the output y′ without the head, for encoders;
+    - "cross_entropy": −ln p′(xᵢ₊₁) + ln p(xᵢ₊₁) in nats, of each token that has one after it, for causal language
+      models: above 0, the head helps;
+    - or a function of both outputs and the inputs, which returns the change of each text, [rows], or of each token,
+      [rows, tokens], with NaN for what does not count.
+
+    Padding does not count, as far as it is known (``AttentionRecord.padding``).
+
+    Args:
+        model: the model, as ``capture`` takes it.
+        batches: what the model is called with, once for each: ids [rows, tokens] or another tensor, a tuple of
+            arguments, or a dictionary of named ones.
+        effect: "cosine", "cross_entropy", or a function ``effect(whole, without, batch)``.
+        replacement: what ``ablate`` replaces a head's outputs by: "zero", or "mean" over the tokens of the batch.
+        layers: the layers whose heads are ablated, by name or number. Default: all. A module that attends several times
+            in one call is ablated each time.
+        file: a file of JSON lines, to which each measurement is added, and from which the same call resumes.
+        watch: is called after each pass with the number of passes that are done, and of all of them.
+
+    Returns:
+        The effects. Numbers are float64.
+
+    Raises:
+        HeadwayError: before any pass, if an argument does not fit, or the file is that of other measurements; in it, if
+            outputs do not fit the effect, and as ``capture`` and ``ablate`` do.
+
+    References:
+        Michel et al. 2019, "Are Sixteen Heads Really Better than One?", section 3.
+    """
+    if replacement not in REPLACEMENTS:
+        raise HeadwayError(f"replacement is {replacement!r}: give {' or '.join(map(repr, REPLACEMENTS))}")
+    if not callable(effect) and effect not in KNOWN:
+        raise HeadwayError(
+            f"effect is {effect!r}: give {', '.join(map(repr, KNOWN))} or a function of both outputs and the batch"
+        )
+    if isinstance(batches, (Tensor, dict)):
+        raise HeadwayError(f"batches is one {type(batches).__name__}: give a list of batches, such as [ids]")
+    listed = [checked_inputs(batch, f"batch {number}") for number, batch in enumerate(batches)]
+    if not listed:
+        raise HeadwayError("batches is empty: give at least one, such as [ids]")
+    name = effect if isinstance(effect, str) else getattr(effect, "__name__", type(effect).__name__)
+    path = None if file is None else Path(file)
+    measured = _Measured(path, {"effect": name, "replacement": replacement, "of": path and _digest(model, listed)})
+    heads: dict[str, int] = {}
+    with evaluating(model):
+        for number, batch in enumerate(listed):
+            whole = _Whole(model, batch, effect, layers)
+            heads = heads or whole.heads
+            if whole.heads != heads:
+                raise HeadwayError(f"batch {number} has other layers of attention than batch 0: measure them apart")
+            places = [(layer, head) for layer, count in heads.items() for head in range(count)]
+            for done, (layer, head) in enumerate(places, 1 + number * len(places)):
+                if (number, layer, head) not in measured:
+                    with ablate(model, {(layer, head): replacement}):
+                        without = called(model, batch)
+                    measured.add((number, layer, head), *whole.change(without))
+                if watch is not None:
+                    watch(done, len(places) * len(listed))
+    totals, counts = {}, {}
+    for layer, count in heads.items():
+        parts = [[measured[number, layer, head] for head in range(count)] for number in range(len(listed))]
+        totals[layer] = torch.cat([torch.stack([total for total, _ in part], dim=1) for part in parts])
+        counts[layer] = torch.cat([torch.stack([how_many for _, how_many in part], dim=1) for part in parts])
+    return HeadEffects(name, totals, counts, replacement)
+
+
+class _Whole:
+    """A batch through the whole model, what was seen of its attention, and what is measured of its output."""
+
+    def __init__(
+        self, model: nn.Module, batch: Any, effect: str | Effect, layers: Collection[int | str] | None
+    ) -> None:
+        self.batch, self.effect = batch, effect
+        with capture(model, statistics="next") as seen:
+            self.output = called(model, batch)
+        self.seen = seen
+        listed = [layers] if isinstance(layers, (str, int)) else seen.layers if layers is None else layers
+        wanted = {seen.record(layer).module for layer in listed}
+        records = map(seen.record, seen.layers)
+        self.heads = {record.module: record.heads for record in records if record.module in wanted}
+        """The number of heads of each layer that is wanted, in the order of the layers."""
+        if effect == "cross_entropy":
+            _refuse_known_answers(seen)
+        if isinstance(effect, str):
+            self.measured = KNOWN[effect].of(self, self.output, batch)
+
+    def change(self, without: Any) -> tuple[Tensor, Tensor]:
+        """What has changed in an output, summed for each text, and how many numbers that sums."""
+        if isinstance(self.effect, str):
+            known = KNOWN[self.effect]
+            return _summed(known.change(self.measured, known.of(self, without, self.batch)), self)
+        return _summed(self.effect(self.output, without, self.batch), self)
+
+    def real(self, shape: torch.Size) -> Tensor | None:
+        """The tokens of an output [rows, tokens, …] that are not padding; None if that is not known."""
+        found = [one.padding for one in self.seen.records if one.padding is not None]
+        return next((real for real in reversed(found) if real.shape == shape[:2]), None)
+
+
+# ---------------------------------------------------------------- effects
+
+
+@dataclass(frozen=True)
+class _Known:
+    """An effect that is known by name: what is computed of each output, and what of both results."""
+
+    of: Callable[[_Whole, Any, Any], Tensor]
+    change: Callable[[Tensor, Tensor], Tensor]
+
+
+def _directions(whole: _Whole, output: Any, batch: Any) -> Tensor:
+    """The outputs of tokens with a length of 1; those that are zero stay so."""
+    return F.normalize(_tensor(output, "last_hidden_state", "cosine").double(), dim=-1)
+
+
+def _apart(before: Tensor, after: Tensor) -> Tensor:
+    """1 − cos without cancellation: ½·|a − b|², and 1 where one of both is zero."""
+    lengths = before.square().sum(-1) - after.square().sum(-1)
+    return ((before - after).square().sum(-1) + lengths.abs()) / 2
+
+
+def _surprise(whole: _Whole, output: Any, batch: Any) -> Tensor:
+    """−ln p of each token that has one before it, [rows, tokens − 1]."""
+    logits, ids = _tensor(output, "logits", "cross_entropy"), ids_in(batch)
+    if ids is None or ids.shape != logits.shape[:2]:
+        raise HeadwayError(
+            "'cross_entropy' needs the model's ids [rows, tokens]: give them as the batch, or a function"
+        )
+    pairs = zip(logits, ids.to(logits.device), strict=True)  # one at a time, since double takes memory
+    found = torch.stack([F.cross_entropy(one[:-1].double(), row[1:], reduction="none") for one, row in pairs])
+    real = whole.real(logits.shape)
+    return found if real is None else found.masked_fill(~(real[:, 1:] & real[:, :-1]), torch.nan)
+
+
+KNOWN = {
+    "cosine": _Known(_directions, _apart),
+    "cross_entropy": _Known(_surprise, lambda before, after: after - before),
+}
+
+
+def _refuse_known_answers(seen: Seen) -> None:
+    """Raises HeadwayError if a layer attends to the token that is to be predicted."""
+    for record in seen.records:
+        if record.kind == "cross" or bool((record.statistics("next").next.nan_to_num() > 0).any()):
+            raise HeadwayError(
+                f"'cross_entropy' is that of the next token, which {record.layer!r} may attend to: give 'cosine', or a "
+                "function"
+            )
+
+
+def _tensor(output: Any, attribute: str, effect: str) -> Tensor:
+    found = output if isinstance(output, Tensor) else getattr(output, attribute, None)
+    if not isinstance(found, Tensor) or found.ndim != 3:
+        said = f"of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(output).__name__}"
+        raise HeadwayError(
+            f"{effect!r} needs a tensor [rows, tokens, …], or an output with {attribute}, and this one is {said}: give "
+            "a function of both outputs and the batch"
+        )
+    return found
+
+
+def _summed(change: Any, whole: _Whole) -> tuple[Tensor, Tensor]:
+    """The sums of the changes of each text and how many there are, each [rows]."""
+    if not isinstance(change, Tensor) or change.ndim not in (1, 2) or not change.is_floating_point():
+        said = f"{change.dtype} {tuple(change.shape)}" if isinstance(change, Tensor) else type(change).__name__
+        raise HeadwayError(f"the effect is {said}: return floating-point numbers [rows] or [rows, tokens]")
+    each = change.detach().double().view(len(change), -1)
+    real = whole.real(each.shape)
+    if real is not None:
+        each = each.masked_fill(~real, torch.nan)
+    return each.nansum(1).cpu(), (~each.isnan()).sum(1).double().cpu()
+
+
+# ---------------------------------------------------------------- the file
+
+
+class _Measured:
+    """The measurements that are there: those of a file, to which new ones are added."""
+
+    def __init__(self, path: Path | None, header: dict[str, Any]) -> None:
+        self.path = path
+        self._found: dict[tuple[int, str, int], tuple[Tensor, Tensor]] = {}
+        if path is None:
+            return
+        lines = read_lines(path, "head_effects")
+        if not lines:
+            append_line(path, header)
+        elif lines[0] != header:
+            other = next((key for key in ("effect", "replacement") if lines[0].get(key) != header[key]), None)
+            said = "of another model or other batches" if other is None else f"with {other} {lines[0].get(other)!r}"
+            raise HeadwayError(f"file {path} has measurements {said}: give another file")
+        for number, line in enumerate(lines[1:], 2):
+            try:
+                totals, counts = (torch.tensor(line[name], dtype=torch.float64) for name in ("totals", "counts"))
+                self._found[line["batch"], line["layer"], line["head"]] = totals, counts
+            except (KeyError, TypeError, ValueError):
+                raise HeadwayError(f"{path} line {number} is no measurement: delete it to measure it again") from None
+
+    def __contains__(self, key: tuple[int, str, int]) -> bool:
+        return key in self._found
+
+    def __getitem__(self, key: tuple[int, str, int]) -> tuple[Tensor, Tensor]:
+        return self._found[key]
+
+    def add(self, key: tuple[int, str, int], totals: Tensor, counts: Tensor) -> None:
+        self._found[key] = totals, counts
+        if self.path is not None:
+            batch, layer, head = key
+            values = {"totals": totals.tolist(), "counts": counts.tolist()}
+            append_line(self.path, {"batch": batch, "layer": layer, "head": head, **values})
+
+
+def _digest(model: nn.Module, batches: Sequence[Any]) -> str:
+    """A hash of a model's parameters and of all batches."""
+    found = hashlib.sha256()
+    for name, x in model.state_dict().items():
+        found.update(name.encode())
+        _add(found, x)
+    for batch in batches:
+        _add(found, batch)
+    return found.hexdigest()
+
+
+def _add(found: Any, value: Any) -> None:
+    if isinstance(value, Tensor):
+        found.update(f"{value.dtype}{tuple(value.shape)}".encode())
+        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    elif hasattr(value, "items"):
+        for name, one in value.items():
+            found.update(str(name).encode())
+            _add(found, one)
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            _add(found, one)
+    elif hasattr(value, "__dict__"):
+        _add(found, vars(value))
+    else:
+        found.update(repr(value).encode())

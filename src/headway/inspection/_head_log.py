@@ -1,0 +1,209 @@
+"""What the heads of a model do while it is trained: a file that grows by a line every so many steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import HeadwayError, need_positive
+from ._capture import capture
+from ._evaluation import called, checked_inputs, evaluating, ids_in
+from ._lines import append_line, read_lines, write_lines
+from ._record import AttentionRecord, Seen
+from ._table import Table
+from .scores import Induction, PreviousToken
+
+COLUMNS = ("normalized_entropy", "first", "sink", "previous_token", "induction")
+"""What is written of each head."""
+ROWS, REPEATED = 4, 32
+"""The random tokens of induction: rows, and tokens in each half of a row at most."""
+
+
+class HeadLog:
+    """Writes what each head of a model attends to, every so many steps of its training.
+
+        log = headway.inspection.HeadLog(model, "heads.jsonl", every=500)
+        for step in range(steps):
+            ...                                       # a step of training
+            log(step, ids)
+        headway.inspection.plot_head_log("heads.jsonl", out="heads.png")
+
+    At steps 0, ``every``, 2·``every``, … it runs the model in eval mode, without gradients, and leaves modes, gradients
+    and random numbers as they were, so that the training is the same, bit by bit, as without it. Of each head of
+    self-attention it writes means over queries:
+
+    - ``normalized_entropy``: H / ln V, the entropy over that of equal weights on the V visible keys, of queries with
+      V > 1: 1 for a head that looks everywhere, 0 for one that looks at one key;
+    - ``first``: the weight of the first token, an attention sink;
+    - ``sink``: the weight that learned sinks take;
+    - ``previous_token``: the weight of the token before, as the score of that name has it;
+    - ``induction``: the same for the token after an earlier copy of the query's token, of random tokens that are
+      repeated once; the tokens are the same at each step.
+
+    The file has a line of JSON for each step. A step that is written again, as a training does that has resumed from
+    an earlier checkpoint, replaces what is there from that step on.
+
+    Args:
+        model: the model, as ``capture`` takes it: the one before ``torch.compile``, which shares its parameters.
+        path: the file; it is continued if it is there.
+        every: the steps from one line to the next.
+        vocab_size: the ids from which random tokens are drawn; 0 leaves induction out. Default:
+            ``model.config.vocab_size``.
+
+    Raises:
+        HeadwayError: if an argument does not fit, the vocabulary is not known, or the file is damaged.
+
+    References:
+        Olsson et al. 2022, "In-context Learning and Induction Heads".
+    """
+
+    def __init__(self, model: nn.Module, path: str | Path, *, every: int = 100, vocab_size: int | None = None) -> None:
+        need_positive(every=every)
+        known = getattr(getattr(model, "config", None), "vocab_size", None) if vocab_size is None else vocab_size
+        if not isinstance(known, int) or known < 0:
+            raise HeadwayError(
+                f"the vocabulary of {type(model).__name__} is {known!r}: give vocab_size, or 0 to leave induction out"
+            )
+        self.model, self.path, self.every, self.vocab_size = model, Path(path), every, known
+        if not self.path.parent.is_dir() or self.path.is_dir():
+            raise HeadwayError(f"{self.path} cannot be written: give a file in a folder that exists")
+        self._lines = _read(self.path)
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps that the file has."""
+        return [line["step"] for line in self._lines]
+
+    def __call__(self, step: int, inputs: Any) -> None:
+        """Writes a line if ``step`` is a multiple of ``every``; see ``write``."""
+        if step % self.every == 0:
+            self.write(step, inputs)
+
+    def write(self, step: int, inputs: Any) -> None:
+        """Writes the line of a step.
+
+        Args:
+            step: the number of the step.
+            inputs: what the model is called with: ids [rows, tokens] or another tensor, a tuple of arguments, or a
+                dictionary of named ones. The same inputs at each step make lines that can be compared.
+
+        Raises:
+            HeadwayError: if the file has lines of another model or cannot be written, if random tokens cannot take the
+                place of ids in the inputs, and as ``capture`` does.
+        """
+        with evaluating(self.model):
+            layers = self._measured(checked_inputs(inputs, "inputs"))
+        line = {"step": int(step), "layers": layers}
+        shapes = [{name: len(of[COLUMNS[0]]) for name, of in one["layers"].items()} for one in (*self._lines, line)]
+        if shapes[0] != shapes[-1]:
+            raise HeadwayError(f"{self.path} has lines of a model with other layers or heads: give another file")
+        before = [one for one in self._lines if one["step"] < step]
+        if len(before) < len(self._lines):
+            write_lines(self.path, [*before, line])
+        else:
+            append_line(self.path, line)
+        self._lines = [*before, line]
+
+    def table(self) -> Table:
+        """Returns a row for each step and head, as ``read_head_log`` does."""
+        return _rows(self._lines)
+
+    def _measured(self, inputs: Any) -> dict[str, dict[str, list[float | None]]]:
+        """The columns of each layer, with a number for each head."""
+        statistics = ("entropy", "visible", "first", "sink", PreviousToken())
+        with capture(self.model, statistics=statistics) as seen:
+            called(self.model, inputs)
+        records = _of_self_attention(seen)
+        found = {layer: _columns(record) for layer, record in records.items()}
+        if self.vocab_size:
+            for layer, induction in self._induction(inputs, seen).items():
+                found[layer]["induction"] = _listed(induction)
+        return found
+
+    def _induction(self, inputs: Any, seen: Seen) -> dict[str, Tensor]:
+        """The mean induction score of each head, by layer."""
+        ids = ids_in(inputs)
+        if ids is None or any(record.kind == "cross" for record in seen.records):
+            raise HeadwayError(
+                "induction is measured on random tokens, and the inputs are not the ids [rows, tokens] of a model that "
+                "takes them alone: give vocab_size=0 to leave induction out"
+            )
+        length = min(REPEATED, ids.shape[1] // 2, self.vocab_size)
+        if length < 1:
+            raise HeadwayError(f"inputs have {ids.shape[1]} tokens in a row: give at least 2, or vocab_size=0")
+        generator = torch.Generator().manual_seed(0)
+        drawn = [torch.randperm(self.vocab_size, generator=generator)[:length] for _ in range(ROWS)]
+        repeated = torch.stack(drawn).repeat(1, 2).to(ids.device, ids.dtype)
+        name = next((name for name in inputs if inputs[name] is ids), "") if isinstance(inputs, Mapping) else ""
+        with capture(self.model, statistics=Induction(repeated)) as seen:
+            called(self.model, {name: repeated} if name else repeated)
+        return {
+            layer: record.statistics().summary()["induction"].nanmean(0)
+            for layer, record in _of_self_attention(seen).items()
+        }
+
+
+def _of_self_attention(seen: Seen) -> dict[str, AttentionRecord]:
+    return {layer: record for layer in seen.layers if (record := seen.record(layer)).kind == "self"}
+
+
+def _columns(record: AttentionRecord) -> dict[str, list[float | None]]:
+    found = record.statistics()
+    share = found.entropy / found.visible.clamp(min=1).log()
+    share = share.masked_fill(found.visible < 2, torch.nan)  # a single key says nothing
+    values = {
+        "normalized_entropy": share,
+        "first": found.first,
+        "sink": found.sink,
+        "previous_token": found.previous_token.weight,
+    }
+    return {name: _listed(value.double().nanmean((0, 2))) for name, value in values.items()}
+
+
+def _listed(values: Tensor) -> list[float | None]:
+    return [round(x, 6) if math.isfinite(x) else None for x in values.tolist()]
+
+
+# ---------------------------------------------------------------- what was written
+
+
+def read_head_log(path: str | Path) -> Table:
+    """Reads the file of a ``HeadLog``.
+
+    Args:
+        path: the file. A last line that was cut off is left out.
+
+    Returns:
+        A row for each step and head: step, layer, head, and the columns that ``HeadLog`` describes. A number that is
+        not known is NaN.
+
+    Raises:
+        HeadwayError: if it is missing or damaged.
+    """
+    if not Path(path).is_file():
+        raise HeadwayError(f"{path} is missing: give a file that HeadLog wrote")
+    return _rows(_read(Path(path)))
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    lines = read_lines(path, "HeadLog")
+    for number, line in enumerate(lines, 1):
+        if not isinstance(line.get("step"), int) or not isinstance(line.get("layers"), dict):
+            raise HeadwayError(f"{path} line {number} is no line of HeadLog: give another file")
+    return lines
+
+
+def _rows(lines: list[dict[str, Any]]) -> Table:
+    rows = Table()
+    for line in lines:
+        for layer, columns in line["layers"].items():
+            for head, values in enumerate(zip(*columns.values(), strict=True)):
+                named = dict(zip(columns, values, strict=True))
+                numbers = {name: math.nan if (x := named.get(name)) is None else x for name in COLUMNS}
+                rows.append({"step": line["step"], "layer": layer, "head": head, **numbers})
+    return rows
