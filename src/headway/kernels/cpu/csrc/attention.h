@@ -74,6 +74,7 @@ struct Attention {
         on_huge_pages(c.dk, item, c.batch, c.kv_heads, c.m, c.d);
         on_huge_pages(c.dv_, item, c.batch, c.kv_heads, c.m, c.dv);
         terms.set_up();
+        reducer.set_up();
         if (!split_k) plan.check_relative_keys();
         run_stages();
         if (plan.must_hide_unseen()) {
@@ -129,7 +130,7 @@ struct Attention {
         decode = c.n > 0 && c.n <= DECODE_QUERIES && !c.reduce.wanted;
         split_k = decode && !c.backward;
         const i64 heads = max(1, c.batch * c.heads);
-        bf16_output = !c.backward && Packing::K_PACK > 1 && !decode && !values && !c.drop_below && !c.reduce.wanted;
+        bf16_output = !c.backward && Packing::K_PACK > 1 && !decode && !values && !c.drop_below && plan.dvp;
         split_blocks = max(2, (plan.key_blocks * heads + 63) / 64);
         splits = max(1, (plan.key_blocks + split_blocks - 1) / split_blocks);
         if (split_k)
@@ -337,10 +338,10 @@ struct Attention {
                 reducer.scores(w.reductions, t, r, w.score + r * LD, w.spans.from[r], w.spans.to[r], found);
                 if (factor != 1) reducer.rescale(w.reductions, r, before, row_max, factor, w.row_sum[r]);
             }
-            const float sum = reduces ? reducing_exp_row(w, t, r, base)
-                : bf16_output ? exp_row<true>(w, t, r, base) : exp_row<false>(w, t, r, base);
+            const float sum = bf16_output ? exp_row_of<true>(w, t, r, base) : exp_row_of<false>(w, t, r, base);
             w.row_max[r] = row_max;
             w.row_sum[r] = w.row_sum[r] * factor + sum;
+            if (reduces) reducer.weights(w.reductions, t, r, w.score + r * LD, w.spans.from[r], w.spans.to[r], sum);
             if (factor == 1) continue;
             float* out = w.out + r * plan.dvp;
             for (i64 i = 0; i < plan.dvp; i += W) store(out + i, load(out + i) * factor);
@@ -361,34 +362,43 @@ struct Attention {
         return reduce_max(best);
     }
 
-    float reducing_exp_row(Worker& w, const Tile& t, i64 r, float base) const {
-        typename Reducer<T, Packing>::Worker& reductions = w.reductions;
-        const float sum = exp_row<false, true>(w, t, r, base);
-        if (reducer.sums_weights) reducer.weights(reductions, t, r, w.score + r * LD, w.spans.from[r], w.spans.to[r], sum);
-        return sum;
+    enum Reduces { NOTHING, ENTROPY, ENTROPY_AND_DISTANCE };  // together with the number of keys in sight
+
+    template <bool BF16_OUTPUT>
+    float exp_row_of(Worker& w, const Tile& t, i64 r, float base) const {
+        if (!reducer.by_query) return exp_row<BF16_OUTPUT, NOTHING>(w, t, r, base);
+        if (!reducer.r.distance.defined() || !w.reductions.close) return exp_row<BF16_OUTPUT, ENTROPY>(w, t, r, base);
+        return exp_row<BF16_OUTPUT, ENTROPY_AND_DISTANCE>(w, t, r, base);
     }
 
     // replaces the row's scores by exp(score − base), or packs these for the next product; returns their sum
-    template <bool BF16_OUTPUT, bool REDUCES = false>
+    template <bool BF16_OUTPUT, Reduces REDUCES>
     float exp_row(Worker& w, const Tile& t, i64 r, float base) const {
+        typename Reducer<T, Packing>::Worker& reduced = w.reductions;
         float* score = w.score + r * LD;
         float* packed = w.packed + r * LD;
-        vf sums = {}, entropy = REDUCES ? w.reductions.entropy[r] : vf{};
-        vi visible = REDUCES ? w.reductions.visible[r] : vi{};
+        vf sums = {}, entropy = REDUCES != NOTHING ? reduced.entropy[r] : vf{};
+        vf distance = REDUCES == ENTROPY_AND_DISTANCE ? reduced.distance[r] : vf{};
+        vi visible = REDUCES != NOTHING ? reduced.visible[r] : vi{};
+        const float own = REDUCES == ENTROPY_AND_DISTANCE ? reducer.own_from_base(reduced, r) : 0;
         const i64 from = w.spans.from[r], to = w.spans.to[r];
+        const bool kept = !BF16_OUTPUT || (REDUCES != NOTHING && reduced.reads_weights);
         for (i64 x = from; x < to; x += W) {
             const vf found = load(score + x), below = found - base, weight = exp_of<DEGREE>(below);
             sums += weight;
-            if (REDUCES) {
+            if (REDUCES != NOTHING) {
                 visible -= (vi)(found != -INFINITY);
                 entropy += weight * max_of(broadcast(Reducer<T, Packing>::FAR_BELOW), below);  // 0·−∞ is NaN
             }
-            if (BF16_OUTPUT)
-                Packing::put(packed, x - t.c0, weight);
-            else
-                store(score + x, weight);
+            if (REDUCES == ENTROPY_AND_DISTANCE) {
+                const vf apart = load(reduced.from_base + x) - own;
+                distance += weight * (vf)((vi)apart & 0x7fffffff);
+            }
+            if (BF16_OUTPUT) Packing::put(packed, x - t.c0, weight);
+            if (kept) store(score + x, weight);
         }
-        if (REDUCES) w.reductions.entropy[r] = entropy, w.reductions.visible[r] = visible;
+        if (REDUCES != NOTHING) reduced.entropy[r] = entropy, reduced.visible[r] = visible;
+        if (REDUCES == ENTROPY_AND_DISTANCE) reduced.distance[r] = distance;
         if (w.spans.whole) return sum(sums);
         for (i64 x = t.c0; x < t.c1; x += W) {
             if (x >= from && x < to) continue;

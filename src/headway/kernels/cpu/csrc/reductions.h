@@ -8,17 +8,63 @@
 
 namespace {
 
-// the lanes of a vector that are greater, as bits
-inline uint32_t lanes_above(vf x, float least) {
+// the lanes for which a comparison holds, as bits
+inline uint32_t bits_of(vi condition) {
 #if defined(__AVX512F__)
-    return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(least), _CMP_GT_OQ);
+    return _mm512_movepi32_mask((__m512i)condition);
 #elif defined(__AVX2__)
-    return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps((__m256)x, _mm256_set1_ps(least), _CMP_GT_OQ));
+    return (uint32_t)_mm256_movemask_ps((__m256)condition);
 #else
     uint32_t found = 0;
-    for (int i = 0; i < W; i++) found |= (uint32_t)(x[i] > least) << i;
+    for (int i = 0; i < W; i++) found |= (uint32_t)(condition[i] & 1) << i;
     return found;
 #endif
+}
+
+// x in the lanes whose bits are set, else 0
+inline vf in_lanes(uint32_t bits, vf x) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_maskz_mov_ps((__mmask16)bits, (__m512)x);
+#else
+    vi own;
+    for (int i = 0; i < W; i++) own[i] = 1 << i;
+    return (vf)((vi)x & (((vi{} + (int32_t)bits) & own) != 0));
+#endif
+}
+
+// `to` + x in the lanes whose bits are set
+inline vf add_in_lanes(vf to, uint32_t bits, vf x) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_mask_add_ps((__m512)to, (__mmask16)bits, (__m512)to, (__m512)x);
+#else
+    return to + in_lanes(bits, x);
+#endif
+}
+
+// Writes first + i for each bit i that is set, in order; whole vectors are written. Returns how many there are.
+inline i64 write_lanes(uint32_t bits, i64 first, int32_t* to) {
+#if defined(__AVX512F__)
+    const __m512i own = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    _mm512_storeu_si512(to, _mm512_maskz_compress_epi32((__mmask16)bits, _mm512_add_epi32(own, _mm512_set1_epi32((int)first))));
+    return __builtin_popcount(bits);
+#else
+    i64 count = 0;
+    for (; bits; bits &= bits - 1) to[count++] = (int32_t)first + __builtin_ctz(bits);
+    return count;
+#endif
+}
+
+// Σ of the columns from … to − 1 of a row, of which whole vectors are read
+inline float sum_of_columns(const float* row, i64 from, i64 to) {
+    if (from >= to) return 0;
+    const i64 first = from / W * W, last = (to - 1) / W * W;
+    const uint32_t begin = ~0u << (from - first), end = ~0u >> (31 - (to - 1 - last));
+    if (first == last) return sum(in_lanes(begin & end, load(row + first)));
+    vf sums = in_lanes(begin, load(row + first)), others = in_lanes(end, load(row + last));
+    i64 x = first + W;
+    for (; x + W < last; x += 2 * W) sums += load(row + x), others += load(row + x + W);
+    if (x < last) sums += load(row + x);
+    return sum(sums + others);
 }
 
 template <class T, class Packing>
@@ -26,16 +72,22 @@ struct Reducer {
     struct Worker {
         vf entropy[MB], distance[MB];     // Σ e·(score − row_max), Σ e·|δ|; summed over lanes at the end, as are
         vi visible[MB];                   // keys with a score above −∞
+        i64 own[MB], lowest, highest;     // indices of the queries, and the ends of their range
+        i64 last_range[MB];               // where a row's ranges were looked for last
         vf* label_sums;                   // [MB][labels]
         float* range_sums;                // [MB][ranges]
+        i64* at_keys;                     // [MB][at]
         float* at_scores;                 // [MB][at]
-        float* top_scores;                // [MB][top], falling
-        i64* top_keys;                    // [MB][top]
-        float *one_hot, *from_base;       // of a tile: [labels][LD] its keys' labels; [LD] their index less `base`
+        float* top_scores;                // [MB][held], falling
+        int32_t* top_keys;                // [MB][held]
+        int32_t columns[LD];              // of a row: candidates for the largest
+        float* from_base;                 // [LD] of a tile: the index of its keys less `base`
         float *column_sums, *column_max;  // [LD] of the second pass: the rows of a tile
         i64 base;
         bool consecutive;                 // the indices of the tile's keys rise by one
         bool close;                       // the floats of from_base are exact
+        i64 range;                        // of all pairs of the tile; −1 if they are in several
+        bool reads_weights;               // of the tile, after the exponential
     };
 
     static constexpr float FAR_BELOW = -200;  // exp of it is 0; differences of scores may overflow to −∞
@@ -43,24 +95,27 @@ struct Reducer {
     const Call& c;
     const ReduceCall& r;
     const Plan<T, Packing>& plan;
-    const i64 ranges;
+    const i64 ranges, held;                    // held: r.top in whole vectors
     bool by_query = false, by_column = false;  // what each pass has to do
-    bool sums_weights = false;                 // the first pass reads weights after the exponential
+    i64* edges = nullptr;                      // [edge_count]
+    uint16_t* key_labels = nullptr;            // [batch or 1][m / W][labels]: which keys of a vector have a label, as bits
     i64 chunks = 1;                            // second pass: tasks of a head
     double* columns = nullptr;                 // [heads·chunks][m]
     double* mass = nullptr;                    // [heads·chunks][rows][columns] of the map
     float* largest = nullptr;
 
-    explicit Reducer(const Plan<T, Packing>& p) : c(p.c), r(p.c.reduce), plan(p), ranges(p.c.reduce.edge_count + 1) {
+    explicit Reducer(const Plan<T, Packing>& p)
+        : c(p.c), r(p.c.reduce), plan(p), ranges(p.c.reduce.edge_count + 1), held(round_up(p.c.reduce.top, W)) {
         if (!r.wanted) return;
-        sums_weights = r.distance.defined() || r.labels || r.range_sums.defined();
-        by_query = sums_weights || r.entropy.defined() || r.visible.defined() || r.top || r.at;
+        by_query = r.entropy.defined() || r.visible.defined() || needs_distance() || r.labels || r.top || r.at;
         by_column = r.column_sums.defined() || r.rows;
         const i64 heads = max(1, c.batch * c.heads);
         chunks = max(1, min(plan.blocks, (16 + heads - 1) / heads));
     }
 
     void lay_out(Memory& memory) {
+        if (r.edge_count) edges = memory.take<i64>(r.edge_count);
+        if (r.labels) key_labels = memory.take<uint16_t>(label_rows() * vectors() * r.labels);
         if (!by_column) return;
         const i64 tasks = c.batch * c.heads * chunks;
         if (r.column_sums.defined()) columns = memory.take<double>(tasks * c.m);
@@ -70,69 +125,146 @@ struct Reducer {
     }
 
     void lay_out(Memory& memory, Worker& w) const {
-        if (r.labels) w.label_sums = memory.take<vf>(MB * r.labels), w.one_hot = memory.take<float>(r.labels * LD);
+        if (r.labels) w.label_sums = memory.take<vf>(MB * r.labels);
         if (r.range_sums.defined()) w.range_sums = memory.take<float>(MB * ranges);
-        if (r.at) w.at_scores = memory.take<float>(MB * r.at);
-        if (r.top) w.top_scores = memory.take<float>(MB * r.top), w.top_keys = memory.take<i64>(MB * r.top);
+        if (r.at) w.at_keys = memory.take<i64>(MB * r.at), w.at_scores = memory.take<float>(MB * r.at);
+        if (r.top) w.top_scores = memory.take<float>(MB * held), w.top_keys = memory.take<int32_t>(MB * held);
         if (needs_distance()) w.from_base = memory.take<float>(LD);
         if (by_column) w.column_sums = memory.take<float>(LD), w.column_max = memory.take<float>(LD);
     }
 
     bool needs_distance() const { return r.distance.defined() || r.range_sums.defined(); }
+    i64 label_rows() const { return r.key_labels.stride[0] ? c.batch : 1; }
+    i64 vectors() const { return round_up(c.m, W) / W; }
+
+    // what all blocks read
+    void set_up() const {
+        for (i64 x = 0; x < r.edge_count; x++) edges[x] = *r.edges.template at<i64>(x);
+        for (i64 b = 0; b < label_rows() && r.labels; b++) {
+            uint16_t* bits = key_labels + b * vectors() * r.labels;
+            memset(bits, 0, (size_t)(vectors() * r.labels * 2));
+            for (i64 j = 0; j < c.m; j++) {
+                const i64 label = *r.key_labels.template at<i64>(b, j);
+                if (label >= 0 && label < r.labels) bits[j / W * r.labels + label] |= (uint16_t)(1 << j % W);
+            }
+        }
+    }
 
     // ------------------------------------------------------------ first pass: a block of queries
 
     void begin(Worker& w, const Tile& t) const {
+        w.lowest = INT64_MAX, w.highest = INT64_MIN;
+        for (i64 row = 0; row < t.rows && needs_distance(); row++) {
+            w.own[row] = *c.q_index.template at<i64>(t.b, t.i0 + row);
+            w.lowest = min(w.lowest, w.own[row]), w.highest = max(w.highest, w.own[row]);
+            w.last_range[row] = 0;
+        }
         memset(w.entropy, 0, sizeof w.entropy);
         memset(w.distance, 0, sizeof w.distance);
         memset(w.visible, 0, sizeof w.visible);
         if (r.labels) memset(w.label_sums, 0, (size_t)(t.rows * r.labels) * sizeof(vf));
         if (r.range_sums.defined()) memset(w.range_sums, 0, (size_t)(t.rows * ranges * 4));
-        for (i64 x = 0; x < t.rows * r.at; x++) w.at_scores[x] = -INFINITY;
-        for (i64 x = 0; x < t.rows * r.top; x++) w.top_scores[x] = -INFINITY, w.top_keys[x] = -1;
+        for (i64 x = 0; x < t.rows * r.at; x++) {
+            w.at_keys[x] = *r.at_keys.template at<i64>(t.b, t.i0 + x / r.at, x % r.at);
+            w.at_scores[x] = -INFINITY;
+        }
+        for (i64 x = 0; x < t.rows * held; x++) w.top_scores[x] = -INFINITY, w.top_keys[x] = -1;
     }
 
     // What the rows of a tile share. Columns c0 … end − 1 are read, those from c1 on with weights of 0.
     void begin_tile(Worker& w, const Tile& t, i64 end) const {
-        for (i64 label = 0; label < r.labels; label++) memset(w.one_hot + label * LD + t.c0, 0, (size_t)((end - t.c0) * 4));
-        for (i64 x = t.c0; x < t.c1 && r.labels; x++) {
-            const i64 label = *r.key_labels.template at<i64>(t.b, t.j0 + x);
-            if (label >= 0 && label < r.labels) w.one_hot[label * LD + x] = 1;
-        }
+        w.reads_weights = r.labels;
         if (!needs_distance()) return;
         w.base = *c.k_index.template at<i64>(t.b, t.j0 + t.c0);
-        w.consecutive = w.close = true;
-        for (i64 x = t.c0; x < end; x++) {
-            const i64 index = *c.k_index.template at<i64>(t.b, t.j0 + min(x, t.c1 - 1));
+        i64 low = 0, high = 0;
+        bool consecutive = true;
+        each(c.k_index.template at<i64>(t.b, t.j0 + t.c0), c.k_index.stride[1], t.c1 - t.c0, [&](i64 x, i64 index) {
             const i64 apart = minus(index, w.base);
-            w.from_base[x] = (float)apart;
-            w.close &= apart >= -(1 << 24) && apart <= 1 << 24;
-            w.consecutive &= x >= t.c1 || apart == x - t.c0;
+            w.from_base[t.c0 + x] = (float)apart;
+            low = min(low, apart), high = max(high, apart);
+            consecutive &= apart == x;
+        });
+        for (i64 x = t.c1; x < end; x++) w.from_base[x] = w.from_base[t.c1 - 1];
+        w.consecutive = consecutive;
+        w.close = low >= -(1 << 24) && high <= 1 << 24;
+        w.range = -1;
+        if (consecutive && r.edge_count) {
+            const i64 nearest = minus(w.base, w.highest), furthest = minus(minus(w.base, w.lowest), -high);
+            const i64 range = range_from(0, nearest);
+            if (range == r.edge_count || edges[range] > furthest) w.range = range;
         }
+        w.reads_weights |= (r.distance.defined() && !w.close) || (r.range_sums.defined() && w.range < 0 && r.edge_count);
+    }
+
+    // of a distance, looked for from `range` on
+    i64 range_from(i64 range, i64 distance) const {
+        while (range < r.edge_count && edges[range] <= distance) range++;
+        while (range > 0 && edges[range - 1] > distance) range--;
+        return range;
     }
 
     // Finished scores of a row, of which `found` is the largest, before the exponential.
     void scores(Worker& w, const Tile& t, i64 row, const float* score, i64 from, i64 to, float found) const {
+        const i64* wanted = w.at_keys + row * r.at;
         for (i64 x = 0; x < r.at; x++) {
-            const i64 column = *r.at_keys.template at<i64>(t.b, t.i0 + row, x) - t.j0;
+            const i64 column = wanted[x] - t.j0;
             if (column >= from && column < min(to, t.c1)) w.at_scores[row * r.at + x] = score[column];
         }
-        if (!r.top || !(found > w.top_scores[(row + 1) * r.top - 1])) return;
-        float* top = w.top_scores + row * r.top;
-        i64* keys = w.top_keys + row * r.top;
-        for (i64 x = from; x < to; x += W)
-            for (uint32_t lanes = lanes_above(load(score + x), top[r.top - 1]); lanes; lanes &= lanes - 1) {
-                const i64 column = x + __builtin_ctz(lanes);
-                insert(top, keys, score[column], t.j0 + column);
-            }
+        float* top = w.top_scores + row * held;
+        if (!r.top || !(found > top[r.top - 1])) return;
+        int32_t* keys = w.top_keys + row * held;
+        if (r.top == 1) {
+            i64 x = from;
+            uint32_t bits;
+            while (!(bits = bits_of((vi)(load(score + x) == found)))) x += W;
+            top[0] = found, keys[0] = (int32_t)(t.j0 + x + __builtin_ctz(bits));
+            return;
+        }
+        const float above = top[r.top - 1], least = above == -INFINITY ? surely_among(score, from, to) : above;
+        i64 count = 0;
+        for (i64 x = from; x < to; x += W) {
+            const vf found = load(score + x);
+            count += write_lanes(bits_of((vi)(found > above) & (vi)(found >= least)), x, w.columns + count);
+        }
+        insert(top, keys, score, w.columns, count, (int32_t)t.j0);
     }
 
-    // among the largest so far; behind those of its own size, whose keys come first
-    void insert(float* top, i64* keys, float score, i64 key) const {
-        if (!(score > top[r.top - 1])) return;
-        i64 place = r.top - 1;
-        for (; place > 0 && score > top[place - 1]; place--) top[place] = top[place - 1], keys[place] = keys[place - 1];
-        top[place] = score, keys[place] = key;
+    // a score that at least r.top columns reach: the least of the largest of so many groups of them
+    float surely_among(const float* score, i64 from, i64 to) const {
+        if (r.top > W) return -INFINITY;
+        vf best = broadcast(-INFINITY);
+        for (i64 x = from; x < to; x += W) best = max_of(load(score + x), best);
+        i64 groups = W;
+        for (; groups / 2 >= r.top; groups /= 2)
+            for (i64 i = 0; i < groups / 2; i++) best[i] = best[i] > best[i + groups / 2] ? best[i] : best[i + groups / 2];
+        float least = best[0];
+        for (i64 i = 1; i < groups; i++) least = best[i] < least ? best[i] : least;
+        return least;
+    }
+
+    // Puts columns among the largest so far; behind scores of their own size, whose keys come first.
+    void insert(float* top, int32_t* keys, const float* score, const int32_t* columns, i64 count, int32_t first) const {
+#if defined(__AVX512F__)
+        if (held == W) {
+            __m512 scores = _mm512_loadu_ps(top);
+            __m512i slots = _mm512_loadu_si512(keys);
+            for (i64 i = 0; i < count; i++) {
+                const __m512 own = _mm512_set1_ps(score[columns[i]]);
+                const __mmask16 before = _mm512_cmp_ps_mask(scores, own, _CMP_GE_OQ), others = (__mmask16)~(before + 1);
+                scores = _mm512_mask_expand_ps(own, others, scores);
+                slots = _mm512_mask_expand_epi32(_mm512_set1_epi32(first + columns[i]), others, slots);
+            }
+            _mm512_storeu_ps(top, scores), _mm512_storeu_si512(keys, slots);
+            return;
+        }
+#endif
+        for (i64 i = 0; i < count; i++) {
+            const float own = score[columns[i]];
+            i64 place = r.top;
+            for (; place > 0 && own > top[place - 1]; place--)
+                if (place < r.top) top[place] = top[place - 1], keys[place] = keys[place - 1];
+            if (place < r.top) top[place] = own, keys[place] = first + columns[i];
+        }
     }
 
     // row_max rises: what has been summed so far, of which row_sum is the sum of weights
@@ -145,61 +277,59 @@ struct Reducer {
         for (i64 x = 0; x < ranges && r.range_sums.defined(); x++) w.range_sums[row * ranges + x] *= factor;
     }
 
-    // Unnormalised weights of a row, and their sum.
+    // Unnormalised weights of a row, which hold numbers only if the tile `reads_weights`, and their sum.
     void weights(Worker& w, const Tile& t, i64 row, const float* weight, i64 from, i64 to, float weight_sum) const {
+        const uint16_t* of_keys = key_labels + (label_rows() > 1 ? t.b : 0) * vectors() * r.labels;
         in_vector_groups(r.labels, [&](auto count, i64 first) {
             const i64 label = first / W;
             vf sums[count];
             for (i64 i = 0; i < count; i++) sums[i] = w.label_sums[row * r.labels + label + i];
-            for (i64 x = from; x < to; x += W) {
+            const uint16_t* bits = of_keys + (t.j0 + from) / W * r.labels + label;
+            for (i64 x = from; x < to; x += W, bits += r.labels) {
                 const vf one = load(weight + x);
-                for (i64 i = 0; i < count; i++) sums[i] += one * load(w.one_hot + (label + i) * LD + x);
+                for (i64 i = 0; i < count; i++) sums[i] = add_in_lanes(sums[i], bits[i], one);
             }
             for (i64 i = 0; i < count; i++) w.label_sums[row * r.labels + label + i] = sums[i];
         });
-        if (!needs_distance()) return;
-        const i64 own = minus(*c.q_index.template at<i64>(t.b, t.i0 + row), w.base);  // of the query, from the base
-        if (r.distance.defined() && !w.close) {
+        if (r.distance.defined() && !w.close)
             for (i64 x = from; x < min(to, t.c1); x++) {
-                const i64 apart = minus(minus(*c.k_index.template at<i64>(t.b, t.j0 + x), w.base), own);
+                const i64 apart = minus(*c.k_index.template at<i64>(t.b, t.j0 + x), w.own[row]);
                 w.distance[row][0] += weight[x] * fabsf((float)apart);
             }
-        } else if (r.distance.defined()) {
-            vf sums = w.distance[row];
-            for (i64 x = from; x < to; x += W) {
-                const vf apart = load(w.from_base + x) - (float)own;
-                sums += load(weight + x) * (vf)((vi)apart & 0x7fffffff);
-            }
-            w.distance[row] = sums;
-        }
-        if (r.range_sums.defined()) sum_ranges(w, t, row, weight, from, min(to, t.c1), own, weight_sum);
+        if (r.range_sums.defined()) sum_ranges(w, t, row, weight, from, min(to, t.c1), weight_sum);
     }
 
-    void sum_ranges(Worker& w, const Tile& t, i64 row, const float* weight, i64 from, i64 to, i64 own, float weight_sum) const {
+    // the index of the query less the base, for exp_row
+    float own_from_base(const Worker& w, i64 row) const { return (float)minus(w.own[row], w.base); }
+
+    void sum_ranges(Worker& w, const Tile& t, i64 row, const float* weight, i64 from, i64 to, float weight_sum) const {
         float* sums = w.range_sums + row * ranges;
+        if (w.range >= 0) {
+            sums[w.range] += weight_sum;
+            return;
+        }
+        i64& range = w.last_range[row];
         if (!w.consecutive) {
             for (i64 x = from; x < to; x++) {
                 if (weight[x] == 0) continue;
-                const i64 index = minus(*c.k_index.template at<i64>(t.b, t.j0 + x), w.base);
-                sums[bucketize<i64>(r.edges, r.edge_count, minus(index, own))] += weight[x];
+                range = range_from(range, minus(*c.k_index.template at<i64>(t.b, t.j0 + x), w.own[row]));
+                sums[range] += weight[x];
             }
             return;
         }
         if (from >= to) return;
-        i64 range = bucketize<i64>(r.edges, r.edge_count, minus(from - t.c0, own));
-        if (range == r.edge_count || *r.edges.template at<i64>(range) > minus(to - 1 - t.c0, own)) {
+        const i64 zero = minus(t.c0, minus(w.base, w.own[row]));  // the column at distance 0
+        range = range_from(range, minus(from, zero));
+        if (range == r.edge_count || edges[range] > minus(to - 1, zero)) {
             sums[range] += weight_sum;
             return;
         }
-        for (i64 x = from; x < to; range++) {  // columns x … end − 1 are in this range
-            i64 end = to;
-            if (range < r.edge_count) {
-                const i64 edge = *r.edges.template at<i64>(range);
-                i64 column;
-                if (!__builtin_add_overflow(edge, own + t.c0, &column)) end = clamp(column, x, to);
-            }
-            sums[range] += sum_of(weight + x, end - x);
+        for (i64 x = from;; range++) {  // columns x … end − 1 are in this range
+            i64 end = to, column;
+            if (range < r.edge_count && !__builtin_add_overflow(edges[range], zero, &column)) end = clamp(column, x, to);
+            sums[range] += sum_of_columns(weight, x, end);
             x = end;
+            if (x == to) return;
         }
     }
 
@@ -225,8 +355,8 @@ struct Reducer {
         for (i64 x = 0; x < r.at; x++)
             *r.at_weights.template at<float>(t.b, t.h, i, x) = weight_of(w.at_scores[row * r.at + x]);
         for (i64 x = 0; x < r.top; x++) {
-            *r.top_weights.template at<float>(t.b, t.h, i, x) = weight_of(w.top_scores[row * r.top + x]);
-            *r.top_keys.template at<i64>(t.b, t.h, i, x) = w.top_keys[row * r.top + x];
+            *r.top_weights.template at<float>(t.b, t.h, i, x) = weight_of(w.top_scores[row * held + x]);
+            *r.top_keys.template at<i64>(t.b, t.h, i, x) = w.top_keys[row * held + x];
         }
     }
 
