@@ -13,6 +13,7 @@ COMMANDS: dict[str, str] = {
     "encodings": "headway.cli.encodings",
     "extend": "headway.cli.extend",
     "generate": "headway.cli.generate",
+    "inspect": "headway.cli.inspect",
     "new-encoding": "headway.cli.new_encoding",
     "vectors": "headway.cli.vectors",
 }

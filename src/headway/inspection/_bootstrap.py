@@ -16,7 +16,7 @@ def interval(
 
     Args:
         totals: the sums of each text, [texts, …].
-        counts: how many numbers each of them sums, [texts, …].
+        counts: how many numbers each of them sums, [texts, …], or of a shape that broadcasts to it.
         level: the share of samples between the bounds.
         draws: the number of samples.
         seed: the seed of the samples.
@@ -28,7 +28,7 @@ def interval(
     drawn = torch.randint(texts, (draws, texts), generator=torch.Generator().manual_seed(seed))
     times = torch.zeros(draws, texts, dtype=torch.float64)
     times.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=torch.float64))
-    means = (times @ totals.double().reshape(texts, -1)) / (times @ counts.double().reshape(texts, -1))
+    summed, counted = ((times @ x.double().reshape(texts, -1)).reshape(draws, *x.shape[1:]) for x in (totals, counts))
     bounds = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    low, high = means.nanquantile(bounds, dim=0).reshape(2, *shape)
+    low, high = (summed / counted).nanquantile(bounds, dim=0)
     return low, high

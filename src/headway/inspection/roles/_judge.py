@@ -7,11 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-RESAMPLES = 1000
-"""Samples of the bootstrap."""
-
-INTERVAL = 0.95
-"""The share of the samples within an interval."""
+from .._bootstrap import interval
 
 FEWEST = 30
 """The fewest cases in each half."""
@@ -68,15 +64,8 @@ def judge(hits: Tensor, cases: Tensor, guesses: Tensor, threshold: float, margin
     odd, odd_cases = hits[1::2], cases[1::2]
     of_guess = guesses[1::2].expand(-1, *shares[1].shape)
     of_guess = of_guess.gather(2, guess.expand(len(odd), -1, -1, -1))[:, :, 0]
-    counts = _resampled(len(odd), seed)
-    ends = torch.tensor([(1 - INTERVAL) / 2, (1 + INTERVAL) / 2], dtype=torch.float64)
-    low, high, gain_low = (torch.full_like(figures[1], torch.nan) for _ in range(3))
-    for candidate in range(hits.shape[2]):
-        number = counts @ odd_cases[..., candidate]
-        sampled = counts @ odd[..., candidate] / number
-        gain = sampled - counts @ of_guess[..., candidate] / number
-        low[:, candidate], high[:, candidate] = sampled.nanquantile(ends, dim=0)
-        gain_low[:, candidate] = gain.nanquantile(ends[0], dim=0)
+    low, high = interval(odd, odd_cases, seed=seed)
+    gain_low, _ = interval(odd - of_guess, odd_cases, seed=seed)
 
     enough = (all_cases[0] >= FEWEST) & (all_cases[1] >= FEWEST)
     above = [(f >= threshold) & (f - b >= margin) for f, b in zip(figures, baselines, strict=True)]
@@ -90,10 +79,3 @@ def judge(hits: Tensor, cases: Tensor, guesses: Tensor, threshold: float, margin
         cases=all_cases[1].expand_as(figures[1]),
         holds=enough & above[0] & above[1] & (gain_low > 0),
     )
-
-
-def _resampled(texts: int, seed: int) -> Tensor:
-    """How often each text is drawn in each sample, [RESAMPLES, texts]."""
-    chance = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(max(texts, 1), (RESAMPLES, texts), generator=chance)
-    return torch.zeros(RESAMPLES, texts, dtype=torch.float64).scatter_add_(1, drawn, torch.ones_like(drawn).double())

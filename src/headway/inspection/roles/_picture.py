@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._picture import GREY, INK, _style
+from .._picture import GREY, INK, style
 from ._table import ROLES
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def picture_of_roles(found: HeadRoles, title: str) -> Figure:
     colours = dict(zip(_order(found), COLOURS * 2, strict=False))
     size = max(0.62, min(1.0, 12 / most))
     words = [one.candidate for line in held.values() for one in line if one is not None]
-    with _style([title, *layers, *words]):
+    with style([title, *layers, *words]):
         figure = Figure(figsize=(size * most + 3.4, 0.62 * len(layers) + 1.9), layout="constrained")
         axes = figure.subplots()
         for y, layer in enumerate(layers):
@@ -51,9 +51,9 @@ def picture_of_roles(found: HeadRoles, title: str) -> Figure:
                 if one is not None:
                     ink = "white" if _dark(colour) else INK
                     said = one.candidate if len(one.candidate) <= 9 else one.candidate[:8] + "…"
-                    style: dict[str, Any] = {"ha": "center", "va": "center", "color": ink, "parse_math": False}
-                    axes.text(x + 0.5, y + 0.36, said, fontsize=6.5, **style)
-                    axes.text(x + 0.5, y + 0.7, f"{one.figure:.2f}", fontsize=8, **style)
+                    text: dict[str, Any] = {"ha": "center", "va": "center", "color": ink, "parse_math": False}
+                    axes.text(x + 0.5, y + 0.36, said, fontsize=6.5, **text)
+                    axes.text(x + 0.5, y + 0.7, f"{one.figure:.2f}", fontsize=8, **text)
         axes.set(xlim=(0, most), ylim=(len(layers), 0))
         axes.set_xticks([x + 0.5 for x in range(most)], [str(x) for x in range(most)])
         axes.set_yticks([y + 0.5 for y in range(len(layers))], layers, fontsize=8)

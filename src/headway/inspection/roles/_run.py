@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from ...errors import HeadwayError
 from .._capture import capture
+from .._evaluation import evaluating
 from .._run import Statistics, chosen
 from ..statistics import Statistic
 from ..texts import EncodedText
@@ -160,7 +160,7 @@ def _read(
             name = one if isinstance(one, str) else one.name
             assert statistics.setdefault(name, one) == one, f"two roles give different statistics the name {name!r}"
     compared = Compared(chosen(list(statistics.values())))
-    with evaluating(model), torch.no_grad(), capture(model, statistics=compared, layers=layers) as seen:
+    with evaluating(model), capture(model, statistics=compared, layers=layers) as seen:
         (model if run is None else run)(batch.ids)
     found = {}
     for record in seen.records:
@@ -176,18 +176,6 @@ def _read(
     if not found:
         raise HeadwayError("roles are those of self-attention, and there is none in the layers that were captured")
     return found
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Has all modules of a model in evaluation mode for the duration of a block."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 class _Collected:

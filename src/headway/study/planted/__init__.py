@@ -8,7 +8,9 @@ from ._grammar import Relation as Relation
 from ._grammar import Sentence as Sentence
 from ._heads import measure as measure
 from ._languages import LANGUAGES as LANGUAGES
+from ._languages import named_language as named_language
 from ._texts import annotated as annotated
+from ._texts import masked as masked
 from ._tokens import tokenizer as tokenizer
 from ._training import TRAININGS as TRAININGS
 from ._training import PlantedWords as PlantedWords
@@ -25,7 +27,9 @@ __all__ = [
     "Relation",
     "Sentence",
     "annotated",
+    "masked",
     "measure",
+    "named_language",
     "tokenizer",
     "trained",
 ]

@@ -21,8 +21,8 @@ SPLITS = ("train", "words", "templates")
 class Relation:
     """A relation between a noun and the word that it decides.
 
-    Each template has the noun as ``{noun}``, the word that it decides as ``{word}``, and between them ``{fill}``, as long
-    as the drawn distance wants. ``{few}`` is filled by up to four words; between noun and word it stands before
+    Each template has the noun as ``{noun}``, the word that it decides as ``{word}``, and between them ``{fill}``, as
+    long as the drawn distance wants. ``{few}`` is filled by up to four words; between noun and word it stands before
     ``{fill}``. Any other name in braces is filled by a word of that list of the language. The last template is held
     out, and so is a third of the nouns in each of the others.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from ...inspection.texts import AnnotatedText, Mention
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...inspection.texts import AnnotatedText, EncodedText, Mention, encode
 from ._grammar import Language, Sentence
-from ._tokens import written
+from ._tokens import MASK, tokenizer, vocabulary, written
 
 NOT_ANNOTATED = -2
 PRONOUNS = ("subject pronoun", "object pronoun")
@@ -30,3 +33,23 @@ def annotated(language: Language, sentence: Sentence) -> AnnotatedText:
     return AnnotatedText(
         text, tuple(spans), governors=tuple(governors), relations=tuple(relations), mentions=tuple(sorted(mentions))
     )
+
+
+def masked(language: Language, sentences: Sequence[Sentence]) -> list[EncodedText]:
+    """Returns sentences as a model reads them whose decided words are masked, as most are in training.
+
+    Args:
+        language: the language.
+        sentences: the sentences.
+    """
+    mask = vocabulary(language)[MASK]
+    found = []
+    for text, sentence in zip(
+        encode(tokenizer(language), [annotated(language, one) for one in sentences]), sentences, strict=True
+    ):
+        decided = {link.word for link in sentence.links}
+        hidden = [word in decided for word in text.word_of]
+        ids = tuple(mask if hide else number for number, hide in zip(text.ids, hidden, strict=True))
+        tokens = tuple(MASK if hide else token for token, hide in zip(text.tokens, hidden, strict=True))
+        found.append(replace(text, ids=ids, tokens=tokens))
+    return found

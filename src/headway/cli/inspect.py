@@ -1,0 +1,381 @@
+"""``headway inspect``: what each head of a model does, on texts of one's own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import HeadwayError
+from ._console import Progress, console, points, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import nn
+
+    from ..inspection import HeadRoles, Seen
+    from ..inspection._table import Table
+    from ..inspection.texts import AnnotatedText, EncodedText
+
+READERS = {
+    ".conllu": "read_conllu",
+    ".tsv": "read_gap",
+    ".conll": "read_conll2012",
+    ".v4_gold_conll": "read_conll2012",
+    ".gold_conll": "read_conll2012",
+}
+"""The readers of annotated texts by the endings of file names; any other file is plain text."""
+
+FEWEST_TEXTS = 20
+"""With fewer texts the roles are measured on others, since half of them are held out."""
+
+SHORT = {
+    "coreferential": "coref",
+    "syntactic": "syntax",
+    "induction": "induct",
+    "duplicate_token": "copies",
+    "rare_word": "rare",
+    "positional": "place",
+    "delimiter": "delim",
+}
+"""What a role is called in the small table; others by their names."""
+
+SENTENCES, HELD_OUT = 200, 400
+"""Sentences of the manual, and of the small model's language, on which roles are measured."""
+
+SILENT = ("delimiter", "sink", "broad")
+"""Roles that say nothing of the words of a text."""
+
+SHOWN, LINKS = 6, 4
+"""Heads whose links are printed, and links of each."""
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """A model with its tokenizer, and texts for its roles if none are given.
+
+    Attributes:
+        name: what it is called.
+        model: the model.
+        tokenizer: its tokenizer.
+        texts: texts on which roles are measured.
+        about: what these texts are.
+        longest: the most tokens that it reads; None for any number.
+    """
+
+    name: str
+    model: nn.Module
+    tokenizer: Any
+    texts: Sequence[EncodedText]
+    about: str
+    longest: int | None
+
+
+def run(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="A folder with config.json and model.safetensors, or a .gguf file. Default: a small model that is "
+            "trained for this, in about a minute."
+        ),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            help="A text, a file, or - for standard input. Files: .conllu (treebank), .tsv (GAP), .conll (CoNLL-2012) "
+            "or plain text with a text in each paragraph."
+        ),
+    ] = None,
+    roles: Annotated[str | None, typer.Option(help="Roles, separated by commas. Default: all.")] = None,
+    statistics: Annotated[
+        str | None, typer.Option(help="Statistics to print for each head too, separated by commas, such as entropy.")
+    ] = None,
+    language: Annotated[
+        str | None, typer.Option(help="Language of the small model: chinese or english. Default: that of the text.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for pictures.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="File for a row of each head, as JSON.")] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="File for a row of each head, as CSV.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of random texts and of the intervals.")] = 0,
+) -> None:
+    """Show what each head of a model does: its role with figure, interval and baseline, and its links in a text.
+
+    Roles are measured on the texts that are given, or if these are fewer than 20, on sentences of Python's manual. Half
+    of the texts choose heads, the other half gives the figures.
+    """
+    from ..inspection import ROLES, STATISTICS, head_roles
+    from ..inspection.texts import encode
+
+    say = console()
+    wanted = _names(roles, ROLES, "role")
+    shown = _names(statistics, STATISTICS, "statistic")
+    for path in (json, csv):
+        if path is not None and (not path.parent.is_dir() or path.is_dir()):
+            raise HeadwayError(f"{path} cannot be written: give a file in a folder that exists")
+    if out is not None and out.exists() and not out.is_dir():
+        raise HeadwayError(f"--out is {out}, which is a file: give a folder")
+    if model is not None and text is None and not _is_model(model):
+        model, text = None, model
+    given = [] if text is None else texts_of(text)
+    with Progress(say) as progress:
+        inspected = small_model(language, given, progress.tell) if model is None else published(model)
+        own = len(given) >= FEWEST_TEXTS
+        told = encode(inspected.tokenizer, given, longest=inspected.longest)
+        read = told if own else inspected.texts
+        found = head_roles(
+            inspected.model,
+            read,
+            wanted,
+            seed=seed,
+            watch=lambda done, every: progress.tell("measuring roles", done / every),
+        )
+    about = f"{len(read)} texts" if own else f"{len(read)} {inspected.about}"
+    say.print(f"[bold]{inspected.name}[/bold]: roles measured on {about}, of which every other one is held out\n")
+    _print_roles(say, found)
+    rows = found.table()
+    if shown:
+        _print_statistics(say, inspected.model, told or read, shown, rows)
+    seen = None
+    if told and len(told) <= 3:
+        seen = _captured(inspected.model, told[0])
+        _print_links(say, found, told[0], seen)
+    for path, write in ((json, rows.json), (csv, rows.csv)):
+        if path is not None:
+            write(path)
+            say.print(f"one row for each head: {path}", markup=False, soft_wrap=True)
+    if out is not None:
+        _draw(say, out, inspected, found, told[0] if seen is not None else None, seen)
+
+
+# ---------------------------------------------------------------- what is inspected
+
+
+def _is_model(name: str) -> bool:
+    path = Path(name).expanduser()
+    return path.is_dir() or path.suffix == ".gguf"
+
+
+def texts_of(given: str) -> list[AnnotatedText]:
+    """Returns the texts of an argument: of a file, of standard input, or the argument itself.
+
+    Args:
+        given: the argument.
+
+    Raises:
+        HeadwayError: if a file is broken or there are no words.
+    """
+    from ..inspection import texts
+
+    if given == "-":
+        return texts.paragraphs(sys.stdin.read(), "standard input")
+    path = Path(given).expanduser()
+    try:
+        there = path.is_file()
+    except OSError:  # a text that is longer than names of files can be
+        there = False
+    if there:
+        found: list[AnnotatedText] = getattr(texts, READERS.get(path.suffix, "read_text"))(path)
+        return found
+    if path.suffix in (*READERS, ".txt"):
+        raise HeadwayError(f"there is no file {given}: give a text, or a file that exists")
+    return texts.paragraphs(given)
+
+
+def published(name: str) -> Inspected:
+    """Loads a published model.
+
+    Args:
+        name: its folder or file.
+
+    Raises:
+        HeadwayError: if it cannot be loaded.
+    """
+    from .. import checkpoints
+    from ..inspection.roles import longest_text
+    from ..inspection.texts import encode, python_manual
+
+    path = Path(name).expanduser()
+    model = checkpoints.load(path).eval()
+    tokenizer, longest = checkpoints.tokenizer(path), longest_text(model)
+    texts = encode(tokenizer, python_manual(SENTENCES), longest=longest, too_long="leave out")
+    return Inspected(path.stem, model, tokenizer, texts, "sentences of Python's manual", longest)
+
+
+def small_model(language: str | None, given: Sequence[AnnotatedText], tell: Callable[[str, float], None]) -> Inspected:
+    """Returns a small model of planted relations, which is trained the first time.
+
+    Args:
+        language: "chinese" or "english". Default: chinese if a text has Chinese characters or there is none.
+        given: the texts.
+        tell: is told how far the training is.
+
+    Raises:
+        HeadwayError: if there is no such language, or the model cannot be kept.
+    """
+    from ..inspection.texts._text import is_han
+    from ..study import planted
+
+    if language is None:
+        chinese = not given or any(is_han(character) for text in given for character in text.text)
+        language = "chinese" if chinese else "english"
+    of = planted.named_language(language)
+    steps = planted.TRAININGS["quick"].steps
+    model = planted.trained(of, watch=lambda step, _: tell(f"training a small {of.name} model", step / steps))
+    texts = planted.masked(of, of.sentences(HELD_OUT, seed=-1, split="words"))
+    about = f"planted sentences in {of.name.capitalize()} with nouns that are new in their places"
+    return Inspected(f"small {of.name} model", model, planted.tokenizer(of), texts, about, None)
+
+
+def _names(given: str | None, known: dict[str, Any], what: str) -> list[str] | None:
+    """The names in a list of an option. Raises HeadwayError for one that is not known."""
+    import difflib
+
+    if given is None:
+        return None
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.5)
+            meant = f"did you mean {near[0]}?" if near else f"give some of {', '.join(known)}"
+            raise HeadwayError(f"there is no {what} {name!r}: {meant}")
+    return names
+
+
+# ---------------------------------------------------------------- what is printed
+
+
+def _print_roles(say: Console, found: HeadRoles) -> None:
+    """A small table of all heads, and one of the best head for each role."""
+    layers = found.layers
+    most = max(found.heads(layer) for layer in layers)
+    lines = []
+    for number, layer in enumerate(layers):
+        firsts = [next(iter(found.of(layer, head)), None) for head in range(found.heads(layer))]
+        names = ["·" if one is None else SHORT.get(one.role, one.role) for one in firsts]
+        lines.append([str(number), *names, *[""] * (most - len(names))])
+    say.print(table(["layer", *map(str, range(most))], lines, no_wrap=True))
+    rows = []
+    for role in found.roles:
+        best = found.best(role)
+        held = sorted((one for one in best if one.holds), key=lambda one: -one.figure)
+        for one in held or sorted(best, key=lambda one: one.baseline - one.figure)[:1]:
+            baseline = "–" if one.baseline != one.baseline else f"{one.baseline:.2f}"
+            figure = f"{one.figure:.2f} ({one.low:.2f} to {one.high:.2f})"
+            place = f"{layers.index(one.layer)}.{one.head}"
+            rows.append([role, one.candidate, place, figure, baseline, f"{one.cases:,}", "yes" if one.holds else "no"])
+    titles = ["role", "for", "best head", "figure (95 %)", "baseline", "cases", "holds"]
+    say.print(table(titles, rows, no_wrap=True))
+    lacking = [f"{role.replace('_', ' ')}: needs {what}" for role, what in found.not_measured.items()]
+    if lacking:
+        say.print("not measured")
+        points(say, lacking, style="dim")
+        say.print()
+
+
+def _print_statistics(
+    say: Console, model: nn.Module, texts: Sequence[EncodedText], names: Sequence[str], rows: Table
+) -> None:
+    """A table of each statistic, the mean over the texts; ``rows`` gets a column for each."""
+    import torch
+
+    from ..inspection import capture
+    from ..inspection.roles import batches
+
+    totals: dict[tuple[str, int], dict[str, list[float]]] = {}
+    for which in batches(texts):
+        with torch.no_grad(), capture(model, statistics=names) as seen:
+            model(torch.tensor([texts[i].ids for i in which]))
+        for row in seen.table():
+            columns = {name: value for name, value in row.items() if isinstance(value, float) and value == value}
+            for name, value in columns.items():
+                totals.setdefault((row["layer"], row["head"]), {}).setdefault(name, []).extend([value] * len(which))
+    means = {
+        head: {name: sum(values) / len(values) for name, values in found.items()} for head, found in totals.items()
+    }
+    for row in rows:
+        row |= means.get((row["layer"], row["head"]), {})
+    layers = list(dict.fromkeys(row["layer"] for row in rows))
+    for name in dict.fromkeys(name for found in means.values() for name in found):
+        lines = []
+        for number, layer in enumerate(layers):
+            cells = [found.get(name) for (of, _), found in means.items() if of == layer]
+            lines.append([str(number), *("–" if cell is None else f"{cell:.3g}" for cell in cells)])
+        most = max(map(len, lines))
+        said = "mean over the texts" if len(texts) > 1 else "mean over the tokens"
+        say.print(f"{name}, {said}", markup=False)
+        padded = [[*line, *[""] * (most - len(line))] for line in lines]
+        say.print(table(["layer", *map(str, range(most - 1))], padded, no_wrap=True))
+
+
+def _captured(model: nn.Module, text: EncodedText) -> Seen:
+    import torch
+
+    from ..inspection import capture
+
+    with torch.no_grad(), capture(model, keep="qk") as seen:
+        model(torch.tensor([text.ids]))
+    return seen
+
+
+def telling_heads(found: HeadRoles, most: int = SHOWN) -> list[tuple[str, str, int]]:
+    """Returns heads whose roles say most of a text: role, layer and number, one or more of each role.
+
+    Args:
+        found: the roles of all heads.
+        most: the most heads.
+    """
+    chosen: dict[tuple[str, int], str] = {}
+    telling = [role for role in found.roles if role not in SILENT]
+    for role in telling or found.roles:
+        held = sorted((one for one in found.role(role) if one.holds), key=lambda one: -one.figure)
+        for one in held[:2]:
+            chosen.setdefault((one.layer, one.head), f"{one.role} ({one.candidate})")
+    return [(role, *head) for head, role in list(chosen.items())[:most]]
+
+
+def _print_links(say: Console, found: HeadRoles, text: EncodedText, seen: Seen) -> None:
+    """The strongest links between the words of a text, for the heads that have roles."""
+    words = [i for i, word in enumerate(text.word_of) if word >= 0]
+    lines = []
+    for role, layer, head in telling_heads(found):
+        weights = seen.weights(layer, head)[0][words][:, words].float()
+        weights.fill_diagonal_(-1)
+        weight, at = weights.max(-1)
+        strongest = weight.argsort(descending=True)[:LINKS].tolist()
+        links = [f"{text.tokens[words[i]]} → {text.tokens[words[at[i]]]} {weight[i]:.2f}" for i in strongest]
+        lines.append([f"{found.layers.index(layer)}.{head}", role, ",  ".join(links)])
+    if lines:
+        from rich.box import SIMPLE_HEAD
+        from rich.markup import escape
+        from rich.table import Table as Printed
+
+        made = Printed(box=SIMPLE_HEAD, pad_edge=False)
+        for title in ("head", "role", "strongest links, from a token to another, with weights"):
+            made.add_column(title)
+        for line in lines:
+            made.add_row(*map(escape, line))
+        say.print(made)
+
+
+def _draw(
+    say: Console, out: Path, inspected: Inspected, found: HeadRoles, text: EncodedText | None, seen: Seen | None
+) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HeadwayError(f"--out {out} cannot be made ({error.strerror}): give another folder") from error
+    written = [out / "roles.png"]
+    found.plot(title=inspected.name, out=written[0])
+    if seen is not None and text is not None:
+        written.append(out / "heads.png")
+        seen.plot(out=written[-1])
+        for role, layer, head in telling_heads(found):
+            name = role.partition(" ")[0]
+            written.append(out / f"{found.layers.index(layer)}.{head}-{name}.png")
+            kind = "arcs" if len(text) <= 80 else "map"
+            seen.plot(layer, head, tokens=text.tokens, kind=kind, out=written[-1])
+    say.print(f"pictures: {', '.join(map(str, written))}", markup=False, soft_wrap=True)

@@ -1,0 +1,162 @@
+"""``headway inspect`` on a small model with random weights, on the small model of planted relations, and on MiniLM."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import headway
+from headway.cli import main
+from headway.cli.inspect import texts_of
+from headway.inspection.texts import python_manual
+
+pytest.importorskip("transformers")
+pytest.importorskip("tokenizers")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT of two layers whose words are those of Python's manual."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel
+
+    path = tmp_path_factory.mktemp("bert")
+    words = sorted({text.word(i).lower() for text in python_manual(200) for i in range(len(text))})
+    ids = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words])}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer.save(str(path / "tokenizer.json"))
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 16}
+    BertModel(BertConfig(vocab_size=len(ids), max_position_embeddings=48, **sizes)).save_pretrained(path)
+    return path
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(["inspect", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def test_roles_are_printed_and_written(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = printed(
+        capsys, folder, "--statistics", "entropy", "--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv"
+    )
+    assert "200 sentences of Python's manual, of which every other one is held out" in said
+    grid = [line.split() for line in said.splitlines() if line.split()[1:2] == ["broad"]]
+    assert grid[:2] == [["0", *["broad"] * 4], ["1", *["broad"] * 4]]
+    rows = json.loads((tmp_path / "a.json").read_text())
+    with (tmp_path / "a.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(rows) == len(lines) == 8
+    assert {row["role"] for row in rows} == {"broad"}
+    assert all(0.8 < row["figure"] <= 1 and row["low"] <= row["figure"] <= row["high"] for row in rows)
+    assert all(float(line["entropy"]) > 2 for line in lines)
+    assert "entropy, mean over the texts" in said
+
+
+def test_own_texts_and_chosen_roles(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "own.txt"
+    file.write_text("\n".join(one.text for one in python_manual(30)), encoding="utf-8")
+    said = printed(capsys, folder, file, "--roles", "broad,positional")
+    assert "30 texts, of which every other one is held out" in said
+    assert "induction" not in said
+    assert "strongest links" not in said
+
+
+def test_pictures_of_a_text(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = printed(capsys, folder, "the value of a class", "--out", tmp_path / "pictures", "--roles", "broad")
+    names = {path.name for path in (tmp_path / "pictures").iterdir()}
+    assert {"roles.png", "heads.png"} < names
+    assert any(name.endswith("-broad.png") for name in names)
+    assert "strongest links" in said
+
+
+def test_texts_of_standard_input_and_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("小猫 a\n\nb"))
+    assert [one.text for one in texts_of("-")] == ["小猫 a", "b"]
+    assert [one.text for one in texts_of("x" * 5000)] == ["x" * 5000]
+    tree = tmp_path / "a.conllu"
+    tree.write_text("1\tCats\tcat\tNOUN\t_\t_\t2\tnsubj\t_\t_\n2\tsleep\tsleep\tVERB\t_\t_\t0\troot\t_\t_\n\n")
+    assert texts_of(str(tree))[0].relations == ("nsubj", "root")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{folder}", "--roles", "positonal"], "there is no role 'positonal': did you mean positional?"),
+        (["{folder}", "--statistics", "entrpy"], "there is no statistic 'entrpy': did you mean entropy?"),
+        (["{folder}", "none.conllu"], "there is no file none.conllu: give a text, or a file that exists"),
+        (["{folder}", " "], "the text has no words"),
+        (["{folder}", "a " * 60], "has 62 tokens and the model reads 48"),
+        (["{folder}", "--json", "{folder}/none/a.json"], "cannot be written: give a file in a folder that exists"),
+        (["{folder}", "--out", "{folder}/config.json"], "which is a file: give a folder"),
+        (["{folder}/none", "a text"], "none"),
+        (["--language", "latin"], "latin"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = set(folder.iterdir())
+    assert main(["inspect", *(one.replace("{folder}", str(folder)) for one in arguments)]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert set(folder.iterdir()) == files
+
+
+def test_a_broken_treebank_is_named(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = tmp_path / "a.conllu"
+    tree.write_text("1\tCats\tcat\tNOUN\t_\t_\t2\tnsubj\t_\t_\n2\tsleep\n\n")
+    assert main(["inspect", str(folder), str(tree)]) == 2
+    assert "a.conllu, line 2" in capsys.readouterr().err
+
+
+def test_models_that_generate_are_inspected_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    from headway.checkpoints.gpt2 import GPT2
+    from headway.testing.checkpoints import their_model
+
+    alphabet = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    words = Tokenizer(models.BPE(alphabet, []))
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.decoder = decoders.ByteLevel()
+    words.save(str(tmp_path / "tokenizer.json"))
+    their_model({**GPT2.examples[0], "vocab_size": 256}).save_pretrained(tmp_path)
+    assert isinstance(headway.load(tmp_path), headway.models.Decoder)
+    file = tmp_path / "own.txt"
+    file.write_text("\n".join(one.text[:20] for one in python_manual(24)), encoding="utf-8")
+    assert "24 texts" in printed(capsys, tmp_path, file)
+
+
+def test_the_small_model_is_trained_once_and_inspected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from headway.cli import inspect
+    from headway.study import planted
+    from headway.study.protocol import Training
+
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path))
+    monkeypatch.setitem(planted.TRAININGS, "quick", Training(steps=3, batch=4, length=64, learning_rate=1e-3))
+    monkeypatch.setattr(inspect, "HELD_OUT", 40)
+    first = printed(capsys, "小猫很饿，因为它跑了", "--roles", "syntactic,broad")
+    assert "training a small chinese model" in first
+    assert "40 planted sentences in Chinese" in first
+    assert "training" not in printed(capsys, "--roles", "broad")
+    english = printed(capsys, "The cat was hungry", "--roles", "broad", "--language", "english")
+    assert "small english model" in english
+
+
+def test_published_weights(weights: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = "The cat that was sleeping on the mat woke up"
+    said = printed(capsys, weights("minilm"), sentence, "--roles", "positional")
+    assert "0.2" in said
+    assert "up → woke 1.00" in said
