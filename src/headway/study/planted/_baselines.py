@@ -23,7 +23,9 @@ def chance(train: Sequence[Sentence], held_out: Sequence[Sentence], relation: st
     return _mean([word == decided for decided, _, _ in _cases(held_out, relation)])
 
 
-def by_offset(train: Sequence[Sentence], held_out: Sequence[Sentence], relation: str) -> dict[int, float]:
+def by_offset(
+    train: Sequence[Sentence], held_out: Sequence[Sentence], relation: str, offsets: Sequence[int] = OFFSETS
+) -> dict[int, float]:
     """Returns for each offset the share of cases in which the word there tells the decided word.
 
     The word at the offset votes for the decided word that it most often came with in training; a word that never was
@@ -33,9 +35,10 @@ def by_offset(train: Sequence[Sentence], held_out: Sequence[Sentence], relation:
         train: the sentences that votes are learned from.
         held_out: the sentences that count.
         relation: the relation.
+        offsets: the offsets.
     """
     found = {}
-    for offset in OFFSETS:
+    for offset in offsets:
         votes: dict[str, Counter[str]] = defaultdict(Counter)
         for decided, place, words in _cases(train, relation):
             votes[_at(words, place + offset)][decided] += 1

@@ -43,16 +43,17 @@ class Relation:
         """The nouns, as many for each decided word."""
         return [noun for nouns in self.nouns.values() for noun in nouns]
 
-    def cases(self, split: str) -> list[tuple[int, str, str]]:
-        """Returns each (number of the template, noun, word that it decides) that a split may draw."""
+    @cached_property
+    def cases(self) -> dict[str, list[tuple[int, str, str]]]:
+        """For each split, each (number of the template, noun, word that it decides) that it draws from."""
         last = len(self.templates) - 1
-        return [
-            (template, noun, word)
-            for template in ([last] if split == "templates" else range(last))
-            for word, nouns in self.nouns.items()
-            for number, noun in enumerate(nouns)
-            if split == "templates" or ((number + template) % 3 == 0) == (split == "words")
-        ]
+        found: dict[str, list[tuple[int, str, str]]] = {split: [] for split in SPLITS}
+        for template in range(last + 1):
+            for word, nouns in self.nouns.items():
+                for number, noun in enumerate(nouns):
+                    split = "words" if (number + template) % 3 == 0 else "train"
+                    found["templates" if template == last else split].append((template, noun, word))
+        return found
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ class Language:
         return Sentence((*words, self.stop), tuple(links))
 
     def _clause(self, drawn: random.Random, relation: Relation, split: str) -> tuple[list[str], Link]:
-        number, noun, word = drawn.choice(relation.cases(split))
+        number, noun, word = drawn.choice(relation.cases[split])
         parts = relation.templates[number].split()
         ends = sorted((parts.index("{noun}"), parts.index("{word}")))
         between = parts[ends[0] + 1 : ends[1]]

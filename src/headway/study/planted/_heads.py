@@ -74,7 +74,7 @@ def measure(
             rows.append(
                 {"kind": "accuracy", **shared, **_share("accuracy", before)}
                 | {"chance": chance(known, drawn[split], relation)}
-                | {"by_offset": by_offset(known, drawn[split], relation)[voter], "offset": voter}
+                | {"by_offset": by_offset(known, drawn[split], relation, [voter])[voter], "offset": voter}
                 | {"by_bag": by_bag(known, drawn[split], relation)}
             )
             as_written = links_found(model, one, one.written).double().mean(0)
