@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from ...masks import Padding
 from ._grammar import Language, Sentence
 from ._tokens import MASK, encoded, padded, vocabulary
+
+AT_ONCE = 125
+"""The cases of a batch."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,13 @@ class Cases:
         word, noun = (torch.tensor([getattr(link, end) + 1 for link in links]) for end in ("word", "noun"))
         return cls(relation, written, ids, lengths, word, noun)
 
+    def batches(self) -> Iterator[Cases]:
+        """Returns the cases in batches of sentences of like length, without needless padding."""
+        for rows in self.lengths.argsort(stable=True).split(AT_ONCE):
+            longest = int(self.lengths[rows].max())
+            kept = (self.written[rows, :longest], self.ids[rows, :longest], self.lengths[rows])
+            yield Cases(self.relation, *kept, self.word[rows], self.noun[rows])
+
     @property
     def padding(self) -> Padding:
         """The mask of the padding."""
@@ -57,11 +67,14 @@ class Cases:
 
     @torch.no_grad()
     def right(self, model: nn.Module) -> Tensor:
-        """Returns whether the most likely word is the decided one, bool [cases].
+        """Returns whether the most likely word is the decided one, bool [cases], in the order of ``batches``.
 
         Args:
             model: maps ids to logits, [cases, n, vocabulary], and takes ``mask``.
         """
-        rows = torch.arange(len(self.ids))
-        found: Tensor = model(self.ids, mask=self.padding)[rows, self.word].argmax(-1)
-        return found == self.written[rows, self.word]
+        found = []
+        for some in self.batches():
+            rows = torch.arange(len(some.ids))
+            likely = model(some.ids, mask=some.padding)[rows, some.word].argmax(-1)
+            found.append(likely == some.written[rows, some.word])
+        return torch.cat(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,13 +11,19 @@ from torch import Tensor, nn
 from ...inspection import ablate, capture
 from ._baselines import by_bag, by_offset, chance, linked_by_offset
 from ._cases import Cases
-from ._grammar import SPLITS, Language
+from ._grammar import SPLITS, Language, Sentence
 from ._languages import named_language
 
 RESAMPLES = 1000
 """The bootstrap samples of an interval."""
 REPLACEMENTS = ("zero", "mean")
 HELD_OUT = [split for split in SPLITS if split != "train"]
+FINDS = 0.5
+"""The share of the links that a head finds to be one of the heads that find them."""
+
+Row = dict[str, Any]
+Where = tuple[str, str]
+"""A relation and a split."""
 
 
 def measure(
@@ -27,13 +33,14 @@ def measure(
     seed: int = 0,
     sentences: int = 1000,
     watch: Callable[[str], None] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Measures what each head of a model does with the planted relations.
 
     Every decided word of a sentence is masked. A head finds a link if, of all other words, the one to which the masked
-    word gives most weight is the noun that decides it; [CLS] is no word. The best fixed offset is what such a share is
-    compared with. It is chosen in new sentences of the training kind, and so is the head of each relation: the one that
-    finds most links. Then each head is replaced by zeros, or by its mean over all tokens.
+    word gives most weight is the noun that decides it; [CLS] is no word. This is compared with the best fixed offset.
+    The offset, the head of each relation, which is the one that finds most links, and all heads that find at least half
+    of them are chosen in new sentences of the training kind. Then each head is replaced by zeros, or by its mean over
+    the tokens of a batch; and all heads that find a relation are replaced by zeros together.
 
     Args:
         model: maps ids [batch, n] to logits, and takes ``mask``, such as ``trained`` returns.
@@ -43,78 +50,155 @@ def measure(
         watch: is called with what is measured next.
 
     Returns:
-        Rows of three kinds, with ``relation``, ``split``, ``n``, and an interval ``low`` to ``high`` that covers 95 %
-        of bootstrap samples of the sentences:
+        Rows of four kinds, with ``relation``, ``split``, ``n``, and an interval ``low`` to ``high`` that covers 95 % of
+        the bootstrap samples of the sentences:
 
         - "accuracy": ``accuracy`` of the masked word; ``chance``; ``by_offset`` and ``by_bag``, what the word at the
-          best fixed offset and the words in any order tell of it.
+          best fixed ``offset`` and the words in any order tell of it.
         - "attention": of each ``layer`` and ``head``, ``found``, the share of links; ``as_written``, the same if no
-          word is masked; ``baseline`` and ``offset``; ``chosen``, whether it is the head of this relation.
+          word is masked; ``baseline``, the share of links at the best fixed ``offset``; ``chosen``, whether it is the
+          head of this relation.
         - "ablation": of each layer, head and ``replacement``, the accuracy ``before`` and ``after``, and ``change``,
           whose interval is that of the difference in the same sentences.
+        - "together": the same for all ``heads`` that find the relation ``of``, as "layer.head", replaced by zeros.
     """
     language = named_language(language)
-    rows: list[dict[str, Any]] = []
-    for relation in (one.name for one in language.relations):
+    drawn, known = _drawn(language, seed, sentences)
+    cases = {where: Cases.of(language, some, where[0]) for where, some in drawn.items()}
+    before: dict[Where, Tensor] = {}
+    found: dict[Where, Tensor] = {}
+    rows: list[Row] = []
+    for where, one in cases.items():
+        relation, split = where
         if watch is not None:
-            watch(relation)
-        drawn = {split: language.sentences(sentences, -1 - seed, split, relation) for split in HELD_OUT}
-        known = language.sentences(10 * sentences, -1 - seed, "train", relation)
-        drawn["train"], known = known[:sentences], known[sentences:]
-        votes = by_offset(known, drawn["train"], relation)
-        linked = linked_by_offset(drawn["train"], relation)
-        voter, place = max(votes, key=lambda d: votes[d]), max(linked, key=lambda d: linked[d])
-        cases = {split: Cases.of(language, some, relation) for split, some in drawn.items()}
-        found = {split: links_found(model, one, one.ids) for split, one in cases.items()}
-        best = int(found["train"].double().mean(0).argmax())
-        heads = found["train"].shape[-1]
-        for split, one in cases.items():
-            shared = {"relation": relation, "split": split, "n": len(drawn[split])}
-            before = one.right(model)
-            rows.append(
-                {"kind": "accuracy", **shared, **_share("accuracy", before)}
-                | {"chance": chance(known, drawn[split], relation)}
-                | {"by_offset": by_offset(known, drawn[split], relation, [voter])[voter], "offset": voter}
-                | {"by_bag": by_bag(known, drawn[split], relation)}
-            )
-            as_written = links_found(model, one, one.written).double().mean(0)
-            at_place = linked_by_offset(drawn[split], relation)[place]
-            for layer, head in torch.cartesian_prod(*map(torch.arange, found[split].shape[1:])).tolist():
-                where = {**shared, "layer": layer, "head": head, "chosen": layer * heads + head == best}
-                rows.append(
-                    {"kind": "attention", **where, **_share("found", found[split][:, layer, head])}
-                    | {"as_written": float(as_written[layer, head]), "baseline": at_place, "offset": place}
-                )
-                for replacement in REPLACEMENTS if split in HELD_OUT else ():
-                    with ablate(model, {(layer, head): replacement}):
-                        after = one.right(model)
-                    rows.append(
-                        {"kind": "ablation", **where, "replacement": replacement}
-                        | {"before": float(before.double().mean()), "after": float(after.double().mean())}
-                        | _share("change", after.double() - before.double())
-                    )
+            watch(f"{relation}, {split}")
+        before[where], found[where] = one.right(model), links_found(model, one)
+        rows.append(_accuracy(where, before[where], drawn, known[relation]))
+        rows += _attention(where, found, links_found(model, one, as_written=True), drawn)
+    held_out = {where: one for where, one in cases.items() if where[1] in HELD_OUT}
+    for layer, head in _places(found):
+        if watch is not None:
+            watch(f"without {layer}.{head}")
+        for replacement in REPLACEMENTS:
+            for where, changed in _without(model, {(layer, head): replacement}, held_out, before):
+                chosen = (layer, head) == _best(found[where[0], "train"])
+                place = {"layer": layer, "head": head, "chosen": chosen, "replacement": replacement}
+                rows.append({"kind": "ablation", **changed, **place})
+    for relation in (one.name for one in language.relations):
+        finders = (found[relation, "train"].double().mean(0) >= FINDS).nonzero().tolist()
+        if watch is not None:
+            watch(f"without all heads of {relation}")
+        for _, changed in _without(model, dict.fromkeys(finders, "zero"), held_out, before) if finders else ():
+            rows.append({"kind": "together", **changed, "of": relation, "heads": [f"{i}.{h}" for i, h in finders]})
     return rows
 
 
 @torch.no_grad()
-def links_found(model: nn.Module, cases: Cases, ids: Tensor) -> Tensor:
+def links_found(model: nn.Module, cases: Cases, *, as_written: bool = False) -> Tensor:
     """Returns whether the other word with most weight from the decided word is its noun, bool [cases, layers, heads].
 
     Args:
         model: the model.
-        cases: the cases.
-        ids: the cases' ids, masked or as written.
+        cases: the cases; the result is in the order of their ``batches``.
+        as_written: whether the decided words are there, instead of [MASK].
     """
-    with capture(model, keep="weights") as seen:
-        model(ids, mask=cases.padding)
-    rows = torch.arange(len(ids))
     found = []
-    for layer in seen.layers:
-        weights = seen.weights(layer)[rows, :, cases.word].clone()  # [cases, heads, n]
-        weights[:, :, 0] = -1  # [CLS]
-        weights[rows, :, cases.word] = -1
-        found.append(weights.argmax(-1) == cases.noun[:, None])
-    return torch.stack(found, dim=1)
+    for some in cases.batches():
+        with capture(model, keep="weights") as seen:
+            model(some.written if as_written else some.ids, mask=some.padding)
+        rows, layers = torch.arange(len(some.ids)), []
+        for layer in seen.layers:
+            weights = seen.weights(layer)[rows, :, some.word].clone()  # [cases, heads, n]
+            weights[:, :, 0] = -1  # [CLS]
+            weights[rows, :, some.word] = -1
+            layers.append(weights.argmax(-1) == some.noun[:, None])
+        found.append(torch.stack(layers, dim=1))
+    return torch.cat(found)
+
+
+def _drawn(language: Language, seed: int, count: int) -> tuple[dict[Where, list[Sentence]], dict[str, list[Sentence]]]:
+    """The sentences of each relation and split, and those of each relation that baselines learn from."""
+    drawn, known = {}, {}
+    for relation in (one.name for one in language.relations):
+        of_training = language.sentences(10 * count, -1 - seed, "train", relation)
+        drawn[relation, "train"], known[relation] = of_training[:count], of_training[count:]
+        for split in HELD_OUT:
+            drawn[relation, split] = language.sentences(count, -1 - seed, split, relation)
+    return drawn, known
+
+
+def _accuracy(where: Where, right: Tensor, drawn: Mapping[Where, list[Sentence]], known: list[Sentence]) -> Row:
+    relation, split = where
+    votes = by_offset(known, drawn[relation, "train"], relation)
+    offset = max(votes, key=lambda d: votes[d])
+    return {
+        "kind": "accuracy",
+        "relation": relation,
+        "split": split,
+        "n": len(right),
+        **_share("accuracy", right),
+        "chance": chance(known, drawn[where], relation),
+        "by_offset": by_offset(known, drawn[where], relation, [offset])[offset],
+        "offset": offset,
+        "by_bag": by_bag(known, drawn[where], relation),
+    }
+
+
+def _attention(
+    where: Where, found: Mapping[Where, Tensor], as_written: Tensor, drawn: Mapping[Where, list[Sentence]]
+) -> Iterator[Row]:
+    relation, split = where
+    on_training = linked_by_offset(drawn[relation, "train"], relation)
+    offset = max(on_training, key=lambda d: on_training[d])
+    for layer, head in _places(found):
+        yield {
+            "kind": "attention",
+            "relation": relation,
+            "split": split,
+            "n": len(found[where]),
+            "layer": layer,
+            "head": head,
+            "chosen": (layer, head) == _best(found[relation, "train"]),
+            **_share("found", found[where][:, layer, head]),
+            "as_written": float(as_written[:, layer, head].double().mean()),
+            "baseline": linked_by_offset(drawn[where], relation)[offset],
+            "offset": offset,
+        }
+
+
+def _without(
+    model: nn.Module,
+    heads: Mapping[tuple[int | str, int], str],
+    cases: Mapping[Where, Cases],
+    before: Mapping[Where, Tensor],
+) -> Iterator[tuple[Where, Row]]:
+    """The accuracies without some heads."""
+    for where, one in cases.items():
+        with ablate(model, heads):
+            after = one.right(model)
+        yield (
+            where,
+            {
+                "relation": where[0],
+                "split": where[1],
+                "n": len(after),
+                "before": float(before[where].double().mean()),
+                "after": float(after.double().mean()),
+                **_share("change", after.double() - before[where].double()),
+            },
+        )
+
+
+def _places(found: Mapping[Where, Tensor]) -> list[tuple[int, int]]:
+    """Each layer and head."""
+    _, layers, heads = next(iter(found.values())).shape
+    return [(layer, head) for layer in range(layers) for head in range(heads)]
+
+
+def _best(found: Tensor) -> tuple[int, int]:
+    """The layer and head that find most links, the first of several."""
+    layer, head = divmod(int(found.double().mean(0).argmax()), found.shape[-1])
+    return layer, head
 
 
 def _share(name: str, values: Tensor) -> dict[str, float]:
