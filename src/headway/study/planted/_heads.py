@@ -65,6 +65,7 @@ def measure(
     language = named_language(language)
     drawn, known = _drawn(language, seed, sentences)
     cases = {where: Cases.of(language, some, where[0]) for where, some in drawn.items()}
+    voters = {relation: _voter(some, drawn[relation, "train"], relation) for relation, some in known.items()}
     before: dict[Where, Tensor] = {}
     found: dict[Where, Tensor] = {}
     rows: list[Row] = []
@@ -73,7 +74,7 @@ def measure(
         if watch is not None:
             watch(f"{relation}, {split}")
         before[where], found[where] = one.right(model), links_found(model, one)
-        rows.append(_accuracy(where, before[where], drawn, known[relation]))
+        rows.append(_accuracy(where, before[where], drawn, known[relation], voters[relation]))
         rows += _attention(where, found, links_found(model, one, as_written=True), drawn)
     held_out = {where: one for where, one in cases.items() if where[1] in HELD_OUT}
     for layer, head in _places(found):
@@ -85,7 +86,8 @@ def measure(
                 place = {"layer": layer, "head": head, "chosen": chosen, "replacement": replacement}
                 rows.append({"kind": "ablation", **changed, **place})
     for relation in (one.name for one in language.relations):
-        finders = (found[relation, "train"].double().mean(0) >= FINDS).nonzero().tolist()
+        shares = found[relation, "train"].double().mean(0)
+        finders = [(layer, head) for layer, head in _places(found) if shares[layer, head] >= FINDS]
         if watch is not None:
             watch(f"without all heads of {relation}")
         for _, changed in _without(model, dict.fromkeys(finders, "zero"), held_out, before) if finders else ():
@@ -127,10 +129,16 @@ def _drawn(language: Language, seed: int, count: int) -> tuple[dict[Where, list[
     return drawn, known
 
 
-def _accuracy(where: Where, right: Tensor, drawn: Mapping[Where, list[Sentence]], known: list[Sentence]) -> Row:
+def _voter(known: list[Sentence], chosen_on: list[Sentence], relation: str) -> int:
+    """The offset at which words tell the decided word best."""
+    votes = by_offset(known, chosen_on, relation)
+    return max(votes, key=lambda offset: votes[offset])
+
+
+def _accuracy(
+    where: Where, right: Tensor, drawn: Mapping[Where, list[Sentence]], known: list[Sentence], offset: int
+) -> Row:
     relation, split = where
-    votes = by_offset(known, drawn[relation, "train"], relation)
-    offset = max(votes, key=lambda d: votes[d])
     return {
         "kind": "accuracy",
         "relation": relation,
