@@ -32,7 +32,7 @@ def test_what_stands_in_place_of_a_decided_word_tells_nothing(tiny_language: Lan
     task = PlantedWords(tiny_language, tiny_language.sentences(500, 0))
     ids = vocabulary(tiny_language)
     shown, masked = {word: torch.zeros(2) for word in ("woke", "flew")}, torch.zeros(2)
-    for step in range(150):
+    for step in range(300):
         inputs, targets = task.step(Training(1, 32, 64, 1e-3), 0, step)
         decided = targets != -100
         assert set(targets[decided].tolist()) <= {ids[word] for word in ("woke", "flew", "home", "school")}

@@ -6,9 +6,9 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from ._grammar import FARTHEST, Sentence
+from ._grammar import FARTHEST, FEW, Sentence
 
-OFFSETS = [offset for offset in range(-FARTHEST, FARTHEST + 1) if offset]
+OFFSETS = [offset for offset in range(-FARTHEST - FEW, FARTHEST + FEW + 1) if offset]
 
 
 def chance(train: Sequence[Sentence], held_out: Sequence[Sentence], relation: str) -> float:

@@ -10,7 +10,7 @@ from functools import cached_property
 from ...errors import HeadwayError
 
 FARTHEST = 28
-"""The largest distance between the two words of a link."""
+"""The largest distance between the two words of a link, without a {few} that stands between them after {fill}."""
 FEW = 4
 """The most words of a {few}."""
 SPLITS = ("train", "words", "templates")
@@ -22,9 +22,9 @@ class Relation:
     """A relation between a noun and the word that it decides.
 
     Each template has the noun as ``{noun}``, the word that it decides as ``{word}``, and between them ``{fill}``, as
-    long as the drawn distance wants. ``{few}`` is filled by up to four words; between noun and word it stands before
-    ``{fill}``. Any other name in braces is filled by a word of that list of the language. The last template is held
-    out, and so is a third of the nouns in each of the others.
+    long as the drawn distance wants. ``{few}`` is filled by up to four words, which are a part of that distance if they
+    stand before ``{fill}``, and lengthen it if they stand after it. Any other name in braces is filled by a word of that
+    list of the language. The last template is held out, and so is a third of the nouns in each of the others.
 
     Attributes:
         name: the name.
