@@ -42,7 +42,7 @@ def test_what_stands_in_place_of_a_decided_word_tells_nothing(tiny_language: Lan
                 counts[number] += ((inputs == ids[word]) & (targets == ids[truth])).sum()
         assert not (inputs[~decided] == ids[MASK]).any()
     assert masked[0] / masked[1] == pytest.approx(0.8, abs=0.02)
-    right, wrong = (counts[0] / counts.sum() for counts in shown.values())
+    right, wrong = (float(counts[0] / counts.sum()) for counts in shown.values())
     assert right == pytest.approx(wrong, abs=0.1)
 
 

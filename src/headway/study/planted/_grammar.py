@@ -23,8 +23,8 @@ class Relation:
 
     Each template has the noun as ``{noun}``, the word that it decides as ``{word}``, and between them ``{fill}``, as
     long as the drawn distance wants. ``{few}`` is filled by up to four words, which are a part of that distance if they
-    stand before ``{fill}``, and lengthen it if they stand after it. Any other name in braces is filled by a word of that
-    list of the language. The last template is held out, and so is a third of the nouns in each of the others.
+    stand before ``{fill}``, and lengthen it if they stand after it. Any other name in braces is filled by a word of
+    that list of the language. The last template is held out, and so is a third of the nouns in each of the others.
 
     Attributes:
         name: the name.
