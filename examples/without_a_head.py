@@ -116,6 +116,12 @@ def with_interval(x: Tensor, y: Tensor) -> tuple[float, float, float]:
     return rank_correlation(x, y), low, high
 
 
+def within_layers(x: Tensor, y: Tensor, layers: int) -> float:
+    """Returns the mean over layers of the rank correlation of the heads of each layer."""
+    found = [rank_correlation(*pair) for pair in zip(x.chunk(layers), y.chunk(layers), strict=True)]
+    return sum(found) / layers
+
+
 # ---------------------------------------------------------------- in words
 
 
@@ -140,14 +146,27 @@ def tell(title: str, effects: dict[str, HeadEffects], said: dict[str, Tensor]) -
                 ["layer", "head", effect.name, "low", "high"],
             ),
         ]
+    measured = {name: effect.mean() for name, effect in effects.items()}
     rows = []
     for name, numbers in said.items():
-        correlations = [with_interval(numbers, effect.mean().flatten()) for effect in effects.values()]
-        rows.append([name, *(f"{r:+.2f} ({low:+.2f} to {high:+.2f})" for r, low, high in correlations)])
-    both = [effect.mean().flatten() for effect in effects.values()]
-    if len(both) > 1:
-        rows.append(["the other replacement", *[f"{rank_correlation(*both):+.2f}"] * 2])
-    return "\n".join([*parts, "", "rank correlation with", table(rows, ["", *effects])])
+        cells = []
+        for effect in measured.values():
+            r, low, high = with_interval(numbers, effect.flatten())
+            cells += [
+                f"{r:+.2f} ({low:+.2f} to {high:+.2f})",
+                f"{within_layers(numbers, effect.flatten(), len(effect)):+.2f}",
+            ]
+        rows.append([name, *cells])
+    if len(measured) > 1:
+        both = [effect.flatten() for effect in measured.values()]
+        rows.append(["the other replacement", *[f"{rank_correlation(*both):+.2f}", ""] * 2])
+    head = ["", *(title for name in measured for title in (name, "within layers"))]
+    by_layer = "; ".join(
+        f"{name} " + ", ".join(f"{share:.0%}" for share in effect.sum(1) / effect.sum())
+        for name, effect in measured.items()
+    )
+    parts += ["", f"share of each layer: {by_layer}"]
+    return "\n".join([*parts, "", "rank correlation over all heads, and within layers", table(rows, head)])
 
 
 def effects_of(
