@@ -314,6 +314,24 @@ def test_neighbours_in_documents_that_differ_from_row_to_row() -> None:
     torch.testing.assert_close(found[..., 1:], weights.diagonal(-1, 2, 3))
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_neighbours_where_keys_are_known_to_count_on(packed: bool) -> None:
+    q, k, v = drawn(4, 2, 9, 12)
+    keys = hw.Coordinates.packed([5, 3, 4]) if packed else hw.Coordinates.span(12, start=7)
+    places = torch.tensor([0, 3, 4, 5, 7, 8, 9, 10, 11]) if packed else torch.tensor([2, 6, 7, 8, 9, 17, 18, 19, 25])
+    queries = hw.Coordinates(
+        places[None, :, None], places[None], keys.document[:, places] if keys.document is not None else None
+    )
+    weights = hw.attention_weights(q, k, v, q_positions=queries, k_positions=keys)
+    there = keys.index == places[:, None] + torch.tensor([-1, 0, 1])[:, None, None]
+    if keys.document is not None and queries.document is not None:
+        there = there & (keys.document == queries.document.mT)
+    found = attention_statistics(q, k, v, ["previous", "current", "next"], q_positions=queries, k_positions=keys)
+    for name, one in zip(found, there, strict=True):
+        torch.testing.assert_close(found[name], (weights * one).sum(-1))
+        assert found[name].gt(0).any()
+
+
 @pytest.mark.parametrize("kernel", ["auto", "reference"])
 def test_autocast_does_not_round(kernel: str) -> None:
     q, k, v = (x.bfloat16() for x in drawn(4, 2, 9, 13))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ... import reductions
+from ...coordinates import Coordinates
 from ...kernels import Call
 from ...reductions import Reduction
 from .._tokens import documents
@@ -34,16 +35,30 @@ class Neighbour(Statistic):
 def slots_beside(call: Call, offset: int, *, queries: bool = True) -> Tensor:
     """The key slot of the token that is ``offset`` tokens after each query, or key, of its document; −1 for none."""
     side, keys = call.q_coordinates if queries else call.k_coordinates, call.k_coordinates
-    wanted, of_keys = side.index + offset, keys.index
     ids = documents(call)
-    if ids is not None:  # the index may start anew in each document
-        of_tokens = ids[0 if queries else 1]
-        wanted, of_keys = _paired(_ranked(of_tokens, ids[1]), _ranked(wanted, of_keys))
-    return slots_with(wanted, of_keys)
+    if ids is None:
+        return slots_with(side.index + offset, keys)
+    of_tokens, of_keys = ids[0 if queries else 1], ids[1]
+    if keys.ordered and keys.start is not None:
+        slots = slots_with(side.index + offset, keys)
+        batch = max(x.shape[0] for x in (slots, of_tokens, of_keys))
+        slots, of_tokens, of_keys = (x.expand(batch, -1) for x in (slots, of_tokens, of_keys))
+        same = of_keys.gather(1, slots.clamp(min=0)) == of_tokens if of_keys.shape[1] else slots >= 0
+        return slots.masked_fill(~same, -1)
+    # the index may start anew in each document
+    return _found(*_paired(_ranked(of_tokens, of_keys), _ranked(side.index + offset, keys.index)))
 
 
-def slots_with(index: Tensor, of_keys: Tensor) -> Tensor:
+def slots_with(index: Tensor, keys: Coordinates) -> Tensor:
     """The first key slot of each index, [b, n]; −1 where no key has it."""
+    if not keys.ordered or keys.start is None:
+        return _found(index, keys.index)
+    slots = index - keys.start
+    return slots.masked_fill((slots < 0) | (slots >= keys.index.shape[1]), -1)
+
+
+def _found(index: Tensor, of_keys: Tensor) -> Tensor:
+    """The first slot whose number is that of each query, [b, n]; −1 where there is none."""
     batch, m = max(index.shape[0], of_keys.shape[0]), of_keys.shape[1]
     index, of_keys = index.expand(batch, -1).contiguous(), of_keys.expand(batch, -1)
     if not m:

@@ -35,7 +35,7 @@ class First(Statistic):
         q, k = call.q_coordinates, call.k_coordinates
         ids = documents(call)
         if ids is None:
-            return (reductions.WeightsAt(slots_with(torch.zeros_like(q.index), k.index)[..., None]),)
+            return (reductions.WeightsAt(slots_with(torch.zeros_like(q.index), k)[..., None]),)
         return (reductions.WeightsAt(_first_of_documents(*ids, k.index)[..., None]),)
 
     def result(self, call: Call, values: list[Any], counted: Tensor) -> Tensor:
