@@ -17,7 +17,7 @@ from headway import masks as M
 from headway import terms as T
 from headway.call import make_call
 from headway.inspection import PooledMap, TopKeys, attention_statistics
-from headway.kernels import KERNELS, Call, ScoreBlock, reference
+from headway.kernels import KERNELS, Call, Problem, ScoreBlock, reference
 from headway.kernels._reduce import SUMS
 from headway.kernels.cpu import _library
 from headway.reductions import (
@@ -29,6 +29,7 @@ from headway.reductions import (
     WeightsAt,
     WeightsByDistance,
     WeightsByLabel,
+    WeightsOfMatches,
 )
 from headway.reductions import (
     PooledMap as Pooled,
@@ -51,12 +52,15 @@ def wanted(call: Call, seed: int = 0) -> list[Reduction]:
     (batch, _, n, _), m = call.q.shape, call.k.shape[2]
     some = torch.randint(1, 13, (8,), generator=g).tolist()
     edges = torch.randint(-m - 3, m + 3, (some[0],), generator=g).unique().tolist()
+    ids = [torch.randint(-1, some[6], (batch, tokens), generator=g) for tokens in (n, m)]
+    queries, keys = (x + (x > 0) * (1 << 32) * torch.randint(2, x.shape, generator=g) for x in ids)
     return [
         *(Entropy(), VisibleKeys(), MeanDistance(), ColumnSums(), Top(1), Top(some[1])),
         WeightsAt(torch.randint(-1, max(m, 1), (1, n, some[2] % 4 + 1), generator=g)),
         WeightsAt(torch.randint(-1, max(m, 1), (batch, n, 1), generator=g)),
         WeightsByLabel(torch.randint(-1, some[3], (batch, m), generator=g), some[3]),
         WeightsByDistance(tuple(edges)),
+        WeightsOfMatches(queries, keys[: some[7] % 2 or batch], some[7] * 5 - 30),
         Pooled(max(1, min(some[4], n)), max(1, min(some[5] * 3, m))),
     ]  # fmt: skip
 
@@ -96,6 +100,9 @@ def pairs(
         }
     if isinstance(one, Pooled):
         return {f"{name} {i}": (found[i], naive[i], exact[i]) for i in range(2)}
+    if isinstance(one, WeightsOfMatches):
+        assert torch.equal(found[1], exact[1])
+        return {name: (found[0], naive[0], exact[0])}
     return {name: (found, naive, exact)}
 
 
@@ -258,6 +265,16 @@ def test_distances_within_a_tile_of_far_indices() -> None:
     expected = (weights.double() * (index - index.mT).abs()).sum(-1)
     found = attention_statistics(q, k, None, "distance", mask=M.Window(3, 0), q_positions=at, k_positions=at)
     torch.testing.assert_close(found.distance, expected.float())
+
+
+def test_more_keys_than_are_numbered() -> None:
+    problem = Problem.of(make_call(*(torch.empty(1, 1, 3, 8) for _ in range(3))))
+    assert not KERNELS["cpu"].why_not_reduce(problem, [Top(1)])
+    problem.m = (1 << 31) - 1
+    assert KERNELS["cpu"].why_not_reduce(problem, [Entropy(), Top(1)]) == [
+        "it numbers the largest weights of at most 2,147,483,646 keys"
+    ]
+    assert not KERNELS["cpu"].why_not_reduce(problem, [Entropy()])
 
 
 def test_a_map_shows_what_is_not_a_number() -> None:

@@ -122,6 +122,10 @@ def read_reductions(r: Reader, b: int, h: int, n: int, m: int) -> list[tuple[Any
         wanted(reductions.WeightsByLabel(r.some(b, m), count), r.some(b, h, n, count))
     if count := r.word():
         wanted(reductions.WeightsByDistance(tuple(r.some(count).tolist())), r.some(b, h, n, count + 1))
+    if r.word():
+        most = r.word()
+        one = reductions.WeightsOfMatches(r.some(b, n), r.some(b, m), most)
+        wanted(one, r.some(b, h, n), r.some(b, h, n))
     wanted(reductions.ColumnSums(), r.tensor(b, h, m))
     rows, columns = r.word(), r.word()
     if rows:
@@ -341,6 +345,8 @@ def test_the_descriptor_says_the_reductions(calls: list[int]) -> None:
         reductions.WeightsByLabel(torch.randint(-1, 2, (1, 13)), 2),
         reductions.WeightsByDistance((-3, 0, 1)),
         reductions.WeightsByDistance((2,)),
+        reductions.WeightsOfMatches(torch.randint(-1, 3, (1, 9)), torch.randint(-1, 3, (2, 13)), -2),
+        reductions.WeightsOfMatches(torch.randint(-1, 3, (2, 9)), torch.randint(-1, 3, (1, 13)), 0),
     ]
     counted = torch.rand(2, 9) < 0.7
     found, expected = KERNELS["cpu"].reduce(call, wanted, counted), reduce_blocks(call, wanted, counted)
@@ -750,8 +756,8 @@ def test_every_word_of_a_form_is_checked(form: str, monkeypatch: pytest.MonkeyPa
     assert tried
 
 
-REDUCTION_WORDS = "wt ttt wtt wtt wtt wtt t ww tt"
-"""The words of all reductions: one that counts, or a tensor. The first is the flag, then the queries that count."""
+REDUCTION_WORDS = "wt ttt wtt wtt wtt wtt wn tt tt t ww tt"
+"""The words of all reductions: one that counts, a tensor, any number. First the flag, then the queries that count."""
 
 
 @pytest.mark.skipif(bool(MISSING), reason=str(MISSING))
@@ -767,6 +773,8 @@ def test_every_word_of_the_reductions_is_checked(monkeypatch: pytest.MonkeyPatch
         for kind in kinds:
             if kind == "w":
                 wrong += [(at, -1), (at, words[at] + 1), (at, 1 << 40)]
+                at += 1
+            elif kind == "n":
                 at += 1
             else:
                 wrong += [(at + 1, words[at + 1] - 1), (at + 1, -1), (at + 2, 2), (at + 3, -1)]
@@ -786,6 +794,7 @@ def test_every_word_of_the_reductions_is_checked(monkeypatch: pytest.MonkeyPatch
         *(reductions.Entropy(), reductions.VisibleKeys(), reductions.MeanDistance(), reductions.TopKeys(3)),
         *(reductions.WeightsAt(torch.zeros(1, 5, 2).long()), reductions.WeightsByLabel(torch.zeros(1, 5).long(), 2)),
         *(reductions.WeightsByDistance((-1, 1)), reductions.ColumnSums(), reductions.PooledMap(2, 3)),
+        reductions.WeightsOfMatches(torch.zeros(1, 5).long(), torch.zeros(1, 5).long(), 0),
     ]
     KERNELS["cpu"].reduce(hw.call.make_call(q, q, q), wanted, torch.ones(1, 5, dtype=torch.bool))
     assert tried

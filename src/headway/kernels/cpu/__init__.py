@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..._torch import has_amx
 from ...masks import Causal
-from ...reductions import Reduction
+from ...reductions import Reduction, TopKeys
 from ...terms import RelativeValues, Rotation, Term
 from ...tracing import watched
 from .._autograd import ORDINARY
@@ -64,6 +64,7 @@ def _finish(descriptor: CallDescriptor, call: LoweredCall, reductions: Reduction
         reductions.add_to(descriptor)
 
 
+MANY = (1 << 31) - 1
 DECODE_QUERIES, SMALL = 4, 1 << 20
 """Plain float32 attention of more than DECODE_QUERIES queries and less than SMALL multiply-adds is left to ``sdpa``."""
 
@@ -121,6 +122,8 @@ class CpuKernel(NativeKernel[LoweredCall]):
         if watched() or torch.compiler.is_compiling():
             return ["it computes reductions where nothing looks on, such as a compiler or a mode"]
         kinds = dict.fromkeys(type(one) for one in reductions)
+        if problem.m >= MANY and TopKeys in kinds:
+            return [f"it numbers the largest weights of at most {MANY - 1:,} keys"]
         return [f"it has no reduction {kind.__name__}" for kind in kinds if kind not in REDUCTIONS]
 
     def reduce(self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None = None) -> list[Any]:

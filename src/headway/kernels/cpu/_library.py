@@ -25,7 +25,7 @@ FLOAT32, BFLOAT16 = 0, 1
 
 OUT_OF_MEMORY, NO_SUCH_ISA = -1, -2
 
-VERSION = 7
+VERSION = 8
 """The version of the C interface, as in csrc/call.h."""
 
 

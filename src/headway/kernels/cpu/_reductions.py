@@ -20,6 +20,7 @@ from ...reductions import (
     WeightsAt,
     WeightsByDistance,
     WeightsByLabel,
+    WeightsOfMatches,
 )
 from .._problem import Call
 from .._results import Results
@@ -29,7 +30,7 @@ R = TypeVar("R", bound=Reduction)
 
 SHARED = (RowStatistics, Entropy, VisibleKeys, MeanDistance, ColumnSums, TopKeys, WeightsAt)
 """Of these, one pass computes any number."""
-SINGLE = (WeightsByLabel, WeightsByDistance, PooledMap)
+SINGLE = (WeightsByLabel, WeightsByDistance, WeightsOfMatches, PooledMap)
 """Of each of these, one pass computes one."""
 NAMES: dict[type[Reduction], str] = {
     Entropy: "entropy",
@@ -108,6 +109,14 @@ class ReductionWords:
         if edges:
             descriptor.tensor(torch.tensor(edges))
             place("ranges", n, len(edges) + 1)
+        matches = self._of(WeightsOfMatches)
+        words.append(len(matches))
+        if matches:
+            words.append(matches[0].most)
+            descriptor.broadcast(matches[0].queries)
+            descriptor.broadcast(matches[0].keys)
+            place("match sums", n)
+            place("match counts", n, dtype=torch.int64)
         place_if(ColumnSums, "columns", m, dtype=torch.float64)
         maps = self._of(PooledMap)
         words.extend((maps[0].rows, maps[0].columns) if maps else (0, 0))
@@ -128,6 +137,8 @@ class ReductionWords:
                 values.append(found["at"][..., at - width : at])
             elif isinstance(one, WeightsByLabel):
                 values.append(found["labels"] if one.count else self.call.q.new_empty(*self.call.q.shape[:3], 0))
+            elif isinstance(one, WeightsOfMatches):
+                values.append((found["match sums"], found["match counts"]))
             elif isinstance(one, ColumnSums):
                 values.append(found["columns"].float())
             elif isinstance(one, PooledMap):

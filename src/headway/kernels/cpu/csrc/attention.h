@@ -338,6 +338,7 @@ struct Attention {
                 reducer.scores(w.reductions, t, r, w.score + r * LD, w.spans.from[r], w.spans.to[r], found);
                 if (factor != 1) reducer.rescale(w.reductions, r, before, row_max, factor, w.row_sum[r]);
             }
+            if (reduces) reducer.template matches<DEGREE>(w.reductions, t, r, w.score + r * LD, w.spans.from[r], w.spans.to[r], base);
             const float sum = bf16_output ? exp_row_of<true>(w, t, r, base) : exp_row_of<false>(w, t, r, base);
             w.row_max[r] = row_max;
             w.row_sum[r] = w.row_sum[r] * factor + sum;

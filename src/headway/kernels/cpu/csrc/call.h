@@ -12,7 +12,7 @@ typedef int64_t i64;
 
 // VERSION is that of all words that pass this interface, including those of tokens.h. Python refuses a library whose
 // hw_version is another one.
-enum { VERSION = 7, MAX_TERMS = 32, MAX_MAPS = 4, MAX_NODES = 64 };
+enum { VERSION = 8, MAX_TERMS = 32, MAX_MAPS = 4, MAX_NODES = 64 };
 enum Dtype { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT64 = 3, INT64 = 4, BOOL = 5 };
 enum Kind {
     QUERY_SCALE = 1,
@@ -92,6 +92,9 @@ struct ReduceCall {
     Tensor key_labels, label_sums;  // [batch, m] int64; [batch, heads, n, labels]
     i64 edge_count;
     Tensor edges, range_sums;      // [edge_count] int64, rising; [batch, heads, n, edge_count + 1]
+    i64 matches, furthest;         // 1 if sums over keys with a query's label are wanted; their largest distance
+    Tensor match_queries, match_keys;  // [batch, n], [batch, m] int64; a label below 0 matches none
+    Tensor match_sums, match_counts;   // [batch, heads, n]; counts int64
     Tensor column_sums;            // [batch, heads, m] float64
     i64 rows, columns;             // of the map
     Tensor mass, largest;          // [batch, heads, rows, columns]; mass float64
@@ -298,7 +301,7 @@ class Reader {
         r.entropy = tensor(F32_BIT, false, B, H, n);
         r.visible = tensor(I64_BIT, false, B, H, n);
         r.distance = tensor(F32_BIT, false, B, H, n);
-        r.top = range(0, MAX);
+        r.top = range(0, m < INT32_MAX ? MAX : 0);
         if (!fits(B, H, n + 1024, r.top)) invalid_ = true;
         if (r.top) r.top_weights = tensor(F32_BIT, true, B, H, n, r.top), r.top_keys = tensor(I64_BIT, true, B, H, n, r.top);
         r.at = range(0, MAX);
@@ -312,6 +315,12 @@ class Reader {
         if (r.edge_count) {
             r.edges = tensor(I64_BIT, true, r.edge_count);
             r.range_sums = tensor(F32_BIT, true, B, H, n, r.edge_count + 1);
+        }
+        r.matches = range(0, 1);
+        if (r.matches) {
+            r.furthest = word();
+            r.match_queries = tensor(I64_BIT, true, B, n), r.match_keys = tensor(I64_BIT, true, B, m);
+            r.match_sums = tensor(F32_BIT, true, B, H, n), r.match_counts = tensor(I64_BIT, true, B, H, n);
         }
         r.column_sums = tensor(F64_BIT, false, B, H, m);
         r.rows = range(0, max_of_map(n)), r.columns = range(0, max_of_map(m));

@@ -80,6 +80,8 @@ struct Reducer {
         float* at_scores;                 // [MB][at]
         float* top_scores;                // [MB][held], falling
         int32_t* top_keys;                // [MB][held]
+        vf match_sums[MB];                // as entropy
+        i64 match_counts[MB], match_label[MB];
         int32_t columns[LD];              // of a row: candidates for the largest
         float* from_base;                 // [LD] of a tile: the index of its keys less `base`
         float *column_sums, *column_max;  // [LD] of the second pass: the rows of a tile
@@ -99,6 +101,7 @@ struct Reducer {
     bool by_query = false, by_column = false;  // what each pass has to do
     i64* edges = nullptr;                      // [edge_count]
     uint16_t* key_labels = nullptr;            // [batch or 1][m / W][labels]: which keys of a vector have a label, as bits
+    int32_t* match_keys = nullptr;             // [batch or 1][m in whole vectors]: the low bits of their labels
     i64 chunks = 1;                            // second pass: tasks of a head
     double* columns = nullptr;                 // [heads·chunks][m]
     double* mass = nullptr;                    // [heads·chunks][rows][columns] of the map
@@ -107,7 +110,7 @@ struct Reducer {
     explicit Reducer(const Plan<T, Packing>& p)
         : c(p.c), r(p.c.reduce), plan(p), ranges(p.c.reduce.edge_count + 1), held(round_up(p.c.reduce.top, W)) {
         if (!r.wanted) return;
-        by_query = r.entropy.defined() || r.visible.defined() || needs_distance() || r.labels || r.top || r.at;
+        by_query = r.entropy.defined() || r.visible.defined() || needs_distance() || r.labels || r.top || r.at || r.matches;
         by_column = r.column_sums.defined() || r.rows;
         const i64 heads = max(1, c.batch * c.heads);
         chunks = max(1, min(plan.blocks, (16 + heads - 1) / heads));
@@ -115,7 +118,8 @@ struct Reducer {
 
     void lay_out(Memory& memory) {
         if (r.edge_count) edges = memory.take<i64>(r.edge_count);
-        if (r.labels) key_labels = memory.take<uint16_t>(label_rows() * vectors() * r.labels);
+        if (r.labels) key_labels = memory.take<uint16_t>(rows_of(r.key_labels) * vectors() * r.labels);
+        if (r.matches) match_keys = memory.take<int32_t>(rows_of(r.match_keys) * vectors() * W);
         if (!by_column) return;
         const i64 tasks = c.batch * c.heads * chunks;
         if (r.column_sums.defined()) columns = memory.take<double>(tasks * c.m);
@@ -134,13 +138,13 @@ struct Reducer {
     }
 
     bool needs_distance() const { return r.distance.defined() || r.range_sums.defined(); }
-    i64 label_rows() const { return r.key_labels.stride[0] ? c.batch : 1; }
+    i64 rows_of(const Tensor& labels) const { return labels.stride[0] ? c.batch : 1; }
     i64 vectors() const { return round_up(c.m, W) / W; }
 
     // what all blocks read
     void set_up() const {
         for (i64 x = 0; x < r.edge_count; x++) edges[x] = *r.edges.template at<i64>(x);
-        for (i64 b = 0; b < label_rows() && r.labels; b++) {
+        for (i64 b = 0; b < rows_of(r.key_labels) && r.labels; b++) {
             uint16_t* bits = key_labels + b * vectors() * r.labels;
             memset(bits, 0, (size_t)(vectors() * r.labels * 2));
             for (i64 j = 0; j < c.m; j++) {
@@ -148,16 +152,23 @@ struct Reducer {
                 if (label >= 0 && label < r.labels) bits[j / W * r.labels + label] |= (uint16_t)(1 << j % W);
             }
         }
+        for (i64 b = 0; b < rows_of(r.match_keys) && r.matches; b++)
+            for (i64 j = 0; j < vectors() * W; j++)
+                match_keys[b * vectors() * W + j] = j < c.m ? (int32_t)*r.match_keys.template at<i64>(b, j) : -1;
     }
 
     // ------------------------------------------------------------ first pass: a block of queries
 
     void begin(Worker& w, const Tile& t) const {
         w.lowest = INT64_MAX, w.highest = INT64_MIN;
-        for (i64 row = 0; row < t.rows && needs_distance(); row++) {
+        for (i64 row = 0; row < t.rows && (needs_distance() || r.matches); row++) {
             w.own[row] = *c.q_index.template at<i64>(t.b, t.i0 + row);
             w.lowest = min(w.lowest, w.own[row]), w.highest = max(w.highest, w.own[row]);
             w.last_range[row] = 0;
+        }
+        for (i64 row = 0; row < t.rows && r.matches; row++) {
+            w.match_sums[row] = vf{}, w.match_counts[row] = 0;
+            w.match_label[row] = *r.match_queries.template at<i64>(t.b, t.i0 + row);
         }
         memset(w.entropy, 0, sizeof w.entropy);
         memset(w.distance, 0, sizeof w.distance);
@@ -229,6 +240,27 @@ struct Reducer {
         insert(top, keys, score, w.columns, count, (int32_t)t.j0);
     }
 
+    // Weights of the keys with the label of the query, of which few are expected.
+    template <int DEGREE>
+    void matches(Worker& w, const Tile& t, i64 row, const float* score, i64 from, i64 to, float base) const {
+        const i64 label = w.match_label[row];
+        if (!r.matches || label < 0) return;
+        const int32_t* keys = match_keys + (r.match_keys.stride[0] ? t.b : 0) * vectors() * W + t.j0;
+        for (i64 x = from; x < to; x += W) {
+            vi labels;
+            memcpy(&labels, keys + x, sizeof labels);
+            uint32_t found = 0;
+            for (uint32_t bits = bits_of((vi)(labels == (int32_t)label)); bits; bits &= bits - 1) {
+                const i64 column = x + __builtin_ctz(bits), j = t.j0 + column;
+                if (column >= t.c1 || score[column] == -INFINITY || *r.match_keys.template at<i64>(t.b, j) != label) continue;
+                if (minus(*c.k_index.template at<i64>(t.b, j), w.own[row]) <= r.furthest) found |= bits & -bits;
+            }
+            if (!found) continue;
+            w.match_sums[row] = add_in_lanes(w.match_sums[row], found, exp_of<DEGREE>(load(score + x) - base));
+            w.match_counts[row] += __builtin_popcount(found);
+        }
+    }
+
     // a score that at least r.top columns reach: the least of the largest of so many groups of them
     float surely_among(const float* score, i64 from, i64 to) const {
         if (r.top > W) return -INFINITY;
@@ -273,13 +305,14 @@ struct Reducer {
         w.entropy[row] *= factor;
         w.entropy[row][0] += factor * not_below(FAR_BELOW, before - row_max) * row_sum;
         w.distance[row] *= factor;
+        if (r.matches) w.match_sums[row] *= factor;
         for (i64 x = 0; x < r.labels; x++) w.label_sums[row * r.labels + x] *= factor;
         for (i64 x = 0; x < ranges && r.range_sums.defined(); x++) w.range_sums[row * ranges + x] *= factor;
     }
 
     // Unnormalised weights of a row, which hold numbers only if the tile `reads_weights`, and their sum.
     void weights(Worker& w, const Tile& t, i64 row, const float* weight, i64 from, i64 to, float weight_sum) const {
-        const uint16_t* of_keys = key_labels + (label_rows() > 1 ? t.b : 0) * vectors() * r.labels;
+        const uint16_t* of_keys = key_labels + (r.key_labels.stride[0] ? t.b : 0) * vectors() * r.labels;
         in_vector_groups(r.labels, [&](auto count, i64 first) {
             const i64 label = first / W;
             vf sums[count];
@@ -345,6 +378,8 @@ struct Reducer {
             *r.entropy.template at<float>(t.b, t.h, i) =
                 nothing ? 0 : scale * (own_sum * (logf(row_sum / exp_of<DEGREE>(vf{})[0]) - shift) - sum(w.entropy[row]));
         if (r.distance.defined()) *r.distance.template at<float>(t.b, t.h, i) = sum(w.distance[row]) * scale;
+        if (r.matches) *r.match_sums.template at<float>(t.b, t.h, i) = sum(w.match_sums[row]) * scale;
+        if (r.matches) *r.match_counts.template at<i64>(t.b, t.h, i) = w.match_counts[row];
         for (i64 x = 0; x < r.labels; x++)
             *r.label_sums.template at<float>(t.b, t.h, i, x) = sum(w.label_sums[row * r.labels + x]) * scale;
         for (i64 x = 0; x < ranges && r.range_sums.defined(); x++)
