@@ -99,7 +99,9 @@ def test_the_summary_says_what_needs_a_head_alone(rows: list[dict[str, Any]], ti
         ("0.1", ["place"], False),
         ("0.1", ["verb"], False),
     ]
-    assert markdown(rows, "words").count("\n") == 3
+    lines = markdown(rows, "words").split("\n")
+    assert [line.count("|") for line in lines] == [11] * 4
+    assert "tiny, seed 0 | verb | 0.0 | 100.0 % (100–100)" in lines[2]
 
 
 def test_found_links_are_those_of_a_loop(tiny_language: Language) -> None:

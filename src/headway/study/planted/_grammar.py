@@ -80,7 +80,12 @@ class Link:
 
 @dataclass(frozen=True)
 class Sentence:
-    """The words of a sentence, and its links."""
+    """A sentence.
+
+    Attributes:
+        words: its words, the punctuation among them.
+        links: its links.
+    """
 
     words: tuple[str, ...]
     links: tuple[Link, ...]

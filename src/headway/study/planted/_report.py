@@ -58,29 +58,25 @@ def markdown(rows: Sequence[Row], split: str) -> str:
         rows: what ``measure`` returned, with ``language`` and ``seed``.
         split: "words" or "templates".
     """
-    titles = [
-        "language",
-        "seed",
-        "relation",
-        "head",
-        "finds its noun",
-        "best offset",
-        "accuracy",
-        "head zeroed",
-        "mean",
-    ]
+    titles = ["model", "relation", "head", "finds its noun", "best offset", "accuracy", "head zeroed", "head's mean"]
     lines = []
     for zero, mean in zip(summary(rows, split), summary(rows, split, "mean"), strict=True):
         worst = f"{zero['worst']} {100 * zero['worst_change']:+.0f}"
         lines.append(
             [
-                *(str(zero[name]) for name in ("language", "seed", "relation", "head")),
+                *(f"{zero['language']}, seed {zero['seed']}", zero["relation"], zero["head"]),
                 f"{_percent(zero['found'])} ({100 * zero['low']:.0f}–{100 * zero['high']:.0f})",
                 *(_percent(zero[name]) for name in ("baseline", "accuracy", "without")),
-                *(_percent(mean["without"]), worst, "yes" if zero["alone"] else "no"),
+                *(_percent(mean["without"]), worst, _verdict(zero)),
             ]
         )
-    return table([*titles, "its mean", "another relation, zeroed", "needed by it alone"], lines)
+    return table([*titles, "lost most beside", "needed by this relation alone"], lines)
+
+
+def _verdict(row: Row) -> str:
+    if row["alone"]:
+        return "yes"
+    return f"no: head of {' and '.join(row['shared'])} too" if row["shared"] else "no"
 
 
 def _percent(share: float) -> str:
