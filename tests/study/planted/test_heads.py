@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from headway.masks import Padding
 from headway.study.planted import Cases, Language, __main__, _languages, _training, measure
 from headway.study.planted._heads import links_found
-from headway.study.planted._report import markdown, summary
-from headway.study.planted._tokens import MASK, vocabulary
+from headway.study.planted._report import markdown, summary, together
+from headway.study.planted._tokens import CLS, MASK, vocabulary
 from headway.study.protocol import Training
 
 BETWEEN = ("today", "again", "last", "night", "near", "it")
@@ -102,6 +102,7 @@ def test_the_summary_says_what_needs_a_head_alone(rows: list[dict[str, Any]], ti
     lines = markdown(rows, "words").split("\n")
     assert [line.count("|") for line in lines] == [11] * 4
     assert "tiny, seed 0 | verb | 0.0 | 100.0 % (100–100)" in lines[2]
+    assert together(rows, "words").split("\n")[3] == "| tiny, seed 0 | place | 0.1 | 100.0 % | 0.0 % | verb 0 |"
 
 
 def test_found_links_are_those_of_a_loop(tiny_language: Language) -> None:
@@ -116,6 +117,14 @@ def test_found_links_are_those_of_a_loop(tiny_language: Language) -> None:
             weights[:, 0] = weights[:, word] = -1
             assert next(found)[0].tolist() == (weights.argmax(-1) == noun).tolist()
     assert next(found, None) is None
+
+
+def test_a_head_looks_at_another_word(tiny_language: Language) -> None:
+    model = ByHand(tiny_language)
+    model.keys[:, :, model.ids[CLS]] = 80  # most weight goes to [CLS], which is no word, and to the word itself
+    model.keys[:, :, model.ids[MASK]] = 70
+    alone = [one for one in tiny_language.sentences(40, 5, relation="verb") if len(one.links) == 1]
+    assert links_found(model, Cases.of(tiny_language, alone, "verb"))[:, 0, 0].all()
 
 
 def test_the_command_writes_rows(

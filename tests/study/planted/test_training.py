@@ -1,5 +1,6 @@
 """Batches, and models that are trained once and then read."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,9 +97,11 @@ def test_models_of_other_settings_are_kept_apart(
     trained(tiny_language, training=SHORT)
     trained(tiny_language, 1, training=SHORT)
     trained(tiny_language, training=Training(steps=4, batch=4, length=64, learning_rate=1e-3))
+    trained(tiny_language, training=Training(steps=5, batch=4, length=64, learning_rate=2e-3))
+    trained(replace(tiny_language, neutral=("sea",)), training=SHORT)
     monkeypatch.setattr(_training, "MASKED", 0.7)
     trained(tiny_language, training=SHORT)
-    assert len(models_in(tmp_path / "planted")) == 4
+    assert len(models_in(tmp_path / "planted")) == 6
 
 
 def test_training_learns(tiny_language: Language, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ...errors import HeadwayError
 from ...inspection._table import Table
 from ._heads import HELD_OUT, measure
 from ._languages import LANGUAGES
-from ._report import markdown
+from ._report import markdown, together
 from ._training import TRAININGS, trained
 
 
@@ -45,7 +45,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         print(f"headway: {error}", file=sys.stderr)
         return 2
     for split in HELD_OUT:
-        print(f"\nheld-out {split}\n\n{markdown(rows, split)}")
+        print(f"\nheld-out {split}\n\n{markdown(rows, split)}\n\n{together(rows, split)}")
     return 0
 
 

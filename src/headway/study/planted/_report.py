@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..._markdown import table
+from ..._markdown import signed, table
 
 MARGIN = 0.1
 """What a relation has to lose for it to be said to need a head, and the others may lose at most."""
@@ -61,7 +61,7 @@ def markdown(rows: Sequence[Row], split: str) -> str:
     titles = ["model", "relation", "head", "finds its noun", "best offset", "accuracy", "head zeroed", "head's mean"]
     lines = []
     for zero, mean in zip(summary(rows, split), summary(rows, split, "mean"), strict=True):
-        worst = f"{zero['worst']} {100 * zero['worst_change']:+.0f}"
+        worst = f"{zero['worst']} {_points(zero['worst_change'])}"
         lines.append(
             [
                 *(f"{zero['language']}, seed {zero['seed']}", zero["relation"], zero["head"]),
@@ -71,6 +71,34 @@ def markdown(rows: Sequence[Row], split: str) -> str:
             ]
         )
     return table([*titles, "lost most beside", "needed by this relation alone"], lines)
+
+
+def together(rows: Sequence[Row], split: str) -> str:
+    """Returns what is lost without all heads that find a relation, as a Markdown table.
+
+    Args:
+        rows: what ``measure`` returned, with ``language`` and ``seed``.
+        split: "words" or "templates".
+    """
+    here = [row for row in rows if row["split"] == split and row["kind"] == "together"]
+    lines = []
+    for own in here:
+        if own["relation"] != own["of"]:
+            continue
+        others = [row for row in here if _model(row) == _model(own) and row["of"] == own["of"] and row is not own]
+        worst = min(others, key=lambda row: row["change"])
+        lines.append(
+            [
+                *(f"{own['language']}, seed {own['seed']}", own["of"], ", ".join(own["heads"])),
+                *(_percent(own["before"]), _percent(own["after"])),
+                f"{worst['relation']} {_points(worst['change'])}",
+            ]
+        )
+    return table(["model", "relation", "heads that find it", "accuracy", "without them", "lost most beside"], lines)
+
+
+def _points(change: float) -> str:
+    return signed(round(100 * change) + 0.0, "+.0f" if round(100 * change) else ".0f")
 
 
 def _verdict(row: Row) -> str:
