@@ -23,7 +23,7 @@ class Given(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         shares = [[head(self.texts[tuple(row)]) for head in self.heads] for row in ids.tolist()]
-        bias = (torch.stack([torch.stack(row) for row in shares]).double() + 1e-12).log()
+        bias = torch.stack([torch.stack(row) for row in shares]).double().log().clamp(min=-1e4)  # −∞ would hide keys
         if self.causal:
             bias = bias.masked_fill(torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(1), -torch.inf)
         q = torch.zeros(len(ids), len(self.heads), ids.shape[1], 4, dtype=torch.float64)
@@ -31,7 +31,7 @@ class Given(nn.Module):
 
 
 def weights(head: Head, text: EncodedText, causal: bool = False) -> Tensor:
-    shares = head(text).double() + 1e-12
+    shares = head(text).double()
     shares = shares.tril() if causal else shares
     return shares / shares.sum(-1, keepdim=True)
 

@@ -13,7 +13,7 @@ import torch
 import headway as hw
 from headway.errors import HeadwayError
 from headway.inspection import head_roles
-from headway.inspection.roles import HeadRoles
+from headway.inspection.roles import Batch, HeadRoles
 from headway.inspection.roles._antecedents import KINDS
 from headway.inspection.roles._table import Coreferential
 from headway.inspection.texts import AnnotatedText, Choice, EncodedText, Mention, encode, read_gap
@@ -40,7 +40,7 @@ def passages(count: int, seed: int = 0) -> list[EncodedText]:
 
 
 def documents(count: int, seed: int = 0) -> list[EncodedText]:
-    """Texts of 16 words with mentions of three entities; the words are a, b and c, so that heads may match."""
+    """Texts of 16 words, a, b and c, with mentions of three entities, mostly of one that goes with the word."""
     source = torch.Generator().manual_seed(seed)
     found = []
     for _ in range(count):
@@ -49,8 +49,10 @@ def documents(count: int, seed: int = 0) -> list[EncodedText]:
         for start in range(0, 15, 2):
             if torch.rand(1, generator=source) < 0.6:
                 size = 1 + int(torch.randint(2, (1,), generator=source))
-                entity = int(torch.randint(3, (1,), generator=source))
                 head = start + int(torch.randint(size, (1,), generator=source))
+                entity = "abc".index(written[2 * head])
+                if torch.rand(1, generator=source) < 0.4:
+                    entity = int(torch.randint(3, (1,), generator=source))
                 mentions.append(Mention(start, start + size, entity, head))
         mentions.append(Mention(0, 16, 7, 3))  # around all others, alone in its entity
         found.append(encoded(AnnotatedText(written, spans(16), mentions=tuple(mentions)), source))
@@ -108,6 +110,12 @@ def test_heads_that_find_antecedents() -> None:
     assert [held(found, head) for head in range(3)] == [set(), {WORD, MENTION}, {MENTION}]
 
 
+def test_a_head_that_attends_to_itself_alone_finds_nothing() -> None:
+    texts = documents(20)
+    found = head_roles(Given(texts, lambda text: torch.eye(len(text))), texts, "coreferential").role("coreferential")
+    assert [(one.figure, one.cases > 10) for one in found] == [(0, True)] * 2
+
+
 def literal(kind: str, text: EncodedText, w: list[list[float]], causal: bool) -> tuple[float, int, list[float]]:
     """Hits and cases in one text, and the hits of both guesses."""
     hits, cases, guesses = 0.0, 0, [0.0, 0.0]
@@ -157,6 +165,19 @@ def test_figures_are_those_of_loops(kind: str, causal: bool) -> None:
         assert found[head].figure == pytest.approx(hits / cases)
         best = max((0, 1), key=lambda guess: sum(one[2][guess] for one in even))
         assert found[head].baseline == pytest.approx(sum(one[2][best] for one in odd) / cases)
+
+
+@pytest.mark.parametrize("kind", [NAME, WORD, MENTION])
+def test_guesses_are_those_of_loops(kind: str) -> None:
+    texts: list[EncodedText] = (passages if kind == NAME else documents)(20)
+    role, model = Coreferential(of=(kind,)), Given(texts, chance)
+    for text in texts:
+        batch = Batch([text])
+        with hw.capture(model, statistics=role.statistics(batch)) as seen:
+            model(batch.ids)
+        found = seen.records[0].statistics()
+        *_, expected = literal(kind, text, between_words(weights(chance, text), text), causal=False)
+        assert role.guesses(batch, found, found)[0, 0, :, 0].tolist() == expected
 
 
 def test_names_without_tokens_are_no_cases() -> None:

@@ -126,6 +126,12 @@ def test_figures_are_those_of_loops(causal: bool, subtypes: bool) -> None:
         assert both == odd["obj → governor"]
 
 
+def test_a_head_that_attends_to_itself_alone_finds_nothing() -> None:
+    texts = sentences(20)
+    found = head_roles(Given(texts, lambda text: torch.eye(len(text))), texts, "syntactic").role("syntactic")
+    assert {one.figure for one in found} == {0}
+
+
 def test_words_without_tokens_are_no_cases() -> None:
     texts = sentences(10)
     fewer = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from headway import masks
 from headway.call import make_call
 from headway.errors import HeadwayError
 from headway.inspection import statistics_of
-from headway.inspection.roles._words import MostAttendedWord
+from headway.inspection.roles._words import BetweenWords, MostAttendedWord
 
 WORDS = torch.tensor([[-1, 0, 0, 2, 1, 1, 3, -1], [0, 1, 1, 1, -1, 3, 4, 4]])
 """Of two texts of 4 and 5 words: one word in three tokens, one whose tokens come after the next word's, one in none."""
@@ -50,6 +51,31 @@ def test_the_most_attended_word(mask: Any, kernel: str, among: Tensor | None) ->
             for b in range(COUNT):
                 sees = literally((weights[row, 0] > 0).double(), tokens, a, b) > 0
                 assert found.sees[row, a, b] == sees
+
+
+@dataclass(frozen=True, eq=False)
+class Weights(BetweenWords):
+    """All of them."""
+
+    name = "weights between words"
+
+    word_of: Tensor
+    count: int
+
+    def reduced(self, weights: Tensor, sees: Tensor) -> Tensor:
+        return weights
+
+
+def test_weights_between_words() -> None:
+    q, k = (torch.randn(2, 3, 8, 4, dtype=torch.float64) for _ in range(2))
+    found = statistics_of(make_call(q, k, k), [Weights(WORDS, COUNT)])["weights between words"]
+    dense = hw.attention_weights(q, k, k)
+    words = range(COUNT)
+    expected = [
+        [[[literally(of_head, tokens, a, b) for b in words] for a in words] for of_head in of_row]
+        for of_row, tokens in zip(dense, WORDS.tolist(), strict=True)
+    ]
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
 
 
 def test_a_head_that_attends_to_no_other_word_has_none() -> None:

@@ -76,6 +76,7 @@ HEADS = {
         [("the", "DT", "(VP(NP*"), ("dog", "NN", "*)"), ("that", "WDT", "(NP*)"), ("barks", "VBZ", "*)")],
         3,
     ),
+    "the last of two nouns": ([("apple", "NN", "(NP*"), ("pie", "NN", "*"), ("there", "RB", "*)")], 1),
     "no parse": ([("the", "DT", "*"), ("dog", "NN", "*"), ("there", "RB", "*")], 2),
     "a possessive": ([("Ann", "NNP", "(NP(NP*"), ("'s", "POS", "*)"), ("dog", "NN", "*)")], 2),
     "a possessive alone": ([("Ann", "NNP", "(NP*"), ("'s", "POS", "*)")], 0),

@@ -99,7 +99,7 @@ class Syntactic(Role):
         word, sees = found["most_attended_word"]
         row, attender, other, candidate = self._indices(batch)
         cases = sees[row, attender, other]
-        hits = (word[row, :, attender] == other[:, None]) & cases[:, None]
+        hits = word[row, :, attender] == other[:, None]
         return Evidence(self._summed(batch, row, candidate, hits), self._summed(batch, row, candidate, cases[:, None]))
 
     def guesses(self, batch: Batch, found: Statistics, equal: Statistics) -> Tensor:

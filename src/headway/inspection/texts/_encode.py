@@ -72,11 +72,11 @@ def _plain(text: str, number: int) -> AnnotatedText:
 
 
 class _Piece(NamedTuple):
-    """A token, and the characters that it stands for; none for one that the tokenizer adds."""
+    """A token, and the characters that it stands for: none, as (0, 0), for one that the tokenizer adds."""
 
     id: int
     token: str
-    span: Span | None
+    span: Span
 
 
 def _pieces(tokenizer: Any, text: AnnotatedText) -> list[_Piece]:
@@ -93,7 +93,7 @@ def _pieces(tokenizer: Any, text: AnnotatedText) -> list[_Piece]:
         encoded = tokenizer.encode(text.text)
     else:
         raise HeadwayError(f"tokenizer is {type(tokenizer).__name__}: give a tokenizers.Tokenizer, or a fast one")
-    if not all(hasattr(encoded, name) for name in ("ids", "tokens", "offsets", "special_tokens_mask")):
+    if not all(hasattr(encoded, name) for name in ("ids", "tokens", "offsets")):
         raise HeadwayError(
             f"{type(tokenizer).__name__} does not say which characters a token stands for: give a "
             "tokenizers.Tokenizer, or a fast tokenizer of transformers"
@@ -102,16 +102,9 @@ def _pieces(tokenizer: Any, text: AnnotatedText) -> list[_Piece]:
         raise HeadwayError(
             f"{type(tokenizer).__name__} cuts {text.called} after {len(encoded.ids)} tokens: call no_truncation() on it"
         )
-    rows = zip(
-        encoded.ids,
-        encoded.tokens,
-        encoded.offsets,
-        encoded.special_tokens_mask,
-        encoded.attention_mask,
-        strict=True,
-    )
-    pieces = [_Piece(id, token, None if added else span) for id, token, span, added, real in rows if real]
-    if any(piece.span and not 0 <= piece.span[0] <= piece.span[1] <= len(text.text) for piece in pieces):
+    rows = zip(encoded.ids, encoded.tokens, encoded.offsets, encoded.attention_mask, strict=True)
+    pieces = [_Piece(id, token, span) for id, token, span, real in rows if real]
+    if any(not 0 <= piece.span[0] <= piece.span[1] <= len(text.text) for piece in pieces):
         raise HeadwayError(
             f"{type(tokenizer).__name__} gives tokens of {text.called} beyond its {len(text.text)} characters: its "
             "offsets are not those of the text"
@@ -121,7 +114,7 @@ def _pieces(tokenizer: Any, text: AnnotatedText) -> list[_Piece]:
 
 def _aligned(pieces: list[_Piece], text: AnnotatedText) -> EncodedText:
     starts = [start for start, _ in text.words]
-    word_of = tuple(-1 if piece.span is None else _word_of(piece.span, starts, text) for piece in pieces)
+    word_of = tuple(_word_of(piece.span, starts, text) for piece in pieces)
     if max(word_of, default=-1) < 0:
         raise HeadwayError(
             f"{text.called} has no word that has a token: the tokenizer's offsets are not those of its words"
@@ -146,5 +139,4 @@ def _word_of(span: Span, starts: list[int], text: AnnotatedText) -> int:
 
 def _read(piece: _Piece, text: AnnotatedText) -> str:
     """A token as it is written in the text; what the tokenizer calls it if it is not, or is white space."""
-    written = "" if piece.span is None else text.text[slice(*piece.span)].strip()
-    return written or piece.token
+    return text.text[slice(*piece.span)].strip() or piece.token

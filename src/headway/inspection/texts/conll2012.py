@@ -188,7 +188,7 @@ class _Tree:
                     raise broken(path, row.line, f"parse {row.parse!r} ends a phrase that has not begun")
                 closed = opened.pop()
                 closed.stop = i + 1
-                self.phrases.setdefault((closed.start, closed.stop), closed)  # the innermost of a span comes first
+                self.phrases[closed.start, closed.stop] = closed
         if opened:
             raise broken(path, rows[-1].line, f"the parse of the sentence does not end {opened[-1].label}")
 
