@@ -20,6 +20,7 @@ from ..errors import HeadwayError
 from ..models.recurrent import CELLS
 from . import corpora, report
 from .evaluate import TOKENS_AT_ONCE, predictions
+from .heads import HeadWatch
 from .memory import Peak
 from .models import Sizes, build_recurrent, build_transformer, interpolated, kernel_used
 from .protocol import Protocol, Training
@@ -220,9 +221,10 @@ class _Run:
             peak = Peak(self.protocol.device)
             model = self._model(self.candidate.rows[0], sizes)
 
-            told = partial(self._tell_of_step, task, training, done, work)
+            heads = self._heads(model, training) if language and self.candidate.cell is None else None
+            after_step = partial(self._after_step, heads, task, training, done, work)
             path = self.store.checkpoint(self.candidate.name, self.seed, task.name)
-            trained = train(model, task, training, self.seed, checkpoint=path, watch=told)
+            trained = train(model, task, training, self.seed, checkpoint=path, watch=after_step)
             done += work
             for row in self.candidate.rows:
                 self._tell(f"{task.name.replace('_', ' ')}, measuring", done)
@@ -232,6 +234,7 @@ class _Run:
             if language:
                 done += self.measuring
                 facts = self._facts(model, sizes, training, trained, peak)
+                facts["heads"] = None if heads is None else heads.summary()
         return [
             {
                 "encoding": row,
@@ -258,7 +261,23 @@ class _Run:
     def _model(self, row: str, sizes: Sizes) -> nn.Module:
         return self.candidate.build(row, sizes, self.seed).to(self.protocol.device)
 
-    def _tell_of_step(self, task: Task, training: Training, before: float, work: float, step: int, loss: float) -> None:
+    def _heads(self, model: nn.Module, training: Training) -> HeadWatch:
+        windows, _ = self.language.batch(training, torch.Generator().manual_seed(0))  # the same for every seed
+        windows = windows.to(self.protocol.device)
+        return HeadWatch(model, self.store.head_log(self.candidate.name, self.seed), windows, training.steps)
+
+    def _after_step(
+        self,
+        heads: HeadWatch | None,
+        task: Task,
+        training: Training,
+        before: float,
+        work: float,
+        step: int,
+        loss: float,
+    ) -> None:
+        if heads is not None:
+            heads.after(step)
         doing = f"{task.name.replace('_', ' ')}, step {step:,} of {training.steps:,}, {loss:.2f} bits"
         self._tell(doing, before + work * step / training.steps)
 

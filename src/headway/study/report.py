@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING
 
 from . import charts
@@ -108,6 +109,17 @@ def page(results: Results) -> str:
     ]
     if has_recall:
         parts += ["<h2>Recall</h2>", pictures[2], "<p>Right answers, in per cent, by length.</p>", _recall(results)]
+    heads = _heads(results)
+    if heads:
+        parts += [
+            "<h2>What the heads do</h2>",
+            "<p>At the end of the training. Means of all heads: entropy as a share of that of equal weights, and the "
+            "weight of the first byte, in windows of the text. Of the head that does it most: the weight of the byte "
+            "before, and of the byte after an earlier copy in random bytes that are repeated (induction).</p>",
+            heads,
+            '<p class="quiet">The folder heads has these numbers for each head and step. Recurrent baselines have no '
+            "heads.</p>",
+        ]
     parts += [
         "<h2>What it took</h2>",
         _costs(results),
@@ -190,6 +202,30 @@ def _recall(results: Results) -> str:
         if any(value is not None for value in values):
             rows.append([first[name], *(f"<td>{_percent(value)}</td>" for value in values)])
     return _table(["encoding", *(f"{length:,}" for length in results.lengths)], rows)
+
+
+HEADS = {
+    "normalized_entropy": "entropy",
+    "first": "first byte",
+    "previous_token": "byte before",
+    "induction": "induction",
+}
+
+
+def _heads(results: Results) -> str:
+    """A table of what heads do; empty if that is not known, as in results of an earlier version."""
+    first = _names(results)
+    rows = []
+    for name in results.encodings:
+        found = [row["heads"] for row in results.rows if row["encoding"] == name and row.get("heads")]
+        if not found or results.any_row(name)["view_of"] is not None:
+            continue
+        cells = [first[name]]
+        for column in HEADS:
+            values = [one[column] for one in found]
+            cells.append("<td>—</td>" if None in values else f"<td>{mean(values):.3f}</td>")
+        rows.append(cells)
+    return _table(["encoding", *HEADS.values()], rows) if rows else ""
 
 
 def _percent(value: float | None) -> str:

@@ -106,9 +106,18 @@ class Store(LockedFolder):
             seed: its seed.
             task: the name of the task.
         """
-        readable = re.sub(r"[^A-Za-z0-9.=-]+", "_", name).strip("_")[:60]
-        mark = hashlib.sha256(name.encode()).hexdigest()[:8]
-        return self.out / "checkpoints" / f"{readable}-{mark}-seed{seed}-{task}.pt"
+        return self.out / "checkpoints" / f"{_file_name(name, seed)}-{task}.pt"
+
+    def head_log(self, name: str, seed: int) -> Path:
+        """Returns the path of the log of what the heads of a language model do, in a folder that is there.
+
+        Args:
+            name: the name of the row.
+            seed: its seed.
+        """
+        folder = self.out / "heads"
+        folder.mkdir(exist_ok=True)
+        return folder / f"{_file_name(name, seed)}.jsonl"
 
     def has(self, encoding: str, seed: int) -> bool:
         """Returns whether the results have every length of this ``encoding`` and ``seed``."""
@@ -160,6 +169,13 @@ def read_rows(path: Path) -> list[Row]:
             if line and number < len(lines):
                 raise HeadwayError(f"{path} line {number} is damaged: delete that line to measure it again") from None
     return rows
+
+
+def _file_name(name: str, seed: int) -> str:
+    """A readable name of a file, which no other row has."""
+    readable = re.sub(r"[^A-Za-z0-9.=-]+", "_", name).strip("_")[:60]
+    mark = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{readable}-{mark}-seed{seed}"
 
 
 def _key(row: Row) -> tuple[str, int, int]:

@@ -1,0 +1,68 @@
+"""What the heads of a comparison's language models do while they are trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+
+from torch import Tensor, nn
+
+from ..inspection import HeadLog
+
+LINES = 8
+"""The most lines after the first."""
+STEPS = 75
+"""The least steps from one line to the next, which keeps the time of the log at about 2 % of a training's."""
+WINDOWS = 4
+"""The windows that are read."""
+
+
+class HeadWatch:
+    """Writes a ``HeadLog`` at the beginning of a training, a few times in it and at its end.
+
+    Args:
+        model: the language model.
+        path: the file; a training that resumes continues it.
+        windows: ids, the same for every model, of which the first few are read.
+        steps: the steps of the training.
+    """
+
+    def __init__(self, model: nn.Module, path: Path, windows: Tensor, steps: int) -> None:
+        self._log, self._windows = HeadLog(model, path), windows[:WINDOWS]
+        self._steps = steps
+        lines = max(1, min(LINES, steps // STEPS))
+        self._wanted = {steps * line // lines for line in range(lines + 1)}
+        if not self._log.steps:
+            self.after(0)
+
+    def after(self, step: int) -> None:
+        """Writes a line after some of the steps.
+
+        Args:
+            step: the steps that are done.
+        """
+        if step in self._wanted:
+            self._log.write(step, self._windows)
+
+    def summary(self) -> dict[str, float | None] | None:
+        """Returns what the heads do at the end of the training; None if the log does not reach it.
+
+        "normalized_entropy" and "first" are means of all heads, "previous_token" and "induction" those of the head that
+        does it most. A number is None if the training diverged.
+        """
+        rows = [row for row in self._log.table() if row["step"] == self._steps]
+        if not rows:
+            return None
+
+        def of_all(summed: Callable[[list[float]], float], name: str) -> float | None:
+            values = [row[name] for row in rows]
+            return summed(values) if all(map(math.isfinite, values)) else None
+
+        return {
+            "normalized_entropy": of_all(mean, "normalized_entropy"),
+            "first": of_all(mean, "first"),
+            "previous_token": of_all(max, "previous_token"),
+            "induction": of_all(max, "induction"),
+        }
