@@ -83,12 +83,13 @@ def test_transformers_have_a_log_and_numbers_stay(
     assert "What the heads do" not in report.page(plain)
 
 
+@pytest.mark.parametrize("seconds", [0.0, 1e9])  # from the last checkpoint; from the start
 def test_a_comparison_that_goes_on_doubles_no_steps(
-    text_file: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text_file: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     monkeypatch.setattr(heads, "STEPS", 1)
     compare(text_file, ["rope"], **tiny, out=tmp_path / "whole")
-    monkeypatch.setattr(train, "SECONDS_BETWEEN_CHECKPOINTS", 1e9)  # it trains again from the start
+    monkeypatch.setattr(train, "SECONDS_BETWEEN_CHECKPOINTS", seconds)
     with pytest.raises(KeyboardInterrupt):
         compare(text_file, ["rope"], **tiny, out=tmp_path / "out", watch=Stops("language model, step 3"))
     compare(text_file, ["rope"], **tiny, out=tmp_path / "out")
