@@ -1,8 +1,10 @@
 """What lesson 7 finds: a loop over heads is one attention; one softmax cannot name two places; heads have roles."""
 
+import re
 from collections.abc import Callable
 from itertools import combinations, permutations, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -178,3 +180,20 @@ def test_equal_weights_are_the_baseline() -> None:
     torch.testing.assert_close(means["by distance"], means["by distance alike"])
     torch.testing.assert_close(means["keys"], means["keys alike"].expand(2, 3))
     torch.testing.assert_close(means["entropy"], torch.ones(2, 3))
+
+
+def test_the_head_that_the_page_draws(weights: Callable[[str], Path]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "lessons.md").read_text(encoding="utf-8")
+    (block,) = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def drawn" in code]
+    held: dict[str, Any] = {"torch": torch, "hw": hw}
+    exec(block, held)
+    folder = weights("minilm")
+    figure = held["drawn"](folder, SENTENCE, 2, 8)
+    assert figure.axes[0].get_title(loc="left") == "stack.blocks.2.attention, head 8"
+    model, words = hw.load(folder), hw.checkpoints.tokenizer(folder)
+    words.no_padding()
+    found = words.encode(SENTENCE)
+    with torch.no_grad(), hw.capture(model, keep="weights") as seen:
+        model(torch.tensor([found.ids]))
+    most = seen.weights(2, head=8)[0, :, 1:-1].argmax(-1) + 1  # of the words
+    assert [found.tokens[most[i]] for i, token in enumerate(found.tokens) if token == "the"] == ["cat", "mat"]
