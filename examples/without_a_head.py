@@ -23,11 +23,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import headway as hw
-from headway.inspection import HeadEffects, head_effects
+from headway.inspection import HeadEffects, HeadRoles, head_effects, head_roles
+from headway.inspection.texts import encode, read_conllu
 from headway.masks import Padding
 from lesson import data, table, weights
 
 SENTENCES, ROWS = 100, 20  # of PUD, and how many of them in a batch
+ANNOTATED = 400  # sentences of PUD from which roles are read off
 WINDOWS, WINDOW = 8, 64  # of Shakespeare, evenly spaced, and the tokens in each
 STATISTICS = ("entropy", "visible", "largest", "first", "received")
 DRAWS = 1000
@@ -125,8 +127,28 @@ def within_layers(x: Tensor, y: Tensor, layers: int) -> float:
 # ---------------------------------------------------------------- in words
 
 
-def tell(title: str, effects: dict[str, HeadEffects], said: dict[str, Tensor]) -> str:
-    """Returns the report of a model: of both replacements, and the rank correlations."""
+def halves(effects: HeadEffects) -> float:
+    """Returns the rank correlation of the effects on every other text with those on the rest: what noise leaves."""
+    texts = torch.cat(list(effects.values()), dim=1)  # [texts, heads of all layers]
+    return rank_correlation(texts[0::2].mean(0), texts[1::2].mean(0))
+
+
+def by_role(effects: HeadEffects, roles: HeadRoles) -> dict[str, tuple[int, float]]:
+    """Returns for each role the number of heads that have it, and their mean effect; 1 is the mean of their layer."""
+    found: dict[str, list[float]] = {}
+    for layer, means in zip(effects, effects.mean(), strict=True):
+        for head, effect in enumerate((means / means.mean()).tolist()):
+            for role in {one.role for one in roles.of(layer, head)} or {"none"}:
+                found.setdefault(role, []).append(effect)
+    return {
+        role: (len(found[role]), sum(found[role]) / len(found[role]))
+        for role in (*roles.roles, "none")
+        if role in found
+    }
+
+
+def tell(title: str, effects: dict[str, HeadEffects], said: dict[str, Tensor], roles: HeadRoles | None = None) -> str:
+    """Returns the report of a model: the effects with each replacement, by role, and the rank correlations."""
     parts = [title]
     for name, effect in effects.items():
         rows = effect.table()
@@ -147,7 +169,12 @@ def tell(title: str, effects: dict[str, HeadEffects], said: dict[str, Tensor]) -
             ),
         ]
     measured = {name: effect.mean() for name, effect in effects.items()}
-    rows = []
+    rows = [
+        [
+            "itself, on the other half of the texts",
+            *(x for one in effects.values() for x in (f"{halves(one):+.2f}", "")),
+        ]
+    ]
     for name, numbers in said.items():
         cells = []
         for effect in measured.values():
@@ -166,6 +193,13 @@ def tell(title: str, effects: dict[str, HeadEffects], said: dict[str, Tensor]) -
         for name, effect in measured.items()
     )
     parts += ["", f"share of each layer: {by_layer}"]
+    if roles is not None:
+        shares = {name: by_role(effect, roles) for name, effect in effects.items()}
+        lines = [
+            [role, count, *(f"{shares[name][role][1]:.2f}" for name in effects)]
+            for role, (count, _) in next(iter(shares.values())).items()
+        ]
+        parts += ["", "effect by role; 1 is the mean of the layer", table(lines, ["role", "heads", *effects])]
     return "\n".join([*parts, "", "rank correlation over all heads, and within layers", table(rows, head)])
 
 
@@ -198,9 +232,9 @@ def main() -> None:
         batches = [padded(rows[start : start + ROWS]) for start in range(0, len(rows), ROWS)]
         model = hw.load(minilm).eval()
         effects = effects_of(model, batches, "cosine", out / "minilm")
-        print(
-            tell(f"MiniLM, {len(rows)} sentences", effects, what_weights_say(model, batches, False)), "\n", flush=True
-        )
+        said = what_weights_say(model, batches, False)
+        roles = head_roles(model, encode(tokenizer, read_conllu(treebank)[:ANNOTATED]))
+        print(tell(f"MiniLM, {len(rows)} sentences", effects, said, roles), "\n", flush=True)
     if plays and smollm2:
         (file,) = smollm2.glob("*.gguf")
         ids = windows_of(plays.read_text(encoding="utf-8"), hw.checkpoints.tokenizer(file), WINDOWS, WINDOW)

@@ -10,6 +10,7 @@ import torch
 
 import headway as hw
 import without_a_head as example
+from headway.inspection import HeadEffects
 from headway.models import Decoder, TransformerConfig
 
 
@@ -70,3 +71,19 @@ def test_the_report_of_a_tiny_model(tmp_path: Path) -> None:
     assert report.startswith("A tiny model\n\nzero: 20 heads; interval above 0 for ")
     for name in [*said, "the other replacement"]:
         assert name in report
+
+
+def test_effects_by_role() -> None:
+    class Roles:
+        roles = ("broad", "sink")
+
+        def of(self, layer: str, head: int) -> list[Any]:
+            names = {("a", 0): ["broad", "sink", "sink"], ("b", 1): ["sink"]}.get((layer, head), [])
+            return [type("Finding", (), {"role": name}) for name in names]
+
+    totals = {"a": torch.tensor([[3.0, 1.0], [5.0, 3.0]]), "b": torch.tensor([[1.0, 1.0], [0.0, 2.0]])}
+    effects = HeadEffects("cosine", totals, {layer: torch.ones(2, 2) for layer in totals}, "zero")
+    found = example.by_role(effects, Roles())  # type: ignore[arg-type]
+    assert found == {"broad": (1, pytest.approx(4 / 3)), "sink": (2, pytest.approx((4 / 3 + 1.5) / 2)),
+                     "none": (2, pytest.approx((2 / 3 + 0.5) / 2))}  # fmt: skip
+    assert example.halves(effects) == example.rank_correlation(torch.tensor([3, 1, 1, 1]), torch.tensor([5, 3, 0, 2]))
