@@ -103,6 +103,8 @@ def test_the_summary_says_what_needs_a_head_alone(rows: list[dict[str, Any]], ti
     assert [line.count("|") for line in lines] == [11] * 4
     assert "tiny, seed 0 | verb | 0.0 | 100.0 % (100–100)" in lines[2]
     assert together(rows, "words").split("\n")[3] == "| tiny, seed 0 | place | 0.1 | 100.0 % | 0.0 % | verb 0 |"
+    unseen = [row for row in rows if row["kind"] != "together" or row["of"] != "place"]
+    assert together(unseen, "words").split("\n")[3] == "| tiny, seed 0 | place | none | 100.0 % | | |"
 
 
 def test_found_links_are_those_of_a_loop(tiny_language: Language) -> None:

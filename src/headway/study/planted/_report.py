@@ -80,20 +80,20 @@ def together(rows: Sequence[Row], split: str) -> str:
         rows: what ``measure`` returned, with ``language`` and ``seed``.
         split: "words" or "templates".
     """
-    here = [row for row in rows if row["split"] == split and row["kind"] == "together"]
+    here = [row for row in rows if row["split"] == split]
     lines = []
-    for own in here:
-        if own["relation"] != own["of"]:
-            continue
-        others = [row for row in here if _model(row) == _model(own) and row["of"] == own["of"] and row is not own]
-        worst = min(others, key=lambda row: row["change"])
-        lines.append(
-            [
-                *(f"{own['language']}, seed {own['seed']}", own["of"], ", ".join(own["heads"])),
-                *(_percent(own["before"]), _percent(own["after"])),
-                f"{worst['relation']} {_points(worst['change'])}",
-            ]
-        )
+    for known in (row for row in here if row["kind"] == "accuracy"):
+        same = [row for row in here if row["kind"] == "together" and _model(row) == _model(known)]
+        without = [row for row in same if row["of"] == known["relation"]]
+        line = [f"{known['language']}, seed {known['seed']}", known["relation"]]
+        if without:
+            own = next(row for row in without if row["relation"] == row["of"])
+            worst = min((row for row in without if row is not own), key=lambda row: row["change"])
+            line += [", ".join(own["heads"]), _percent(own["before"]), _percent(own["after"])]
+            line.append(f"{worst['relation']} {_points(worst['change'])}")
+        else:
+            line += ["none", _percent(known["accuracy"]), "", ""]
+        lines.append(line)
     return table(["model", "relation", "heads that find it", "accuracy", "without them", "lost most beside"], lines)
 
 
