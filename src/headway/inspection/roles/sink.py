@@ -47,5 +47,6 @@ class Sink(Role):
         others = batch.words.clone()
         others[:, 0] = False
         hits = torch.stack([total(found[name], others) for name in ("first", "sink")], -1)
-        cases: Tensor = others.sum(-1)
-        return Evidence(hits, cases[:, None, None].expand(-1, 1, 2))
+        learned = bool((found["sink"] > 0).any())  # a layer without learned sinks has no cases of them
+        cases: Tensor = others.sum(-1, keepdim=True) * torch.tensor([1, int(learned)], device=batch.device)
+        return Evidence(hits, cases[:, None])
