@@ -406,6 +406,20 @@ def test_layers_of_other_lengths_are_refused() -> None:
         Positional(by="most")
 
 
+def test_weights_that_are_nan_are_refused() -> None:
+    class Damaged(nn.Module):
+        def forward(self, ids: Tensor) -> Tensor:
+            chance = torch.Generator().manual_seed(0)
+            q = torch.randn(len(ids), 3, ids.shape[1], 4, generator=chance)
+            k = q.clone()
+            k[-1, 1, 2] = torch.nan  # a key of one text
+            return F.scaled_dot_product_attention(q, k, q)
+
+    for role in ("sink", "local", "positional", "block"):
+        with pytest.raises(HeadwayError, match="weights of head 1 are NaN: roles need queries and keys that are finite"):
+            head_roles(Damaged(), texts(6), role)
+
+
 def test_progress_is_told() -> None:
     told: list[tuple[int, int]] = []
     head_roles(

@@ -169,3 +169,16 @@ def test_a_model_of_chance_follows_no_relation() -> None:
         config = TransformerConfig(vocab_size=1000, embed_dim=64, num_heads=8, num_layers=3)
         found = head_roles(Encoder(config, hw.encoding("rope", head_dim=8)), texts, "syntactic")
         assert not [one for one in found.role("syntactic") if one.holds]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_figures_are_the_same_with_another_default_dtype(dtype: torch.dtype) -> None:
+    texts = sentences(20)
+    drawn = {text.ids: chance(text) for text in texts}
+    model = Given(texts, lambda text: drawn[text.ids])
+    expected = str(head_roles(model, texts, "syntactic").role("syntactic"))
+    torch.set_default_dtype(dtype)
+    try:
+        assert str(head_roles(model, texts, "syntactic").role("syntactic")) == expected
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -216,8 +216,8 @@ class OfAllWords(Cases):
         return self._summed(row, right.gather(1, word.clamp(min=0)) & (word >= 0) & cases[:, None])
 
     def _summed(self, row: Tensor, of_mentions: Tensor) -> Tensor:
-        sums = torch.zeros(len(self.batch.texts), of_mentions.shape[1], device=self.batch.device)
-        return sums.index_add_(0, row, of_mentions.float())
+        sums = torch.zeros(len(self.batch.texts), of_mentions.shape[1], dtype=torch.float64, device=self.batch.device)
+        return sums.index_add_(0, row, of_mentions.double())
 
 
 @dataclass(frozen=True, eq=False)

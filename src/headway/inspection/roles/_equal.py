@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ... import masks
+from ... import masks, reductions
+from ...errors import HeadwayError
 from ...kernels import Call
 from ...kernels._problem import tensors_in
 from ...reductions import Reduction
@@ -20,7 +21,10 @@ from ..statistics import Statistic
 
 @dataclass(frozen=True, eq=False)
 class Compared(Statistic):
-    """Statistics, and the same of a head that gives all keys in sight equal weights: two ``Statistics``."""
+    """Statistics, and the same of a head that gives all keys in sight equal weights: two ``Statistics``.
+
+    Raises HeadwayError if weights are NaN, which evidence would take for queries that do not count.
+    """
 
     name = "compared"
 
@@ -31,10 +35,15 @@ class Compared(Statistic):
             statistic.check(call)
 
     def reductions(self, call: Call) -> tuple[Reduction, ...]:
-        return tuple(one for statistic in self.statistics for one in statistic.reductions(call))
+        return (reductions.Entropy(), *(one for each in self.statistics for one in each.reductions(call)))
 
     def result(self, call: Call, values: list[Any], counted: Tensor) -> tuple[Statistics, Statistics]:
-        left, found = iter(values), {}
+        entropy, *rest = values
+        damaged = (entropy.isnan() & counted).any(-1).any(0)
+        if bool(damaged.any()):
+            head = int(damaged.nonzero()[0])
+            raise HeadwayError(f"weights of head {head} are NaN: roles need queries and keys that are finite numbers")
+        left, found = iter(rest), {}
         for statistic in self.statistics:
             parts = [next(left) for _ in statistic.reductions(call)]
             found[statistic.name] = statistic.result(call, parts, counted)

@@ -190,8 +190,8 @@ class _Collected:
         for number, part in enumerate((hits, cases, self.role.guesses(batch, weights, equal))):
             kept = self._of_layer.setdefault(layer, [])
             if number == len(kept):
-                kept.append(torch.zeros(self.texts, *part.shape[1:]))
-            kept[number][which] = part.to("cpu", kept[number].dtype)
+                kept.append(torch.zeros(self.texts, *part.shape[1:], dtype=torch.float64))
+            kept[number][which] = part.to("cpu", torch.float64)
 
     def heads(self) -> list[tuple[str, int]]:
         """Layer and number of each head."""

@@ -112,8 +112,8 @@ class Syntactic(Role):
     def _summed(self, batch: Batch, row: Tensor, candidate: Tensor, of_arcs: Tensor) -> Tensor:
         """Of each arc, [arcs, x], the sums over the arcs of a text and a candidate, [batch, x, candidates]."""
         count = len(self.candidates(batch.texts))
-        sums = torch.zeros(len(batch.texts), count, of_arcs.shape[1], device=batch.device)
-        return sums.index_put_((row, candidate), of_arcs.float(), accumulate=True).transpose(1, 2)
+        sums = torch.zeros(len(batch.texts), count, of_arcs.shape[1], dtype=torch.float64, device=batch.device)
+        return sums.index_put_((row, candidate), of_arcs.double(), accumulate=True).transpose(1, 2)
 
     def _indices(self, batch: Batch) -> tuple[Tensor, ...]:
         found = list(self._arcs([text.text for text in batch.texts]))
