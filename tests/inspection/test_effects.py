@@ -254,16 +254,57 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     kept = file.read_text()
     with pytest.raises(HeadwayError, match="has measurements with replacement 'zero': give another file"):
         head_effects(model, [IDS], "cross_entropy", file=file, replacement="mean")
-    with pytest.raises(HeadwayError, match="of another model or other batches"):
+    with pytest.raises(HeadwayError, match="of another model or effect, or other batches"):
         head_effects(model, [IDS[:4]], "cross_entropy", file=file)
     model.stack.blocks[0].attention.out_proj.weight.data[0, 0] += 1e-3
-    with pytest.raises(HeadwayError, match="of another model or other batches"):
+    with pytest.raises(HeadwayError, match="of another model or effect, or other batches"):
         head_effects(model, [IDS], "cross_entropy", file=file)
     assert file.read_text() == kept
     file.write_text(kept.replace('"head": 2', '"heat": 2', 1))
     model.stack.blocks[0].attention.out_proj.weight.data[0, 0] -= 1e-3
     with pytest.raises(HeadwayError, match=r"(effects.jsonl line 4 is no measurement|of another model)"):
         head_effects(model, [IDS], "cross_entropy", file=file)
+
+
+@pytest.mark.parametrize("other", [hw.encoding("rope", head_dim=4, base=10.0), hw.encoding("alibi", num_heads=4), None])
+def test_a_file_of_the_same_weights_with_another_encoding_is_refused(other: Any, tmp_path: Path) -> None:
+    model, file = decoder(), tmp_path / "effects.jsonl"
+    head_effects(model, [IDS], "cross_entropy", file=file)
+    same = Decoder(CONFIG, other).eval()
+    same.load_state_dict(model.state_dict(), strict=False)
+    with pytest.raises(HeadwayError, match="of another model or effect, or other batches"):
+        head_effects(same, [IDS], "cross_entropy", file=file)
+
+
+def test_a_file_of_another_function_is_refused(tmp_path: Path) -> None:
+    model, file = encoder(), tmp_path / "effects.jsonl"
+    head_effects(model, [IDS], lambda whole, without, _: (whole - without).abs().sum(-1), file=file)
+    for other in (
+        lambda whole, without, _: (whole - without).square().sum(-1),
+        lambda whole, without, _: (whole - without).abs().sum(-2),
+    ):
+        with pytest.raises(HeadwayError, match="of another model or effect, or other batches"):
+            head_effects(model, [IDS], other, file=file)
+    head_effects(model, [IDS], lambda whole, without, _: (whole - without).abs().sum(-1), file=file)
+
+
+@pytest.mark.parametrize("effect", ["cosine", "cross_entropy"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_outputs_that_are_no_numbers_are_refused(effect: str, value: float) -> None:
+    class Damaged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.decoder = decoder()
+
+        def forward(self, ids: Tensor, mask: Any = None) -> Tensor:
+            out: Tensor = self.decoder(ids, mask=mask).clone()
+            out[1, 5] = value
+            return out
+
+    with pytest.raises(HeadwayError, match="needs outputs that are finite numbers, and those of row 1, token 5 are"):
+        head_effects(Damaged(), [IDS], effect)
+    padded = {"ids": IDS, "mask": Padding(LENGTHS)}  # the token is padding, as row 1 has 4
+    assert head_effects(Damaged(), [padded], effect).mean().isfinite().all()
 
 
 def test_the_model_is_as_it_was() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -115,7 +117,8 @@ def head_effects(
         replacement: what ``ablate`` replaces a head's outputs by: "zero", or "mean" over the tokens of the batch.
         layers: the layers whose heads are ablated, by name or number. Default: all. A module that attends several times
             in one call is ablated each time.
-        file: a file of JSON lines, to which each measurement is added, and from which the same call resumes.
+        file: a file of JSON lines, to which each measurement is added, and from which the same call resumes. A function
+            is known by its code, not by values that it holds.
         watch: is called after each pass with the number of passes that are done, and of all of them.
 
     Returns:
@@ -141,7 +144,8 @@ def head_effects(
         raise HeadwayError("batches is empty: give at least one, such as [ids]")
     name = effect if isinstance(effect, str) else getattr(effect, "__name__", type(effect).__name__)
     path = None if file is None else Path(file)
-    measured = _Measured(path, {"effect": name, "replacement": replacement, "of": path and _digest(model, listed)})
+    of = None if path is None else _digest(model, listed, effect)
+    measured = _Measured(path, {"effect": name, "replacement": replacement, "of": of})
     heads: dict[str, int] = {}
     with evaluating(model):
         for number, batch in enumerate(listed):
@@ -211,7 +215,9 @@ class _Known:
 
 def _directions(whole: _Whole, output: Any, batch: Any) -> Tensor:
     """The outputs of tokens with a length of 1; those that are zero stay so."""
-    return F.normalize(_tensor(output, "last_hidden_state", "cosine").double(), dim=-1)
+    found = F.normalize(_tensor(output, "last_hidden_state", "cosine").double(), dim=-1)
+    _need_numbers(found.sum(-1), whole.real(found.shape), "cosine")
+    return found
 
 
 def _apart(before: Tensor, after: Tensor) -> Tensor:
@@ -230,7 +236,20 @@ def _surprise(whole: _Whole, output: Any, batch: Any) -> Tensor:
     pairs = zip(logits, ids.to(logits.device), strict=True)  # one at a time, since double takes memory
     found = torch.stack([F.cross_entropy(one[:-1].double(), row[1:], reduction="none") for one, row in pairs])
     real = whole.real(logits.shape)
-    return found if real is None else found.masked_fill(~(real[:, 1:] & real[:, :-1]), torch.nan)
+    both = None if real is None else real[:, 1:] & real[:, :-1]
+    _need_numbers(found, both, "cross_entropy")
+    return found if both is None else found.masked_fill(~both, torch.nan)
+
+
+def _need_numbers(of_tokens: Tensor, real: Tensor | None, effect: str) -> None:
+    """Raises HeadwayError if what is measured of a token that is no padding is no number: NaN would not count."""
+    damaged = ~of_tokens.isfinite() if real is None else ~of_tokens.isfinite() & real
+    if bool(damaged.any()):
+        row, token = damaged.nonzero()[0].tolist()
+        raise HeadwayError(
+            f"{effect!r} needs outputs that are finite numbers, and those of row {row}, token {token} are not: run the "
+            "model in float32"
+        )
 
 
 KNOWN = {
@@ -288,7 +307,7 @@ class _Measured:
             append_line(path, header)
         elif lines[0] != header:
             other = next((key for key in ("effect", "replacement") if lines[0].get(key) != header[key]), None)
-            said = "of another model or other batches" if other is None else f"with {other} {lines[0].get(other)!r}"
+            said = f"with {other} {lines[0].get(other)!r}" if other else "of another model or effect, or other batches"
             raise HeadwayError(f"file {path} has measurements {said}: give another file")
         for number, line in enumerate(lines[1:], 2):
             try:
@@ -311,15 +330,39 @@ class _Measured:
             append_line(self.path, {"batch": batch, "layer": layer, "head": head, **values})
 
 
-def _digest(model: nn.Module, batches: Sequence[Any]) -> str:
-    """A hash of a model's parameters and of all batches."""
+def _digest(model: nn.Module, batches: Sequence[Any], effect: str | Effect) -> str:
+    """A hash of a model's parts, settings and parameters, of all batches, and of the code of a function."""
     found = hashlib.sha256()
+    config: Any = getattr(model, "config", None)
+    settings = config.to_dict() if hasattr(config, "to_dict") else {"config": config}
+    found.update(_without_addresses([model, *sorted((k, v) for k, v in settings.items() if k not in ELSEWHERE)]))
+    if isinstance(code := getattr(effect, "__code__", None), CodeType):
+        _add_code(found, code)
     for name, x in model.state_dict().items():
         found.update(name.encode())
         _add(found, x)
     for batch in batches:
         _add(found, batch)
     return found.hexdigest()
+
+
+ELSEWHERE = ("_name_or_path", "transformers_version")
+"""Settings of transformers that change nothing in a model."""
+
+
+def _without_addresses(value: Any) -> bytes:
+    return re.sub(r"0x[0-9a-f]+", "", repr(value)).encode()
+
+
+def _add_code(found: Any, code: CodeType) -> None:
+    found.update(code.co_code)
+    found.update(repr(code.co_names).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _add_code(found, constant)
+        else:
+            ordered = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
+            found.update(_without_addresses(ordered))
 
 
 def _add(found: Any, value: Any) -> None:
