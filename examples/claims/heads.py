@@ -34,16 +34,25 @@ def every(rows: list[list[float]]) -> list[float]:
 
 
 def relation(f: Any, name: str) -> tuple[float, float]:
-    """How often the best head finds it, and the best fixed offset."""
+    """How often the best head finds the governor, and the best fixed offset."""
     found = f.trained["treebank"]["relations"][name]
-    return found["found"], found["baseline"]
+    return found["to governor"]["found"], found["baseline"]
+
+
+def interval(found: Any) -> str:
+    """A 95 % interval, such as 63–77%."""
+    return f"{100 * found['low']:.0f}–{found['high']:.0%}"
 
 
 def relations(f: Any) -> Pair:
-    """Both numbers of each, listed."""
-    numbers = [(*words, *(f"{share:.0%}" for share in relation(f, name))) for name, words in SYNTAX.items()]
-    english = ", ".join(f"{word} {found} ({baseline})" for word, _, found, baseline in numbers)
-    return english, "，".join(f"{word} {found}（{baseline}）" for _, word, found, baseline in numbers)
+    """Both numbers of each, and the interval, listed."""
+    english, chinese = [], []
+    for name, (one, other) in SYNTAX.items():
+        found, offset = relation(f, name)
+        between = interval(f.trained["treebank"]["relations"][name]["to governor"])
+        english.append(f"{one} {found:.0%} ({between}; {offset:.0%})")
+        chinese.append(f"{other} {found:.0%}（{between}；{offset:.0%}）")
+    return ", ".join(english), "，".join(chinese)
 
 
 SUBJECT: Subject = (
@@ -152,11 +161,12 @@ SUBJECT: Subject = (
             Verdict.CONDITION,
             LESSON,
             lambda f: (
-                "They do for some relations, compared with a baseline. Chosen on one half of 400 sentences and tested on the other, the best head finds the other end of a "
-                f"dependency in (the best fixed offset in brackets): {relations(f)[0]}. For objects and prepositions heads are much better than any offset, for adjectives and conjuncts hardly. The picture of a single sentence may mislead:"
+                "They do for some relations, compared with a baseline. Chosen on one half of "
+                f"{f.trained['sentences']:,} sentences and tested on the other, the best head finds the word on which another depends in (in brackets its 95% interval and the "
+                f"best fixed offset): {relations(f)[0]}. For objects and prepositions heads are much better than any offset, for adjectives and conjuncts hardly. The picture of a single sentence may mislead:"
                 " for “cat → sleeping” in 002's example one can point to "
                 f"{f.trained['ties']['cat → sleeping']['heads']} heads, and by chance it would be 7.",
-                f"有些关系成立，但要与基线比。在 400 句的一半上挑头、另一半上考，最好的头找到依存关系另一端的比例（括号内是最好的固定偏移）：{relations(f)[1]}。"
+                f"有些关系成立，但要与基线比。在 {f.trained['sentences']:,} 句的一半上挑头、另一半上考，最好的头找到支配词的比例（括号内是 95% 区间和最好的固定偏移）：{relations(f)[1]}。"
                 "宾语和介词远胜任何固定偏移，形容词和并列成分则几乎没有优势。从一句话的图里读出来的可能只是运气：002 例子中的 cat → sleeping，有 "
                 f"{f.trained['ties']['cat → sleeping']['heads']} 个头可以为证，而随机也该有 7 个左右。",
             ),
@@ -175,11 +185,11 @@ SUBJECT: Subject = (
             Verdict.FAILS,
             LESSON,
             lambda f: (
-                f"{len(f.trained['treebank']['follows'])} of MiniLM's 72 heads are better than every fixed offset by ten points on some relation, and "
+                f"{len(f.trained['treebank']['follows'])} of MiniLM's 72 heads are better than the best fixed offset by ten points on some relation, and "
                 f"{sum(len(names) > 1 for names in f.trained['treebank']['follows'].values())} of these on several, one on "
                 f"{max(len(names) for names in f.trained['treebank']['follows'].values())}. And "
                 f"{sum(row.count('mixed') for row in f.trained['roles'])} heads give no single kind of position half of their weight.",
-                f"MiniLM 的 72 个头中有 {len(f.trained['treebank']['follows'])} 个在某种关系上比所有固定偏移高出十个百分点，其中 "
+                f"MiniLM 的 72 个头中有 {len(f.trained['treebank']['follows'])} 个在某种关系上比最好的固定偏移高出十个百分点，其中 "
                 f"{sum(len(names) > 1 for names in f.trained['treebank']['follows'].values())} 个同时管好几种，有一个管 "
                 f"{max(len(names) for names in f.trained['treebank']['follows'].values())} 种；另外，有 {sum(row.count('mixed') for row in f.trained['roles'])} 个头没有把一半权重给任何一类位置。",
             ),
@@ -193,10 +203,10 @@ SUBJECT: Subject = (
             LESSON,
             lambda f: (
                 f"It can, better than chance but not reliably. Of two names for an ambiguous pronoun (GAP, {f.trained['pronouns']['passages']} passages not used to choose the head) the "
-                f"best head prefers the right one in {f.trained['pronouns']['found']:.0%}, all heads together in {f.trained['pronouns']['mean']:.0%}; the nearer name is "
-                f"right in {f.trained['pronouns']['nearer']:.0%}.",
-                f"比随机好，但远谈不上可靠。代词有歧义时（GAP，未参与挑选的 {f.trained['pronouns']['passages']} 段），最好的头选对的占 {f.trained['pronouns']['found']:.0%}，"
-                f"所有头平均 {f.trained['pronouns']['mean']:.0%}；总选较近的名字，对 {f.trained['pronouns']['nearer']:.0%}。",
+                f"best head prefers the right one in {f.trained['pronouns']['found']:.0%} (95% interval {interval(f.trained['pronouns'])}), all heads together in "
+                f"{f.trained['pronouns']['mean']:.0%}; the better one of two guesses, the nearer and the longer name, is right in {f.trained['pronouns']['baseline']:.0%}.",
+                f"比随机好，但远谈不上可靠。代词有歧义时（GAP，未参与挑选的 {f.trained['pronouns']['passages']} 段），最好的头选对的占 {f.trained['pronouns']['found']:.0%}（95% 区间 {interval(f.trained['pronouns'])}），"
+                f"所有头平均 {f.trained['pronouns']['mean']:.0%}；总选较近的或总选较长的名字，好的一种对 {f.trained['pronouns']['baseline']:.0%}。",
             ),
             lambda f: 0.55 < f.trained["pronouns"]["found"] < 0.9,
             needs=("trained.pronouns", PRONOUNS),
@@ -207,12 +217,12 @@ SUBJECT: Subject = (
             Verdict.HOLDS,
             LESSON,
             lambda f: (
-                f"{f.trained['treebank']['lengths']['1']:.0%} of the dependencies in 400 English sentences join neighbours, which are {f.trained['treebank']['neighbours']:.0%} "
-                f"of all pairs. MiniLM's heads give a neighbour {f.trained['by_distance'][1] / f.trained['by_distance_alike']:.1f} times what equal weights would.",
-                f"400 句英文的依存关系中 {f.trained['treebank']['lengths']['1']:.0%} 连接相邻的词，而相邻词对只占全部的 {f.trained['treebank']['neighbours']:.0%}。"
-                f"MiniLM 的头给相邻词的权重是平均分配的 {f.trained['by_distance'][1] / f.trained['by_distance_alike']:.1f} 倍。",
+                f"{f.trained['treebank']['adjacent']:.0%} of the dependencies in {f.trained['sentences']:,} English sentences join neighbours, which are {f.trained['treebank']['neighbours']:.0%} "
+                f"of all pairs. MiniLM's heads give a neighbour {f.trained['neighbour']:.1f} times what equal weights would.",
+                f"{f.trained['sentences']:,} 句英文的依存关系中 {f.trained['treebank']['adjacent']:.0%} 连接相邻的词，而相邻词对只占全部的 {f.trained['treebank']['neighbours']:.0%}。"
+                f"MiniLM 的头给相邻词的权重是平均分配的 {f.trained['neighbour']:.1f} 倍。",
             ),
-            lambda f: f.trained["treebank"]["lengths"]["1"] > 2 * f.trained["treebank"]["neighbours"],
+            lambda f: f.trained["treebank"]["adjacent"] > 2 * f.trained["treebank"]["neighbours"],
             needs=("trained.treebank", TREEBANK),
         ),
         Claim(
