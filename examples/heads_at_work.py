@@ -383,7 +383,7 @@ def tell_heads(trained: Trained, t: Text) -> str:
             table(rows, head),
             t(
                 f"{len(trained.treebank.follows)} heads find a relation more often than the best offset by {margin} "
-                f"points or more, on both halves, {many} of them several relations.",
+                f"points or more,\non both halves, {many} of them several relations.",
                 f"有 {len(trained.treebank.follows)} 个头在两半上对某种关系的命中率都比最佳偏移高出至少 {margin} "
                 f"个百分点，其中 {many} 个兼顾多种关系。",
             ),
@@ -394,8 +394,8 @@ def tell_heads(trained: Trained, t: Text) -> str:
             "",
             t(
                 f"Of {one.passages} ambiguous pronouns head {one.head} prefers the right name in {one.found:.0%} "
-                f"({interval(one.low, one.high)}), the mean head in {one.mean:.0%}; the better one of two guesses, the "
-                f"nearer and the longer name, is right in {one.baseline:.0%}.",
+                f"({interval(one.low, one.high)}), the mean head in\n{one.mean:.0%}; the better one of two guesses, "
+                f"the nearer and the longer name, is right in {one.baseline:.0%}.",
                 f"{one.passages} 个有歧义的代词中，头 {one.head} 有 {one.found:.0%}（{interval(one.low, one.high)}）"
                 f"偏向正确的名字，全部头平均 {one.mean:.0%}；“取较近的名字”与“取较长的名字”中较好的一种猜法对 "
                 f"{one.baseline:.0%}。",
