@@ -351,6 +351,24 @@ def test_models_of_headway_and_of_transformers_and_in_training() -> None:
         assert len(twice[0]) == 2 * layers
 
 
+def test_a_head_that_attends_to_what_is_near_is_no_block_head_though_sentences_are_long() -> None:
+    chance = torch.Generator().manual_seed(0)
+    long = []
+    for _ in range(40):
+        ids = (4 + torch.randint(VOCABULARY - 4, (4, 50), generator=chance)).tolist()
+        flat = [CLS, *(number for sentence in ids for number in (*sentence[:-1], PERIOD)), SEP]
+        spans = tuple((2 * i, 2 * i + 1) for i in range(200))
+        text = AnnotatedText("w " * 200, spans, tuple(10**7 + i // 50 for i in range(200)))
+        long.append(EncodedText(tuple(flat), tuple(map(str, flat)), (-1, *range(200), -1), text))
+    heads = [lambda ids, rate=rate: (distance(ids).abs() * -rate).exp() for rate in (1.0, 0.5, 0.3)]
+    for causal in (False, True):
+        found = head_roles(Constructed(*heads, own_sentence, causal=causal), long, "block")
+        figures = found.role("block")
+        assert all(one.figure > 0.9 for one in figures)
+        assert [one.holds for one in figures] == [False, False, False, True]
+        assert all(one.figure - one.baseline < 0.05 for one in figures[:3])
+
+
 def test_random_models_follow_no_tokens() -> None:
     torch.manual_seed(0)
     config = TransformerConfig(vocab_size=VOCABULARY, embed_dim=32, num_heads=8, num_layers=4)

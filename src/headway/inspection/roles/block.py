@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -22,26 +23,37 @@ TOGETHER = 4
 
 @dataclass(frozen=True, eq=False)
 class WeightBeyond(Statistic):
-    """The weight beyond a window around the query: within its sentence, and within all sentences, [batch, H, n, 2]."""
+    """The weight beyond a window around the query, [batch, H, n, 3].
+
+    It is that within the query's sentence, that within a sentence of those that begin and end elsewhere, and that
+    within all of them.
+
+    Args:
+        sentences: the number of each token's sentence, [batch, n]; −1 for tokens of none.
+        elsewhere: the same of sentences that begin and end elsewhere.
+        window: the tokens on each side that do not count.
+    """
 
     name = "weight beyond"
 
     sentences: Tensor
+    elsewhere: Tensor
     window: int
 
     def reductions(self, call: Call) -> tuple[Reduction, ...]:
-        count = int(self.sentences.max()) + 1
-        return reductions.WeightsByLabel(self.sentences, count), reductions.WeightsAt(self._nearby())
+        by_label = [reductions.WeightsByLabel(x, int(x.max()) + 1) for x in (self.sentences, self.elsewhere)]
+        return (*by_label, reductions.WeightsAt(self._nearby()))
 
     def result(self, call: Call, values: list[Any], counted: Tensor) -> Tensor:
-        of_sentences, nearby = values
-        at = self.sentences.clamp(min=0)
-        own = of_sentences.gather(-1, at[:, None, :, None].expand(-1, of_sentences.shape[1], -1, 1))[..., 0]
-        slots = self._nearby()
-        near = self.sentences.gather(1, slots.clamp(min=0).flatten(1)).view_as(slots).masked_fill(slots < 0, -1)
-        own = own - (nearby * (near == self.sentences[..., None])[:, None]).sum(-1)
-        every = of_sentences.sum(-1) - (nearby * (near >= 0)[:, None]).sum(-1)
-        return torch.stack([own, every], -1).clamp(min=0)
+        *of_sentences, nearby = values
+        slots, found = self._nearby(), []
+        for sentences, weights in zip((self.sentences, self.elsewhere), of_sentences, strict=True):
+            at = sentences.clamp(min=0)
+            own = weights.gather(-1, at[:, None, :, None].expand(-1, weights.shape[1], -1, 1))[..., 0]
+            near = sentences.gather(1, slots.clamp(min=0).flatten(1)).view_as(slots).masked_fill(slots < 0, -1)
+            found.append(own - (nearby * (near == sentences[..., None])[:, None]).sum(-1))
+        every = of_sentences[0].sum(-1) - (nearby * (near >= 0)[:, None]).sum(-1)
+        return torch.stack([*found, every], -1).clamp(min=0)
 
     def _nearby(self) -> Tensor:
         """The slots within the window of each query, [batch, n, 2·window + 1]; −1 for none."""
@@ -59,12 +71,13 @@ class Block(Role):
 
     Neighbours mostly are in the same sentence, which says nothing of sentences; so what is nearer does not count.
     Tokens that the model adds belong to no sentence. If no text has several sentences, each four texts are read as one.
-    The guess is equal weights. A case is a weight of 1.
+    A case is a weight of 1. The guesses are equal weights, and the head's own weights with sentences that begin and end
+    in the middles of these: a head that attends to what is near, wherever sentences end, has the same figure in both.
 
     Args:
         window: the tokens on each side that do not count.
         threshold: the least figure.
-        margin: the least distance from equal weights.
+        margin: the least distance from the best guess.
 
     References:
         Kovaleva et al. 2019, "Revealing the Dark Secrets of BERT" (block patterns); Pande et al. 2021, "The Heads
@@ -89,16 +102,21 @@ class Block(Role):
         return ("sentence",)
 
     def statistics(self, batch: Batch) -> tuple[str | Statistic, ...]:
-        return (WeightBeyond(_sentences(batch), self.window),)
+        return (WeightBeyond(*_sentences(batch), self.window),)
 
     def evidence(self, batch: Batch, found: Statistics) -> Evidence:
-        weights, queries = found["weight beyond"], batch.words
-        own, every = (total(weights[..., i], queries)[..., None] for i in (0, 1))
+        own, _, every = self._totals(batch, found)
         return Evidence(own, every)
 
     def guesses(self, batch: Batch, found: Statistics, equal: Statistics) -> Tensor:
-        hits, cases = self.evidence(batch, equal)  # as many hits as if the same weight were spread equally
-        return (hits / cases * self.evidence(batch, found).cases).nan_to_num(0.0)[:, :, None]
+        hits, cases = self.evidence(batch, equal)
+        _, elsewhere, every = self._totals(batch, found)
+        spread = (hits / cases * every).nan_to_num(0.0)  # as many hits as if the same weight were spread equally
+        return torch.stack([spread, elsewhere], 2)
+
+    def _totals(self, batch: Batch, found: Statistics) -> list[Tensor]:
+        weights = found["weight beyond"]
+        return [total(weights[..., i], batch.words)[..., None] for i in range(3)]
 
 
 def _several(text: EncodedText) -> bool:
@@ -142,8 +160,20 @@ def _joined(texts: Sequence[EncodedText]) -> EncodedText:
     return EncodedText(tuple(ids), tuple(tokens), tuple(word_of), said)
 
 
-def _sentences(batch: Batch) -> Tensor:
-    """The number of each token's sentence in its text, [batch, n]; −1 for tokens that the model adds."""
-    numbers = [(*text.text.sentences, -1) for text in batch.texts]  # word −1 is the last
-    found = [[of[word] for word in text.word_of] for of, text in zip(numbers, batch.texts, strict=True)]
-    return torch.tensor(found, device=batch.device)
+def _sentences(batch: Batch) -> tuple[Tensor, Tensor]:
+    """The number of each token's sentence in its text, and the same of sentences from middle to middle of these.
+
+    Each is [batch, n], with −1 for tokens that the model adds.
+    """
+    found: list[list[int]] = []
+    elsewhere: list[list[int]] = []
+    for text in batch.texts:
+        numbers = {sentence: number for number, sentence in enumerate(dict.fromkeys(text.text.sentences))}
+        of_words = [*(numbers[sentence] for sentence in text.text.sentences), -1]  # word −1 is the last
+        found.append([of_words[word] for word in text.word_of])
+        lengths, before = Counter(found[-1]), Counter[int]()
+        elsewhere.append([])
+        for one in found[-1]:
+            elsewhere[-1].append(one if one < 0 else one + (2 * before[one] >= lengths[one]))
+            before[one] += 1
+    return torch.tensor(found, device=batch.device), torch.tensor(elsewhere, device=batch.device)
