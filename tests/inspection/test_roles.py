@@ -438,6 +438,19 @@ def test_weights_that_are_nan_are_refused() -> None:
             head_roles(Damaged(), texts(6), role)
 
 
+def test_decoders_that_shift_the_tokens_are_refused() -> None:
+    from transformers import BartConfig, BartModel
+
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    bart = BartModel(BartConfig(vocab_size=VOCABULARY, **sizes, **heads))
+    with pytest.raises(HeadwayError, match="is cross-attention, so the decoder may read other tokens than the texts'"):
+        head_roles(bart, texts(4), "sink")
+    assert head_roles(bart, texts(4), "sink", layers="encoder.layers.0.self_attn").layers == [
+        "encoder.layers.0.self_attn"
+    ]
+
+
 def test_progress_is_told() -> None:
     told: list[tuple[int, int]] = []
     head_roles(

@@ -66,7 +66,8 @@ def head_roles(
         The roles. Those that cannot be measured on these texts are in ``not_measured``.
 
     Raises:
-        HeadwayError: if there are no texts, a role does not exist, or nothing of the model can be captured.
+        HeadwayError: if there are no texts, a role does not exist, nothing of the model can be captured, or the layers
+            have cross-attention, so that a decoder may read other tokens.
     """
     wanted = _chosen(roles)
     texts = list(texts)
@@ -165,7 +166,10 @@ def _read(
     found = {}
     for record in seen.records:
         if record.kind != "self":
-            continue
+            raise HeadwayError(
+                f"{record.layer!r} is cross-attention, so the decoder may read other tokens than the texts' (it shifts "
+                "them by one in training): give layers= of the encoder, or run= and layers= of the decoder"
+            )
         if (record.batch, record.n) != tuple(batch.ids.shape):
             raise HeadwayError(
                 f"{record.layer!r} has {record.batch} × {record.n} queries for {len(batch.texts)} × "
@@ -173,8 +177,6 @@ def _read(
                 "give layers= that read one query for each token"
             )
         found[record.layer] = record.statistics()["compared"]
-    if not found:
-        raise HeadwayError("roles are those of self-attention, and there is none in the layers that were captured")
     return found
 
 
