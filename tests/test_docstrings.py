@@ -24,7 +24,7 @@ ROOMS = [
     "headway.bench.verify",
     "headway.checkpoints",
     *("headway.integrations.torch", "headway.integrations.transformers"),
-    *("headway.inspection", "headway.inspection.texts"),
+    *("headway.inspection", "headway.inspection.roles", "headway.inspection.texts"),
     "headway.kernels",
     "headway.models",
     "headway.nn",

@@ -1,5 +1,7 @@
 """What heads do: roles with definition, baseline and interval, by name."""
 
+from types import ModuleType as _ModuleType
+
 from ._base import Batch as Batch
 from ._base import Evidence as Evidence
 from ._base import Role as Role
@@ -8,4 +10,10 @@ from ._results import HeadRoles as HeadRoles
 from ._run import batches as batches
 from ._run import head_roles as head_roles
 from ._run import longest_text as longest_text
+from ._table import *  # noqa: F403 (the class of each role)
 from ._table import ROLES as ROLES
+
+# not assigned to plainly, since type checkers would take it for the whole list
+globals()["__all__"] = [
+    name for name, thing in globals().items() if not (name.startswith("_") or isinstance(thing, _ModuleType))
+]

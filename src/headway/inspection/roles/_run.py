@@ -131,14 +131,22 @@ def _chosen(roles: str | Role | Sequence[str | Role] | None) -> list[Role]:
 
 
 def longest_text(model: nn.Module) -> int | None:
-    """The most tokens that a model reads, by its tables of positions or the config of transformers; None for any."""
+    """Returns the most tokens that a model reads, by its tables of positions or the config; None for any number.
+
+    Args:
+        model: the model, of headway or of transformers.
+    """
     tables = [getattr(module, "max_length", None) for module in model.modules()]
     tables.append(getattr(getattr(model, "config", None), "max_position_embeddings", None))
     return min((number for number in tables if isinstance(number, int) and number > 0), default=None)
 
 
 def batches(texts: Sequence[EncodedText]) -> Iterator[list[int]]:
-    """Yields the numbers of texts with equal numbers of tokens, so that none is padded."""
+    """Yields the numbers of texts with equal numbers of tokens, so that none is padded.
+
+    Args:
+        texts: the texts.
+    """
     of_length: dict[int, list[int]] = defaultdict(list)
     for i, text in enumerate(texts):
         of_length[len(text.ids)].append(i)

@@ -29,6 +29,7 @@ class Broad(Role):
         by: "share" for the entropy as a share of the largest that is possible, at least 0.8; "nats" for the mean
             entropy itself, at least 3.8 as by Clark et al., which texts of fewer than 45 tokens cannot reach.
         threshold: the least figure. Default: 0.8 or 3.8.
+        margin: not used, since there is no guess.
 
     Raises:
         HeadwayError: if ``by`` is unknown.

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from ...inspection import ablate, capture
+from ...inspection._bootstrap import interval
 from ._baselines import by_bag, by_offset, chance, linked_by_offset
 from ._cases import Cases
 from ._grammar import SPLITS, Language, Sentence
 from ._languages import named_language
 
-RESAMPLES = 1000
-"""The bootstrap samples of an interval."""
 REPLACEMENTS = ("zero", "mean")
 HELD_OUT = [split for split in SPLITS if split != "train"]
 FINDS = 0.5
@@ -211,8 +210,5 @@ def _best(found: Tensor) -> tuple[int, int]:
 
 def _share(name: str, values: Tensor) -> dict[str, float]:
     """The mean of values, one for each sentence, with its interval."""
-    values = values.double()
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randint(len(values), (RESAMPLES, len(values)), generator=generator)
-    low, high = values[drawn].mean(1).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    return {name: float(values.mean()), "low": low, "high": high}
+    low, high = interval(values, torch.ones_like(values, dtype=torch.float64))
+    return {name: float(values.double().mean()), "low": float(low), "high": float(high)}
