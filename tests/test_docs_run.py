@@ -8,6 +8,7 @@ against the Makefile and the --help of the command line; cheap ones run.
 
 import ast
 import contextlib
+import importlib
 import io
 import itertools
 import os
@@ -147,6 +148,8 @@ def check_command(words: list[str]) -> None:
     elif program in ("python", "python3"):
         if rest[0] == "-c":
             ast.parse(rest[1])
+        elif rest[0] == "-m" and rest[1].startswith("headway."):
+            importlib.import_module(f"{rest[1]}.__main__").parser().parse_args(rest[2:])
         elif rest[0] == "-m":
             assert rest[1] in ("pip", "pytest", "venv"), f"python -m {rest[1]}: teach this test to check it"
         else:

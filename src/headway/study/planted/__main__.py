@@ -19,6 +19,17 @@ from ._report import markdown, together
 from ._training import TRAININGS, trained
 
 
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command's arguments."""
+    found = argparse.ArgumentParser("python -m headway.study.planted", description=(__doc__ or "").split("\n")[0])
+    found.add_argument("--out", type=Path, required=True, help="the JSON file of the rows")
+    found.add_argument("--languages", nargs="+", choices=list(LANGUAGES), default=list(LANGUAGES))
+    found.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    found.add_argument("--training", choices=list(TRAININGS), default="full")
+    found.add_argument("--sentences", type=int, default=1000, help="of each relation and split")
+    return found
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Runs the command.
 
@@ -28,13 +39,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, or 2 with one line on stderr if the input is wrong.
     """
-    parser = argparse.ArgumentParser("python -m headway.study.planted", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="the JSON file of the rows")
-    parser.add_argument("--languages", nargs="+", choices=list(LANGUAGES), default=list(LANGUAGES))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--training", choices=list(TRAININGS), default="full")
-    parser.add_argument("--sentences", type=int, default=1000, help="of each relation and split")
-    asked = parser.parse_args(arguments)
+    asked = parser().parse_args(arguments)
     rows: Table = Table()
     try:
         for language in asked.languages:
