@@ -66,6 +66,11 @@ class View:
 def view_of(record: AttentionRecord, heads: Sequence[int], example: int, cells: int, sinks: bool) -> View:
     """The weights of some heads of a record, for one row of the batch; pooled where there are many tokens."""
     example = index_of(example, record.batch, "example", negative=True)
+    if record._rows is not None:
+        raise HeadwayError(f"{record.layer!r} has some rows alone, and pictures show all: capture without rows=")
+    if record._heads is not None and not set(heads) <= set(record._heads):
+        kept = ", ".join(map(str, record._heads))
+        raise HeadwayError(f"{record.layer!r} has heads {kept} alone: draw one of them, or capture without heads=")
     queries = list(range(record.n))
     if record.padding is not None:
         queries = record.padding[example].nonzero()[:, 0].tolist()
