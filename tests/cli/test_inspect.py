@@ -96,8 +96,12 @@ def test_texts_of_standard_input_and_of_files(tmp_path: Path, monkeypatch: pytes
         (["{folder}", " "], "the text has no words"),
         (["{folder}", "a " * 60], "has 62 tokens and the model reads 48"),
         (["{folder}", "--json", "{folder}/none/a.json"], "cannot be written: give a file in a folder that exists"),
-        (["{folder}", "--out", "{folder}/config.json"], "which is a file: give a folder"),
+        (["{folder}", "--out", "{folder}/config.json"], "config.json is a file: give a folder"),
+        (["{folder}", "--out", "{folder}/config.json/a"], "config.json is a file: give a folder"),
+        (["{folder}", "--json", "{folder}/a", "--csv", "{folder}/a"], "--json and --csv are both"),
+        (["{folder}", "--statistics", "classes"], "'classes' needs the class of each key"),
         (["{folder}/none", "a text"], "none"),
+        (["{folder}/none"], "none: give a model's folder"),
         (["--language", "latin"], "latin"),
     ],
 )
@@ -106,10 +110,20 @@ def test_wrong_input_is_one_line(
 ) -> None:
     files = set(folder.iterdir())
     assert main(["inspect", *(one.replace("{folder}", str(folder)) for one in arguments)]) == 2
-    said = capsys.readouterr().err
+    out, said = capsys.readouterr()
     assert message in said
     assert said.count("\n") == 1
+    assert not out
     assert set(folder.iterdir()) == files
+
+
+def test_a_model_of_two_texts_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from transformers import T5Config, T5Model
+
+    T5Model(T5Config(vocab_size=900, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=4)).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    assert main(["inspect", str(tmp_path)]) == 2
+    assert "reads two texts, with an encoder and a decoder: give a model that reads one" in capsys.readouterr().err
 
 
 def test_a_broken_treebank_is_named(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

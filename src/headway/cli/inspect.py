@@ -44,6 +44,9 @@ SHORT = {
 }
 """What a role is called in the small table; others by their names."""
 
+PATHS = ("/", "./", "../", "~/")
+"""How the name of a folder begins that is no text."""
+
 SENTENCES, HELD_OUT = 200, 400
 """Sentences of the manual, and of the small model's language, on which roles are measured."""
 
@@ -108,17 +111,18 @@ def run(
     of the texts choose heads, the other half gives the figures.
     """
     from ..inspection import ROLES, STATISTICS, head_roles
+    from ..inspection._run import chosen
     from ..inspection.texts import encode
 
     say = console()
     wanted = _names(roles, ROLES, "role")
     shown = _names(statistics, STATISTICS, "statistic")
-    for path in (json, csv):
-        if path is not None and (not path.parent.is_dir() or path.is_dir()):
-            raise HeadwayError(f"{path} cannot be written: give a file in a folder that exists")
-    if out is not None and out.exists() and not out.is_dir():
-        raise HeadwayError(f"--out is {out}, which is a file: give a folder")
+    if shown:
+        chosen(shown)
+    _check_places(out, json, csv)
     if model is not None and text is None and not _is_model(model):
+        if model.startswith(PATHS) and not Path(model).expanduser().exists() and len(model.split()) == 1:
+            raise HeadwayError(f"there is no {model}: give a model's folder or .gguf file, a text, or a text's file")
         model, text = None, model
     given = [] if text is None else texts_of(text)
     with Progress(say) as progress:
@@ -149,6 +153,22 @@ def run(
             say.print(f"one row for each head: {path}", markup=False, soft_wrap=True)
     if out is not None:
         _draw(say, out, inspected, found, told[0] if seen is not None else None, seen)
+
+
+def _check_places(out: Path | None, json: Path | None, csv: Path | None) -> None:
+    """Raises HeadwayError if something cannot be written, before anything is measured."""
+    for path in (json, csv):
+        if path is not None and (not path.parent.is_dir() or path.is_dir()):
+            raise HeadwayError(f"{path} cannot be written: give a file in a folder that exists")
+    if json is not None and csv is not None and json.resolve() == csv.resolve():
+        raise HeadwayError(f"--json and --csv are both {json}: give two files")
+    if out is not None:
+        from ..inspection._picture import check
+
+        check("map", None)  # that there is matplotlib
+        there = next(path for path in (out, *out.absolute().parents) if path.exists())
+        if not there.is_dir():
+            raise HeadwayError(f"--out is {out}, and {there} is a file: give a folder")
 
 
 # ---------------------------------------------------------------- what is inspected
@@ -197,9 +217,12 @@ def published(name: str) -> Inspected:
     from .. import checkpoints
     from ..inspection.roles import longest_text
     from ..inspection.texts import encode, python_manual
+    from ..models import EncoderDecoder
 
     path = Path(name).expanduser()
     model = checkpoints.load(path).eval()
+    if isinstance(model, EncoderDecoder):
+        raise HeadwayError(f"{name} reads two texts, with an encoder and a decoder: give a model that reads one")
     tokenizer, longest = checkpoints.tokenizer(path), longest_text(model)
     texts = encode(tokenizer, python_manual(SENTENCES), longest=longest, too_long="leave out")
     return Inspected(path.stem, model, tokenizer, texts, "sentences of Python's manual", longest)
