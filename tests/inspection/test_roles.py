@@ -16,9 +16,11 @@ from headway.errors import HeadwayError
 from headway.inspection import ROLES, Statistics, head_roles
 from headway.inspection.roles import Batch, Evidence, HeadRoles, Role, longest_text
 from headway.inspection.roles._judge import FEWEST, judge
+from headway.inspection.roles._results import Measured
 from headway.inspection.roles._run import batches
 from headway.inspection.roles.broad import Broad
 from headway.inspection.roles.positional import Positional
+from headway.inspection.roles.sink import Sink
 from headway.inspection.texts import AnnotatedText, EncodedText
 from headway.models import Decoder, Encoder, TransformerConfig
 
@@ -262,6 +264,22 @@ def test_the_best_of_many_heads_of_chance_is_reported_as_chance() -> None:
     assert (found.chosen_by.amax(0) > 0.1).all()
     assert (found.figure[best, range(4)] - 0.5).abs().max() < 0.1
     assert not found.holds.any()
+
+
+def test_the_first_of_many_candidates_is_not_chosen_by_its_reported_figure() -> None:
+    """All candidates are as good; the largest figure of 50 would be 0.06 too large."""
+    chance = torch.Generator().manual_seed(0)
+    hits = torch.randint(2, (800, 40, 50), generator=chance).float()
+    every = judged(hits, torch.ones(800, 1, 50), torch.zeros(800, 1, 1, 50))
+    names = tuple(map(str, range(50)))
+    found = HeadRoles([("layer", head) for head in range(40)], {"sink": Measured(Sink(), names, every, True)}, {})
+    rows = found.table()
+    assert sum(row["figure"] for row in rows) / 40 == pytest.approx(0.5, abs=0.01)
+    assert rows[3]["candidate"] == str(int(every.chosen_by[3].argmax()))
+    best = found.best("sink")
+    heads, candidates = [one.head for one in best], [int(one.candidate) for one in best]
+    chosen_by = every.chosen_by[heads, candidates].tolist()
+    assert chosen_by == sorted(every.chosen_by.amax(0).tolist(), reverse=True)
 
 
 def test_intervals_are_those_of_proportions() -> None:

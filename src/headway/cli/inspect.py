@@ -285,7 +285,7 @@ def _print_roles(say: Console, found: HeadRoles) -> None:
     for role in found.roles:
         best = found.best(role)
         held = sorted((one for one in best if one.holds), key=lambda one: -one.figure)
-        for one in held or sorted(best, key=lambda one: one.baseline - one.figure)[:1]:
+        for one in held or best[:1]:
             baseline = "–" if one.baseline != one.baseline else f"{one.baseline:.2f}"
             figure = f"{one.figure:.2f} ({one.low:.2f} to {one.high:.2f})"
             place = f"{layers.index(one.layer)}.{one.head}"

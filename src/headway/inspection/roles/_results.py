@@ -99,6 +99,8 @@ class HeadRoles:
     def of(self, layer: int | str, head: int) -> list[Finding]:
         """Returns what a head does: a finding for each role and candidate that holds, the primary role's first.
 
+        Of one role the candidate comes first that was furthest above its baseline on the other half of the texts.
+
         Args:
             layer: the name of the layer, or its number in ``layers``.
             head: the number of the head.
@@ -123,10 +125,10 @@ class HeadRoles:
         return [self._finding(measured, h, c) for c in range(len(measured.candidates)) for h in range(len(self._heads))]
 
     def best(self, name: str) -> list[Finding]:
-        """Returns for each candidate of a role the best head.
+        """Returns for each candidate of a role the best head, and the best candidate first.
 
-        It was chosen on one half of the texts by its distance from the baseline; the figures are those of the other
-        half. Candidates with too few cases are left out.
+        Heads and order were chosen on one half of the texts by the distance from the baseline; the figures are those of
+        the other half. Candidates with too few cases are left out.
 
         Args:
             name: the name of the role.
@@ -135,12 +137,9 @@ class HeadRoles:
             HeadwayError: if it was not measured.
         """
         measured = self._of_role(name)
-        chosen_by = measured.judged.chosen_by
-        return [
-            self._finding(measured, int(chosen_by[:, c].nan_to_num(-torch.inf).argmax()), c)
-            for c in range(len(measured.candidates))
-            if not bool(chosen_by[:, c].isnan().all())
-        ]
+        best, heads = measured.judged.chosen_by.nan_to_num(-torch.inf).max(0)
+        order = best.argsort(descending=True, stable=True).tolist()
+        return [self._finding(measured, int(heads[c]), c) for c in order if best[c] > -torch.inf]
 
     def table(self) -> Table:
         """Returns one row for each head: its primary role with its figures, and all of its roles."""
@@ -185,12 +184,10 @@ class HeadRoles:
 
     def _held(self, number: int) -> Iterator[Finding]:
         for measured in self._measured.values():
-            held = [
-                self._finding(measured, number, c)
-                for c in range(len(measured.candidates))
-                if measured.judged.holds[number, c]
-            ]
-            yield from sorted(held, key=lambda one: -one.figure)
+            chosen_by, holds = measured.judged.chosen_by[number], measured.judged.holds[number]
+            for c in chosen_by.nan_to_num(-torch.inf).argsort(descending=True, stable=True).tolist():
+                if holds[c]:
+                    yield self._finding(measured, number, c)
 
     def _finding(self, measured: Measured, head: int, candidate: int) -> Finding:
         judged = measured.judged
