@@ -70,6 +70,24 @@ def test_the_numbers_are_those_of_dense_weights(tmp_path: Path) -> None:
             assert row["sink"] == 0
 
 
+def test_numbers_of_weights_that_are_nan_are_not_known(tmp_path: Path) -> None:
+    """Not those of the other rows, as a loss that diverges in one row of a batch would pass unseen."""
+
+    class Damaged(nn.Module):
+        def forward(self, ids: Tensor) -> Tensor:
+            q = torch.ones(len(ids), 2, ids.shape[1], 4)
+            k = q.clone()
+            k[1, 0, 2] = torch.nan
+            return F.scaled_dot_product_attention(q, k, q)
+
+    log = HeadLog(Damaged(), tmp_path / "heads.jsonl", vocab_size=30)
+    log(0, IDS)
+    whole, damaged = (next(row for row in log.table() if row["head"] == head) for head in (1, 0))
+    for name in ("normalized_entropy", "first", "previous_token", "induction"):
+        assert math.isfinite(whole[name])
+        assert math.isnan(damaged[name]), name
+
+
 class Trained(nn.Module):
     """A model with everything that a look at it could change: dropout, running statistics, random numbers."""
 

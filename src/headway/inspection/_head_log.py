@@ -143,7 +143,7 @@ class HeadLog:
         with capture(self.model, statistics=Induction(repeated)) as seen:
             called(self.model, {name: repeated} if name else repeated)
         return {
-            layer: record.statistics().summary()["induction"].nanmean(0)
+            layer: record.statistics().summary()["induction"].mean(0)
             for layer, record in _of_self_attention(seen).items()
         }
 
@@ -154,15 +154,20 @@ def _of_self_attention(seen: Seen) -> dict[str, AttentionRecord]:
 
 def _columns(record: AttentionRecord) -> dict[str, list[float | None]]:
     found = record.statistics()
-    share = found.entropy / found.visible.clamp(min=1).log()
-    share = share.masked_fill(found.visible < 2, torch.nan)  # a single key says nothing
-    values = {
-        "normalized_entropy": share,
-        "first": found.first,
-        "sink": found.sink,
-        "previous_token": found.previous_token.weight,
+    several = found.counted & (found.visible >= 2)  # a single key says nothing
+    previous, targets = found.previous_token
+    means = {
+        "normalized_entropy": _mean(found.entropy / found.visible.clamp(min=2).log(), several),
+        "first": _mean(found.first, found.counted),
+        "sink": _mean(found.sink, found.counted),
+        "previous_token": _mean(previous, targets > 0),
     }
-    return {name: _listed(value.double().nanmean((0, 2))) for name, value in values.items()}
+    return {name: _listed(mean) for name, mean in means.items()}
+
+
+def _mean(values: Tensor, counted: Tensor) -> Tensor:
+    """The mean of each head over the queries that count, [heads]; NaN if there are none, or one of them is NaN."""
+    return values.double().masked_fill(~counted, 0).sum((0, 2)) / counted.sum((0, 2))
 
 
 def _listed(values: Tensor) -> list[float | None]:
