@@ -53,7 +53,8 @@ def head_roles(
     Args:
         model: the model, of any kind that ``capture`` sees.
         texts: texts as the model reads them, from ``encode``. Tokens are not padded: texts of equal length are read
-            together.
+            together. Texts that alternate, such as questions and answers, are to be shuffled before, and copies of a
+            text to be left out: a half is no check of the other if both have the same texts.
         roles: names of ``headway.inspection.ROLES``, or objects such as ``Positional(by="weight")``. Default: all.
         layers: the layers, as for ``capture``. Default: all with self-attention.
         longest: the most tokens that the model reads, for the texts that some roles make. Default: what the model's

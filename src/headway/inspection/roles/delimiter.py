@@ -29,6 +29,7 @@ class Delimiter(Role):
 
         figure = meanᵢ Σⱼ A[h,i,j]   over the keys j of the kind
 
+    Tokens of no word count as those that the model adds: with some tokenizers there are tokens of white space, too.
     Cases are the tokens of words that are no punctuation. The guess is equal weights.
 
     Args:
