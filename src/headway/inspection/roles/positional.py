@@ -39,7 +39,7 @@ class Positional(Role):
         HeadwayError: if ``by`` is unknown.
 
     References:
-        Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 5.2; Clark et al. 2019, "What Does BERT Look
+        Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 5.1; Clark et al. 2019, "What Does BERT Look
         At?", section 3.1.
     """
 

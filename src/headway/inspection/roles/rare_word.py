@@ -101,7 +101,7 @@ class RareWord(Role):
         HeadwayError: if frequent is below 0.
 
     References:
-        Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 5.4, whose counts are those of the training
+        Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 5.3, whose counts are those of the training
         data: their head of rare words is right in 66 % (two rarest: 83 %) on OpenSubtitles.
     """
 

@@ -18,6 +18,8 @@ from ._base import Batch, Evidence, Role
 from ._words import MostAttendedWord, words_of
 
 OFFSETS = tuple(d for d in range(-5, 6) if d)
+PLACES = (0, 1, 2)
+"""Words of a text that are guessed for all others: in a causal model, heads that keep to the first tokens find some."""
 LEFT_OUT = ("punct", "root", "")
 
 
@@ -40,14 +42,14 @@ class Syntactic(Role):
     relation counts in both directions: "det → governor" for determiners that attend to their governor, "governor → det"
     for the reverse. Only arcs whose attender can see the other word count, which in a causal model is the later word;
     ``arcs`` returns how many there are in all. Words without tokens do not count. The guesses are fixed offsets, in
-    words.
+    words, and each of the first three words of the text.
 
     Args:
         relations: the relations. Default: all in the texts but "punct".
         subtypes: whether "nsubj:pass" is a relation of its own; else it counts as "nsubj".
         offsets: those that are guessed.
         threshold: the least figure.
-        margin: the least distance from the best offset, as by Voita et al.
+        margin: the least distance from the best guess, as by Voita et al., who guess offsets.
 
     Raises:
         HeadwayError: if offsets is empty.
@@ -105,8 +107,9 @@ class Syntactic(Role):
     def guesses(self, batch: Batch, found: Statistics, equal: Statistics) -> Tensor:
         row, attender, other, candidate = self._indices(batch)
         cases = found["most_attended_word"].sees[row, attender, other]
-        offsets = torch.tensor(self.offsets, device=batch.device)
-        hits = ((other - attender)[:, None] == offsets) & cases[:, None]
+        offsets, places = (torch.tensor(x, device=batch.device) for x in (self.offsets, PLACES))
+        guessed = torch.cat([(other - attender)[:, None] == offsets, other[:, None] == places], 1)
+        hits = guessed & cases[:, None]
         return self._summed(batch, row, candidate, hits)[:, None]
 
     def _summed(self, batch: Batch, row: Tensor, candidate: Tensor, of_arcs: Tensor) -> Tensor:
