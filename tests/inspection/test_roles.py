@@ -151,8 +151,8 @@ ANNOTATED: set[str] = {"syntactic", "coreferential", "rare_word"}
 
 def test_the_primary_role_is_the_first_of_the_table(found: HeadRoles) -> None:
     row = found.table()[list(HEADS).index("[CLS]")]
-    assert (row["role"], row["candidate"]) == ("delimiter", "special")
-    assert row["all"] == "delimiter (special), sink (first)"
+    assert (row["role"], row["candidate"]) == ("sink", "first")
+    assert row["all"] == "sink (first), delimiter (special)"
     assert row["figure"] == pytest.approx(1)
     assert row["cases"] > 500
 
@@ -310,6 +310,11 @@ def test_few_cases_give_no_role() -> None:
     for texts_in_all, holds in ((2 * FEWEST - 2, False), (2 * FEWEST, True)):
         every = torch.ones(texts_in_all, 1, 1)
         assert judged(every, every, torch.zeros(texts_in_all, 1, 1, 1)).holds.item() is holds
+    few = torch.zeros(200, 1, 1)
+    few[:18] = 10  # 90 cases in each half, of nine texts
+    assert not judged(few, few, torch.zeros(200, 1, 1, 1)).holds.item()
+    few[:20] = 10
+    assert judged(few, few, torch.zeros(200, 1, 1, 1)).holds.item()
 
 
 # ---------------------------------------------------------------- own roles, models, wrong input

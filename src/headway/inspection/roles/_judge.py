@@ -9,8 +9,8 @@ from torch import Tensor
 
 from .._bootstrap import interval
 
-FEWEST = 30
-"""The fewest cases in each half."""
+FEWEST, FEWEST_TEXTS = 30, 10
+"""The fewest cases in each half, and texts with cases, since a bootstrap over few texts says little."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ def judge(hits: Tensor, cases: Tensor, guesses: Tensor, threshold: float, margin
     gain_low, _ = interval(odd - of_guess, odd_cases, seed=seed)
 
     enough = (all_cases[0] >= FEWEST) & (all_cases[1] >= FEWEST)
+    for half in (0, 1):
+        enough = enough & ((cases[half::2] > 0).sum(0) >= FEWEST_TEXTS)
     above = [(f >= threshold) & (f - b >= margin) for f, b in zip(figures, baselines, strict=True)]
     return Judged(
         chosen_by=(figures[0] - baselines[0]).masked_fill(~enough, torch.nan),

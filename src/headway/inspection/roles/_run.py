@@ -48,7 +48,7 @@ def head_roles(
     candidates, heads and guesses are chosen on the texts 0, 2, 4, …, figures and their 95 % intervals (a bootstrap over
     texts) are those of the texts 1, 3, 5, …. A head has a role if on both halves its figure is at least the role's
     threshold and at least its margin above the baseline, if the interval of the difference is above 0, and if there are
-    at least 30 cases in each half. Roles are no exclusive classes: a head may have several.
+    at least 30 cases in each half, in at least 10 texts. Roles are no exclusive classes: a head may have several.
 
     Args:
         model: the model, of any kind that ``capture`` sees.

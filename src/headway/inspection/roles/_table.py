@@ -9,8 +9,8 @@ from .syntactic import Syntactic as Syntactic
 from .coreferential import Coreferential as Coreferential
 from .rare_word import RareWord as RareWord
 from .positional import Positional as Positional
-from .delimiter import Delimiter as Delimiter
 from .sink import Sink as Sink
+from .delimiter import Delimiter as Delimiter
 from .block import Block as Block
 from .local import Local as Local
 from .broad import Broad as Broad
