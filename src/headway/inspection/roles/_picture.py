@@ -40,6 +40,7 @@ def picture_of_roles(found: HeadRoles, title: str) -> Figure:
     most = max(map(len, held.values()))
     colours = dict(zip(_order(found), COLOURS * 2, strict=False))
     size = max(0.62, min(1.0, 12 / most))
+    room = int(15 * size)  # letters in a cell
     words = [one.candidate for line in held.values() for one in line if one is not None]
     with style([title, *layers, *words]):
         figure = Figure(figsize=(size * most + 3.4, 0.62 * len(layers) + 1.9), layout="constrained")
@@ -50,7 +51,7 @@ def picture_of_roles(found: HeadRoles, title: str) -> Figure:
                 axes.add_patch(Rectangle((x + 0.04, y + 0.06), 0.92, 0.88, facecolor=colour, linewidth=0))
                 if one is not None:
                     ink = "white" if _dark(colour) else INK
-                    said = one.candidate if len(one.candidate) <= 9 else one.candidate[:8] + "…"
+                    said = one.candidate if len(one.candidate) <= room else one.candidate[: room - 1] + "…"
                     text: dict[str, Any] = {"ha": "center", "va": "center", "color": ink, "parse_math": False}
                     axes.text(x + 0.5, y + 0.36, said, fontsize=6.5, **text)
                     axes.text(x + 0.5, y + 0.7, f"{one.figure:.2f}", fontsize=8, **text)
