@@ -14,6 +14,19 @@ from typing_extensions import Self
 from .errors import HeadwayError
 
 
+def need_file_place(path: Path) -> None:
+    """Checks that a path can be a file: in a folder that exists, and no folder itself.
+
+    Args:
+        path: the path.
+
+    Raises:
+        HeadwayError: if it cannot.
+    """
+    if not path.parent.is_dir() or path.is_dir():
+        raise HeadwayError(f"{path} cannot be written: give a file in a folder that exists")
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a temporary file that replaces ``path`` at the end, or is deleted if an error occurs.
@@ -28,8 +41,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
         HeadwayError: if the folder does not exist or ``path`` is a folder, before anything is written; and if writing
             fails.
     """
-    if not path.parent.is_dir() or path.is_dir():
-        raise HeadwayError(f"{path} cannot be written: give a file in a folder that exists")
+    need_file_place(path)
     part = path.with_name(f".{path.name}.part")
     try:
         part.touch()

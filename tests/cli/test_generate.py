@@ -8,7 +8,6 @@ import pytest
 
 import headway
 from headway.checkpoints.bert import BERT
-from headway.checkpoints.gpt2 import GPT2
 from headway.cli import main
 from headway.cli.generate import pieces
 from headway.testing.checkpoints import their_model
@@ -17,19 +16,9 @@ pytest.importorskip("transformers")
 FORM = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GPT-2 of single bytes."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    path = tmp_path_factory.mktemp("bytes")
-    alphabet = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    words = Tokenizer(models.BPE(alphabet, []))
-    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    words.decoder = decoders.ByteLevel()
-    words.save(str(path / "tokenizer.json"))
-    their_model({**GPT2.examples[0], "vocab_size": 256}).save_pretrained(path)
-    return path
+@pytest.fixture
+def folder(gpt2_of_bytes: Path) -> Path:
+    return gpt2_of_bytes
 
 
 def test_it_goes_on_with_a_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

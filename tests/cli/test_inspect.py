@@ -133,22 +133,13 @@ def test_a_broken_treebank_is_named(folder: Path, tmp_path: Path, capsys: pytest
     assert "a.conllu, line 2" in capsys.readouterr().err
 
 
-def test_models_that_generate_are_inspected_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    from headway.checkpoints.gpt2 import GPT2
-    from headway.testing.checkpoints import their_model
-
-    alphabet = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    words = Tokenizer(models.BPE(alphabet, []))
-    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    words.decoder = decoders.ByteLevel()
-    words.save(str(tmp_path / "tokenizer.json"))
-    their_model({**GPT2.examples[0], "vocab_size": 256}).save_pretrained(tmp_path)
-    assert isinstance(headway.load(tmp_path), headway.models.Decoder)
+def test_models_that_generate_are_inspected_too(
+    gpt2_of_bytes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert isinstance(headway.load(gpt2_of_bytes), headway.models.Decoder)
     file = tmp_path / "own.txt"
     file.write_text("\n".join(one.text[:20] for one in python_manual(24)), encoding="utf-8")
-    assert "24 texts" in printed(capsys, tmp_path, file)
+    assert "24 texts" in printed(capsys, gpt2_of_bytes, file)
 
 
 def test_the_small_model_is_trained_once_and_inspected(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import HeadwayError
+from ..files import need_file_place
 from ._console import Progress, console, points, table
 
 if TYPE_CHECKING:
@@ -158,8 +159,8 @@ def run(
 def _check_places(out: Path | None, json: Path | None, csv: Path | None) -> None:
     """Raises HeadwayError if something cannot be written, before anything is measured."""
     for path in (json, csv):
-        if path is not None and (not path.parent.is_dir() or path.is_dir()):
-            raise HeadwayError(f"{path} cannot be written: give a file in a folder that exists")
+        if path is not None:
+            need_file_place(path)
     if json is not None and csv is not None and json.resolve() == csv.resolve():
         raise HeadwayError(f"--json and --csv are both {json}: give two files")
     if out is not None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import HeadwayError, need_positive
+from ..files import need_file_place
 from ._capture import capture
 from ._evaluation import called, checked_inputs, evaluating, ids_in
 from ._lines import append_line, read_lines, write_lines
@@ -70,8 +71,7 @@ class HeadLog:
                 f"the vocabulary of {type(model).__name__} is {known!r}: give vocab_size, or 0 to leave induction out"
             )
         self.model, self.path, self.every, self.vocab_size = model, Path(path), every, known
-        if not self.path.parent.is_dir() or self.path.is_dir():
-            raise HeadwayError(f"{self.path} cannot be written: give a file in a folder that exists")
+        need_file_place(self.path)
         self._lines = _read(self.path)
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from typing_extensions import Unpack
 
 from ..attention import _check_kernel, _takes_the_arguments_of_attention
 from ..call import Arguments, make_call
-from ..errors import HeadwayError
+from ..errors import HeadwayError, unknown
 from ..kernels import KERNELS, Call, reduce
 from ..reductions import VisibleKeys
 from ._tokens import real_queries
@@ -162,9 +161,7 @@ def listed(statistics: str | Statistic | Sequence[str | Statistic]) -> list[str 
 
 def _by_name(name: str) -> Statistic:
     if name not in STATISTICS:
-        near = difflib.get_close_matches(name, STATISTICS, 1, 0.5)
-        meant = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(STATISTICS)}"
-        raise HeadwayError(f"there is no statistic {name!r}: {meant}")
+        raise unknown("statistic", name, STATISTICS)
     if name == "classes":
         raise HeadwayError("'classes' needs the class of each key: give headway.inspection.Classes(labels)")
     return STATISTICS[name]()

@@ -1,4 +1,4 @@
-"""Statistics of a call beside those of equal weights, which are the baseline of many roles."""
+"""Statistics of equal weights, which are the baseline of many roles."""
 
 from __future__ import annotations
 
@@ -20,35 +20,26 @@ from ..statistics import Statistic
 
 
 @dataclass(frozen=True, eq=False)
-class Compared(Statistic):
-    """Statistics, and the same of a head that gives all keys in sight equal weights: two ``Statistics``.
+class EqualWeights(Statistic):
+    """Statistics of a head that gives all keys in sight equal weights, a ``Statistics``.
 
-    Raises HeadwayError if weights are NaN, which evidence would take for queries that do not count.
+    Raises HeadwayError if the weights of the call are NaN, which evidence would take for queries that do not count.
     """
 
-    name = "compared"
+    name = "equal weights"
 
     statistics: Sequence[Statistic]
 
-    def check(self, call: Call) -> None:
-        for statistic in self.statistics:
-            statistic.check(call)
-
     def reductions(self, call: Call) -> tuple[Reduction, ...]:
-        return (reductions.Entropy(), *(one for each in self.statistics for one in each.reductions(call)))
+        return (reductions.Entropy(),)
 
-    def result(self, call: Call, values: list[Any], counted: Tensor) -> tuple[Statistics, Statistics]:
-        entropy, *rest = values
+    def result(self, call: Call, values: list[Any], counted: Tensor) -> Statistics:
+        (entropy,) = values
         damaged = (entropy.isnan() & counted).any(-1).any(0)
         if bool(damaged.any()):
             head = int(damaged.nonzero()[0])
             raise HeadwayError(f"weights of head {head} are NaN: roles need queries and keys that are finite numbers")
-        left, found = iter(rest), {}
-        for statistic in self.statistics:
-            parts = [next(left) for _ in statistic.reductions(call)]
-            found[statistic.name] = statistic.result(call, parts, counted)
-        equal = statistics_of(with_equal_weights(call), self.statistics, counted.any(1))
-        return Statistics(found, self.statistics, counted), equal
+        return statistics_of(with_equal_weights(call), self.statistics, counted.any(1))
 
     def summary(self, value: Any, counted: Tensor) -> dict[str, Tensor]:
         return {}

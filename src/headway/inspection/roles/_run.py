@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -10,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import HeadwayError
+from ...errors import HeadwayError, unknown
 from .._capture import capture
 from .._evaluation import evaluating
 from .._run import Statistics, chosen
 from ..statistics import Statistic
 from ..texts import EncodedText
 from ._base import Batch, Role
-from ._equal import Compared
+from ._equal import EqualWeights
 from ._judge import Judged, judge
 from ._results import HeadRoles, Measured
 from ._table import ROLES
@@ -116,9 +115,7 @@ def _chosen(roles: str | Role | Sequence[str | Role] | None) -> list[Role]:
     for one in given:
         if isinstance(one, str):
             if one not in ROLES:
-                near = difflib.get_close_matches(one, ROLES, 1, 0.5)
-                meant = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(ROLES)}"
-                raise HeadwayError(f"there is no role {one!r}: {meant}")
+                raise unknown("role", one, ROLES)
             one = ROLES[one]()
         if not isinstance(one, Role):
             raise HeadwayError(f"roles holds {one!r}: give names such as 'positional', or objects of their classes")
@@ -169,10 +166,10 @@ def _read(
         for one in role.statistics(batch):
             name = one if isinstance(one, str) else one.name
             assert statistics.setdefault(name, one) == one, f"two roles give different statistics the name {name!r}"
-    compared = Compared(chosen(list(statistics.values())))
-    with evaluating(model), capture(model, statistics=compared, layers=layers) as seen:
+    asked = chosen(list(statistics.values()))
+    with evaluating(model), capture(model, statistics=(*asked, EqualWeights(asked)), layers=layers) as seen:
         (model if run is None else run)(batch.ids)
-    found = {}
+    found: dict[str, tuple[Statistics, Statistics]] = {}
     for record in seen.records:
         if record.kind != "self":
             raise HeadwayError(
@@ -182,10 +179,10 @@ def _read(
         if (record.batch, record.n) != tuple(batch.ids.shape):
             raise HeadwayError(
                 f"{record.layer!r} has {record.batch} × {record.n} queries for {len(batch.texts)} × "
-                f"{batch.ids.shape[1]} tokens: "
-                "give layers= that read one query for each token"
+                f"{batch.ids.shape[1]} tokens: give layers= that read one query for each token"
             )
-        found[record.layer] = record.statistics()["compared"]
+        weights = record.statistics()
+        found[record.layer] = weights, weights[EqualWeights.name]
     return found
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from typing import Any
 
-from ...errors import HeadwayError
+from ...errors import HeadwayError, unknown
 from ._base import Score
 from ._table import SCORES
 
@@ -18,9 +17,7 @@ def made(score: str | Score, arguments: dict[str, Any]) -> Score:
             raise HeadwayError(f"{', '.join(arguments)} is given beside an object: give it to {type(score).__name__}")
         return score
     if score not in SCORES:
-        near = difflib.get_close_matches(str(score), SCORES, 1, 0.5)
-        meant = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(SCORES)}"
-        raise HeadwayError(f"there is no score {score!r}: {meant}")
+        raise unknown("score", score, SCORES)
     kind = SCORES[score]
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for name in arguments.keys() - fields.keys():
