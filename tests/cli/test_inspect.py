@@ -11,7 +11,8 @@ import torch
 
 import headway
 from headway.cli import main
-from headway.cli.inspect import texts_of
+from headway.cli.inspect import telling_heads, texts_of
+from headway.inspection import Finding
 from headway.inspection.texts import python_manual
 
 pytest.importorskip("transformers")
@@ -158,6 +159,19 @@ def test_the_small_model_is_trained_once_and_inspected(
     assert "training" not in printed(capsys, "--roles", "broad")
     english = printed(capsys, "The cat was hungry", "--roles", "broad", "--language", "english")
     assert "small english model" in english
+
+
+def test_heads_with_the_largest_figures_are_told_first() -> None:
+    class Found:
+        roles = ("syntactic", "sink")
+
+        def role(self, name: str) -> list[Finding]:
+            figures = {("a", 0): 0.3, ("a", 1): 0.5, ("b", 2): 0.9, ("c", 1): 0.4}
+            return [Finding(name, to, "x", head, one, one, one, 0.1, 50, True) for (to, head), one in figures.items()]
+
+    told = [("syntactic (b)", "x", 2), ("syntactic (a)", "x", 1)]
+    assert telling_heads(Found()) == told  # type: ignore[arg-type]
+    assert telling_heads(Found(), most=1) == told[:1]  # type: ignore[arg-type]
 
 
 def test_published_weights(weights: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:

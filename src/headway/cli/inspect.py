@@ -346,7 +346,7 @@ def _captured(model: nn.Module, text: EncodedText) -> Seen:
 
 
 def telling_heads(found: HeadRoles, most: int = SHOWN) -> list[tuple[str, str, int]]:
-    """Returns heads whose roles say most of a text: role, layer and number, the best for each of its candidates.
+    """Returns heads whose roles say most of a text: role, layer and number, the largest figures first.
 
     Args:
         found: the roles of all heads.
@@ -355,9 +355,11 @@ def telling_heads(found: HeadRoles, most: int = SHOWN) -> list[tuple[str, str, i
     chosen: dict[tuple[str, int], str] = {}
     telling = [role for role in found.roles if role not in SILENT]
     for role in telling or found.roles:
-        held = sorted((one for one in found.role(role) if one.holds), key=lambda one: -one.figure)
-        for one in {one.candidate: one for one in reversed(held)}.values():  # the best head for each candidate
-            chosen.setdefault((one.layer, one.head), f"{one.role} ({one.candidate})")
+        named: set[str] = set()
+        for one in sorted((one for one in found.role(role) if one.holds), key=lambda one: -one.figure):
+            if one.candidate not in named:
+                named.add(one.candidate)
+                chosen.setdefault((one.layer, one.head), f"{one.role} ({one.candidate})")
     return [(role, *head) for head, role in list(chosen.items())[:most]]
 
 
