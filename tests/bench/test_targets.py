@@ -14,7 +14,13 @@ def row(of: Case, milliseconds: dict[str, float] | None = None, **more: Any) -> 
     """A row as if it had been measured."""
     return {
         "case": of.fields(),
-        "where": {"processor": "a processor", "isa": "avx2", "threads": 2, "torch": "2", "headway": "1"},
+        "where": {
+            "processor": "AMD EPYC (family 26 model 2, AVX2/AVX-512/BF16)",
+            "isa": "avx2",
+            "threads": 2,
+            "torch": "2",
+            "headway": "1",
+        },
         "date": "2026-11-21",
         "kernel": "sdpa",
         "ms": {OURS: 1.0, **(milliseconds or {})},
@@ -37,6 +43,17 @@ def test_the_worst_case_counts() -> None:
     assert (found.wanted, found.measured) == ("≥ 2.00×", "2.10×")
     rows[0]["ms"][SDPA] = 1.9
     assert judged(rows, "forward, full, no bias, against SDPA").verdict == "missed"
+
+
+def test_a_target_of_another_processor_is_not_judged() -> None:
+    rows = [row(Case(), {SDPA: 1.2}), row(Case(kind="packed"), {CONTIGUOUS: 0.5})]
+    for one in rows:
+        one["where"]["processor"] = "AMD EPYC (family 25 model 17, AVX2/AVX-512/BF16)"
+    found = judged(rows, "forward, full, no bias, against SDPA")
+    assert (found.measured, found.verdict) == ("1.20×", "for Zen 5")
+    assert judged(rows, "packed").verdict == "missed", "it compares headway with itself"
+    rows[0]["where"]["processor"] = "AMD EPYC (family 26 model 2, AVX2/AVX-512/BF16)"
+    assert judged(rows[:1], "forward, full, no bias, against SDPA").verdict == "missed"
 
 
 def test_nothing_measured_is_said() -> None:

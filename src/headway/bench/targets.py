@@ -24,6 +24,12 @@ from .sides import (
     SDPA,
 )
 
+ZEN_5 = "family 26"
+"""How the description of a processor names AMD's Zen 5."""
+
+PROCESSORS = {ZEN_5: "Zen 5"}
+"""What the processors are called on which targets were set."""
+
 BY_DISTANCE = ("alibi", "t5", "kerple")
 LEARNED = ("t5", "kerple")
 
@@ -41,6 +47,8 @@ class Target:
         wanted: the bound for each dtype.
         at_most: whether it is an upper bound.
         unit: the unit: "×", "%", "+%", "GB" or none.
+        on: the only processor to which it applies, a key of PROCESSORS: a ratio to another library depends on how
+            well that library uses the processor. "" if it applies to all.
     """
 
     what: str
@@ -48,6 +56,7 @@ class Target:
     wanted: dict[str, float]
     at_most: bool = False
     unit: str = "×"
+    on: str = ""
 
     def text(self, value: float) -> str:
         """Returns a ``value`` with its unit."""
@@ -70,6 +79,7 @@ class Judged:
         worst: the worst value; None if nothing was measured.
         at: its case.
         count: the number of values.
+        applies: whether the target is one of the processor that was measured.
     """
 
     target: Target
@@ -77,6 +87,7 @@ class Judged:
     worst: float | None = None
     at: str = ""
     count: int = 0
+    applies: bool = True
 
     @property
     def wanted(self) -> str:
@@ -91,9 +102,11 @@ class Judged:
 
     @property
     def verdict(self) -> str:
-        """ "met", "missed" or "not measured"."""
+        """ "met", "missed", "not measured", or the processor for which alone the bound was set."""
         if self.worst is None:
             return "not measured"
+        if not self.applies:
+            return f"for {PROCESSORS[self.target.on]}"
         bound = self.target.wanted[self.dtype]
         return "met" if (self.worst <= bound if self.target.at_most else self.worst >= bound) else "missed"
 
@@ -108,12 +121,14 @@ def judge(rows: Sequence[Row], targets: Sequence[Target] | None = None) -> list[
     found = []
     for target in TARGETS if targets is None else targets:
         for dtype in target.wanted:
-            values = target.values([row for row in rows if row["case"]["dtype"] == dtype])
+            chosen = [row for row in rows if row["case"]["dtype"] == dtype]
+            values = target.values(chosen)
             if not values:
                 found.append(Judged(target, dtype))
                 continue
             worst, at = (max if target.at_most else min)(values, key=lambda pair: pair[0])
-            found.append(Judged(target, dtype, worst, at, len(values)))
+            applies = not target.on or all(target.on in row["where"]["processor"] for row in chosen)
+            found.append(Judged(target, dtype, worst, at, len(values), applies))
     return found
 
 
@@ -296,21 +311,25 @@ TARGETS = (
         "forward, full, no bias, against SDPA",
         each(lambda row: times(row, SDPA), direction="forward", masks=("none",)),
         {"float32": 2.0, "bfloat16": 4.0},
+        on=ZEN_5,
     ),
     Target(
         "forward, ALiBi, T5 or KERPLE, against SDPA with a dense bias",
         each(lambda row: times(row, DENSE), direction="forward", encodings=BY_DISTANCE),
         {"float32": 2.2, "bfloat16": 4.0},
+        on=ZEN_5,
     ),
     Target(
         "the same against compiled FlexAttention",
         each(lambda row: times(row, FLEX), direction="forward", encodings=BY_DISTANCE),
         {"float32": 3.5, "bfloat16": 15.0},
+        on=ZEN_5,
     ),
     Target(
         "forward, causal, against SDPA is_causal",
         each(lambda row: times(row, SDPA), direction="forward", masks=("causal",)),
         {"float32": 2.2, "bfloat16": 4.0},
+        on=ZEN_5,
     ),
     Target(
         "share of the roof, forward, full, no bias, n ≥ 2,048",
@@ -322,16 +341,19 @@ TARGETS = (
         "backward, no bias, against SDPA's backward",
         each(lambda row: times(row, SDPA), direction="backward", masks=("none",)),
         {"float32": 2.2},
+        on=ZEN_5,
     ),
     Target(
         "the same with heads of 128",
         each(lambda row: times(row, SDPA), direction="backward", masks=("none",), dims=(128,)),
         {"bfloat16": 2.0},
+        on=ZEN_5,
     ),
     Target(
         "the same with heads of 64 (a stretch)",
         each(lambda row: times(row, SDPA), direction="backward", masks=("none",), dims=(64,)),
         {"bfloat16": 2.0},
+        on=ZEN_5,
     ),
     Target(
         "share of the roof, backward, full, no bias, n ≥ 1,152",
@@ -343,6 +365,7 @@ TARGETS = (
         "backward with a learned table, against SDPA with a dense bias that wants its gradient",
         each(lambda row: times(row, DENSE_GRADIENT), direction="backward", encodings=LEARNED),
         {"float32": 2.2, "bfloat16": 3.0},
+        on=ZEN_5,
     ),
     Target(
         "extra cost of a distance table over none, forward",

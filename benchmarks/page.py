@@ -1,0 +1,138 @@
+"""Writes the tables of BENCHMARKS.md from the measurements in results/: `python benchmarks/page.py`.
+
+Each line of a table names its cases, so that a number on the page is that of a row. A page that differs from what
+this writes fails its test.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway._markdown import table
+from headway.bench.sides import CONTIGUOUS, DENSE, DENSE_GRADIENT, HF_EAGER, HF_SDPA, OURS, PLAIN, SDPA
+from headway.bench.statistics import ALL, ALONE, MATERIALIZED
+from headway.files import atomic_write
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "BENCHMARKS.md"
+RESULTS = ("2026-11-22-bench", "2026-11-22-statistics", "2026-11-21-models")
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a table: what is compared, in which case, and with which side.
+
+    Attributes:
+        what: what is compared, in words.
+        case: what the case of its rows has.
+        side: the side that headway is compared with.
+        ours: headway's side.
+    """
+
+    what: str
+    case: dict[str, Any]
+    side: str
+    ours: str = OURS
+
+    def ratio(self, rows: list[dict[str, Any]], dtype: str) -> str:
+        """Returns the time of the side divided by that of headway, or "–" if this dtype was not measured."""
+        wanted = {**self.case, "dtype": dtype}
+        found = [row["ms"] for row in rows if "ms" in row and wanted.items() <= row["case"].items()]
+        if not found:
+            return "–"
+        [times] = found
+        return f"{times[self.side] / times[self.ours]:.2f}×"
+
+
+def attention(encoding: str, mask: str, n: int, direction: str = "forward", head_dim: int = 64) -> dict[str, Any]:
+    """The case of one call of attention."""
+    return {
+        "kind": "attention",
+        "encoding": encoding,
+        "mask": mask,
+        "n": n,
+        "head_dim": head_dim,
+        "direction": direction,
+    }
+
+
+def model(task: str, name: str, n: int, batch: int = 1) -> dict[str, Any]:
+    """The case of a whole model."""
+    return {"task": task, "model": name, "n": n, "batch": batch}
+
+
+STATISTICS = {"kind": "statistics", "encoding": "t5", "n": 4096}
+
+FASTER = (
+    Line("4,096 tokens, causal, no encoding, forward · SDPA", attention("none", "causal", 4096), SDPA),
+    Line("the same, backward · SDPA", attention("none", "causal", 4096, "backward"), SDPA),
+    Line("the same with ALiBi, forward · SDPA with a ready-made bias", attention("alibi", "causal", 4096), DENSE),
+    Line(
+        "the same with a learned T5 bias, backward · SDPA with a bias that requires a gradient",
+        attention("t5", "causal", 4096, "backward"),
+        DENSE_GRADIENT,
+    ),
+    Line(
+        "4,096 tokens, a window of 256, forward · SDPA with a mask",
+        attention("none", "window", 4096),
+        SDPA,
+    ),
+    Line("one token against a cache of 32,768 · SDPA", {"kind": "decoding"}, SDPA),
+    Line("SmolLM2-135M reads 4,096 tokens · transformers, sdpa", model("prefill", "SmolLM2", 4096), HF_SDPA),
+    Line("SmolLM2-135M writes a token after 4,096 · transformers, sdpa", model("decode", "SmolLM2", 4096), HF_SDPA),
+    Line(
+        "a training step of T5's encoder, 2,048 tokens · transformers, eager",
+        model("train", "T5 encoder", 2048),
+        HF_EAGER,
+    ),
+    Line("12 statistics of each head, 4,096 tokens, T5 · torch, from the weights", STATISTICS, MATERIALIZED, ALONE),
+)
+"""What a user gains."""
+
+SLOWER = (
+    Line("128 tokens in one row, full, no encoding, forward · SDPA", attention("none", "none", 128), SDPA),
+    Line("the same with T5 · SDPA with a ready-made bias", attention("t5", "none", 128), DENSE),
+    Line("the same with RoPE · SDPA, which rotates nothing", attention("rope", "none", 128), SDPA),
+    Line("512 tokens, full, RoPE, forward · SDPA, which rotates nothing", attention("rope", "none", 512), SDPA),
+    Line(
+        "2,048 tokens, full, Transformer-XL, forward · SDPA with a ready-made bias",
+        attention("transformer-xl", "none", 2048),
+        DENSE,
+    ),
+    Line("the same · headway without an encoding", attention("transformer-xl", "none", 2048), PLAIN),
+    Line(
+        "8 packed documents of 512 tokens, T5, backward · the same as a batch",
+        {"kind": "packed", "encoding": "t5", "direction": "backward"},
+        CONTIGUOUS,
+    ),
+    Line("sentence encoding, MiniLM, 8 × 512 tokens · transformers, sdpa", model("encode", "MiniLM", 512, 8), HF_SDPA),
+    Line("attention with 11 statistics, 4,096 tokens, T5 · attention alone", STATISTICS, OURS, ALL),
+)
+"""Where headway is slower, or hardly faster."""
+
+
+def rows() -> list[dict[str, Any]]:
+    """The rows of all results."""
+    files = [HERE / "results" / f"{name}.jsonl" for name in RESULTS]
+    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def page(text: str) -> str:
+    """Returns a page with its tables made anew: each stands between two comments with its name."""
+    measured = rows()
+    for name, lines in (("faster", FASTER), ("slower", SLOWER)):
+        head, begins, rest = text.partition(f"<!-- {name} -->\n")
+        _, ends, tail = rest.partition(f"<!-- end of {name} -->")
+        cells = [[line.what, *(line.ratio(measured, dtype) for dtype in DTYPES)] for line in lines]
+        text = f"{head}{begins}\n{table(['what · compared with', *DTYPES], cells)}\n\n{ends}{tail}"
+    return text
+
+
+if __name__ == "__main__":
+    made = page(PAGE.read_text(encoding="utf-8"))
+    with atomic_write(PAGE) as part:
+        part.write_text(made, encoding="utf-8")
