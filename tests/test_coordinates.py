@@ -68,6 +68,44 @@ def test_positions_of_16_bits_are_subtracted_in_more() -> None:
     assert hw.terms.distance(where, where)[0, 0, 1].item() == 255.5
 
 
+def test_the_last_tokens_of_packed_documents() -> None:
+    found = Coordinates.packed([3, 2, 4], last=[1, 0, 2])
+    document, length = found.document, found.length
+    assert document is not None
+    assert isinstance(length, Tensor)
+    assert found.position[0, :, 0].tolist() == [2, 2, 3]
+    assert [x.tolist() for x in (found.index, document, length)] == [[[2, 7, 8]], [[0, 2, 2]], [[3, 4, 4]]]
+    assert (found.documents_in_order, found.ordered, found.consecutive) == (True, False, False)
+    same, whole = Coordinates.packed([3, 2, 4], last=[3, 2, 4]), Coordinates.packed([3, 2, 4])
+    assert_same(replace(same, ordered=True, start=0), whole)
+    for last in ([1, 0], [1, 0, 5], [1, -1, 2]):
+        with pytest.raises(hw.HeadwayError, match="give one number for each, from 0 to its length"):
+            Coordinates.packed([3, 2, 4], last=last)
+
+
+@pytest.mark.parametrize("kernel", ["auto", "cpu", "sdpa", "reference"])
+@pytest.mark.parametrize("encoding", [None, hw.encoding("rope", head_dim=16), hw.encoding("t5", num_heads=4)])
+def test_queries_of_packed_documents_with_a_cache(kernel: str, encoding: hw.positions.PositionEncoding | None) -> None:
+    """Each document alone, its queries aligned with its last keys, gives the same."""
+    if isinstance(encoding, hw.positions.T5):
+        encoding.requires_grad_(False).table.normal_()
+    lengths, last = [6, 2, 10], [2, 2, 5]
+    q, k, v = torch.randn(1, 4, 9, 16), torch.randn(1, 4, 18, 16), torch.randn(1, 4, 18, 16)
+    found = hw.attention(
+        q,
+        k,
+        v,
+        encoding=encoding,
+        mask=hw.masks.Causal() & hw.masks.Documents(),
+        kernel=kernel,
+        q_positions=Coordinates.packed(lengths, last=last),
+        k_positions=Coordinates.packed(lengths),
+    )
+    sides = zip(q.split(last, 2), k.split(lengths, 2), v.split(lengths, 2), strict=True)
+    alone = [hw.attention(*side, encoding=encoding, mask=hw.masks.Causal(), kernel="reference") for side in sides]
+    torch.testing.assert_close(found, torch.cat(alone, 2))
+
+
 def test_packed() -> None:
     found = Coordinates.packed([2, 0, 3])
     assert found.axis().tolist() == [[0, 1, 0, 1, 2]]

@@ -173,12 +173,19 @@ class Coordinates(Record):
         return Coordinates(positions, index, length=total, ordered=True, start=start)
 
     @staticmethod
-    def packed(lengths: Sequence[int], *, device: torch.device | str | None = None) -> Coordinates:
+    def packed(
+        lengths: Sequence[int], *, last: Sequence[int] | None = None, device: torch.device | str | None = None
+    ) -> Coordinates:
         """Coordinates of documents that follow one another in one row; positions restart at 0 in each.
 
         Args:
             lengths: the tokens of each document.
+            last: of each document only its last tokens, this many: the queries of packed keys that have a cache.
+                Default: all tokens.
             device: where the tensors are created.
+
+        Raises:
+            HeadwayError: if ``last`` has not one number from 0 to its length for each document.
         """
         sizes = torch.tensor(list(lengths), dtype=torch.long, device=device)
         total = int(sum(lengths))
@@ -187,8 +194,18 @@ class Coordinates(Record):
         start = torch.repeat_interleave(torch.cumsum(sizes, 0) - sizes, sizes)
         length = torch.repeat_interleave(sizes, sizes)
         position = (index - start)[None, :, None]
-        document = document[None]
-        return Coordinates(position, index[None], document, length[None], ordered=True, start=0, rising=document)
+        if last is None:
+            rows = document[None]
+            return Coordinates(position, index[None], rows, length[None], ordered=True, start=0, rising=rows)
+        if len(last) != len(lengths) or any(not 0 <= count <= size for count, size in zip(last, lengths, strict=True)):
+            raise HeadwayError(
+                f"last is {list(last)} for documents of {list(lengths)} tokens: give one number for each, "
+                "from 0 to its length"
+            )
+        counts = torch.tensor(list(last), dtype=torch.long, device=device)
+        kept = position[0, :, 0] >= length - counts[document]
+        rows = document[None, kept]
+        return Coordinates(position[:, kept], index[None, kept], rows, length[None, kept], rising=rows)
 
     @staticmethod
     def padded(
