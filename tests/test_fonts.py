@@ -22,7 +22,7 @@ def test_chinese_and_japanese_have_a_font() -> None:
 
 def test_a_letter_that_no_font_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.fonts._characters", lambda path: frozenset(range(128)))
-    with pytest.raises(HeadwayError, match=r"no font of this machine has '猫': pip install 'headway\[plot\]'"):
+    with pytest.raises(HeadwayError, match=r"no font of this machine has '猫': .*pip install .*\[plot\]'"):
         fonts_for(["a", "猫"])
     assert fonts_for(["🤖", "\n"]) == [FIRST]
     assert drawable("a🤖 b", [FIRST]) == "aU+1F916 b"
@@ -30,5 +30,5 @@ def test_a_letter_that_no_font_has_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_matplotlib_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(HeadwayError, match=r"a picture needs matplotlib: pip install 'headway\[plot\]'"):
+    with pytest.raises(HeadwayError, match=r"a picture needs matplotlib: .*pip install .*\[plot\]'"):
         fonts_for(["a"])

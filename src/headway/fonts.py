@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .errors import HeadwayError
-from .extras import need
+from .extras import install_command, need
 
 FIRST = "DejaVu Sans"
 """The font that matplotlib brings, and that every picture begins with."""
@@ -40,7 +40,7 @@ def fonts_for(texts: Iterable[str]) -> list[str]:
     letters = sorted(letter for letter in missing if unicodedata.category(letter)[0] == "L")
     if letters:
         raise HeadwayError(
-            f"no font of this machine has {letters[0]!r}: pip install 'headway[plot]' brings one for Chinese and "
+            f"no font of this machine has {letters[0]!r}: {install_command('plot')} brings one for Chinese and "
             "Japanese; for other scripts install one of https://fonts.google.com/noto"
         )
     return found

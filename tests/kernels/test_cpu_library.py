@@ -23,6 +23,7 @@ from cpu_calls import Piece, pool_of
 import headway as hw
 from headway import terms as T
 from headway.errors import HeadwayError
+from headway.extras import library_command
 from headway.kernels import KERNELS
 from headway.kernels.cpu import _library
 
@@ -109,7 +110,9 @@ def test_one_that_was_never_built_says_what_to_do(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("HEADWAY_LIBRARY", raising=False)
     monkeypatch.setattr(_library, "__file__", str(tmp_path / "_library.py"))
     monkeypatch.setattr(_library, "_library", None)
-    assert "installed without its C++ library: install a C++ compiler" in (_library.why_not() or "")
+    assert "installed without its C++ library: install a C++ compiler, such as g++, then run: make" in (
+        _library.why_not() or ""
+    )
     assert _library.isas() == ()
     with pytest.raises(HeadwayError, match="cannot run: the package was installed without"):
         _library.run([1])
@@ -191,7 +194,7 @@ def test_one_of_another_version_is_not_called(
     explanation = hw.explain(x, x, x)
     assert explanation.reasons["cpu"] == [
         f"its C++ library {path} belongs to another version of headway (its interface is version {version}, not "
-        f"{_library.VERSION}): build it again with `make native`, or reinstall headway"
+        f"{_library.VERSION}): build it again, with: {library_command()}"
     ]
     assert explanation.kernel != "cpu"
     with pytest.raises(HeadwayError, match=r"cannot run: its C\+\+ library .* belongs to another version"):

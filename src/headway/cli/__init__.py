@@ -19,12 +19,6 @@ COMMANDS: dict[str, str] = {
 }
 """The module of each command. Its ``run`` is the function of the command, or a typer app of several."""
 
-EXTRA = {
-    **dict.fromkeys(("typer", "rich", "matplotlib", "numpy"), "study"),
-    **dict.fromkeys(("gensim", "sklearn", "scipy", "safetensors", "tokenizers"), "vectors"),
-}
-"""The extra of headway that installs each package which the command line needs besides torch."""
-
 WRONG_INPUT = 2
 INTERRUPTED = 130
 
@@ -39,11 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0, or 2 with one line on stderr if the input is wrong, or 130 if it was interrupted.
     """
     from ..errors import HeadwayError
+    from ..extras import PACKAGES, install_command
 
     try:
         import typer
     except ModuleNotFoundError as error:
-        return _say(f"headway needs {error.name} for its command line: pip install 'headway[study]'")
+        return _say(f"headway needs {error.name} for its command line: {install_command('study')}")
     # click is part of typer in some versions and a separate package in others
     usage_error: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
     app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
@@ -62,9 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _say("headway: stopped", INTERRUPTED)
     except ModuleNotFoundError as error:
-        if error.name not in EXTRA:
+        package = PACKAGES.get(error.name or "")
+        if package is None:
             raise
-        return _say(f"headway needs {error.name} for this: pip install 'headway[{EXTRA[error.name]}]'")
+        return _say(f"headway needs {package.name} for this: {install_command(package.extra)}")
     except usage_error as error:
         return _say(f"headway: {error.format_message()}: see headway {given[0]} --help")
     return code if isinstance(code, int) else 0

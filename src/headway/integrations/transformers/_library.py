@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from ...errors import HeadwayError
+from ...extras import pip_install
 
 NAME = "headway"
 TABLE = "headway_table"
@@ -28,7 +29,7 @@ def import_transformers() -> Any:
         transformers: Any = import_module("transformers")
     except ImportError as error:
         raise HeadwayError(
-            f"transformers cannot be imported ({error}): pip install 'transformers>={OLDEST}'"
+            f"transformers cannot be imported ({error}): {pip_install(f'transformers>={OLDEST}')}"
         ) from error
     try:
         for name in ("masking_utils", "utils.output_capturing"):
@@ -39,6 +40,6 @@ def import_transformers() -> Any:
     if not fits:
         raise HeadwayError(
             f"transformers {transformers.__version__} has another attention and mask interface: "
-            f"pip install --upgrade 'transformers>={OLDEST}'"
+            f"{pip_install('--upgrade', f'transformers>={OLDEST}')}"
         )
     return transformers

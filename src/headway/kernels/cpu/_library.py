@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...errors import HeadwayError
+from ...extras import library_command
 
 ISAS = ("portable", "avx2", "avx512", "avx512bf16")
 """Instruction sets in the order of their numbers in the C interface; later ones are preferred."""
@@ -158,7 +159,9 @@ def _load() -> Library:
         if sys.platform == "win32":
             return Library(None, "its C++ library is not built on Windows")
         return Library(
-            None, "the package was installed without its C++ library: install a C++ compiler and reinstall headway"
+            None,
+            "the package was installed without its C++ library: install a C++ compiler, such as g++, then run: "
+            f"{library_command()}",
         )
     try:
         c = ctypes.CDLL(str(path))
@@ -167,7 +170,7 @@ def _load() -> Library:
             return Library(
                 None,
                 f"its C++ library {path} belongs to another version of headway (its interface is version {version}, "
-                f"not {VERSION}): build it again with `make native`, or reinstall headway",
+                f"not {VERSION}): build it again, with: {library_command()}",
             )
         _declare(c)
     except (OSError, AttributeError) as error:
