@@ -1,6 +1,7 @@
 """What every test stands on: one seed, one thread where tests run side by side, no compiled code kept."""
 
 import gc
+import hashlib
 import os
 import sys
 from collections import Counter
@@ -60,6 +61,37 @@ def weights() -> Callable[[str], Path]:
         return folder(name)
 
     return found
+
+
+@pytest.fixture
+def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """hub_cache("owner/name", files) puts files into a cache of huggingface_hub, which has no network.
+
+    The layout is the package's own: files lie in blobs, a snapshot of a commit is a folder of links to them, and a
+    branch is a file with the commit. Returned is the folder of the snapshot.
+    """
+    constants = pytest.importorskip("huggingface_hub").constants
+    cache = tmp_path / "hub"
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+    def put(repository: str, files: Path | dict[str, bytes], branch: str = "main", commit: str = "a" * 40) -> Path:
+        if isinstance(files, Path):
+            files = {file.name: file.read_bytes() for file in files.iterdir()}
+        folder = cache / f"models--{repository.replace('/', '--')}"
+        snapshot = folder / "snapshots" / commit
+        for name, content in files.items():
+            blob, link = folder / "blobs" / hashlib.sha256(content).hexdigest(), snapshot / name
+            blob.parent.mkdir(parents=True, exist_ok=True)
+            blob.write_bytes(content)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(os.path.relpath(blob, link.parent))
+        reference = folder / "refs" / branch
+        reference.parent.mkdir(parents=True, exist_ok=True)
+        reference.write_text(commit)
+        return snapshot
+
+    return put
 
 
 MANY, SOME = 6, pytest.mark.one_in(7).mark

@@ -247,7 +247,7 @@ def test_numbers_have_a_point(folder: Path) -> None:
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match=r"none is not a folder.*headway does not download"):
+    with pytest.raises(HeadwayError, match=r"none is not a folder.*or an id on the Hugging Face hub, owner/name"):
         headway.load(tmp_path / "none")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import HeadwayError
 from ._files import CONFIG, _json
 from ._gguf import read_metadata
+from ._hub import local_path
 
 TEMPLATE, SETTINGS, GENERATION = "chat_template.jinja", "tokenizer_config.json", "generation_config.json"
 
@@ -22,7 +23,7 @@ def conversation(path: str | Path, messages: Sequence[Mapping[str, str]]) -> str
     rendered in jinja's sandbox.
 
     Args:
-        path: the model's folder or .gguf file.
+        path: the model's folder or .gguf file, or its id on the Hugging Face hub, as for ``headway.load``.
         messages: the messages, each with a "role" and its "content".
 
     Returns:
@@ -31,7 +32,7 @@ def conversation(path: str | Path, messages: Sequence[Mapping[str, str]]) -> str
     Raises:
         HeadwayError: if the template cannot be rendered.
     """
-    template, words = _template(Path(path))
+    template, words = _template(local_path(path, Path.is_dir))
     if template is None:
         return None
     from jinja2 import TemplateError
@@ -55,9 +56,9 @@ def stop_ids(path: str | Path) -> list[int]:
     They are the eos_token_id of generation_config.json, of config.json, or of the GGUF file.
 
     Args:
-        path: the model's folder or .gguf file.
+        path: the model's folder or .gguf file, or its id on the Hugging Face hub, as for ``headway.load``.
     """
-    path = Path(path)
+    path = local_path(path, Path.is_dir)
     if path.suffix == ".gguf":
         found = read_metadata(path).get("tokenizer.ggml.eos_token_id")
     else:

@@ -29,12 +29,21 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises HeadwayError if the folder does not exist, such as for the name of a model on the hub."""
+    """Raises HeadwayError if the folder does not exist."""
     if not folder.is_dir():
         raise HeadwayError(
-            f"{folder} is not a folder: give one with {CONFIG} and {TENSORS}, or a .gguf file; headway does not "
-            "download, 'hf download NAME --local-dir FOLDER' does"
+            f"{folder} is not a folder: give one with {CONFIG} and {TENSORS}, a .gguf file, or an id on the Hugging "
+            "Face hub, owner/name"
         )
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a folder has a config and all its safetensors files."""
+    if not (folder / CONFIG).is_file():
+        return False
+    if (folder / INDEX).is_file():
+        return all((folder / name).is_file() for name in _parts(folder / INDEX))
+    return (folder / TENSORS).is_file()
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:

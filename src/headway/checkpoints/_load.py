@@ -15,7 +15,8 @@ from torch.overrides import TorchFunctionMode
 from ..errors import HeadwayError
 from ..nn.prepacked import is_prepacked
 from ._base import Config, Family
-from ._files import read_config, read_tensors, write
+from ._files import has_weights, read_config, read_tensors, write
+from ._hub import local_path
 from ._left_out import HEADS, Loaded, check
 from ._rules import Entry, entries, named_tensors, put, read, written
 from ._table import ARCHITECTURES
@@ -43,14 +44,17 @@ def load(
 ) -> Any:
     """Loads a published model as a model of headway.
 
-        model = headway.load("SmolLM2-135M")       # a folder with config.json and model.safetensors, or a .gguf file
-        logits = model(ids)                        # ids int64 [batch, n] → [batch, n, vocab_size]
+        model = headway.load("SmolLM2-135M")                     # a folder, or a .gguf file
+        model = headway.load("HuggingFaceTB/SmolLM2-135M")       # a model on the Hugging Face hub
+        logits = model(ids)                                      # ids int64 [batch, n] → [batch, n, vocab_size]
 
     The model maps token ids, or ids and decoder ids, to logits if the checkpoint has a head, else to hidden states. It
     is in eval mode.
 
     Args:
-        path: a folder with config.json and model.safetensors, or a .gguf file.
+        path: a folder with config.json and model.safetensors; a .gguf file; or a string with an id on the Hugging Face
+            hub, ``owner/name``, ``owner/name@revision``, or for a GGUF file ``owner/name:Q4_K_M`` or
+            ``owner/name/file.gguf``. Files of an id are taken from the cache of ``huggingface_hub`` if they are there.
         architecture: one of ``headway.checkpoints.ARCHITECTURES``; the config's own if None. "BertModel" for a
             checkpoint of masked tokens leaves out its head.
         dtype: the dtype of the parameters; the config's, or that of the file, if None.
@@ -60,13 +64,14 @@ def load(
         The model, with the parameters of the file.
 
     Raises:
-        HeadwayError: if the folder has no config or no weights, the architecture is unknown or not named, the config
-            needs what headway does not have, the weights are a pickle, a file is damaged, or tensors are missing,
-            unexpected or of another shape. All such tensors are named, and no model is made.
+        HeadwayError: if there is no such folder, file or id, or its files cannot be downloaded; if the folder has no
+            config or no weights, the architecture is unknown or not named, the config needs what headway does not have,
+            the weights are a pickle, a file is damaged, or tensors are missing, unexpected or of another shape. All
+            such tensors are named, and no model is made.
     """
-    path = Path(path)
     if dtype is not None and not dtype.is_floating_point:
         raise HeadwayError(f"dtype is {dtype}: give a floating-point dtype, such as torch.bfloat16")
+    path = local_path(path, has_weights)
     if path.suffix == ".gguf":
         from ._gguf import read_gguf
 

@@ -10,6 +10,7 @@ from ..errors import HeadwayError
 from ..extras import need
 from ._files import _json, check_folder
 from ._gguf import read_metadata
+from ._hub import local_path
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -41,7 +42,7 @@ def tokenizer(path: str | Path) -> Tokenizer:
     add_special_tokens=False)`` leaves them out.
 
     Args:
-        path: the model's folder or .gguf file.
+        path: the model's folder or .gguf file, or its id on the Hugging Face hub, as for ``headway.load``.
 
     Returns:
         A Tokenizer of the package ``tokenizers``.
@@ -54,7 +55,7 @@ def tokenizer(path: str | Path) -> Tokenizer:
         Sennrich et al. 2016; Radford et al. 2019 (bytes); Wu et al. 2016 (WordPiece).
     """
     tokenizers = need("tokenizers", "reading a tokenizer", "checkpoints")
-    path = Path(path)
+    path = local_path(path, lambda folder: (folder / FILE).is_file() or (folder / WORDS).is_file())
     if path.suffix == ".gguf":
         return _of_pairs(path, read_metadata(path))
     check_folder(path)

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 
 def run(
-    model: Annotated[Path, typer.Argument(help="A folder with config.json and model.safetensors, or a .gguf file.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A folder with config.json and model.safetensors, a .gguf file, or an id on the Hugging Face hub, "
+            "such as HuggingFaceTB/SmolLM2-135M-Instruct."
+        ),
+    ],
     method: Annotated[
         str | None,
         typer.Option(help="Methods, separated by commas. Default: linear,ntk,dynamic,yarn,longrope-style,llama3."),
@@ -44,6 +50,7 @@ def run(
     import torch
 
     from .. import checkpoints
+    from ..checkpoints._hub import model_name
     from ..study import extension
     from ..study.comparison import device_named
 
@@ -75,7 +82,7 @@ def run(
                 length=length,
                 windows=windows,
                 first=first,
-                names=(model.stem if model.suffix == ".gguf" else model.resolve().name, text.name),
+                names=(model_name(model), text.name),
                 watch=progress.tell,
             )
         found.write(out_dir)

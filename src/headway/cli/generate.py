@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from io import TextIOWrapper
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +17,13 @@ if TYPE_CHECKING:
 
 
 def run(
-    model: Annotated[Path, typer.Argument(help="A folder with config.json and model.safetensors, or a .gguf file.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A folder with config.json and model.safetensors, a .gguf file, or an id on the Hugging Face hub, "
+            "such as HuggingFaceTB/SmolLM2-135M-Instruct."
+        ),
+    ],
     prompt: Annotated[
         str | None,
         typer.Argument(help="The text to continue. Default: a conversation, with questions read line by line."),
@@ -44,6 +49,7 @@ def run(
     import torch
 
     from .. import checkpoints
+    from ..checkpoints._hub import model_name
     from ..models import Decoder
     from ..nn import prepack
 
@@ -76,7 +82,7 @@ def run(
         return
     if checkpoints.conversation(model, [{"role": "user", "content": ""}]) is None or chat is False:
         raise HeadwayError(f"{model} has no chat template: give a prompt to continue")
-    say.print(f"[dim]{model.name}. An empty line ends the conversation.[/dim]")
+    say.print(f"[dim]{model_name(model)}. An empty line ends the conversation.[/dim]")
     said: list[dict[str, str]] = []
     while question_line := _asked():
         said.append({"role": "user", "content": question_line})

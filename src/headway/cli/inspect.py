@@ -83,8 +83,9 @@ def run(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="A folder with config.json and model.safetensors, or a .gguf file. Default: a small model that is "
-            "trained for this, in about a minute."
+            help="A folder with config.json and model.safetensors, a .gguf file, or an id on the Hugging Face hub, "
+            "such as sentence-transformers/all-MiniLM-L6-v2. Default: a small model that is trained for this, in about "
+            "a minute."
         ),
     ] = None,
     text: Annotated[
@@ -176,8 +177,10 @@ def _check_places(out: Path | None, json: Path | None, csv: Path | None) -> None
 
 
 def _is_model(name: str) -> bool:
+    from ..checkpoints._hub import hub_model
+
     path = Path(name).expanduser()
-    return path.is_dir() or path.suffix == ".gguf"
+    return path.is_dir() or path.suffix == ".gguf" or hub_model(name) is not None
 
 
 def texts_of(given: str) -> list[AnnotatedText]:
@@ -210,23 +213,23 @@ def published(name: str) -> Inspected:
     """Loads a published model.
 
     Args:
-        name: its folder or file.
+        name: its folder, file, or id on the hub.
 
     Raises:
         HeadwayError: if it cannot be loaded.
     """
     from .. import checkpoints
+    from ..checkpoints._hub import model_name
     from ..inspection.roles import longest_text
     from ..inspection.texts import encode, python_manual
     from ..models import EncoderDecoder
 
-    path = Path(name).expanduser()
-    model = checkpoints.load(path).eval()
+    model = checkpoints.load(name).eval()
     if isinstance(model, EncoderDecoder):
         raise HeadwayError(f"{name} reads two texts, with an encoder and a decoder: give a model that reads one")
-    tokenizer, longest = checkpoints.tokenizer(path), longest_text(model)
+    tokenizer, longest = checkpoints.tokenizer(name), longest_text(model)
     texts = encode(tokenizer, python_manual(SENTENCES), longest=longest, too_long="leave out")
-    return Inspected(path.stem, model, tokenizer, texts, "sentences of Python's manual", longest)
+    return Inspected(model_name(name), model, tokenizer, texts, "sentences of Python's manual", longest)
 
 
 def small_model(language: str | None, given: Sequence[AnnotatedText], tell: Callable[[str, float], None]) -> Inspected:

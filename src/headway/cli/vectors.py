@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from ..vectors import Vectors
 
 File = Annotated[
-    Path,
+    str,
     typer.Argument(
-        help="A file of vectors, by headway vectors train or of word2vec, GloVe or fastText; or a folder of a BERT."
+        help="A file of vectors, by headway vectors train or of word2vec, GloVe or fastText; or a BERT, as a folder or "
+        "by its id on the Hugging Face hub, such as sentence-transformers/all-MiniLM-L6-v2."
     ),
 ]
 Count = Annotated[int, typer.Option(help="The number of words to print.")]
@@ -56,7 +57,11 @@ def compare(
     min_count: Annotated[int, typer.Option(help="Leave out words that occur less often.")] = Protocol.min_count,
     steps: Annotated[int, typer.Option(help="Training steps of each Transformer.")] = Protocol.steps,
     encoder: Annotated[
-        Path | None, typer.Option(help="Folder of a published encoder, such as MiniLM, to compare with.")
+        str | None,
+        typer.Option(
+            help="A published encoder to compare with: its folder, or its id on the Hugging Face hub, such as "
+            "sentence-transformers/all-MiniLM-L6-v2."
+        ),
     ] = None,
     bert_steps: Annotated[int, typer.Option(help="Training steps of the BERT.")] = Protocol.bert_steps,
     seeds: Annotated[int, typer.Option(help="Number of seeds. Differences need several seeds to be reliable.")] = 1,
@@ -76,7 +81,7 @@ def compare(
         words=None if words is None else tuple(split(words, "--words")),
         steps=steps,
         bert_steps=bert_steps,
-        encoder=None if encoder is None else str(encoder),
+        encoder=encoder,
     )
     if ways is not None:
         typer.echo("headway: --ways is deprecated and will be removed in the next version: use --methods", err=True)
@@ -249,7 +254,7 @@ def split(text: str, name: str) -> list[str]:
     return found
 
 
-def _load(file: Path) -> Vectors:
+def _load(file: str) -> Vectors:
     from ..vectors import load
 
     return load(file)

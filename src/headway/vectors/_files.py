@@ -12,6 +12,7 @@ from typing import IO, cast
 
 from torch import Tensor
 
+from ..checkpoints._hub import hub_model
 from ..errors import HeadwayError
 from ..files import atomic_write
 from . import _fasttext_bin, _formats, _saved
@@ -77,13 +78,14 @@ def load(
         load("glove.6B.300d.txt", limit=100_000)         # GloVe text, word2vec text, .vec → Pretrained
         load("cc.en.300.bin")                            # fastText → FastText, with its n-grams
         load("folder")                                   # a BERT that save() wrote → Bert
+        load("sentence-transformers/all-MiniLM-L6-v2")   # an encoder on the Hugging Face hub → Bert
 
     Text and word2vec's binary may be compressed (.gz). Of a word that occurs twice the first row is kept, which is that
     of the more frequent one; some published files have such words. Bytes that are not in the encoding, in at most one
     word of a hundred, are read as escapes such as \\xe4.
 
     Args:
-        path: the file, or the folder of a BERT.
+        path: the file; the folder of a BERT; or its id on the Hugging Face hub, as for ``headway.load``.
         tokenizer: cuts a text into tokens; if None the saved one, or for other formats ``Words``, in lower case unless
             more than one word in ten has a capital.
         limit: the number of words to read, from the first on; all if None. Not for headway's own files.
@@ -94,16 +96,16 @@ def load(
             finite numbers, or other sizes than it states; if it is a pickle, which would run code, or a classifier or
             quantised model (.ftz) of fastText. The message names the file and the line or word.
     """
-    path = Path(path)
+    given, path = path, Path(path)
     if limit is not None and limit < 1:
         raise HeadwayError(f"limit is {limit}: give at least 1")
     try:
         "".encode(encoding)
     except LookupError:
         raise HeadwayError(f"encoding is {encoding!r}, which Python does not know: give such as 'utf-8'") from None
-    if path.is_dir():
+    if path.is_dir() or hub_model(given):
         _no_limit(path, limit)
-        return Bert.read(path, tokenizer=tokenizer)
+        return Bert.read(given, tokenizer=tokenizer)
     if not path.is_file():
         raise HeadwayError(f"there is no file {path}: give one with vectors")
     with naming(path):

@@ -126,15 +126,15 @@ class Bert(Table):
         self._dim, self.num_layers, self.num_heads, self.vocab_size = dim, num_layers, num_heads, vocab_size
         self.length, self.steps, self.batch, self.learning_rate, self.seed = length, steps, batch, learning_rate, seed
         if path is not None:
-            self._read_with(checkpoints.load(path, architecture=architecture, dtype=torch.float32), Path(path))
+            self._read_with(checkpoints.load(path, architecture=architecture, dtype=torch.float32), path)
             return
         if dim < 1 or dim % max(1, num_heads):
             raise HeadwayError(f"dim is {dim}: give a multiple of num_heads, which is {num_heads}")
         Settings(vocab_size, dim, num_layers, num_heads, length, steps, batch, learning_rate, seed)
         self._check_layer(num_layers)
 
-    def _read_with(self, model: nn.Module, folder: Path) -> None:
-        """Sets a model and the tokenizer of its folder; raises HeadwayError if they cannot be used."""
+    def _read_with(self, model: nn.Module, folder: str | Path) -> None:
+        """Sets a model and the tokenizer of its folder or id; raises HeadwayError if they cannot be used."""
         if not isinstance(model, Encoder):
             raise HeadwayError(
                 f"{folder} is a {type(model).__name__}, in which words do not see those after them or texts are "
@@ -460,9 +460,9 @@ class Bert(Table):
         Raises:
             HeadwayError: if the folder is no checkpoint of an encoder, or its table is damaged.
         """
-        folder = Path(folder)
-        if not (folder / OPTIONS).is_file():
+        if not (Path(folder) / OPTIONS).is_file():
             return cls(path=folder, tokenizer=tokenizer)
+        folder = Path(folder)
         try:
             about = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
             options, described_as = about["options"], about["tokenizer"]

@@ -1,0 +1,207 @@
+"""Models by their ids on the Hugging Face hub: the package ``huggingface_hub`` keeps their files in its cache."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import HeadwayError
+from ..extras import need
+
+READ = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model-*.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+    "chat_template.jinja",
+)
+"""The files of a repository that are downloaded: neither pickles nor code are among them."""
+
+NAME = r"[A-Za-z0-9_](?:[\w.-]*\w)?"
+PATH = r"[\w+][\w.+-]*(?:/[\w+][\w.+-]*)*"
+ID = re.compile(rf"({NAME}/{NAME})(?:@({PATH}))?(?::({PATH}))?|({NAME}/{NAME})/({PATH}\.gguf)", re.ASCII)
+"""owner/name, owner/name@revision, each with :type or :file.gguf; or owner/name/file.gguf."""
+
+FILES = {
+    *(".bin", ".conll", ".conllu", ".csv", ".git", ".gz", ".json", ".md", ".npy", ".pt", ".safetensors", ".tsv"),
+    *(".txt", ".vec", ".zip"),
+}
+"""Endings of files: a name in a folder is no id of a model if it ends so."""
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A model on the hub.
+
+    Attributes:
+        repository: its repository, "owner/name".
+        revision: a branch, tag or commit; the default branch if None.
+        gguf: a GGUF file of the repository, or the type of one, such as "Q4_K_M"; None for safetensors.
+    """
+
+    repository: str
+    revision: str | None = None
+    gguf: str | None = None
+
+    def __str__(self) -> str:
+        return self.repository + (f"@{self.revision}" if self.revision else "") + (f":{self.gguf}" if self.gguf else "")
+
+
+def hub_model(given: str | Path) -> HubModel | None:
+    """Returns the model whose id was given; None for a path: one that exists, or that cannot be an id.
+
+    Args:
+        given: an id, as a string, or a path.
+    """
+    if not isinstance(given, str) or (found := ID.fullmatch(given)) is None or Path(given).exists():
+        return None
+    repository, revision, gguf, its, file = found.groups()
+    if its is not None:
+        repository, gguf = its, file
+    if ".." in given or "--" in repository or Path(repository).suffix in FILES:
+        return None
+    return HubModel(repository, revision, gguf)
+
+
+def model_name(given: str | Path) -> str:
+    """Returns what a model is called in reports: the name of its folder, file or repository.
+
+    Args:
+        given: an id on the hub or a path.
+    """
+    model = hub_model(given)
+    if model is None:
+        path = Path(given).expanduser()
+        return path.stem if path.suffix == ".gguf" else path.resolve().name
+    if model.gguf is not None and model.gguf.endswith(".gguf"):
+        return Path(model.gguf).stem
+    return model.repository.partition("/")[2] + (f":{model.gguf}" if model.gguf else "")
+
+
+def local_path(given: str | Path, complete: Callable[[Path], bool]) -> Path:
+    """Returns the folder or file of a model on this machine.
+
+    A path that exists is taken as it is. Files of an id are taken from the cache of ``huggingface_hub``, without
+    network, and downloaded into it if they are not complete.
+
+    Args:
+        given: a path; or a string with an id on the hub.
+        complete: whether a folder has all files that the caller needs.
+
+    Raises:
+        HeadwayError: if the id is not known, or files are neither in the cache nor can be downloaded.
+    """
+    model = hub_model(given)
+    if model is None:
+        return Path(given).expanduser()
+    hub: Any = need("huggingface_hub", f"{given} is no file or folder here; as an id on the hub it", "checkpoints")
+    try:
+        found = _fetched(hub, model, offline=True)
+        if found.is_file() or complete(found):
+            return found
+    except HeadwayError:
+        raise
+    except Exception:  # it is not in the cache, or not all of it
+        pass
+    try:
+        found = _fetched(hub, model, offline=False)
+    except HeadwayError:
+        raise
+    except Exception as error:  # of the package, of its client for HTTP, of the disk
+        partial = getattr(error, "snapshot_path", None)  # what there is, where the hub cannot be reached
+        if partial is None or not complete(Path(partial)):
+            raise _why(hub, model, error) from error
+        found = Path(partial)
+    if not found.is_file() and not complete(found):
+        raise _incomplete(hub, model, found)
+    return found
+
+
+def _fetched(hub: Any, model: HubModel, *, offline: bool) -> Path:
+    """The folder or GGUF file in the cache, once it is there. Raises the errors of the package."""
+    of: dict[str, Any] = {"repo_id": model.repository, "revision": model.revision}
+    if model.gguf is None:
+        return Path(hub.snapshot_download(**of, allow_patterns=list(READ), local_files_only=offline))
+    file = model.gguf
+    if not file.endswith(".gguf"):
+        if offline:
+            folder = Path(hub.snapshot_download(**of, allow_patterns=[f"*{file}.gguf"], local_files_only=True))
+            names = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
+        else:
+            names = hub.list_repo_files(**of)
+        found = [name for name in names if re.search(rf"(^|[-._/]){re.escape(file)}\.gguf$", name, re.IGNORECASE)]
+        if not found and offline:
+            raise FileNotFoundError(f"no {file} in the cache")
+        if len(found) != 1:
+            files = found or [name for name in names if name.endswith(".gguf")] or ["no GGUF file"]
+            raise HeadwayError(
+                f"{len(found) or 'no'} GGUF files of {model.repository} are of type {file}: it has {', '.join(files)}; "
+                f"give one as {model.repository}:FILE.gguf"
+            )
+        file = found[0]
+    return Path(hub.hf_hub_download(**of, filename=file, local_files_only=offline))
+
+
+def _why(hub: Any, model: HubModel, error: Exception) -> HeadwayError:
+    """The error for a failed download."""
+    from huggingface_hub import errors
+
+    page = f"https://huggingface.co/{model.repository}"
+    if isinstance(error, errors.GatedRepoError):
+        return HeadwayError(
+            f"{model.repository} is a gated model: accept its terms at {page}, then run `hf auth login` or set HF_TOKEN"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return HeadwayError(f"{model.repository} has no revision {model.revision}: {page}/commits/main lists them")
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return HeadwayError(
+            f"there is no file or folder {model} here, and the Hugging Face hub has no model {model.repository}: check "
+            "the spelling; if the model is private, run `hf auth login` or set HF_TOKEN"
+        )
+    if isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
+        return HeadwayError(f"{model.repository} has no file {model.gguf}: {page}/tree/main lists its files")
+    if isinstance(error, errors.HFValidationError):
+        return HeadwayError(
+            f"there is no file or folder {model} here, and it is no id on the Hugging Face hub: {error}"
+        )
+    said = " ".join(str(error).split())
+    revision = f" --revision {model.revision}" if model.revision else ""
+    if hub.constants.HF_HUB_OFFLINE:
+        said = "HF_HUB_OFFLINE is set"
+    elif isinstance(error, errors.LocalEntryNotFoundError):
+        said = "the hub cannot be reached"
+    return HeadwayError(
+        f"{model} is neither a file or folder here nor in the cache of Hugging Face, and cannot be downloaded "
+        f"({said}): run `hf download {model.repository}{revision}` where there is a network, or give a folder"
+    )
+
+
+def _incomplete(hub: Any, model: HubModel, folder: Path) -> HeadwayError:
+    """The error for a repository without the files that are wanted."""
+    try:
+        names = hub.list_repo_files(model.repository, revision=model.revision)
+    except Exception:  # the names are for the message alone
+        names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
+    gguf = sorted(name for name in names if name.endswith(".gguf"))
+    if gguf:
+        return HeadwayError(
+            f"{model} has GGUF files in place of safetensors: give one, such as {model.repository}:{gguf[0]}"
+        )
+    if any(name.startswith("pytorch_model") for name in names):
+        return HeadwayError(
+            f"{model} has its weights as a pickle, which can run code when it is read, and not as safetensors: give a "
+            f"revision that has them, such as {model.repository}@refs/pr/1, or run `hf download {model.repository} "
+            "--local-dir FOLDER` and headway.checkpoints.unpickle(FOLDER)"
+        )
+    has = ", ".join(name for name in sorted(names) if "/" not in name and not name.startswith("."))
+    return HeadwayError(
+        f"{model} lacks files that headway reads, such as config.json, model.safetensors or tokenizer.json: it has "
+        f"{has or 'none'}; give another model"
+    )
