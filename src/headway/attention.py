@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 from .call import Arguments, make_call, seeded
 from .coordinates import Coordinates
 from .deprecated import deprecated
-from .errors import HeadwayError
+from .errors import HeadwayError, unknown
 from .kernels import KERNELS, Call, Kernel, Problem, choose, kernel_for
 from .kernels import reference as spec
 from .masks import Mask
@@ -308,7 +308,7 @@ def _dense_call(q: Tensor, k: Tensor, v: Tensor, kernel: str, arguments: Argumen
 
 def _check_kernel(name: str) -> None:
     if name != "auto" and name not in KERNELS:
-        raise HeadwayError(f"kernel is {name!r}: give 'auto' or one of {', '.join(map(repr, KERNELS))}")
+        raise unknown("kernel", name, ("auto", *KERNELS))
 
 
 def _run(call: Call, name: str) -> Computed:

@@ -26,9 +26,38 @@ def need_finite(**values: float | None) -> None:
             raise HeadwayError(f"{name} is {value}: give a finite number")
 
 
-def unknown(what: str, name: object, known: Iterable[str]) -> HeadwayError:
-    """Returns the error for a name that is not among those that are known; the message has the nearest, or all."""
+FEW = 15
+"""The most names that a message lists."""
+
+
+def nearest(name: object, known: Iterable[str]) -> list[str]:
+    """Returns the known names that are spelt much like a name, at most three; case and "_" for "-" do not count."""
+    spelt = {_plain(one): one for one in known}
+    return [spelt[near] for near in difflib.get_close_matches(_plain(str(name)), spelt, 3, 0.55)]
+
+
+def unknown(what: str, name: object, known: Iterable[str], see: str = "") -> HeadwayError:
+    """Returns the error for a name that is not among those that are known.
+
+    The message has the nearest names, or all if they are few and none is near.
+
+    Args:
+        what: what the name should be of, such as "encoding".
+        name: the name.
+        known: those that are known.
+        see: a command, page or object that has all of them.
+    """
     names = list(known)
-    near = difflib.get_close_matches(str(name), names, 1, 0.5)
-    meant = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(names)}"
+    near = [repr(one) for one in nearest(name, names)]
+    if near:
+        meant = f"did you mean {' or '.join([', '.join(near[:-1]), near[-1]] if near[:-1] else near)}?"
+        meant += f" {see} has all" if see else ""
+    elif see and len(names) > FEW:
+        meant = f"{see} has all {len(names)}"
+    else:
+        meant = f"give one of {', '.join(names)}"
     return HeadwayError(f"there is no {what} {name!r}: {meant}")
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace("_", "-").replace(" ", "-")

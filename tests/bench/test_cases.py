@@ -65,9 +65,9 @@ def test_statistics_come_with_their_memory_and_the_longest_call_is_left_to_the_f
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"dtypes": ("float64",)}, "dtypes has 'float64'"),
-        ({"masks": ("holes",)}, "masks has 'holes'"),
-        ({"directions": ("sideways",)}, "directions has 'sideways'"),
+        ({"dtypes": ("float64",)}, "there is no dtype 'float64'"),
+        ({"masks": ("holes",)}, "there is no mask 'holes'"),
+        ({"directions": ("sideways",)}, "there is no direction 'sideways'"),
         ({"parts": ()}, "parts is empty"),
         ({"lengths": (0,)}, "lengths has 0"),
         ({"dims": (-1,)}, "dims has -1"),

@@ -285,7 +285,7 @@ def test_on_the_command_line(
         (["--models", "nowhere"], "nowhere is not a folder"),
         (["--models", ".", "--lengths", "8"], "--lengths chooses cases of attention"),
         (["--models", ".", "--only", "forward"], "--only chooses cases of attention"),
-        (["--models", ".", "--parts", "window"], "parts has 'window'"),
+        (["--models", ".", "--parts", "window"], "there is no part 'window'"),
         (["--models", ".", "--rounds", "0"], "rounds is 0"),
     ],
 )

@@ -68,7 +68,7 @@ def test_the_kernel_is_the_one_that_attention_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("encoding", "said"), [("sinusoidal", "does nothing in attention"), ("rop", "'rop' is not known")]
+    ("encoding", "said"), [("sinusoidal", "does nothing in attention"), ("rop", "no encoding 'rop'")]
 )
 def test_an_encoding_that_cannot_be_measured_is_said(encoding: str, said: str) -> None:
     with pytest.raises(HeadwayError, match=said):

@@ -297,7 +297,7 @@ def test_a_lying_header_is_refused_at_once(whole: bytes, number: int, tmp_path: 
     [
         (b"GGUF", b"GGML", "begins with"),
         (b"GGUF\x03\0\0\0", b"GGUF\0\0\0\x03", "little-endian"),
-        (b"llama", b"llamo", "llama, qwen2, qwen3"),
+        (b"llama", b"llamo", "did you mean 'llama'"),
         (b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight", "twice"),
         (b"blk.1.ffn_up.weight", b"blk.1.ffn_um.weight", "blk.1.ffn_um.weight"),
         (b"blk.1.ffn_up.weight", b"blk.1.ffn_up.height", "missing are model.layers.1.mlp.up_proj.weight"),

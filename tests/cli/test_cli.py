@@ -87,7 +87,7 @@ def test_a_command_that_was_interrupted_says_how_to_go_on(
     ("arguments", "said"),
     [
         (["compare", "missing.txt"], "missing.txt does not exist"),
-        (["compare", "--encodings", "rop"], "'rop' is not known"),
+        (["compare", "--encodings", "rop"], "no encoding 'rop'"),
         (["compare", "--encodings", "rope(base="], "has a bracket or quote without its other half"),
         (["compare", "--encodings", "nowhere.py:Mine"], "nowhere.py is not a file"),
         (["compare", "--lengths", "128,x"], "lengths is '128,x'"),
@@ -96,7 +96,7 @@ def test_a_command_that_was_interrupted_says_how_to_go_on(
         (["compare", "--width", "130"], "width 130 is not divisible by heads 4"),
         (["compare", "--colour", "red"], "--colour"),
         (["compare", "--seeds", "0"], "seeds is 0"),
-        (["encodings", "rop"], "'rop' is not known"),
+        (["encodings", "rop"], "no encoding 'rop'"),
         (["dance"], "dance"),
     ],
 )

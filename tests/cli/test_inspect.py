@@ -91,8 +91,8 @@ def test_texts_of_standard_input_and_of_files(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{folder}", "--roles", "positonal"], "there is no role 'positonal': did you mean positional?"),
-        (["{folder}", "--statistics", "entrpy"], "there is no statistic 'entrpy': did you mean entropy?"),
+        (["{folder}", "--roles", "positonal"], "there is no role 'positonal': did you mean 'positional'?"),
+        (["{folder}", "--statistics", "entrpy"], "there is no statistic 'entrpy': did you mean 'entropy'?"),
         (["{folder}", "none.conllu"], "there is no file none.conllu: give a text, or a file that exists"),
         (["{folder}", " "], "the text has no words"),
         (["{folder}", "a " * 60], "has 62 tokens and the model reads 48"),

@@ -155,14 +155,14 @@ def test_options_are_read_and_checked(text: Path, tmp_path: Path, capsys: pytest
     made = load(out)
     assert isinstance(made, FastText)
     assert (made.dim, made.min_n, made.architecture) == (4, 2, "cbow")
-    assert "has no option 'widow': it has " in refused(capsys, *given, "--option", "widow=3")
-    assert "is not name=value" in refused(capsys, *given, "--option", "window")
+    assert "no option of fasttext 'widow': did you mean 'window'?" in refused(capsys, *given, "--option", "widow=3")
+    assert "give name=value" in refused(capsys, *given, "--option", "window")
     assert "window is 'wide': give int, such as 5" in refused(capsys, *given, "--option", "window=wide")
     assert "give int or None" in refused(capsys, *given, "--option", "max_words=many")
     assert "give float" in refused(capsys, *given, "--option", "subsample=[1]")
     assert ran(capsys, *given, "--option", "subsample=0", "--option", "max_words=None")[0] == 0
     assert "window is 0" in refused(capsys, *given, "--option", "window=0")
-    assert "has no option 'dim'" in refused(capsys, "train", "one-hot", text, "--out", out, "--dim", "3")
+    assert "no option of one-hot 'dim'" in refused(capsys, "train", "one-hot", text, "--out", out, "--dim", "3")
 
 
 def test_bad_input_is_one_line(text: Path, vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,7 +173,7 @@ def test_bad_input_is_one_line(text: Path, vectors: Path, tmp_path: Path, capsys
     assert "does not exist" in refused(capsys, "train", "one-hot", tmp_path / "nowhere.txt", "--out", out)
     assert "is empty" in refused(capsys, "train", "one-hot", empty, "--out", out)
     assert "blanks alone" in refused(capsys, "train", "one-hot", blank, "--out", out)
-    assert "there are one-hot, " in refused(capsys, "train", "two-hot", text, "--out", out)
+    assert "did you mean 'one-hot'?" in refused(capsys, "train", "two-hot", text, "--out", out)
     assert "is in no folder" in refused(
         capsys, "train", "one-hot", text, "--out", tmp_path / "no" / "method.safetensors"
     )
@@ -182,7 +182,9 @@ def test_bad_input_is_one_line(text: Path, vectors: Path, tmp_path: Path, capsys
     assert "no file" in refused(capsys, "similar", tmp_path / "nowhere.vec", "sheep")
     assert "give at least 1" in refused(capsys, "similar", vectors, "sheep", "--count", "0")
     assert "does not exist" in refused(capsys, "compare", tmp_path / "nowhere.txt", "--out", tmp_path / "out")
-    assert "there are one-hot, " in refused(capsys, "compare", text, "--methods", "two-hot", "--out", tmp_path / "out")
+    assert "did you mean 'one-hot'?" in refused(
+        capsys, "compare", text, "--methods", "two-hot", "--out", tmp_path / "out"
+    )
     assert "--words is ','" in refused(capsys, "compare", text, "--words", ",", "--out", tmp_path / "out")
     assert "dim is 0" in refused(capsys, "compare", text, "--dim", "0", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -405,7 +405,7 @@ def test_a_function_chooses_by_name_and_module() -> None:
 @pytest.mark.parametrize(
     ("encoding", "error"),
     [
-        ("roppe", "encoding 'roppe' is not known"),
+        ("roppe", "there is no encoding 'roppe'"),
         ("sinusoidal", "Sinusoidal does nothing in an attention layer"),
         ("randomized", r"RandomizedPositions does nothing .* as in 'randomized \+ rope'"),
         ("axial-rope", "AxialRoPE reads 2 axes"),

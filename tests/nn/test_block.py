@@ -131,8 +131,8 @@ def test_swiglu() -> None:
 
 
 def test_feed_forward_refuses() -> None:
-    with pytest.raises(HeadwayError, match="activation is 'tanh': give one of " + ", ".join(ACTIVATIONS)):
-        FeedForward(8, 20, "tanh")
+    with pytest.raises(HeadwayError, match="no activation 'xyz': give one of " + ", ".join(ACTIVATIONS)):
+        FeedForward(8, 20, "xyz")
     with pytest.raises(HeadwayError, match="hidden_dim is 0: give at least 1"):
         FeedForward(8, 0)
 

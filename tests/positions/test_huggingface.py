@@ -222,8 +222,8 @@ def test_any_even_part_survives() -> None:
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        ({"rope_type": "ntk", "factor": 2.0}, "rope_type is 'ntk': give one of default, linear, dynamic, yarn"),
-        ({"type": "mrope", "mrope_section": [1, 1, 2]}, "rope_type is 'mrope'"),
+        ({"rope_type": "ntk", "factor": 2.0}, "no rope_type 'ntk': give one of default, linear, dynamic, yarn"),
+        ({"type": "mrope", "mrope_section": [1, 1, 2]}, "no rope_type 'mrope'"),
         ({"rope_type": "linear"}, "of the rope_type 'linear' have no factor: give it$"),
         ({"rope_type": "linear", "factor": "4"}, "factor is '4': give a number"),
         ({"rope_type": "linear", "factor": True}, "factor is True: give a number"),

@@ -220,7 +220,7 @@ def test_too_few_minutes_are_refused_with_what_would_do(text_file: Path, tiny: d
 @pytest.mark.parametrize(
     ("encodings", "change", "said"),
     [
-        (["rop"], {}, "'rop' is not known"),
+        (["rop"], {}, "no encoding 'rop'"),
         (["rope(head_dim=7)"], {}, "head_dim is 7"),
         (["none.py:Mine"], {}, "none.py is not a file"),
         ([], {}, "encodings is empty"),
@@ -229,7 +229,7 @@ def test_too_few_minutes_are_refused_with_what_would_do(text_file: Path, tiny: d
         (["rope"], {"steps": None, "minutes": -1.0}, "minutes is -1"),
         (["rope"], {"steps": 0}, "steps is 0"),
         (["rope"], {"device": "abacus"}, "device 'abacus' cannot be used"),
-        (["rope"], {"baselines": ("gru",)}, "baseline 'gru' is not known: there are lstm, rnn"),
+        (["rope"], {"baselines": ("gru",)}, "no baseline 'gru': give one of lstm, rnn, none"),
         (["rope"], {"lengths": (10**6,)}, "too short for a length of 1,000,000"),
         (["rope"], {"width": 15}, "width 15 is not divisible by heads 2"),
     ],

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
-from ..errors import HeadwayError
+from ..errors import HeadwayError, unknown
 
 BATCH, HEADS = 1, 8
 WINDOW = 256
@@ -125,7 +125,7 @@ def _check(plan: Plan | ModelPlan, **known: tuple[str, ...]) -> None:
             continue
         for value in values:
             if field.name in known and value not in known[field.name]:
-                raise HeadwayError(f"{field.name} has {value!r}: give any of {', '.join(known[field.name])}")
+                raise unknown(field.name.removesuffix("s"), value, known[field.name])
             if isinstance(value, int) and value < 1:
                 raise HeadwayError(f"{field.name} has {value}: give whole numbers of at least 1")
         if not values:

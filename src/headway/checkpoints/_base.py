@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from ..errors import HeadwayError
+from ..errors import HeadwayError, unknown
 from ..nn import Head
 from ..nn.feed_forward import Activation
 from ..positions import PositionEncoding, from_rope_parameters
@@ -120,7 +120,7 @@ class Config(Mapping[str, Any]):
         name = self.get(key, default)
         ours = ACTIVATIONS.get(name)
         if ours is None or (gated and ours not in GATED):
-            raise HeadwayError(f"the config's {key} is {name!r}: headway has {', '.join(ACTIVATIONS)}")
+            raise unknown(f"activation (the config's {key})", name, ACTIVATIONS)
         return GATED[ours] if gated else ours
 
     def rope(self, head_dim: int, *, layout: str = "half", base: float = 10000.0, kind: str | None = None) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import HeadwayError
+from ..errors import HeadwayError, unknown
 from ..extras import need
 from ._rules import Paired
 
@@ -251,7 +251,7 @@ def _config(metadata: Mapping[str, Any], entries: Mapping[str, Entry]) -> dict[s
     name = metadata.get("general.architecture")
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise HeadwayError(f"general.architecture is {name!r}: headway reads GGUF files of {', '.join(KINDS)}")
+        raise unknown("architecture (general.architecture of the GGUF file)", name, KINDS)
 
     def get(key: str, default: Any = None) -> Any:
         return metadata.get(f"{name}.{key}", default)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..errors import HeadwayError
+from ..errors import HeadwayError, unknown
 from ..nn.prepacked import is_prepacked
 from ._base import Config, Family
 from ._files import has_weights, read_config, read_tensors, write
@@ -163,12 +163,12 @@ def _family(values: Mapping[str, Any], architecture: str | None) -> tuple[Family
     if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
         raise HeadwayError(f"the config's architectures are {named!r}: give a list of names")
     if architecture is None and not named:
-        raise HeadwayError("the config names no architectures: give architecture=, one of " + ", ".join(ARCHITECTURES))
+        raise HeadwayError("the config names no architectures: give architecture=, one of docs/models.md")
     name = architecture or named[0]
     if name not in ARCHITECTURES:
         raise HeadwayError(
-            f"architecture is {name!r}: headway knows {', '.join(ARCHITECTURES)}; any other model of transformers runs "
-            "with attn_implementation='headway', see headway.integrations.transformers"
+            f"{unknown('architecture', name, ARCHITECTURES, see='docs/models.md')}; any other model of transformers "
+            "runs with attn_implementation='headway', see headway.integrations.transformers"
         )
     return ARCHITECTURES[name](), name
 

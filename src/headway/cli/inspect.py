@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import HeadwayError
+from ..errors import HeadwayError, unknown
 from ..files import need_file_place
 from ._console import Progress, console, points, table
 
@@ -259,16 +259,12 @@ def small_model(language: str | None, given: Sequence[AnnotatedText], tell: Call
 
 def _names(given: str | None, known: dict[str, Any], what: str) -> list[str] | None:
     """The names in a list of an option. Raises HeadwayError for one that is not known."""
-    import difflib
-
     if given is None:
         return None
     names = [name.strip() for name in given.split(",") if name.strip()]
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1, 0.5)
-            meant = f"did you mean {near[0]}?" if near else f"give some of {', '.join(known)}"
-            raise HeadwayError(f"there is no {what} {name!r}: {meant}")
+            raise unknown(what, name, known, see=f"headway.inspection.{what.upper()}S")
     return names
 
 

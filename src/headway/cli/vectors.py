@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import HeadwayError
+from ..errors import HeadwayError, unknown
 from ..study.word_vectors import Protocol
 from ._console import Progress, console, going_on, points, table
 
@@ -118,7 +118,7 @@ def train(
     from ..vectors import VECTORS
 
     if method not in VECTORS:
-        raise HeadwayError(f"method {method!r} is not known: there are {', '.join(VECTORS)}")
+        raise unknown("method", method, VECTORS)
     options = dict(_option(VECTORS[method], one) for one in option or ())
     if dim is not None:
         options |= [_option(VECTORS[method], f"dim={dim}")]
@@ -265,9 +265,10 @@ def _option(method: type[Vectors], text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     name = name.strip().replace("-", "_")
     known = method().options
-    if not equals or name not in known:
-        wrong = f"option {text!r} is not name=value" if not equals else f"{method.name} has no option {name!r}"
-        raise HeadwayError(f"{wrong}: it has {', '.join(known)}")
+    if not equals:
+        raise HeadwayError(f"--option is {text!r}: give name=value, such as {next(iter(known))}=…")
+    if name not in known:
+        raise unknown(f"option of {method.name}", name, known)
     try:
         found = ast.literal_eval(value.strip())
     except (ValueError, SyntaxError):

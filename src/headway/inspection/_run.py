@@ -161,7 +161,7 @@ def listed(statistics: str | Statistic | Sequence[str | Statistic]) -> list[str 
 
 def _by_name(name: str) -> Statistic:
     if name not in STATISTICS:
-        raise unknown("statistic", name, STATISTICS)
+        raise unknown("statistic", name, STATISTICS, see="headway.inspection.STATISTICS")
     if name == "classes":
         raise HeadwayError("'classes' needs the class of each key: give headway.inspection.Classes(labels)")
     return STATISTICS[name]()

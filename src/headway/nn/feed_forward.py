@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import HeadwayError, need_positive
+from ..errors import need_positive, unknown
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -31,8 +31,7 @@ class Activation(nn.Module):
 
     def __init__(self, name: str) -> None:
         if name not in ACTIVATIONS or name in GATED:
-            known = ", ".join(known for known in ACTIVATIONS if known not in GATED)
-            raise HeadwayError(f"activation is {name!r}: give one of {known}")
+            raise unknown("activation", name, [known for known in ACTIVATIONS if known not in GATED])
         super().__init__()
         self.name = name
 
@@ -81,7 +80,7 @@ class FeedForward(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         if activation not in ACTIVATIONS:
-            raise HeadwayError(f"activation is {activation!r}: give one of {', '.join(ACTIVATIONS)}")
+            raise unknown("activation", activation, ACTIVATIONS)
         need_positive(embed_dim=embed_dim, hidden_dim=hidden_dim)
         super().__init__()
         made: dict[str, Any] = {"device": device, "dtype": dtype}

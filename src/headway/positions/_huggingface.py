@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import HeadwayError
+from ..errors import HeadwayError, unknown
 from ._base import PositionEncoding
 from ._rescaled import Rescaled
 from .dynamic_ntk import DynamicNTK
@@ -93,7 +93,7 @@ def from_rope_parameters(
     name = given.pop("rope_type", given.get("type", "default"))
     name = "longrope" if name == "su" else name
     if name not in KINDS:
-        raise HeadwayError(f"rope_type is {name!r}: give one of {KNOWN}, or build the encoding by its own name")
+        raise unknown("rope_type", name, KINDS)
     kind = KINDS[name]
     theta = given.pop("rope_theta", 10000.0 if base is None else base)
     part = given.pop(PART, 1.0)

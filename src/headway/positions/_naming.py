@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -15,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import HeadwayError
+from ..errors import HeadwayError, unknown
 from ._base import PositionEncoding
 from ._compose import Compose
 from ._references import bibtex
@@ -167,11 +166,7 @@ def split_outside(text: str, separator: str) -> tuple[list[str], bool]:
 
 def _named(name: str) -> type[PositionEncoding]:
     if name not in ENCODINGS:
-        close = difflib.get_close_matches(name.lower().replace("_", "-"), ENCODINGS, cutoff=0.5)
-        meant = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-        raise HeadwayError(
-            f"encoding {name!r} is not known: {meant}there are {', '.join(ENCODINGS)}, or give 'path.py:Class'"
-        )
+        raise unknown("encoding", name, ENCODINGS, see="`headway encodings`")
     return ENCODINGS[name]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import HeadwayError
+from ..errors import HeadwayError, unknown
 from ..models.recurrent import CELLS
 from . import corpora, report
 from .evaluate import TOKENS_AT_ONCE, predictions
@@ -345,7 +345,7 @@ def _candidates(encodings: Sequence[str], baselines: Sequence[str], protocol: Pr
     found = [candidate for candidate in found if candidate.name not in second_rows]
     for cell in dict.fromkeys(baselines):
         if cell not in CELLS:
-            raise HeadwayError(f"baseline {cell!r} is not known: there are {', '.join(CELLS)}, or none")
+            raise unknown("baseline", cell, (*CELLS, "none"))
         build_recurrent(cell, sizes, 0)
         for name, by_the_clock in ((EQUAL_PARAMETERS, False), (EQUAL_TIME, True)):
             found.append(Candidate(name.format(cell), (name.format(cell),), cell, by_the_clock))

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from .._markdown import bullets, signed, table
 from ..checkpoints import ARCHITECTURES, Checkpoint, Config
 from ..coordinates import Coordinates
-from ..errors import HeadwayError, need_positive
+from ..errors import HeadwayError, need_positive, unknown
 from ..masks import Mask, Window
 from ..models import Decoder
 from ..nn import prepack, unprepack
@@ -261,7 +261,7 @@ def need_method(method: str) -> None:
         HeadwayError: if it is not one of ``METHODS``.
     """
     if method not in METHODS:
-        raise HeadwayError(f"method is {method!r}: give one of {', '.join(METHODS)}")
+        raise unknown("method", method, METHODS)
 
 
 def need_factor(factor: float) -> None:

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..deprecated import deprecated_names
-from ..errors import HeadwayError, need_positive
+from ..errors import HeadwayError, need_positive, unknown
 from ..extras import need
 from ..vectors import VECTORS, Vectors, Vocabulary, load, word_analogies, word_similarity
 from ..vectors._evaluate import pairs_of
@@ -162,7 +162,7 @@ def chosen_methods(names: Sequence[str] | None, encoder: str | None = None) -> l
     for name in names:
         rows = [row for row, (method, _) in known.items() if name in (row, method)]
         if not rows:
-            raise HeadwayError(f"method {name!r} is not known: there are {', '.join(known)}")
+            raise unknown("method", name, [*VECTORS, *known])
         found += rows
     if not found:
         raise HeadwayError(f"no method is given: there are {', '.join(known)}")

@@ -156,7 +156,7 @@ def test_baselines() -> None:
 
 def test_bad_input() -> None:
     language = LANGUAGES["chinese"]
-    with pytest.raises(HeadwayError, match="split is 'test': give one of train, words, templates"):
+    with pytest.raises(HeadwayError, match="no split 'test': give one of train, words, templates"):
         language.sentences(1, 0, "test")
-    with pytest.raises(HeadwayError, match="relation is 'noun': give one of verb, modifier"):
+    with pytest.raises(HeadwayError, match="no relation 'noun': give one of verb, modifier"):
         language.sentences(1, 0, relation="noun")

@@ -119,7 +119,7 @@ def test_measured_accuracy(tiny_language: Language, monkeypatch: pytest.MonkeyPa
 
 
 def test_bad_input(tiny_language: Language, tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match="language is 'german': give 'chinese' or 'english'"):
+    with pytest.raises(HeadwayError, match="no language 'german': give one of chinese, english"):
         trained("german")
     with pytest.raises(HeadwayError, match="training is 'long': give 'full' or 'quick', or a Training"):
         trained("chinese", training="long")

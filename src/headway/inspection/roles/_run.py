@@ -115,7 +115,7 @@ def _chosen(roles: str | Role | Sequence[str | Role] | None) -> list[Role]:
     for one in given:
         if isinstance(one, str):
             if one not in ROLES:
-                raise unknown("role", one, ROLES)
+                raise unknown("role", one, ROLES, see="headway.inspection.ROLES")
             one = ROLES[one]()
         if not isinstance(one, Role):
             raise HeadwayError(f"roles holds {one!r}: give names such as 'positional', or objects of their classes")

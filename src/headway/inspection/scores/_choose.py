@@ -17,7 +17,7 @@ def made(score: str | Score, arguments: dict[str, Any]) -> Score:
             raise HeadwayError(f"{', '.join(arguments)} is given beside an object: give it to {type(score).__name__}")
         return score
     if score not in SCORES:
-        raise unknown("score", score, SCORES)
+        raise unknown("score", score, SCORES, see="headway.inspection.SCORES")
     kind = SCORES[score]
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for name in arguments.keys() - fields.keys():

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...errors import HeadwayError
+from ...errors import HeadwayError, unknown
 from ...extras import library_command
 
 ISAS = ("portable", "avx2", "avx512", "avx512bf16")
@@ -213,8 +213,9 @@ def _declare(c: ctypes.CDLL) -> None:
 def _number(name: str, there: tuple[str, ...], argument: str) -> int:
     if name in there:
         return ISAS.index(name)
-    what = "is not on this machine" if name in ISAS else "is no instruction set"
-    raise HeadwayError(f"{argument}={name!r} {what}: choose from {', '.join(there)}")
+    if name in ISAS:
+        raise HeadwayError(f"{argument}={name!r} is not on this machine: choose from {', '.join(there)}")
+    raise unknown(f"instruction set ({argument})", name, there)
 
 
 def _torch_pool() -> tuple[int | None, str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...errors import HeadwayError
+from ...errors import unknown
 
 FARTHEST = 28
 """The largest distance between the two words of a link, without a {few} that stands between them after {fill}."""
@@ -147,7 +147,7 @@ class Language:
         for relation in self.relations:
             if relation.name == name:
                 return relation
-        raise HeadwayError(f"relation is {name!r}: give one of {', '.join(one.name for one in self.relations)}")
+        raise unknown("relation", name, [one.name for one in self.relations])
 
     @cached_property
     def any(self) -> list[str]:
@@ -181,7 +181,7 @@ class Language:
             HeadwayError: for another split or relation.
         """
         if split not in SPLITS:
-            raise HeadwayError(f"split is {split!r}: give one of {', '.join(SPLITS)}")
+            raise unknown("split", split, SPLITS)
         drawn = random.Random(f"{self.name} {seed} {split} {relation}")
         wanted = None if relation is None else self.relation(relation)
         return [self._sentence(drawn, split, wanted) for _ in range(count)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...errors import HeadwayError
+from ...errors import unknown
 from ._chinese import CHINESE
 from ._english import ENGLISH
 from ._grammar import Language
@@ -23,5 +23,5 @@ def named_language(language: str | Language) -> Language:
     if isinstance(language, Language):
         return language
     if language not in LANGUAGES:
-        raise HeadwayError(f"language is {language!r}: give {' or '.join(map(repr, LANGUAGES))}")
+        raise unknown("language", language, LANGUAGES)
     return LANGUAGES[language]
