@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 from collections.abc import Callable
 from importlib.metadata import version
@@ -53,6 +54,20 @@ def processor() -> str:
     model = f"family {facts['cpu family']} model {facts['model']}" if "cpu family" in facts else ""
     details = ", ".join(filter(None, (model, has)))
     return f"{name} ({details})" if details else name
+
+
+def cores() -> int:
+    """Returns the number of processor cores that this process may use; two hardware threads of one core count once."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    found = set()
+    for number in os.sched_getaffinity(0):
+        folder = Path(f"/sys/devices/system/cpu/cpu{number}/topology")
+        try:
+            found.add(tuple((folder / name).read_text().strip() for name in ("physical_package_id", "core_id")))
+        except OSError:
+            found.add((str(number),))
+    return len(found)
 
 
 def fingerprint(*parts: str) -> str:

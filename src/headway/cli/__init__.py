@@ -10,6 +10,7 @@ from typing import Any
 COMMANDS: dict[str, str] = {
     "bench": "headway.cli.bench",
     "compare": "headway.cli.compare",
+    "doctor": "headway.cli.doctor",
     "encodings": "headway.cli.encodings",
     "extend": "headway.cli.extend",
     "generate": "headway.cli.generate",
@@ -35,9 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from ..errors import HeadwayError
     from ..extras import PACKAGES, install_command
 
+    given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         import typer
     except ModuleNotFoundError as error:
+        if given[0] == "doctor":  # which says what is missing, and so needs none of it
+            from ._diagnosis import show
+
+            return show("--json" in given)
         return _say(f"headway needs {error.name} for its command line: {install_command('study')}")
     # click is part of typer in some versions and a separate package in others
     usage_error: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -49,7 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             app.add_typer(run, name=name)
         else:
             app.command(name)(run)
-    given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         code = typer.main.get_command(app).main(given, prog_name="headway", standalone_mode=False)
     except HeadwayError as error:

@@ -66,6 +66,12 @@ def why_not() -> str | None:
     return load().why_not or None
 
 
+def place() -> Path:
+    """Returns the file of the library, there or not: that of HEADWAY_LIBRARY, or the one within the package."""
+    named = os.environ.get("HEADWAY_LIBRARY")
+    return Path(named) if named else Path(__file__).with_name("_attention" + _suffix())
+
+
 def note() -> str:
     """Returns why the library is slower than it could be, for messages; empty if it is not."""
     library = load()
@@ -153,9 +159,8 @@ def _fail(code: int) -> None:
 
 
 def _load() -> Library:
-    named = os.environ.get("HEADWAY_LIBRARY")
-    path = Path(named) if named else Path(__file__).with_name("_attention" + _suffix())
-    if not path.exists() and not named:
+    path = place()
+    if not path.exists() and not os.environ.get("HEADWAY_LIBRARY"):
         if sys.platform == "win32":
             return Library(None, "its C++ library is not built on Windows")
         return Library(

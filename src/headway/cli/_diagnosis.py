@@ -1,0 +1,435 @@
+"""What an installation has, whether it computes rightly, and what to do about the rest; needs torch alone."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import headway
+
+from ..attention import attention, attention_steps, explain
+from ..bench.machine import cores, processor
+from ..errors import HeadwayError
+from ..extras import PACKAGES, install_command, library_command, pip_install
+from ..kernels import KERNELS
+from ..kernels.cpu import _library
+from ..masks import Causal
+from ..positions import encoding
+from ..testing.tolerances import GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison
+
+VARIABLES = {
+    "HEADWAY_ISA": "the instruction set of the CPU kernel",
+    "HEADWAY_LIBRARY": "the file of the CPU kernel's C++ library",
+    "HEADWAY_CACHE": "the folder in which headway keeps models that it trained",
+    "HEADWAY_WEIGHTS": "the folder of the published weights that `make weights` downloads",
+    "HEADWAY_DATA": "the folder of texts for lessons that headway does not include",
+}
+"""The environment variables that headway reads, and what each is."""
+
+THREADING = ("OMP_NUM_THREADS", "OMP_MAX_ACTIVE_LEVELS", "OMP_NESTED", "OMP_PROC_BIND", "MKL_NUM_THREADS")
+"""Environment variables of OpenMP and MKL that decide how many threads torch has."""
+
+DTYPES = (torch.float32, torch.bfloat16)
+"""The dtypes in which each kernel is checked."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that is broken, or that is missing.
+
+    Attributes:
+        what: what it is.
+        remedy: the command or the step that mends it.
+        broken: whether something that is installed does not work; what is only missing, or slow, is not broken.
+    """
+
+    what: str
+    remedy: str
+    broken: bool = False
+
+
+@dataclass
+class Section:
+    """What one check found.
+
+    Attributes:
+        facts: values by their names; numbers, texts, and lists of texts.
+        notes: what a fact is about, for readers.
+        faults: what is to be mended.
+    """
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The sections of all checks, by their titles."""
+
+    sections: dict[str, Section]
+
+    @property
+    def faults(self) -> list[Fault]:
+        """What is to be mended, broken things first."""
+        found = [fault for section in self.sections.values() for fault in section.faults]
+        return sorted(found, key=lambda fault: not fault.broken)
+
+    @property
+    def works(self) -> bool:
+        """Whether nothing is broken."""
+        return not any(fault.broken for fault in self.faults)
+
+    def json(self) -> dict[str, Any]:
+        """Returns everything as one object for JSON: "works", "faults", and the facts of each section."""
+        faults = [{"what": one.what, "remedy": one.remedy, "broken": one.broken} for one in self.faults]
+        return {"works": self.works, "faults": faults, **{name: its.facts for name, its in self.sections.items()}}
+
+    def __str__(self) -> str:
+        lines = []
+        for title, section in self.sections.items():
+            width = max(map(len, section.facts), default=0)
+            lines.append(title)
+            for name, value in section.facts.items():
+                said = (", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)
+                note = f" ({section.notes[name]})" if name in section.notes else ""
+                lines.append(f"  {name:<{width}}  {said}{note}")
+            lines += [] if section.facts else ["  none"]
+            lines.append("")
+        for title, broken in (("broken", True), ("missing, or to be improved", False)):
+            its = [fault for fault in self.faults if fault.broken == broken]
+            lines += [title] if its else []
+            for fault in its:
+                lines += [f"  • {fault.what}", *([] if fault.remedy in fault.what else [f"    → {fault.remedy}"])]
+            lines += [""] if its else []
+        lines.append("What is installed works." if self.works else "Something is broken; see above.")
+        return "\n".join(lines)
+
+
+def examine() -> Diagnosis:
+    """Runs all checks. A check that raises an error is itself broken, and ends none of the others."""
+    sections = {}
+    for title, check in CHECKS.items():
+        try:
+            sections[title] = check()
+        except Exception as error:  # whatever is wrong with an installation
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            # headway's own errors end with their remedies
+            remedy = str(error) if isinstance(error, HeadwayError) else _reported()
+            fault = Fault(f"{title} cannot be examined: {said}", remedy, True)
+            sections[title] = Section({"error": said}, faults=[fault])
+    return Diagnosis(sections)
+
+
+def show(as_json: bool) -> int:
+    """Examines the installation and prints what was found.
+
+    Args:
+        as_json: whether to print one JSON object in place of text.
+
+    Returns:
+        The exit code: 0, or 1 if something is broken.
+    """
+    found = examine()
+    print(json.dumps(found.json(), indent=2, ensure_ascii=False) if as_json else found)
+    return 0 if found.works else 1
+
+
+def _reported() -> str:
+    return f"{library_command()} builds the library again; if that does not help, report it with this page"
+
+
+# ---------------------------------------------------------------- versions
+
+
+def versions() -> Section:
+    """The versions of headway, Python and the packages, and what the missing ones are for."""
+    found = Section({"headway": f"{headway.__version__}, in {Path(headway.__file__).parent}"})
+    found.facts["Python"] = f"{platform.python_version()}, {sys.executable}"
+    lacking: dict[str, list[str]] = {}
+    wanted = _least_versions()
+    for module, package in {"torch": None, **PACKAGES, "transformers": None}.items():
+        name = module if package is None else package.name
+        there, least = _version(name), wanted.get(_key(name))
+        found.facts[name] = there or "missing"
+        if package is not None:
+            found.notes[name] = package.needed_for
+        if there is None:
+            if package is not None:
+                lacking.setdefault(package.extra, []).append(f"{name} ({package.needed_for})")
+        elif least is not None and _numbers(there) < _numbers(least):
+            remedy = pip_install("--upgrade", f"{name}>={least}")
+            found.faults.append(Fault(f"{name} {there} is older than {least}, which headway needs", remedy, True))
+        elif not _found(module):
+            remedy = pip_install("--force-reinstall", name)
+            found.faults.append(Fault(f"{name} {there} is installed, and Python does not find it", remedy, True))
+    for extra, its in lacking.items():
+        found.faults.append(Fault(f"not installed: {', '.join(its)}", install_command(extra)))
+    return found
+
+
+def _key(package: str) -> str:
+    """The name of a package as pip compares it."""
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def _found(module: str) -> bool:
+    """Whether Python finds a module, which is not imported."""
+    try:
+        return find_spec(module) is not None
+    except ValueError:
+        return False
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _least_versions() -> dict[str, str]:
+    """The least version of each package that headway names in its metadata."""
+    found = (re.match(r"([\w.-]+)\s*>=\s*([\d.]+)", line) for line in requires("headway") or ())
+    return {_key(one[1]): one[2] for one in found if one is not None}
+
+
+def _numbers(text: str) -> list[int]:
+    """The numbers at the beginning of a version: 2.13.0+cpu is 2, 13, 0."""
+    return [int(part) for part in re.match(r"[\d.]*", text)[0].strip(".").split(".") if part]  # type: ignore[index]
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def machine() -> Section:
+    """The processor and the number of threads."""
+    threads, there = torch.get_num_threads(), cores()
+    found = Section({"system": platform.platform(), "processor": processor(), "cores": there, "threads": threads})
+    found.facts |= {name: os.environ[name] for name in THREADING if name in os.environ}
+    if threads > there:
+        found.faults.append(
+            Fault(
+                f"torch has {threads} threads for {there} cores, which slows it down",
+                f"set OMP_NUM_THREADS={there}, or call torch.set_num_threads({there})",
+            )
+        )
+    return found
+
+
+def graphics() -> Section:
+    """CUDA as torch sees it, and the precision of float32 products."""
+    found = Section({"float32 matmul precision": torch.get_float32_matmul_precision()})
+    driver = shutil.which("nvidia-smi") is not None
+    if torch.version.cuda is None:
+        found.facts["CUDA"] = "none: this torch was built without it"
+        if driver:
+            found.faults.append(
+                Fault(
+                    "this machine has an NVIDIA driver, and this torch was built without CUDA",
+                    "install another build of torch: https://pytorch.org/get-started/locally",
+                )
+            )
+        return found
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        there = torch.cuda.is_available()
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if there else []
+    found.facts["CUDA"] = f"{torch.version.cuda}, {', '.join(devices) if devices else 'no device'}"
+    if driver and not there:
+        why = " ".join(str(said[0].message).split()) if said else "it gives no reason"
+        found.faults.append(
+            Fault(
+                f"this machine has an NVIDIA driver, but torch finds no device: {why}",
+                "run nvidia-smi; if it shows a device, install the build of torch for its CUDA version",
+            )
+        )
+    return found
+
+
+# ---------------------------------------------------------------- kernels
+
+
+def library() -> Section:
+    """The C++ library of the CPU kernel."""
+    place = _library.place()
+    found = Section({"file": str(place), "interface": _library.VERSION})
+    try:
+        loaded = _library.load()
+    except HeadwayError as error:  # HEADWAY_ISA
+        found.faults.append(Fault(f"the kernel cpu cannot run: {error}", "unset HEADWAY_ISA", True))
+        return found
+    if loaded.c is None:
+        there = place.exists() or "HEADWAY_LIBRARY" in os.environ
+        compiler = next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
+        found.facts |= {"loaded": "no", "compiler": compiler or "none found"}
+        remedy = "unset HEADWAY_LIBRARY" if "HEADWAY_LIBRARY" in os.environ else library_command()
+        found.faults.append(
+            Fault(f"the kernel cpu cannot run, and auto takes slower ones: {loaded.why_not}", remedy, there)
+        )
+        return found
+    found.facts["instruction set"] = f"{_library.isa()}, of {', '.join(loaded.isas)}"
+    if note := _library.note():
+        found.faults.append(Fault(f"the kernel cpu {note}", "report it with this page, which names the build of torch"))
+    return found
+
+
+def kernels() -> Section:
+    """Which kernels take a call of attention with ALiBi on a CPU, and why others do not."""
+    found = Section()
+    q, k, v = _inputs(torch.float32, "cpu")
+    for name, reasons in explain(q, k, v, **_arguments("cpu")).reasons.items():
+        found.facts[name] = "available" if not reasons else "; ".join(reasons)
+    return found
+
+
+def results() -> Section:
+    """Output and gradients of each kernel, compared with float64 in the units of DESIGN.md."""
+    found = Section({"bounds": f"{OUTPUT_FACTOR:g} for outputs, {GRADIENT_FACTOR:g} for gradients"})
+    found.notes["bounds"] = "times the error of the naive computation in the same dtype"
+    exact = _computed(torch.float64, "cpu", "reference")
+    for device, dtype, name in product(("cpu", "cuda") if torch.cuda.is_available() else ("cpu",), DTYPES, KERNELS):
+        q, k, v = _inputs(dtype, device)
+        if explain(q, k, v, kernel=name, **_arguments(device)).kernel is None:
+            continue
+        what = f"{name}, {str(dtype).removeprefix('torch.')}" + (f", {device}" if device != "cpu" else "")
+        try:
+            output, *gradients = _errors(_computed(dtype, device, name), _computed(dtype, device, None), exact)
+            found.facts[what] = f"right: output {output:.2f}, gradients {max(gradients):.2f}"
+        except Exception as error:  # also of a kernel that cannot be called
+            said = " ".join(f"{error}".split())
+            found.facts[what] = f"wrong: {said}"
+            found.faults.append(Fault(f"the kernel {what} computes wrong numbers: {said}", _reported(), True))
+    return found
+
+
+def _errors(found: list[Tensor], naive: list[Tensor], exact: list[Tensor]) -> list[float]:
+    """The error of each result as a multiple of the naive computation's. Raises AssertionError beyond the bounds."""
+    errors = []
+    for name, a, b, c in zip(
+        ("output", "gradient of q", "gradient of k", "gradient of v"), found, naive, exact, strict=True
+    ):
+        comparison = Comparison(name, OUTPUT_FACTOR if name == "output" else GRADIENT_FACTOR)
+        comparison.add(a, b, c)
+        comparison.check()
+        errors.append(comparison.found[0].mean().item() / max(comparison.naive[0].mean().item(), 1e-30))
+    return errors
+
+
+def _inputs(dtype: torch.dtype, device: str) -> list[Tensor]:
+    """q, k and v, the same numbers in every dtype."""
+    draw = torch.Generator().manual_seed(0)
+    values = [torch.randn(2, 4, 48, 16, generator=draw, dtype=torch.float64).bfloat16() for _ in range(3)]
+    return [value.to(device, dtype).requires_grad_() for value in values]
+
+
+def _arguments(device: str) -> dict[str, Any]:
+    return {"encoding": encoding("alibi", num_heads=4).to(device), "mask": Causal()}
+
+
+def _computed(dtype: torch.dtype, device: str, kernel: str | None) -> list[Tensor]:
+    """The output and the gradients of q, k and v, on the CPU; by the naive computation if ``kernel`` is None."""
+    inputs = _inputs(dtype, device)
+    with torch.enable_grad():
+        if kernel is None:
+            out = attention_steps(*inputs, **_arguments(device)).output
+        else:
+            out = attention(*inputs, kernel=kernel, **_arguments(device))
+        upstream = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).reshape(out.shape).to(out)
+        return [part.detach().cpu() for part in (out, *torch.autograd.grad(out, inputs, upstream))]
+
+
+# ---------------------------------------------------------------- surroundings
+
+
+def settings() -> Section:
+    """The environment variables of headway that are set."""
+    found = Section({name: os.environ[name] for name in VARIABLES if name in os.environ}, dict(VARIABLES))
+    for name in sorted(os.environ):
+        if name.startswith("HEADWAY_") and name not in VARIABLES:
+            near = difflib.get_close_matches(name, VARIABLES, 1)
+            meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(VARIABLES)}"
+            found.faults.append(Fault(f"{name} is set, and headway does not read it", meant))
+    if (data := os.environ.get("HEADWAY_DATA")) and not Path(data).expanduser().is_dir():
+        found.faults.append(Fault(f"HEADWAY_DATA is {data}, which is no folder", "name a folder, or unset it"))
+    return found
+
+
+def files() -> Section:
+    """The folders in which models are kept, and whether they can be written to."""
+    home = Path.home() / ".cache"
+    cache = Path(os.environ.get("HEADWAY_CACHE") or home / "headway")
+    weights = Path(
+        os.environ.get("HEADWAY_WEIGHTS") or Path(os.environ.get("XDG_CACHE_HOME") or home) / "headway" / "weights"
+    ).expanduser()
+    found = Section({"cache of headway": str(cache), "published weights": str(weights)})
+    found.facts["weights there"] = sorted(path.parent.name for path in weights.glob("*/headway.json"))
+    folders = {"cache of headway": (cache, "HEADWAY_CACHE")}
+    if _version("huggingface_hub") is not None:
+        from huggingface_hub import constants
+
+        hub = Path(constants.HF_HUB_CACHE).expanduser()
+        found.facts["cache of the hub"] = str(hub)
+        names = (path.name.removeprefix("models--") for path in hub.glob("models--*") if path.is_dir())
+        found.facts["models there"] = sorted(name.replace("--", "/") for name in names)
+        folders["cache of the Hugging Face hub"] = hub, "HF_HOME"
+    for what, (folder, variable) in folders.items():
+        if (why := _not_writable(folder)) is not None:
+            remedy = f"make it writable, or set {variable} to another folder"
+            found.faults.append(Fault(f"the {what}, {folder}, cannot be written to: {why}", remedy, True))
+    return found
+
+
+def _not_writable(folder: Path) -> str | None:
+    """Why a folder, or the one in which it would be made, cannot be written to; None if it can."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        return f"{there} is a file"
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def fonts() -> Section:
+    """The fonts of pictures with Chinese text."""
+    from ..fonts import fonts_for
+
+    if _version("matplotlib") is None:
+        return Section({"Chinese in pictures": "no pictures without matplotlib"})
+    try:
+        return Section({"Chinese in pictures": fonts_for(["中文"])})
+    except HeadwayError as error:
+        return Section({"Chinese in pictures": "none"}, faults=[Fault(f"{error}", install_command("plot"))])
+
+
+CHECKS: dict[str, Callable[[], Section]] = {
+    "versions": versions,
+    "machine": machine,
+    "graphics": graphics,
+    "library": library,
+    "kernels": kernels,
+    "results": results,
+    "settings": settings,
+    "files": files,
+    "fonts": fonts,
+}
+"""The checks by the titles of their sections."""
