@@ -70,7 +70,7 @@ def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     The layout is the package's own: files lie in blobs, a snapshot of a commit is a folder of links to them, and a
     branch is a file with the commit. Returned is the folder of the snapshot.
     """
-    constants = pytest.importorskip("huggingface_hub").constants
+    constants = pytest.importorskip("huggingface_hub.constants")
     cache = tmp_path / "hub"
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)

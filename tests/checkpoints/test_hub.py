@@ -17,6 +17,7 @@ from headway.checkpoints._files import has_weights
 from headway.checkpoints._hub import READ, HubModel, hub_model, local_path, model_name
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
+constants, errors = (pytest.importorskip(f"huggingface_hub.{name}") for name in ("constants", "errors"))
 Put = Callable[..., Path]
 WHOLE = {"config.json": b"{}", "model.safetensors": b"weights", "tokenizer.json": b"{}"}
 COMMIT = "b" * 40
@@ -38,7 +39,21 @@ IDS = {
 NO_IDS = [
     *("", "name", "name.gguf", "a/b/c", "/a/b", "./a/b", "../a", "a/..", "a/../b", "~/a", "a/b/", "a//b"),
     *("a/b@../../x", "a/b@refs/../../../x", "a/b@/etc", "a/b:../x.gguf", "a/b:/etc/x.gguf", "a/b/../x.gguf"),
-    *("-a/b", ".a/b", "a/-b", "a/b-", "a--b/c", "a/b--c", "a/b.git", "a\\b/c", "a b/c", "猫/狗", "a/b\n", "a/b\0"),
+    *(
+        "-a/b",
+        ".a/b",
+        "a/-b",
+        "a/b-",
+        "a--b/c",
+        "a/b--c",
+        "a..b/c",
+        "a/b.git",
+        "a\\b/c",
+        "a b/c",
+        "猫/狗",
+        "a/b\n",
+        "a/b\0",
+    ),
     *("hf://a/b", "https://huggingface.co/a/b", "texts/own.txt", "a/vectors.vec", "a/b.safetensors", "C:/a/b"),
     Path("owner/name"),
 ]
@@ -74,7 +89,7 @@ def test_a_path_that_exists_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_cache_is_read_without_network(hub_cache: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot = hub_cache("owner/name", WHOLE)
     other = hub_cache("owner/name", {**WHOLE, "config.json": b"{ }"}, "refs/pr/1", COMMIT)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("it went to the network"))
     assert local_path("owner/name", has_weights) == snapshot
     assert local_path("owner/name@main", has_weights) == snapshot
@@ -148,7 +163,7 @@ def online(hub_cache: Put, monkeypatch: pytest.MonkeyPatch) -> Hub:
 
         def hf_hub_download(repo_id: str, filename: str, **options: Any) -> str:
             if options["local_files_only"]:
-                raise huggingface_hub.errors.LocalEntryNotFoundError("not there")
+                raise errors.LocalEntryNotFoundError("not there")
             calls.append({"filename": filename})
             return str(hub_cache(repo_id, {filename: files[filename]}) / filename)
 
@@ -205,7 +220,6 @@ def test_a_repository_without_what_is_read(online: Hub, files: list[str], messag
     assert "\n" not in str(error.value)
 
 
-errors = huggingface_hub.errors
 RESPONSE = SimpleNamespace(headers={}, request=None, status_code=404)
 FAULTS: dict[str, tuple[Any, str]] = {
     "gated": (
@@ -240,7 +254,7 @@ def test_a_failed_download_is_one_line(hub_cache: Put, monkeypatch: pytest.Monke
     def snapshot_download(repo_id: str, *, local_files_only: bool, **_: Any) -> str:
         raise errors.LocalEntryNotFoundError("not in the cache") if local_files_only else error
 
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     with pytest.raises(HeadwayError, match=message) as raised:
         headway.load("owner/name@v1")

@@ -65,7 +65,7 @@ def hub_model(given: str | Path) -> HubModel | None:
     repository, revision, gguf, its, file = found.groups()
     if its is not None:
         repository, gguf = its, file
-    if ".." in given or "--" in repository or Path(repository).suffix in FILES:
+    if ".." in repository or "--" in repository or Path(repository).suffix in FILES:
         return None
     return HubModel(repository, revision, gguf)
 
@@ -117,7 +117,7 @@ def local_path(given: str | Path, complete: Callable[[Path], bool]) -> Path:
     except Exception as error:  # of the package, of its client for HTTP, of the disk
         partial = getattr(error, "snapshot_path", None)  # what there is, where the hub cannot be reached
         if partial is None or not complete(Path(partial)):
-            raise _why(hub, model, error) from error
+            raise _why(model, error) from error
         found = Path(partial)
     if not found.is_file() and not complete(found):
         raise _incomplete(hub, model, found)
@@ -149,9 +149,9 @@ def _fetched(hub: Any, model: HubModel, *, offline: bool) -> Path:
     return Path(hub.hf_hub_download(**of, filename=file, local_files_only=offline))
 
 
-def _why(hub: Any, model: HubModel, error: Exception) -> HeadwayError:
+def _why(model: HubModel, error: Exception) -> HeadwayError:
     """The error for a failed download."""
-    from huggingface_hub import errors
+    from huggingface_hub import constants, errors
 
     page = f"https://huggingface.co/{model.repository}"
     if isinstance(error, errors.GatedRepoError):
@@ -173,7 +173,7 @@ def _why(hub: Any, model: HubModel, error: Exception) -> HeadwayError:
         )
     said = " ".join(str(error).split())
     revision = f" --revision {model.revision}" if model.revision else ""
-    if hub.constants.HF_HUB_OFFLINE:
+    if constants.HF_HUB_OFFLINE:
         said = "HF_HUB_OFFLINE is set"
     elif isinstance(error, errors.LocalEntryNotFoundError):
         said = "the hub cannot be reached"
