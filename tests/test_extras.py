@@ -80,8 +80,8 @@ ORIGINS: dict[str, tuple[Any, list[str]]] = {
         [f"headway[study] @ git+{GIT}#subdirectory=lib"],
     ),
     "wheel": (
-        {"url": "file:///tmp/headway-1-py3-none-any.whl", "archive_info": {}},
-        ["headway[study] @ file:///tmp/headway-1-py3-none-any.whl"],
+        {"url": "file:///srv/headway-1-py3-none-any.whl", "archive_info": {}},
+        ["headway[study] @ file:///srv/headway-1-py3-none-any.whl"],
     ),
     "package index": (None, ["headway[study]"]),
     "damaged": ("{", ["headway[study]"]),
