@@ -18,7 +18,13 @@ from .errors import HeadwayError
 
 
 class Package(NamedTuple):
-    """An optional package: its name for pip, the extra of headway that installs it, and what needs it."""
+    """An optional package.
+
+    Args:
+        name: its name for pip.
+        extra: the extra of headway that installs it.
+        needed_for: what needs it.
+    """
 
     name: str
     extra: str
@@ -69,7 +75,7 @@ def install_command(extra: str) -> str:
     headway is not on PyPI, so that ``pip install 'headway[study]'`` alone would not find it.
 
     Args:
-        extra: the name of the extra.
+        extra: the name of the extra, or several names separated by commas.
     """
     return pip_install(*_headway(f"[{extra}]"))
 

@@ -72,6 +72,10 @@ def no_typer(monkeypatch: Patch, tmp_path: Path) -> None:
     monkeypatch.setattr(_diagnosis, "_version", lambda name: None if name in ("typer", "rich") else "99")
 
 
+def several_packages(monkeypatch: Patch, tmp_path: Path) -> None:
+    monkeypatch.setattr(_diagnosis, "_version", lambda name: None if name in ("rich", "gguf", "gensim") else "99")
+
+
 def half_a_package(monkeypatch: Patch, tmp_path: Path) -> None:
     monkeypatch.setattr(_diagnosis, "_found", lambda module: module != "gensim")
 
@@ -204,6 +208,7 @@ FAULTS: dict[str, tuple[str, Callable[[Patch, Path], None], str, str, bool]] = {
         install_command("study"),
         False,
     ),
+    "several packages": ("versions", several_packages, "rich.*gguf.*gensim", "[study,checkpoints,vectors]", False),
     "half a package": ("versions", half_a_package, "gensim .* Python does not find it", "--force-reinstall gens", True),
     "too many threads": ("machine", too_many_threads, "64 threads for 2 cores", "OMP_NUM_THREADS=2", False),
     "torch without CUDA": ("graphics", driver_without_cuda, "torch was built without CUDA", "pytorch.org", False),
@@ -241,7 +246,7 @@ FAULTS: dict[str, tuple[str, Callable[[Patch, Path], None], str, str, bool]] = {
         "settings",
         misspelled_variable,
         "HEADWAY_CACH is set",
-        "did you mean HEADWAY_CACHE",
+        "mean HEADWAY_CACHE",
         False,
     ),
     "no data": ("settings", data_that_is_gone, "HEADWAY_DATA is .*gone, which is no folder", "unset it", False),

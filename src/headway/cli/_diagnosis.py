@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import platform
@@ -26,8 +25,8 @@ import headway
 
 from ..attention import attention, attention_steps, explain
 from ..bench.machine import cores, processor
-from ..errors import HeadwayError
-from ..extras import PACKAGES, install_command, library_command, pip_install
+from ..errors import HeadwayError, nearest
+from ..extras import PACKAGES, Package, install_command, library_command, pip_install
 from ..kernels import KERNELS
 from ..kernels.cpu import _library
 from ..masks import Causal
@@ -163,7 +162,7 @@ def versions() -> Section:
     """The versions of headway, Python and the packages, and what the missing ones are for."""
     found = Section({"headway": f"{headway.__version__}, in {Path(headway.__file__).parent}"})
     found.facts["Python"] = f"{platform.python_version()}, {sys.executable}"
-    lacking: dict[str, list[str]] = {}
+    lacking: list[Package] = []
     wanted = _least_versions()
     for module, package in {"torch": None, **PACKAGES, "transformers": None}.items():
         name = module if package is None else package.name
@@ -173,15 +172,17 @@ def versions() -> Section:
             found.notes[name] = package.needed_for
         if there is None:
             if package is not None:
-                lacking.setdefault(package.extra, []).append(f"{name} ({package.needed_for})")
+                lacking.append(package)
         elif least is not None and _numbers(there) < _numbers(least):
             remedy = pip_install("--upgrade", f"{name}>={least}")
             found.faults.append(Fault(f"{name} {there} is older than {least}, which headway needs", remedy, True))
         elif not _found(module):
             remedy = pip_install("--force-reinstall", name)
             found.faults.append(Fault(f"{name} {there} is installed, and Python does not find it", remedy, True))
-    for extra, its in lacking.items():
-        found.faults.append(Fault(f"not installed: {', '.join(its)}", install_command(extra)))
+    if lacking:
+        names = ", ".join(f"{package.name} ({package.needed_for})" for package in lacking)
+        extras = ",".join(dict.fromkeys(package.extra for package in lacking))
+        found.faults.append(Fault(f"not installed: {names}", install_command(extras)))
     return found
 
 
@@ -353,7 +354,8 @@ def _computed(dtype: torch.dtype, device: str, kernel: str | None) -> list[Tenso
         else:
             out = attention(*inputs, kernel=kernel, **_arguments(device))
         upstream = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).reshape(out.shape).to(out)
-        return [part.detach().cpu() for part in (out, *torch.autograd.grad(out, inputs, upstream))]
+        # of a sum: torch imports sympy for gradients of a tensor
+        return [part.detach().cpu() for part in (out, *torch.autograd.grad((out * upstream).sum(), inputs))]
 
 
 # ---------------------------------------------------------------- surroundings
@@ -364,8 +366,8 @@ def settings() -> Section:
     found = Section({name: os.environ[name] for name in VARIABLES if name in os.environ}, dict(VARIABLES))
     for name in sorted(os.environ):
         if name.startswith("HEADWAY_") and name not in VARIABLES:
-            near = difflib.get_close_matches(name, VARIABLES, 1)
-            meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(VARIABLES)}"
+            near = nearest(name, VARIABLES)
+            meant = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(VARIABLES)}"
             found.faults.append(Fault(f"{name} is set, and headway does not read it", meant))
     if (data := os.environ.get("HEADWAY_DATA")) and not Path(data).expanduser().is_dir():
         found.faults.append(Fault(f"HEADWAY_DATA is {data}, which is no folder", "name a folder, or unset it"))
