@@ -27,6 +27,25 @@ def need_file_place(path: Path) -> None:
         raise HeadwayError(f"{path} cannot be written: give a file in a folder that exists")
 
 
+def need_folder_place(path: Path, *, empty: bool = False) -> None:
+    """Checks that a path is a folder, or can be made one.
+
+    Args:
+        path: the path.
+        empty: whether a folder that has files is refused.
+
+    Raises:
+        HeadwayError: if it cannot.
+    """
+    there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not there.is_dir():
+        raise HeadwayError(f"{path} cannot be a folder, since {there} is a file: give another folder")
+    if not os.access(there, os.W_OK):
+        raise HeadwayError(f"{path} cannot be written to: give a folder that is yours")
+    if empty and path.is_dir() and any(path.iterdir()):
+        raise HeadwayError(f"{path} has files: give a new folder, or empty that one")
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a temporary file that replaces ``path`` at the end, or is deleted if an error occurs.

@@ -1,6 +1,25 @@
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from headway.cli import COMMANDS
+from headway.cli._app import command_of
+
+
+def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The words and the command of every command, with those below it."""
+    for name, (module, _) in COMMANDS.items():
+        command = command_of(name, module)
+        yield (name,), command
+        for below, one in getattr(command, "commands", {}).items():
+            yield (name, below), one
+
+
+@pytest.fixture(autouse=True)
+def _no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,10 @@
-import importlib
 import random
 from pathlib import Path
 
 import pytest
 
 from headway import cli
+from headway.cli._app import command_of
 from headway.cli.compare import numbers, split_names
 from headway.errors import HeadwayError
 from headway.positions import ENCODINGS
@@ -53,9 +53,10 @@ def test_every_command_has_a_file_and_every_file_is_a_command() -> None:
     folder = Path(cli.__file__).parent
     files = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
     assert files == {name.replace("-", "_") for name in cli.COMMANDS}
-    for name, module in cli.COMMANDS.items():
+    for name, (module, summary) in cli.COMMANDS.items():
         assert module == f"headway.cli.{name.replace('-', '_')}"
-        assert importlib.import_module(module).run.__doc__
+        said = command_of(name, module).help
+        assert said.startswith(summary), "the summary of a command is the first sentence of its docstring"
 
 
 def test_compare_prints_rows_and_conclusions_and_writes_the_report(

@@ -65,7 +65,7 @@ def text(tmp_path: Path) -> Path:
 
 def test_before_and_after(folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["extend", str(folder), "--method", "yarn", "--factor", "4", "--text", str(text), "--windows", "2"]
-    assert main([*given, "--out-dir", str(tmp_path / "out")]) == 0
+    assert main([*given, "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
     rows = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
     assert [(row["encoding"], row["seed"]) for row in rows] == [
@@ -83,7 +83,7 @@ def test_before_and_after(folder: Path, text: Path, tmp_path: Path, capsys: pyte
 
 
 def test_all_methods_and_going_on(folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["extend", str(folder), "--factor", "2", "--text", str(text), "--out-dir", str(tmp_path / "out")]
+    given = ["extend", str(folder), "--factor", "2", "--text", str(text), "--out", str(tmp_path / "out")]
     assert main(given) == 0
     first = (tmp_path / "out" / "results.jsonl").read_text()
     assert len(first.splitlines()) == len(extension.METHODS) + 1
@@ -100,13 +100,13 @@ def test_a_stopped_run_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(extension, "losses", stopped)
-    assert main(["extend", str(folder), "--text", str(text), "--factor", "2", "--out-dir", str(tmp_path / "o")]) == 130
+    assert main(["extend", str(folder), "--text", str(text), "--factor", "2", "--out", str(tmp_path / "o")]) == 130
     assert "the same command resumes from" in capsys.readouterr().err
 
 
 def test_the_extended_model_is_saved(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "far"
-    assert main(["extend", str(folder), "--method", "yarn", "--factor", "4", "--out", str(out)]) == 0
+    assert main(["extend", str(folder), "--method", "yarn", "--factor", "4", "--save", str(out)]) == 0
     assert str(out) in capsys.readouterr().out
     ids = torch.arange(60)[None]
     theirs = transformers.AutoModelForCausalLM.from_pretrained(out)
@@ -118,7 +118,7 @@ def test_the_extended_model_is_saved(folder: Path, tmp_path: Path, capsys: pytes
 
 def test_measured_and_saved(folder: Path, text: Path, tmp_path: Path) -> None:
     given = ["extend", str(folder), "--method", "ntk", "--factor", "2", "--text", str(text)]
-    assert main([*given, "--out-dir", str(tmp_path / "o"), "--out", str(tmp_path / "far")]) == 0
+    assert main([*given, "--out", str(tmp_path / "o"), "--save", str(tmp_path / "far")]) == 0
     assert (tmp_path / "o" / "extension.md").exists()
     headway.load(tmp_path / "far")
 
@@ -133,7 +133,7 @@ def test_each_window_begins_as_a_text_does(tmp_path: Path, text: Path, monkeypat
         lambda model, tokens, *rest, **more: seen.append(tokens) or real(model, tokens, *rest, **more),
     )
     given = ["extend", str(begun), "--method", "none", "--factor", "2", "--text", str(text), "--windows", "2"]
-    assert main([*given, "--out-dir", str(tmp_path / "o")]) == 0
+    assert main([*given, "--out", str(tmp_path / "o")]) == 0
     words = headway.checkpoints.tokenizer(begun)
     spelled = [words.decode(one.tolist()) for one in seen[:2]]
     whole = text.read_text()
@@ -149,13 +149,13 @@ def test_each_window_begins_as_a_text_does(tmp_path: Path, text: Path, monkeypat
         (["--text", "short"], "the text has 6 tokens but a window takes 65"),
         (["--factor", "1", "--text", "short"], "factor is 1.0: give a number above 1"),
         (["--method", "yam", "--text", "short"],
-         "method is 'yam': give one of none, linear, ntk, dynamic, yarn, longrope-style, llama3"),
-        (["--method", "yarn,ntk", "--out", "far"], "--out saves one model and --method names 2"),
-        ([], "nothing to do: give --text to measure on, or --out"),
-        (["--dtype", "int8", "--text", "short"], "--dtype is 'int8': give float32 or bfloat16"),
+         "no method 'yam': did you mean 'dynamic' or 'yarn'?"),
+        (["--method", "yarn,ntk", "--save", "far"], "--save saves one model and there are 2 methods"),
+        ([], "nothing to do: give --text to measure on, or --save"),
+        (["--dtype", "int8", "--text", "short"], "no dtype 'int8': give one of float32, bfloat16"),
         (["--window", "3", "--text", "short"], "window is 3"),
-        (["--method", ",", "--text", "short"], "method is ''"),
-        (["--device", "abacus", "--text", "short"], "device 'abacus' cannot be used here"),
+        (["--method", ",", "--text", "short"], "no method ''"),
+        (["--device", "abacus", "--text", "short"], "no device 'abacus': give one of auto, cpu, cuda, mps"),
     ],
 )  # fmt: skip
 def test_what_cannot_be(

@@ -106,7 +106,7 @@ def parameters() -> Iterator[tuple[str, Any]]:
     """(command, parameter) of every command and those within it."""
     import typer
 
-    for name, module in COMMANDS.items():
+    for name, (module, _) in COMMANDS.items():
         app = run = import_module(module).run
         if not isinstance(run, typer.Typer):
             app = typer.Typer()

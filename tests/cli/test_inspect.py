@@ -46,13 +46,11 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 def test_roles_are_printed_and_written(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = printed(
-        capsys, folder, "--statistics", "entropy", "--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv"
-    )
+    said = printed(capsys, folder, "--statistics", "entropy", "--csv", tmp_path / "a.csv")
     assert "200 sentences of Python's manual, of which every other one is held out" in said
     grid = [line.split() for line in said.splitlines() if line.split()[1:2] == ["broad"]]
     assert grid[:2] == [["0", *["broad"] * 4], ["1", *["broad"] * 4]]
-    rows = json.loads((tmp_path / "a.json").read_text())
+    rows = json.loads(printed(capsys, folder, "--statistics", "entropy", "--json"))["rows"]
     with (tmp_path / "a.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert len(rows) == len(lines) == 8
@@ -96,10 +94,9 @@ def test_texts_of_standard_input_and_of_files(tmp_path: Path, monkeypatch: pytes
         (["{folder}", "none.conllu"], "there is no file none.conllu: give a text, or a file that exists"),
         (["{folder}", " "], "the text has no words"),
         (["{folder}", "a " * 60], "has 62 tokens and the model reads 48"),
-        (["{folder}", "--json", "{folder}/none/a.json"], "cannot be written: give a file in a folder that exists"),
-        (["{folder}", "--out", "{folder}/config.json"], "config.json is a file: give a folder"),
-        (["{folder}", "--out", "{folder}/config.json/a"], "config.json is a file: give a folder"),
-        (["{folder}", "--json", "{folder}/a", "--csv", "{folder}/a"], "--json and --csv are both"),
+        (["{folder}", "--csv", "{folder}/none/a.csv"], "cannot be written: give a file in a folder that exists"),
+        (["{folder}", "--out", "{folder}/config.json"], "config.json is a file: give another folder"),
+        (["{folder}", "--out", "{folder}/config.json/a"], "config.json is a file: give another folder"),
         (["{folder}", "--statistics", "classes"], "'classes' needs the class of each key"),
         (["{folder}/none", "a text"], "none"),
         (["{folder}/none"], "none: give a model's folder"),

@@ -228,7 +228,7 @@ def test_too_few_minutes_are_refused_with_what_would_do(text_file: Path, tiny: d
         (["rope"], {"minutes": 1.0}, "both given"),
         (["rope"], {"steps": None, "minutes": -1.0}, "minutes is -1"),
         (["rope"], {"steps": 0}, "steps is 0"),
-        (["rope"], {"device": "abacus"}, "device 'abacus' cannot be used"),
+        (["rope"], {"device": "abacus"}, "no device 'abacus'"),
         (["rope"], {"baselines": ("gru",)}, "no baseline 'gru': give one of lstm, rnn, none"),
         (["rope"], {"lengths": (10**6,)}, "too short for a length of 1,000,000"),
         (["rope"], {"width": 15}, "width 15 is not divisible by heads 2"),

@@ -232,7 +232,7 @@ def test_models_that_are_refused(changes: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("method", "factor", "message"),
     [
-        ("yam", 4.0, "method is 'yam': give one of none, linear, ntk, dynamic, yarn, longrope-style, llama3"),
+        ("yam", 4.0, "no method 'yam': did you mean 'dynamic' or 'yarn'"),
         ("yarn", 1.0, "factor is 1.0: give a number above 1"),
         ("yarn", math.nan, "factor is nan"),
     ],

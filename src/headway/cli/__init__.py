@@ -2,26 +2,54 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
+from io import TextIOWrapper
 from typing import Any
 
-COMMANDS: dict[str, str] = {
-    "bench": "headway.cli.bench",
-    "compare": "headway.cli.compare",
-    "doctor": "headway.cli.doctor",
-    "encodings": "headway.cli.encodings",
-    "extend": "headway.cli.extend",
-    "generate": "headway.cli.generate",
-    "inspect": "headway.cli.inspect",
-    "new-encoding": "headway.cli.new_encoding",
-    "vectors": "headway.cli.vectors",
+COMMANDS: dict[str, tuple[str, str]] = {
+    "bench": (
+        "headway.cli.bench",
+        "Measure the speed and memory of attention against torch and against the processor's limit (the roof).",
+    ),
+    "compare": (
+        "headway.cli.compare",
+        "Train a small Transformer for each position encoding, and measure it at the trained length and beyond.",
+    ),
+    "doctor": (
+        "headway.cli.doctor",
+        "Show versions, kernels, threads and caches, check what the kernels compute, and say what is missing.",
+    ),
+    "encodings": (
+        "headway.cli.encodings",
+        "List the position encodings, or show one: its formula, arguments, kernels, measured properties and a picture.",
+    ),
+    "extend": (
+        "headway.cli.extend",
+        "Rescale a model's rotary encoding, without training, and measure its perplexity by position.",
+    ),
+    "generate": ("headway.cli.generate", "Continue a text or answer questions with a published model."),
+    "inspect": (
+        "headway.cli.inspect",
+        "Show what each head of a model does: its role with figure, interval and baseline, and its links in a text.",
+    ),
+    "new-encoding": (
+        "headway.cli.new_encoding",
+        "Write a file with a position encoding that works, to be changed into your own, and its test.",
+    ),
+    "vectors": (
+        "headway.cli.vectors",
+        "Make and use vectors of words: one-hot, bag of words, TF-IDF, word2vec, GloVe, fastText, BERT.",
+    ),
 }
-"""The module of each command. Its ``run`` is the function of the command, or a typer app of several."""
+"""The module and the summary of each command. The module's ``run`` is the function of the command, or a typer app of
+several; the summary is the first sentence of its docstring."""
 
 WRONG_INPUT = 2
 INTERRUPTED = 130
+GONE = 141
+"""Whoever read the output has gone away."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         import typer
+
+        from ._app import app_of
     except ModuleNotFoundError as error:
         if given[0] == "doctor":  # which says what is missing, and so needs none of it
             from ._diagnosis import show
@@ -47,16 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(f"headway needs {error.name} for its command line: {install_command('study')}")
     # click is part of typer in some versions and a separate package in others
     usage_error: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
-    app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-    app.callback()(_headway)
-    for name, module in COMMANDS.items():
-        run = import_module(module).run
-        if isinstance(run, typer.Typer):
-            app.add_typer(run, name=name)
-        else:
-            app.command(name)(run)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # for characters that the terminal lacks
     try:
-        code = typer.main.get_command(app).main(given, prog_name="headway", standalone_mode=False)
+        code = app_of(COMMANDS).main(given, prog_name="headway", standalone_mode=False)
+        sys.stdout.flush()  # here, where a reader that has gone away is caught
     except HeadwayError as error:
         return _say(f"headway: {error}")
     except (KeyboardInterrupt, typer.Abort):
@@ -67,12 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _say(f"headway needs {package.name} for this: {install_command(package.extra)}")
     except usage_error as error:
-        return _say(f"headway: {error.format_message()}: see headway {given[0]} --help")
+        path = "headway" if getattr(error, "ctx", None) is None else error.ctx.command_path
+        return _say(f"headway: {error.format_message().rstrip('.')}: see {path} --help")
+    except BrokenPipeError:  # as in `headway encodings | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return GONE
     return code if isinstance(code, int) else 0
-
-
-def _headway() -> None:
-    """Multi-head attention for PyTorch that takes any position encoding."""
 
 
 def _say(line: str, code: int = WRONG_INPUT) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +18,66 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def console() -> Console:
-    """Returns the terminal; for a file or a pipe, a console of 120 columns."""
+def console(**options: Any) -> Console:
+    """Returns the terminal; for a file or a pipe, a console of 120 columns, or as many as COLUMNS says.
+
+    ``options`` are rich's, such as stderr.
+    """
     from rich.console import Console
 
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=120)
+    found = Console(highlight=False, **options)
+    return found if found.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=120, **options)
+
+
+def consoles(as_json: bool, quiet: bool = False) -> tuple[Console, Console]:
+    """Returns the consoles for results and for progress.
+
+    With ``as_json`` results are printed by ``print_json`` alone, and progress on standard error.
+
+    Args:
+        as_json: whether the command has --json.
+        quiet: whether it has --quiet.
+    """
+    return console(quiet=as_json), console(stderr=as_json, quiet=quiet)
+
+
+def print_json(
+    command: str,
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    notes: Sequence[str] = (),
+    files: Sequence[str | Path] = (),
+) -> None:
+    """Prints the results of a command as one JSON object; a number that is not finite is null.
+
+    Args:
+        command: the command without its arguments, such as "vectors similar".
+        rows: the rows of its table, with numbers as they are.
+        notes: sentences about them.
+        files: what was written.
+    """
+    from .. import __version__
+
+    found = {
+        "command": command,
+        "version": __version__,
+        "rows": [_plain(row) for row in rows],
+        "notes": list(notes),
+        "files": list(map(str, files)),
+    }
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    print(json.dumps(found, indent=1, ensure_ascii=not unicode, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has them."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
 @contextmanager
@@ -62,7 +119,7 @@ def table(titles: Sequence[str], lines: Sequence[Sequence[str]], **column: Any) 
 
 
 class Progress:
-    """A progress bar on a terminal; elsewhere a line for each step."""
+    """A progress bar on a terminal; elsewhere a line for each step; nothing on a quiet console."""
 
     def __init__(self, out: Console) -> None:
         self.out, self.doing = out, ""
@@ -72,7 +129,7 @@ class Progress:
         from rich.progress import Progress as Bar
 
         columns = (BarColumn(32), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn(), "{task.description}")
-        self.bar = Bar(*columns, console=self.out, transient=True, disable=not self.out.is_terminal)
+        self.bar = Bar(*columns, console=self.out, transient=True, disable=not self.out.is_terminal or self.out.quiet)
         self.task = self.bar.add_task("", total=1.0)
         self.bar.start()
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,9 @@ import typer
 
 from ..bench.cases import FULL, MODEL_PARTS, MODELS, PARTS, QUICK, QUICK_MODELS, AnyCase
 from ..errors import HeadwayError
-from ._console import console, going_on
+from ..files import need_folder_place
+from ._console import consoles, going_on, print_json
+from ._options import Json, OutFolder, Quiet, completing, encoding_names
 from .compare import numbers, split_names
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
     from ..bench.rows import Row
     from ..bench.run import Results
+    from ..bench.targets import Judged
 
 
 def run(
@@ -26,7 +30,8 @@ def run(
     models: Annotated[
         Path | None,
         typer.Option(
-            help="Measure whole models against transformers instead. DIR has the weights, in minilm/ and smollm2/.",
+            help="Measure whole models against transformers instead. DIR has the weights, in minilm/ and smollm2/; "
+            "`make weights` in a checkout downloads them. Default: attention is measured, not models.",
             metavar="DIR",
         ),
     ] = None,
@@ -34,27 +39,38 @@ def run(
         bool, typer.Option("--quick", help="Measure fewer cases for less time: a few minutes in all.")
     ] = False,
     lengths: Annotated[
-        str | None, typer.Option(help=f"Tokens, separated by commas. Default: {','.join(map(str, FULL.lengths))}.")
+        str | None, typer.Option(help=f"Tokens, separated by commas. Default: {', '.join(map(str, FULL.lengths))}.")
     ] = None,
-    dims: Annotated[str | None, typer.Option(help="Values of head_dim, separated by commas. Default: 64,128.")] = None,
+    dims: Annotated[str | None, typer.Option(help="Values of head_dim, separated by commas. Default: 64, 128.")] = None,
     dtypes: Annotated[
         str | None, typer.Option(help="float32, bfloat16 or float16, separated by commas. Default: the first two.")
     ] = None,
     masks: Annotated[
-        str | None, typer.Option(help=f"Masks, separated by commas. Default: {','.join(FULL.masks)}.")
+        str | None,
+        typer.Option(
+            help=f"Masks, separated by commas. Default: {', '.join(FULL.masks)}.",
+            autocompletion=completing(lambda: FULL.masks),
+        ),
     ] = None,
     encodings: Annotated[
         str | None,
-        typer.Option(help=f"Encodings as for headway compare. Default: {','.join(FULL.encodings)}."),
+        typer.Option(
+            help="Encodings, separated by commas, such as alibi,'rope(base=5000)' or mine.py:Mine. "
+            f"Default: {', '.join(FULL.encodings)}.",
+            autocompletion=completing(encoding_names),
+        ),
     ] = None,
     parts: Annotated[
         str | None,
         typer.Option(
             help=f"Kinds of cases, separated by commas. Default: {', '.join(PARTS)}; "
-            f"with --models: {', '.join(MODEL_PARTS)}."
+            f"with --models: {', '.join(MODEL_PARTS)}.",
+            autocompletion=completing(lambda: (*PARTS, *MODEL_PARTS)),
         ),
     ] = None,
-    only: Annotated[str | None, typer.Option(help="Measure only one direction: forward or backward.")] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Measure only one direction: forward or backward. Default: both.")
+    ] = None,
     seconds: Annotated[
         float | None, typer.Option(help="Seconds for each side of a case. Default: 1; with --quick 0.2.")
     ] = None,
@@ -62,9 +78,9 @@ def run(
         int | None, typer.Option(help="The fewest runs of each side. Default: 5; with --models 3.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again the cases that --out has already.")] = False,
-    out: Annotated[
-        str, typer.Option(help="Folder for the results; the same command resumes from it.")
-    ] = "headway-bench",
+    out: OutFolder = "headway-bench",
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure the speed and memory of attention against torch and against the processor's limit (the roof).
 
@@ -73,6 +89,10 @@ def run(
 
     With --models: measures published models and a training step of T5 against transformers; writes models.jsonl and
     models.md to --out. Takes eight minutes.
+
+    Examples:
+        headway bench --quick
+        headway bench --parts attention --encodings rope,alibi --lengths 1024
     """
     from ..bench import bench
     from ..bench.models import bench_models
@@ -89,7 +109,9 @@ def run(
         "rounds": rounds,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    screen = Screen(console())
+    need_folder_place(Path(out))
+    say, telling = consoles(as_json, quiet)
+    screen = Screen(telling)
     to: Any = {"fresh": fresh, "command": _typed(context), "watch": screen.watch()}
     results: Results
     with going_on(out), screen:
@@ -99,7 +121,11 @@ def run(
             _only_of_models(given)
             results = bench_models(replace(QUICK_MODELS if quick else MODELS, **given), models, out, **to)
     written = ("bench.md", "roof.png", "rows.jsonl") if models is None else ("models.md", "models.jsonl")
-    screen.conclude(results, [f"{out}/{name}" for name in written])
+    files = [f"{out}/{name}" for name in written]
+    if as_json:
+        print_json("bench", map(_target, results.targets), notes=results.notes, files=files)
+    else:
+        conclude(say, results, files)
     if results.failed:
         raise typer.Exit(1)
 
@@ -179,28 +205,39 @@ class Screen:
         """Prints a line as it is."""
         self.out.print(said, style=style, markup=False, soft_wrap=True)
 
-    def conclude(self, results: Results, files: list[str]) -> None:
-        """Prints the targets and the files."""
-        if results.targets:
-            self._targets(results)
-        self.out.print(", ".join(files), markup=False, soft_wrap=True)
 
-    def _targets(self, results: Results) -> None:
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
+def conclude(say: Console, results: Results, files: Sequence[str]) -> None:
+    """Prints the targets and the files."""
+    if results.targets:
+        _print_targets(say, results)
+    say.print(", ".join(files), markup=False, soft_wrap=True)
 
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        table.add_column("target", overflow="fold")
-        for name in ("dtype", "wanted", "measured", ""):
-            table.add_column(name, justify="right", no_wrap=True)
-        styles = {"met": "green", "missed": "bold red"}
-        for judged in results.targets:
-            style = styles.get(judged.verdict, "dim")
-            table.add_row(
-                judged.target.what, judged.dtype, judged.wanted, judged.measured, f"[{style}]{judged.verdict}[/]"
-            )
-        self.out.print("\n[bold]Targets[/bold], the worst case of each, for a processor with AVX-512 and BF16")
-        self.out.print(table)
+
+def _target(judged: Judged) -> dict[str, Any]:
+    """A target as --json prints it."""
+    return {
+        "target": judged.target.what,
+        "dtype": judged.dtype,
+        "wanted": judged.wanted,
+        "measured": judged.measured,
+        "verdict": judged.verdict,
+    }
+
+
+def _print_targets(say: Console, results: Results) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("target", overflow="fold")
+    for name in ("dtype", "wanted", "measured", ""):
+        table.add_column(name, justify="right", no_wrap=True)
+    styles = {"met": "green", "missed": "bold red"}
+    for judged in results.targets:
+        style = styles.get(judged.verdict, "dim")
+        table.add_row(judged.target.what, judged.dtype, judged.wanted, judged.measured, f"[{style}]{judged.verdict}[/]")
+    say.print("\n[bold]Targets[/bold], the worst case of each, for a processor with AVX-512 and BF16")
+    say.print(table)
 
 
 def _line(row: Row | None) -> str:

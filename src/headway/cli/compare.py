@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import HeadwayError
+from ..files import need_folder_place
 from ..positions._naming import split_outside
 from ..study import DEFAULT_ENCODINGS, Protocol
-from ._console import console, going_on, points, table
+from ..study.comparison import FULL, QUICK
+from ._console import consoles, going_on, points, print_json, table
+from ._options import Device, Json, OutFolder, Quiet, completing, encoding_names
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -29,12 +33,17 @@ def run(
     encodings: Annotated[
         str | None,
         typer.Option(
-            help="Encodings, separated by commas, such as rope,'rope(base=500000)',mine.py:Mine. "
-            f"Default: {','.join(DEFAULT_ENCODINGS)}."
+            help="Encodings, separated by commas, such as alibi,'rope(base=5000)' or mine.py:Mine. "
+            f"Default: {', '.join(DEFAULT_ENCODINGS)}.",
+            autocompletion=completing(encoding_names),
         ),
     ] = None,
     baselines: Annotated[
-        str, typer.Option(help="Recurrent baselines, separated by commas: lstm, rnn; or none.")
+        str,
+        typer.Option(
+            help="Recurrent baselines, separated by commas: lstm, rnn; or none.",
+            autocompletion=completing(lambda: ("lstm", "rnn", "none")),
+        ),
     ] = "lstm",
     train_length: Annotated[int, typer.Option(help="Bytes in a training window.")] = Protocol.train_length,
     lengths: Annotated[
@@ -43,11 +52,20 @@ def run(
             help="Window lengths to measure at, separated by commas. Default: 1, 2, 4 and 8 times --train-length."
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Number of seeds. Differences need several seeds to be reliable.")] = 3,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of seeds. Differences need several seeds to be reliable. "
+            f"Default: {FULL.seeds}; with --quick {QUICK.seeds}."
+        ),
+    ] = None,
     layers: Annotated[int, typer.Option(help="Layers of each Transformer.")] = Protocol.layers,
     width: Annotated[int, typer.Option(help="Width (embed_dim) of each Transformer.")] = Protocol.width,
     heads: Annotated[int, typer.Option(help="Heads of each Transformer.")] = Protocol.heads,
-    steps: Annotated[int | None, typer.Option(help=f"Training steps of each model. Default: {Protocol.steps}.")] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help=f"Training steps of each model. Default: {FULL.steps}; with --quick {QUICK.steps}."),
+    ] = None,
     minutes: Annotated[
         float | None,
         typer.Option(help="In place of --steps: the time for everything, from which the steps are chosen."),
@@ -57,20 +75,39 @@ def run(
         float, typer.Option(help="Learning rate, the same for all models.")
     ] = Protocol.learning_rate,
     recall_steps: Annotated[
-        int, typer.Option(help="Training steps of the recall task; 0 leaves it out.")
-    ] = Protocol.recall_steps,
-    device: Annotated[str, typer.Option(help="Device: cpu, cuda or auto.")] = "auto",
-    out: Annotated[
-        str, typer.Option(help="Folder for the results; the same command resumes from it.")
-    ] = "headway-compare",
+        int | None,
+        typer.Option(
+            help="Training steps of the recall task; 0 leaves it out. "
+            f"Default: {FULL.recall_steps}; with --quick {QUICK.recall_steps}."
+        ),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="Take a few minutes in all: fewer seeds and steps. The report says so, and that differences may be "
+            "chance.",
+        ),
+    ] = False,
+    device: Device = "auto",
+    out: OutFolder = "headway-compare",
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a small Transformer for each position encoding, and measure it at the trained length and beyond.
 
-    Writes results.jsonl, two pictures and report.html to --out.
+    Writes results.jsonl, two pictures and report.html to --out. On two processor cores the defaults take about half
+    an hour, and --quick a few minutes.
+
+    Examples:
+        headway compare --quick
+        headway compare book.txt --encodings rope,alibi,mine.py:Mine --minutes 20
     """
     from .. import study
 
-    screen = Screen(console())
+    need_folder_place(Path(out))
+    say, telling = consoles(as_json, quiet)
+    screen = Screen(telling)
     with going_on(out), screen:
         results = study.compare(
             corpus,
@@ -87,11 +124,33 @@ def run(
             batch=batch,
             learning_rate=learning_rate,
             recall_steps=recall_steps,
+            quick=quick,
             device=device,
             out=out,
             watch=screen.watch(),
         )
-    screen.conclude(results, out)
+    if as_json:
+        files = [f"{out}/{name}" for name in ("report.html", "loss-by-position.png", "results.jsonl")]
+        print_json("compare", rows_of(results), notes=results.conclusions(), files=files)
+    else:
+        conclude(say, results, out)
+
+
+def rows_of(results: Results) -> list[dict[str, Any]]:
+    """Returns the means over the seeds for each encoding and length, as --json prints them."""
+    fields = ("bits_per_byte", "recall", "tokens_per_second", "peak_memory_bytes")
+    return [
+        {
+            "encoding": name,
+            "length": length,
+            "seeds": len(results.seeds),
+            **{field: results.mean(name, length, field) for field in fields},
+            "parameters": results.any_row(name)["parameters"],
+            "kernel": results.any_row(name)["kernel"],
+        }
+        for name in results.encodings
+        for length in results.lengths
+    ]
 
 
 def split_names(text: str) -> list[str]:
@@ -215,42 +274,43 @@ class Screen:
         seconds = gone * (1 - part) / (part - self.begun_at)
         return f"time left: about {_duration(seconds)}"
 
-    def conclude(self, results: Results, out: str) -> None:
-        """Prints the tables and the conclusions."""
-        losses = []
-        for name in results.encodings:
-            cells = []
-            for length in results.lengths:
-                ranking = results.ranking(length)
-                loss = _loss(results.mean(name, length))
-                cells.append(f"**{loss}**" if ranking and ranking[0][1] == name else loss)
-            losses.append([name, *cells])
-        first, last = results.lengths[0], results.lengths[-1]
-        has_recall = any(row.get("recall") is not None for row in results.rows)
-        columns = (f"recall {first:,}", f"recall {last:,}") if has_recall else ()
-        costs = []
-        for name in results.encodings:
-            row = results.any_row(name)
-            scores = [results.mean(name, at, "recall") for at in (first, last)] if has_recall else []
-            costs.append(
-                [
-                    name,
-                    *("—" if score is None else f"{100 * score:.0f} %" for score in scores),
-                    f"{row['parameters']:,}",
-                    f"{results.mean(name, row['length'], 'tokens_per_second') or 0:,.0f}",
-                    row["kernel"],
-                    f"{(results.mean(name, row['length'], 'peak_memory_bytes') or 0) / 2**20:,.0f}",
-                ]
-            )
-        over = "one seed" if len(results.seeds) == 1 else f"mean of {len(results.seeds)} seeds"
-        self.out.print(f"\n[bold]Held-out bits per byte[/bold], {over}")
-        self.out.print(table(["encoding", *_titles(results.lengths)], losses, no_wrap=True))
-        self.out.print("[bold]Recall, and what it took[/bold]" if has_recall else "[bold]What it took[/bold]")
-        titles = ["encoding", *columns, "parameters", "bytes/s", "kernel", "peak MiB"]
-        self.out.print(table(titles, costs, no_wrap=True))
-        self.out.print("[bold]What may be concluded[/bold]")
-        points(self.out, results.conclusions())
-        self.out.print(f"\n{out}/report.html, {out}/loss-by-position.png, {out}/results.jsonl")
+
+def conclude(say: Console, results: Results, out: str) -> None:
+    """Prints the tables and the conclusions."""
+    losses = []
+    for name in results.encodings:
+        cells = []
+        for length in results.lengths:
+            ranking = results.ranking(length)
+            loss = _loss(results.mean(name, length))
+            cells.append(f"**{loss}**" if ranking and ranking[0][1] == name else loss)
+        losses.append([name, *cells])
+    first, last = results.lengths[0], results.lengths[-1]
+    has_recall = any(row.get("recall") is not None for row in results.rows)
+    columns = (f"recall {first:,}", f"recall {last:,}") if has_recall else ()
+    costs = []
+    for name in results.encodings:
+        row = results.any_row(name)
+        scores = [results.mean(name, at, "recall") for at in (first, last)] if has_recall else []
+        costs.append(
+            [
+                name,
+                *("—" if score is None else f"{100 * score:.0f} %" for score in scores),
+                f"{row['parameters']:,}",
+                f"{results.mean(name, row['length'], 'tokens_per_second') or 0:,.0f}",
+                row["kernel"],
+                f"{(results.mean(name, row['length'], 'peak_memory_bytes') or 0) / 2**20:,.0f}",
+            ]
+        )
+    over = "one seed" if len(results.seeds) == 1 else f"mean of {len(results.seeds)} seeds"
+    say.print(f"\n[bold]Held-out bits per byte[/bold], {over}")
+    say.print(table(["encoding", *_titles(results.lengths)], losses, no_wrap=True))
+    say.print("[bold]Recall, and what it took[/bold]" if has_recall else "[bold]What it took[/bold]")
+    titles = ["encoding", *columns, "parameters", "bytes/s", "kernel", "peak MiB"]
+    say.print(table(titles, costs, no_wrap=True))
+    say.print("[bold]What may be concluded[/bold]")
+    points(say, results.conclusions())
+    say.print(f"\n{out}/report.html, {out}/loss-by-position.png, {out}/results.jsonl", markup=False, soft_wrap=True)
 
 
 def _titles(lengths: Sequence[int]) -> list[str]:

@@ -16,6 +16,9 @@ def run(
 
     Each fault has the command that mends it. The exit code is 0 if everything that is installed works, and 1 if
     something is broken. Put the output into a bug report.
+
+    Examples:
+        headway doctor
     """
     if code := _diagnosis.show(as_json):
         raise typer.Exit(code)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ._console import console
+from ..errors import HeadwayError
+from ..files import need_file_place
+from ._console import consoles, print_json
+from ._options import Json, completing, encoding_names
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,19 +38,40 @@ PLACES = {
 def run(
     name: Annotated[
         str | None,
-        typer.Argument(help="An encoding, such as rope, 'rope(base=500000)' or mine.py:Mine. Default: list all."),
+        typer.Argument(
+            help="An encoding, such as rope, 'rope(base=500000)', 'alibi + shaw', or mine.py:Mine for a class in a "
+            "file. Default: list all.",
+            autocompletion=completing(encoding_names),
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="File for a picture of NAME, as a PNG.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File for a picture of the encoding, a PNG; one that exists is replaced. Default: none."),
+    ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the list as Markdown.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """List the position encodings, or show one: its formula, arguments, kernels, measured properties and a picture."""
-    from .. import positions
-    from ..errors import HeadwayError
+    """List the position encodings, or show one: its formula, arguments, kernels, measured properties and a picture.
 
-    say = console()
-    if name is None:
-        if out is not None:
+    Examples:
+        headway encodings
+        headway encodings rope --out rope.png
+    """
+    from .. import positions
+
+    if as_markdown and (as_json or name is not None):
+        raise HeadwayError("--markdown prints the list of all encodings: give neither a name nor --json with it")
+    if out is not None:
+        if name is None:
             raise HeadwayError(f"--out is {out} but no encoding is named: give headway encodings NAME --out {out}")
+        need_file_place(out)
+        if out.suffix.lower() != ".png":
+            raise HeadwayError(f"--out is {out}: give a file that ends in .png")
+    say, _ = consoles(as_json)
+    if name is None:
+        if as_json:
+            print_json("encodings", map(_facts, positions.ENCODINGS))
+            return
         if as_markdown:
             say.print(markdown(positions.ENCODINGS), markup=False, soft_wrap=True, end="")
             return
@@ -60,6 +85,11 @@ def run(
         )
         return
     encoding = positions.encoding(name, **SIZES)
+    if as_json:
+        if out is not None:
+            _draw(encoding, name, out)
+        print_json("encodings", [_facts(name, encoding, detailed=True)], files=[out] if out else [])
+        return
     kind = type(encoding)
     say.print(f"[bold]{kind.__name__}[/bold]: acts on {_places(encoding)}\n")
     say.print(inspect.cleandoc(inspect.getdoc(kind) or "It has no docstring."), markup=False)
@@ -73,13 +103,44 @@ def run(
     if cited := positions.citation(encoding):
         say.print(f"\n{inspect.cleandoc(cited)}", markup=False)
     if out is not None:
-        from ..study.charts import png
-        from ..study.portrait import portrait
-
-        png(portrait(encoding, name), out)
+        _draw(encoding, name, out)
         say.print(f"\npicture: {out}", markup=False, soft_wrap=True)
     elif encoding.acts:
         say.print(f"\n[dim]to draw it: headway encodings {name!r} --out {kind.__name__.lower()}.png[/dim]")
+
+
+def _draw(encoding: PositionEncoding, name: str, out: Path) -> None:
+    from ..study.charts import png
+    from ..study.portrait import portrait
+
+    png(portrait(encoding, name), out)
+
+
+def _facts(name: str, built: PositionEncoding | None = None, detailed: bool = False) -> dict[str, Any]:
+    """What --json prints of an encoding."""
+    from .. import positions
+
+    encoding = positions.encoding(name, **SIZES) if built is None else built
+    kind = type(encoding)
+    said = inspect.cleandoc(inspect.getdoc(kind) or "")
+    facts: dict[str, Any] = {
+        "name": name,
+        "class": kind.__name__,
+        "year": kind.year,
+        "kind": encoding.kind,
+        "acts_on": [place for hook, place in PLACES.items() if hook in encoding.acts],
+        "parameters": sum(parameter.numel() for parameter in encoding.parameters()),
+        "beyond": encoding.extrapolates,
+        "kernels": _kernels(encoding).split(", "),
+        "evidence": encoding.evidence,
+        "what_it_is": said.split("\n")[0],
+    }
+    if detailed:
+        facts |= {"description": said, "arguments": _arguments(encoding), "citation": positions.citation(encoding)}
+        if encoding.acts != {"locate"}:
+            measured = asdict(encoding.properties())
+            facts["properties"] = {name: one for name, one in measured.items() if name != "encoding"}
+    return facts
 
 
 COLUMNS = ("name", "year", "acts on", "parameters", "beyond", "kernels", "evidence", "what it is")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import HeadwayError
-from ._console import Progress, console, going_on, points, table
+from ..devices import device_named
+from ..errors import HeadwayError, unknown
+from ..files import need_folder_place
+from ._console import Progress, consoles, going_on, points, print_json, table
+from ._options import DTYPES, Device, Dtype, Json, OutFolder, Quiet, completing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,68 +20,108 @@ if TYPE_CHECKING:
     from ..study.extension import Extension
 
 
+def _methods() -> Collection[str]:
+    from ..study.extension import METHODS
+
+    return METHODS
+
+
 def run(
     model: Annotated[
         str,
         typer.Argument(
             help="A folder with config.json and model.safetensors, a .gguf file, or an id on the Hugging Face hub, "
-            "such as HuggingFaceTB/SmolLM2-135M-Instruct."
+            "such as Qwen/Qwen3-0.6B."
         ),
     ],
     method: Annotated[
         str | None,
-        typer.Option(help="Methods, separated by commas. Default: linear,ntk,dynamic,yarn,longrope-style,llama3."),
+        typer.Option(
+            help="Methods, separated by commas. Default: linear, ntk, dynamic, yarn, longrope-style, llama3; with "
+            "--quick dynamic, yarn.",
+            autocompletion=completing(_methods),
+        ),
     ] = None,
     factor: Annotated[float, typer.Option(help="How many times the trained window is to be read.")] = 4.0,
-    text: Annotated[Path | None, typer.Option(help="A file of UTF-8 text to measure perplexity on.")] = None,
+    text: Annotated[
+        Path | None, typer.Option(help="A file of UTF-8 text to measure perplexity on. Default: none.")
+    ] = None,
     window: Annotated[
         int | None,
         typer.Option(help="Tokens that the model was trained for. Default: the config's max_position_embeddings."),
     ] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens in a window of text. Default: factor × window.")] = None,
+    length: Annotated[
+        int | None,
+        typer.Option(help="Tokens in a window of text. Default: factor × window; with --quick at most 2 × window."),
+    ] = None,
     windows: Annotated[int, typer.Option(help="The most windows of text.")] = 1,
-    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16. Default: that of the file.")] = None,
-    device: Annotated[str, typer.Option(help="Device: cpu, cuda or auto.")] = "auto",
-    out_dir: Annotated[Path, typer.Option(help="Folder for the results; the same command resumes from it.")] = Path(
-        "headway-extend"
-    ),
-    out: Annotated[Path | None, typer.Option(help="Folder to save the rescaled model to, with one --method.")] = None,
+    dtype: Dtype = None,
+    device: Device = "auto",
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Take less time: fewer methods and a shorter text. The report says so."),
+    ] = False,
+    out: OutFolder = "headway-extend",
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder to save the rescaled model to, with one --method, for headway.load and transformers. A folder "
+            "that has files is refused. Default: none."
+        ),
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    out_dir: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Rescale a model's rotary encoding, without training, and measure its perplexity by position.
 
-    Writes results.jsonl, extension.md and extension.png to --out-dir.
+    Writes results.jsonl, extension.md and extension.png to --out, and the rescaled model to --save.
+
+    Examples:
+        headway extend HuggingFaceTB/SmolLM2-135M --text book.txt --quick
+        headway extend path/to/a-model --method yarn --factor 4 --save longer
     """
     import torch
 
     from .. import checkpoints
     from ..checkpoints._hub import model_name
     from ..study import extension
-    from ..study.comparison import device_named
 
+    if out_dir is not None:
+        typer.echo("headway: --out-dir is deprecated and will be removed in the next version: use --out", err=True)
+        out = str(out_dir)
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, None: None}
     if dtype not in dtypes:
-        raise HeadwayError(f"--dtype is {dtype!r}: give float32 or bfloat16")
-    methods = list(extension.METHODS) if method is None else [one.strip() for one in method.split(",") if one.strip()]
-    for one in methods or [""]:
+        raise unknown("dtype", dtype, DTYPES)
+    methods = None if method is None else [one.strip() for one in method.split(",") if one.strip()]
+    for one in () if methods is None else methods or [""]:
         extension.need_method(one)
     extension.need_factor(factor)
-    if out is not None and len(methods) != 1:
-        raise HeadwayError(f"--out saves one model and --method names {len(methods)}: give one --method")
-    if text is None and out is None:
-        raise HeadwayError("there is nothing to do: give --text to measure on, or --out to save the model")
+    if save is not None:
+        if methods is None or len(methods) != 1:
+            number = len(_methods()) - 1 if methods is None else len(methods)
+            raise HeadwayError(f"--save saves one model and there are {number} methods: give one --method")
+        need_folder_place(save, empty=True)
+    if text is None and save is None:
+        raise HeadwayError("there is nothing to do: give --text to measure on, or --save to save the model")
+    need_folder_place(Path(out))
     words = None if text is None else _read(text)
     loaded = checkpoints.load(model, dtype=dtypes[dtype], device=device_named(device))
     extension.need_scalable(loaded, window)
-    say = console()
+    say, telling = consoles(as_json, quiet)
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    files: list[str] = []
     if words is not None and text is not None:
         tokens, first = _tokens(checkpoints.tokenizer(model), words)
-        with going_on(out_dir), Progress(say) as progress:
+        with going_on(out), Progress(telling) as progress:
             found = extension.measure(
                 loaded,
                 tokens,
                 methods,
                 factor=factor,
-                out=out_dir,
+                out=out,
+                quick=quick,
                 window=window,
                 length=length,
                 windows=windows,
@@ -85,13 +129,31 @@ def run(
                 names=(model_name(model), text.name),
                 watch=progress.tell,
             )
-        found.write(out_dir)
+        found.write(out)
         _show(say, found)
-        say.print(f"\n{out_dir}/extension.md, {out_dir}/extension.png, {out_dir}/results.jsonl", soft_wrap=True)
-    if out is not None:
-        checkpoints.save(extension.extend(loaded, methods[0], factor, window), out)
-        checkpoints.tokenizer(model).save(str(out / "tokenizer.json"))
-        say.print(f"{out}: the model with {methods[0]}, for headway.load and transformers", soft_wrap=True)
+        rows, notes = rows_of(found), [*found.protocol(), *found.conclusions()]
+        files = [f"{out}/{name}" for name in ("extension.md", "extension.png", "results.jsonl")]
+        say.print(f"\n{', '.join(files)}", markup=False, soft_wrap=True)
+    if save is not None and methods is not None:
+        checkpoints.save(extension.extend(loaded, methods[0], factor, window), save)
+        checkpoints.tokenizer(model).save(str(save / "tokenizer.json"))
+        say.print(f"{save}: the model with {methods[0]}, for headway.load and transformers", soft_wrap=True)
+        files.append(str(save))
+    if as_json:
+        print_json("extend", rows, notes=notes, files=files)
+
+
+def rows_of(found: Extension) -> list[dict[str, Any]]:
+    """Returns the perplexity of each method and range of positions, as --json prints them."""
+    values = [
+        (method, first, end, *found.perplexity(method, first, end))
+        for method in found.methods
+        for first, end in found.columns
+    ]
+    return [
+        {"method": method, "first": first, "last": end - 1, "perplexity": value, "standard_error": error}
+        for method, first, end, value, error in values
+    ]
 
 
 def _read(path: Path) -> str:

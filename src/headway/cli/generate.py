@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import HeadwayError
+from ..devices import device_named
+from ..errors import HeadwayError, unknown
 from ._console import console
+from ._options import DTYPES, Device, Dtype
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -21,31 +22,44 @@ def run(
         str,
         typer.Argument(
             help="A folder with config.json and model.safetensors, a .gguf file, or an id on the Hugging Face hub, "
-            "such as HuggingFaceTB/SmolLM2-135M-Instruct."
+            "such as Qwen/Qwen3-0.6B."
         ),
     ],
     prompt: Annotated[
         str | None,
-        typer.Argument(help="The text to continue. Default: a conversation, with questions read line by line."),
+        typer.Argument(
+            help="The text to continue, in quotes. Default: a conversation, with questions read line by line."
+        ),
     ] = None,
     chat: Annotated[
         bool | None,
         typer.Option(
-            "--chat/--plain", help="Whether the prompt is a question, to be put into the model's chat template."
+            "--chat/--plain",
+            help="--chat: the prompt is a question, which is put into the model's chat template; --plain: a text, "
+            "which is continued as it is. Default: --plain, or without a prompt --chat.",
         ),
     ] = None,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", "-n", help="The most tokens to generate.")] = 256,
     temperature: Annotated[
         float, typer.Option(help="Temperature of the random draws; 0 takes the most likely token.")
     ] = 0.0,
-    top_k: Annotated[int | None, typer.Option(help="Draw from the k most likely tokens.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the k most likely tokens. Default: from all.")] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Draw from the most likely tokens that together have this probability.")
+        float | None,
+        typer.Option(help="Draw from the most likely tokens that together have this probability. Default: from all."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the random draws.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16. Default: that of the file.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the random draws. Default: another text each time.")] = None,
+    dtype: Dtype = None,
+    device: Device = "auto",
 ) -> None:
-    """Continue a text or answer questions with a published model: BLOOM, GPT-2, GPT-NeoX, LLaMA, SmolLM, Qwen …"""
+    """Continue a text or answer questions with a published model.
+
+    Models: BLOOM, GPT-2, GPT-NeoX, LLaMA, SmolLM, Qwen and others; docs/models.md has all.
+
+    Examples:
+        headway generate openai-community/gpt2 "The sea was" -n 40
+        headway generate HuggingFaceTB/SmolLM2-135M-Instruct --temperature 0.7
+    """
     import torch
 
     from .. import checkpoints
@@ -54,13 +68,12 @@ def run(
     from ..nn import prepack
 
     say = console()
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a model may generate characters that the terminal lacks
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, None: None}
     if dtype not in dtypes:
-        raise HeadwayError(f"--dtype is {dtype!r}: give float32 or bfloat16")
+        raise unknown("dtype", dtype, DTYPES)
+    place = device_named(device)
     tokenizer = checkpoints.tokenizer(model)
-    loaded = checkpoints.load(model, dtype=dtypes[dtype])
+    loaded = checkpoints.load(model, dtype=dtypes[dtype], device=place)
     if not isinstance(loaded, Decoder) or loaded.head is None:
         name = loaded.checkpoint.architecture
         raise HeadwayError(f"{model} is a {name}, which does not generate text: give a language model")
@@ -72,7 +85,8 @@ def run(
         "seed": seed,
         "stop": checkpoints.stop_ids(model),
     }
-    prepack(loaded)
+    if place == "cpu":
+        prepack(loaded)
     if prompt is not None:
         question = [{"role": "user", "content": prompt}]
         form = checkpoints.conversation(model, question) if chat else None

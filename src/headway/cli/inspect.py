@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..devices import device_named
 from ..errors import HeadwayError, unknown
-from ..files import need_file_place
-from ._console import Progress, console, points, table
+from ..files import need_file_place, need_folder_place
+from ._console import Progress, consoles, points, print_json, table
+from ._options import Device, Json, Quiet, completing
 
 if TYPE_CHECKING:
+    import torch
     from rich.console import Console
     from torch import nn
 
@@ -84,7 +87,7 @@ def run(
         str | None,
         typer.Argument(
             help="A folder with config.json and model.safetensors, a .gguf file, or an id on the Hugging Face hub, "
-            "such as sentence-transformers/all-MiniLM-L6-v2. Default: a small model that is trained for this, in about "
+            "such as intfloat/e5-small-v2. Default: a small model that is trained for this, in about "
             "a minute."
         ),
     ] = None,
@@ -92,43 +95,70 @@ def run(
         str | None,
         typer.Argument(
             help="A text, a file, or - for standard input. Files: .conllu (treebank), .tsv (GAP), .conll (CoNLL-2012) "
-            "or plain text with a text in each paragraph."
+            "or plain text with a text in each paragraph. Default: none, roles alone."
         ),
     ] = None,
-    roles: Annotated[str | None, typer.Option(help="Roles, separated by commas. Default: all.")] = None,
+    roles: Annotated[
+        str | None,
+        typer.Option(
+            help="Roles, separated by commas, such as positional,induction. Default: all.",
+            autocompletion=completing(_role_names),
+        ),
+    ] = None,
     statistics: Annotated[
-        str | None, typer.Option(help="Statistics to print for each head too, separated by commas, such as entropy.")
+        str | None,
+        typer.Option(
+            help="Statistics to print for each head too, separated by commas, such as entropy. Default: none.",
+            autocompletion=completing(_statistic_names),
+        ),
     ] = None,
     language: Annotated[
-        str | None, typer.Option(help="Language of the small model: chinese or english. Default: that of the text.")
+        str | None,
+        typer.Option(
+            help="Language of the small model: chinese or english. Default: that of the text.",
+            autocompletion=completing(lambda: ("chinese", "english")),
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for pictures.")] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="File for a row of each head, as JSON.")] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", help="File for a row of each head, as CSV.")] = None,
+    device: Device = "auto",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for pictures; those of an earlier run are replaced. Default: none.")
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option("--csv", help="File for a row of each head, as CSV; one that exists is replaced. Default: none."),
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
     seed: Annotated[int, typer.Option(help="Seed of random texts and of the intervals.")] = 0,
 ) -> None:
     """Show what each head of a model does: its role with figure, interval and baseline, and its links in a text.
 
     Roles are measured on the texts that are given, or if these are fewer than 20, on sentences of Python's manual. Half
     of the texts choose heads, the other half gives the figures.
+
+    Examples:
+        headway inspect "The cat that the dogs saw was asleep ."
+        headway inspect sentence-transformers/all-MiniLM-L6-v2 texts.txt
     """
     from ..inspection import ROLES, STATISTICS, head_roles
     from ..inspection._run import chosen
     from ..inspection.texts import encode
 
-    say = console()
+    say, telling = consoles(as_json, quiet)
     wanted = _names(roles, ROLES, "role")
     shown = _names(statistics, STATISTICS, "statistic")
     if shown:
         chosen(shown)
-    _check_places(out, json, csv)
+    place = device_named(device)
+    _check_places(out, csv)
     if model is not None and text is None and not _is_model(model):
         if model.startswith(PATHS) and not Path(model).expanduser().exists() and len(model.split()) == 1:
             raise HeadwayError(f"there is no {model}: give a model's folder or .gguf file, a text, or a text's file")
         model, text = None, model
     given = [] if text is None else texts_of(text)
-    with Progress(say) as progress:
+    with Progress(telling) as progress:
         inspected = small_model(language, given, progress.tell) if model is None else published(model)
+        inspected.model.to(place)
         own = len(given) >= FEWEST_TEXTS
         told = encode(inspected.tokenizer, given, longest=inspected.longest)
         read = told if own else inspected.texts
@@ -149,28 +179,39 @@ def run(
     if told and len(told) <= 3:
         seen = _captured(inspected.model, told[0])
         _print_links(say, found, told[0], seen)
-    for path, write in ((json, rows.json), (csv, rows.csv)):
-        if path is not None:
-            write(path)
-            say.print(f"one row for each head: {path}", markup=False, soft_wrap=True)
+    files: list[Path] = []
+    if csv is not None:
+        rows.csv(csv)
+        files.append(csv)
+        say.print(f"one row for each head: {csv}", markup=False, soft_wrap=True)
     if out is not None:
-        _draw(say, out, inspected, found, told[0] if seen is not None else None, seen)
+        files += _draw(say, out, inspected, found, told[0] if seen is not None else None, seen)
+    if as_json:
+        lacking = [f"{role} is not measured: it needs {what}" for role, what in found.not_measured.items()]
+        print_json("inspect", rows, notes=[f"roles measured on {about}", *lacking], files=files)
 
 
-def _check_places(out: Path | None, json: Path | None, csv: Path | None) -> None:
+def _role_names() -> Iterable[str]:
+    from ..inspection import ROLES
+
+    return ROLES
+
+
+def _statistic_names() -> Iterable[str]:
+    from ..inspection import STATISTICS
+
+    return STATISTICS
+
+
+def _check_places(out: Path | None, csv: Path | None) -> None:
     """Raises HeadwayError if something cannot be written, before anything is measured."""
-    for path in (json, csv):
-        if path is not None:
-            need_file_place(path)
-    if json is not None and csv is not None and json.resolve() == csv.resolve():
-        raise HeadwayError(f"--json and --csv are both {json}: give two files")
+    if csv is not None:
+        need_file_place(csv)
     if out is not None:
         from ..inspection._picture import check
 
         check("map", None)  # that there is matplotlib
-        there = next(path for path in (out, *out.absolute().parents) if path.exists())
-        if not there.is_dir():
-            raise HeadwayError(f"--out is {out}, and {there} is a file: give a folder")
+        need_folder_place(out)
 
 
 # ---------------------------------------------------------------- what is inspected
@@ -311,7 +352,7 @@ def _print_statistics(
     totals: dict[tuple[str, int], dict[str, list[float]]] = {}
     for which in batches(texts):
         with torch.no_grad(), capture(model, statistics=names) as seen:
-            model(torch.tensor([texts[i].ids for i in which]))
+            model(torch.tensor([texts[i].ids for i in which], device=_device_of(model)))
         for row in seen.table():
             columns = {name: value for name, value in row.items() if isinstance(value, float) and value == value}
             for name, value in columns.items():
@@ -340,8 +381,12 @@ def _captured(model: nn.Module, text: EncodedText) -> Seen:
     from ..inspection import capture
 
     with torch.no_grad(), capture(model, keep="qk") as seen:
-        model(torch.tensor([text.ids]))
+        model(torch.tensor([text.ids], device=_device_of(model)))
     return seen
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    return next(parameter.device for parameter in model.parameters())
 
 
 def telling_heads(found: HeadRoles, most: int = SHOWN) -> list[tuple[str, str, int]]:
@@ -388,7 +433,7 @@ def _print_links(say: Console, found: HeadRoles, text: EncodedText, seen: Seen) 
 
 def _draw(
     say: Console, out: Path, inspected: Inspected, found: HeadRoles, text: EncodedText | None, seen: Seen | None
-) -> None:
+) -> list[Path]:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -404,3 +449,4 @@ def _draw(
             kind = "arcs" if len(text) <= 80 else "map"
             seen.plot(layer, head, tokens=text.tokens, kind=kind, out=written[-1])
     say.print(f"pictures: {', '.join(map(str, written))}", markup=False, soft_wrap=True)
+    return written

@@ -50,9 +50,16 @@ def run(
             "from the tokens."
         ),
     ] = Kind.bias,
-    out: Annotated[Path, typer.Option(help="The folder to write both files to.")] = Path(),
+    out: Annotated[
+        Path, typer.Option(help="Folder to write both files to; files that exist are not replaced.")
+    ] = Path(),
 ) -> None:
-    """Write a file with a position encoding that works, to be changed into your own, and its test."""
+    """Write a file with a position encoding that works, to be changed into your own, and its test.
+
+    Examples:
+        headway new-encoding my-bias
+        headway new-encoding my-rotation --kind rotary --out mine
+    """
     from ..errors import HeadwayError
     from ..files import atomic_write
     from ..positions import ENCODINGS
@@ -71,7 +78,10 @@ def run(
             raise HeadwayError(f"{path} exists: give another name, or another folder with --out")
     if keyword.iskeyword(module) or find_spec(module) is not None:
         raise HeadwayError(f"name is {name!r}, and {module}.py would hide the module {module}: give another")
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HeadwayError(f"--out {out} cannot be made ({error.strerror}): give another folder") from None
     for path, text in sources.items():
         with atomic_write(path) as temporary:
             temporary.write_text(text, encoding="utf-8")

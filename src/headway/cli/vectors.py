@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import HeadwayError, unknown
-from ..study.word_vectors import Protocol
-from ._console import Progress, console, going_on, points, table
+from ..files import need_file_place, need_folder_place
+from ..study.word_vectors import QUICK, Protocol
+from ..vectors import VECTORS
+from ._app import Group
+from ._console import Progress, console, consoles, going_on, points, print_json, table
+from ._options import Json, OutFolder, Quiet, completing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,19 +29,25 @@ File = Annotated[
     str,
     typer.Argument(
         help="A file of vectors, by headway vectors train or of word2vec, GloVe or fastText; or a BERT, as a folder or "
-        "by its id on the Hugging Face hub, such as sentence-transformers/all-MiniLM-L6-v2."
+        "by its id on the Hugging Face hub, such as intfloat/e5-small-v2."
     ),
 ]
-Count = Annotated[int, typer.Option(help="The number of words to print.")]
+Count = Annotated[int, typer.Option(help="The number of words to print for each.")]
+METHOD_NAMES = tuple(VECTORS)
 SHOWN = 6
 """Numbers of a vector that are printed."""
 
-run = typer.Typer(rich_markup_mode="rich")
+run = typer.Typer(cls=Group, rich_markup_mode="rich", add_completion=False)
 
 
 @run.callback(invoke_without_command=True)
 def vectors(context: typer.Context) -> None:
-    """Make and use vectors of words: one-hot, bag of words, TF-IDF, word2vec, GloVe, fastText, BERT."""
+    """Make and use vectors of words: one-hot, bag of words, TF-IDF, word2vec, GloVe, fastText, BERT.
+
+    Examples:
+        headway vectors train word2vec text.txt --out words.safetensors
+        headway vectors similar words.safetensors king
+    """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -50,85 +60,139 @@ def compare(
             help="UTF-8 text, with blank lines between documents. Default: a sample of Wikipedia.", show_default=False
         ),
     ] = None,
-    methods: Annotated[str | None, typer.Option(help="Methods, separated by commas. Default: all.")] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Methods, separated by commas: {', '.join(METHOD_NAMES)}. Default: all.",
+            autocompletion=completing(lambda: METHOD_NAMES),
+        ),
+    ] = None,
     ways: Annotated[str | None, typer.Option(hidden=True)] = None,
-    words: Annotated[str | None, typer.Option(help="Words whose neighbours are shown, separated by commas.")] = None,
+    words: Annotated[
+        str | None,
+        typer.Option(help="Words whose neighbours are shown, separated by commas. Default: some frequent ones."),
+    ] = None,
     dim: Annotated[int, typer.Option(help="Numbers in a vector, if the method lets one choose.")] = Protocol.dim,
     min_count: Annotated[int, typer.Option(help="Leave out words that occur less often.")] = Protocol.min_count,
-    steps: Annotated[int, typer.Option(help="Training steps of each Transformer.")] = Protocol.steps,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Training steps of each Transformer that reads the vectors. "
+            f"Default: {Protocol.steps}; with --quick {QUICK['steps']}."
+        ),
+    ] = None,
     encoder: Annotated[
         str | None,
         typer.Option(
             help="A published encoder to compare with: its folder, or its id on the Hugging Face hub, such as "
-            "sentence-transformers/all-MiniLM-L6-v2."
+            "intfloat/e5-small-v2. Default: none."
         ),
     ] = None,
-    bert_steps: Annotated[int, typer.Option(help="Training steps of the BERT.")] = Protocol.bert_steps,
+    bert_steps: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Training steps of the BERT. Default: {Protocol.bert_steps}; with --quick {QUICK['bert_steps']}."
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Number of seeds. Differences need several seeds to be reliable.")] = 1,
-    out: Annotated[Path, typer.Option(help="Folder for the results; the same command resumes from it.")] = Path(
-        "headway-vectors"
-    ),
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Take a few minutes in all: fewer training steps. The report says so."),
+    ] = False,
+    out: OutFolder = "headway-vectors",
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Fit every method to one text, and compare the vectors, their cost, and a Transformer that reads them.
 
     Writes results.jsonl, vectors.md, two pictures and the vectors to --out.
+
+    Examples:
+        headway vectors compare --quick
+        headway vectors compare text.txt --methods glove,fasttext --words king,river
     """
     from ..study import word_vectors
 
+    need_folder_place(Path(out))
+    asked = {"steps": steps, "bert_steps": bert_steps}
     protocol = Protocol(
         dim=dim,
         min_count=min_count,
         words=None if words is None else tuple(split(words, "--words")),
-        steps=steps,
-        bert_steps=bert_steps,
         encoder=encoder,
+        quick=quick,
+        **{**(QUICK if quick else {}), **{name: value for name, value in asked.items() if value is not None}},
     )
     if ways is not None:
         typer.echo("headway: --ways is deprecated and will be removed in the next version: use --methods", err=True)
     given = ways if methods is None else methods
     names = None if given is None else split(given, "--methods")
-    say = console()
-    with going_on(out), Progress(say) as progress:
+    say, telling = consoles(as_json, quiet)
+    with going_on(out), Progress(telling) as progress:
         found = word_vectors.compare(
             corpus,
             names,
             out=out,
             protocol=protocol,
             seeds=seeds,
-            planned=lambda sentences: _points(say, "The protocol, fixed before any result is seen", sentences),
+            planned=lambda sentences: _points(telling, "The protocol, fixed before any result is seen", sentences),
             watch=progress.tell,
         )
     found.write(out)
+    files = [f"{out}/{name}" for name in ("vectors.md", "vectors-scores.png", "vectors-map.png", "vectors/")]
+    if as_json:
+        print_json("vectors compare", found.rows, notes=found.conclusions(), files=files)
+        return
     _show(say, found)
-    say.print(f"\n{out}/vectors.md, {out}/vectors-scores.png, {out}/vectors-map.png, {out}/vectors/", soft_wrap=True)
+    say.print(f"\n{', '.join(files)}", markup=False, soft_wrap=True)
 
 
 @run.command()
 def train(
-    method: Annotated[str, typer.Argument(help="one-hot, bag-of-words, tf-idf, word2vec, glove, fasttext, bert.")],
-    corpus: Annotated[Path, typer.Argument(help="UTF-8 text, with blank lines between documents.")],
-    out: Annotated[Path, typer.Option(help="The file to write, .safetensors; a folder for bert.")],
-    dim: Annotated[int | None, typer.Option(help="Numbers in a vector, if the method lets one choose.")] = None,
-    option: Annotated[
-        list[str] | None, typer.Option(help="Any other option of the method, name=value; may be given several times.")
+    method: Annotated[
+        str,
+        typer.Argument(help=f"The method: {', '.join(METHOD_NAMES)}.", autocompletion=completing(lambda: METHOD_NAMES)),
+    ],
+    corpus: Annotated[Path, typer.Argument(help="A file of UTF-8 text, with blank lines between documents.")],
+    out: Annotated[
+        Path,
+        typer.Option(help="File to write, .safetensors, or a folder for bert; one that exists is replaced."),
+    ],
+    dim: Annotated[
+        int | None,
+        typer.Option(help="Numbers in a vector, if the method lets one choose. Default: that of the method."),
     ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Any other option of the method, name=value, such as window=10; may be given several times. "
+            "Default: those of the method."
+        ),
+    ] = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Compute the vectors of the words of a text, by one of the seven methods."""
+    """Compute the vectors of the words of a text, by one of the seven methods.
+
+    Examples:
+        headway vectors train glove text.txt --out words.safetensors
+        headway vectors train fasttext text.txt --out w.safetensors --option min_n=2
+    """
     from ..study._word_vectors_text import documents_of
-    from ..vectors import VECTORS
 
     if method not in VECTORS:
         raise unknown("method", method, VECTORS)
     options = dict(_option(VECTORS[method], one) for one in option or ())
     if dim is not None:
         options |= [_option(VECTORS[method], f"dim={dim}")]
-    if not out.parent.is_dir():
-        raise HeadwayError(f"--out {out} is in no folder that exists: make {out.parent} first")
+    if method == "bert":
+        need_folder_place(out)
+    else:
+        need_file_place(out)
     made = VECTORS[method](**options)
     texts = documents_of(corpus)
-    say = console()
+    say, telling = consoles(as_json=False, quiet=quiet)
     began = time.monotonic()
-    with Progress(say) as progress:
+    with Progress(telling) as progress:
         made.fit(texts, watch=lambda part: progress.tell(method, part))
     made.save(out)
     say.print(
@@ -139,34 +203,75 @@ def train(
 
 
 @run.command()
-def similar(file: File, words: Annotated[list[str], typer.Argument(help="The words.")], count: Count = 10) -> None:
-    """Print the words nearest to each word, with their cosines."""
+def similar(
+    file: File,
+    words: Annotated[list[str], typer.Argument(help="The words whose neighbours are printed.")],
+    count: Count = 10,
+    as_json: Json = False,
+) -> None:
+    """Print the words nearest to each word, with their cosines.
+
+    Examples:
+        headway vectors similar words.safetensors king queen --count 5
+    """
     found = _load(file)
     nearest = [(word, found.most_similar(word, count)) for word in words]
+    if as_json:
+        rows = [{"word": word, "neighbour": near, "cosine": cosine} for word, its in nearest for near, cosine in its]
+        print_json("vectors similar", rows)
+        return
     for word, its in nearest:
         _ranked(word, its)
 
 
 @run.command()
-def analogy(file: File, a: str, b: str, c: str, count: Count = 5) -> None:
-    """Print which words are to C as B is to A: `man king woman` asks for the queen."""
-    _ranked(f"{a} is to {b} as {c} is to", _load(file).analogy(a, b, c, count))
+def analogy(
+    file: File,
+    a: Annotated[str, typer.Argument(help="The first word, such as man.")],
+    b: Annotated[str, typer.Argument(help="What the first word is to, such as king.")],
+    c: Annotated[str, typer.Argument(help="The word whose counterpart is asked for, such as woman.")],
+    count: Count = 5,
+    as_json: Json = False,
+) -> None:
+    """Print which words are to C as B is to A: `man king woman` asks for the queen.
+
+    Examples:
+        headway vectors analogy words.safetensors man king woman
+    """
+    found = _load(file).analogy(a, b, c, count)
+    if as_json:
+        print_json("vectors analogy", [{"word": word, "cosine": cosine} for word, cosine in found])
+        return
+    _ranked(f"{a} is to {b} as {c} is to", found)
 
 
 @run.command()
 def encode(
     file: File,
-    text: Annotated[str, typer.Argument(help="The text.")],
-    out: Annotated[Path | None, typer.Option(help="File for all numbers, (tokens, dim): .npy or .safetensors.")] = None,
+    text: Annotated[str, typer.Argument(help="The text, in quotes.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for all numbers, [tokens, dim]: .npy or .safetensors; one that exists is replaced. Default: "
+            "none."
+        ),
+    ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Print the vector of each token of a text, as a Transformer gets them."""
+    """Print the vector of each token of a text, as a Transformer gets them.
+
+    Examples:
+        headway vectors encode words.safetensors "the king of France" --out rows.npy
+    """
     if out is not None and out.suffix not in (".npy", ".safetensors"):
         raise HeadwayError(f"--out {out} has an unknown ending: give .npy or .safetensors")
+    if out is not None:
+        need_file_place(out)
     found = _load(file)
     tokens, rows = found.tokenizer(text), found.encode(text)
     if not tokens:
         raise HeadwayError(f"the text {text!r} has no words: give some")
-    say = console()
+    say, _ = consoles(as_json)
     for token, row in zip(tokens, rows.tolist(), strict=True):
         numbers = " ".join(f"{value:8.4f}" for value in row[:SHOWN]) + (" …" if len(row) > SHOWN else "")
         say.print(f"{token:<16} {numbers}{'' if any(row) else '   (no vector)'}", markup=False, soft_wrap=True)
@@ -174,6 +279,9 @@ def encode(
     if out is not None:
         _write(rows, out)
         say.print(str(out), markup=False, soft_wrap=True)
+    if as_json:
+        its = [{"token": token, "vector": row} for token, row in zip(tokens, rows.tolist(), strict=True)]
+        print_json("vectors encode", its, files=[out] if out else [])
 
 
 @run.command()
@@ -186,8 +294,14 @@ def evaluate(
     questions: Annotated[
         Path | None, typer.Option(help="A file with four words on each line. Default: Google's questions-words.txt.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Compare the vectors with human judgements of pairs of words, and test them on analogies."""
+    """Compare the vectors with human judgements of pairs of words, and test them on analogies.
+
+    Examples:
+        headway vectors evaluate words.safetensors
+        headway vectors evaluate words.safetensors --pairs my-pairs.tsv
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -200,6 +314,7 @@ def evaluate(
     asked = questions if given else Path(test_set(TESTS[2]))
     table = Table("test", "Spearman, or right", "used", "of", box=SIMPLE_HEAD, pad_edge=False)
     reasons = []
+    rows: list[dict[str, Any]] = []
     jobs: list[tuple[Path, Any]] = [(path, word_similarity) for path in tests or ()]
     jobs += [] if asked is None else [(asked, word_analogies)]
     for path, test in jobs:
@@ -208,12 +323,19 @@ def evaluate(
             reasons.append(f"{path.name}: {result['reason']}")
             continue
         if test is word_similarity:
+            rows.append({"test": path.name, "measure": "spearman", "value": result.spearman})
+            rows[-1] |= {"used": result.used, "total": result.total}
             table.add_row(path.name, f"{result.spearman:.4f}", f"{result.used:,}", f"{result.total:,}")
             continue
         for section in (*result.sections, result):
             name = section.name if section is not result else f"{path.name}, all"
             right = f"{100 * section.accuracy:.1f} %" if section.used else "—"
+            rows.append({"test": name, "measure": "accuracy", "value": section.accuracy if section.used else None})
+            rows[-1] |= {"used": section.used, "total": section.total}
             table.add_row(name, right, f"{section.used:,}", f"{section.total:,}")
+    if as_json:
+        print_json("vectors evaluate", rows, notes=reasons)
+        return
     say = console()
     if table.row_count:
         say.print(table)
@@ -225,14 +347,22 @@ def evaluate(
 def convert(
     file: File,
     out: Annotated[
-        Path, typer.Argument(help="The file to write: .safetensors is headway's format, .vec is word2vec's text.")
+        Path,
+        typer.Argument(
+            help="The file to write: .safetensors is headway's format, .vec is word2vec's text; one that exists is "
+            "replaced."
+        ),
     ],
     format: Annotated[
         str | None,
         typer.Option(help="word2vec, word2vec-binary, glove or fasttext. Default: by the ending of the file."),
     ] = None,
 ) -> None:
-    """Write vectors in another format."""
+    """Write vectors in another format.
+
+    Examples:
+        headway vectors convert words.safetensors words.vec
+    """
     from ..vectors import write
 
     found = _load(file)

@@ -228,6 +228,8 @@ def protocol_of(said: dict[str, Any], methods: Sequence[str]) -> list[str]:
             "Options for a small text, since the defaults are for one a thousand times as long: "
             f"{', '.join(set_for_it)}."
         )
+    if said.get("quick"):
+        sentences.insert(0, "A quick comparison, with few training steps: differences may turn with more.")
     if "bert" in methods:
         sentences.append(
             f"bert is an encoder trained on this text alone, for {said['bert_steps']:,} steps, which bounds its time "

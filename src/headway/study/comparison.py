@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from ..devices import device_named
 from ..errors import HeadwayError, unknown
 from ..models.recurrent import CELLS
 from . import corpora, report
@@ -34,6 +35,24 @@ DEFAULT_ENCODINGS = ("sinusoidal", "learned", "t5", "alibi", "rope", "none")
 FEWEST_STEPS = 20
 EQUAL_PARAMETERS = "{} (equal parameters)"
 EQUAL_TIME = "{} (equal time)"
+
+
+class Budget(NamedTuple):
+    """What a comparison spends.
+
+    Attributes:
+        seeds: the number of seeds.
+        steps: training steps of a language model.
+        recall_steps: training steps of a model of the recall task.
+    """
+
+    seeds: int
+    steps: int
+    recall_steps: int
+
+
+FULL = Budget(3, Protocol.steps, Protocol.recall_steps)
+QUICK = Budget(1, 150, 0)
 
 
 @dataclass(frozen=True)
@@ -72,7 +91,7 @@ def compare(
     baselines: Sequence[str] = ("lstm",),
     train_length: int = Protocol.train_length,
     lengths: Sequence[int] | None = None,
-    seeds: int = 3,
+    seeds: int | None = None,
     layers: int = Protocol.layers,
     width: int = Protocol.width,
     heads: int = Protocol.heads,
@@ -80,8 +99,9 @@ def compare(
     minutes: float | None = None,
     batch: int = Protocol.batch,
     learning_rate: float = Protocol.learning_rate,
-    recall_steps: int = Protocol.recall_steps,
+    recall_steps: int | None = None,
     evaluation_bytes: int = Protocol.evaluation_bytes,
+    quick: bool = False,
     device: str = "auto",
     out: str | Path | None = None,
     watch: Watch | None = None,
@@ -94,7 +114,7 @@ def compare(
         baselines: recurrent cells to compare with: "lstm" and "rnn".
         train_length: bytes in a training window.
         lengths: window lengths to measure at; 1, 2, 4 and 8 times train_length if None.
-        seeds: the number of seeds. All encodings are trained with one seed before the next.
+        seeds: the number of seeds; 3 if None. All encodings are trained with one seed before the next.
         layers: layers of each Transformer.
         width: its embed_dim.
         heads: its heads.
@@ -102,8 +122,10 @@ def compare(
         minutes: in place of steps, the time for everything together, from which the steps are chosen once.
         batch: windows in a step.
         learning_rate: the highest learning rate.
-        recall_steps: training steps of the recall task; 0 leaves it out.
+        recall_steps: training steps of the recall task, 200 if None; 0 leaves it out.
         evaluation_bytes: held-out bytes that are predicted, the same at each length.
+        quick: whether seeds, steps and recall_steps that are None are 1, 150 and 0, for a few minutes in all. The
+            results say so, and a folder has either quick results or others.
         device: "cpu", "cuda" or "auto".
         out: the folder for results, pictures, the report and checkpoints, from which the same call resumes; nothing is
             kept if None.
@@ -118,6 +140,8 @@ def compare(
             the device is not there, or an earlier run in the folder had other settings.
     """
     device = device_named(device)
+    budget = QUICK if quick else FULL
+    seeds = budget.seeds if seeds is None else seeds
     if seeds < 1:
         raise HeadwayError(f"seeds is {seeds}: give at least 1")
     if steps is not None and minutes is not None:
@@ -136,12 +160,13 @@ def compare(
         layers=layers,
         width=width,
         heads=heads,
-        steps=Protocol.steps if steps is None else steps,
+        steps=budget.steps if steps is None else steps,
         minutes=minutes,
         batch=batch,
         learning_rate=learning_rate,
-        recall_steps=recall_steps,
+        recall_steps=budget.recall_steps if recall_steps is None else recall_steps,
         evaluation_bytes=evaluation_bytes,
+        quick=quick,
         device=device,
     )
     candidates = _candidates(encodings, baselines, protocol)
@@ -397,25 +422,6 @@ def _finite(fields: dict[str, Any]) -> dict[str, Any]:
         return fields
     cleaned = {name: None if name in bad else value for name, value in fields.items()}
     return {**cleaned, "bits_by_position": [], "reason": "the loss is not a finite number: training diverged"}
-
-
-def device_named(name: str) -> str:
-    """Returns the name of a device that can be used.
-
-    Args:
-        name: a torch device, or "auto" for CUDA if there is a GPU, else the CPU.
-
-    Raises:
-        HeadwayError: if it cannot be used.
-    """
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError):
-        raise HeadwayError(f"device {name!r} cannot be used here: give cpu, cuda or auto") from None
-    return str(device)
 
 
 def _versions() -> dict[str, str]:

@@ -140,6 +140,8 @@ METHODS: dict[str, Method] = {
     "llama3": llama3,
 }
 """The methods of rescaling by name; "none" is the one that all others are compared with."""
+QUICK = ("dynamic", "yarn")
+"""The methods of a quick measurement."""
 
 
 def _like(rope: Any) -> dict[str, Any]:
@@ -380,10 +382,11 @@ def losses(
 def measure(
     model: Decoder,
     tokens: Sequence[int],
-    methods: Sequence[str] = tuple(METHODS),
+    methods: Sequence[str] | None = None,
     *,
     factor: float,
     out: str | Path,
+    quick: bool = False,
     window: int | None = None,
     length: int | None = None,
     windows: int = 1,
@@ -399,9 +402,11 @@ def measure(
     Args:
         model: the model, as for ``extended``.
         tokens: the tokens of a text, of which the first windows·length are read, in windows that do not overlap.
-        methods: names of ``METHODS``; "none" and the baseline that restarts are always measured.
+        methods: names of ``METHODS``, all if None; "none" and the baseline that restarts are always measured.
         factor: as for ``extended``.
         out: the folder of the results.
+        quick: whether methods that are None are those of ``QUICK``, and a length that is None is twice the window. The
+            results say so, and a folder has either quick results or others.
         window: as for ``extended``.
         length: tokens in a window of text; factor·window if None.
         windows: the most windows of text.
@@ -412,13 +417,16 @@ def measure(
     Raises:
         HeadwayError: as ``extended`` does, if the text is too short, and if the folder has other measurements.
     """
+    if methods is None:
+        methods = QUICK if quick else tuple(METHODS)
     methods = list(dict.fromkeys(("none", *methods)))
     window = trained_window(model, window)
     for method in methods:
         _rescaled(model, method, factor, window)
-    length = round(factor * window) if length is None else length
+    length = round((min(2.0, factor) if quick else factor) * window) if length is None else length
     held = _cut(tokens, length, windows, first)
     settings = {
+        "quick": quick,
         "model": names[0],
         "weights": _fingerprint(model),
         "text": names[1],
@@ -609,7 +617,9 @@ class Extension:
         """Returns the settings in sentences."""
         said = self.settings
         number = self.windows
+        quick = ["A quick measurement, of few methods and a short text."] if said.get("quick") else []
         return [
+            *quick,
             f"{said['model']} ({said['dtype']}), trained for {self.window:,} tokens; factor {said['factor']:g}; no "
             "training.",
             f"{said['text']}: {number} window{'s' * (number > 1)} of {self.length:,} tokens, the same for all, read in "

@@ -70,6 +70,7 @@ class Protocol:
         recall_steps: training steps of the recall task; 0 leaves it out.
         evaluation_bytes: held-out bytes that are predicted at each length.
         device: the torch device.
+        quick: whether seeds and steps are those of a quick comparison.
         version: ``PROTOCOL_VERSION``.
 
     Raises:
@@ -90,6 +91,7 @@ class Protocol:
     recall_steps: int = 200
     evaluation_bytes: int = 16384
     device: str = "cpu"
+    quick: bool = False
     version: int = PROTOCOL_VERSION
 
     RECALL_BATCH = 16
@@ -124,7 +126,7 @@ class Protocol:
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings as JSON values; they must be the same in every run that writes to one folder."""
-        return {**asdict(self), "lengths": list(self.lengths)}
+        return {"quick": self.quick, **asdict(self), "lengths": list(self.lengths)}
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Protocol:
@@ -159,6 +161,10 @@ class Protocol:
             "The LSTM has two rows: with as many parameters as the Transformer without positions (within 5 %), "
             "and trained for as much time as the median Transformer.",
         ]
+        if self.quick:
+            sentences.insert(
+                0, "A quick comparison, with few seeds and steps: differences may be chance, and may turn with more."
+            )
         if self.minutes is not None:
             sentences.append(
                 f"The number of steps, the same for all, was chosen by a short measurement of speed so that the whole "

@@ -86,6 +86,10 @@ FIT_WORK = {"bert": 12.0, PUBLISHED: 8.0, "glove": 3.0}
 """The time of a method relative to that of a Transformer's training, for the progress bar; 0.5 for the others."""
 
 
+QUICK = {"steps": 150, "bert_steps": 500}
+"""The settings of a quick comparison."""
+
+
 @dataclass(frozen=True)
 class Protocol:
     """The settings of a comparison, the same for all methods.
@@ -105,6 +109,7 @@ class Protocol:
         heads: its heads.
         bert_steps: training steps of the encoder; 5000 take about three minutes on two processor cores.
         encoder: the folder of a published encoder such as MiniLM, for a row of its own; none if None.
+        quick: whether this is a quick comparison, which its report says.
 
     Raises:
         HeadwayError: if a size is below 1.
@@ -124,6 +129,7 @@ class Protocol:
     heads: int = 4
     bert_steps: int = 5000
     encoder: str | None = None
+    quick: bool = False
 
     def __post_init__(self) -> None:
         sizes = ("dim", "min_count", "max_words", "predicted", "steps", "batch", "length", "bert_steps")
@@ -235,6 +241,7 @@ def compare(
     texts = read(corpus)
     bench = Bench(texts, protocol)
     settings = {
+        "quick": protocol.quick,
         "corpus": texts.name,
         "sha256": texts.sha256,
         "documents": [len(texts.train), len(texts.held_out)],

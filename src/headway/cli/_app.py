@@ -1,0 +1,119 @@
+"""The command line as a typer app. A command's module is imported when the command is called, not to list it."""
+
+from __future__ import annotations
+
+import inspect
+import platform
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from ..errors import unknown
+
+EXAMPLES = "Examples:\n"
+
+
+class Group(TyperGroup):
+    """Commands by name; an unknown name gets the nearest ones."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Returns the name of a command, the command and its arguments."""
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            raise unknown("command", args[0], self.commands, see=f"`{ctx.command_path} --help`")
+        return super().resolve_command(ctx, args)
+
+
+def app_of(commands: Mapping[str, tuple[str, str]]) -> Any:
+    """Returns the command ``headway``.
+
+    Args:
+        commands: the module and the summary of each command.
+    """
+
+    class Commands(Group):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.commands = {name: TyperCommand(name, help=said) for name, (_, said) in commands.items()}
+            readable(self)
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            name, _, rest = super().resolve_command(ctx, args)
+            return name, command_of(name, commands[name][0]), rest
+
+    app = typer.Typer(cls=Commands, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    app.callback()(headway)
+    return typer.main.get_command(app)
+
+
+def command_of(name: str, module: str) -> Any:
+    """Imports a command.
+
+    Args:
+        name: its name.
+        module: the module whose ``run`` is its function, or a typer app of several.
+    """
+    run = import_module(module).run
+    if not isinstance(run, typer.Typer):
+        function, run = run, typer.Typer(add_completion=False, rich_markup_mode="rich")
+        run.command(name)(function)
+    command = typer.main.get_command(run)
+    command.name = name
+    return readable(command)
+
+
+def readable(command: Any) -> Any:
+    """Makes the help of a command what its text says, and returns the command.
+
+    Rich would drop words in brackets, which it takes for markup, and typer would break the lines of a paragraph where
+    the source does. The examples are put at the end.
+    """
+    from rich.markup import escape
+
+    paragraphs = escape(inspect.cleandoc(command.help or "")).split("\n\n")
+    examples = [one for one in paragraphs if one.startswith(EXAMPLES)]
+    command.help = "\n\n".join(" ".join(one.split()) for one in paragraphs if one not in examples)
+    command.epilog = "\n\n".join(examples) or None
+    for parameter in command.params:
+        if getattr(parameter, "help", None):
+            parameter.help = escape(parameter.help)
+    for one in getattr(command, "commands", {}).values():
+        readable(one)
+    return command
+
+
+def examples_of(command: Any) -> list[str]:
+    """Returns the examples at the end of a command's help, each a command line."""
+    lines = (command.epilog or "").replace("\\[", "[").splitlines()
+    return [line.strip() for line in lines if line.strip().startswith("headway ")]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        import torch
+
+        from .. import __version__
+
+        typer.echo(f"headway {__version__}, torch {torch.__version__}, Python {platform.python_version()}")
+        raise typer.Exit
+
+
+def headway(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the versions of headway, torch and Python.",
+        ),
+    ] = False,
+) -> None:
+    """Multi-head attention for PyTorch that takes any position encoding.
+
+    Examples:
+        headway encodings rope
+        headway compare --quick
+    """
