@@ -18,8 +18,9 @@ def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 @pytest.fixture(autouse=True)
-def _no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+def _plain_and_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture(scope="session")
