@@ -17,6 +17,7 @@ HEAVY = {
     "safetensors",
     "tokenizers",
     "gguf",
+    "huggingface_hub",
     "gensim",
     "sklearn",
     "scipy",

@@ -115,6 +115,29 @@ def test_gguf_files_in_the_cache(hub_cache: Put, id: str, file: str) -> None:
     assert local_path(id, lambda folder: False) == snapshot / file
 
 
+def write_tree(snapshot: Path, names: list[str]) -> None:
+    """Writes the list of a repository's files that newer versions of the package keep beside a snapshot."""
+    tree = snapshot.parents[1] / "trees" / f"{snapshot.name}.json"
+    tree.parent.mkdir()
+    files = {name: {"size": 1, "blob_id": "0" * 40} for name in names}
+    tree.write_text(json.dumps({"format_version": 1, "files": files}))
+
+
+def test_files_that_are_not_needed_may_be_missing(hub_cache: Put) -> None:
+    """Without network, what is in the cache is enough."""
+    snapshot = hub_cache("owner/name", WHOLE)
+    write_tree(snapshot, [*WHOLE, "chat_template.jinja", "pytorch_model.bin"])
+    assert local_path("owner/name", has_weights) == snapshot
+    with pytest.raises(HeadwayError, match="HF_HUB_OFFLINE is set"):
+        local_path("owner/name", lambda folder: (folder / "vocab.txt").is_file())
+
+
+def test_other_gguf_files_may_be_missing(hub_cache: Put) -> None:
+    snapshot = hub_cache("owner/name", {"a.Q4_1.gguf": b"1"})
+    write_tree(snapshot, ["a.Q4_1.gguf", "a.IQ4_1.gguf", "b.Q4_1.gguf", "config.json"])
+    assert local_path("owner/name:Q4_1", has_weights) == snapshot / "a.Q4_1.gguf"
+
+
 def test_a_type_that_is_not_clear(hub_cache: Put) -> None:
     hub_cache("owner/name", {"a.Q4_1.gguf": b"1", "b.Q4_1.gguf": b"2"})
     with pytest.raises(HeadwayError, match=r"2 GGUF files of owner/name are of type Q4_1.*a.Q4_1.gguf, b.Q4_1.gguf"):

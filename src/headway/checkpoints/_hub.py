@@ -132,7 +132,8 @@ def _fetched(hub: Any, model: HubModel, *, offline: bool) -> Path:
     file = model.gguf
     if not file.endswith(".gguf"):
         if offline:
-            folder = Path(hub.snapshot_download(**of, allow_patterns=[f"*{file}.gguf"], local_files_only=True))
+            # whatever is there: other files of the repository are not asked for
+            folder = Path(hub.snapshot_download(**of, allow_patterns=[], local_files_only=True))
             names = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
         else:
             names = hub.list_repo_files(**of)
