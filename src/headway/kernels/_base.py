@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,18 @@ from .._torch import any_autocast
 from ..reductions import Reduction
 from ..terms import Rotation
 from ._problem import Call, Problem
+
+
+class Deferral(NamedTuple):
+    """Why "auto" leaves a call to another kernel, if that can run it.
+
+    Attributes:
+        to: the name of the other kernel, which is later in the table.
+        why: the reason, for ``explain``.
+    """
+
+    to: str
+    why: str
 
 
 class Kernel(ABC):
@@ -29,8 +41,8 @@ class Kernel(ABC):
             problem: the facts of the call. No value of a tensor is read.
         """
 
-    def defers(self, problem: Problem) -> str | None:
-        """Returns why "auto" should leave a call that this kernel can run to a later kernel; None if it should not.
+    def defers(self, problem: Problem) -> Deferral | None:
+        """Returns to which kernel "auto" should leave a call that this one can run, and why; None if to none.
 
         Args:
             problem: the facts of the call.

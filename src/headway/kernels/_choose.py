@@ -27,7 +27,7 @@ class Choice(NamedTuple):
 def choose(kernels: Mapping[str, Kernel], problem: Problem, name: str = "auto", *, ask_all: bool = False) -> Choice:
     """Chooses the kernel ``name``, or with "auto" the first that can run the problem and does not defer to a later one.
 
-    If all kernels that can run it defer, the first of them is chosen.
+    A kernel defers only to one that can run the problem.
 
     Args:
         kernels: the table, in order of preference.
@@ -43,14 +43,14 @@ def choose(kernels: Mapping[str, Kernel], problem: Problem, name: str = "auto", 
         against = reasons[known] = kernel.why_not(problem)
         if against or not eligible:
             continue
-        why = kernel.defers(problem) if name == "auto" else None
-        if why is not None:
-            deferred[known] = why
+        deferral = kernel.defers(problem) if name == "auto" else None
+        if deferral is not None and not kernels[deferral.to].why_not(problem):
+            deferred[known] = deferral.why
         else:
             chosen = known
             if not ask_all:
                 break
-    return Choice(chosen or next(iter(deferred), None), reasons, deferred)
+    return Choice(chosen, reasons, deferred)
 
 
 def kernel_for(kernels: Mapping[str, Kernel], call: Call, name: str) -> Kernel:

@@ -1,7 +1,8 @@
 """The CPU kernel: attention in C++, forward and backward, for terms that are no Python functions, in O(n) memory.
 
-``_supports`` decides which calls it takes, ``_descriptor`` writes a lowered call as the int64 words that csrc/call.h
-reads, and ``_library`` finds the compiled library and calls it. csrc/README.md explains the C++.
+``_supports`` decides which calls it takes, and ``_defers`` which of them it leaves to torch's SDPA. ``_descriptor``
+writes a lowered call as the int64 words that csrc/call.h reads, and ``_library`` finds the compiled library and calls
+it. csrc/README.md explains the C++.
 """
 
 from __future__ import annotations
@@ -12,18 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._torch import has_amx
-from ...masks import Causal
 from ...reductions import Reduction, TopKeys
 from ...terms import RelativeValues, Rotation, Term
 from ...tracing import watched
 from .._autograd import ORDINARY
-from .._base import without_autocast
+from .._base import Deferral, without_autocast
 from .._native import NativeKernel, NotOrdinaryError, recorded
 from .._problem import Call, Problem, without_tables
 from .._results import Gradients, Results, new_out, new_results
 from ..lowering import LoweredCall, lower
 from . import _library
+from ._defers import DECODE_QUERIES, deferral
 from ._descriptor import ABSENT, DTYPES, ONE, CallDescriptor, double_bits
 from ._reductions import REDUCTIONS, ReductionWords, calls_for
 from ._supports import reasons_against
@@ -65,8 +65,6 @@ def _finish(descriptor: CallDescriptor, call: LoweredCall, reductions: Reduction
 
 
 MANY = (1 << 31) - 1
-DECODE_QUERIES, SMALL = 4, 1 << 20
-"""Plain float32 attention of more than DECODE_QUERIES queries and less than SMALL multiply-adds is left to ``sdpa``."""
 
 
 def _of_scores(terms: tuple[Term, ...]) -> tuple[Term, ...]:
@@ -81,18 +79,8 @@ class CpuKernel(NativeKernel[LoweredCall]):
     def why_not(self, problem: Problem) -> list[str]:
         return reasons_against(problem)
 
-    def defers(self, problem: Problem) -> str | None:
-        p = problem
-        if p.terms or p.dropout or p.wants_lse or not p.m:
-            return None
-        if p.mask is not None and not (type(p.mask) is Causal and p.aligned and p.n == p.m):
-            return None
-        if p.dtype == torch.bfloat16 and has_amx():
-            return "left to torch's SDPA, which uses this processor's AMX: not measured against it yet"
-        if p.dtype != torch.float32 or torch.compiler.is_compiling():  # a compiler would have to specialize on lengths
-            return None
-        small = p.n > DECODE_QUERIES and p.batch * p.heads * p.n * p.m * p.head_dim < SMALL
-        return "left to torch's SDPA, which takes less to start" if small else None
+    def defers(self, problem: Problem) -> Deferral | None:
+        return deferral(problem)
 
     def note(self) -> str:
         return _library.note()

@@ -1,0 +1,78 @@
+"""Which calls "auto" leaves to torch's SDPA although the CPU kernel could run them: those that SDPA runs faster.
+
+Nothing is timed at run time. What was measured stands in a table, and a case that was not measured is not in it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from ..._torch import has_amx
+from ...masks import Causal
+from .._base import Deferral
+from .._problem import Problem
+from . import _library
+
+SDPA = "sdpa"
+
+DECODE_QUERIES, SMALL = 4, 1 << 20
+"""Plain float32 attention of more than DECODE_QUERIES queries and less than SMALL multiply-adds is left to ``sdpa``."""
+
+ALL = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class Slower(NamedTuple):
+    """Calls that this kernel runs slower than torch's SDPA, as measured on a quiet machine.
+
+    Attributes:
+        isa: the instruction set that the kernel uses.
+        dtypes: the dtypes.
+        training: whether q, k or v require a gradient; None for either.
+        ratio: the time of SDPA divided by that of the kernel, from the smallest measured to the largest.
+        least: the fewest keys.
+    """
+
+    isa: str
+    dtypes: tuple[torch.dtype, ...]
+    training: bool | None
+    ratio: tuple[float, float]
+    least: int = 0
+
+
+SLOWER = (Slower("portable", ALL, None, (0.3, 0.5)),)
+
+
+def deferral(problem: Problem) -> Deferral | None:
+    """Returns why a call is left to torch's SDPA; None if it is not.
+
+    Args:
+        problem: the facts of the call.
+    """
+    p = problem
+    if not p.m or p.dtype == torch.float64:
+        return None
+    slower = _slower(p)
+    if slower is not None:
+        low, high = slower.ratio
+        return Deferral(SDPA, f"left to torch's SDPA, which took {low:g} to {high:g} of its time with {slower.isa}")
+    if p.terms or p.dropout or p.wants_lse:
+        return None
+    if p.mask is not None and not (type(p.mask) is Causal and p.aligned and p.n == p.m):
+        return None
+    if p.dtype == torch.bfloat16 and has_amx():
+        return Deferral(SDPA, "left to torch's SDPA, which uses this processor's AMX: not measured against it yet")
+    if p.dtype != torch.float32 or torch.compiler.is_compiling():  # a compiler would have to specialize on lengths
+        return None
+    small = p.n > DECODE_QUERIES and p.batch * p.heads * p.n * p.m * p.head_dim < SMALL
+    return Deferral(SDPA, "left to torch's SDPA, which takes less to start") if small else None
+
+
+def _slower(problem: Problem) -> Slower | None:
+    isa = _library.isa()
+    rows = [row for row in SLOWER if row.isa == isa and problem.dtype in row.dtypes and problem.m >= row.least]
+    if not rows:
+        return None
+    training = bool(problem.wanted & {"q", "k", "v"})
+    return next((row for row in rows if row.training in (None, training)), None)

@@ -1,0 +1,89 @@
+"""Which calls the CPU kernel leaves to torch's SDPA."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+import headway as hw
+from headway.kernels import KERNELS
+from headway.kernels._base import Deferral
+from headway.kernels._choose import choose
+from headway.kernels._problem import Problem
+from headway.kernels.cpu import _library
+from headway.kernels.cpu._defers import SLOWER, Slower
+from headway.masks import Causal, Window
+
+pytestmark = pytest.mark.skipif(_library.why_not() is not None, reason=str(_library.why_not()))
+
+
+@pytest.fixture(params=SLOWER, ids=lambda row: f"{row.isa}-{row.training}")
+def row(request: pytest.FixtureRequest) -> Iterator[Slower]:
+    if request.param.isa not in _library.isas():
+        pytest.skip(f"this machine has no {request.param.isa}")
+    with _library.using(request.param.isa):
+        yield request.param
+
+
+def call(row: Slower, n: int = 512) -> list[Tensor]:
+    wanted = bool(row.training)
+    return [torch.randn(1, 2, max(n, row.least), 16, dtype=row.dtypes[0], requires_grad=wanted) for _ in range(3)]
+
+
+def test_what_sdpa_runs_faster_is_left_to_it(row: Slower) -> None:
+    q, k, v = call(row)
+    explained = hw.explain(q, k, v, mask=Causal())
+    assert explained.kernel == "sdpa"
+    assert f"with {row.isa}" in str(explained)
+    assert hw.explain(q, k, v, mask=Causal(), kernel="cpu").kernel == "cpu"
+    assert row.ratio[0] <= row.ratio[1] < 1
+
+
+def test_what_sdpa_cannot_run_stays(row: Slower) -> None:
+    q, k, v = call(row)
+    t5 = hw.encoding("t5", num_heads=2).to(q.dtype)
+    assert hw.explain(q, k, v, encoding=t5).kernel == "cpu", "a table that requires a gradient"
+    assert hw.explain(q, k, v, soft_cap=2.0).kernel == "cpu"
+    assert hw.explain(q, k, v, dropout=0.5).kernel == "cpu"
+
+
+def test_other_calls_stay(row: Slower) -> None:
+    others = {torch.float32, torch.bfloat16, torch.float16} - set(row.dtypes)
+    for dtype in others:
+        x = torch.randn(1, 2, 512, 16, dtype=dtype)
+        assert hw.explain(x, x, x, mask=Causal()).kernel == "cpu"
+    if row.training is not None:
+        x = torch.randn(1, 2, 512, 16, dtype=row.dtypes[0], requires_grad=not row.training)
+        assert hw.explain(x, x, x, mask=Causal()).kernel == "cpu"
+    if row.least:
+        x = torch.randn(1, 2, row.least - 1, 16, dtype=row.dtypes[0], requires_grad=bool(row.training))
+        assert hw.explain(x, x, x, mask=Causal()).kernel == "cpu"
+
+
+@pytest.mark.parametrize("isa", [isa for isa in ("avx512bf16", "avx512") if isa in _library.isas()])
+def test_the_instruction_sets_for_which_it_was_written_keep_their_calls(isa: str) -> None:
+    with _library.using(isa):
+        for dtype in (torch.float32, torch.bfloat16):
+            x = torch.randn(1, 2, 512, 16, dtype=dtype, requires_grad=True)
+            assert hw.explain(x, x, x, mask=Causal() & Window(left=9)).kernel == "cpu"
+
+
+def test_a_kernel_defers_only_to_one_that_can_run_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(KERNELS["cpu"]), "defers", lambda self, problem: Deferral("sdpa", "said so"))
+    x = torch.randn(1, 2, 5, 8)
+    assert hw.explain(x, x, x).kernel == "sdpa"
+    assert hw.explain(x, x, x, soft_cap=1.0).kernel == "cpu"
+    assert "said so" in str(hw.explain(x, x, x))
+    assert "said so" not in str(hw.explain(x, x, x, soft_cap=1.0))
+
+
+def test_a_deferral_names_a_later_kernel(row: Slower) -> None:
+    from headway.call import make_call
+
+    q, k, v = call(row)
+    problem = Problem.of(make_call(q, k, v))
+    found = KERNELS["cpu"].defers(problem)
+    assert found is not None
+    assert list(KERNELS).index(found.to) > list(KERNELS).index("cpu")
+    assert choose(KERNELS, problem).kernel == found.to
