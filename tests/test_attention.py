@@ -551,7 +551,11 @@ BAD: dict[str, tuple[tuple[Any, Any, Any], dict[str, Any], str]] = {
     "mask of numbers": ((Q, K, V), {"mask": r(5, 7)}, r"mask is a tensor of torch\.float32: a mask is boolean"),
     "mask's shape": ((Q, K, V), {"mask": r(7, 5) > 0}, r"mask has shape \(7, 5\): it must broadcast to \(2, 4, 5, 7\)"),
     "mask's dimensions": ((Q, K, V), {"mask": r(2, 5, 7) > 0}, r"mask has shape \(2, 5, 7\): give \[n, m\] or four"),
-    "no mask": ((Q, K, V), {"mask": "causal"}, r"mask is a str: give one of headway\.masks or a boolean tensor"),
+    "no mask": (
+        (Q, K, V),
+        {"mask": "causal"},
+        r"mask is 'causal': give one of headway\.masks",
+    ),
 }
 POSITIONS: dict[str, tuple[tuple[Any, Any, Any], dict[str, Any], str]] = {
     "more queries than keys": (

@@ -93,7 +93,7 @@ def parameters(function: Callable[..., Any]) -> Iterator[str]:
     if is_typeddict(function):
         return  # the functions that unpack it describe its fields
     if any(name.startswith("**") for name in section(function, "Args")):
-        code = (function.__init__ if inspect.isclass(function) else function).__code__
+        code = inspect.unwrap(function.__init__ if inspect.isclass(function) else function).__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1]
         yield from (*(name for name in names[:-1] if name not in ("self", "cls")), f"**{names[-1]}")
         return
@@ -126,7 +126,7 @@ def own_code(thing: Any) -> str:
     if not inspect.isclass(thing):
         return inspect.getsource(thing)
     makers = [vars(thing)[name] for name in ("__init__", "__post_init__") if name in vars(thing)]
-    written = [maker for maker in makers if maker.__code__.co_filename == inspect.getsourcefile(thing)]
+    written = [maker for maker in makers if inspect.unwrap(maker).__code__.co_filename == inspect.getsourcefile(thing)]
     return "".join(map(inspect.getsource, written))  # a dataclass has an __init__ without source
 
 

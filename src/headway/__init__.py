@@ -66,7 +66,8 @@ def __getattr__(name: str) -> Any:
         return _import_module(f"{__name__}.{name}")
     if name in _FROM:
         return getattr(_import_module(f"{__name__}.{_FROM[name]}"), name)
-    raise AttributeError(f"module 'headway' has no attribute {name!r}")
+    where = next((room.__name__ for room in (nn, models, masks, terms, positions) if name in vars(room)), None)
+    raise AttributeError(f"module 'headway' has no attribute {name!r}" + (f": it is {where}.{name}" if where else ""))
 
 
 def __dir__() -> list[str]:

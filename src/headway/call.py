@@ -302,7 +302,8 @@ def _mask(mask: Mask | Tensor | None, q: Tensor, k: Tensor) -> Mask | None:
     if isinstance(mask, Tensor):
         mask = Boolean(mask)
     if not isinstance(mask, Mask):
-        raise HeadwayError(f"mask is a {type(mask).__name__}: give one of headway.masks or a boolean tensor")
+        shown = f"the class {mask.__name__}" if isinstance(mask, type) else f"{mask!r}"
+        raise HeadwayError(f"mask is {shown}: give one of headway.masks, such as Causal(), or a boolean tensor")
     mask.check(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     return mask
 

@@ -1,8 +1,14 @@
 """The error that headway raises for wrong input, and the checks that several modules share."""
 
 import difflib
+import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class HeadwayError(ValueError):
@@ -12,9 +18,45 @@ class HeadwayError(ValueError):
     """
 
 
+class WrongCallError(HeadwayError, TypeError):
+    """Raised for a call whose arguments the function does not have, or that lacks some."""
+
+
+def right_call(example: str, **instead: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Returns a decorator that makes a wrong call of a function or constructor an error that shows a right one.
+
+    Args:
+        example: a right call.
+        **instead: for names of arguments that the function lacks and users try, what to give in their place.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                extra = next((name for name in kwargs if name not in signature.parameters), None)
+                said, advice = str(error), f"give {example}"
+                if extra is not None:
+                    near = nearest(extra, signature.parameters)
+                    said = f"there is no argument {extra!r}"
+                    advice = instead.get(extra) or (f"did you mean {near[0]}=?" if near else advice)
+                raise WrongCallError(f"{example.partition('(')[0]}: {said}: {advice}") from None
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
 def need_positive(**sizes: float) -> None:
-    """Raises HeadwayError unless each size is at least 1."""
+    """Raises HeadwayError unless each size is a number of at least 1."""
     for name, value in sizes.items():
+        if isinstance(value, str):
+            raise HeadwayError(f"{name} is {value!r}: give a whole number of at least 1")
         if value < 1:
             raise HeadwayError(f"{name} is {value}: give at least 1")
 

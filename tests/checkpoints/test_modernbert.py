@@ -63,7 +63,7 @@ def test_the_first_attention_reads_the_embeddings_as_they_are() -> None:
     ("key", "value", "said"),
     [
         ("tie_word_embeddings", False, "config's tie_word_embeddings is False"),
-        ("hidden_activation", "mish", "config's hidden_activation is 'mish'"),
+        ("hidden_activation", "mish", "the config's hidden_activation. 'mish'"),
     ],
 )
 def test_what_it_cannot_say_is_refused(key: str, value: object, said: str) -> None:

@@ -417,7 +417,7 @@ def test_statistics_that_cannot_be_made(made: Callable[[], object], said: str) -
 
 def test_other_arguments_are_checked_as_by_attention() -> None:
     q, k, v = drawn(4, 2, 9, 13)
-    with pytest.raises(HeadwayError, match="kernel is 'x'"):
+    with pytest.raises(HeadwayError, match="there is no kernel 'x'"):
         attention_statistics(q, k, v, kernel="x")
     with pytest.raises(HeadwayError, match=r"queries are torch.float64 of shape \(9,\): give booleans \[9\]"):
         attention_statistics(q, k, v, queries=torch.ones(9).double())

@@ -735,7 +735,7 @@ def test_dropout_in_training_alone() -> None:
             lambda: Decoder(TransformerConfig(vocab_size=5, embed_dim=30, num_heads=4)),
             "choose embed_dim = 28 or 32",
         ),
-        (lambda: Decoder(TransformerConfig(vocab_size=5, activation="tanh")), "activation is 'tanh'"),
+        (lambda: Decoder(TransformerConfig(vocab_size=5, activation="tanh")), "no activation 'tanh'"),
         (lambda: Decoder(TransformerConfig(vocab_size=5, norm="batch")), "norm is 'batch'"),
     ],
 )

@@ -220,7 +220,7 @@ def test_a_kernel_that_is_not_known_is_refused_with_a_cache_too() -> None:
         MultiHeadAttention(16, 4, encoding=headway.encoding("rope", head_dim=4), kernel="gpu"),
         KeyValueCache(),
     )
-    with pytest.raises(HeadwayError, match="kernel is 'gpu': give 'auto' or one of"):
+    with pytest.raises(HeadwayError, match="there is no kernel 'gpu': did you mean 'cpu'"):
         layer(torch.randn(2, 5, 16), cache=cache)
     assert len(cache) == 0
 
@@ -526,7 +526,7 @@ def test_begins_on_the_meta_device() -> None:
             {"embed_dim": 64, "num_heads": 8, "sink": torch.zeros(3)},
             r"sink has shape \(3,\): give one .* 8 heads",
         ),
-        ({"embed_dim": 64, "num_heads": 8, "encoding": "rope"}, "encoding is of type str: give"),
+        ({"embed_dim": 64, "num_heads": 8, "encoding": "rope"}, "encoding is 'rope': give an object"),
     ],
 )
 def test_wrong_sizes(arguments: dict[str, object], message: str) -> None:

@@ -193,5 +193,5 @@ def test_an_activation_as_a_module(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["swiglu", "tahn"])
 def test_no_such_activation_as_a_module(name: str) -> None:
-    with pytest.raises(HeadwayError, match=f"activation is '{name}'"):
+    with pytest.raises(HeadwayError, match=f"there is no activation '{name}'"):
         Activation(name)

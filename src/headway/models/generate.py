@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, need_positive, right_call
 from ..masks import Padding
 from ..positions import PositionEncoding
 from .transformer import Decoder, EncoderDecoder
@@ -30,7 +30,6 @@ share all copies together are at most four times as large as the cache was."""
 class Options(TypedDict, total=False):
     """The options of ``generate`` and ``stream``."""
 
-    max_new_tokens: int
     temperature: float
     top_k: int | None
     top_p: float | None
@@ -67,7 +66,9 @@ class Step(NamedTuple):
     log_probs: list[float | None]
 
 
-def generate(model: Decoder | EncoderDecoder, prompt: Rows, **options: Unpack[Options]) -> Generated:
+def generate(
+    model: Decoder | EncoderDecoder, prompt: Rows, max_new_tokens: int = 128, **options: Unpack[Options]
+) -> Generated:
     """Generates the continuation of each row of a prompt, or an encoder–decoder's target for each row of a source.
 
     The model runs in eval mode, without gradients, and then returns to the mode it was in. Its cache grows only by the
@@ -99,11 +100,11 @@ def generate(model: Decoder | EncoderDecoder, prompt: Rows, **options: Unpack[Op
         Fan et al. 2018 (top-k); Holtzman et al. 2020 (top-p).
 
     Example:
-        generate(decoder, [[1, 2, 3], [4, 5]], max_new_tokens=20, stop=0).ids
+        generate(decoder, [[1, 2, 3], [4, 5]], 20, stop=0).ids
         generate(decoder, ids, temperature=0.8, top_p=0.95, seed=1)
         generate(encoder_decoder, source, decoder_start=0, stop=1)
     """
-    run = _Run(model, prompt, **options)
+    run = _Run(model, prompt, max_new_tokens, **options)
     ids: list[list[int]] = [[] for _ in range(run.batch)]
     log_probs: list[list[float]] = [[] for _ in range(run.batch)]
     for step in run:
@@ -114,12 +115,15 @@ def generate(model: Decoder | EncoderDecoder, prompt: Rows, **options: Unpack[Op
     return Generated(ids, log_probs, [len(row) < run.max_new_tokens for row in ids])
 
 
-def stream(model: Decoder | EncoderDecoder, prompt: Rows, **options: Unpack[Options]) -> Iterator[Step]:
+def stream(
+    model: Decoder | EncoderDecoder, prompt: Rows, max_new_tokens: int = 128, **options: Unpack[Options]
+) -> Iterator[Step]:
     """Generates as ``generate`` does, and yields each step until all rows have ended.
 
     Args:
         model: a Decoder or an EncoderDecoder with a head.
         prompt: the prompt, as in ``generate``.
+        max_new_tokens: as in ``generate``.
         **options: the options of ``generate``. Wrong ones raise when ``stream`` is called, before the first step.
 
     Returns:
@@ -129,7 +133,7 @@ def stream(model: Decoder | EncoderDecoder, prompt: Rows, **options: Unpack[Opti
         for ids, log_probs in stream(decoder, [[1, 2, 3]], stop=0):
             print(ids[0])
     """
-    return iter(_Run(model, prompt, **options))
+    return iter(_Run(model, prompt, max_new_tokens, **options))
 
 
 def probabilities(
@@ -172,12 +176,18 @@ def probabilities(
 class _Run:
     """One generation: options are checked when it is made, and ids are generated when it is iterated over."""
 
+    @right_call(
+        "generate(model, ids, max_new_tokens=20)",
+        max_length="give max_new_tokens=, which does not count the prompt",
+        do_sample="give temperature=1.0",
+        eos_token_id="give stop=",
+    )
     def __init__(
         self,
         model: Decoder | EncoderDecoder,
         prompt: Rows,
+        max_new_tokens: int,
         *,
-        max_new_tokens: int = 128,
         temperature: float = 0.0,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -186,8 +196,7 @@ class _Run:
         seed: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        if max_new_tokens < 1:
-            raise HeadwayError(f"max_new_tokens is {max_new_tokens}: give at least 1")
+        need_positive(max_new_tokens=max_new_tokens)
         _check_sampling(temperature, top_k, top_p)
         if not temperature and (top_k, top_p) != (None, None):
             given = f"top_k is {top_k}" if top_p is None else f"top_p is {top_p}"

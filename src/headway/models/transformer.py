@@ -16,7 +16,7 @@ from typing_extensions import Self
 
 from ..constants import writes
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, right_call
 from ..masks import Boolean, Causal, Mask
 from ..nn._coordinates import check_coordinates, continued, joined
 from ..nn._transaction import transaction
@@ -38,6 +38,10 @@ Masks = Sequence[Mask | None] | None
 M = TypeVar("M", bound=nn.Module)
 
 RESIDUAL = ("out_proj", "down_proj")
+
+
+CONFIG = "TransformerConfig(vocab_size=1000, embed_dim=64, num_layers=2, num_heads=4)"
+"""What errors show as a config."""
 
 
 class Stack(nn.Module):
@@ -446,6 +450,7 @@ class _OneStack(Transformer):
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
+        _check_config(self, config)
         head = _head(config, device, dtype) if with_head else None
         super().__init__(_embedding(config, device, dtype), head)
         self.stack = Stack.of(config, encoding, masks, device=device, dtype=dtype)
@@ -500,6 +505,7 @@ class Encoder(_OneStack):
         hidden = encoder(ids, mask=masks.Padding(lengths))
     """
 
+    @right_call(f"Encoder({CONFIG}, encoding)")
     def __init__(
         self,
         config: TransformerConfig,
@@ -579,6 +585,7 @@ class Decoder(_OneStack):
         logits = decoder(ids)
     """
 
+    @right_call(f"Decoder({CONFIG}, encoding)")
     def __init__(
         self,
         config: TransformerConfig,
@@ -669,6 +676,7 @@ class EncoderDecoder(Transformer):
         logits = model.decode(first_ids, context, context_mask=padding, cache=cache)
     """
 
+    @right_call(f"EncoderDecoder({CONFIG}, encoding, decoder_encoding)")
     def __init__(
         self,
         config: TransformerConfig,
@@ -678,6 +686,7 @@ class EncoderDecoder(Transformer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        _check_config(self, config)
         super().__init__(_embedding(config, device, dtype), _head(config, device, dtype))
         encoder = Stack.of(config, encoding, device=device, dtype=dtype)
         decoder = Stack.of(config, decoder_encoding, cross_attention=True, device=device, dtype=dtype)
@@ -808,6 +817,11 @@ class EncoderDecoder(Transformer):
                 context_positions=None if context_positions is None else _as_coordinates(context_positions, context),
             )
             return self._out(hidden)
+
+
+def _check_config(model: nn.Module, config: object) -> None:
+    if not isinstance(config, TransformerConfig):
+        raise HeadwayError(f"config is {config!r}: give {type(model).__name__}({CONFIG}, encoding)")
 
 
 def _embedding(config: TransformerConfig, device: torch.device | str | None, dtype: torch.dtype | None) -> Embedding:

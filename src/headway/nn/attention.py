@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..attention import attention
 from ..call import Arguments, placed_keys, prepared_keys_and_values
 from ..coordinates import Coordinates
-from ..errors import HeadwayError, need_positive
+from ..errors import HeadwayError, need_positive, right_call
 from ..masks import Mask
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..tracing import refuse_script, refuse_tracers
@@ -83,6 +83,12 @@ class MultiHeadAttention(nn.Module):
         layer(x, context)              # cross-attention
     """
 
+    @right_call(
+        "MultiHeadAttention(embed_dim=512, num_heads=8, encoding=headway.encoding('rope', head_dim=64))",
+        causal="give mask=headway.masks.Causal() where you call the layer",
+        is_causal="give mask=headway.masks.Causal() where you call the layer",
+        batch_first="leave it out: the layer takes [batch, tokens, embed_dim]",
+    )
     def __init__(
         self,
         embed_dim: int,
@@ -331,9 +337,7 @@ class MultiHeadAttention(nn.Module):
 
 def _check_encoding(encoding: PositionEncoding) -> None:
     if not isinstance(encoding, PositionEncoding):
-        raise HeadwayError(
-            f"encoding is of type {type(encoding).__name__}: give one such as headway.encoding('rope', head_dim=64)"
-        )
+        raise HeadwayError(f"encoding is {encoding!r}: give an object, such as headway.encoding('rope', head_dim=64)")
     if "embed" in encoding.acts and not encoding.acts & IN_ATTENTION:
         raise HeadwayError(
             f"{type(encoding).__name__} only embeds, which an attention layer cannot do: call its .embed on "
@@ -345,7 +349,11 @@ def _check_sizes(
     embed_dim: int, num_heads: int, num_kv_heads: int | None, head_dim: int | None, **widths: int | None
 ) -> None:
     sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim}
-    need_positive(**{name: value for name, value in (sizes | widths).items() if value is not None})
+    given = {name: value for name, value in (sizes | widths).items() if value is not None}
+    need_positive(**given)
+    for name, value in given.items():
+        if isinstance(value, float):
+            raise HeadwayError(f"{name} is {value}: give a whole number")
     if head_dim is None and embed_dim % num_heads:
         lower = embed_dim // num_heads * num_heads
         choices = " or ".join(str(size) for size in (lower, lower + num_heads) if size)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError
+from ..errors import HeadwayError, right_call
 from ..masks import Mask
 from ..positions._base import PositionEncoding
 from ._transaction import transaction
@@ -66,6 +66,7 @@ class Block(nn.Module):
         Vaswani et al. 2017 (norm after the sum); Xiong et al. 2020 (norm first); Ding et al. 2021 (both).
     """
 
+    @right_call("Block(embed_dim=512, num_heads=8)")
     def __init__(
         self,
         embed_dim: int,

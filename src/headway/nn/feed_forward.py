@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import need_positive, unknown
+from ..errors import need_positive, right_call, unknown
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -68,6 +68,7 @@ class FeedForward(nn.Module):
         Vaswani et al. 2017 (relu); Hendrycks and Gimpel 2016 (gelu); Shazeer 2020 (gates).
     """
 
+    @right_call("FeedForward(embed_dim=512, hidden_dim=2048)")
     def __init__(
         self,
         embed_dim: int,

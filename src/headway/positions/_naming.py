@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import HeadwayError, unknown
+from ..errors import HeadwayError, right_call, unknown
 from ._base import PositionEncoding
 from ._compose import Compose
 from ._references import bibtex
@@ -30,6 +30,7 @@ SPEC = re.compile(
 Spec = str | PositionEncoding | type[PositionEncoding]
 
 
+@right_call("encoding('rope', head_dim=64)")
 def encoding(spec: Spec, **sizes: Any) -> PositionEncoding:
     """Returns the encoding that a name describes.
 
