@@ -1,6 +1,7 @@
 """Fonts for pictures with text of any script."""
 
 import sys
+import warnings
 
 import pytest
 
@@ -20,10 +21,25 @@ def test_chinese_and_japanese_have_a_font() -> None:
     assert fonts_for(["猫", "繁體", "ねこ", "cat"]) == [FIRST, "Noto Sans SC"]
 
 
-def test_a_letter_that_no_font_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_font_has_is_a_warning_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.fonts._characters", lambda path: frozenset(range(128)))
-    with pytest.raises(HeadwayError, match=r"no font of this machine has '猫': .*pip install .*\[plot\]'"):
-        fonts_for(["a", "猫"])
+    with pytest.warns(UserWarning, match=r"has CJK letters, which will be boxes: pip install zhplot$"):
+        assert fonts_for(["a", "猫狗"]) == [FIRST]
+    with pytest.warns(UserWarning, match=r"has ARABIC letters, .* install fonts-noto-core"):
+        fonts_for(["كلمة"])
+
+
+def test_it_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.fonts._characters", lambda path: frozenset(range(128)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for word in ("猫", "狗", "猫狗"):
+            fonts_for([word])
+    assert len(caught) == 1
+
+
+def test_what_no_font_has_can_be_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.fonts._characters", lambda path: frozenset(range(128)))
     assert fonts_for(["🤖", "\n"]) == [FIRST]
     assert drawable("a🤖 b", [FIRST]) == "aU+1F916 b"
 

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import unicodedata
+import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from .errors import HeadwayError
-from .extras import install_command, need
+from .extras import need
 
 FIRST = "DejaVu Sans"
 """The font that matplotlib brings, and that every picture begins with."""
+
+BRINGS = {
+    "CJK": "pip install zhplot",
+    "HIRAGANA": "pip install zhplot",
+    "KATAKANA": "pip install zhplot",
+    "HANGUL": "install fonts-noto-cjk (Debian, Ubuntu), or Noto Sans KR of https://fonts.google.com/noto",
+}
+"""What brings a font for a script, by the first word of the Unicode names of its letters."""
+OTHERS = "install fonts-noto-core (Debian, Ubuntu), or one of https://fonts.google.com/noto"
 
 
 def fonts_for(texts: Iterable[str]) -> list[str]:
     """Returns the names of fonts that together have every letter of the texts, for matplotlib's ``font.family``.
 
     The first is DejaVu Sans, which matplotlib brings. Chinese and Japanese are in the font of the package zhplot, if it
-    is installed; other characters in fonts that the machine has.
+    is installed; other characters in fonts that the machine has. A script that no font has is a warning, which says
+    what to install.
 
     Args:
         texts: what is to be written.
 
     Raises:
-        HeadwayError: if matplotlib is not installed, or no font has a letter.
+        HeadwayError: if matplotlib is not installed.
     """
     need("matplotlib", "a picture", extra="plot")
     missing = {letter for text in texts for letter in text if letter.isprintable() and not letter.isspace()}
@@ -37,12 +48,10 @@ def fonts_for(texts: Iterable[str]) -> list[str]:
         missing -= here
         if here and name not in found:
             found.append(name)
-    letters = sorted(letter for letter in missing if unicodedata.category(letter)[0] == "L")
-    if letters:
-        raise HeadwayError(
-            f"no font of this machine has {letters[0]!r}: {install_command('plot')} brings one for Chinese and "
-            "Japanese; for other scripts install one of https://fonts.google.com/noto"
-        )
+    letters = [letter for letter in missing if unicodedata.category(letter)[0] == "L"]
+    for script in sorted({unicodedata.name(letter, "?").partition(" ")[0] for letter in letters}):
+        said = f"no font of this machine has {script} letters, which will be boxes: {BRINGS.get(script, OTHERS)}"
+        warnings.warn(said, stacklevel=2)  # Python shows a warning of the same text once
     return found
 
 
@@ -68,8 +77,10 @@ def _fonts() -> Iterator[tuple[str, str]]:
     if spec is not None and spec.origin is not None:
         path = Path(spec.origin).parent / "fonts" / "NotoSansSC-Regular.ttf"
         if path.is_file():
-            if not any(font.fname == str(path) for font in font_manager.fontManager.ttflist):
+            known = font_manager.fontManager.ttflist
+            if not any(font.fname == str(path) for font in known):
                 font_manager.fontManager.addfont(str(path))
+                known.append(replace(known[-1], weight=700))  # it has no bold face, of which matplotlib would warn
             yield "Noto Sans SC", str(path)
     regular = [
         font

@@ -260,8 +260,8 @@ def test_induction_can_be_left_out(tmp_path: Path) -> None:
     assert len(log.table()) == 2 * 2 * 4  # self-attention alone
     assert all(math.isnan(row["induction"]) for row in log.table())
     figure = plot_head_log(log.table())
-    assert [axes.get_title(loc="left") for axes in figure.axes if axes.lines] == [
-        "entropy / ln(visible keys)", "weight of the first token", "weight of the previous token"
+    assert [axes.get_ylabel() for axes in figure.axes if axes.lines] == [
+        "entropy / ln(keys seen)", "weight of the first token", "weight of the previous token"
     ]  # fmt: skip
     log = HeadLog(model, tmp_path / "other.jsonl", vocab_size=30)
     with pytest.raises(HeadwayError, match="give vocab_size=0 to leave induction out"):

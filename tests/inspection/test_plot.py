@@ -245,7 +245,7 @@ def test_what_was_not_kept_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(HeadwayError, match=r"'pooled_map' was not kept, .* of statistics, plot draws 'pooled_map'"):
         captured(keep="statistics").plot(0, 0)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(HeadwayError, match=r"plot needs matplotlib: .*pip install .*\[plot\]'"):
+    with pytest.raises(HeadwayError, match=r"a picture needs matplotlib: .*pip install .*\[plot\]'"):
         captured().plot(0, 0)
 
 

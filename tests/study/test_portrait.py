@@ -8,6 +8,7 @@ import torch
 from headway.errors import HeadwayError
 from headway.positions import ENCODINGS, ALiBi, NoPE, encoding
 from headway.study.portrait import portrait
+from looks import faults
 
 SIZES = {"num_heads": 4, "head_dim": 16, "embed_dim": 64, "max_length": 96, "bidirectional": False}
 
@@ -21,6 +22,32 @@ def test_everything_is_drawn(name: str) -> None:
         drawn = [torch.tensor([*map(float, line.get_ydata())]) for line in axes.lines]
         drawn += [torch.tensor(image.get_array().filled(math.nan).tolist()) for image in axes.images]
         assert any(part.isfinite().any() for part in drawn)
+
+
+@pytest.mark.parametrize("name", [name for name in ENCODINGS if name != "none"])
+def test_an_untrained_encoding_is_drawn_with_something_to_see(name: str) -> None:
+    """Parameters of zero, and contents on which the encoding does not act, are replaced; the picture can be read."""
+    figure = portrait(encoding(name, **SIZES), name, untrained=True)
+    drawn = [torch.tensor([*map(float, line.get_ydata())]) for axes in figure.axes for line in axes.lines]
+    images = [image.get_array().filled(math.nan) for axes in figure.axes for image in axes.images]
+    drawn += [torch.tensor(image.tolist()) for image in images]
+    ranges = [part[part.isfinite()].max() - part[part.isfinite()].min() for part in drawn if part.isfinite().any()]
+    levels = {round(float(part[0]), 6) for part in drawn if part.ndim == 1}
+    assert max(ranges) > 1e-3 or len(levels) > 1
+    assert faults(figure) == []
+
+
+def test_it_says_what_was_drawn_at_random() -> None:
+    torch.manual_seed(0)
+    cope = encoding("cope", **SIZES)
+    assert (
+        "Drawn at random, as it is untrained (seed 0): vectors"
+        in portrait(cope, "cope", untrained=True).get_supxlabel()
+    )
+    for parameter in cope.parameters():
+        torch.nn.init.normal_(parameter)
+    assert portrait(cope, "cope", untrained=True).get_supxlabel() == ""
+    assert portrait(encoding("cope", **SIZES), "cope").get_supxlabel() == ""
 
 
 def test_the_lines_are_the_scores() -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..study.charts import BASELINE as GREY
-from ..study.charts import COLOURS, INK, frame
+from ..pictures import BASELINE as GREY
+from ..pictures import COLOURS, PAPER, save, style
+from ..study.charts import frame
 from .cases import DIRECTIONS
 from .rows import Row
 from .sides import DENSE, DENSE_GRADIENT, FLEX, OURS, SDPA
@@ -21,13 +22,13 @@ SOLID: Any = "-"
 DASHED: Any = (0, (4, 1.6))
 
 LINES = (
-    ("headway", "none", (OURS,), BLUE, SOLID),
-    ("headway, T5's table", "t5", (OURS,), BLUE, DASHED),
-    ("torch SDPA", "none", (SDPA,), ORANGE, SOLID),
-    ("torch SDPA, dense bias", "t5", (DENSE, DENSE_GRADIENT), ORANGE, DASHED),
-    ("FlexAttention, T5's table", "t5", (FLEX,), GREY, DASHED),
+    ("headway", "none", (OURS,), BLUE, SOLID, "o"),
+    ("headway, T5's table", "t5", (OURS,), BLUE, DASHED, "o"),
+    ("torch SDPA", "none", (SDPA,), ORANGE, SOLID, "s"),
+    ("torch SDPA, dense bias", "t5", (DENSE, DENSE_GRADIENT), ORANGE, DASHED, "s"),
+    ("FlexAttention, T5's table", "t5", (FLEX,), GREY, DASHED, "D"),
 )
-"""Name, encoding, the sides of which the first one measured is drawn, colour, dashes."""
+"""Name, encoding, the sides of which the first one measured is drawn, colour, dashes, marker."""
 
 HEAD_DIM = 64
 
@@ -43,7 +44,6 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> bool:
     Returns:
         Whether there was anything to draw.
     """
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -61,7 +61,7 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> bool:
     dtypes = list(dict.fromkeys(row["case"]["dtype"] for row in chosen))
     directions = [name for name in DIRECTIONS if any(row["case"]["direction"] == name for row in chosen)]
     roof = any("roof_gflops" in row for row in chosen)
-    with rc_context({"font.family": ["DejaVu Sans"], "font.size": 10.5}):
+    with style([title], **{"font.size": 10.5}):
         height = 1.55 + 2.75 * len(directions)
         figure = Figure(figsize=(1.0 + 4.1 * len(dtypes), height))
         all_axes = figure.subplots(
@@ -73,46 +73,41 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> bool:
             for axes, dtype in zip(axes_of, dtypes, strict=True):
                 here = [r for r in chosen if (r["case"]["dtype"], r["case"]["direction"]) == (dtype, direction)]
                 _panel(axes, here, share_of_roof if roof else gflops, roof)
-                axes.set_title(f"{direction}, {dtype}", loc="left", fontsize=10.5, color=INK)
+                axes.set_title(f"{direction}, {dtype}", fontsize=10.5)
         for axes in all_axes[-1]:
-            axes.set_xlabel("tokens", color=INK)
-        figure.text(0.02, 1 - 0.28 / height, title, fontsize=13, fontweight="bold", color=INK, va="center")
-        handles = [Line2D([], [], color=c, linestyle=d, label=n, **_marker(d)) for n, _, _, c, d in LINES]
+            axes.set_xlabel("tokens")
+        figure.text(0.02, 1 - 0.28 / height, title, fontsize=13, fontweight="bold", va="center")
+        handles = [Line2D([], [], label=name, **_look(*look)) for name, _, _, *look in LINES]
         figure.legend(
             handles=handles,
             loc="upper left",
             bbox_to_anchor=(0.01, 1 - 0.42 / height),
             ncols=3,
-            frameon=False,
             fontsize=9,
-            labelcolor=INK,
+            handlelength=2.8,
         )
-        figure.savefig(path, dpi=160, facecolor="white")
+        save(figure, path)
     return True
 
 
-def _marker(dashes: Any) -> dict[str, Any]:
+def _look(colour: str, dashes: Any, marker: str) -> dict[str, Any]:
     """Markers are hollow on a dashed line, so that they are visible where it covers another."""
-    return {"marker": "o", "markersize": 4.5, "markerfacecolor": "white" if dashes is DASHED else None}
+    inside = PAPER if dashes is DASHED else colour
+    return {"color": colour, "linestyle": dashes, "marker": marker, "markersize": 4.5, "markerfacecolor": inside}
 
 
 def _panel(axes: Axes, rows: Sequence[Row], value: Callable[[Row, str], float | None], roof: bool) -> None:
     lengths = sorted({row["case"]["n"] for row in rows})
-    for _, encoding, sides, colour, dashes in LINES:
+    for _, encoding, sides, *look in LINES:
         points = {}
         for row in rows:
             side = next((side for side in sides if side in row["ms"]), None)
             reached = value(row, side) if side and row["case"]["encoding"] == encoding else None
             if reached is not None:
                 points[row["case"]["n"]] = 100 * reached if roof else reached
-        axes.plot(
-            *zip(*sorted(points.items()), strict=True) if points else ((), ()),
-            color=colour,
-            linestyle=dashes,
-            **_marker(dashes),
-        )
+        axes.plot(*zip(*sorted(points.items()), strict=True) if points else ((), ()), **_look(*look))
     axes.set_xscale("log", base=2)
     frame(axes, lengths)
     axes.set_ylim(0, 104 if roof else None)
-    axes.set_ylabel("% of the roof" if roof else "GFLOP/s", color=INK)
+    axes.set_ylabel("% of the roof" if roof else "GFLOP/s")
     axes.label_outer()

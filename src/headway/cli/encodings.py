@@ -110,10 +110,10 @@ def run(
 
 
 def _draw(encoding: PositionEncoding, name: str, out: Path) -> None:
-    from ..study.charts import png
+    from ..pictures import save
     from ..study.portrait import portrait
 
-    png(portrait(encoding, name), out)
+    save(portrait(encoding, name, untrained=True), out)
 
 
 def _facts(name: str, built: PositionEncoding | None = None, detailed: bool = False) -> dict[str, Any]:

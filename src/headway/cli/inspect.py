@@ -208,9 +208,9 @@ def _check_places(out: Path | None, csv: Path | None) -> None:
     if csv is not None:
         need_file_place(csv)
     if out is not None:
-        from ..inspection._picture import check
+        from ..pictures import need_format
 
-        check("map", None)  # that there is matplotlib
+        need_format(None)  # that there is matplotlib
         need_folder_place(out)
 
 

@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HeadwayError
+from ..pictures import need_format, save, style
 from ._head_log import read_head_log
-from ._picture import GREY, INK, check, style, written
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TITLES = {
-    "normalized_entropy": "entropy / ln(visible keys)",
+    "normalized_entropy": "entropy / ln(keys seen)",
     "first": "weight of the first token",
     "sink": "weight of learned sinks",
     "previous_token": "weight of the previous token",
-    "induction": "induction, on repeated random tokens",
+    "induction": "weight of the induction key",
 }
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
 
 
 def plot_head_log(
@@ -42,7 +43,7 @@ def plot_head_log(
     Raises:
         HeadwayError: if matplotlib is not installed, the log is empty or damaged, or the file cannot be written.
     """
-    check("map", out)
+    need_format(out)
     rows = read_head_log(log) if isinstance(log, (str, Path)) else list(log)
     if not rows:
         raise HeadwayError(f"{log if isinstance(log, (str, Path)) else 'log'} has no steps: log some first")
@@ -66,7 +67,7 @@ def plot_head_log(
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     if out is not None:
-        written(figure, out)
+        save(figure, out)
     return figure
 
 
@@ -78,26 +79,24 @@ def _draw(axes: Axes, rows: Sequence[dict[str, Any]], layers: list[str], name: s
     heads = dict.fromkeys((row["layer"], row["head"]) for row in rows)
     for layer, head in heads:
         mine = [row for row in rows if (row["layer"], row["head"]) == (layer, head)]
-        colour = _colour(layers.index(layer), len(layers))
+        look = _look(layers.index(layer), len(layers))
         steps, values = [row["step"] for row in mine], [row[name] for row in mine]
-        axes.plot(steps, values, color=colour, linewidth=1.2, alpha=0.8, marker="o" if len(mine) == 1 else "")
-    axes.set_title(TITLES[name], loc="left", fontsize=10)
+        axes.plot(steps, values, **look, linewidth=1.3, marker="o" if len(mine) == 1 else "")
+    axes.set_ylabel(TITLES[name])
     axes.set_ylim(0, max(1.0 if name == "normalized_entropy" else 0.1, 1.05 * _largest(rows, name)))
     axes.margins(x=0.02)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.grid(axis="y", color=GREY, alpha=0.2, linewidth=0.6)
+    axes.grid(axis="y", linewidth=0.6)
 
 
 def _largest(rows: Sequence[dict[str, Any]], name: str) -> float:
     return max(row[name] for row in rows if not math.isnan(row[name]))
 
 
-def _colour(number: int, count: int) -> Any:
-    """Dark for the first layer, light for the last."""
+def _look(number: int, count: int) -> dict[str, Any]:
+    """Dark for the first layer, light for the last; neighbours have other dashes too."""
     from matplotlib import colormaps
 
-    return colormaps["viridis"](0.88 * number / max(1, count - 1))
+    return {"color": colormaps["viridis"](0.78 * number / max(1, count - 1)), "linestyle": DASHES[number % len(DASHES)]}
 
 
 def _name_layers(figure: Figure, layers: list[str]) -> None:
@@ -106,6 +105,6 @@ def _name_layers(figure: Figure, layers: list[str]) -> None:
 
     step = -(-len(layers) // 8)
     named = sorted({*range(0, len(layers), step), len(layers) - 1})
-    lines = [Line2D([], [], color=_colour(number, len(layers)), linewidth=2) for number in named]
+    lines = [Line2D([], [], **_look(number, len(layers)), linewidth=2) for number in named]
     names = [f"layer {number}" for number in named]
-    figure.legend(lines, names, loc="outside right upper", frameon=False, fontsize=9, labelcolor=INK)
+    figure.legend(lines, names, loc="outside right upper", fontsize=9, handlelength=2.8)

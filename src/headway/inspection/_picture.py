@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadwayError
-from ..extras import need
-from ..files import atomic_write
-from ..fonts import drawable, fonts_for
+from ..fonts import drawable
+from ..pictures import AMOUNT, COLOURS, HIDDEN, INK, colour_bar, need_format, style
+from ..pictures import BASELINE as GREY
 from ._numbers import index_of
 from .statistics import PooledMap, WeightMap
 
@@ -41,7 +40,7 @@ LONGEST = 14
 TAKEN = 0.02
 """The least weight that sinks take of a query before they have a column."""
 
-INK, GREY, BLUE, HIDDEN = "#1f2430", "#6b7280", "#0072b2", "#eceef2"
+BLUE = COLOURS[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,22 +175,11 @@ def picture_of_heads(
         return _lines(records, [_without(view, hide) for view in views], views, model, hide)
 
 
-def written(figure: Figure, out: str | Path) -> None:
-    """Writes a picture to a file, in the format that its name ends with."""
-    path = Path(out)
-    with atomic_write(path) as part:
-        figure.savefig(part, format=path.suffix[1:].lower(), dpi=160)
-
-
 def check(kind: str, out: str | Path | None) -> None:
     """Raises HeadwayError for an unknown kind of picture or file, and if matplotlib is not installed."""
     if kind not in KINDS:
         raise HeadwayError(f"kind is {kind!r}: give {' or '.join(map(repr, KINDS))}")
-    need("matplotlib", "plot", extra="plot")
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    if out is not None and Path(out).suffix[1:].lower() not in FigureCanvasBase.get_supported_filetypes():
-        raise HeadwayError(f"out is {str(out)!r}: give a name that ends with .png, .svg or .pdf")
+    need_format(out)
 
 
 # ---------------------------------------------------------------- one head
@@ -217,7 +205,7 @@ def _map(
     axes.set_xlabel("key, which is attended to", labelpad=8)
     axes.set_ylabel("query, which attends", labelpad=8)
     axes.set_title(title, loc="left", fontsize=12, pad=10)
-    _bar(figure, image, axes, view, hide)
+    _bar(image, axes, view, hide)
     return figure
 
 
@@ -326,7 +314,7 @@ def _block(
     figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     figure.supxlabel("key, which is attended to", fontsize=10)
     figure.supylabel("query, which attends", fontsize=10)
-    _bar(figure, image, grid, view, hide)
+    _bar(image, grid, view, hide)
     return figure
 
 
@@ -359,31 +347,11 @@ def _lines(
     axes.set_xlabel("head; in each map queries go down and keys across", labelpad=8)
     axes.set_ylabel("layer", labelpad=8)
     axes.set_title(model, loc="left", fontsize=12, pad=10)
-    _bar(figure, image, axes, next((view for view in views if view.pooled), views[0]), hide)
+    _bar(image, axes, next((view for view in views if view.pooled), views[0]), hide)
     return figure
 
 
 # ---------------------------------------------------------------- parts of pictures
-
-
-@contextmanager
-def style(texts: Sequence[str]) -> Any:
-    """The style of a picture with these texts, with the fonts that have their letters."""
-    from matplotlib import rc_context
-
-    fonts = fonts_for(texts)
-    look: Any = {
-        "font.family": fonts,
-        "font.size": 10,
-        "text.color": INK,
-        "axes.labelcolor": INK,
-        "axes.edgecolor": GREY,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "figure.facecolor": "white",
-    }
-    with rc_context(look):
-        yield fonts
 
 
 def _labels(
@@ -460,16 +428,16 @@ def _alpha(weight: float) -> float:
 def _colours() -> Any:
     from matplotlib import colormaps
 
-    return colormaps["Blues"].with_extremes(bad=HIDDEN)
+    return colormaps[AMOUNT].with_extremes(bad=HIDDEN)
 
 
-def _bar(figure: Figure, image: Any, axes: Any, view: View, hide: Sequence[int] = ()) -> None:
+def _bar(image: Any, axes: Any, view: View, hide: Sequence[int] = ()) -> None:
     """The colours and what they mean."""
     meaning = "attention weight" if not view.pooled else "weight of a query in a cell, mean of its queries"
-    bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02, aspect=24)
     left = f", or left out: key {', '.join(map(str, hide))}" if hide else ""
-    bar.set_label(f"{meaning}\n(grey: exactly 0, as where the mask hides a key{left})", fontsize=8.5)
-    bar.outline.set_visible(False)
+    said = f"{meaning}\n(grey: exactly 0, as where the mask hides a key{left})"
+    bar = colour_bar(image, axes, said, shrink=0.8, pad=0.02, aspect=24)
+    bar.ax.yaxis.label.set_fontsize(8.5)
     bar.set_ticks([x for x in (0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1) if x <= image.norm.vmax])
     bar.ax.tick_params(labelsize=8)
 

@@ -430,9 +430,10 @@ class Seen:
 
         Raises:
             HeadwayError: if there is no such layer, head, example or call, the capture kept nothing that can be drawn,
-                a font is missing, or arcs are asked for of several heads or of many tokens.
+                or arcs are asked for of several heads or of many tokens.
         """
-        from ._picture import check, picture_of_head, picture_of_heads, written
+        from ..pictures import save
+        from ._picture import check, picture_of_head, picture_of_heads
 
         check(kind, out)
         self._need_records()
@@ -451,7 +452,7 @@ class Seen:
         else:
             figure = picture_of_head(self.record(layer, call=call), head, kind=kind, **shared)
         if out is not None:
-            written(figure, out)
+            save(figure, out)
         return figure
 
     def __len__(self) -> int:

@@ -7,15 +7,23 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from .._markdown import signed
+from ..pictures import BASELINE as GREY
+from ..pictures import COLOURS, FAINT, INK, style
 from ._word_vectors_results import BASELINE, COLUMNS, Column, WordVectorResults
-from .charts import BASELINE as GREY
-from .charts import COLOURS, FAINT, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SCORES = ("wordsim353", "simlex999", "analogies", "own_group", "nats_per_word")
+UNITS = {
+    "wordsim353": "rank correlation",
+    "simlex999": "rank correlation",
+    "analogies": "right, %",
+    "own_group": "words, %",
+    "nats_per_word": "nats",
+}
+"""What is on the axis of each score."""
 MARKERS = "osD^vP*X"
 INCHES = 4.1
 OFFSETS = ((0, 6), (0, -6), (5, 0), (-5, 0), (5, 5), (-5, 5), (5, -5), (-5, -5))
@@ -24,15 +32,14 @@ OFFSETS = ((0, 6), (0, -6), (5, 0), (-5, 0), (5, 5), (-5, 5), (5, -5), (-5, -5))
 
 def draw_scores(found: WordVectorResults) -> Figure:
     """Draws a dot for each method and score, the mean over seeds, with a line from the lowest to the highest."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     shown = [column for column in COLUMNS if column.field in SCORES]
-    with rc_context({"font.family": ["DejaVu Sans"], "font.size": 10}):
+    with style([*found.methods, found.settings["corpus"]]):
         height = 1.5 + 0.34 * len(found.methods)
-        figure = Figure(figsize=(11.5, height))
+        figure = Figure(figsize=(11.5, height + 0.2))
         grid = figure.subplots(1, len(shown), sharey=True)
-        figure.subplots_adjust(left=0.15, right=0.985, top=1 - 0.95 / height, bottom=0.42 / height, wspace=0.12)
+        figure.subplots_adjust(left=0.15, right=0.985, top=1 - 0.95 / height, bottom=0.72 / height, wspace=0.12)
         for axes, column in zip(grid, shown, strict=True):
             _dots(axes, found, column)
         figure.text(
@@ -75,9 +82,9 @@ def _dots(axes: Axes, found: WordVectorResults, column: Column) -> None:
         )  # fmt: skip
     axes.set_yticks(list(place.values()), list(place))
     better = "lower is better" if column.best is min else "higher is better"
-    axes.set_title(f"{column.title}\n", fontsize=10, fontweight="bold", color=INK, loc="left", pad=2)
-    axes.text(0, 1.015, better, transform=axes.transAxes, fontsize=8, color=INK)
-    axes.tick_params(axis="both", length=0, colors=INK, labelsize=9)
+    axes.set_title(column.title, fontsize=10, fontweight="bold", pad=4)
+    axes.set_xlabel(f"{UNITS[column.field]}\n{better}", fontsize=8.5)
+    axes.tick_params(axis="both", length=0, labelsize=9)
     axes.locator_params(axis="x", nbins=4)
     if not any(scaled.values()):
         axes.set_xticks([])

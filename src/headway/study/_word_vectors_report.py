@@ -9,10 +9,10 @@ from statistics import mean, stdev
 from typing import Any
 
 from .._markdown import bullets, signed, table
+from ..pictures import save
 from ._word_vectors_picture import draw_map, draw_scores
 from ._word_vectors_results import BASELINE, COLUMNS, PUBLISHED, Column, WordVectorResults
 from ._word_vectors_text import DEFAULT_NAME
-from .charts import png
 from .watch import Row
 
 RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -201,8 +201,8 @@ class Comparison(WordVectorResults):
     def write(self, out: str | Path) -> None:
         """Writes vectors.md, vectors-scores.png and vectors-map.png to the folder ``out``."""
         Path(out, "vectors.md").write_text(self.markdown(), encoding="utf-8")
-        png(draw_scores(self), Path(out, "vectors-scores.png"))
-        png(draw_map(self), Path(out, "vectors-map.png"))
+        save(draw_scores(self), Path(out, "vectors-scores.png"))
+        save(draw_map(self), Path(out, "vectors-map.png"))
 
 
 def protocol_of(said: dict[str, Any], methods: Sequence[str]) -> list[str]:

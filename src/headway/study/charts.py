@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from ..pictures import (
+    BASELINE,
+    BASELINE_ON_DARK,
+    COLOURS,
+    FAINT,
+    FAINT_ON_DARK,
+    INK,
+    INK_ON_DARK,
+    MARKERS,
+    ON_DARK,
+    PAPER,
+    PAPER_ON_DARK,
+    style,
+)
 from .results import Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The colours of Okabe and Ito, distinguishable by the colour-blind; some are darkened for white paper.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a3e9d", "#8c564b")
-ON_DARK = ("#4ba6e0", "#ff8a3d", "#2fc79b", "#e8a0c8", "#e6b800", "#8fd0f5", "#b98adb", "#c99a8e")
-BASELINE, BASELINE_ON_DARK = "#6b7280", "#9ca3af"
 GREY_DASHES = ((0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
-INK, INK_ON_DARK = "#1f2430", "#e6e8ee"
-FAINT, FAINT_ON_DARK = "#d9dce3", "#3a404d"
 
 
 @dataclass(frozen=True)
@@ -40,19 +48,21 @@ class Layout:
 
     width: float = 7.2
     height: float = 4.9
-    left: float = 0.085
-    right: float = 0.735
+    left: float = 0.1
+    right: float = 0.7
     top: float = 0.82
     bottom: float = 0.13
     title: float = 14.0
 
 
 WIDE = Layout()
-NARROW = Layout(width=4.7, height=5.0, left=0.11, right=0.6, top=0.79, bottom=0.125, title=13.0)
+NARROW = Layout(width=4.7, height=5.0, left=0.14, right=0.53, top=0.79, bottom=0.125, title=13.0)
 """The layout for a phone."""
 
 TALLEST = 3.0
 """The most bits above the best that the y axis shows."""
+APART = 0.5
+"""A line whose highest point lies above those of most others by this share of their range does not set the range."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +73,30 @@ class Style:
         colour: its colour.
         dashes: matplotlib's linestyle.
         marker: matplotlib's marker.
+        hollow: whether the marker is white inside.
     """
 
     colour: str
     dashes: Any
     marker: str
+    hollow: bool = False
+
+    def options(self, width: float = 1.9, size: float = 5.0) -> dict[str, Any]:
+        """Returns the arguments of ``plot``.
+
+        Args:
+            width: of the line, in points.
+            size: of the markers, in points.
+        """
+        return {
+            "color": self.colour,
+            "linestyle": self.dashes,
+            "linewidth": width,
+            "marker": self.marker,
+            "markersize": size,
+            "markerfacecolor": PAPER if self.hollow else self.colour,
+            "solid_capstyle": "round",
+        }
 
 
 @dataclass(frozen=True)
@@ -92,7 +121,7 @@ class Line:
 
 
 def styles(results: Results) -> dict[str, Style]:
-    """Returns the style of each encoding: a colour, dashed for its interpolated row; baselines are grey.
+    """Returns the style of each encoding: a colour and a marker, dashed for its interpolated row; baselines are grey.
 
     Args:
         results: the comparison.
@@ -102,13 +131,13 @@ def styles(results: Results) -> dict[str, Style]:
     for name in results.encodings:
         row = results.any_row(name)
         if row["baseline"]:
-            found[name] = Style(BASELINE, GREY_DASHES[greys % 3], "s^D"[greys % 3])
+            found[name] = Style(BASELINE, GREY_DASHES[greys % 3], "s^D"[greys % 3], hollow=True)
             greys += 1
         elif row["view_of"] in found:
-            found[name] = Style(found[row["view_of"]].colour, (0, (4, 1.6)), "o")
+            found[name] = Style(found[row["view_of"]].colour, (0, (4, 1.6)), found[row["view_of"]].marker, hollow=True)
         else:
             dashes = "-" if colours < len(COLOURS) else (0, (6, 1, 1, 1))
-            found[name] = Style(COLOURS[colours % len(COLOURS)], dashes, "o")
+            found[name] = Style(COLOURS[colours % len(COLOURS)], dashes, MARKERS[colours % len(MARKERS)])
             colours += 1
     return found
 
@@ -187,11 +216,10 @@ def draw_by_position(results: Results, layout: Layout = WIDE) -> Figure:
         layout,
         by_position(results),
         "Loss by position in the window",
-        "bytes before, in the window",
+        "position in the window: bytes before it",
         "held-out bits per byte",
         bound="bits",
         ticks=_powers(1, results.lengths[-1]),
-        points=True,
     )
 
 
@@ -211,7 +239,6 @@ def draw_by_length(results: Results, layout: Layout = WIDE) -> Figure:
         "held-out bits per byte",
         bound="bits",
         ticks=results.lengths,
-        points=True,
     )
 
 
@@ -230,7 +257,6 @@ def draw_recall(results: Results, layout: Layout = WIDE) -> Figure:
         "tokens since the card was shown",
         "right answers, %",
         bound="per cent",
-        points=True,
     )
 
 
@@ -244,37 +270,26 @@ def _draw(
     *,
     bound: str,
     ticks: Sequence[int] | None = None,
-    points: bool = False,
 ) -> Figure:
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     look = styles(results)
-    with rc_context({"font.family": ["DejaVu Sans"], "font.size": 11}):
+    words = _subtitle(results)
+    with style([*words, *results.encodings], **{"font.size": 11}):
         figure = Figure(figsize=(layout.width, layout.height))
         figure.subplots_adjust(left=layout.left, right=layout.right, top=layout.top, bottom=layout.bottom)
         axes = figure.add_subplot()
         end = max((max(line.x) for line in lines), default=2)
         start = min((min(line.x) for line in lines), default=1)
         axes.set_xscale("log", base=2)
-        axes.set_xlim(start / 1.06 if not points else start / 1.15, end * (1.02 if not points else 1.08))
+        axes.set_xlim(start / 1.15, end * 1.08)
         low, high = range_of(lines, bound)
         axes.set_ylim(low, high)
         for line in lines:
-            style = look[line.name]
-            axes.plot(
-                line.x,
-                line.y,
-                color=style.colour,
-                linestyle=style.dashes,
-                linewidth=1.9,
-                marker=style.marker if points else None,
-                markersize=4.5,
-                zorder=3,
-                solid_capstyle="round",
-            )
+            own = look[line.name]
+            axes.plot(line.x, line.y, **own.options(), zorder=3)
             if len(results.seeds) > 1:
-                axes.fill_between(line.x, line.low, line.high, color=style.colour, alpha=0.14, linewidth=0)
+                axes.fill_between(line.x, line.low, line.high, color=own.colour, alpha=0.14, linewidth=0)
         frame(axes, ticks or _powers(start, end))
         trained = results.protocol.train_length
         if start < trained < end:
@@ -291,19 +306,18 @@ def _draw(
                 color=INK,
             )
         name_lines(axes, lines, look, low, high)
-        axes.set_xlabel(x_label, color=INK)
+        axes.set(xlabel=x_label, ylabel=y_label)
         figure.text(0.02, 0.955, title, fontsize=layout.title, fontweight="bold", color=INK, va="center")
-        words = _subtitle(results, y_label)
         lower = "\n".join((" · ".join(words[:2]), " · ".join(words[2:]))) if layout is NARROW else " · ".join(words)
         figure.text(0.02, 0.915, lower, fontsize=9.5, color=INK, va="top", linespacing=1.4)
         return figure
 
 
-def _subtitle(results: Results, y_label: str) -> list[str]:
+def _subtitle(results: Results) -> list[str]:
     seeds = len(results.seeds)
     over = "one seed" if seeds == 1 else f"mean and range of {seeds} seeds"
     corpus = Path(results.protocol.corpus).name
-    return [y_label, corpus, f"trained at {results.protocol.train_length:,}", over]
+    return [corpus, f"trained at {results.protocol.train_length:,}", over]
 
 
 def range_of(lines: list[Line], bound: str) -> tuple[float, float]:
@@ -315,11 +329,15 @@ def range_of(lines: list[Line], bound: str) -> tuple[float, float]:
     """
     if bound == "per cent":
         return -3, 104
-    values = [value for line in lines for value in line.y] or [0.0, 1.0]
-    low, high = min(values), max(values)
     # the first bytes of a window are hard to predict for every model, and would stretch the axis
-    late = [value for line in lines for x, value in zip(line.x, line.y, strict=True) if x >= 4] or values
-    top = min(max(late), low + TALLEST) if max(late) > low else high
+    late = [[value for x, value in zip(line.x, line.y, strict=True) if x >= 4] or list(line.y) for line in lines]
+    low = min(map(min, late), default=0.0)
+    tops = sorted(min(max(values), low + TALLEST) for values in late) or [1.0]
+    top = tops[-1]
+    for number in range(len(tops) // 2 + 1, len(tops)):
+        if tops[number] - tops[number - 1] > APART * (tops[number - 1] - low) > 0:
+            top = tops[number - 1] + 0.25 * (tops[number - 1] - low)
+            break
     room = 0.05 * (top - low) or 0.1
     return low - room, top + room
 
@@ -350,7 +368,14 @@ def frame(axes: Axes, ticks: Sequence[int]) -> None:
     axes.tick_params(axis="x", colors=INK)
 
 
-def name_lines(axes: Axes, lines: list[Line], look: dict[str, Style], low: float, high: float) -> None:
+def name_lines(
+    axes: Axes,
+    lines: list[Line],
+    look: dict[str, Style],
+    low: float,
+    high: float,
+    form: Callable[[float], str] = "{:.3g}".format,
+) -> None:
     """Writes each name beside the end of its line, moved apart if they would overlap.
 
     Args:
@@ -359,10 +384,14 @@ def name_lines(axes: Axes, lines: list[Line], look: dict[str, Style], low: float
         look: their styles, by name.
         low: the lower end of the y axis.
         high: its upper end.
+        form: writes the end of a line that leaves the axis.
     """
     if not lines:
         return
-    step = (high - low) * 0.052
+    box = axes.get_window_extent()
+    width, height = (72 * side / axes.get_figure(root=True).dpi for side in (box.width, box.height))  # type: ignore[union-attr]
+    step = (high - low) * 12.5 / height  # points from name to name
+    moved, begins, ends, name = (1 + points / width for points in (3, 9, 27, 33))
     wanted = sorted(((min(max(line.y[-1], low), high), line) for line in lines), key=lambda pair: pair[0])
     places: list[float] = []
     for y, _ in wanted:
@@ -372,27 +401,22 @@ def name_lines(axes: Axes, lines: list[Line], look: dict[str, Style], low: float
     for number in range(len(places) - 1, -1, -1):
         places[number] = min(places[number], ceiling)
         ceiling = places[number] - step
-    right = axes.get_xlim()[1]
     for place, (y, line) in zip(places, wanted, strict=True):
-        style = look[line.name]
+        own = look[line.name]
         stops_early = line.x[-1] < max(other.x[-1] for other in lines) * 0.9
         leaves = line.y[-1] > high
-        note = " ↑" if leaves else (f" (to {line.end:,.0f})" if stops_early else "")
-        if not stops_early and not leaves:
-            axes.plot(
-                [line.x[-1], right * 1.045], [y, place], color=style.colour, linewidth=0.7, clip_on=False, alpha=0.7
-            )
+        note = f" ↑ {form(line.y[-1])}" if leaves else (f" (to {line.end:,.0f})" if stops_early else "")
+        if not stops_early and not leaves and abs(place - y) > step / 4:  # a thin line to a name that was moved
+            axes.annotate(
+                "", (line.x[-1], y), xytext=(moved, place), textcoords=("axes fraction", "data"), annotation_clip=False,
+                arrowprops={"arrowstyle": "-", "color": own.colour, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3},
+            )  # fmt: skip
+        across = axes.get_yaxis_transform()
+        axes.plot((begins, ends), (place, place), **own.options(1.6, 4.5), transform=across, clip_on=False)
         axes.annotate(
-            _short(line.name) + note,
-            (1.022, place),
-            xycoords=("axes fraction", "data"),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9.5,
-            color=style.colour,
+            _short(line.name) + note, (name, place), xycoords=("axes fraction", "data"), va="center", fontsize=9,
             annotation_clip=False,
-        )
+        )  # fmt: skip
 
 
 def _short(name: str) -> str:
@@ -401,16 +425,6 @@ def _short(name: str) -> str:
     file, _, rest = name.rpartition("/")
     name = rest if file and ".py" in rest else name
     return name if len(name) <= 24 else name[:23] + "…"
-
-
-def png(figure: Figure, path: Path) -> None:
-    """Saves a picture as a PNG.
-
-    Args:
-        figure: the picture.
-        path: the file.
-    """
-    figure.savefig(path, dpi=200, facecolor="white")
 
 
 def svg(figure: Figure) -> str:
@@ -439,7 +453,7 @@ def css_colours(dark: bool) -> str:
     """
     named = names_of_colours()
     if dark:
-        others = (*ON_DARK, BASELINE_ON_DARK, INK_ON_DARK, FAINT_ON_DARK)
+        others = (*ON_DARK, BASELINE_ON_DARK, INK_ON_DARK, FAINT_ON_DARK, PAPER_ON_DARK)
         named = dict(zip(named, others, strict=True))
     return " ".join(f"--{name}: {colour};" for name, colour in named.items())
 
@@ -447,4 +461,4 @@ def css_colours(dark: bool) -> str:
 def names_of_colours() -> dict[str, str]:
     """Returns the colours of the pictures by the names of their CSS variables."""
     series = {f"series-{number}": colour for number, colour in enumerate(COLOURS)}
-    return {**series, "baseline": BASELINE, "ink": INK, "faint": FAINT}
+    return {**series, "baseline": BASELINE, "ink": INK, "faint": FAINT, "paper": PAPER}

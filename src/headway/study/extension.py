@@ -590,6 +590,22 @@ class Extension:
         middle = [(a + b) / 2 for a, b in _pairs(row["edges"])]
         return middle, [mean(self.nats(method, a, b)) for a, b in _pairs(row["edges"])]
 
+    def relative(self, method: str, other: str) -> tuple[list[float], list[float], list[float]]:
+        """Returns the perplexity of ``method`` relative to ``other`` in each part of the positions, in per cent.
+
+        Three lists: the middle of each part, 100·(PPL_method/PPL_other − 1), and its standard error over the windows of
+        text, 0 if there is one.
+        """
+        row = next(row for row in self.rows if row["encoding"] == method)
+        middle, found, errors = [], [], []
+        for a, b in _pairs(row["edges"]):
+            apart = [x - y for x, y in zip(self.nats(method, a, b), self.nats(other, a, b), strict=True)]
+            ratio = math.exp(mean(apart))
+            middle.append((a + b) / 2)
+            found.append(100 * (ratio - 1))
+            errors.append(100 * ratio * stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else 0.0)
+        return middle, found, errors
+
     def conclusions(self) -> list[str]:
         """Returns the conclusions that the results support, in sentences."""
         if self.length <= self.window:
@@ -655,11 +671,11 @@ class Extension:
 
     def write(self, out: str | Path) -> None:
         """Writes extension.md and extension.png to the folder ``out``."""
+        from ..pictures import save
         from ._extension_picture import draw
-        from .charts import png
 
         Path(out, "extension.md").write_text(self.markdown(), encoding="utf-8")
-        png(draw(self), Path(out, "extension.png"))
+        save(draw(self), Path(out, "extension.png"))
 
 
 def _number(value: float, error: float | None = None) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
 
+from ..pictures import save
 from . import charts
 from .results import Results
 
@@ -19,8 +20,8 @@ PICTURES = {"loss-by-position.png": charts.draw_by_position, "loss-by-length.png
 PAGE = "report.html"
 
 STYLE = """
-:root { color-scheme: light dark; --paper: #ffffff; --panel: #f5f6f8; --best: #e3f1ea; %(light)s }
-@media (prefers-color-scheme: dark) { :root { --paper: #14171d; --panel: #1c2028; --best: #1d3a30; %(dark)s } }
+:root { color-scheme: light dark; --panel: #f5f6f8; --best: #e3f1ea; %(light)s }
+@media (prefers-color-scheme: dark) { :root { --panel: #1c2028; --best: #1d3a30; %(dark)s } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 60rem; background: var(--paper); color: var(--ink);
   font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
@@ -68,7 +69,7 @@ def write(results: Results, out: Path) -> list[Path]:
         return []
     written = []
     for name, draw in PICTURES.items():
-        charts.png(draw(results), out / name)
+        save(draw(results), out / name)
         written.append(out / name)
     (out / PAGE).write_text(page(results), encoding="utf-8")
     return [*written, out / PAGE]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._picture import GREY, INK, style
+from ...pictures import BASELINE, COLOURS, INK, style
 from ._table import ROLES
 
 if TYPE_CHECKING:
@@ -14,19 +14,7 @@ if TYPE_CHECKING:
 
     from ._results import Finding, HeadRoles
 
-COLOURS = (
-    "#cc79a7",
-    "#d55e00",
-    "#e69f00",
-    "#8c564b",
-    "#7b5ea7",
-    "#0072b2",
-    "#7f8c9b",
-    "#a8b2c1",
-    "#009e73",
-    "#56b4e9",
-    "#d5dbe3",
-)
+COLOURS_OF_ROLES = (*COLOURS, BASELINE, "#a8b2c1", "#d5dbe3")
 NO_ROLE = "#f3f4f6"
 
 
@@ -38,7 +26,7 @@ def picture_of_roles(found: HeadRoles, title: str) -> Figure:
     layers = found.layers
     held = {layer: [_first(found, layer, head) for head in range(found.heads(layer))] for layer in layers}
     most = max(map(len, held.values()))
-    colours = dict(zip(_order(found), COLOURS * 2, strict=False))
+    colours = dict(zip(_order(found), COLOURS_OF_ROLES * 2, strict=False))
     size = max(0.62, min(1.0, 12 / most))
     room = int(15 * size)  # letters in a cell
     words = [one.candidate for line in held.values() for one in line if one is not None]
@@ -61,7 +49,7 @@ def picture_of_roles(found: HeadRoles, title: str) -> Figure:
         axes.tick_params(length=0)
         for spine in axes.spines.values():
             spine.set_visible(False)
-        axes.set_xlabel("head")
+        axes.set(xlabel="head", ylabel="layer")
         axes.set_title(title, loc="left", fontsize=12, pad=10)
         there = [role for role in colours if any(one and one.role == role for line in held.values() for one in line)]
         patches = [Patch(color=colours[role], label=role.replace("_", " ")) for role in there]
@@ -72,7 +60,7 @@ def picture_of_roles(found: HeadRoles, title: str) -> Figure:
             fontsize=9,
         )
         figure.supxlabel(
-            "the primary role of each head: what for, and its figure on held-out texts", fontsize=8.5, color=GREY
+            "the primary role of each head: what for, and its figure on held-out texts", fontsize=8.5, color=BASELINE
         )
     return figure
 

@@ -164,15 +164,15 @@ class HeadRoles:
             The figure of matplotlib.
 
         Raises:
-            HeadwayError: if the file cannot be written, or a font is missing.
+            HeadwayError: if the file cannot be written.
         """
-        from .._picture import check, written
+        from ...pictures import need_format, save
         from ._picture import picture_of_roles
 
-        check("map", out)
+        need_format(out)
         figure = picture_of_roles(self, title)
         if out is not None:
-            written(figure, out)
+            save(figure, out)
         return figure
 
     def _of_role(self, name: str) -> Measured:
