@@ -61,9 +61,9 @@ native: $(NATIVE)/CMakeCache.txt  ## build the CPU kernel's library alone, where
 bench: library  ## measure speed and memory against torch and the processor's own roof (ARGS=--quick: a few minutes)
 	$(BIN)/headway bench --out bench-out $(ARGS)
 
-claims: library  ## run the lessons of examples/, draw their pictures, write docs/claims.md in both languages
+claims: library  ## run the lessons of examples/, draw their pictures into docs/ and write docs/claims.md in both languages
 	-@$(MAKE) --no-print-directory weights ARGS="google-news minilm"
-	PYTHONPATH=examples $(BIN)/python -m claims
+	PYTHONPATH=examples $(BIN)/python -m claims --docs
 
 weights: $(READY)  ## fetch published models' weights for the tests that want them: 353 MB (ARGS names some; mpnet only so)
 	@PYTHONPATH=tests $(BIN)/python -m weights $(ARGS)

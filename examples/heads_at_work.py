@@ -409,11 +409,13 @@ def interval(low: float, high: float) -> str:
     return f"{100 * low:.0f}–{high:.0%}"
 
 
-def draw_map(axes: Axes, name: str, weights: list[list[float]], tokens: list[str], t: Text) -> None:
+def draw_map(
+    axes: Axes, name: str, weights: list[list[float]], tokens: list[str], t: Text, bar: str = "", bar_of: Any = None
+) -> None:
     kind, _, head = name.partition(" ")
     layer, number = place_of(head)
     title = role_names(t).get(kind) or t(*TIED.get(kind, (kind, kind)))
-    matrix(axes, weights, tokens, tokens, size=7.5, rotation=90)
+    matrix(axes, weights, tokens, tokens, size=7.5, rotation=90, bar=bar, bar_of=bar_of)
     axes.set_title(t(f"{title}\nlayer {layer}, head {number}", f"{title}\n层 {layer}，头 {number}"), fontsize=9.5)
 
 

@@ -29,9 +29,9 @@ from torch import Tensor, nn
 
 import headway as hw
 from headway.extras import need
-from headway.files import atomic_write
-from headway.fonts import fonts_for
-from headway.study.charts import BASELINE, COLOURS, FAINT, INK
+from headway.files import atomic_write, need_file_place
+from headway.pictures import AMOUNT, BASELINE, COLOURS, INK, colour_bar, style
+from headway.pictures import FAINT as FAINT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,6 +40,11 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parents[1] / "docs"
 LANGUAGES = {"en": "lessons", "zh": "zh-CN/lessons"}
 """The folder of the pictures of each language, within the folder of the documents."""
+
+DPI = 150
+"""Pixels per inch of the pictures."""
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
+"""Lines that can be told apart without colours."""
 
 BLUE, ORANGE, GREEN, PINK, GOLD, SKY, PURPLE, BROWN = COLOURS
 GREY = BASELINE
@@ -60,17 +65,30 @@ SPEAK: dict[str, Text] = {"en": english, "zh": chinese}
 
 
 def run(name: str, words: Sequence[str] | None = None) -> None:
-    """Runs a lesson: measures, prints, and draws in both languages."""
+    """Runs a lesson: measures, prints, and draws."""
     lesson: Any = sys.modules[name]
     stem = Path(lesson.__file__).stem
+    own = f"lesson-{stem.split('_')[1]}.png"
     parser = argparse.ArgumentParser(prog=stem, description=lesson.__doc__.partition("\n")[0])
-    parser.add_argument("--language", choices=LANGUAGES, default="en", help="of what is printed; pictures come in both")
-    parser.add_argument("--out", type=Path, default=DOCS, metavar="FOLDER", help="for the pictures (default: docs)")
+    parser.add_argument("--language", choices=LANGUAGES, default="en", help="of what is printed and drawn")
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"for the picture (default: {own}, in this folder)")
     parser.add_argument("--found", type=Path, metavar="FILE", help="write the numbers here too, as JSON")
+    parser.add_argument("--docs", action="store_true", help="draw into docs/, in both languages: for maintainers")
     chosen = parser.parse_args(words)
     if chosen.found and not chosen.found.absolute().parent.is_dir():
         parser.error(f"--found {chosen.found}: give a file in a folder that exists")
+    if chosen.out and chosen.out.suffix != ".png":
+        parser.error(f"--out {chosen.out}: give a name that ends with .png")
+    if chosen.docs and chosen.out:
+        parser.error("--docs and --out: give one of them")
+    if chosen.docs and (missing := lacking(getattr(lesson, "DRAWN_FROM", ()))):
+        parser.error(f"--docs: without {missing[0]} the picture would be poorer than the one in docs: {missing[1]}")
+    places = {chosen.language: chosen.out or Path(own)}
+    if chosen.docs:
+        places = {language: DOCS / folder / f"{picture_name(stem)}.png" for language, folder in LANGUAGES.items()}
     try:
+        for place in places.values():
+            need_file_place(place)
         for module in ("matplotlib", "zhplot"):  # before the measurements, not after them
             need(module, "a lesson", "lessons")
     except hw.HeadwayError as error:
@@ -83,12 +101,10 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
     if chosen.found:
         text = json.dumps(asdict(found), indent=1, ensure_ascii=False, allow_nan=False)
         chosen.found.write_text(text + "\n", encoding="utf-8")
-    for language, folder in LANGUAGES.items():
-        place = chosen.out / folder / f"{picture_name(stem)}.png"
-        place.parent.mkdir(parents=True, exist_ok=True)
+    for language, place in places.items():
         with paper(), atomic_write(place) as part:
             _save(lesson.draw(found, SPEAK[language]), part)
-        shown = os.path.relpath(place) if place.is_relative_to(Path.cwd()) else place
+        shown = os.path.relpath(place) if place.absolute().is_relative_to(Path.cwd()) else place
         print(SPEAK[chosen.language](f"drawn: {shown}", f"图：{shown}"))
 
 
@@ -97,7 +113,7 @@ def _save(figure: Figure, path: Path) -> None:
     from PIL import Image
 
     drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=130)
+    figure.savefig(drawn, dpi=DPI)
     Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, format="PNG", optimize=True)
 
 
@@ -113,6 +129,16 @@ def weights(name: str) -> Path | None:
     home = os.environ.get("HEADWAY_WEIGHTS") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "headway/weights"
     folder = Path(home).expanduser() / name
     return folder if (folder / "headway.json").is_file() else None
+
+
+def lacking(names: Sequence[str]) -> tuple[str, str] | None:
+    """Returns the first of some weights and texts that is not on this machine, with how to get it, or None."""
+    for name in names:
+        if "." in name and data(name) is None:
+            return name, "put it into the folder that HEADWAY_DATA names"
+        if "." not in name and weights(name) is None:
+            return f"the weights {name}", f"make weights ARGS={name}"
+    return None
 
 
 def picture_name(stem: str) -> str:
@@ -218,31 +244,16 @@ def _width(cell: str) -> int:
 @contextmanager
 def paper() -> Iterator[None]:
     """Sets the style of the pictures, with a font that has Chinese characters."""
-    from matplotlib import rc_context
-
     look = {
-        "font.family": fonts_for("中"),
-        "font.size": 9.5,
-        "text.color": INK,
-        "axes.labelcolor": INK,
-        "axes.edgecolor": INK,
-        "axes.titlesize": 10.5,
-        "axes.titlelocation": "left",
+        "axes.titlesize": 11,
         "axes.titlepad": 8,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
         "axes.prop_cycle": f"cycler('color', {list(COLOURS)})",
-        "axes.grid": False,
-        "grid.color": FAINT,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "legend.frameon": False,
-        "legend.fontsize": 9,
+        "legend.fontsize": 9.5,
         "lines.linewidth": 1.8,
-        "image.cmap": "Blues",
+        "image.cmap": AMOUNT,
         "figure.constrained_layout.use": True,
     }
-    with rc_context(look):
+    with style("中", **look):
         yield
 
 
@@ -250,7 +261,7 @@ def page(height: float) -> Figure:
     """Returns an empty figure of the common width; the height is in inches."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(9.6, height))
+    return Figure(figsize=(9.2, height))
 
 
 def panels(count: int, *, height: float = 3.3, **options: Any) -> tuple[Figure, Any]:
@@ -269,9 +280,17 @@ def matrix(
     says: Callable[[int, int], str] | None = None,
     size: float = 8.0,
     rotation: float = 0.0,
+    bar: str = "",
+    bar_of: Any = None,
 ) -> None:
-    """Draws a matrix from 0 (white) to ``top`` (dark blue), with names of rows and columns and the cells' texts."""
-    axes.imshow(rows, vmin=0, vmax=top, aspect="auto")
+    """Draws a matrix from 0 (white) to ``top`` (dark blue), with names of rows and columns and the cells' texts.
+
+    With ``bar``, which says what the numbers are, it has the bar of its colours.
+    """
+    image = axes.imshow(rows, vmin=0, vmax=top, aspect="auto")
+    axes.spines[:].set_visible(False)
+    if bar:
+        colour_bar(image, axes if bar_of is None else bar_of, bar, aspect=30)
     axes.set_yticks(range(len(down)), down, fontsize=size)
     axes.set_xticks(range(len(across)), across, fontsize=size, rotation=rotation)
     axes.tick_params(length=0)

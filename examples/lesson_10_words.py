@@ -28,8 +28,9 @@ import torch
 import torch.nn.functional as F
 
 import headway as hw
+from headway.pictures import MARKERS
 from headway.vectors import Vectors
-from lesson import COLOURS, GREY, INK, Text, panels, percents, run, table, weights
+from lesson import BLUE, COLOURS, INK, Text, panels, percents, run, table, weights
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -214,51 +215,59 @@ def tell(found: Found, t: Text) -> str:
 
 
 def draw(found: Found, t: Text) -> Figure:
-    figure, (left, right) = panels(2, height=3.8, gridspec_kw={"width_ratios": [2, 3]})
+    figure, (left, right) = panels(2, height=5.0, gridspec_kw={"width_ratios": [2, 4]})
     names, shares = list(found.own_kind), list(found.own_kind.values())
-    left.barh(names, shares, color=GREY, height=0.62)
+    left.barh(names, shares, color=BLUE, height=0.62)
     for place, share in enumerate(shares):
         left.text(share + 0.015, place, f"{share:.0%}", va="center")
     left.axvline(found.chance, color=INK, linewidth=1, linestyle=(0, (4, 3)))
-    left.text(found.chance + 0.015, -0.4, t("chance", "随机"), fontsize=8.5)
+    left.text(found.chance + 0.02, -0.45, t("at random", "随机"), fontsize=8.5)
     left.invert_yaxis()
-    percents(left, 1.12)
+    percents(left, 1.15)
     left.set(title=t("Nearest word of the same kind", "最近的词属于同类"))
+    left.set(xlabel=t("share of the words", "词的比例"), ylabel=t("method", "方法"))
 
     points = []
-    for colour, (english, chinese) in zip(COLOURS, KINDS, strict=False):
+    for colour, marker, (english, chinese) in zip(COLOURS, MARKERS, KINDS, strict=False):
         places = found.map[english]
-        right.plot(*zip(*places.values(), strict=True), "o", color=colour, markersize=4, label=t(english, chinese))
-        points += [(word, place, colour) for word, place in places.items()]
-    right.margins(0.1)
-    right.set(xticks=[], yticks=[], title=t("word2vec, in two of its 48 dimensions", "word2vec：48 维投影到 2 维"))
-    right.legend(loc="upper left", bbox_to_anchor=(1, 1), handletextpad=0.1)
+        xs, ys = zip(*places.values(), strict=True)
+        right.plot(xs, ys, marker, color=colour, markersize=5, label=t(english, chinese))
+        points += [(word, place) for word, place in places.items()]
+    right.margins(0.08)
+    right.set(
+        title=t(
+            f"word2vec: the two directions in which {len(points)} words differ most",
+            f"word2vec：{len(points)} 个词差别最大的两个方向",
+        ),
+        xlabel=t(f"first principal component (of {DIM} dimensions)", f"第一主成分（共 {DIM} 维）"),
+        ylabel=t("second principal component", "第二主成分"),
+    )
+    right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=5, handletextpad=0.1, columnspacing=1.2)
     name_points(right, points)
     return figure
 
 
-def name_points(axes: Axes, points: list[tuple[str, list[float], str]]) -> None:
-    """Draws each word above, below, right or left of its point, where it covers nothing; else above."""
+def name_points(axes: Axes, points: list[tuple[str, list[float]]]) -> None:
+    """Writes each word beside its point where it covers no other word or point; a word without room is left out."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.transforms import Bbox
 
     FigureCanvasAgg(axes.figure).draw()
-    spots = [axes.transData.transform(place) for _, place, _ in points]
-    taken = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in spots]
-    sides = [(0, 4, "center", "bottom"), (0, -4, "center", "top"), (5, 0, "left", "center"), (-5, 0, "right", "center")]
-    for word, place, colour in points:
-        tried = []
-        for x, y, across, up in [*sides, sides[0]]:
+    spots = [axes.transData.transform(place) for _, place in points]
+    taken = [Bbox.from_bounds(x - 5, y - 5, 10, 10) for x, y in spots]
+    sides = [(6, 0), (-6, 0), (0, 6), (0, -6), (5, 5), (-5, 5), (5, -5), (-5, -5), (0, 12), (0, -12)]
+    for word, place in points:
+        for x, y in sides:
             name = axes.annotate(
-                word, place, (x, y), textcoords="offset points", fontsize=7.5, color=colour, ha=across, va=up
-            )
-            tried.append(name)
+                word, place, (x, y), textcoords="offset points", fontsize=8.5,
+                ha="center" if not x else "left" if x > 0 else "right",
+                va="center" if not y else "bottom" if y > 0 else "top",
+            )  # fmt: skip
             box = name.get_window_extent()
-            if not any(box.overlaps(other) for other in taken):
+            if axes.bbox.containsx(box.x0) and axes.bbox.containsx(box.x1) and not box.count_overlaps(taken):
+                taken.append(box)
                 break
-        for name in tried[:-1]:
             name.remove()
-        taken.append(tried[-1].get_window_extent())
 
 
 if __name__ == "__main__":

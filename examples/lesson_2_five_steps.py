@@ -340,7 +340,7 @@ def numbers(
 
 
 def draw(found: Found, t: Text) -> Figure:
-    figure = page(5.2)
+    figure = page(5.4)
     above, below = figure.subfigures(2, 1, height_ratios=[10, 11], hspace=0.06)
     words = [t(*word) for word in WORDS]
     steps = above.subplots(1, 5, gridspec_kw={"width_ratios": [5, 5, 5, 5, 3.5]})
@@ -355,12 +355,17 @@ def draw(found: Found, t: Text) -> Figure:
     )
     for axes, title in zip(steps, titles.split(","), strict=True):
         axes.set_title(title, fontsize=9.5)
+    steps[0].set_ylabel(t("query", "查询"))
+    for axes in steps[:4]:
+        axes.set_xlabel(t("key", "键"))
+    steps[4].set_xlabel(t("part of the value", "值的分量"))
 
     empty, future = below.subplots(1, 2)
     rows = [row or [None] * 5 for row in found.empty_weights.values()]
     padded = [t("pad", "填充"), t("pad", "填充"), *words[2:]]
     numbers(empty, rows, list(ways(t).values()), padded, form=".2f", none="NaN")
-    empty.set_title(t("A row without allowed keys: its weights", "什么都看不到的一行：它的权重"))
+    empty.set_title(t("Weights of a query that may attend to no key", "什么都看不到的查询：它的权重"))
+    empty.set(xlabel=t("key", "键"), ylabel=t("how the mask is written", "掩码的写法"))
 
     places = torch.arange(1, 9)
     future.bar(places - 0.2, found.change_open, 0.4, color=ORANGE, label=t("no mask", "无掩码"))
@@ -368,8 +373,8 @@ def draw(found: Found, t: Text) -> Figure:
     future.axvline(CHANGED + 0.5, color=INK, linewidth=0.8, linestyle=":")
     future.set(
         xlabel=t("position in the sequence", "序列中的位置"),
-        ylabel=t("change of the output", "输出的变化"),
-        title=t(f"Other words from position {CHANGED + 1} on", f"从第 {CHANGED + 1} 个词起换掉后文"),
+        ylabel=t("change of the output (length)", "输出的变化（长度）"),
+        title=t(f"If all words from position {CHANGED + 1} on change", f"从第 {CHANGED + 1} 个词起换掉后文"),
         xticks=places,
         ylim=(0, 2.9),
     )

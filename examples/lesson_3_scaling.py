@@ -21,14 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import headway as hw
-from lesson import BLUE, GREEN, ORANGE, Text, descend, double, panels, run, table
+from lesson import BLUE, DASHES, GREEN, GREY, ORANGE, Text, descend, double, panels, run, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -297,45 +297,56 @@ def tell(found: Found, t: Text) -> str:
     )
 
 
+LOOKS: dict[str, dict[str, Any]] = {  # of the lines, by ARMS
+    "scaled": {"color": BLUE, "marker": "o", "linewidth": 3.4, "markevery": 2},
+    "unscaled": {"color": ORANGE, "marker": "s", "markevery": 2},
+    "unscaled, slower": {"color": ORANGE, "linestyle": DASHES[2], "marker": "s", "markevery": 2},
+    "folded": {"color": GREEN, "marker": "D", "markevery": 2},
+    "folded, Wq slower": {"color": GREEN, "linestyle": DASHES[1], "marker": "^", "markevery": (1, 2)},
+}
+
+
 def draw(found: Found, t: Text) -> Figure:
-    figure, (largest, gradient, training) = panels(3, height=3.6)
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    figure, (largest, gradient, training) = panels(3, height=4.3)
     d = found.widths
-    for kind, colour in KINDS.items():
-        largest.plot(d, found.largest[kind], "o-", color=colour, markersize=4)
-        gradient.plot(d, found.gradient[kind], "o-", color=colour, markersize=4)
-        gradient.plot(d, found.gradient_mean[kind], "--", color=colour, linewidth=1.2)
+    for kind in KINDS:
+        look = LOOKS[kind] | {"markersize": 5, "linewidth": 1.8, "markevery": 1}
+        colour = look["color"]
+        largest.plot(d, found.largest[kind], **look)
+        gradient.plot(d, found.gradient[kind], **look)
+        gradient.plot(d, found.gradient_mean[kind], linestyle=DASHES[1], color=colour, linewidth=1.2)
         gradient.fill_between(d, found.gradient_low[kind], found.gradient_high[kind], color=colour, alpha=0.18, lw=0)
     for axes in (largest, gradient):
-        double(axes, d, t("width d", "宽度 d"))
+        double(axes, d, t("width d of queries and keys", "查询与键的维数 d"))
+    largest.set(
+        ylim=(0, 1.05),
+        ylabel=t("largest weight, median", "最大权重（中位数）"),
+        title=t(f"Softmax over {KEYS} keys", f"对 {KEYS} 个键做 softmax"),
+    )
+    gradient.set(
+        yscale="log",
+        ylim=(1e-4, 20),
+        ylabel=t("|∂output/∂query|", "|∂输出/∂查询|"),
+        title=t("Gradient of a query", "查询的梯度"),
+    )
+    kinds = [
+        Line2D([], [], color=GREY, label=t("median", "中位数")),
+        Line2D([], [], color=GREY, linestyle=DASHES[1], linewidth=1.2, label=t("mean", "均值")),
+        Patch(color=GREY, alpha=0.25, linewidth=0, label=t("middle 80 %", "中间 80%")),
+    ]
+    gradient.legend(handles=kinds, loc="lower left")
 
-    largest.set(ylim=(0, 1.05), title=t(f"Largest of {KEYS} weights (median)", f"{KEYS} 个权重中最大者（中位数）"))
-    largest.text(d[-1], 0.86, arms(t)["unscaled"], color=ORANGE, ha="right")
-    largest.text(d[-1], 0.15, arms(t)["scaled"], color=BLUE, ha="right")
-    gradient.set(yscale="log", ylim=(1e-4, 20), title=t("Gradient that reaches the query", "传到查询的梯度"))
-    gradient.text(4, 2e-4, t("— median\n- - mean\nband: middle 80%", "— 中位数\n- - 均值\n色带：中间 80%"))
-
-    steps = range(5, STEPS, 10)
-    for arm, colour, width, dashes in (
-        ("unscaled, slower", ORANGE, 1.8, ":"),
-        ("unscaled", ORANGE, 1.8, "-"),
-        ("folded", GREEN, 1.8, "-"),
-        ("scaled", BLUE, 3.6, "-"),
-        ("folded, Wq slower", GREEN, 1.6, (0, (3, 3))),
-    ):
-        training.plot(steps, found.losses[arm], color=colour, linewidth=width, linestyle=dashes)
-    for y, colour, words in (
-        (2.2, ORANGE, t("no scale, two rates", "不缩放，两种学习率")),
-        (1.27, GREEN, arms(t)["folded"]),
-        (0.33, GREEN, t("its rate/√d as well", "学习率也除以 √d")),
-        (0.16, BLUE, arms(t)["scaled"]),
-    ):
-        training.text(STEPS, y, words, color=colour, ha="right")
+    lines = {arm: training.plot(range(5, STEPS, 10), found.losses[arm], **LOOKS[arm])[0] for arm in ARMS}
     training.set(
         ylim=(0, 2.5),
-        xlabel=t("step", "训练步"),
-        ylabel=t("loss", "损失"),
-        title=t(f"Learning a lookup, d = {WIDTH}", f"学习查表，d = {WIDTH}"),
+        xlabel=t("training step", "训练步"),
+        ylabel=t("cross-entropy, nats", "交叉熵（奈特）"),
+        title=t(f"Learning to look up, d = {WIDTH}", f"学习查表，d = {WIDTH}"),
     )
+    figure.legend([*lines.values()], [arms(t)[arm] for arm in lines], loc="outside lower center", ncols=3)
     return figure
 
 

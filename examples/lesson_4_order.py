@@ -271,9 +271,9 @@ def tell(found: Found, t: Text) -> str:
 
 
 def draw(found: Found, t: Text) -> Figure:
-    figure = page(5.8)
+    figure = page(6.4)
     above, below = figure.subfigures(2, 1, height_ratios=[1.05, 1])
-    *maps, shares = above.subplots(1, 3, gridspec_kw={"width_ratios": [1, 1, 0.95]})
+    *maps, shares = above.subplots(1, 3, gridspec_kw={"width_ratios": [1, 1.18, 0.85]})
     draw_distances(maps, found, t)
     draw_accuracy(shares, found, t)
     draw_encodings(below.subplots(), found, t)
@@ -284,13 +284,19 @@ def draw_distances(maps: list[Axes], found: Found, t: Text) -> None:
     language = t("en", "zh")
     here, there = SENTENCES[language]
     titles = [
-        t("Distances without positions", "词向量距离：没有位置编码"),
-        t("With sinusoidal ones", "加上正弦位置编码"),
+        t("Without positions", "没有位置编码"),
+        t("With sinusoids", "加上正弦位置编码"),
     ]
+    said = t("distance of their vectors", "两个词向量的距离")
     for axes, distances, title in zip(maps, found.between_words[language], titles, strict=True):
         near = [[f"{distance:.1f}" if distance < 4 else "" for distance in row] for row in distances]
-        matrix(axes, distances, here, there, top=11, says=lambda i, j, near=near: near[i][j])
-        axes.set_title(title)
+        last = axes is maps[-1]
+        matrix(
+            axes, distances, here, there, top=11, says=lambda i, j, near=near: near[i][j], bar=said if last else "",
+            rotation=t(90, 0),
+        )  # fmt: skip
+        axes.set(title=title, xlabel=t("word of the second sentence", "第二句的词"))
+    maps[0].set_ylabel(t("word of the first sentence", "第一句的词"))
 
 
 def draw_accuracy(axes: Axes, found: Found, t: Text) -> None:
@@ -306,7 +312,7 @@ def draw_accuracy(axes: Axes, found: Found, t: Text) -> None:
     axes.axvline(0.5, color=FAINT, zorder=0)
     axes.invert_yaxis()
     percents(axes, 1.05)
-    axes.set_title(t("Who chases?", "谁在追？正确率"))
+    axes.set(title=t("“Who chases?”", "“谁在追？”"), xlabel=t("right answers", "正确率"), ylabel=t("model", "模型"))
 
 
 def draw_encodings(axes: Axes, found: Found, t: Text) -> None:
@@ -317,7 +323,7 @@ def draw_encodings(axes: Axes, found: Found, t: Text) -> None:
         place = -16 if name in found.blind else round(4 * torch.tensor(change).log10().item())
         heights[place] = heights.get(place, -1) + 1
         x = 1e-16 if name in found.blind else 10 ** (place / 4)
-        axes.plot(x, heights[place], "s", color=ORANGE if name in found.blind else BLUE, markersize=5)
+        axes.plot(x, heights[place], "s", color=ORANGE if name in found.blind else BLUE, markersize=4.5)
         if name not in found.blind and change < 0.01:
             axes.annotate(name, (x, heights[place]), (0, 7), textcoords="offset points", ha="center", color=BLUE)
     axes.set_xscale("log")
@@ -329,10 +335,14 @@ def draw_encodings(axes: Axes, found: Found, t: Text) -> None:
     axes.set(
         ylim=(-1, max(heights.values()) + 1.5),
         xlim=(3e-17, 30),
-        xticks=[1e-16, 1e-12, 1e-8, 1e-4, 1],
         yticks=[],
-        xlabel=t("change of the full stop's vector", "换词序后，句号向量的变化"),
+        xlabel=t(
+            "length of the change of the full stop's vector; each square is an encoding",
+            "换词序后，句号向量变化的长度；每个方块是一种编码",
+        ),
     )
+    axes.set_xticks([1e-16, 1e-12, 1e-8, 1e-4, 1], ["0", "10⁻¹²", "10⁻⁸", "10⁻⁴", "1"])
+    axes.minorticks_off()
     axes.spines["left"].set_visible(False)
     axes.set_title(
         t(

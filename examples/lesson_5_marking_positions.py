@@ -27,8 +27,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import headway as hw
+from headway.pictures import SIGNED, colour_bar
 from headway.testing.checkpoints import cells
-from lesson import BLUE, FAINT, GREEN, ORANGE, SKY, Text, descend, frequencies, matrix, page, run, table
+from lesson import BLUE, DASHES, FAINT, GREEN, ORANGE, SKY, Text, descend, frequencies, matrix, page, run, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -328,37 +329,41 @@ def tell(found: Found, t: Text) -> str:
 
 
 def draw(found: Found, t: Text) -> Figure:
-    figure = page(6.8)
+    figure = page(7.4)
     (prints, rulers), (product, beyond) = figure.subplots(2, 2)
-    prints.imshow(codes(40, 64).tolist(), cmap="RdBu", aspect="auto", vmin=-1, vmax=1)
+    image = prints.imshow(codes(40, 64).tolist(), cmap=SIGNED, aspect="auto", vmin=-1, vmax=1)
+    colour_bar(image, prints, t("number in the code", "编码中的数"))
     prints.set(
-        xlabel=t("dimension: fast clocks to slow ones", "维：由快到慢"),
+        xlabel=t("dimension, from fast to slow", "维（由快到慢）"),
         ylabel=t("position", "位置"),
-        title=t("Fingerprints, d = 64", "指纹，d = 64"),
+        title=t("Sinusoidal codes, d = 64", "正弦编码，d = 64"),
     )
 
-    for (start, line), colour in zip(found.rulers.items(), (ORANGE, GREEN, SKY, BLUE), strict=True):
-        rulers.plot(RULED, line, color=colour, linewidth=1.4, label=start)
+    looks = zip((ORANGE, GREEN, SKY, BLUE), DASHES, strict=True)
+    for (start, line), (colour, dashes) in zip(found.rulers.items(), looks, strict=True):
+        rulers.plot(RULED, line, color=colour, linestyle=dashes, linewidth=1.4, label=start)
     rulers.set(
         xscale="log",
         xlim=(1, RULED[-1]),
         ylim=(0, 1.75),
         yticks=[0, 0.5, 1],
-        xlabel=t("offset k", "偏移 k"),
-        title=t("Four rulers: distance² of two codes, d = 512", "四把尺：两个编码的平方距离，d = 512"),
+        xlabel=t("offset k, tokens", "偏移 k（词元）"),
+        ylabel=t("|PE(p + k) − PE(p)|², mean = 1", "|PE(p + k) − PE(p)|²（均值为 1）"),
+        title=t("A quarter of the 512 dimensions each", "各取 512 维的四分之一"),
     )
-    rulers.legend(title=t("wavelengths", "波长"), loc="upper left", ncols=2)
+    rulers.legend(title=t("wavelengths, tokens", "波长（词元）"), loc="upper left", ncols=2)
 
     product.axhline(0, color=FAINT, linewidth=1)
     for (dim, line), colour, place in zip(found.dot_line.items(), (SKY, BLUE), ((-49, 0.26), (38, 0.68)), strict=True):
-        product.plot(OFFSETS, line, color=colour, linewidth=1.4)
-        product.text(*place, f"d = {dim}", color=colour, ha="center")
-    product.plot(OFFSETS, found.turned_line, color=ORANGE, linewidth=1.4)
-    said = t("d = 512, PE(p) turned by a quarter", "d = 512，PE(p) 先转四分之一圈")
-    product.text(0, -0.3, said, color=ORANGE, ha="center")
+        product.plot(OFFSETS, line, color=colour, linewidth=1.4, linestyle=DASHES[dim == "32"])
+        product.text(*place, f"d = {dim}", ha="center")
+    product.plot(OFFSETS, found.turned_line, color=ORANGE, linewidth=1.4, linestyle=DASHES[3])
+    said = t("d = 512, PE(p) rotated by 90°", "d = 512，PE(p) 先转 90°")
+    product.text(0, -0.3, said, ha="center")
     product.set(
-        xlabel=t("offset k", "偏移 k"),
-        title=t("PE(p)·PE(p + k): distance, not direction", "PE(p)·PE(p + k)：有距离，没有方向"),
+        xlabel=t("offset k, tokens", "偏移 k（词元）"),
+        ylabel=t("PE(p)·PE(p + k) / |PE(p)|²", "PE(p)·PE(p + k) / |PE(p)|²"),
+        title=t("The dot product has no direction", "点积只有距离，没有方向"),
         ylim=(-0.36, 1.05),
         xticks=range(-60, 61, 30),
     )
@@ -367,7 +372,11 @@ def draw(found: Found, t: Text) -> Figure:
     shares = list(found.accuracy.values())
     lengths = [str(length) for length in LENGTHS]
     matrix(beyond, shares, names, lengths, top=1.3, says=lambda i, j: f"{shares[i][j]:.0%}", size=8.5)
-    beyond.set(xlabel=t("length", "长度"), title=t("Trained at 16 tokens", "只在长度 16 上训练"))
+    beyond.set(
+        xlabel=t("length, tokens", "长度（词元）"),
+        ylabel=t("encoding", "编码"),
+        title=t("Right answers; trained at 16 tokens", "正确率；只在长度 16 上训练"),
+    )
     return figure
 
 

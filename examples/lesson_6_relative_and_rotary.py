@@ -27,7 +27,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import headway as hw
-from lesson import BLUE, FAINT, INK, ORANGE, Text, count, descend, frequencies, page, run, table
+from headway.pictures import SIGNED, colour_bar
+from lesson import BLUE, DASHES, FAINT, INK, ORANGE, Text, count, descend, frequencies, page, run, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -367,7 +368,7 @@ def tell(found: Found, t: Text) -> str:
 
 
 def draw(found: Found, t: Text) -> Figure:
-    figure = page(8.2)
+    figure = page(8.6)
     top, middle, bottom = figure.subfigures(3, height_ratios=[1.02, 1, 1])
     top.suptitle(t("Transformer-XL: a score and its four parts", "Transformer-XL：分数与它的四部分"), fontsize=10.5)
     draw_parts(top.subplots(1, 5, sharey=True), found, t)
@@ -386,40 +387,50 @@ def draw_parts(axes: Any, found: Found, t: Text) -> None:
         t("their sum", "四部分之和"),
     ]
     for panel, part, name in zip(axes, [*parts, parts.sum(0)], names, strict=True):
-        panel.imshow(part.numpy(), cmap="RdBu_r", vmin=-4, vmax=4, interpolation="nearest")
+        image = panel.imshow(part.numpy(), cmap=SIGNED, vmin=-4, vmax=4, interpolation="nearest")
         panel.set_title(name, fontsize=9.5)
-        panel.set(xlabel=t("key", "键"), xticks=[0, 5, 10, 15], yticks=[0, 5, 10, 15])
-    axes[0].set_ylabel(t("query", "查询"))
+        panel.set(xlabel=t("key position", "键的位置"), xticks=[0, 5, 10, 15], yticks=[0, 5, 10, 15])
+    axes[0].set_ylabel(t("query position", "查询的位置"))
+    colour_bar(image, axes, t("score", "分数"), aspect=12, shrink=0.8, extend="both")
 
 
 def draw_biases(steps: Any, learned: Any, alibi: Any, found: Found, t: Text) -> None:
     steps.step(found.bucket_at, found.buckets, where="mid", color=BLUE)
-    steps.set(title=t("T5: the bucket of a distance", "T5：距离与桶"), xlabel=t("key − query", "键 − 查询"))
-    steps.set(ylabel=t("bucket", "桶号"), yticks=[0, 8, 15, 24, 31], xticks=[-128, -64, 0, 64, 128])
+    steps.set(
+        title=t("T5: the bucket of a distance", "T5：距离与桶"), xlabel=t("key − query, tokens", "键 − 查询（词元）")
+    )
+    steps.set(ylabel=t("number of the bucket", "桶号"), yticks=[0, 8, 15, 24, 31], xticks=[-128, -64, 0, 64, 128])
     for panel, lines in ((learned, found.t5_learned), (alibi, found.alibi_lines)):
         for head, line in enumerate(lines):
-            panel.plot(range(FAR), line, label=t(f"head {head + 1}", f"头 {head + 1}"))
-        panel.set(xlabel=t("tokens back", "往前的距离"))
+            panel.plot(range(FAR), line, linestyle=DASHES[head], label=t(f"head {head + 1}", f"头 {head + 1}"))
+        panel.set(
+            xlabel=t("query − key, tokens", "查询 − 键（词元）"), ylabel=t("added to the score", "加到分数上的偏置")
+        )
+        panel.legend(fontsize=8.5)
     learned.set_xscale("symlog", linthresh=8, linscale=1.5)
-    learned.set_xticks([0, 2, 4, 8, 16, 32, 64, 127], ["0", "2", "4", "8", "16", "32", "64", "127"])
+    learned.set_xticks([0, 2, 4, 8, 16, 32, 127], ["0", "2", "4", "8", "16", "32", "127"])
     learned.minorticks_off()
-    learned.set(title=t("T5: what four heads learned", "T5：四个头学到的偏置"), ylabel=t("bias", "偏置"))
-    learned.legend(loc="upper right")
-    alibi.set(title=t("ALiBi: straight, not learned", "ALiBi：直线，不学习"), ylabel=t("bias", "偏置"))
+    learned.set(title=t("T5: what four heads learned", "T5：四个头学到的偏置"))
+    alibi.set(title=t("ALiBi: fixed straight lines", "ALiBi：固定的直线"))
 
 
 def draw_turns(pairs: Any, whole: Any, turns: Any, found: Found, t: Text) -> None:
-    for line, frequency in zip(found.rope_pairs, found.rope_frequencies, strict=True):
-        pairs.plot(range(NEAR), line, linewidth=1.2, label=f"ω = {frequency:.2g}")
+    for line, frequency, dashes in zip(found.rope_pairs, found.rope_frequencies, DASHES, strict=False):
+        pairs.plot(range(NEAR), line, linewidth=1.3, linestyle=dashes, label=f"{frequency:.2g}")
     pairs.set(title=t("RoPE: three of 32 pairs", "RoPE：32 对中的 3 对"), ylim=(-1.1, 1.8), yticks=[-1, 0, 1])
-    pairs.set(xlabel=t("distance", "距离"), ylabel=t("score / lengths", "分数 / 长度之积"))
-    pairs.legend(loc="upper center", ncols=2, columnspacing=1.2, handlelength=1.4)
+    said = t("⟨q, k⟩ / |q||k| after rotation", "旋转后的 ⟨q, k⟩ / |q||k|")
+    pairs.set(xlabel=t("distance, tokens", "距离（词元）"), ylabel=said)
+    pairs.legend(
+        title=t("radians per token", "每个词元转的弧度"), loc="upper center", ncols=3, columnspacing=1.0,
+        handlelength=2, fontsize=8.5, title_fontsize=8.5,
+    )  # fmt: skip
     whole.axhline(0, color=FAINT, linewidth=1.2)
     for line, name in zip(
         found.rope_whole, [t("a vector with itself", "向量与自身"), t("with another", "与另一向量")], strict=True
     ):
-        whole.plot(range(NEAR), line, label=name)
-    whole.set(title=t("RoPE: all 32 together", "RoPE：32 对之和"), xlabel=t("distance", "距离"), ylim=(-0.5, 1.35))
+        whole.plot(range(NEAR), line, label=name, linestyle="-" if line is found.rope_whole[0] else DASHES[1])
+    whole.set(title=t("RoPE: all 32 together", "RoPE：32 对之和"), ylim=(-0.5, 1.6))
+    whole.set(xlabel=t("distance, tokens", "距离（词元）"), ylabel=said)
     whole.legend(loc="upper right")
 
     for query_and_key, places in zip(found.turned_angles, TURNED, strict=True):

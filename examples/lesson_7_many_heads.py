@@ -41,6 +41,7 @@ from lesson import (
     least_seconds,
     page,
     panels,
+    percents,
     run,
     table,
     weights,
@@ -67,6 +68,10 @@ READERS = {  # heads, feed-forward
 SENTENCE = "The cat that was sleeping on the mat woke up"  # document 002's
 RELATIONS = ["det", "nsubj", "aux", "case"]  # that tie some of its words
 TIES = [("cat", "sleeping"), ("mat", "sleeping"), ("that", "cat"), ("woke", "cat")]  # the first two are the document's
+
+
+DRAWN_FROM = ("minilm",)
+"""Without it the picture has two panels instead of seven."""
 
 
 @dataclass(frozen=True)
@@ -298,11 +303,14 @@ def draw(found: Found, t: Text) -> Figure:
     if found.trained is None:
         figure, below = panels(2)
     else:
-        figure = page(6.2)
+        figure = page(6.8)
         top, bottom = figure.subfigures(2, 1, height_ratios=[2.9, 3.3])
         maps = top.subplots(1, len(found.trained.shown))
         for axes, (name, weights) in zip(maps, found.trained.shown.items(), strict=True):
-            draw_map(axes, name, weights, found.trained.tokens, t)
+            bar = t("attention weight", "注意力权重") if axes is maps[-1] else ""
+            draw_map(axes, name, weights, found.trained.tokens, t, bar, maps)
+        maps[0].set_ylabel(t("query", "查询"))
+        top.supxlabel(t("key", "键"), fontsize=10)
         below = bottom.subplots(1, 3, gridspec_kw={"width_ratios": [1.2, 1, 1]})
         draw_roles(below[0], found.trained, t)
     draw_readers(below[-2], found, t)
@@ -319,15 +327,19 @@ def draw_readers(axes: Axes, found: Found, t: Text) -> None:
     axes.set_yticks(range(len(READERS)), reader_names(t))
     axes.invert_yaxis()
     axes.set(
-        xlim=(0, 1.02), xlabel=t("both tokens right", "两个词元都对的比例"), title=t("Two places at once", "同时看两处")
+        xlim=(0, 1.03),
+        xlabel=t("texts with both tokens right", "两个词元都对的比例"),
+        title=t("Two places at once", "同时看两处"),
     )
+    percents(axes, 1.03)
 
 
 def draw_cost(axes: Axes, found: Found, t: Text) -> None:
     for (n, times), colour in zip(found.cost_training.items(), (SKY, BLUE), strict=True):
-        axes.plot(found.cost_heads, times, "o-", color=colour, markersize=4, label=t(f"{n} tokens", f"{n} 个词元"))
+        marker = "s" if colour == SKY else "o"
+        axes.plot(found.cost_heads, times, marker, linestyle="-", color=colour, label=t(f"{n} tokens", f"{n} 个词元"))
     axes.axhline(1, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
-    double(axes, found.cost_heads, t(f"heads, {COST_WIDTH} numbers in all", f"头数（总宽度 {COST_WIDTH}）"))
+    double(axes, found.cost_heads, t(f"heads of a layer of width {COST_WIDTH}", f"头数（总宽度 {COST_WIDTH}）"))
     axes.set(
         ylim=(0, None),
         ylabel=t("training time, one head = 1", "训练耗时（单头为 1）"),

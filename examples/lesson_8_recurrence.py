@@ -29,15 +29,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import headway as hw
-from lesson import BLUE, FAINT, GREEN, ORANGE, Text, count, descend, double, least_seconds, page, run, table
+from lesson import BLUE, DASHES, FAINT, GREEN, ORANGE, Text, count, descend, double, least_seconds, page, run, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = {"rnn": ORANGE, "lstm": GREEN, "attention": BLUE}
+LOOKS = {"rnn": ("s", "-"), "lstm": ("D", DASHES[1]), "attention": ("o", "-")}  # marker and dashes
 PLACES = {  # of the names in the four panels
-    "rnn": [(40, 1e-34), (6, 0.6), (2200, 8), (1500, 140)],
-    "lstm": [(78, 1e-15), (17, 0.63), (70, 2.8), (1500, 660)],
+    "rnn": [(18, 1e-37), (6, 0.6), (2200, 6), (1500, 120)],
+    "lstm": [(72, 1e-13), (17, 0.63), (72, 6), (1500, 700)],
     "attention": [(66, 1e1), (23, 1.03), (720, 60), (200, 3e5)],
 }
 WORDS = ["我", "吃", "苹果"]
@@ -300,8 +301,9 @@ def draw(found: Found, t: Text) -> Figure:
     figure = page(6.2)
     (gradient, remembered), (timing, memory) = figure.subplots(2, 2)
     for kind, name in names(t).items():
-        colour, points = KINDS[kind], {"marker": "o", "markersize": 4, "color": KINDS[kind]}
-        gradient.semilogy(range(BACK), found.gradients[kind], color=colour)
+        (marker, dashes), colour = LOOKS[kind], KINDS[kind]
+        points = {"marker": marker, "linestyle": dashes, "markersize": 5, "color": colour}
+        gradient.semilogy(range(BACK), found.gradients[kind], **points, markevery=16)
         remembered.plot(found.distances, found.recall[kind], **points)
         timing.loglog(found.lengths, [1000 * taken for taken in found.seconds[kind]], **points)
         memory.loglog(found.lengths, found.kept[kind], **points)
@@ -314,25 +316,27 @@ def draw(found: Found, t: Text) -> Figure:
             panel.text(*place, name, color=colour)
     gradient.set(
         title=t("Gradient before training", "训练前的梯度"),
-        xlabel=t("steps back", "往前的步数"),
-        ylabel=t("size of ∂output / ∂input", "∂输出 / ∂输入 的大小"),
+        xlabel=t("tokens back", "往前的词元数"),
+        ylabel=t("|∂output/∂input|", "|∂输出/∂输入|"),
         ylim=(None, 1e6),
     )
     remembered.axhline(1 / SYMBOLS, color=FAINT, linewidth=1.2, zorder=0)
     remembered.text(4, 1 / SYMBOLS + 0.02, t("guessing", "随机猜测"), va="bottom")
-    double(remembered, DISTANCES, t("fillers in between", "中间的填充词数"))
+    double(remembered, DISTANCES, t("tokens in between", "中间隔着的词元数"))
     remembered.set(
         title=t(f"Recall after at most {STEPS} steps of training", f"最多训练 {STEPS} 步之后的记忆"),
-        ylabel=t("accuracy", "正确率"),
+        ylabel=t("share of right answers", "正确率"),
         ylim=(0, 1.1),
     )
     for panel in (timing, memory):
-        double(panel, LENGTHS, t("length n", "长度 n"))
+        double(panel, LENGTHS, t("length, tokens", "长度（词元）"))
     timing.set(
         title=t("Time of one forward pass, one core", "一次前向计算的时间（单核）"), ylabel=t("milliseconds", "毫秒")
     )
     memory.set(
-        title=t("What a layer keeps to go on", "接着读下去要留着的数"), ylabel=t("numbers", "个数"), ylim=(100, None)
+        title=t("What a layer keeps for the next token", "接着读下去要留着的数"),
+        ylabel=t("numbers kept", "留着的数（个）"),
+        ylim=(80, None),
     )
     return figure
 

@@ -298,19 +298,24 @@ def tell(found: Found, t: Text) -> str:
 
 
 def draw(found: Found, t: Text) -> Figure:
-    figure = page(6.6)
+    figure = page(7.2)
     upper, lower = figure.subfigures(2, 1, height_ratios=[5, 2])
     read = ["<s>", *found.target[:-1]]
     maps = {
         "encoder": (found.source, found.source, t("Encoder: self-attention", "编码器：自注意力")),
-        "decoder": (read, ["", *read[1:]], t("Decoder: masked self-attention", "解码器：掩码自注意力")),
+        "decoder": (read, read, t("Decoder: masked self-attention", "解码器：掩码自注意力")),
         "cross": (found.target, found.source, t("Decoder: cross-attention", "解码器：交叉注意力")),
     }
-    for axes, (use, (rows, columns, title)) in zip(upper.subplots(1, 3), maps.items(), strict=True):
+    all_axes = upper.subplots(1, 3)
+    said = t("weight, mean of the last layer's four heads", "权重（最后一层四个头的平均）")
+    for axes, (use, (rows, columns, title)) in zip(all_axes, maps.items(), strict=True):
         of_all = torch.tensor(found.weights[use]).mean(0).tolist()
-        matrix(axes, of_all, rows, columns, rotation=0 if use == "decoder" else 90)
-        axes.set(title=title, ylabel=t("writes", "写出的字") if use == "cross" else t("query", "查询"))
-    upper.supxlabel(t("key; last layers, mean of four heads", "键（最后一层，四个头的平均）"), fontsize=9.5)
+        last = use == "cross"
+        matrix(axes, of_all, rows, columns, bar=said if last else "", bar_of=all_axes)
+        for label in axes.get_xticklabels():
+            label.set_rotation(90 if len(label.get_text()) > 1 else 0)
+        query = t("query: what is written next", "查询：接着写出的字") if last else t("query", "查询")
+        axes.set(title=title, ylabel=query, xlabel=t("key", "键"))
     axes = lower.subplots()
     shares = [100 * exact / found.asked for exact in found.exact.values()]
     ceiling = 100 * found.ceiling
@@ -320,10 +325,9 @@ def draw(found: Found, t: Text) -> Figure:
     axes.plot([1.6, 3.4], [ceiling, ceiling], color=INK, linewidth=1, linestyle="--")
     most = t(f"at most, without order: {ceiling:.1f} %", f"不看次序时的上限：{ceiling:.1f} %")
     axes.text(2.5, ceiling + 4, most, ha="center")
-    axes.set(ylim=(0, 120), yticks=[0, 50, 100], ylabel="%")
-    axes.set_title(
-        t("Unseen dates without an error, by where positions are added", "没见过的日期全对的比例：位置编码加在哪里")
-    )
+    axes.set(ylim=(0, 120), yticks=[0, 50, 100], ylabel=t("dates, %", "日期，%"))
+    axes.set_xlabel(t("where positions are added", "位置编码加在哪里"))
+    axes.set_title(t("Unseen dates written without an error", "没见过的日期，全对的比例"))
     return figure
 
 

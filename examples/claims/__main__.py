@@ -1,7 +1,8 @@
-"""`make claims`: runs every lesson, draws its pictures, and writes the page of claims in both languages."""
+"""`make claims`: runs every lesson, draws its picture, and writes the page of claims in both languages."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -10,23 +11,39 @@ from pathlib import Path
 
 from claims import SUBJECTS, numbers, page
 from headway.files import atomic_write
-from lesson import DOCS, SPEAK
+from lesson import DOCS, SPEAK, lacking
 
 EXAMPLES = Path(__file__).parents[1]
 PAGES = {"en": DOCS / "claims.md", "zh": DOCS / "zh-CN" / "claims.md"}
+READ = ("minilm", "google-news", "en_pud-ud-test.conllu", "gap-test.tsv")
+"""What the lessons read besides their own text; without it some claims are not measured."""
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m claims", description=(__doc__ or "").partition(": ")[2])
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="an existing one (default: the current folder)")
+    parser.add_argument("--docs", action="store_true", help="write into docs/, pictures too: for maintainers")
+    chosen = parser.parse_args(words)
+    if chosen.docs and chosen.out:
+        parser.error("--docs and --out: give one of them")
+    if chosen.docs and (missing := lacking(READ)):
+        parser.error(f"--docs: without {missing[0]} the page would have less than the one in docs: {missing[1]}")
+    out = chosen.out or Path()
+    if not out.is_dir():
+        parser.error(f"--out {out}: give a folder that exists")
+    pages = PAGES if chosen.docs else {"en": out / "claims.md", "zh": out / "claims.zh-CN.md"}
+
     lessons = {claim.lesson for _, group in SUBJECTS for claim in group}
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "found.json"
         for name in sorted(lessons, key=lambda name: int(name.split("_")[1])):
             print(name, flush=True)
-            script = EXAMPLES / f"{name}.py"
-            subprocess.run([sys.executable, script, "--found", file], check=True, stdout=subprocess.DEVNULL)
+            drawn = ["--docs"] if chosen.docs else ["--out", str(out / f"lesson-{name.split('_')[1]}.png")]
+            command = [sys.executable, EXAMPLES / f"{name}.py", "--found", file, *drawn]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             found[name] = numbers(json.loads(file.read_text(encoding="utf-8")))
-    texts = {path: page(SUBJECTS, found, SPEAK[language]) for language, path in PAGES.items()}
+    texts = {path: page(SUBJECTS, found, SPEAK[language]) for language, path in pages.items()}
     for path, text in texts.items():
         with atomic_write(path) as draft:
             draft.write_text(text, encoding="utf-8")

@@ -11,10 +11,23 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from claims import SUBJECTS, numbers
-from lesson import LANGUAGES, picture_name
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PNG = b"\x89PNG\r\n\x1a\n"
+
+LOOK = """
+import runpy, sys
+sys.path[:0] = sys.argv[2:4]
+import lesson, looks
+save = lesson._save
+def checked(figure, path):
+    assert not (found := looks.faults(figure)), found
+    save(figure, path)
+lesson._save = checked
+sys.argv[:] = sys.argv[1:2] + sys.argv[4:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs a script with looks.faults for every picture that it draws."""
 
 Learn = Callable[..., Any]
 """learn("lesson_1_weighted_lookup", *options) → the numbers it found, as they stand in its JSON."""
@@ -22,23 +35,18 @@ Learn = Callable[..., Any]
 
 @pytest.fixture
 def learn(tmp_path: Path) -> Learn:
-    """Runs a lesson, which must print, draw in both languages and support its claims' verdicts; returns its numbers."""
+    """Runs a lesson, which must print, draw and support its claims' verdicts; returns its numbers."""
 
     def learn(name: str, *options: str) -> Any:
         found = tmp_path / "found.json"
-        command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")]
-        done = subprocess.run(
-            [*command, "--out", str(tmp_path / "docs"), "--found", str(found), *options],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        script = [str(EXAMPLES / f"{name}.py"), str(EXAMPLES), str(EXAMPLES.parent / "tests")]
+        command = [sys.executable, "-W", "error", "-c", LOOK, *script, "--found", str(found), *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         assert not done.stderr, done.stderr
-        for folder in LANGUAGES.values():
-            picture = f"{folder}/{picture_name(name)}.png"
-            assert (tmp_path / "docs" / picture).read_bytes().startswith(PNG)
-            assert picture in done.stdout
+        picture = f"lesson-{name.split('_')[1]}.png"
+        assert (tmp_path / picture).read_bytes().startswith(PNG)
+        assert picture in done.stdout
         figures = json.loads(found.read_text(encoding="utf-8"))
         for claim in [claim for _, group in SUBJECTS for claim in group if claim.lesson == name]:
             if not claim.timed and not claim.lacks(numbers(figures)):

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+import claims.__main__
 import lesson
 import lesson_1_weighted_lookup
+import lesson_7_many_heads
 
 
 @pytest.fixture
@@ -23,7 +25,63 @@ def test_a_folder_that_is_not_there_is_refused(no_work: None, capsys: pytest.Cap
 def test_a_missing_package_is_named(no_work: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "zhplot", None)
     with pytest.raises(SystemExit, match=r"a lesson needs zhplot: .*pip install .*\[lessons\]'"):
-        lesson.run("lesson_1_weighted_lookup", ["--out", str(tmp_path)])
+        lesson.run("lesson_1_weighted_lookup", ["--out", str(tmp_path / "a.png")])
+
+
+def test_docs_are_written_only_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the current folder by default, in --out if given; with --docs in both languages, and nowhere else."""
+    monkeypatch.setattr(lesson, "DOCS", tmp_path / "docs")
+    monkeypatch.chdir(tmp_path)
+    for folder in lesson.LANGUAGES.values():
+        (tmp_path / "docs" / folder).mkdir(parents=True)
+
+    def drawn(*words: str) -> list[str]:
+        lesson.run("lesson_1_weighted_lookup", [*words])
+        found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png"))
+        for path in found:
+            (tmp_path / path).unlink()
+        return found
+
+    assert drawn() == ["lesson-1.png"]
+    assert drawn("--out", "mine.png", "--language", "zh") == ["mine.png"]
+    assert drawn("--docs") == ["docs/lessons/1-weighted-lookup.png", "docs/zh-CN/lessons/1-weighted-lookup.png"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--out", "nowhere/a.png"], "nowhere/a.png cannot be written: give a file in a folder that exists"),
+        (["--out", "a.txt"], "--out a.txt: give a name that ends with .png"),
+        (["--out", "a.png", "--docs"], "--docs and --out: give one of them"),
+    ],
+)
+def test_a_wrong_place_is_refused(
+    words: list[str], said: str, no_work: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        lesson.run("lesson_1_weighted_lookup", words)
+    assert said in f"{stopped.value}{capsys.readouterr().err}"
+
+
+def test_the_docs_never_get_a_poorer_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADWAY_WEIGHTS", str(tmp_path))
+    monkeypatch.setattr(lesson_7_many_heads, "measure", lambda: pytest.fail("it measured first"))
+    with pytest.raises(SystemExit):
+        lesson.run("lesson_7_many_heads", ["--docs"])
+    assert "--docs: without the weights minilm the picture would be poorer" in (said := capsys.readouterr().err)
+    assert "make weights ARGS=minilm" in said
+
+
+def test_the_page_of_claims_is_refused_if_something_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADWAY_WEIGHTS", str(tmp_path))
+    monkeypatch.setattr(claims.__main__.subprocess, "run", lambda *a, **b: pytest.fail("it ran a lesson first"))
+    with pytest.raises(SystemExit):
+        claims.__main__.main(["--docs"])
+    assert "--docs: without the weights minilm the page would have less" in capsys.readouterr().err
 
 
 def test_a_chinese_letter_is_as_wide_as_two() -> None:
