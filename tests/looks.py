@@ -79,7 +79,7 @@ def _without_a_name(figure: Any) -> list[str]:
         around = _around(axes.get_figure(root=False))
         for letter, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
             texts = [tick.label1.get_text() for tick in axis.get_major_ticks() if tick.label1.get_visible()]
-            numbers = any(any(letter.isdigit() for letter in text) for text in texts)
+            numbers = any(text.lstrip("−-+")[:1].isdigit() or "mathdefault" in text for text in texts)
             named = axis.label.get_text() or any(getattr(one, f"get_sup{letter}label")() for one in around)
             if axis.get_visible() and numbers and not named:
                 title = axes.get_title("left") or axes.get_title()

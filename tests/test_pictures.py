@@ -44,7 +44,7 @@ def compared(word: str) -> Any:
             for length in (128, 256, 512):
                 if name == "learned" and length > 128:
                     continue
-                worse = 3.0 if name == "rope" and length > 128 else 0.02 * number
+                worse = 3.0 if name == "rope" and length > 128 else 0.004 * number
                 parts = [[2, 2, 3.6], [5, 8, 3.0], [33, 64, 2.8 + worse]] if length == 128 else []
                 rows.append(
                     {
