@@ -62,7 +62,7 @@ def refused(capsys: pytest.CaptureFixture[str], *given: object) -> str:
 def test_without_a_verb_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
     code, said, _ = ran(capsys)
     assert code == 0
-    for verb in ("compare", "train", "similar", "analogy", "encode", "evaluate", "convert"):
+    for verb in ("compare", "train", "similar", "analogy", "encode", "map", "evaluate", "convert"):
         assert verb in said
 
 
@@ -100,6 +100,74 @@ def test_groups_are_found_again(vectors: Path, capsys: pytest.CaptureFixture[str
     assert {line.split()[1] for line in said.splitlines()[1:]} == {"fish", "birds", "dogs"}
 
 
+def test_an_unknown_word_leaves_the_others_answered(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said, error = ran(capsys, "similar", vectors, "shep", "Two", "france", "--count", 3)
+    assert code == 1
+    assert [line for line in said.splitlines() if line[0] != " "] == ["two", "france"]  # as the tokenizer writes them
+    assert len(said.splitlines()) == 8
+    assert "'shep' was never seen among the 22 of the vocabulary: spelt like it: 'sheep'" in error
+    assert "'shep' and 'unheard' were never" in refused(capsys, "similar", vectors, "shep", "unheard")
+
+
+def test_neighbours_that_are_noise_are_called_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from headway.vectors import Pretrained
+
+    path = tmp_path / "noise.safetensors"
+    words = [f"w{number}" for number in range(500)]
+    Pretrained.of(words, torch.randn(500, 64, generator=torch.Generator().manual_seed(0))).save(path)
+    code, said, error = ran(capsys, "similar", path, *words[:20])
+    assert code == 0
+    assert len(said.splitlines()) == 20 * 11
+    assert len(error.splitlines()) >= 17
+    assert error.startswith("headway: w0: the cosines, at most ")
+
+
+def test_a_map_of_words_groups_and_files(vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "map.png"
+    code, said, error = ran(capsys, "map", vectors, "--out", out, "--method", "pca")
+    assert (code, error) == (0, "")
+    assert said.startswith(f"{out}: ")
+    assert said.rstrip().endswith("% of the variance")
+    assert out.stat().st_size > 10_000
+    listed = tmp_path / "words.txt"
+    listed.write_text("数字： two three four\nfish, birds\n", encoding="utf-8")
+    code, said, error = ran(capsys, "map", vectors, "SHEEP", "countries=france,italy,shep", "--words", listed,
+                            "--out", out)  # fmt: skip
+    assert code == 1
+    assert "map.png: 8 words, trustworthiness " in said
+    assert "'shep' was never seen" in error
+    assert ".png" in refused(capsys, "map", vectors, "--out", tmp_path / "map.txt")
+    assert "cannot be read" in refused(capsys, "map", vectors, "--words", tmp_path / "none.txt", "--out", out)
+    listed.write_text("\n")
+    assert "has no words" in refused(capsys, "map", vectors, "--words", listed, "--out", out)
+    assert "1 of the 1 words have a vector" in refused(capsys, "map", vectors, "two", "--out", out)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_how_chinese_is_cut_is_said(
+    installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from headway.vectors import load
+
+    if installed:
+        pytest.importorskip("jieba")
+    else:
+        monkeypatch.setattr("headway.vectors._text.find_spec", lambda name: None)
+    text, out = tmp_path / "text.txt", tmp_path / "words.safetensors"
+    text.write_text("国王和王后住在北京。\n\n王后吃苹果。", encoding="utf-8")
+    code, said, _ = ran(capsys, "train", "one-hot", text, "--out", out)
+    assert code == 0
+    assert ("by jieba" in said) == installed
+    assert ("single characters; pip install 'headway[chinese]'" in said) != installed
+    assert load(out).tokenizer("王后") == (["王后"] if installed else ["王", "后"])
+    _, said, _ = ran(capsys, "train", "one-hot", text, "--out", out, "--chinese", "characters")
+    assert "into single characters\n" in said
+    assert "give 'words' or 'characters'" in refused(
+        capsys, "train", "one-hot", text, "--out", out, "--chinese", "pinyin"
+    )
+
+
 def test_encode_writes_all_numbers(vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import numpy
     from safetensors.torch import load_file
@@ -115,6 +183,10 @@ def test_encode_writes_all_numbers(vectors: Path, tmp_path: Path, capsys: pytest
     assert torch.equal(load_file(tmp_path / "rows.safetensors")["vectors"], wanted)
     assert ".npy or .safetensors" in refused(capsys, "encode", vectors, "two", "--out", tmp_path / "rows.txt")
     assert "has no words" in refused(capsys, "encode", vectors, "…")
+    assert "spelt like it: 'sheep'" in ran(capsys, "encode", vectors, "two shep")[2]
+    none = tmp_path / "none.npy"
+    assert "'unheard' was never seen" in refused(capsys, "encode", vectors, "unheard", "--out", none)
+    assert not none.exists()
 
 
 def test_evaluate_by_files_and_by_the_test_sets(
@@ -178,7 +250,10 @@ def test_bad_input_is_one_line(text: Path, vectors: Path, tmp_path: Path, capsys
         capsys, "train", "one-hot", text, "--out", tmp_path / "no" / "method.safetensors"
     )
     assert not out.exists()
-    assert "'unheard' was never seen" in refused(capsys, "similar", vectors, "sheep", "unheard")
+    assert "'unheard' was never seen" in refused(capsys, "similar", vectors, "unheard")
+    assert "'shep' was never seen among the 22 of the vocabulary: spelt like it: 'sheep'" in refused(
+        capsys, "analogy", vectors, "france", "shep", "two"
+    )
     assert "no file" in refused(capsys, "similar", tmp_path / "nowhere.vec", "sheep")
     assert "give at least 1" in refused(capsys, "similar", vectors, "sheep", "--count", "0")
     assert "does not exist" in refused(capsys, "compare", tmp_path / "nowhere.txt", "--out", tmp_path / "out")

@@ -144,6 +144,34 @@ def test_real_file_against_what_fasttext_wrote() -> None:
         torch.testing.assert_close(ours.vector(word), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("text", "min_n"),
+    [
+        ("the cat sat", 3),
+        ("国王 住在 北京", 1),
+        ("ねこ カメラ", 1),
+        ("国王 cat dog the", 3),
+        ("国王 国王 国王 cat dog", 1),
+    ],
+)
+def test_min_n_is_that_of_the_script(text: str, min_n: int) -> None:
+    """By what most running words are written in; a number that was given stays."""
+    shared: dict[str, Any] = {"dim": 4, "min_count": 1, "bucket": 50, "epochs": 1, "tokenizer": str.split}
+    vectors = FastText(**shared).fit([text])
+    assert vectors.min_n == vectors.options["min_n"] == min_n
+    assert vectors.fit(["a cat"]).min_n == 3
+    assert vectors.fit(["国王"]).min_n == 1
+    assert FastText(**shared, min_n=2).fit([text]).min_n == 2
+    assert FastText(**shared, max_n=0).fit([text]).min_n == 0
+
+
+def test_an_unseen_chinese_word_has_the_vectors_of_its_characters() -> None:
+    vectors = FastText(dim=4, min_count=1, bucket=500, epochs=1, tokenizer=str.split).fit(["国王 住在 北京"])
+    assert "王国" in vectors
+    assert "京" in vectors
+    assert "苹果" not in vectors
+
+
 # ---------------------------------------------------------------- words that were never seen
 
 

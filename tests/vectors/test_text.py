@@ -45,6 +45,13 @@ def test_chinese_is_cut_by_jieba_or_into_characters() -> None:
     assert Words(chinese="characters")("㐀豈𠀀𠀁") == ["㐀", "豈", "𠀀", "𠀁"]  # rarer blocks, beyond 16 bits too
 
 
+def test_without_jieba_there_are_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.vectors._text.find_spec", lambda name: None)
+    assert Words()("国王") == ["国", "王"]
+    assert described(Words()) == described(Words(chinese="characters"))  # a file says which
+    assert Words(chinese="words").chinese == "words"
+
+
 def test_mixed_text_keeps_its_order() -> None:
     assert Words(chinese="characters")("我用Python3写code") == ["我", "用", "python3", "写", "code"]
     assert Words()("北京Python3学校 code") == ["北京", "python3", "学校", "code"]
@@ -184,7 +191,7 @@ def test_min_count_and_max_words_choose_the_vocabulary() -> None:
 
 def test_a_word_in_capitals_is_pointed_to_its_small_letters() -> None:
     vectors = OneHot().fit(["the cat"])
-    with pytest.raises(HeadwayError, match="'Cat' was never seen among the 2 of the vocabulary: 'cat' is there"):
+    with pytest.raises(HeadwayError, match="'Cat' was never seen among the 2 of the vocabulary: spelt like it: 'cat'"):
         vectors.vector("Cat")
     with pytest.raises(HeadwayError, match=r"'dog' was never seen .*: fasttext and bert make vectors"):
         vectors.vector("dog")

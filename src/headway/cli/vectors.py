@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import HeadwayError, unknown
+from ..extras import install_command
 from ..files import need_file_place, need_folder_place
 from ..study.word_vectors import QUICK, Protocol
 from ..vectors import VECTORS
@@ -36,6 +37,10 @@ Count = Annotated[int, typer.Option(help="The number of words to print for each.
 METHOD_NAMES = tuple(VECTORS)
 SHOWN = 6
 """Numbers of a vector that are printed."""
+MOST_FREQUENT = 60
+"""Words on a map if none are given."""
+SOME_FAILED = 1
+"""The exit code if some of the words were answered, as that of ls or cat for a file that is missing."""
 
 run = typer.Typer(cls=Group, rich_markup_mode="rich", add_completion=False)
 
@@ -162,6 +167,13 @@ def train(
         int | None,
         typer.Option(help="Numbers in a vector, if the method lets one choose. Default: that of the method."),
     ] = None,
+    chinese: Annotated[
+        str | None,
+        typer.Option(
+            help="Cut Chinese into words (by jieba) or characters. Default: words if jieba is installed.",
+            show_default=False,
+        ),
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -178,6 +190,8 @@ def train(
         headway vectors train fasttext text.txt --out w.safetensors --option min_n=2
     """
     from ..study._word_vectors_text import documents_of
+    from ..vectors import Words
+    from ..vectors._text import has_short_words
 
     if method not in VECTORS:
         raise unknown("method", method, VECTORS)
@@ -188,7 +202,8 @@ def train(
         need_folder_place(out)
     else:
         need_file_place(out)
-    made = VECTORS[method](**options)
+    tokenizer = Words(chinese=chinese or "")
+    made = VECTORS[method](**options, tokenizer=tokenizer)
     texts = documents_of(corpus)
     say, telling = consoles(as_json=False, quiet=quiet)
     began = time.monotonic()
@@ -200,6 +215,11 @@ def train(
         f"{time.monotonic() - began:.1f} s",
         soft_wrap=True,
     )
+    if any(has_short_words([word]) for word in made.words):
+        by = "into words, by jieba" if tokenizer.chinese == "words" else "into single characters"
+        wanted = chinese is None and tokenizer.chinese != "words"
+        more = f"; {install_command('chinese')} for words" if wanted else ""
+        say.print(f"Chinese was cut {by}{more}", markup=False, soft_wrap=True)
 
 
 @run.command()
@@ -209,19 +229,35 @@ def similar(
     count: Count = 10,
     as_json: Json = False,
 ) -> None:
-    """Print the words nearest to each word, with their cosines.
+    """Print the words nearest to each word, with their cosines; words without a vector and doubts go to stderr.
+
+    The exit code is 0 if all words have a vector, 1 if some have none, 2 if none has.
 
     Examples:
         headway vectors similar words.safetensors king queen --count 5
     """
+    from ..vectors import UnknownWordError
+
     found = _load(file)
-    nearest = [(word, found.most_similar(word, count)) for word in words]
+    results = found.neighbours([_as_written(found, word) for word in words], count)
+    unknown = [one.word for one in results if not one.known]
+    if len(unknown) == len(results):
+        raise UnknownWordError(unknown, found)
+    notes = [str(UnknownWordError([word], found)) for word in unknown]
+    notes += [f"{one.word}: {one.doubt}" for one in results if one.doubt is not None]
     if as_json:
-        rows = [{"word": word, "neighbour": near, "cosine": cosine} for word, its in nearest for near, cosine in its]
-        print_json("vectors similar", rows)
-        return
-    for word, its in nearest:
-        _ranked(word, its)
+        rows = [
+            {"word": one.word, "neighbour": near, "cosine": cosine} for one in results for near, cosine in one.nearest
+        ]
+        print_json("vectors similar", rows, notes=notes)
+    else:
+        for one in results:
+            if one.known:
+                _ranked(one.word, one.nearest)
+    for note in notes:
+        _complain(note)
+    if unknown:
+        raise typer.Exit(SOME_FAILED)
 
 
 @run.command()
@@ -238,7 +274,9 @@ def analogy(
     Examples:
         headway vectors analogy words.safetensors man king woman
     """
-    found = _load(file).analogy(a, b, c, count)
+    vectors = _load(file)
+    a, b, c = (_as_written(vectors, word) for word in (a, b, c))
+    found = vectors.analogy(a, b, c, count)
     if as_json:
         print_json("vectors analogy", [{"word": word, "cosine": cosine} for word, cosine in found])
         return
@@ -258,11 +296,13 @@ def encode(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the vector of each token of a text, as a Transformer gets them.
+    """Print the vector of each token of a text, as a Transformer gets them; of one without a vector, zeros.
 
     Examples:
         headway vectors encode words.safetensors "the king of France" --out rows.npy
     """
+    from ..vectors import UnknownWordError
+
     if out is not None and out.suffix not in (".npy", ".safetensors"):
         raise HeadwayError(f"--out {out} has an unknown ending: give .npy or .safetensors")
     if out is not None:
@@ -271,17 +311,77 @@ def encode(
     tokens, rows = found.tokenizer(text), found.encode(text)
     if not tokens:
         raise HeadwayError(f"the text {text!r} has no words: give some")
+    without = [token for token, row in zip(tokens, rows, strict=True) if not row.any()]
+    if len(without) == len(tokens):
+        raise UnknownWordError(list(dict.fromkeys(tokens))[:SHOWN], found)
     say, _ = consoles(as_json)
     for token, row in zip(tokens, rows.tolist(), strict=True):
         numbers = " ".join(f"{value:8.4f}" for value in row[:SHOWN]) + (" …" if len(row) > SHOWN else "")
-        say.print(f"{token:<16} {numbers}{'' if any(row) else '   (no vector)'}", markup=False, soft_wrap=True)
+        say.print(f"{_wide(token, 16)} {numbers}{'' if any(row) else '   (no vector)'}", markup=False, soft_wrap=True)
     say.print(f"[{len(tokens)}, {rows.shape[1]}]", markup=False)
+    for token in dict.fromkeys(without):
+        _complain(str(UnknownWordError([token], found)))
     if out is not None:
         _write(rows, out)
         say.print(str(out), markup=False, soft_wrap=True)
     if as_json:
         its = [{"token": token, "vector": row} for token, row in zip(tokens, rows.tolist(), strict=True)]
         print_json("vectors encode", its, files=[out] if out else [])
+
+
+@run.command("map")
+def draw(
+    file: File,
+    out: Annotated[Path, typer.Option(help="File for the picture: .png, .pdf or .svg; one that exists is replaced.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help=f"Words; or groups such as animals=dog,cat numbers=two,three. Default: the {MOST_FREQUENT} most frequent.",
+            show_default=False,
+        ),
+    ] = None,
+    file_of_words: Annotated[
+        Path | None,
+        typer.Option(
+            "--words", help="File of words in UTF-8; a line such as `animals: dog cat` is a group. Default: none."
+        ),
+    ] = None,
+    method: Annotated[str, typer.Option(help="How words get two dimensions: t-sne or pca.")] = "t-sne",
+    seed: Annotated[int, typer.Option(help="The seed of t-SNE; the same seed gives the same map.")] = 0,
+    title: Annotated[
+        str | None,
+        typer.Option(help="The title of the picture. Default: the name of the file of vectors.", show_default=False),
+    ] = None,
+) -> None:
+    """Draw words in two dimensions, near words near each other, and say how far the map can be trusted.
+
+    Words without a vector are named on stderr; the exit code is then 1.
+
+    Examples:
+        headway vectors map words.safetensors --out map.png
+        headway vectors map words.safetensors animals=dog,cat numbers=two,three --out map.png
+    """
+    from ..vectors import UnknownWordError, word_map
+    from ..vectors._map import picture_place
+
+    picture_place(out)
+    asked = _groups_of(words or [], file_of_words)
+    found = _load(file)
+    if not asked:
+        asked = {"": _frequent(found)}
+    written = {group: [_as_written(found, word) for word in its] for group, its in asked.items()}
+    made = word_map(found, written, method=method, seed=seed)
+    made.plot(out, title or f"Words of {Path(file).name}")
+    kept = "" if made.variance is None else f", {sum(made.variance):.0%} of the variance"
+    console().print(
+        f"{out}: {len(made.words)} words, trustworthiness {made.trustworthiness:.2f} of 1{kept}",
+        markup=False,
+        soft_wrap=True,
+    )
+    for word in made.without:
+        _complain(str(UnknownWordError([word], found)))
+    if made.without:
+        raise typer.Exit(SOME_FAILED)
 
 
 @run.command()
@@ -388,6 +488,54 @@ def _load(file: str) -> Vectors:
     from ..vectors import load
 
     return load(file)
+
+
+def _as_written(found: Vectors, word: str) -> str:
+    """The word as the tokenizer writes it, such as in lower case, if it is in the vocabulary only so."""
+    if word in found.index:
+        return word
+    tokens = found.tokenizer(word)
+    return tokens[0] if len(tokens) == 1 and tokens[0] in found.index else word
+
+
+def _groups_of(given: Sequence[str], file: Path | None) -> dict[str, list[str]]:
+    """The words of each group, of arguments such as `animals=dog,cat` and of a file; other words are of group ""."""
+    lines = [(one.partition("=")[0], one.partition("=")[2].split(",")) if "=" in one else ("", [one]) for one in given]
+    if file is not None:
+        try:
+            text = file.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise HeadwayError(f"--words {file} cannot be read ({error}): give a text file in UTF-8") from None
+        for line in text.replace("：", ":").splitlines():
+            name, colon, words = line.partition(":")
+            lines.append((name.strip() if colon else "", (words if colon else line).replace(",", " ").split()))
+    found: dict[str, list[str]] = {}
+    for group, its in lines:
+        found.setdefault(group, []).extend(word.strip() for word in its if word.strip())
+    found = {group: list(dict.fromkeys(its)) for group, its in found.items() if its}
+    if file is not None and not found:
+        raise HeadwayError(f"--words {file} has no words: give a file with words in it")
+    return found
+
+
+def _frequent(found: Vectors) -> list[str]:
+    """The most frequent words except for short ones, which are mostly grammatical."""
+    from ..vectors._text import has_short_words
+
+    least = 2 if has_short_words(found.words[:MOST_FREQUENT]) else 4
+    words = [word for word in found.words[: 20 * MOST_FREQUENT] if len(word) >= least and word.isalpha()]
+    return words[:MOST_FREQUENT] or list(found.words[:MOST_FREQUENT])
+
+
+def _complain(line: str) -> None:
+    typer.echo(f"headway: {line}", err=True)
+
+
+def _wide(text: str, columns: int) -> str:
+    """Fills a text with blanks; a Chinese character takes two columns of a terminal."""
+    from rich.cells import cell_len
+
+    return text + " " * max(0, columns - cell_len(text))
 
 
 def _option(method: type[Vectors], text: str) -> tuple[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .._markdown import signed
 from ..pictures import BASELINE as GREY
 from ..pictures import COLOURS, FAINT, INK, style
+from ..vectors._map_picture import draw_legend, draw_points, looks
 from ._word_vectors_results import BASELINE, COLUMNS, Column, WordVectorResults
 
 if TYPE_CHECKING:
@@ -24,10 +25,8 @@ UNITS = {
     "nats_per_word": "nats",
 }
 """What is on the axis of each score."""
-MARKERS = "osD^vP*X"
-INCHES = 4.1
-OFFSETS = ((0, 6), (0, -6), (5, 0), (-5, 0), (5, 5), (-5, 5), (5, -5), (-5, -5))
-"""Places for the name of a point, in points from it; the first one that is free is used."""
+PANEL = 4.15
+"""The width and height of a panel of the map, in inches; two of them fill a page of 830 pixels."""
 
 
 def draw_scores(found: WordVectorResults) -> Figure:
@@ -43,7 +42,14 @@ def draw_scores(found: WordVectorResults) -> Figure:
         for axes, column in zip(grid, shown, strict=True):
             _dots(axes, found, column)
         figure.text(
-            0.012, 1 - 0.25 / height, "Words into vectors", fontsize=14, fontweight="bold", color=INK, va="center"
+            0.012,
+            1 - 0.25 / height,
+            "Words into vectors",
+            fontsize=14,
+            fontweight="bold",
+            fontfamily="DejaVu Sans",
+            color=INK,
+            va="center",
         )
         seeds = "one seed" if len(found.seeds) == 1 else f"mean and range of {len(found.seeds)} seeds"
         figure.text(
@@ -94,82 +100,46 @@ def _dots(axes: Axes, found: WordVectorResults, column: Column) -> None:
 
 
 def draw_map(found: WordVectorResults) -> Figure:
-    """Draws a panel for each method with the same words, coloured and shaped by their group."""
-    from matplotlib import rc_context
+    """Draws a panel for each method with the same words, coloured and shaped by their group, two side by side."""
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
     panels = [(method, row) for method in found.methods if isinstance((row := found.of(method)[0]).get("map"), list)]
     groups = list(dict.fromkeys(group for _, row in panels for _, group, *_ in row["map"]))
-    across = max(1, min(len(panels), 4 if len(panels) in (4, 7, 8) else 3))
-    down = max(1, math.ceil(len(panels) / across))
-    width, height = INCHES * across, INCHES * down + 0.95
-    with rc_context({"font.family": ["DejaVu Sans"], "font.size": 10}):
-        figure = Figure(figsize=(width, height))
-        grid = figure.subplots(down, across, squeeze=False)
-        figure.subplots_adjust(left=0.01, right=0.99, bottom=0.008, top=1 - 1.15 / height, wspace=0.03, hspace=0.1)
+    down = max(1, math.ceil(len(panels) / 2))
+    height = PANEL * down + 1.1
+    words = [word for _, row in panels for word, *_ in row["map"]]
+    with style([*groups, *words, found.settings["corpus"]]) as fonts:
+        figure = Figure(figsize=(2 * PANEL, height))
+        grid = figure.subplots(down, 2, squeeze=False)
+        figure.subplots_adjust(
+            left=0.01, right=0.99, bottom=0.05 / height, top=1 - 1.2 / height, wspace=0.03, hspace=0.09
+        )
         figure.text(
             0.012, 1 - 0.24 / height, "The same words in two dimensions, by t-SNE", fontsize=14, fontweight="bold",
-            color=INK, va="center",
+            fontfamily="DejaVu Sans", color=INK, va="center",
         )  # fmt: skip
-        figure.text(
-            0.012, 1 - 0.49 / height, f"{found.settings['corpus']} · in per cent: words whose nearest word, by cosine, "
-            "is in their own group · names where there is room", fontsize=9, color=INK, va="center",
-        )  # fmt: skip
-        look = {group: (COLOURS[n % len(COLOURS)], MARKERS[n % len(MARKERS)]) for n, group in enumerate(groups)}
-        figure.legend(
-            [Line2D([], [], color=colour, marker=marker, linestyle="") for colour, marker in look.values()], groups,
-            loc="upper left", bbox_to_anchor=(0.004, 1 - 0.56 / height), ncols=max(1, len(groups)), frameon=False,
-            fontsize=9, handletextpad=0.1, columnspacing=1.2, labelcolor=[colour for colour, _ in look.values()],
-        )  # fmt: skip
+        look = looks(groups)
+        draw_legend(figure, look, 1 - 0.58 / height, fonts)
         for axes in grid.flat[len(panels) :]:
             axes.set_visible(False)
+        left_out = 0
         for axes, (method, row) in zip(grid.flat, panels, strict=False):
-            _panel(axes, method, row, look)
+            axes.set_title(_title(method, row), fontsize=10, color=INK, pad=4)
+            left_out += len(draw_points(axes, [tuple(point) for point in row["map"]], look, fonts, size=7))
+        no_room = f" · {left_out} names have no room" if left_out else ""
+        said = f"{found.settings['corpus']} · in %, words whose nearest is of their own group · trustworthiness of 1"
+        figure.text(
+            0.012, 1 - 0.49 / height, said + no_room, fontsize=9, color=INK, va="center", parse_math=False
+        )  # fmt: skip
         return figure
 
 
-def _panel(axes: Axes, method: str, row: dict[str, Any], look: dict[str, tuple[str, str]]) -> None:
-    points = row["map"]
-    own = row["own_group"]
-    axes.set_title(method + ("" if isinstance(own, dict) else f" · {100 * own:.0f} %"), fontsize=10.5, color=INK, pad=4)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    for spine in axes.spines.values():
-        spine.set_color(FAINT)
-    xs, ys = [point[2] for point in points], [point[3] for point in points]
-    for values, limit in ((xs, axes.set_xlim), (ys, axes.set_ylim)):
-        room = 0.09 * (max(values) - min(values)) or 1.0
-        limit(min(values) - room, max(values) + room)
-    for _, group, x, y in points:
-        colour, marker = look[group]
-        axes.plot(x, y, marker, color=colour, markersize=4.5, markeredgewidth=0)
-    _name(axes, points, look)
-
-
-def _name(axes: Axes, points: list[list[Any]], look: dict[str, tuple[str, str]]) -> None:
-    """Writes as many names as fit without touching each other or a point."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.transforms import Bbox
-
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    canvas = FigureCanvasAgg(figure)
-    axes.apply_aspect()
-    scale = figure.dpi / 72
-    dots = axes.transData.transform([[x, y] for _, _, x, y in points])
-    taken = [Bbox.from_bounds(x - 2.5 * scale, y - 2.5 * scale, 5 * scale, 5 * scale) for x, y in dots]
-    frame = axes.get_window_extent()
-    for word, group, x, y in points:
-        for right, up in OFFSETS:
-            label = axes.annotate(
-                word, (x, y), xytext=(right, up), textcoords="offset points", fontsize=7, color=look[group][0],
-                ha=("center", "left", "right")[(right > 0) - (right < 0)],
-                va=("center", "bottom", "top")[(up > 0) - (up < 0)] if right else "center",
-            )  # fmt: skip
-            box = label.get_window_extent(canvas.get_renderer())
-            inside = frame.x0 < box.x0 and box.x1 < frame.x1 and frame.y0 < box.y0 and box.y1 < frame.y1
-            if inside and not any(box.overlaps(other) for other in taken):
-                taken.append(box)
-                break
-            label.remove()
+def _title(method: str, row: dict[str, Any]) -> str:
+    own, trust = row["own_group"], row.get("trustworthiness")
+    return " · ".join(
+        [
+            method,
+            *([] if isinstance(own, dict) else [f"{100 * own:.0f} %"]),
+            *([] if not isinstance(trust, float) else [f"trustworthiness {trust:.2f}"]),
+        ]
+    )

@@ -230,6 +230,12 @@ def protocol_of(said: dict[str, Any], methods: Sequence[str]) -> list[str]:
         )
     if said.get("quick"):
         sentences.insert(0, "A quick comparison, with few training steps: differences may turn with more.")
+    if "script" in said:
+        cut = "words by jieba" if said["chinese"] == "words" else "single characters, as jieba is not installed"
+        sentences.append(
+            f"The text is {said['script']}, whose words are short: Chinese is cut into {cut}, fasttext has min_n = 1, "
+            "and the tests whose words are English are left out."
+        )
     if "bert" in methods:
         sentences.append(
             f"bert is an encoder trained on this text alone, for {said['bert_steps']:,} steps, which bounds its time "

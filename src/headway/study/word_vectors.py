@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,9 +25,9 @@ from torch import Tensor
 from ..deprecated import deprecated_names
 from ..errors import HeadwayError, need_positive, unknown
 from ..extras import need
-from ..vectors import VECTORS, Vectors, Vocabulary, load, word_analogies, word_similarity
+from ..vectors import VECTORS, Vectors, Vocabulary, WordCorpus, Words, load, word_analogies, word_map, word_similarity
 from ..vectors._evaluate import pairs_of
-from ..vectors._text import part_of
+from ..vectors._text import has_short_words, part_of
 from ._word_vectors_report import Comparison, protocol_of
 from ._word_vectors_results import BASELINE, PUBLISHED
 from ._word_vectors_task import NextWord, build, inputs_of
@@ -76,12 +76,46 @@ GROUPS = {
     "body": "head hand skin brain blood legs eyes heart bones",
     "verbs": "make become take give find read know say write",
 }
-"""The words of the map, as far as they are in the vocabulary."""
-LONG = 8
-"""The fewest letters of a long word."""
+CHINESE_GROUPS = {
+    "国家": "中国 美国 日本 英国 法国 德国 俄国 印度",
+    "动物": "狗 猫 马 牛 羊 鸡 鱼 鸟 虎",
+    "数字": "二 三 四 五 六 七 八 九 十",
+    "家人": "父亲 母亲 父母 儿子 女儿 妻子 丈夫 兄弟",
+    "身体": "头 手 眼 耳 口 心 血 骨",
+    "自然": "山 水 风 雨 云 月 日 花 雪",
+    "时间": "今天 明天 昨天 现在 今年 明年 去年 时间",
+    "动词": "说 看 听 走 吃 想 写 买",
+}
+SHORT_SCRIPT = "Chinese or Japanese"
+NOT_ENGLISH = "the words of this test are English, and the text is not"
+
+
+@dataclass(frozen=True)
+class Letters:
+    """What is chosen from a text by its script: known words, and the fewest letters of others.
+
+    Attributes:
+        groups: the words of the map, as far as they are in the vocabulary.
+        words: the words whose neighbours are shown.
+        on_map: the fewest letters of a word on the map if the vocabulary has none of the groups.
+        shown: of a word whose neighbours are shown if it has none of those words.
+        unseen: of the unseen word.
+        misspelt: of the word that is misspelt, by leaving out a letter in its middle.
+    """
+
+    groups: dict[str, str]
+    words: tuple[str, ...]
+    on_map: int
+    shown: int
+    unseen: int
+    misspelt: int
+
+
+LONG = Letters(GROUPS, ("france", "king", "water", "three"), on_map=3, shown=5, unseen=8, misspelt=8)
+SHORT = Letters(CHINESE_GROUPS, ("中国", "朋友", "水", "三"), on_map=2, shown=2, unseen=2, misspelt=3)
+"""For Chinese and Japanese, whose words have mostly one or two characters, and for other languages."""
 FEWEST_OF_GROUP, FEWEST_ON_MAP = 3, 8
 NO_ORDER = "every two words have the same cosine, so that no word is nearer than another"
-DEFAULT_WORDS = ("france", "king", "water", "three")
 FIT_WORK = {"bert": 12.0, PUBLISHED: 8.0, "glove": 3.0}
 """The time of a method relative to that of a Transformer's training, for the progress bar; 0.5 for the others."""
 
@@ -247,6 +281,7 @@ def compare(
         "documents": [len(texts.train), len(texts.held_out)],
         **{name: value for name, value in asdict(protocol).items() if name != "encoder"},
         **({} if protocol.encoder is None else {"encoder": Path(protocol.encoder).name}),
+        **({"script": SHORT_SCRIPT, "chinese": Words().chinese} if bench.short else {}),
         "words": list(bench.words),
         "predicted": len(bench.vocabulary),
         "small_text": SMALL_TEXT,
@@ -289,7 +324,10 @@ class Bench:
 
     def __init__(self, texts: Texts, protocol: Protocol) -> None:
         self.texts, self.protocol = texts, protocol
-        self.all = Vocabulary.of(texts.train, min_count=protocol.min_count, max_words=protocol.max_words)
+        corpus = WordCorpus.of(texts.train, Words(), min_count=protocol.min_count, max_words=protocol.max_words)
+        self.all = Vocabulary(corpus.words)
+        self.short = has_short_words(corpus.words, corpus.counts)
+        self.letters = SHORT if self.short else LONG
         self.vocabulary = Vocabulary(self.all.words[: protocol.predicted])
         self.task = NextWord(self.vocabulary, texts.train, texts.held_out)
         for what, ids in (("to learn from", self.task.train), ("held out", self.task.held_out)):
@@ -299,36 +337,43 @@ class Bench:
                     f"{protocol.length} words in a window"
                 )
         self.new_words = Counter(word for text in texts.held_out for word in self.all.tokenizer(text))
-        self.groups = {group: [word for word in words.split() if word in self.all] for group, words in GROUPS.items()}
-        self.groups = {group: words for group, words in self.groups.items() if len(words) >= FEWEST_OF_GROUP}
+        every = {group: words.split() for group, words in self.letters.groups.items()}
+        known = {group: [word for word in words if word in self.all] for group, words in every.items()}
+        self.groups = {group: words for group, words in known.items() if len(words) >= FEWEST_OF_GROUP}
         if not self.groups:
-            self.groups = {"frequent words": self._frequent(48, 3)}
+            self.groups = {"frequent words": self._frequent(48, self.letters.on_map)}
 
     @cached_property
     def words(self) -> tuple[str, ...]:
         """The words whose neighbours are shown."""
         if self.protocol.words is not None:
             return self.protocol.words
-        return tuple(word for word in DEFAULT_WORDS if word in self.all) or tuple(self._frequent(4, 5))
+        known = tuple(word for word in self.letters.words if word in self.all)
+        return known or tuple(self._frequent(4, self.letters.shown))
 
     @cached_property
     def unseen(self) -> str | None:
         """The most frequent long word of the held-out documents that the others do not have."""
         seen = {word for text in self.texts.train for word in self.all.tokenizer(text)}
-        found = [word for word in self.new_words if word not in seen and word.isalpha() and len(word) >= LONG]
+        new = [word for word in self._written(self.new_words) if word not in seen and word.isalpha()]
+        found = [word for word in new if len(word) >= self.letters.unseen]
         return max(found, key=lambda word: (self.new_words[word], word), default=None)
 
     @cached_property
     def misspelt(self) -> tuple[str, str] | None:
         """The most frequent long word without its middle letter, and the word itself."""
-        for word in self._frequent(50, LONG):
+        for word in self._frequent(50, self.letters.misspelt):
             wrong = word[: len(word) // 2] + word[len(word) // 2 + 1 :]
             if wrong not in self.all:
                 return wrong, word
         return None
 
     def _frequent(self, count: int, letters: int) -> list[str]:
-        return [word for word in self.all.words if len(word) >= letters][:count]
+        return [word for word in self._written(self.all.words) if len(word) >= letters][:count]
+
+    def _written(self, words: Iterable[str]) -> list[str]:
+        """The words in the script of the text."""
+        return [word for word in words if has_short_words([word]) or not self.short]
 
     # ---------------------------------------------------------------- a row of the results
 
@@ -396,20 +441,20 @@ class Bench:
 
     def _measured(self, vectors: Vectors) -> Row:
         known = [word for word in self.new_words if word in vectors]
-        same, other = _both(attempt(context, vectors))
-        points, own = _both(attempt(places, vectors, self.groups))
+        english = attempt if not self.short else lambda *_: {"reason": NOT_ENGLISH}
+        same, other = _both(english(context, vectors))
+        found = attempt(places, vectors, self.groups)
         return {
             "dim": vectors.dim,
             "vocabulary": len(vectors),
-            "wordsim353": attempt(similarity, vectors, TESTS[0], self.all),
-            "simlex999": attempt(similarity, vectors, TESTS[1], self.all),
-            "analogies": attempt(analogies, vectors, TESTS[2]),
+            "wordsim353": english(similarity, vectors, TESTS[0], self.all),
+            "simlex999": english(similarity, vectors, TESTS[1], self.all),
+            "analogies": english(analogies, vectors, TESTS[2]),
             "known": len(known) / len(self.new_words),
             "misspelt": attempt(misspelt, vectors, self.misspelt),
             "same_sense": same,
             "other_sense": other,
-            "own_group": own,
-            "map": points,
+            **{field: found.get(field, found) for field in ("own_group", "map", "trustworthiness")},
             "neighbours": {word: attempt(nearest, vectors, word) for word in self.words},
             "unseen": {word: attempt(nearest, vectors, word) for word in [self.unseen] if word is not None},
         }
@@ -541,7 +586,7 @@ def context(vectors: Vectors, word: str = "bank") -> tuple[float, float]:
     return float(same.mean()), float((river @ money.T).mean())
 
 
-def places(vectors: Vectors, groups: dict[str, list[str]]) -> tuple[list[list[Any]], float | Row]:
+def places(vectors: Vectors, groups: dict[str, list[str]]) -> Row:
     """Maps words to two dimensions by t-SNE, and computes the share whose nearest word is in their own group.
 
     Args:
@@ -549,28 +594,27 @@ def places(vectors: Vectors, groups: dict[str, list[str]]) -> tuple[list[list[An
         groups: words by the names of their groups.
 
     Returns:
-        Word, group and coordinates of each; and the share, or the reason why there is none.
+        "map", the word, group and coordinates of each; "own_group", the share, or the reason why there is none; and
+        "trustworthiness".
 
     Raises:
-        HeadwayError: if fewer than 8 words have a vector.
+        HeadwayError: if fewer than 8 words have a vector, or every two of them have the same cosine.
     """
     words = [(word, group) for group, its in groups.items() for word in its if word in vectors]
     if len(words) < FEWEST_ON_MAP:
         raise HeadwayError(f"{len(words)} words of the map have a vector: there is nothing to draw")
     units = F.normalize(torch.stack([vectors.vector(word) for word, _ in words]), dim=1)
-    make_map = need("sklearn.manifold", "the map").TSNE(
-        perplexity=min(10.0, (len(words) - 1) / 3), init="pca", random_state=0
-    )
-    spread = make_map.fit_transform(units.numpy()).round(3).tolist()
-    points = [[word, group, *at] for (word, group), at in zip(words, spread, strict=True)]
     apart = ~torch.eye(len(words), dtype=torch.bool)
     cosines = units @ units.T
-    if len(groups) < 2:
-        return points, {"reason": "the text has too few of the words that the map has groups of"}
     if float(cosines[apart].std()) < 1e-6:
-        return points, {"reason": NO_ORDER}
-    best = cosines.masked_fill(~apart, -2).argmax(1).tolist()
-    return points, mean(words[near][1] == group for near, (_, group) in zip(best, words, strict=True))
+        raise HeadwayError(NO_ORDER)
+    made = word_map(vectors, {group: [word for word, its in words if its == group] for group in groups})
+    points = [[*of, *at] for of, at in zip(words, made.points.numpy().round(3).tolist(), strict=True)]
+    own: float | Row = {"reason": "the text has too few of the words that the map has groups of"}
+    if len(groups) > 1:
+        best = cosines.masked_fill(~apart, -2).argmax(1).tolist()
+        own = mean(words[near][1] == group for near, (_, group) in zip(best, words, strict=True))
+    return {"map": points, "own_group": own, "trustworthiness": made.trustworthiness}
 
 
 def _both(found: Any) -> tuple[Any, Any]:

@@ -6,6 +6,9 @@ from ._evaluate import word_analogies as word_analogies
 from ._evaluate import word_similarity as word_similarity
 from ._files import load as load
 from ._files import write as write
+from ._map import WordMap as WordMap
+from ._map import word_map as word_map
+from ._neighbours import Neighbours as Neighbours
 from ._pretrained import Pretrained as Pretrained
 from ._table import VECTORS as VECTORS
 from ._text import SubWords as SubWords
@@ -13,6 +16,7 @@ from ._text import Vocabulary as Vocabulary
 from ._text import WordCorpus as WordCorpus
 from ._text import Words as Words
 from ._train_bert import train_bert as train_bert
+from ._unknown import UnknownWordError as UnknownWordError
 from .bag_of_words import BagOfWords as BagOfWords
 from .bert import Bert as Bert
 from .fasttext import FastText as FastText
@@ -33,9 +37,13 @@ __all__ = [
     "FastText",
     "Bert",
     "Pretrained",
+    "Neighbours",
+    "UnknownWordError",
     "load",
     "write",
     "train_bert",
+    "word_map",
+    "WordMap",
     "word_similarity",
     "word_analogies",
     "Words",

@@ -14,7 +14,9 @@ from typing_extensions import Self
 
 from ..errors import HeadwayError
 from . import _saved
+from ._neighbours import NUMBERS, TENTH, Chance, Neighbours
 from ._text import Tokenizer, Vocabulary, Watch, WordCorpus, Words, described, nobody
+from ._unknown import MOST_COMPARED, UnknownWordError, nearest_spellings
 
 MOST_BYTES = 2**33
 """The most bytes of a matrix of word vectors."""
@@ -84,6 +86,7 @@ class Vectors(ABC):
     def _take(self, words: Sequence[str], counts: Tensor | None = None) -> None:
         self.words, self.counts = tuple(words), counts
         self.index = {word: number for number, word in enumerate(self.words)}
+        self._chance = None
 
     # ---------------------------------------------------------------- what is known
 
@@ -160,15 +163,19 @@ class Vectors(ABC):
         """
         self._need_fitted()
         if word not in self.index:
-            raise HeadwayError(
-                f"the word {word!r} was never seen among the {len(self):,} of the vocabulary: {self._remedy(word)}"
-            )
+            raise UnknownWordError([word], self)
         return self.index[word]
 
+    def spellings(self, word: str, count: int = 3) -> list[str]:
+        """Returns the words of the vocabulary that are spelt most like a word, the most like it first.
+
+        Args:
+            word: any word.
+            count: the most words to return.
+        """
+        return nearest_spellings(word, self.words[:MOST_COMPARED], count)
+
     def _remedy(self, word: str) -> str:
-        small = word.lower()
-        if small != word and small in self.index:
-            return f"{small!r} is there"
         return "fasttext and bert make vectors of words that they have not seen"
 
     def _vectors(self, tokens: Sequence[str]) -> Tensor:
@@ -229,6 +236,56 @@ class Vectors(ABC):
         vector, out = (self.vector(word), (word,)) if isinstance(word, str) else (word, ())
         return self._nearest(vector, count, out)
 
+    def neighbours(self, words: Sequence[str], count: int = 10) -> list[Neighbours]:
+        """Returns the words nearest to each of several words, with what speaks against them.
+
+        ``doubt`` of a result is a sentence if ``margin`` is not above zero or the word occurs fewer than 5 times, and
+        otherwise None. ``margin`` compares the largest cosine c₁ and the tenth c₁₀ with those of N unrelated words,
+        whose directions share the mean m of all words and the direction p of their largest variance λ, and are random
+        otherwise; v and all words are scaled to length one:
+
+            margin(v) = max over k = 1, 10 of  cₖ − m·v − zₖ·√((p·v)²·λ + (1 − |m|² − λ)/dim)
+            zₖ = Φ⁻¹(1 − λₖ/N),   P(Poisson(λₖ) ≥ k) = 0.025
+
+        Of words with random directions, at most one in twenty has a margin above zero. Mean and direction of largest
+        variance are no evidence, since vectors hold there how often words occur, whatever they mean (Mu and Viswanath
+        2018). The test is strict if dim is below about 30. It cannot see that GloVe and the counts of documents fit
+        accidents of a small text exactly; docs/word-vectors.md has how often it errs.
+
+        Args:
+            words: the words. One without a vector has no neighbours, and the spellings that are nearest to it.
+            count: the number of neighbours to return.
+
+        Returns:
+            A result for each word, in their order.
+
+        Raises:
+            HeadwayError: if words is one str, or the vectors have no neighbours, as those of ``OneHot``.
+
+        References:
+            Mu and Viswanath 2018.
+        """
+        self._need_fitted()
+        if isinstance(words, str):
+            raise HeadwayError(f"words is the text {words[:40]!r}: give a list of words")
+        return [self._neighbours(word, count) for word in words]
+
+    def _neighbours(self, word: str, count: int) -> Neighbours:
+        if word not in self:
+            return Neighbours(word, (), spellings=tuple(self.spellings(word)))
+        nearest = self.most_similar(word, max(count, TENTH) if count > 0 else count)  # which refuses 0
+        if not nearest:  # it is the only word
+            return Neighbours(word, ())
+        if self._chance is None:
+            step = -(-len(self) * self.dim // NUMBERS)
+            self._chance = Chance.of(self.rows(torch.arange(0, len(self), step)), len(self))
+        margin, chance = self._chance.margin(self.vector(word), torch.tensor([cosine for _, cosine in nearest]))
+        number = self.index.get(word)
+        seen = None if self.counts is None else 0 if number is None else int(self.counts[number])
+        return Neighbours(word, tuple(nearest[:count]), margin, chance, seen)
+
+    _chance: Chance | None = None
+
     def analogy(self, a: str, b: str, c: str, count: int = 10) -> list[tuple[str, float]]:
         """Returns which words are to c as b is to a, the nearest to b − a + c.
 
@@ -249,6 +306,9 @@ class Vectors(ABC):
         References:
             Mikolov et al. 2013.
         """
+        self._need_fitted()
+        if unknown := [word for word in dict.fromkeys((a, b, c)) if word not in self]:
+            raise UnknownWordError(unknown, self)
         units = torch.stack([self.vector(word) for word in (a, b, c)])
         units = torch.nn.functional.normalize(units, dim=1)
         return self._nearest(units[1] - units[0] + units[2], count, (a, b, c))

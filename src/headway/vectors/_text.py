@@ -8,6 +8,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +32,8 @@ def part_of(watch: Watch, start: float, size: float) -> Watch:
 
 
 HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+KANA = "\u3040-\u30ff\u31f0-\u31ff"
+_SHORT = re.compile(rf"[{HAN}{KANA}]")
 _PIECES = re.compile(rf"[{HAN}]+|[^\W_{HAN}]+(?:['’][^\W_{HAN}]+)*")
 
 
@@ -47,16 +50,18 @@ class Words:
     Args:
         lower: whether words are converted to lower case.
         chinese: "words" cuts Chinese into words with jieba (the extra ``chinese``); "characters" into single
-            characters.
+            characters; "" is the first if jieba is installed, and otherwise the second. The attribute has which.
 
     Raises:
         HeadwayError: if ``chinese`` has another value; calls raise it for Chinese text if jieba is not installed.
     """
 
     lower: bool = True
-    chinese: str = "words"
+    chinese: str = ""
 
     def __post_init__(self) -> None:
+        if not self.chinese:
+            object.__setattr__(self, "chinese", "words" if find_spec("jieba") else "characters")
         if self.chinese not in ("words", "characters"):
             raise HeadwayError(f"chinese is {self.chinese!r}: give 'words' or 'characters'")
 
@@ -70,6 +75,18 @@ class Words:
             else:
                 found.extend(_jieba(piece))
         return found
+
+
+def has_short_words(words: Sequence[str], counts: Tensor | None = None) -> bool:
+    """Whether at least half of all words are Chinese or Japanese, whose words have mostly one or two characters.
+
+    Args:
+        words: the vocabulary.
+        counts: how often each occurs, int64 [words]; each once if None.
+    """
+    many = [1] * len(words) if counts is None else counts.tolist()
+    short = sum(count for word, count in zip(words, many, strict=True) if _SHORT.search(word))
+    return bool(words) and 2 * short >= sum(many)
 
 
 class SubWords:

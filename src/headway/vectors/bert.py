@@ -320,6 +320,9 @@ class Bert(Table):
             self._add(sums, [_Asked(ids, [(0, place, 1 / n) for place in range(n)])])
         return sums[0]
 
+    def _remedy(self, word: str) -> str:
+        return "and the encoder's tokenizer knows none of its pieces: give another word"
+
     def _vectors(self, tokens: Sequence[str]) -> Tensor:
         """Returns the vectors of words, [n, dim]: from the table, or else of each word alone."""
         out = super()._vectors(tokens)

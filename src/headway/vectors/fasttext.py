@@ -14,11 +14,13 @@ from ..errors import HeadwayError
 from ..extras import need
 from ._fasttext_bin import Model
 from ._negative_sampling import NegativeSampling, frequencies
-from ._text import Watch, WordCorpus
+from ._text import Watch, WordCorpus, has_short_words
 
 AT_ONCE = 1 << 16
 """The words whose n-grams are computed at once, which takes about 100 MB."""
 _UNFIT = re.compile("[\0\ud800-\udfff]")
+SHORT_WORDS, LONG_WORDS = 1, 3
+"""The smallest n-grams of Chinese and Japanese, and of other languages."""
 END_OF_SENTENCE = "</s>"
 """fastText's special word, which has no n-grams."""
 
@@ -35,7 +37,10 @@ class FastText(NegativeSampling):
     UTF-8 has to be decoded with errors="surrogateescape".
 
     Args:
-        min_n: the smallest number of letters of an n-gram, "<" and ">" included.
+        min_n: the smallest number of letters of an n-gram, "<" and ">" included. If None, 1 if at least half of the
+            words of the texts are Chinese or Japanese, and otherwise 3, fastText's own default: with 3, the n-grams of
+            a Chinese word of two characters all contain both, so that no unseen word shares one. The attribute has the
+            number that is in use.
         max_n: the largest; 0 for no n-grams.
         bucket: n-grams whose hashes agree modulo this share a row. Only the rows that n-grams of the vocabulary use are
             kept and saved, about 10 for each word. The other rows are never trained: they count as zeros here, where
@@ -58,14 +63,21 @@ class FastText(NegativeSampling):
 
     ngrams: Tensor
     buckets: Tensor
+    min_n: int
 
-    def __init__(self, *, min_n: int = 3, max_n: int = 6, bucket: int = 2_000_000, **shared: Any) -> None:
+    def __init__(self, *, min_n: int | None = None, max_n: int = 6, bucket: int = 2_000_000, **shared: Any) -> None:
+        self._min_n, self.max_n = min_n, max_n
         super().__init__(**shared)
-        if min_n < 0 or max_n < 0 or 0 < max_n < min_n:
+        if (min_n or 0) < 0 or max_n < 0 or 0 < max_n < (min_n or 0):
             raise HeadwayError(f"min_n is {min_n} and max_n {max_n}: give 0 ≤ min_n ≤ max_n, or max_n = 0 for none")
         if not 0 <= bucket < 2**31:
             raise HeadwayError(f"bucket is {bucket}: give 0 … {2**31 - 1}")
-        self.min_n, self.max_n, self.bucket = min_n, max_n, bucket
+        self.bucket = bucket
+
+    def _take(self, words: Sequence[str], counts: Tensor | None = None) -> None:
+        super()._take(words, counts)
+        by_script = min(self.max_n, SHORT_WORDS if has_short_words(self.words, counts) else LONG_WORDS)
+        self.min_n = by_script if self._min_n is None else self._min_n
 
     @classmethod
     def of(
@@ -216,7 +228,7 @@ class FastText(NegativeSampling):
         return out
 
     def _remedy(self, word: str) -> str:
-        return f"and none of its n-grams of {self.min_n} … {self.max_n} letters was; bert reads any text"
+        return f"none of its n-grams of {self.min_n} … {self.max_n} letters was seen either; bert reads any text"
 
     # ---------------------------------------------------------------- in a file
 

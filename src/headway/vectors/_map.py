@@ -1,0 +1,152 @@
+"""A map of words in two dimensions, with what it keeps of the vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import HeadwayError, unknown
+from ..extras import need
+from ..files import atomic_write, need_file_place
+from ._base import Vectors
+from ._unknown import UnknownWordError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+METHODS = ("t-sne", "pca")
+PERPLEXITY = 10.0
+"""The number of neighbours that t-SNE keeps together; fewer if there are fewer than 31 words."""
+NEAREST = 5
+"""The neighbours by which the trustworthiness is measured."""
+FEWEST = 4
+ENDINGS = (".png", ".pdf", ".svg")
+
+
+@dataclass(frozen=True)
+class WordMap:
+    """Words in two dimensions.
+
+    Attributes:
+        words: the words that have a vector.
+        groups: the group of each word; "" if no groups were given.
+        points: the place of each word, float64 [words, 2].
+        method: "t-sne" or "pca".
+        trustworthiness: 0 … 1, how far the nearest words on the map are also near by their vectors; 1 if no word is
+            near on the map alone, and about 0.5 for random places (Venna and Kaski 2001).
+        neighbours: how many nearest words it is about.
+        variance: the share of the variance along each axis, for "pca"; None for "t-sne", whose axes mean nothing.
+        without: the words that were left out, as they have no vector.
+    """
+
+    words: tuple[str, ...]
+    groups: tuple[str, ...]
+    points: Tensor
+    method: str
+    trustworthiness: float
+    neighbours: int
+    variance: tuple[float, float] | None = None
+    without: tuple[str, ...] = ()
+
+    def plot(self, path: str | Path | None = None, title: str | None = None) -> Figure:
+        """Draws the map: each word with its name, each group in a colour and a shape of its own.
+
+        Names do not overprint: a name without room beside its point stands further away, with a line; one without any
+        room is left out, which the picture says. Below the title is what the map keeps of the vectors.
+
+        Args:
+            path: the file to write, .png, .pdf or .svg; none if None.
+            title: the title; one that names the method if None.
+
+        Returns:
+            matplotlib's figure.
+
+        Raises:
+            HeadwayError: if matplotlib is missing, no font has a letter, or the file cannot be written.
+        """
+        place = None if path is None else picture_place(path)
+        need("matplotlib", "a map of words", extra="plot")
+        from ._map_picture import picture_of_map
+
+        figure = picture_of_map(self, title or "Words in two dimensions")
+        if place is not None:
+            with atomic_write(place) as part:
+                figure.savefig(part, format=place.suffix[1:].lower(), dpi=200, facecolor="white")
+        return figure
+
+
+def word_map(
+    vectors: Vectors, words: Sequence[str] | Mapping[str, Sequence[str]], *, method: str = "t-sne", seed: int = 0
+) -> WordMap:
+    """Returns a map of words in two dimensions, by scikit-learn.
+
+    Vectors are scaled to length one first, so that distances follow cosines. The same seed gives the same map.
+
+    Args:
+        vectors: the vectors.
+        words: the words, or the words of each group by its name.
+        method: "t-sne" keeps near words together, and distances between distant groups mean nothing; "pca" projects
+            on the two directions of the largest variance.
+        seed: the seed of t-SNE.
+
+    Raises:
+        HeadwayError: if the method is unknown, a word is given twice, fewer than four words have a vector, or all
+            pairs of them have the same cosine.
+
+    References:
+        van der Maaten and Hinton 2008 (t-SNE); Venna and Kaski 2001 (trustworthiness).
+
+    Example:
+        word_map(vectors, {"animals": ["dog", "cat"], "numbers": ["two", "three"]}).plot("map.png")
+    """
+    if method not in METHODS:
+        raise unknown("map of words", method, METHODS)
+    if isinstance(words, str):
+        raise HeadwayError(f"words is the text {words[:40]!r}: give a list of words, or lists by name")
+    pairs = list(words.items()) if isinstance(words, Mapping) else [("", words)]
+    asked = [(word, group) for group, its in pairs for word in its]
+    if twice := sorted({word for word, _ in asked if sum(word == other for other, _ in asked) > 1}):
+        raise HeadwayError(f"the word {twice[0]!r} is given twice: give each word once")
+    known = [(word, group) for word, group in asked if word in vectors]
+    without = tuple(word for word, _ in asked if word not in vectors)
+    if len(known) < FEWEST:
+        few = f"{len(known)} of the {len(asked)} words have a vector: give at least {FEWEST} that have one"
+        raise HeadwayError(f"{few}; {UnknownWordError(without[:FEWEST], vectors)}" if without else few)
+    units = F.normalize(torch.stack([vectors.vector(word) for word, _ in known]), dim=1)
+    cosines = (units @ units.T)[~torch.eye(len(units), dtype=torch.bool)]
+    if float(cosines.std()) < 1e-6:
+        raise HeadwayError(f"every two words of {vectors.name} have the same cosine, so that a map would be arbitrary")
+    manifold, variance = need("sklearn.manifold", "a map of words"), None
+    if method == "pca":
+        pca = need("sklearn.decomposition", "a map of words").PCA(2, svd_solver="full")
+        points = pca.fit_transform(units.double().numpy())
+        variance = (float(pca.explained_variance_ratio_[0]), float(pca.explained_variance_ratio_[1]))
+    else:
+        perplexity = min(PERPLEXITY, (len(known) - 1) / 3)
+        points = manifold.TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(units.numpy())
+    nearest = min(NEAREST, (len(known) - 1) // 2)
+    return WordMap(
+        tuple(word for word, _ in known),
+        tuple(group for _, group in known),
+        torch.from_numpy(points).double(),
+        method,
+        float(manifold.trustworthiness(units.numpy(), points, n_neighbors=nearest)),
+        nearest,
+        variance,
+        without,
+    )
+
+
+def picture_place(path: str | Path) -> Path:
+    """Returns the path of a picture; raises HeadwayError for another ending, or a folder that does not exist."""
+    place = Path(path)
+    if place.suffix.lower() not in ENDINGS:
+        raise HeadwayError(f"{place} has no ending of a picture: give {', '.join(ENDINGS)}")
+    need_file_place(place)
+    return place

@@ -1,0 +1,128 @@
+"""The nearest words of a word, and whether they say more than those of unrelated words would."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from typing_extensions import Self
+
+NOISE_PASSES = 0.05
+"""The share of words with unrelated neighbours whose margin is above zero."""
+TENTH, SHARE = 10, 20
+"""The rank of the second cosine that is tested: 10, or a twentieth of the words if there are fewer than 200."""
+FEWEST = 5
+"""A word that occurs less often is left out by word2vec, GloVe and fastText unless one asks for it."""
+NUMBERS = 2**24
+"""The most numbers of the vectors from which the chance is computed; of a larger table, words at equal steps."""
+ITERATIONS = 50
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The words nearest to a word.
+
+    Attributes:
+        word: the word.
+        nearest: words and cosines, the nearest first; empty if the word has no vector.
+        margin: how far the cosines are above those of unrelated words, as ``Vectors.neighbours`` defines it; nan
+            without a vector.
+        chance: the cosine that the nearest of as many unrelated words reaches; nan without a vector.
+        count: how often the word occurred in the texts, 0 if it is not in the vocabulary; None if a file did not say.
+        spellings: if the word has no vector, the words of the vocabulary that are spelt most like it.
+    """
+
+    word: str
+    nearest: tuple[tuple[str, float], ...]
+    margin: float = math.nan
+    chance: float = math.nan
+    count: int | None = None
+    spellings: tuple[str, ...] = ()
+
+    @property
+    def known(self) -> bool:
+        """Whether the word has a vector."""
+        return bool(self.nearest)
+
+    @property
+    def doubt(self) -> str | None:
+        """Why the neighbours may be noise, in a sentence; None if nothing speaks for it."""
+        if self.margin <= 0:
+            return (
+                f"the cosines, at most {self.nearest[0][1]:.2f}, are no larger than those of unrelated words, of which "
+                f"the nearest reaches {min(self.chance, 1):.2f} by chance: these neighbours may mean nothing"
+            )
+        if self.count is not None and 0 < self.count < FEWEST:
+            times = "once" if self.count == 1 else f"{self.count} times"
+            return f"the word occurs {times} in the texts: its neighbours are words of the same few sentences"
+        return None
+
+
+@dataclass(frozen=True)
+class Chance:
+    """The distribution of the cosines of unrelated words, computed from the directions of all words.
+
+    Attributes:
+        mean: the mean of the vectors of length one, float64 [dim].
+        axis: the direction in which they vary most, float64 [dim].
+        along: the variance along it.
+        across: the variance along each other direction, the same for all.
+        words: the number of words.
+    """
+
+    mean: Tensor
+    axis: Tensor
+    along: float
+    across: float
+    words: int
+
+    @classmethod
+    def of(cls, rows: Tensor, words: int) -> Self:
+        """Computes it.
+
+        Args:
+            rows: vectors of all words or of some, [n, dim].
+            words: the number of all.
+        """
+        units = F.normalize(rows[rows.any(1)].double(), dim=1)
+        mean = units.mean(0) if len(units) else torch.zeros(rows.shape[1], dtype=torch.float64)
+        apart = units - mean
+        lengths = apart.norm(dim=1)
+        axis = apart[lengths.argmax()] if len(units) else mean
+        for _ in range(ITERATIONS):
+            axis = F.normalize(apart.T @ (apart @ axis), dim=0)
+        along = float((apart @ axis).square().sum()) / max(1, len(units))
+        total = float(lengths.square().sum()) / max(1, len(units))
+        return cls(mean, axis, along, max(0.0, total - along) / rows.shape[1], words)
+
+    def margin(self, vector: Tensor, cosines: Tensor) -> tuple[float, float]:
+        """Returns how far cosines are above chance, and the cosine that the nearest unrelated word reaches by chance.
+
+        Args:
+            vector: a word's vector, [dim].
+            cosines: its cosines with its nearest words, from the largest down.
+        """
+        unit = F.normalize(vector.double(), dim=0)
+        mean = float(unit @ self.mean)
+        deviation = math.sqrt(float(unit @ self.axis) ** 2 * self.along + self.across)
+        others = self.words - 1
+        ranks = sorted({1, max(1, min(TENTH, others // SHARE, len(cosines)))})
+        reached = [
+            mean + deviation * NormalDist().inv_cdf(1 - _expected(rank, NOISE_PASSES / len(ranks)) / (others + 1))
+            for rank in ranks
+        ]
+        return max(float(cosines[rank - 1]) - by for rank, by in zip(ranks, reached, strict=True)), reached[0]
+
+
+def _expected(rank: int, probability: float) -> float:
+    """The mean λ of a Poisson distribution for which P(at least ``rank``) is the probability."""
+    low, high = 0.0, float(rank)
+    for _ in range(50):
+        middle = (low + high) / 2
+        reached = torch.special.gammainc(torch.tensor(float(rank)).double(), torch.tensor(middle).double())
+        low, high = (middle, high) if float(reached) < probability else (low, middle)
+    return low

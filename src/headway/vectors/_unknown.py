@@ -1,0 +1,68 @@
+"""Words without a vector, and the words of a vocabulary that are spelt like them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher
+from heapq import nlargest
+from typing import TYPE_CHECKING
+
+from ..errors import HeadwayError
+
+if TYPE_CHECKING:
+    from ._base import Vectors
+
+MOST_COMPARED = 100_000
+"""The words whose spellings are compared, the most frequent; all of some millions would take a minute."""
+LEAST_ALIKE = 0.5
+"""The smallest ratio of difflib between two spellings that are near: in Chinese, one character of two."""
+
+
+class UnknownWordError(HeadwayError):
+    """Raised for words that have no vector.
+
+    The message is composed when it is read, since it has the nearest spellings of a large vocabulary.
+
+    Attributes:
+        words: the words.
+    """
+
+    def __init__(self, words: Sequence[str], vectors: Vectors) -> None:
+        super().__init__(words)
+        self.words = tuple(words)
+        self._vectors = vectors
+
+    def __str__(self) -> str:
+        some = len(self.words) > 1
+        names = " and ".join(map(repr, self.words))
+        size = f"{len(self._vectors):,}"
+        said = f"the word{'s' if some else ''} {names} {'were' if some else 'was'} never seen among the {size} of the "
+        near = [self._near(word) for word in self.words]
+        return f"{said}vocabulary: {'; '.join([*filter(None, near), self._vectors._remedy(self.words[0])])}"
+
+    def __reduce__(self) -> tuple[type[HeadwayError], tuple[str]]:
+        return HeadwayError, (str(self),)  # another process gets the message without the vectors
+
+    def _near(self, word: str) -> str:
+        found = " and ".join(map(repr, self._vectors.spellings(word)))
+        return found and f"spelt like {'it' if len(self.words) == 1 else repr(word)}: {found}"
+
+
+def nearest_spellings(word: str, words: Iterable[str], count: int) -> list[str]:
+    """Returns the words whose spelling is nearest to a word, whatever the case; of equally near ones, the first.
+
+    Args:
+        word: the word.
+        words: the vocabulary, most frequent first.
+        count: the most words to return.
+    """
+    wanted = word.lower()
+    matcher = SequenceMatcher(b=wanted, autojunk=False)  # it prepares b once, for all a
+    found: list[tuple[float, int, str]] = []
+    for number, other in enumerate(words):
+        if 2 * min(len(other), len(wanted)) < LEAST_ALIKE * (len(other) + len(wanted)):
+            continue
+        matcher.set_seq1(other.lower())
+        if matcher.quick_ratio() >= LEAST_ALIKE and (ratio := matcher.ratio()) >= LEAST_ALIKE:
+            found.append((ratio, -number, other))
+    return [other for _, _, other in nlargest(count, found)]
