@@ -22,10 +22,10 @@ class UnknownWordError(HeadwayError):
     """Raised for words that have no vector.
 
     The message is composed when it is read, since it has the nearest spellings of a large vocabulary.
-
-    Attributes:
-        words: the words.
     """
+
+    words: tuple[str, ...]
+    """The words."""
 
     def __init__(self, words: Sequence[str], vectors: Vectors) -> None:
         super().__init__(words)
