@@ -15,7 +15,10 @@ SOURCE = Path(__file__).parents[1] / "src" / "headway"
 # From the ground up: a part may import what stands in an earlier layer, and its neighbours in its own layer
 # as long as that makes no circle. `errors` stands below everything.
 LAYERS = [
-    ["_markdown", "_torch", "deprecated", "devices", "errors", "extras", "files", "fonts", "pictures", "tracing"],
+    [
+        *("_markdown", "_torch", "deprecated", "devices", "errors", "extras", "files", "fonts", "pictures"),
+        *("processor", "tracing"),
+    ],
     ["constants", "records"],
     ["coordinates", "terms", "masks", "biases", "reductions"],
     ["positions", "kernels"],

@@ -28,6 +28,9 @@ LACKED: list[tuple[object, str]] = [
     (torch._C._functorch, "is_legacy_batchedtensor"),
     (forward_ad, "_current_level"),
     (torch.cpu, "_is_amx_tile_supported"),
+    (torch._C, "_get_mkldnn_enabled"),
+    (torch._C, "_get_fp32_precision_getter"),
+    (torch.nn.modules.module, "_has_any_global_hook"),
 ]
 """What has a fallback."""
 
@@ -52,6 +55,7 @@ SCRIPT = """
 import torch
 from torch.autograd import forward_ad
 owners = {{"_C": torch._C, "_functorch": torch._C._functorch, "forward_ad": forward_ad, "cpu": torch.cpu}}
+owners["module"] = torch.nn.modules.module
 lacked = [(owners[owner], name, getattr(owners[owner], name)) for owner, name in {names!r}]
 for owner, name, _ in lacked:
     delattr(owner, name)
@@ -83,6 +87,7 @@ def test_a_version_without_them_computes_the_same() -> None:
         id(torch._C._functorch): "_functorch",
         id(forward_ad): "forward_ad",
         id(torch.cpu): "cpu",
+        id(torch.nn.modules.module): "module",
     }
     names = [(owners[id(owner)], name) for owner, name in LACKED if hasattr(owner, name)]
     done = subprocess.run(

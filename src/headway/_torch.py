@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, overrides
 from torch.autograd import forward_ad
 from torch.nn.functional import linear
+from torch.nn.modules import module as module_of_torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_leaves as tree_leaves
@@ -81,6 +82,21 @@ def is_compiled(module: torch.nn.Module) -> bool:
     return getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod")
 
 
+_global_hooks: Callable[[], bool] = getattr(module_of_torch, "_has_any_global_hook", lambda: True)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def calls_forward_alone(module: torch.nn.Module) -> bool:
+    """Returns whether calling a module calls the ``forward`` of its class and nothing else."""
+    own = module.__dict__
+    return (
+        not any(own.get(name, True) for name in _HOOKS)
+        and "forward" not in own
+        and "_compiled_call_impl" not in own
+        and not _global_hooks()
+    )
+
+
 def is_batched(x: Tensor) -> bool:
     """Returns whether a tensor is batched by torch.func.vmap or autograd's ``is_grads_batched``."""
     tests = ("is_batchedtensor", "is_legacy_batchedtensor")
@@ -129,20 +145,44 @@ no_torch_function: Any = torch._C._disabled_torch_function_impl
 
 # ---------------------------------------------------------------- the processor
 
-_ONEDNN = hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+_LINEAR_ARGUMENTS = ("Tensor", "Tensor", "Optional[Tensor]", "str", "List[Optional[number]]", "Optional[str]")
+
+
+def _has_onednn_linear() -> bool:
+    """Returns whether oneDNN's linear map is there, with the arguments with which it is called here."""
+    operator = getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
+    schema = getattr(operator, "_schema", None)
+    return schema is not None and tuple(str(one.type) for one in schema.arguments) == _LINEAR_ARGUMENTS
+
+
+ONEDNN_LINEAR = torch.backends.mkldnn.is_available() and _has_onednn_linear()
+"""Whether ``onednn_linear`` is oneDNN's; otherwise it is torch's."""
+
+_PREPACKS = ONEDNN_LINEAR and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 
 
 def onednn_weight(weight: Tensor, tokens: int) -> Tensor:
     """Returns a weight [out_features, in_features] in oneDNN's layout for about ``tokens`` tokens, if oneDNN exists."""
-    return torch.ops.mkldnn._reorder_linear_weight(weight, tokens) if _ONEDNN else weight
+    return torch.ops.mkldnn._reorder_linear_weight(weight, tokens) if _PREPACKS else weight
 
 
 def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Returns x·Wᵀ + b with a weight from ``onednn_weight``."""
-    if not _ONEDNN:
+    """Returns x·Wᵀ + b without a gradient; W is a matrix of any strides, or from ``onednn_weight``."""
+    if not ONEDNN_LINEAR:
         return linear(x, weight, bias)
     out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return out
+
+
+_onednn_enabled: Callable[[], bool] = getattr(torch._C, "_get_mkldnn_enabled", lambda: False)
+_precision: Callable[[str, str], str] = getattr(
+    torch._C, "_get_fp32_precision_getter", lambda backend, operation: "bf16"
+)
+
+
+def onednn_in_float32() -> bool:
+    """Returns whether the user leaves oneDNN on, and products of float32 matrices in float32."""
+    return _onednn_enabled() and _precision("mkldnn", "matmul") != "bf16"
 
 
 @constant_in_graphs

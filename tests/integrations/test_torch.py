@@ -15,7 +15,14 @@ import torch
 from torch import Tensor, nn
 
 import headway as hw
-from headway.integrations.torch import HeadwayAttention, restore_attention, swap_attention, swapped_attention
+from headway.integrations.torch import (
+    HeadwayAttention,
+    restore_attention,
+    swap_attention,
+    swapped_attention,
+    swapped_linear,
+)
+from headway.nn.linear import Linear
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 
@@ -601,3 +608,91 @@ def test_bad_calls_are_refused(case: str) -> None:
     turn, call, error = CALLS[case]
     with pytest.raises(hw.HeadwayError, match=error):
         swap_attention(a_layer())(*turn(torch.randn(L, BATCH, WIDTH)), **call)
+
+
+# Linear maps ----------------------------------------------------------------------------------------------------------
+
+
+class Adapted(nn.Linear):
+    """A linear map of another library."""
+
+
+def with_maps() -> nn.Module:
+    """An encoder layer, and maps of which some are not torch's own."""
+    other = nn.ModuleDict({"adapted": Adapted(WIDTH, WIDTH), "normed": nn.Linear(WIDTH, WIDTH)})
+    nn.utils.parametrizations.weight_norm(other["normed"])
+    quantized = torch.ao.nn.quantized.dynamic.Linear(WIDTH, WIDTH)
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 24, dropout=0.0, batch_first=True)
+    return nn.ModuleDict({"layer": layer, "other": other, "quantized": quantized})
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_linear_maps_are_swapped_and_restored_and_others_counted() -> None:
+    model = with_maps()
+    kinds = {name: type(part) for name, part in model.named_modules()}
+    names = list(model.state_dict())
+    swap_attention(model, linear=True)
+    found = swapped_linear(model)
+    assert found.swapped == ["layer.linear1", "layer.linear2"]
+    assert found.left == ["other.adapted", "other.normed", "quantized"]
+    assert all(type(model.get_submodule(name)) is Linear for name in found.swapped)
+    assert list(model.state_dict()) == names
+    assert {name: type(part) for name, part in restore_attention(model).named_modules()} == kinds
+    assert swapped_linear(model).swapped == []
+
+
+@pytest.mark.parametrize("copied", ["deepcopy", "pickle", "state_dict"])
+def test_a_swapped_model_trains_as_before(copied: str) -> None:
+    model = nn.Sequential(nn.TransformerEncoderLayer(WIDTH, HEADS, 24, dropout=0.0), nn.Linear(WIDTH, 3))
+    swapped = swap_attention(copy.deepcopy(model), linear=True)
+    if copied == "deepcopy":
+        swapped = copy.deepcopy(swapped)
+    elif copied == "pickle":
+        swapped = pickle.loads(pickle.dumps(swapped))
+    else:
+        swapped.load_state_dict(model.state_dict())
+    assert type(swapped[1]) is Linear
+    x = torch.randn(L, BATCH, WIDTH)
+    for kernel in ("onednn", "torch"):
+        with hw.nn.linear_kernel(kernel):
+            found = [one(x) for one in (model, swapped)]
+            torch.testing.assert_close(found[1], found[0])
+            gradients = [
+                torch.autograd.grad(out.square().sum(), [*one.parameters()])
+                for out, one in zip(found, (model, swapped), strict=True)
+            ]
+        torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_without_attention_has_its_maps_swapped_alone() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    assert swap_attention(model, linear=True) is model
+    assert swapped_linear(model).swapped == ["0", "2"]
+    for given, said in (
+        ({"linear": True}, "Sequential has no nn.MultiheadAttention or nn.Linear"),
+        ({"linear": True, "encoding": "rope"}, "Sequential has no nn.MultiheadAttention: there"),
+        ({}, "Sequential has no nn.MultiheadAttention: there"),
+    ):
+        with pytest.raises(hw.HeadwayError, match=said):
+            swap_attention(model, **given)
+
+
+def test_nothing_is_swapped_if_the_encoding_does_not_fit() -> None:
+    model = nn.Sequential(nn.TransformerEncoderLayer(WIDTH, HEADS), nn.Linear(WIDTH, 3))
+    with pytest.raises(hw.HeadwayError, match="does nothing in an attention layer"):
+        swap_attention(model, "sinusoidal", linear=True)
+    assert swapped_linear(model).swapped == []
+
+
+def test_the_maps_of_a_transformers_model() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    ids = torch.arange(9)[None]
+    wanted = model(ids).logits
+    swap_attention(model, linear=True)
+    assert len(swapped_linear(model).swapped) == 8
+    with hw.nn.linear_kernel("onednn"):
+        torch.testing.assert_close(model(ids).logits, wanted)

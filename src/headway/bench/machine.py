@@ -14,6 +14,7 @@ import torch
 
 from ..errors import HeadwayError
 from ..kernels.cpu import _library
+from ..processor import cpuinfo
 
 BURST = 5e7, 1e9
 """The least and the most floating-point operations of one run of the register-only loop."""
@@ -40,13 +41,9 @@ def where(*parts: str) -> dict[str, Any]:
 
 def processor() -> str:
     """Returns the processor's name and, on Linux, its family, model and instruction sets."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if not cpuinfo.exists():
+    facts = cpuinfo()
+    if not facts:
         return platform.processor() or platform.machine()
-    facts: dict[str, str] = {}
-    for line in cpuinfo.read_text(errors="replace").split("\n"):
-        name, _, value = line.partition(":")
-        facts.setdefault(name.strip(), value.strip())
     name = facts.get("model name") or platform.machine()
     flags = facts.get("flags", "").split()
     units = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "BF16", "amx_tile": "AMX"}

@@ -336,7 +336,7 @@ def draw(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help=f"Words; or groups such as animals=dog,cat numbers=two,three. Default: the {MOST_FREQUENT} most frequent.",
+            help=f"Words, or groups such as animals=dog,cat. Default: the {MOST_FREQUENT} most frequent words.",
             show_default=False,
         ),
     ] = None,

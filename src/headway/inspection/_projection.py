@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import Call
+from ..nn.linear import Linear
 from ..nn.prepacked import PrepackedLinear
 from ..terms import RelativeValues
 from ._record import AttentionRecord
@@ -39,7 +40,8 @@ class Awaited(NamedTuple):
 def weight_of(module: nn.Module) -> Tensor | None:
     """The weight [out, in] of a module that computes x·Wᵀ + b and nothing else; None of any other."""
     kind = type(module)
-    if isinstance(module, PrepackedLinear) or (isinstance(module, nn.Linear) and kind.forward is nn.Linear.forward):
+    computes = (nn.Linear.forward, Linear.forward)
+    if isinstance(module, PrepackedLinear) or (isinstance(module, nn.Linear) and kind.forward in computes):
         weight = module.weight
     elif kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers."):
         weight = module.weight.T  # type: ignore[assignment]

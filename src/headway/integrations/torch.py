@@ -1,10 +1,10 @@
-"""headway's attention in place of torch's: swaps every ``nn.MultiheadAttention`` of a model, and restores it."""
+"""headway's attention in place of torch's: swaps each ``nn.MultiheadAttention`` of a model, and restores it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -14,13 +14,14 @@ from ..attention import Arguments, attention, attention_steps, explain
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..masks import And, Boolean, Causal, Mask
+from ..nn.linear import Linear, apply_linear, linear
 from ..positions import PositionEncoding, encoding_name
 from ..positions import encoding as encoding_of
 from ..positions._base import IN_ATTENTION
 from ..terms import DenseBias, Sink, Term, TokenBias
 from ..tracing import refuse_script, refuse_tracers
 
-__all__ = ["restore_attention", "swap_attention", "swapped_attention"]
+__all__ = ["restore_attention", "swap_attention", "swapped_attention", "swapped_linear"]
 
 Model = TypeVar("Model", bound=nn.Module)
 Spec = str | PositionEncoding | type[PositionEncoding]
@@ -107,21 +108,21 @@ class HeadwayAttention(nn.MultiheadAttention):
     def _merged(self, out: Tensor, batched: bool) -> Tensor:
         """The output of out [batch, heads, n, head_dim], in the layout of the query."""
         if not batched:
-            return self.out_proj(out[0].transpose(0, 1).flatten(1))
+            return apply_linear(self.out_proj, out[0].transpose(0, 1).flatten(1))
         tokens_first = out.transpose(1, 2) if self.batch_first else out.permute(2, 0, 1, 3)
-        return self.out_proj(tokens_first.flatten(2))
+        return apply_linear(self.out_proj, tokens_first.flatten(2))
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         """The projected queries, keys and values, in the layout of the arguments."""
         bias = self.in_proj_bias
         if self.in_proj_weight is not None and query is key and key is value:
-            return F.linear(query, self.in_proj_weight, bias).chunk(3, dim=-1)
+            return linear(query, self.in_proj_weight, bias).chunk(3, dim=-1)
         if self.in_proj_weight is None:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         else:
             weights = self.in_proj_weight.chunk(3)
         biases = (None, None, None) if bias is None else bias.chunk(3)
-        return tuple(map(F.linear, (query, key, value), weights, biases))
+        return tuple(map(linear, (query, key, value), weights, biases))
 
     def _extra(self, bias: Tensor, like: Tensor) -> Tensor:
         """bias_k or bias_v as one more token of each row."""
@@ -229,12 +230,13 @@ def _read(mask: Tensor) -> tuple[Tensor, Tensor | None]:
 # ---------------------------------------------------------------- swap and restore
 
 
-def swap_attention(model: Model, encoding: Choice | None = None) -> Model:
+def swap_attention(model: Model, encoding: Choice | None = None, *, linear: bool = False) -> Model:
     """Replaces the attention of every ``nn.MultiheadAttention`` of a model by headway's, in place.
 
         model = swap_attention(nn.TransformerEncoder(layer, 6))            # the same function
         model = swap_attention(model, "rope")                              # one encoding for each layer
         model = swap_attention(model, lambda name, module: None if "multihead_attn" in name else "rope")
+        model = swap_attention(model, linear=True)                         # and the linear maps
 
     The modules remain the same objects, with their parameters, names and hooks: an optimizer that exists continues to
     work, checkpoints fit as before, and shared modules remain shared. ``swapped_attention`` returns their names.
@@ -256,6 +258,10 @@ def swap_attention(model: Model, encoding: Choice | None = None) -> Model:
             by all layers; a function of a layer's name and module returns one of these or None. Its parameters are in
             the state_dict under ``encoding.``. Positions are 0, 1, 2 … for queries and for keys, padding included;
             cross-attention gets the encoding too.
+        linear: whether to compute every ``nn.Linear`` of the model, which then need not have attention, by the faster
+            of torch's and oneDNN's matrix products (``headway.nn.linear_kernel``). Subclasses, parametrized and
+            quantized layers stay as they are; ``swapped_linear`` lists both. Tools that look for the class nn.Linear
+            itself, such as torch's quantization, need ``restore_attention`` first.
 
     Returns:
         The same model.
@@ -264,9 +270,11 @@ def swap_attention(model: Model, encoding: Choice | None = None) -> Model:
         HeadwayError: if the model has no nn.MultiheadAttention, a subclass of it or a layer that is already swapped,
             or if a layer cannot apply the encoding. The model is then unchanged.
     """
+    maps = [part for part in model.modules() if type(part) is nn.Linear] if linear else []
     named = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.MultiheadAttention)]
-    if not named:
-        raise HeadwayError(f"{type(model).__name__} has no nn.MultiheadAttention: there is nothing to swap")
+    if not named and (encoding is not None or not maps):
+        wanted = "nn.MultiheadAttention" if encoding is not None or not linear else "nn.MultiheadAttention or nn.Linear"
+        raise HeadwayError(f"{type(model).__name__} has no {wanted}: there is nothing to swap")
     for name, module in named:
         if isinstance(module, HeadwayAttention):
             raise HeadwayError(f"{_said(name)} is headway's already: call restore_attention first")
@@ -279,6 +287,8 @@ def swap_attention(model: Model, encoding: Choice | None = None) -> Model:
     for (_, module), own in zip(named, encodings, strict=True):
         module.add_module("encoding", own)
         module.__class__ = HeadwayAttention
+    for part in maps:
+        part.__class__ = Linear
     for encoder in _encoders(model):
         vars(encoder)["_nested_before"] = encoder.use_nested_tensor
         encoder.use_nested_tensor = False
@@ -286,7 +296,7 @@ def swap_attention(model: Model, encoding: Choice | None = None) -> Model:
 
 
 def restore_attention(model: Model, *, drop: bool = False) -> Model:
-    """Reverts ``swap_attention``: the layers compute torch's attention again, in place, with their current weights.
+    """Reverts ``swap_attention``: all layers are torch's again, in place, with their current weights.
 
     Args:
         model: the model, which is changed.
@@ -311,6 +321,9 @@ def restore_attention(model: Model, *, drop: bool = False) -> Model:
     for module in named.values():
         del module.encoding
         module.__class__ = nn.MultiheadAttention  # type: ignore[assignment]
+    for part in model.modules():
+        if type(part) is Linear:
+            part.__class__ = nn.Linear  # type: ignore[assignment]
     return model
 
 
@@ -321,6 +334,34 @@ def swapped_attention(model: nn.Module) -> list[str]:
         model: the model.
     """
     return list(_swapped(model))
+
+
+class LinearLayers(NamedTuple):
+    """The linear maps of a model, by name.
+
+    Attributes:
+        swapped: those that ``swap_attention`` has swapped.
+        left: those that it leaves as they are: of a subclass of nn.Linear, parametrized, quantized or adapted.
+    """
+
+    swapped: list[str]
+    left: list[str]
+
+
+def swapped_linear(model: nn.Module) -> LinearLayers:
+    """The names of the linear maps that ``swap_attention(model, linear=True)`` swaps, and of those that it leaves.
+
+    Args:
+        model: the model, after the call.
+    """
+    within = {id(layer.out_proj) for layer in _swapped(model).values()}  # computed by headway in any case
+    found = LinearLayers([], [])
+    for name, part in model.named_modules():
+        if type(part) is Linear:
+            found.swapped.append(name)
+        elif hasattr(part, "in_features") and hasattr(part, "out_features") and id(part) not in within:
+            found.left.append(name)
+    return found
 
 
 def _swapped(model: nn.Module) -> dict[str, HeadwayAttention]:

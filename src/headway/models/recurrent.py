@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import HeadwayError, need_positive
+from ..nn.linear import apply_linear, linear
 
 CELLS: dict[str, type[nn.LSTM] | type[nn.RNN]] = {"lstm": nn.LSTM, "rnn": nn.RNN}
 GATES = {"lstm": 4, "rnn": 1}
@@ -122,9 +122,9 @@ class RecurrentLM(nn.Module):
         hidden, state = self.recurrence(x, state)
         hidden = self.dropout(hidden)
         if self.project is not None:
-            hidden = self.project(hidden)
+            hidden = apply_linear(self.project, hidden)
         weight = self.embedding.weight if self.head is None else self.head.weight
-        return F.linear(hidden, weight), state
+        return linear(hidden, weight), state
 
     @staticmethod
     def hidden_dim_for(

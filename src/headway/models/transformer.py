@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import TypeVar, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Self
 
@@ -24,6 +23,7 @@ from ..nn.attention import MultiHeadAttention, key_coordinates
 from ..nn.block import Block
 from ..nn.cache import StackCache
 from ..nn.embedding import Embedding, Head
+from ..nn.linear import linear
 from ..nn.memory import SegmentMemory
 from ..nn.norm import make_norm
 from ..positions._base import IN_ATTENTION, PositionEncoding
@@ -429,7 +429,7 @@ class Transformer(nn.Module):
             hidden: hidden states [batch, n, embed_dim].
         """
         embeddings = cast(Tensor, self.embedding.weight)
-        logits: Tensor = F.linear(hidden, embeddings) if self.head is None else self.head(hidden, embeddings)
+        logits: Tensor = linear(hidden, embeddings) if self.head is None else self.head(hidden, embeddings)
         return logits
 
     def _out(self, hidden: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from .cache import StackCache as StackCache
 from .embedding import Embedding as Embedding
 from .embedding import Head as Head
 from .feed_forward import FeedForward as FeedForward
+from .linear import linear_kernel as linear_kernel
 from .memory import SegmentMemory as SegmentMemory
 from .norm import LayerNorm as LayerNorm
 from .norm import RMSNorm as RMSNorm
@@ -27,6 +28,7 @@ __all__ = [
     "ParallelBlock",
     "Embedding",
     "Head",
+    "linear_kernel",
     "prepack",
     "unprepack",
 ]

@@ -18,6 +18,7 @@ from ..tracing import refuse_script, refuse_tracers
 from ._coordinates import check_coordinates, continued, joined
 from ._transaction import transaction
 from .cache import KeyValueCache
+from .linear import apply_linear
 from .norm import make_norm
 
 PROJECTIONS = "qkvo"
@@ -218,7 +219,7 @@ class MultiHeadAttention(nn.Module):
         key = query if key is None else key
         value = key if value is None else value
         self._check(query, key, value)
-        q = self._normed(self.q_norm, self._heads(self.q_proj(query), self.num_heads))
+        q = self._normed(self.q_norm, self._heads(apply_linear(self.q_proj, query), self.num_heads))
         arguments: Arguments
         if cache is not None and is_self_attention:
             new = continued(cache.coordinates, positions, query.shape[1], query.device)
@@ -250,8 +251,7 @@ class MultiHeadAttention(nn.Module):
             kernel=self.kernel,
             **arguments,
         )
-        merged: Tensor = self.out_proj(out.transpose(1, 2).flatten(2))
-        return merged
+        return apply_linear(self.out_proj, out.transpose(1, 2).flatten(2))
 
     def extra_repr(self) -> str:
         return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}"
@@ -265,7 +265,8 @@ class MultiHeadAttention(nn.Module):
         return x.unflatten(-1, (heads or self.num_kv_heads, self.head_dim)).transpose(1, 2)
 
     def _keys_and_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        return self._normed(self.k_norm, self._heads(self.k_proj(key))), self._heads(self.v_proj(value))
+        k, v = self._heads(apply_linear(self.k_proj, key)), self._heads(apply_linear(self.v_proj, value))
+        return self._normed(self.k_norm, k), v
 
     @staticmethod
     def _normed(norm: nn.Module | None, x: Tensor) -> Tensor:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Self
 
 from ..deprecated import deprecated
 from ..errors import HeadwayError
+from .linear import linear
 
 
 class Embedding(nn.Embedding):
@@ -217,7 +217,7 @@ class Head(nn.Module):
         if self.prepacked is not None:
             logits: Tensor = self.prepacked(x)
         else:
-            logits = F.linear(x, embeddings if self.weight is None else self.weight, self.bias)
+            logits = linear(x, embeddings if self.weight is None else self.weight, self.bias)
         return logits if self.soft_cap is None else self.soft_cap * torch.tanh(logits / self.soft_cap)
 
 

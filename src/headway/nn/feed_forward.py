@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import need_positive, right_call, unknown
+from .linear import apply_linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -94,8 +95,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Returns y [..., embed_dim] for x [..., embed_dim]."""
         activate = ACTIVATIONS[self.activation]
-        hidden = self.up_proj(x)
-        hidden = activate(hidden) if self.gate_proj is None else activate(self.gate_proj(x)) * hidden
+        hidden = apply_linear(self.up_proj, x)
+        hidden = activate(hidden) if self.gate_proj is None else activate(apply_linear(self.gate_proj, x)) * hidden
         hidden = self.dropout(hidden) if self.dropout.training else hidden
-        out: Tensor = self.down_proj(hidden)
-        return out
+        return apply_linear(self.down_proj, hidden)

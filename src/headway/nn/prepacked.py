@@ -14,6 +14,7 @@ from ..kernels.cpu import _tokens
 from ..positions._base import PositionEncoding
 from ..tracing import forward_mode, refuse_script
 from .embedding import Head
+from .linear import Linear
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -122,7 +123,7 @@ def prepack(model: M) -> M:
                 head.prepacked = PrepackedLinear(weight, head.bias)
     _replace(
         model,
-        lambda one: type(one) is nn.Linear and one.weight.dtype in DTYPES and id(one) not in read,
+        lambda one: type(one) in (nn.Linear, Linear) and one.weight.dtype in DTYPES and id(one) not in read,
         lambda one: PrepackedLinear(one.weight, one.bias),
     )
     for one in model.modules():

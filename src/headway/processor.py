@@ -1,0 +1,31 @@
+"""What is known of the processor: its vendor, its family and its instruction sets."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
+
+
+@cache
+def cpuinfo() -> dict[str, str]:
+    """Returns what Linux tells of the first processor, such as "vendor_id" and "flags"; nothing on other systems."""
+    facts: dict[str, str] = {}
+    if CPUINFO.exists():
+        for line in CPUINFO.read_text(errors="replace").split("\n"):
+            name, _, value = line.partition(":")
+            facts.setdefault(name.strip(), value.strip())
+    return facts
+
+
+def vendor_and_family() -> tuple[str, int]:
+    """Returns such as ("AuthenticAMD", 25), which is Zen 3 and Zen 4; ("", 0) if they are not known."""
+    facts = cpuinfo()
+    family = facts.get("cpu family", "")
+    return facts.get("vendor_id", ""), int(family) if family.isdigit() else 0
+
+
+def has(flag: str) -> bool:
+    """Returns whether the processor has what Linux calls by this name, such as "avx512f"."""
+    return flag in cpuinfo().get("flags", "").split()
