@@ -23,7 +23,9 @@ ENCODINGS = ("none", "alibi", "t5", "kerple", "rope", "shaw", "transformer-xl")
 PARTS = ("attention", "window", "decoding", "packed", "left-padded", "memory", "statistics")
 STATISTICS_MEMORY = "statistics-memory"
 """The kind of the cases of the part "statistics" whose memory is measured."""
-MODEL_PARTS = ("encode", "prefill", "decode", "train", "memory")
+MODEL_PARTS = ("encode", "prefill", "decode", "train", "memory", "step")
+STEP_MODELS = {"learned": "learned", "RoPE": "rope", "ALiBi": "alibi", "T5 bias": "t5"}
+"""The language models of which a training step is measured, and their encodings."""
 
 
 class AnyCase(Protocol):
@@ -232,9 +234,9 @@ class ModelCase:
 
     Attributes:
         task: one of ``MODEL_PARTS``. "encode": hidden states of texts. "prefill": the last token's logits of a prompt,
-            with
-            a cache filled. "decode": one token after a prompt. "train": a training step. "memory": that of one.
-        model: "MiniLM", "SmolLM2", "T5 encoder" or "T5".
+            with a cache filled. "decode": one token after a prompt. "train": a training step of T5. "memory": that of
+            one. "step": a training step of a small language model.
+        model: "MiniLM", "SmolLM2", "T5 encoder" or "T5"; for "step" one of ``STEP_MODELS``.
         n: tokens of a text, a prompt or a source.
         batch: sequences.
         dtype: the name of the dtype.
@@ -272,7 +274,8 @@ class ModelPlan:
         prompts: tokens of a prompt for SmolLM2, after which decoding is measured.
         train: tokens of a training step of T5's encoder, and of its memory.
         sources: tokens of the source, for a training step of the whole T5.
-        dtypes: names of dtypes; training is measured in float32 alone.
+        steps: sequences and tokens of each in a training step of a small language model.
+        dtypes: names of dtypes; training of T5 is measured in float32 alone, and steps under autocast.
         parts: the tasks.
         seconds: the time for each side of a case, of which there may be more for the sake of ``rounds``.
         rounds: the fewest runs of each side.
@@ -287,6 +290,7 @@ class ModelPlan:
     prompts: tuple[int, ...] = (4096, 128)
     train: tuple[int, ...] = (1024, 2048)
     sources: tuple[int, ...] = (1024,)
+    steps: tuple[tuple[int, int], ...] = ((2, 1024), (8, 256))
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
     parts: tuple[str, ...] = MODEL_PARTS
     seconds: float = 1.0
@@ -302,6 +306,8 @@ class ModelPlan:
             found += [ModelCase("encode", "MiniLM", n, b, dtype) for n, b in product(self.texts, self.batches)]
             found += [ModelCase("prefill", "SmolLM2", n, 1, dtype) for n in self.prefill]
             found += [ModelCase("decode", "SmolLM2", n, 1, dtype) for n in self.prompts]
+            for (batch, n), model in product(self.steps, STEP_MODELS):
+                found.append(ModelCase("step", model, n, batch, dtype))
         if "float32" in self.dtypes:
             found += [ModelCase("train", "T5 encoder", n) for n in self.train]
             found += [ModelCase("train", "T5", n) for n in self.sources]
@@ -310,4 +316,6 @@ class ModelPlan:
 
 
 MODELS = ModelPlan()
-QUICK_MODELS = ModelPlan(prefill=(1024,), prompts=(128,), train=(512, 1024), sources=(512,), seconds=0.2)
+QUICK_MODELS = ModelPlan(
+    prefill=(1024,), prompts=(128,), train=(512, 1024), sources=(512,), steps=((2, 256),), seconds=0.2
+)

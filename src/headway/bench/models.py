@@ -1,4 +1,7 @@
-"""Benchmarks of whole models against transformers: inference of published models, and training of a small T5."""
+"""Benchmarks of whole models against transformers: inference of published models, and training of a small T5.
+
+The training of small language models is in ``steps``.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,10 @@ from .. import checkpoints
 from ..errors import HeadwayError
 from ..integrations.transformers import register, use_bias_table
 from ..nn import prepack
-from . import report
-from .cases import DTYPES, ModelCase, ModelPlan
+from . import report, steps
+from .cases import DTYPES, STEP_MODELS, ModelCase, ModelPlan
 from .machine import where
-from .measure import TOLERANCE, CheckError, agree, in_turn
+from .measure import CheckError, agree, agree_on_the_whole, in_turn
 from .memory import WARM_UP
 from .rows import Row, Rows
 from .run import Results, Watch
@@ -41,9 +44,6 @@ WRITTEN = 8
 
 LONG = 1000.0
 """Milliseconds of a run from which the run that is compared is warm-up enough."""
-
-JUMPS = 1e-2
-"""The largest difference of gradients relative to their norm; one jump of ReLU's derivative at 512 tokens is 6e-4."""
 
 DIVIDED = (OURS, HF_EAGER)
 """The sides whose training step is profiled."""
@@ -158,6 +158,8 @@ def measure(case: ModelCase, plan: ModelPlan, loaded: Loaded) -> Row:
     """
     if case.task == "memory":
         return {"seconds": plan.seconds} | _memory(case, loaded)
+    if case.task == "step":
+        return steps.measure(case, plan)
     runs, says = loaded.sides(case), {}
     results: dict[str, list[Tensor]] = {}
     warm = 0.0
@@ -188,24 +190,6 @@ def measure(case: ModelCase, plan: ModelPlan, loaded: Loaded) -> Row:
     return row
 
 
-def agree_on_the_whole(what: str, dtype: str, found: list[Tensor], expected: list[Tensor]) -> None:
-    """Raises CheckError unless the tensors are equal but for a small share of their norm.
-
-    Single numbers of a gradient may differ by more: ReLU's derivative jumps where its input is 0 but for rounding.
-
-    Args:
-        what: what is compared, for the message.
-        dtype: the name of the dtype.
-        found: the tensors.
-        expected: the tensors to compare with.
-    """
-    share = max(JUMPS, TOLERANCE[dtype])
-    for a, b in zip(found, expected, strict=True):
-        apart, size = (x.detach().float().norm().item() for x in (a - b, b))
-        if not apart <= share * size:  # also where either is NaN
-            raise CheckError(f"{what} differ by {apart:.3g} in norm where that is {size:.3g}")
-
-
 # ---------------------------------------------------------------- both sides of a case
 
 
@@ -222,8 +206,8 @@ class Loaded:
         self._last: tuple[Any, Any] = (None, None)
 
     def has(self, model: str) -> bool:
-        """Returns whether the weights of a ``model`` are there; those of T5 are random."""
-        return model in T5_CLASSES or self._source(model) is not None
+        """Returns whether the weights of a ``model`` are there; those of models that are trained are random."""
+        return model in T5_CLASSES or model in STEP_MODELS or self._source(model) is not None
 
     def sides(self, case: ModelCase) -> dict[str, Run]:
         """Returns the sides of a ``case``, headway's first.
