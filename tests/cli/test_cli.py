@@ -131,6 +131,18 @@ def test_encodings_lists_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "q and k" in printed
 
 
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_list_of_encodings_is_whole_at_any_width(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, printed, _ = run(capsys, "encodings")
+    assert code == 0
+    assert "…" not in printed
+    for name in ENCODINGS:
+        assert f" {name} " in printed
+
+
 def test_encodings_shows_one(capsys: pytest.CaptureFixture[str]) -> None:
     code, printed, _ = run(capsys, "encodings", "alibi")
     assert code == 0

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 SIZES = {"num_heads": 8, "head_dim": 64, "embed_dim": 512, "max_length": 512, "bidirectional": False}
 """The model for which parameters are counted."""
 
-WIDE = 150
-"""Columns of a terminal from which on the table has the first sentence of each encoding."""
+WIDE, NARROW = 150, 116
+"""Columns of a terminal: from ``WIDE`` on the table has the first sentence of each encoding, below ``NARROW`` only the
+columns of ``FEW``."""
 
 PLACES = {
     "locate": "positions",
@@ -75,7 +76,7 @@ def run(
         if as_markdown:
             say.print(markdown(positions.ENCODINGS), markup=False, soft_wrap=True, end="")
             return
-        say.print(_table(positions.ENCODINGS, wide=say.width >= WIDE))
+        say.print(_table(positions.ENCODINGS, say.width))
         kinds, functions = _counted(positions.ENCODINGS)
         say.print(
             f"{kinds}; {functions} distinct functions whose numbers were compared with the authors' or somebody "
@@ -144,6 +145,7 @@ def _facts(name: str, built: PositionEncoding | None = None, detailed: bool = Fa
 
 
 COLUMNS = ("name", "year", "acts on", "parameters", "beyond", "kernels", "evidence", "what it is")
+FEW = ("name", "year", "acts on")
 
 
 def _rows(encodings: dict[str, type[PositionEncoding]]) -> Iterator[tuple[str, ...]]:
@@ -165,14 +167,14 @@ def _rows(encodings: dict[str, type[PositionEncoding]]) -> Iterator[tuple[str, .
         )
 
 
-def _table(encodings: dict[str, type[PositionEncoding]], wide: bool) -> Table:
-    """A row for each encoding; on a wide terminal with its first sentence."""
+def _table(encodings: dict[str, type[PositionEncoding]], width: int) -> Table:
+    """A row for each encoding, with as many columns as a terminal of a width shows in full."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    shown = len(COLUMNS) if wide else len(COLUMNS) - 1
-    for column in COLUMNS[:shown]:
+    shown = COLUMNS if width >= WIDE else COLUMNS[:-1] if width >= NARROW else FEW
+    for column in shown:
         table.add_column(
             column,
             style="bold" if column == "name" else None,
@@ -181,7 +183,8 @@ def _table(encodings: dict[str, type[PositionEncoding]], wide: bool) -> Table:
             overflow="ellipsis",
         )
     for row in _rows(encodings):
-        table.add_row(*row[:shown])
+        cells = dict(zip(COLUMNS, row, strict=True))
+        table.add_row(*(cells[column] for column in shown))
     return table
 
 
