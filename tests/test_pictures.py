@@ -154,7 +154,7 @@ def head_log(word: str) -> Any:
 def roles_picture(word: str) -> Any:
     from headway.inspection.roles._picture import picture_of_roles
 
-    held = {(0, 0): ("previous_token", "−1"), (0, 2): ("relation", word), (1, 1): ("induction", "repeats")}
+    held = {(0, 0): ("positional", "−1"), (0, 2): ("a user's own", word), (1, 1): ("induction", "repeats")}
     layers = ["stack.blocks.0.attention", "stack.blocks.1.attention"]
 
     def of(layer: str, head: int) -> list[Any]:
@@ -190,6 +190,28 @@ def scores_picture(word: str) -> Any:
     return draw_scores(scored(word))
 
 
+def word_map(word: str, method: str) -> Any:
+    from headway.vectors import WordMap
+
+    torch.manual_seed(0)
+    groups = tuple(group for group in (word, "numbers", "others") for _ in range(6))
+    words = tuple(f"{word}{number}" for number in range(18))
+    variance = (0.31, 0.12) if method == "pca" else None
+    return WordMap(words, groups, torch.randn(18, 2).double(), method, 0.93, 5, variance, ()).plot(title=word)
+
+
+def maps_of_methods(word: str) -> Any:
+    from headway.study._word_vectors_picture import draw_map
+    from headway.study._word_vectors_results import WordVectorResults
+
+    torch.manual_seed(0)
+    rows = []
+    for method in ("tf-idf", f"{word}.bin"):
+        points = [[f"{word}{n}", (word, "numbers")[n % 2], *torch.randn(2).tolist()] for n in range(12)]
+        rows.append({"encoding": method, "seed": 0, "map": points, "own_group": 0.9})
+    return draw_map(WordVectorResults(rows, {"corpus": f"{word}.txt"}, ["tf-idf", f"{word}.bin"]))
+
+
 PICTURES: dict[str, Callable[[str], Any]] = {
     "loss by position": lambda word: charts().draw_by_position(compared(word)),
     "loss by position, narrow": lambda word: charts().draw_by_position(compared(word), charts().NARROW),
@@ -198,6 +220,9 @@ PICTURES: dict[str, Callable[[str], Any]] = {
     "extension": lambda word: extension_picture(extended(word)),
     "extension, one window": lambda word: extension_picture(extended(word, windows=1)),
     "scores of word vectors": scores_picture,
+    "map of words by t-SNE": lambda word: word_map(word, "t-sne"),
+    "map of words by PCA": lambda word: word_map(word, "pca"),
+    "maps of words by method": maps_of_methods,
     "portrait of scores": lambda word: portrait("rope", word),
     "portrait of a bias": lambda word: portrait("alibi", word),
     "portrait of embeddings": lambda word: portrait("sinusoidal", word),
@@ -210,6 +235,12 @@ PICTURES: dict[str, Callable[[str], Any]] = {
     "roles of heads": roles_picture,
 }
 """Each picture, with a word in it wherever a user's text can be."""
+
+
+def test_each_role_has_its_own_colour() -> None:
+    """A user's own role too, though the palette has one colour for each of ours."""
+    patches = roles_picture("tokens").legends[0].get_patches()
+    assert len({patch.get_facecolor() for patch in patches}) == len(patches) == 4
 
 
 def has_a_font(word: str) -> bool:

@@ -26,7 +26,7 @@ def picture_of_roles(found: HeadRoles, title: str) -> Figure:
     layers = found.layers
     held = {layer: [_first(found, layer, head) for head in range(found.heads(layer))] for layer in layers}
     most = max(map(len, held.values()))
-    colours = dict(zip(_order(found), COLOURS_OF_ROLES * 2, strict=False))
+    colours = _colours(found, {one.role for line in held.values() for one in line if one is not None})
     size = max(0.62, min(1.0, 12 / most))
     room = int(15 * size)  # letters in a cell
     words = [one.candidate for line in held.values() for one in line if one is not None]
@@ -65,9 +65,12 @@ def picture_of_roles(found: HeadRoles, title: str) -> Figure:
     return figure
 
 
-def _order(found: HeadRoles) -> list[str]:
-    """All roles in the order of the table, so that colours mean the same in every picture; a user's own at the end."""
-    return [*ROLES, *(role for role in found.roles if role not in ROLES)]
+def _colours(found: HeadRoles, shown: set[str]) -> dict[str, str]:
+    """A colour for each role, the same in every picture; a user's own roles take those of roles that are not shown."""
+    colours = dict(zip(ROLES, COLOURS_OF_ROLES, strict=True))
+    free = [colour for role, colour in colours.items() if role not in shown] or list(COLOURS_OF_ROLES)
+    own = [role for role in found.roles if role not in ROLES]
+    return colours | {role: free[number % len(free)] for number, role in enumerate(own)}
 
 
 def _first(found: HeadRoles, layer: str, head: int) -> Finding | None:
