@@ -465,17 +465,20 @@ def test_the_processor_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -
 # The switch -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("measured", [True, False])
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_variable_chooses_for_the_process_and_the_context_within_it(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, measured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_processor(monkeypatch, "GenuineIntel", 6)
+    monkeypatch.setitem(FASTER, ZEN_5, Least(1, 1, 1, 1, 1))
+    set_processor(monkeypatch, *(ZEN_5[:2] if measured else ("GenuineIntel", 6)))
     monkeypatch.setenv("HEADWAY_LINEAR_KERNEL", name)
-    assert any(module._products(8, 2, 4)) == (name == "onednn")
+    taken = {"auto": measured, "onednn": True, "torch": False}
+    assert any(module._products(8, 2, 4)) == taken[name]
     for other in KERNELS:
         with linear_kernel(other):
-            assert any(module._products(8, 2, 4)) == (other == "onednn")
-    assert any(module._products(8, 2, 4)) == (name == "onednn")
+            assert any(module._products(8, 2, 4)) == taken[other]
+    assert any(module._products(8, 2, 4)) == taken[name]
 
 
 def test_an_unknown_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,8 +87,9 @@ def run(
     Writes rows.jsonl, bench.md and roof.png to --out. A kernel that fails its checks gets no number. All cases take an
     hour or two, --quick a few minutes.
 
-    With --models: measures published models and a training step of T5 against transformers; writes models.jsonl and
-    models.md to --out. Takes eight minutes.
+    With --models: measures published models and a training step of T5 against transformers, and training steps of small
+    language models against torch and x-transformers; writes models.jsonl and models.md to --out. Takes ten minutes or
+    more.
 
     Examples:
         headway bench --quick
