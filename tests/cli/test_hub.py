@@ -63,6 +63,7 @@ ARGUMENTS: dict[tuple[str, str], list[str] | None] = {
     ("vectors encode", "file"): [ENCODER, "cat"],
     ("vectors evaluate", "file"): None,
     ("vectors convert", "file"): None,
+    ("vectors map", "file"): None,
     ("vectors compare", "encoder"): None,
 }
 """Parameters of commands that take a model, with a command line. None of those that need a fitted BERT, which load it

@@ -256,5 +256,5 @@ def test_citations_of_objects() -> None:
     assert "2104.09864" in both
     assert "2108.12409" in both
     assert both == citation("rope(base=3) + alibi")
-    with pytest.raises(HeadwayError, match="not known"):
+    with pytest.raises(HeadwayError, match="no encoding 'yarnn': did you mean"):
         citation("yarnn")

@@ -35,6 +35,7 @@ from ..testing.tolerances import GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison
 
 VARIABLES = {
     "HEADWAY_ISA": "the instruction set of the CPU kernel",
+    "HEADWAY_LINEAR_KERNEL": "the matrix products of linear maps: auto, onednn or torch",
     "HEADWAY_LIBRARY": "the file of the CPU kernel's C++ library",
     "HEADWAY_CACHE": "the folder in which headway keeps models that it trained",
     "HEADWAY_WEIGHTS": "the folder of the published weights that `make weights` downloads",

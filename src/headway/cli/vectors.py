@@ -359,7 +359,7 @@ def draw(
 
     Examples:
         headway vectors map words.safetensors --out map.png
-        headway vectors map words.safetensors animals=dog,cat numbers=two,three --out map.png
+        headway vectors map w.safetensors animals=dog,cat numbers=one,two --out a.png
     """
     from ..vectors import UnknownWordError, word_map
     from ..vectors._map import picture_place

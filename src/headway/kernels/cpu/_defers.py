@@ -70,7 +70,8 @@ def deferral(problem: Problem) -> Deferral | None:
 
 
 def _slower(problem: Problem) -> Slower | None:
-    isa = _library.isa()
+    # a compiler cannot follow context variables
+    isa = _library.ISAS[_library.load().isa] if torch.compiler.is_compiling() else _library.isa()
     rows = [row for row in SLOWER if row.isa == isa and problem.dtype in row.dtypes and problem.m >= row.least]
     if not rows:
         return None
