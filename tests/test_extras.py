@@ -1,7 +1,9 @@
 """Packages that only some parts need: imported if they are there, else named with the command that installs them."""
 
 import json
+import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
@@ -153,5 +155,12 @@ def test_pip_is_that_of_this_python(
 ) -> None:
     where = {"pip": pip and pip.format(bin=Path(sys.executable).parent), "uv": uv}
     monkeypatch.setattr(extras.shutil, "which", where.get)
-    monkeypatch.setattr(extras, "find_spec", lambda name: object() if module else None)
+    monkeypatch.setattr(extras.PathFinder, "find_spec", lambda name: object() if module else None)
     assert pip_install("a>=1", "b") == expected.format(python=shlex.quote(sys.executable)) + " 'a>=1' b"
+
+
+def test_a_command_leaves_the_imports_of_others_as_they_are() -> None:
+    """A search for pip by importlib.util.find_spec would make setuptools, and so torch's compiler, fail afterwards."""
+    lines = "from headway.extras import install_command", "install_command('plot')", "import setuptools"
+    environment = {**os.environ, "PATH": ""}
+    subprocess.run([sys.executable, "-W", "error", "-c", "\n".join(lines)], check=True, env=environment)

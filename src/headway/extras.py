@@ -7,8 +7,8 @@ import shlex
 import shutil
 import sys
 from importlib import import_module
+from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, distribution
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -98,7 +98,8 @@ def pip_install(*what: str) -> str:
     pip = shutil.which("pip")
     if pip is not None and Path(pip).parent == Path(sys.executable).parent:
         command = "pip install"
-    elif find_spec("pip") is None and shutil.which("uv") is not None:
+    # not importlib.util.find_spec: setuptools would then hand out another distutils, which torch's compiler refuses
+    elif PathFinder.find_spec("pip") is None and shutil.which("uv") is not None:
         command = f"uv pip install --python {python}"
     else:
         command = f"{python} -m pip install"
