@@ -25,7 +25,7 @@ from .positions import PositionEncoding, Properties, Property
 from .positions._base import IN_ATTENTION
 from .terms import RelativeValues
 
-YES, NO, NOT_ITS_JOB = "yes", "no", "not its job"
+YES, NO, NOT_ITS_JOB, UNKNOWN = "yes", "no", "not its job", "unknown"
 SAME = 0.01
 """Differences up to this share of the largest value count as none."""
 ROUNDING = 1e-12
@@ -320,6 +320,10 @@ def _bounded(probe: _Probe) -> Property:
             return Property(demand, NO, tops[-1], measured)
     what, where = first = next(iter(looked[0]))
     number = max(found[first] for found in looked)
+    if len(looked) <= FARTHEST and probe.encoding.reads_input:  # too few distances to tell a logarithm from a bound
+        return Property(
+            demand, UNKNOWN, number, f"largest {what}, up to {where} {2 ** (len(looked) - 1)}, the last measured"
+        )
     return Property(demand, YES, number, f"largest {what}, up to {where} {2 ** (len(looked) - 1)}")
 
 

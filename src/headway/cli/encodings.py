@@ -127,7 +127,7 @@ def _facts(name: str, built: PositionEncoding | None = None, detailed: bool = Fa
     facts: dict[str, Any] = {
         "name": name,
         "class": kind.__name__,
-        "year": kind.year,
+        "year": kind.year or None,
         "kind": encoding.kind,
         "acts_on": [place for hook, place in PLACES.items() if hook in encoding.acts],
         "parameters": sum(parameter.numel() for parameter in encoding.parameters()),

@@ -172,6 +172,9 @@ def run(
     about = f"{len(read)} texts" if own else f"{len(read)} {inspected.about}"
     say.print(f"[bold]{inspected.name}[/bold]: roles measured on {about}, of which every other one is held out\n")
     _print_roles(say, found)
+    unknown_words = _unknown_words(inspected.tokenizer, told)
+    if unknown_words:
+        say.print(unknown_words, style="yellow", markup=False, soft_wrap=True)
     rows = found.table()
     if shown:
         _print_statistics(say, inspected.model, told or read, shown, rows)
@@ -188,7 +191,8 @@ def run(
         files += _draw(say, out, inspected, found, told[0] if seen is not None else None, seen)
     if as_json:
         lacking = [f"{role} is not measured: it needs {what}" for role, what in found.not_measured.items()]
-        print_json("inspect", rows, notes=[f"roles measured on {about}", *lacking], files=files)
+        notes = [f"roles measured on {about}", *([unknown_words] if unknown_words else []), *lacking]
+        print_json("inspect", rows, notes=notes, files=files)
 
 
 def _role_names() -> Iterable[str]:
@@ -405,6 +409,19 @@ def telling_heads(found: HeadRoles, most: int = SHOWN) -> list[tuple[str, str, i
                 named.add(one.candidate)
                 chosen.setdefault((one.layer, one.head), f"{one.role} ({one.candidate})")
     return [(role, *head) for head, role in list(chosen.items())[:most]]
+
+
+def _unknown_words(tokenizer: Any, texts: Sequence[EncodedText]) -> str:
+    """What the model does not know of the texts, which it reads as one and the same token; empty if it knows all."""
+    find = getattr(tokenizer, "token_to_id", None) or tokenizer.convert_tokens_to_ids
+    known = getattr(tokenizer, "unk_token_id", None)
+    ids = {known} if known is not None else {find(name) for name in ("[UNK]", "<unk>")} - {None}
+    words = [one.tokens[i] for one in texts for i, token in enumerate(one.ids) if token in ids and one.word_of[i] >= 0]
+    if not words:
+        return ""
+    count = sum(word >= 0 for one in texts for word in one.word_of)
+    which = ", ".join(dict.fromkeys(words))
+    return f"{len(words)} of {count} tokens are unknown to this model ({which}): links to and from them mean nothing"
 
 
 def _print_links(say: Console, found: HeadRoles, text: EncodedText, seen: Seen) -> None:

@@ -88,7 +88,8 @@ def run(
     file, test = sources
     console().print(
         f"{file}: {class_name}, a working encoding to change\n{test}: its test\n\n"
-        f"pytest {test}\nheadway encodings {file}:{class_name} --out {module}.png\n"
+        f"python -m pytest {test}    # after pip install pytest\n"
+        f"headway encodings {file}:{class_name} --out {module}.png\n"
         f"headway compare --encodings {file}:{class_name},alibi,rope --out compare-{known}",
         markup=False,
         soft_wrap=True,

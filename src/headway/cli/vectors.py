@@ -500,7 +500,12 @@ def _as_written(found: Vectors, word: str) -> str:
 
 def _groups_of(given: Sequence[str], file: Path | None) -> dict[str, list[str]]:
     """The words of each group, of arguments such as `animals=dog,cat` and of a file; other words are of group ""."""
-    lines = [(one.partition("=")[0], one.partition("=")[2].split(",")) if "=" in one else ("", [one]) for one in given]
+    lines = [
+        (one.partition("=")[0], one.partition("=")[2].replace("，", ",").replace("、", ",").split(","))
+        if "=" in one
+        else ("", [one])
+        for one in given
+    ]
     if file is not None:
         try:
             text = file.read_text(encoding="utf-8-sig")
@@ -508,7 +513,12 @@ def _groups_of(given: Sequence[str], file: Path | None) -> dict[str, list[str]]:
             raise HeadwayError(f"--words {file} cannot be read ({error}): give a text file in UTF-8") from None
         for line in text.replace("：", ":").splitlines():
             name, colon, words = line.partition(":")
-            lines.append((name.strip() if colon else "", (words if colon else line).replace(",", " ").split()))
+            lines.append(
+                (
+                    name.strip() if colon else "",
+                    (words if colon else line).replace("，", " ").replace("、", " ").replace(",", " ").split(),
+                )
+            )
     found: dict[str, list[str]] = {}
     for group, its in lines:
         found.setdefault(group, []).extend(word.strip() for word in its if word.strip())

@@ -12,7 +12,7 @@ class Property:
 
     Attributes:
         demand: what is demanded.
-        verdict: "yes", "no" or "not its job".
+        verdict: "yes", "no", "not its job" or "unknown".
         number: the measured number.
         measured: what the number is.
     """
@@ -27,7 +27,8 @@ class Property:
 class Properties:
     """The four properties of a position code; ``str`` gives a table, iteration its rows.
 
-    Each verdict is "yes", "no" or "not its job": a relative encoding has no positions to distinguish.
+    Each verdict is "yes", "no", "not its job" or "unknown": a relative encoding has no positions to distinguish, and
+    whether values stay bounded is unknown if only short distances could be measured.
 
     Attributes:
         encoding: the name of the encoding.

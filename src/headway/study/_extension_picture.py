@@ -98,7 +98,7 @@ def _perplexity(axes: Axes, found: Extension, look: dict[str, Style]) -> None:
 def _relative(axes: Axes, found: Extension, look: dict[str, Style]) -> None:
     """The methods that are not far away, each with the standard error over windows of text, side by side."""
     curves = {name: found.relative(name, "restarted") for name in found.methods if name != "restarted"}
-    near = [name for name, (_, y, _) in curves.items() if name != "none" and abs(sum(y)) / len(y) <= FAR]
+    near = [name for name, (_, y, _) in curves.items() if abs(sum(y)) / len(y) <= FAR]
     apart = (curves[next(iter(curves))][0][0] * 2) * 0.11
     for number, name in enumerate(near):
         x, y, error = curves[name]
@@ -112,7 +112,7 @@ def _relative(axes: Axes, found: Extension, look: dict[str, Style]) -> None:
     axes.set_ylabel("difference from restarted, %")
     handles, names = axes.get_legend_handles_labels()
     far = [name for name in curves if name not in near]
-    title = "mean ± standard error\nover the windows" if found.windows > 1 else "one window: no error"
+    title = "mean ± standard error\nover the windows" if found.windows > 1 else "one window:\nno standard error"
     legend = axes.legend(
         handles, names, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, fontsize=9.5, title=title,
         title_fontsize=8.5, alignment="left",

@@ -192,8 +192,8 @@ class Results:
             first, last = self.mean(name, near), self.mean(name, far)
             if first is not None and last is not None:
                 changes[name] = last - first
-        held = [name for name, change in changes.items() if change <= 0]
-        lost = {name: change for name, change in changes.items() if change > 0}
+        held = [name for name, change in changes.items() if round(change, 3) <= 0]  # as the table shows it
+        lost = {name: change for name, change in changes.items() if name not in held}
         sentences = []
         if held:
             sentences.append(f"No worse at {far:,} bytes than at {near:,}: {', '.join(held)}.")

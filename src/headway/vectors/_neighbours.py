@@ -112,7 +112,10 @@ class Chance:
         others = self.words - 1
         ranks = sorted({1, max(1, min(TENTH, others // SHARE, len(cosines)))})
         reached = [
-            mean + deviation * NormalDist().inv_cdf(1 - _expected(rank, NOISE_PASSES / len(ranks)) / (others + 1))
+            min(
+                1.0,
+                mean + deviation * NormalDist().inv_cdf(1 - _expected(rank, NOISE_PASSES / len(ranks)) / (others + 1)),
+            )
             for rank in ranks
         ]
         return max(float(cosines[rank - 1]) - by for rank, by in zip(ranks, reached, strict=True)), reached[0]
