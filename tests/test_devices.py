@@ -23,7 +23,7 @@ def test_auto_takes_a_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> No
         ("cuda", "12.8", 0, "torch finds no GPU: give cpu"),
         ("cuda:3", "12.8", 2, "there are 2 GPUs: give cuda:0 to cuda:1"),
         ("cud", None, 0, "there is no device 'cud': did you mean 'cuda'?"),
-        ("gpu", None, 0, "there is no device 'gpu': "),
+        ("gpu", None, 0, "there is no device 'gpu': torch calls a GPU cuda"),
         ("cpu:x", None, 0, "device is 'cpu:x', which cannot be used here"),
     ],
 )

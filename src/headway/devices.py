@@ -31,6 +31,8 @@ def device_named(name: str) -> str:
     except (RuntimeError, AssertionError, NotImplementedError):
         if kind in ("cpu", "cuda", "mps", "xpu"):
             raise HeadwayError(f"device is {name!r}, which cannot be used here: give cpu, or auto") from None
+        if kind == "gpu":
+            raise HeadwayError(f"there is no device {name!r}: torch calls a GPU cuda, or mps on a Mac") from None
         raise unknown("device", name, ("auto", "cpu", "cuda", "mps")) from None
     return str(device)
 

@@ -11,7 +11,7 @@ from headway.bench import Case, Plan, machine, measure, memory, statistics
 from headway.bench.cases import STATISTICS_MEMORY
 from headway.bench.machine import Roof
 from headway.bench.measure import ROOF, CheckError, agree, in_turn
-from headway.bench.sides import DENSE, OURS, PLAIN, SDPA, Flex, Sides
+from headway.bench.sides import DENSE, FLEX, OURS, PLAIN, SDPA, Flex, Sides
 from headway.kernels.cpu import _library
 
 pytestmark = pytest.mark.slow
@@ -77,7 +77,20 @@ def test_another_sides_failure_is_its_result_and_ours_is_a_finding(tiny: Plan, m
 def test_sides_that_differ_have_no_number(tiny: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = {OURS: lambda: [torch.ones(1)], SDPA: lambda: [torch.full((1,), 1.1)]}
     monkeypatch.setattr(measure, "sides", lambda *_: Sides("reference", runs, {SDPA: lambda x: x}))
-    with pytest.raises(CheckError, match=r"reference and SDPA on none, .* differ by 0.1"):
+    with pytest.raises(CheckError, match=r"kernel reference and of “SDPA” on none, .* differ by 0.1"):
+        measure.measure(Case(), tiny, Roof(), None)
+
+
+def test_another_side_that_alone_differs_has_no_number(tiny: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = {OURS: lambda: [torch.ones(1)], SDPA: lambda: [torch.ones(1)]}
+    runs = right | {FLEX: lambda: [torch.full((1,), 1.1)]}
+    same = dict.fromkeys((SDPA, FLEX), lambda x: x)
+    monkeypatch.setattr(measure, "sides", lambda *_: Sides("cpu", dict(runs), same))
+    row = measure.measure(Case(), tiny, Roof(), None)
+    assert set(row["ms"]) == {OURS, SDPA}
+    assert "computes other numbers than all other sides" in row["says"][FLEX]
+    runs[SDPA] = runs[FLEX]
+    with pytest.raises(CheckError, match="kernel cpu and of “SDPA”"):
         measure.measure(Case(), tiny, Roof(), None)
 
 

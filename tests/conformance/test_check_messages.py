@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from headway.coordinates import Coordinates
-from headway.positions import Pair, PositionEncoding, RoPE
+from headway.errors import HeadwayError
+from headway.positions import ALiBi, Pair, PositionEncoding, RoPE
 from headway.terms import Clip, DistanceBias, Rows, Term, TokenBias
 from headway.testing import ENCODING_CHECKS, check_encoding
 
@@ -191,3 +192,11 @@ def test_old_names_of_all_rows_warn() -> None:
     for name, rows in (("q", q), ("k", k)):
         with pytest.warns(DeprecationWarning, match=r"Pair\.(query|key), the row of this pair"):
             assert torch.equal(getattr(pair, name), rows)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [(ALiBi, r"ALiBi\(num_heads=8\)"), ("rope", r"encoding is 'rope': give an")]
+)
+def test_what_is_no_encoding_is_refused(given: Any, said: str) -> None:
+    with pytest.raises(HeadwayError, match=said):
+        check_encoding(given)

@@ -43,7 +43,8 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
         The row: the kernel, the milliseconds of each side, and the errors of sides that failed.
 
     Raises:
-        CheckError: if headway fails, or computes other numbers than a side that should compute the same.
+        CheckError: if headway fails, or computes other numbers than all sides that should compute the same. A side that
+            alone differs gets no number, and the row says why.
     """
     if case.kind in ("memory", STATISTICS_MEMORY):
         try:
@@ -62,9 +63,19 @@ def measure(case: Case, plan: Plan, roof: Roof, flex: Flex | None) -> dict[str, 
             del runs[name]
             if name == OURS:
                 raise CheckError(f"{found.kernel} on {case}: {says[name]}") from error
-    for name, shaped in found.same.items():
-        if name in results:
-            agree(f"{found.kernel} and {name} on {case}", case.dtype, map(shaped, results[OURS][:3]), results[name][:3])
+    apart: dict[str, CheckError] = {}
+    beside = [name for name in found.same if name in results]
+    for name in beside:
+        what = f"the results of kernel {found.kernel} and of “{name}” on {case}"
+        try:
+            agree(what, case.dtype, map(found.same[name], results[OURS][:3]), results[name][:3])
+        except CheckError as error:
+            apart[name] = error
+    if apart and len(apart) == len(beside):
+        raise next(iter(apart.values()))
+    for name, why in apart.items():  # another side computes what headway does
+        says[name] = f"it computes other numbers than all other sides: {why}"
+        del runs[name]
     if found.expected is not None:
         try:
             expected = found.expected(results[OURS])

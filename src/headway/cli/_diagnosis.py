@@ -171,6 +171,8 @@ def versions() -> Section:
         found.facts[name] = there or "missing"
         if package is not None:
             found.notes[name] = package.needed_for
+        elif there is None:
+            found.notes[name] = f"models of transformers on headway's attention: {pip_install(name)}"
         if there is None:
             if package is not None:
                 lacking.append(package)

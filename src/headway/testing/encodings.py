@@ -46,9 +46,14 @@ def check_encoding(encoding: PositionEncoding) -> list[str]:
         The names of the checks, all of which it passed.
 
     Raises:
+        HeadwayError: if it is no object of an encoding.
         AssertionError: at the first check that fails, also by an error that the encoding raises; the message names the
             check and says what it found, and in which line.
     """
+    if not isinstance(encoding, PositionEncoding):
+        given = encoding.__name__ if isinstance(encoding, type) else repr(encoding)
+        example = f"{given}(num_heads=8)" if isinstance(encoding, type) else "headway.encoding('rope', head_dim=64)"
+        raise HeadwayError(f"encoding is {given}: give an object of an encoding, such as {example}")
     return run_checks(type(encoding).__name__, ENCODING_CHECKS, encoding, _sizes_in_words(encoding))
 
 
