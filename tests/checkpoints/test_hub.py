@@ -144,6 +144,7 @@ def test_a_type_that_is_not_clear(hub_cache: Put) -> None:
         local_path("owner/name:Q4_1", has_weights)
 
 
+@pytest.mark.slow
 def test_environment_variables_of_the_package_are_obeyed(hub_cache: Put, tmp_path: Path) -> None:
     hub_cache("owner/name", WHOLE)
     script = (

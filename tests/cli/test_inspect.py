@@ -140,6 +140,7 @@ def test_models_that_generate_are_inspected_too(
     assert "24 texts" in printed(capsys, gpt2_of_bytes, file)
 
 
+@pytest.mark.slow
 def test_the_small_model_is_trained_once_and_inspected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

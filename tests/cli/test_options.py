@@ -227,6 +227,7 @@ def test_the_version_is_one_line_and_the_package_runs(capsys: pytest.CaptureFixt
     assert said.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_commands_are_imported_when_they_are_called() -> None:
     code = "from headway import cli; cli.main(['--help']); import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

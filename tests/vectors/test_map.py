@@ -68,6 +68,7 @@ def test_what_it_refuses(vectors: Pretrained, tmp_path: Path) -> None:
             made.plot(tmp_path / name)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("count", [10, 120])
 def test_names_do_not_overprint(count: int, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
