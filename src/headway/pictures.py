@@ -23,6 +23,9 @@ ON_DARK = ("#4ba6e0", "#ff8a3d", "#2fc79b", "#e8a0c8", "#f0c800", "#8fd0f5", "#b
 MARKERS = "osD^vPX*"
 """A marker for each colour, so that lines can be told apart without colours too."""
 
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
+"""Lines of one kind that stand side by side, such as layers or heads, can be told apart by these."""
+
 BASELINE, BASELINE_ON_DARK = "#6b7280", "#9ca3af"
 INK, INK_ON_DARK = "#1f2430", "#e6e8ee"
 FAINT, FAINT_ON_DARK = "#d9dce3", "#3a404d"

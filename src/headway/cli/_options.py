@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from ..errors import unknown
+
+if TYPE_CHECKING:
+    import torch
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
@@ -23,6 +28,15 @@ def encoding_names() -> Iterable[str]:
     from ..positions import ENCODINGS
 
     return ENCODINGS
+
+
+def dtype_named(name: str | None) -> torch.dtype | None:
+    """Returns the dtype that --dtype names; None if it was not given. Raises HeadwayError for another name."""
+    import torch
+
+    if name is not None and name not in DTYPES:
+        raise unknown("dtype", name, DTYPES)
+    return None if name is None else getattr(torch, name)
 
 
 DEVICES = ("auto", "cpu", "cuda")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..devices import device_named
-from ..errors import HeadwayError, unknown
+from ..errors import HeadwayError
 from ..files import need_folder_place
 from ._console import Progress, consoles, going_on, points, print_json, table
-from ._options import DTYPES, Device, Dtype, Json, OutFolder, Quiet, completing
+from ._options import Device, Dtype, Json, OutFolder, Quiet, completing, dtype_named
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,8 +81,6 @@ def run(
         headway extend HuggingFaceTB/SmolLM2-135M --text book.txt --quick
         headway extend path/to/a-model --method yarn --factor 4 --save longer
     """
-    import torch
-
     from .. import checkpoints
     from ..checkpoints._hub import model_name
     from ..study import extension
@@ -90,9 +88,7 @@ def run(
     if out_dir is not None:
         typer.echo("headway: --out-dir is deprecated and will be removed in the next version: use --out", err=True)
         out = str(out_dir)
-    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, None: None}
-    if dtype not in dtypes:
-        raise unknown("dtype", dtype, DTYPES)
+    wanted = dtype_named(dtype)
     methods = None if method is None else [one.strip() for one in method.split(",") if one.strip()]
     for one in () if methods is None else methods or [""]:
         extension.need_method(one)
@@ -106,7 +102,7 @@ def run(
         raise HeadwayError("there is nothing to do: give --text to measure on, or --save to save the model")
     need_folder_place(Path(out))
     words = None if text is None else _read(text)
-    loaded = checkpoints.load(model, dtype=dtypes[dtype], device=device_named(device))
+    loaded = checkpoints.load(model, dtype=wanted, device=device_named(device))
     extension.need_scalable(loaded, window)
     say, telling = consoles(as_json, quiet)
     rows: list[dict[str, Any]] = []

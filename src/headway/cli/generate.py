@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..devices import device_named
-from ..errors import HeadwayError, unknown
+from ..errors import HeadwayError
 from ._console import console
-from ._options import DTYPES, Device, Dtype
+from ._options import Device, Dtype, dtype_named
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -60,20 +60,15 @@ def run(
         headway generate openai-community/gpt2 "The sea was" -n 40
         headway generate HuggingFaceTB/SmolLM2-135M-Instruct --temperature 0.7
     """
-    import torch
-
     from .. import checkpoints
     from ..checkpoints._hub import model_name
     from ..models import Decoder
     from ..nn import prepack
 
     say = console()
-    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, None: None}
-    if dtype not in dtypes:
-        raise unknown("dtype", dtype, DTYPES)
-    place = device_named(device)
+    wanted, place = dtype_named(dtype), device_named(device)
     tokenizer = checkpoints.tokenizer(model)
-    loaded = checkpoints.load(model, dtype=dtypes[dtype], device=place)
+    loaded = checkpoints.load(model, dtype=wanted, device=place)
     if not isinstance(loaded, Decoder) or loaded.head is None:
         name = loaded.checkpoint.architecture
         raise HeadwayError(f"{model} is a {name}, which does not generate text: give a language model")

@@ -39,6 +39,8 @@ SHOWN = 6
 """Numbers of a vector that are printed."""
 MOST_FREQUENT = 60
 """Words on a map if none are given."""
+COMMAS = str.maketrans("，、", ",,")
+"""Chinese separators as commas."""
 SOME_FAILED = 1
 """The exit code if some of the words were answered, as that of ls or cat for a file that is missing."""
 
@@ -240,10 +242,10 @@ def similar(
 
     found = _load(file)
     results = found.neighbours([_as_written(found, word) for word in words], count)
-    unknown = [one.word for one in results if not one.known]
-    if len(unknown) == len(results):
-        raise UnknownWordError(unknown, found)
-    notes = [str(UnknownWordError([word], found)) for word in unknown]
+    without = [one.word for one in results if not one.known]
+    if len(without) == len(results):
+        raise UnknownWordError(without, found)
+    notes = [str(UnknownWordError([word], found)) for word in without]
     notes += [f"{one.word}: {one.doubt}" for one in results if one.doubt is not None]
     if as_json:
         rows = [
@@ -256,7 +258,7 @@ def similar(
                 _ranked(one.word, one.nearest)
     for note in notes:
         _complain(note)
-    if unknown:
+    if without:
         raise typer.Exit(SOME_FAILED)
 
 
@@ -500,28 +502,22 @@ def _as_written(found: Vectors, word: str) -> str:
 
 def _groups_of(given: Sequence[str], file: Path | None) -> dict[str, list[str]]:
     """The words of each group, of arguments such as `animals=dog,cat` and of a file; other words are of group ""."""
-    lines = [
-        (one.partition("=")[0], one.partition("=")[2].replace("，", ",").replace("、", ",").split(","))
-        if "=" in one
-        else ("", [one])
-        for one in given
-    ]
+    lines = []
+    for one in given:
+        group, equals, its = one.partition("=")
+        lines.append((group, its.translate(COMMAS).split(",")) if equals else ("", [one]))
     if file is not None:
         try:
             text = file.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise HeadwayError(f"--words {file} cannot be read ({error}): give a text file in UTF-8") from None
         for line in text.replace("：", ":").splitlines():
-            name, colon, words = line.partition(":")
-            lines.append(
-                (
-                    name.strip() if colon else "",
-                    (words if colon else line).replace("，", " ").replace("、", " ").replace(",", " ").split(),
-                )
-            )
+            group, colon, its = line.partition(":")
+            words = (its if colon else line).translate(COMMAS).replace(",", " ").split()
+            lines.append((group.strip() if colon else "", words))
     found: dict[str, list[str]] = {}
-    for group, its in lines:
-        found.setdefault(group, []).extend(word.strip() for word in its if word.strip())
+    for group, words in lines:
+        found.setdefault(group, []).extend(word.strip() for word in words if word.strip())
     found = {group: list(dict.fromkeys(its)) for group, its in found.items() if its}
     if file is not None and not found:
         raise HeadwayError(f"--words {file} has no words: give a file with words in it")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HeadwayError
-from ..pictures import need_format, save, style
+from ..pictures import DASHES, need_format, save, style
 from ._head_log import read_head_log
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ TITLES = {
     "previous_token": "weight of the previous token",
     "induction": "weight of the induction key",
 }
-DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
 
 
 def plot_head_log(

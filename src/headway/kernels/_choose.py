@@ -36,20 +36,23 @@ def choose(kernels: Mapping[str, Kernel], problem: Problem, name: str = "auto", 
         ask_all: whether to collect the reasons of kernels that can no longer be chosen, too.
     """
     chosen, reasons, deferred = None, {}, {}
+    asked: dict[str, list[str]] = {}
     for known, kernel in kernels.items():
         eligible = chosen is None and (name == "auto" or name == known)
         if not eligible and not ask_all:
             continue
-        against = reasons[known] = kernel.why_not(problem)
+        against = reasons[known] = asked[known] if known in asked else kernel.why_not(problem)
         if against or not eligible:
             continue
         deferral = kernel.defers(problem) if name == "auto" else None
-        if deferral is not None and not kernels[deferral.to].why_not(problem):
-            deferred[known] = deferral.why
-        else:
-            chosen = known
-            if not ask_all:
-                break
+        if deferral is not None:
+            asked[deferral.to] = kernels[deferral.to].why_not(problem)
+            if not asked[deferral.to]:
+                deferred[known] = deferral.why
+                continue
+        chosen = known
+        if not ask_all:
+            break
     return Choice(chosen, reasons, deferred)
 
 

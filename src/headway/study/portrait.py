@@ -16,7 +16,7 @@ from ..attention import attention
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..masks import Causal
-from ..pictures import BASELINE, COLOURS, INK, SIGNED, colour_bar, style
+from ..pictures import BASELINE, COLOURS, DASHES, INK, SIGNED, colour_bar, style
 from ..positions import PositionEncoding
 from ..properties import Pairs
 
@@ -39,7 +39,6 @@ NOTHING = -999.0
 ACROSS = 3
 """The most panels side by side."""
 SCORE = "score (1 by content alone)"
-DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
 
 
 def portrait(encoding: PositionEncoding, name: str, untrained: bool = False) -> Figure:

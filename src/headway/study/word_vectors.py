@@ -113,7 +113,7 @@ class Letters:
 
 LONG = Letters(GROUPS, ("france", "king", "water", "three"), on_map=3, shown=5, unseen=8, misspelt=8)
 SHORT = Letters(CHINESE_GROUPS, ("中国", "朋友", "水", "三"), on_map=2, shown=2, unseen=2, misspelt=3)
-"""For Chinese and Japanese, whose words have mostly one or two characters, and for other languages."""
+"""``SHORT`` is for Chinese and Japanese, whose words have mostly one or two characters; ``LONG`` for others."""
 FEWEST_OF_GROUP, FEWEST_ON_MAP = 3, 8
 NO_ORDER = "every two words have the same cosine, so that no word is nearer than another"
 FIT_WORK = {"bert": 12.0, PUBLISHED: 8.0, "glove": 3.0}

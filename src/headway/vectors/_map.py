@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from ..errors import HeadwayError, unknown
 from ..extras import need
-from ..files import atomic_write, need_file_place
+from ..files import need_file_place
+from ..pictures import save
 from ._base import Vectors
 from ._unknown import UnknownWordError
 
@@ -76,8 +78,7 @@ class WordMap:
 
         figure = picture_of_map(self, title or "Words in two dimensions")
         if place is not None:
-            with atomic_write(place) as part:
-                figure.savefig(part, format=place.suffix[1:].lower(), dpi=200, facecolor="white")
+            save(figure, place, dpi=200)
         return figure
 
 
@@ -111,7 +112,7 @@ def word_map(
         raise HeadwayError(f"words is the text {words[:40]!r}: give a list of words, or lists by name")
     pairs = list(words.items()) if isinstance(words, Mapping) else [("", words)]
     asked = [(word, group) for group, its in pairs for word in its]
-    if twice := sorted({word for word, _ in asked if sum(word == other for other, _ in asked) > 1}):
+    if twice := sorted(word for word, times in Counter(word for word, _ in asked).items() if times > 1):
         raise HeadwayError(f"the word {twice[0]!r} is given twice: give each word once")
     known = [(word, group) for word, group in asked if word in vectors]
     without = tuple(word for word, _ in asked if word not in vectors)

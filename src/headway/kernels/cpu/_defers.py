@@ -48,6 +48,7 @@ SLOWER = (
 )
 """Measured on Zen 4, where with AVX2 no call was slower; 1 × 8 × n × 64 and 128, two threads, forward alone or with
 backward."""
+SLOW = frozenset(row.isa for row in SLOWER)
 
 
 def deferral(problem: Problem) -> Deferral | None:
@@ -76,10 +77,12 @@ def deferral(problem: Problem) -> Deferral | None:
 
 
 def _slower(problem: Problem) -> Slower | None:
-    # a compiler cannot follow context variables
-    isa = _library.ISAS[_library.load().isa] if torch.compiler.is_compiling() else _library.isa()
-    rows = [row for row in SLOWER if row.isa == isa and problem.dtype in row.dtypes]
-    if not rows or problem.n <= DECODE_QUERIES:
+    isa = _library.isa()
+    if isa not in SLOW or problem.n <= DECODE_QUERIES:
         return None
     training = bool(problem.wanted & {"q", "k", "v"})
-    return next((row for row in rows if row.training in (None, training) and problem.m >= row.least), None)
+    for row in SLOWER:
+        fits = row.isa == isa and problem.dtype in row.dtypes and row.training in (None, training)
+        if fits and problem.m >= row.least:
+            return row
+    return None

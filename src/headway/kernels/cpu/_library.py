@@ -89,7 +89,7 @@ def isas() -> tuple[str, ...]:
 def isa() -> str:
     """Returns the instruction set that this thread uses."""
     library = _there()
-    forced = _forced.get()
+    forced = None if torch.compiler.is_compiling() else _forced.get()  # a compiler cannot follow context variables
     return ISAS[library.isa if forced is None else forced]
 
 
