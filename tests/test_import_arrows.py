@@ -23,6 +23,7 @@ LAYERS = [
     ["coordinates", "terms", "masks", "biases", "reductions"],
     ["positions", "kernels"],
     ["call"],
+    ["plans"],
     ["attention"],
     ["properties"],
     ["nn"],

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 from torch import Tensor
 from typing_extensions import Unpack
 
+from . import plans
 from .call import Arguments, make_call, seeded
 from .coordinates import Coordinates
 from .deprecated import deprecated
@@ -95,6 +96,14 @@ def attention(
     References:
         Vaswani et al. 2017, section 3.2.
     """
+    key = plan = out = None
+    plain = terms is None and sink is None and soft_cap is None and type(dropout) in (float, int) and not dropout
+    if plain and dropout_seed is None and not observers:
+        key = plans.key_of(q, k, v, encoding, mask, scale, q_positions, k_positions, prepared_by, kernel)
+        plan = None if key is None else plans.find(encoding, key)
+        out = None if plan is None else plan(q, k, v)
+        if out is not None:
+            return out
     _check_kernel(kernel)
     call = make_call(
         q,
@@ -114,7 +123,10 @@ def attention(
         prepared_by=prepared_by,
         dropout_seed=dropout_seed,
     )
-    return _run(call, kernel)[0]
+    if key is not None:
+        plan = plans.keep(encoding, key, q, k, v, call, kernel, q_positions, k_positions)
+        out = None if plan is None else plan(q, k, v)
+    return _run(call, kernel)[0] if out is None else out
 
 
 def _takes_the_arguments_of_attention(function: Function) -> Function:

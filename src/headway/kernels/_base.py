@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from .._torch import any_autocast
 from ..reductions import Reduction
-from ..terms import Rotation
+from ..terms import Rotation, Term
 from ._problem import Call, Problem
 
 
@@ -26,6 +26,13 @@ class Deferral(NamedTuple):
 
     to: str
     why: str
+
+
+class Planned(Protocol):
+    """A call that has been planned once and is repeated for other q, k and v of the same shapes and strides."""
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...] = ()) -> Tensor | None:
+        """Returns the output, with ``terms``, if any, for those of the first call; None if it cannot be computed so."""
 
 
 class Kernel(ABC):
@@ -52,6 +59,15 @@ class Kernel(ABC):
     def note(self) -> str:
         """Returns a limitation of this installation, such as a missing library, for ``explain``; else an empty text."""
         return ""
+
+    def plan(self, call: Call, terms_vary: bool) -> Planned | None:
+        """Returns a planned ``call`` without a gradient; None if the kernel does not plan it.
+
+        Args:
+            call: the first of the calls that are planned.
+            terms_vary: whether later calls have other terms, of the same kinds.
+        """
+        return None
 
     def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
         """Applies ``rotation`` to ``x``, which is q, k, v or the output, if the kernel does not do it on load."""

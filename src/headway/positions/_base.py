@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from ..constants import constant, writes
 from ..coordinates import Coordinates, Placed
@@ -108,6 +109,20 @@ class Pair:
         return self.at(self.j) - self.at(self.i)
 
 
+_edition = 0
+
+
+def edition() -> int:
+    """Returns a number that grows whenever an attribute of any encoding is set, or its tensors are replaced."""
+    return _edition
+
+
+def _changed() -> None:
+    global _edition
+    if not torch.compiler.is_compiling():
+        _edition += 1
+
+
 class EncodingSizes(NamedTuple):
     """The sizes that an encoding was built for; None for those that it works with in any size."""
 
@@ -171,6 +186,18 @@ class PositionEncoding(nn.Module):
     """The multiplier for the encoding's own parameters, if its paper gives one."""
 
     __prepare_scriptable__ = refuse_script
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _changed()
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        _changed()
+        super().__delattr__(name)
+
+    def _apply(self, *arguments: Any, **named: Any) -> Self:
+        _changed()
+        return super()._apply(*arguments, **named)
 
     # ------------------------------------------------------------ the hooks
 

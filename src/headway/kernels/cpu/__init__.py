@@ -24,45 +24,11 @@ from .._results import Gradients, Results, new_out, new_results
 from ..lowering import LoweredCall, lower
 from . import _library
 from ._defers import DECODE_QUERIES, deferral
-from ._descriptor import ABSENT, DTYPES, ONE, CallDescriptor, double_bits
-from ._reductions import REDUCTIONS, ReductionWords, calls_for
+from ._descriptor import ABSENT, begin, finish
+from ._planned import PlannedCall
+from ._reductions import REDUCTIONS, calls_for
 from ._supports import reasons_against
 from ._tokens import rotate
-
-
-def _begin(call: LoweredCall, backward: bool, partial_keys: bool = False) -> CallDescriptor:
-    """Returns a descriptor with the words up to q, k and v."""
-    q, k, v = call.q, call.k, call.v
-    batch, heads, n, width = q.shape
-    _, kv_heads, m, v_width = v.shape
-    drop_below, keep_scale, seed = 0, ONE, 0
-    if call.dropout and call.seed is not None:
-        drop_below, keep_scale, seed = int(call.dropout * 2**32), double_bits(1 / (1 - call.dropout)), int(call.seed)
-    descriptor = CallDescriptor(call.q_coordinates, call.k_coordinates, backward)
-    descriptor.words = [
-        *(_library.VERSION, int(backward), torch.get_num_threads(), DTYPES[q.dtype][0]),
-        *(batch, heads, kv_heads, n, m, width, v_width, double_bits(call.scale), drop_below, keep_scale, seed),
-        *(call.batch_offset, call.head_offset, int(partial_keys)),
-    ]
-    descriptor.tensor(q)
-    descriptor.tensor(k)
-    descriptor.tensor(v)
-    return descriptor
-
-
-def _finish(descriptor: CallDescriptor, call: LoweredCall, reductions: ReductionWords | None = None) -> None:
-    """Appends the words that follow the results."""
-    batch, heads, n, _ = call.q.shape
-    _, kv_heads, m, _ = call.v.shape
-    index = call.rest is not None or call.dropout > 0 or reductions is not None
-    descriptor.coordinates(position=bool(call.terms), index=index)
-    descriptor.mask(call.intervals, call.rest)
-    descriptor.terms(call.terms, batch, heads, kv_heads, n, m)
-    if reductions is None:
-        descriptor.words.append(0)
-    else:
-        reductions.add_to(descriptor)
-
 
 MANY = (1 << 31) - 1
 
@@ -91,16 +57,19 @@ class CpuKernel(NativeKernel[LoweredCall]):
     def lower(self, call: Call) -> LoweredCall:
         return lower(call)
 
+    def plan(self, call: Call, terms_vary: bool) -> PlannedCall | None:
+        return PlannedCall.of(call, terms_vary)
+
     def forward(self, call: LoweredCall, keep: bool) -> Results:
         results = new_results(call.q, call.v, call.q.dtype) if keep else Results(new_out(call.q, call.v, call.q.dtype))
-        descriptor = _begin(call, False)
+        descriptor = begin(call, False)
         descriptor.fresh(results.out)
         if keep:
             descriptor.fresh(results.row_max)
             descriptor.fresh(results.row_sum)
         else:
             descriptor.words += ABSENT + ABSENT
-        _finish(descriptor, call)
+        finish(descriptor, call)
         if not ORDINARY.issuperset(map(type, descriptor.keep_alive)):
             raise NotOrdinaryError
         _library.run(descriptor.words)
@@ -135,11 +104,11 @@ class CpuKernel(NativeKernel[LoweredCall]):
             lowered = self.lower(without_tables(self.rotated(call)))
             calls, numbers = calls_for(reductions, lowered, counted)
             for words in calls:
-                descriptor = _begin(lowered, False)
+                descriptor = begin(lowered, False)
                 words.results = new_results(lowered.q, lowered.v, lowered.q.dtype)
                 for x in words.results:
                     descriptor.fresh(x)
-                _finish(descriptor, lowered, words)
+                finish(descriptor, lowered, words)
                 _library.run(descriptor.words)
         values = [iter(words.values()) for words in calls]
         return calls[0].results.out, [next(values[number]) for number in numbers]
@@ -147,12 +116,12 @@ class CpuKernel(NativeKernel[LoweredCall]):
     def backward(
         self, call: LoweredCall, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
     ) -> Gradients:
-        descriptor = _begin(call, True, partial_keys)
+        descriptor = begin(call, True, partial_keys)
         out, row_max, row_sum = results
         for x in (out.to(call.q.dtype), row_max, row_sum, d_out.to(call.q.dtype), d_lse):
             descriptor.tensor(x)
         for x in (call.q, call.k, call.v):
             descriptor.gradient(x)
-        _finish(descriptor, call)
+        finish(descriptor, call)
         _library.run(descriptor.words)
         return descriptor.gradients

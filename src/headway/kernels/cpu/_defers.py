@@ -18,7 +18,8 @@ from . import _library
 SDPA = "sdpa"
 
 DECODE_QUERIES, SMALL = 4, 1 << 20
-"""Plain float32 attention of more than DECODE_QUERIES queries and less than SMALL multiply-adds is left to ``sdpa``."""
+"""Plain float32 attention that autograd records is left to ``sdpa`` if it has more than DECODE_QUERIES queries and less
+than SMALL multiply-adds. Otherwise it is planned and takes no longer to start."""
 
 
 class Slower(NamedTuple):
@@ -72,7 +73,7 @@ def deferral(problem: Problem) -> Deferral | None:
         return Deferral(SDPA, "left to torch's SDPA, which uses this processor's AMX: not measured against it yet")
     if p.dtype != torch.float32 or torch.compiler.is_compiling():  # a compiler would have to specialize on lengths
         return None
-    small = p.n > DECODE_QUERIES and p.batch * p.heads * p.n * p.m * p.head_dim < SMALL
+    small = p.n > DECODE_QUERIES and p.batch * p.heads * p.n * p.m * p.head_dim < SMALL and p.wanted
     return Deferral(SDPA, "left to torch's SDPA, which takes less to start") if small else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -34,7 +34,12 @@ from ...terms import (
     Stretched,
     TokenBias,
 )
+from ..lowering import LoweredCall
 from ..lowering.masks import slots, within
+from ._library import VERSION
+
+if TYPE_CHECKING:
+    from ._reductions import ReductionWords
 
 MAX_TERMS, MAX_MAPS, MAX_NODES, MAX_DEPTH = 32, 4, 64, 16
 MAX_AXES, MAX_WIDTH, MAX_KNOTS, MAX_WAVES, MAX_CLASSES = 1 << 20, 1 << 16, 1 << 20, 1 << 16, 1 << 15
@@ -55,6 +60,8 @@ CLIP, BUCKETIZE, CLASSES, GRID = 0, 1, 2, 3
 DIFFERENCE, DILATED, EQUAL, KEYS, BOOLEAN, AND, OR = 1, 2, 3, 4, 5, 6, 7
 
 ABSENT = (0,) * 7
+AT_Q, AT_K, AT_V, AT_OUT = 18, 25, 32, 39
+"""Where the words of a call have q, k, v and the output."""
 FAR = 1 << 62
 """A number larger than any difference of two indices."""
 
@@ -80,6 +87,7 @@ ONE = double_bits(1.0)
 class CallDescriptor:
     """The int64 words of one call, and the tensors that they point to.
 
+    places: where the words of each tensor of ``keep_alive`` begin.
     gradients: pairs of a tensor that requires a gradient and the buffer into which the kernel writes it. The buffer has
     the full sizes of dimensions along which the tensor broadcasts.
     """
@@ -87,10 +95,12 @@ class CallDescriptor:
     def __init__(self, q_coordinates: Coordinates, k_coordinates: Coordinates, backward: bool) -> None:
         self.words: list[int] = []
         self.keep_alive: list[Tensor] = []
+        self.places: list[int] = []
         self.gradients: list[tuple[Tensor, Tensor]] = []
         self.backward = backward
         self.q, self.k = q_coordinates, k_coordinates
         self.sizes: dict[str, int] = {}
+        self.terms_at = 0
 
     # ------------------------------------------------------------ tensors
 
@@ -132,8 +142,9 @@ class CallDescriptor:
                 strides = tuple(map(_broadcast_stride, shape, strides))
         if missing:
             strides = ABSENT[:missing] + strides
-        self.words += (address, left, number, *strides, *ABSENT[len(strides) : 4])
+        self.places.append(len(self.words))
         self.keep_alive.append(x)
+        self.words += (address, left, number, *strides, *ABSENT[len(strides) : 4])
 
     def fresh(self, x: Tensor) -> None:
         """Appends a newly allocated tensor, which the kernel writes."""
@@ -252,9 +263,10 @@ class CallDescriptor:
 
     # ------------------------------------------------------------ terms
 
-    def terms(self, terms: tuple[Any, ...], batch: int, heads: int, kv_heads: int, n: int, m: int) -> None:
-        self.sizes = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": n, "keys": m}
-        at = len(self.words)
+    def terms(self, terms: tuple[Any, ...], sizes: dict[str, int]) -> None:
+        self.sizes = sizes
+        batch, heads, n, m = (sizes[word] for word in ("batch", "heads", "queries", "keys"))
+        at = self.terms_at = len(self.words)
         self.words.append(0)
         for term in terms:
             self.words[at] += 1
@@ -343,12 +355,8 @@ class CallDescriptor:
             self.summed(values.stretch[:, None], (batch, heads, n))
         elif isinstance(values, Linear):
             self.words += (LINEAR, values.axis)
-            at = len(self.words)
             self.parameter(values, "past")
-            if values.future is values.past and not values.past.requires_grad:
-                self.words += self.words[at:]
-            else:
-                self.parameter(values, "future")
+            self.parameter(values, "future")
         elif isinstance(values, (Log, Power)):
             self.words += (LOG if isinstance(values, Log) else POWER, values.axis)
             self.parameter(values, "weight")
@@ -399,3 +407,41 @@ def _position(x: Tensor) -> Tensor:
     if x.dtype in (torch.int64, torch.float32, torch.float64):
         return x
     return x.float() if x.is_floating_point() else x.long()
+
+
+# ---------------------------------------------------------------- a whole call
+
+
+def begin(call: LoweredCall, backward: bool, partial_keys: bool = False) -> CallDescriptor:
+    """Returns a descriptor with the words up to q, k and v."""
+    q, k, v = call.q, call.k, call.v
+    batch, heads, n, width = q.shape
+    _, kv_heads, m, v_width = v.shape
+    drop_below, keep_scale, seed = 0, ONE, 0
+    if call.dropout and call.seed is not None:
+        drop_below, keep_scale, seed = int(call.dropout * 2**32), double_bits(1 / (1 - call.dropout)), int(call.seed)
+    descriptor = CallDescriptor(call.q_coordinates, call.k_coordinates, backward)
+    descriptor.words = [
+        *(VERSION, int(backward), torch.get_num_threads(), DTYPES[q.dtype][0]),
+        *(batch, heads, kv_heads, n, m, width, v_width, double_bits(call.scale), drop_below, keep_scale, seed),
+        *(call.batch_offset, call.head_offset, int(partial_keys)),
+    ]
+    descriptor.tensor(q)
+    descriptor.tensor(k)
+    descriptor.tensor(v)
+    return descriptor
+
+
+def finish(descriptor: CallDescriptor, call: LoweredCall, reductions: ReductionWords | None = None) -> None:
+    """Appends the words that follow the results."""
+    batch, heads, n, _ = call.q.shape
+    _, kv_heads, m, _ = call.v.shape
+    index = call.rest is not None or call.dropout > 0 or reductions is not None
+    descriptor.coordinates(position=bool(call.terms), index=index)
+    descriptor.mask(call.intervals, call.rest)
+    sizes = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": n, "keys": m}
+    descriptor.terms(call.terms, sizes)
+    if reductions is None:
+        descriptor.words.append(0)
+    else:
+        reductions.add_to(descriptor)

@@ -7,11 +7,12 @@ import os
 import struct
 import sys
 import threading
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -28,6 +29,9 @@ OUT_OF_MEMORY, NO_SUCH_ISA = -1, -2
 
 VERSION = 8
 """The version of the C interface, as in csrc/call.h."""
+
+Words: TypeAlias = "list[int] | array[int]"
+"""The int64 words of a call."""
 
 
 class Library(NamedTuple):
@@ -103,26 +107,33 @@ def using(name: str) -> Iterator[None]:
         _forced.reset(token)
 
 
-def run(words: list[int]) -> None:
+def environment() -> tuple[int, int, int]:
+    """Returns what the words of a call and its speed depend on: the threads, the instruction set and the library."""
+    library, forced = load(), _forced.get()
+    return torch.get_num_threads(), library.isa if forced is None else forced, id(library)
+
+
+def run(words: Words) -> None:
     """Runs one call of attention; the words are in the order in which csrc/call.h reads them."""
     _call("hw_attention", words)
 
 
-def rms_norm(words: list[int]) -> None:
+def rms_norm(words: Words) -> None:
     """Runs one RMS norm; the words are in the order of Norm in csrc/tokens.h."""
     _call("hw_rms_norm", words)
 
 
-def rotate(words: list[int]) -> None:
+def rotate(words: Words) -> None:
     """Runs one rotation; the words are in the order of Rotate in csrc/tokens.h."""
     _call("hw_rotate", words)
 
 
-def _call(name: str, words: list[int]) -> None:
+def _call(name: str, words: Words) -> None:
     library = _there()
     forced = _forced.get()
     number = library.isa if forced is None else forced
-    code = getattr(library.c, name)(struct.pack(f"{len(words)}q", *words), len(words), number)
+    at = words.buffer_info()[0] if isinstance(words, array) else struct.pack(f"{len(words)}q", *words)
+    code = getattr(library.c, name)(at, len(words), number)
     if code:
         _fail(code)
 

@@ -6,6 +6,7 @@ norm is for inference only; a rotation can be differentiated.
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from ._descriptor import DTYPES, double_bits
 FLOATS = frozenset({torch.float32, torch.bfloat16, torch.float16})
 WIDEST = 4096
 """The most numbers of a row that are rotated, since csrc/tokens.h keeps them on the stack."""
+AT_X, AT_Y = 2, 6
+"""Where the words of Rows have the addresses of x and y."""
 FLOAT32_EPS = torch.finfo(torch.float32).eps
 
 
@@ -80,15 +83,53 @@ class Rotated(torch.autograd.Function):
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int) -> Tensor:
-    *among, pairs = cos.shape
     y = torch.empty_like(x)
-    row = _rows(x, y)
-    row += (pairs, int(layout == "interleaved"), start)
-    for table in (cos, sin):
-        row.append(table.data_ptr())
-        row += (0 if size == 1 else step for size, step in zip(among, table.stride()[:3], strict=True))
-    _library.rotate(row)
+    _library.rotate(_rotation_words(x, y, cos, sin, layout, start))
     return y
+
+
+def _rotation_words(x: Tensor, y: Tensor, cos: Tensor, sin: Tensor, layout: str, start: int) -> list[int]:
+    """Returns the words of Rotate in csrc/tokens.h."""
+    *among, pairs = cos.shape
+    words = _rows(x, y)
+    words += (pairs, int(layout == "interleaved"), start)
+    for table in (cos, sin):
+        words.append(table.data_ptr())
+        words += (0 if size == 1 else step for size, step in zip(among, table.stride()[:3], strict=True))
+    return words
+
+
+class PlannedRotation:
+    """A rotation without a gradient, of other x of the same shape, strides and dtype.
+
+    Args:
+        x: the first x.
+        rotation: the rotation.
+    """
+
+    __slots__ = ("item", "rotation", "words")
+
+    def __init__(self, x: Tensor, rotation: Rotation) -> None:
+        self.item, self.rotation = x.itemsize, rotation
+        cos, sin = rotation.cos, rotation.sin
+        words = _rotation_words(x, torch.empty_like(x), cos, sin, rotation.layout, rotation.start)
+        self.words = array("q", words)
+
+    @staticmethod
+    def of(x: Tensor, rotation: Rotation) -> PlannedRotation | None:
+        """Returns the planned rotation of ``x``; None if torch would compute it."""
+        fits = _supports(x, rotation.cos, rotation.sin, rotation.start)
+        return PlannedRotation(x, rotation) if fits else None
+
+    def __call__(self, x: Tensor) -> Tensor | None:
+        """Returns ``x`` rotated; None if its numbers do not lie at multiples of their size."""
+        y, at = torch.empty_like(x), x.data_ptr()
+        if at % self.item:
+            return None
+        words = self.words[:]
+        words[AT_X], words[AT_Y] = at, y.data_ptr()
+        _library.rotate(words)
+        return y
 
 
 def _supports(x: Tensor, cos: Tensor, sin: Tensor, start: int) -> bool:

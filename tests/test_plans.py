@@ -1,0 +1,359 @@
+"""A call with a plan gives, bit for bit, what it gives without one, whatever has changed since the plan was made."""
+
+import copy
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import headway as hw
+from headway import masks, plans
+from headway.kernels.cpu import _library
+from headway.positions import ENCODINGS, Compose, PositionEncoding, RoPE
+from headway.positions._base import edition
+from kernels.encoded_calls import IN_ATTENTION, encoded
+
+pytestmark = pytest.mark.skipif(_library.why_not() is not None, reason="the C++ library is not built")
+
+PLANNED = {
+    *("alibi", "axial-rope", "dinov3-rope", "dynamic-interpolation", "dynamic-ntk", "hope", "interleaved-m-rope"),
+    *(
+        "interpolated",
+        "llama3",
+        "llama4-temperature",
+        "log-n",
+        "longrope",
+        "m-rope",
+        "music-transformer",
+        "nope-scaling",
+    ),
+    *("ntk-aware", "ntk-by-parts", "p-rope", "partial-rope", "position-interpolation", "random-float", "randomized"),
+    *("rope", "sandwich", "shaw", "sink", "softmax-one", "streaming-llm", "swin", "t5", "xpos", "yarn"),
+}
+
+
+@pytest.fixture
+def hits(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each plan that was asked had an answer."""
+    seen: list[bool] = []
+    real = plans.Plan.__call__
+
+    def counted(self: plans.Plan, *inputs: Tensor) -> Tensor | None:
+        out = real(self, *inputs)
+        seen.append(out is not None)
+        return out
+
+    monkeypatch.setattr(plans.Plan, "__call__", counted)
+    return seen
+
+
+def without_plan(*inputs: Tensor, **arguments: Any) -> Tensor:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plans, "LONGEST", -1)
+        return hw.attention(*inputs, **arguments)
+
+
+def inputs(n: int = 24, *, heads: int = 4, width: int = 16, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    return [torch.randn(2, heads, n, width).to(dtype) for _ in range(3)]
+
+
+def agree(*qkv: Tensor, **arguments: Any) -> None:
+    planned, plain = hw.attention(*qkv, **arguments), without_plan(*qkv, **arguments)
+    assert planned.stride() == plain.stride()
+    assert torch.equal(planned, plain)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", IN_ATTENTION)
+@pytest.mark.parametrize("training", [False, True])
+def test_a_second_call_gives_the_same_bits(name: str, training: bool) -> None:
+    given, arguments = encoded(name, dtype=torch.float32)
+    arguments["encoding"].train(training)
+    takes = not hw.explain(*(x.detach() for x in given), **arguments).reasons["cpu"]
+    kernel = "cpu" if takes else "auto"
+    for seed in range(3):
+        q, k, v = (x.detach() + seed for x in given)
+        torch.manual_seed(seed)
+        planned = hw.attention(q, k, v, **arguments, kernel=kernel)
+        torch.manual_seed(seed)
+        assert torch.equal(planned, without_plan(q, k, v, **arguments, kernel=kernel)), seed
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", sorted(PLANNED))
+def test_these_encodings_have_plans(name: str, hits: list[bool]) -> None:
+    given, arguments = encoded(name, dtype=torch.float32)
+    q, k, v = (x.detach() for x in given)
+    for _ in range(3):
+        hw.attention(q, k, v, **arguments, kernel="cpu")
+    assert hits == [True] * 3, "the first call makes the plan and uses it"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kernel", ["auto", "cpu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("mask", [None, masks.Causal(), masks.Window(3, 2), masks.Chunked(5), masks.Dilated(2)])
+def test_masks_and_dtypes(mask: masks.Mask | None, dtype: torch.dtype, kernel: str, hits: list[bool]) -> None:
+    for _ in range(3):
+        agree(*inputs(dtype=dtype), mask=mask, kernel=kernel)
+    assert all(hits)
+    assert len(hits) == 3
+
+
+def changes() -> dict[str, Callable[[PositionEncoding], None]]:
+    def write(encoding: PositionEncoding) -> None:
+        encoding.get_parameter("table").mul_(3)
+
+    def write_through_data(encoding: PositionEncoding) -> None:
+        encoding.get_parameter("table").data.mul_(3)
+
+    def write_through_numpy(encoding: PositionEncoding) -> None:
+        encoding.get_parameter("table").detach().numpy()[:] *= 3
+
+    def replace(encoding: PositionEncoding) -> None:
+        encoding.table = torch.nn.Parameter(encoding.get_parameter("table") * 3)
+
+    def point_elsewhere(encoding: PositionEncoding) -> None:
+        encoding.get_parameter("table").data = encoding.get_parameter("table").data * 3
+
+    def load(encoding: PositionEncoding) -> None:
+        encoding.load_state_dict({"table": encoding.get_parameter("table") * 3}, assign=True)
+
+    def cast(encoding: PositionEncoding) -> None:
+        encoding.get_parameter("table").mul_(3)
+        encoding.to(torch.float64)
+
+    return {
+        one.__name__: one
+        for one in (write, write_through_data, write_through_numpy, replace, point_elsewhere, load, cast)
+    }
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("change", changes().values(), ids=changes())
+def test_changed_parameters_are_read(change: Callable[[PositionEncoding], None], hits: list[bool]) -> None:
+    qkv, encoding = inputs(), hw.encoding("t5", num_heads=4)
+    before = hw.attention(*qkv, encoding=encoding)
+    change(encoding)
+    agree(*qkv, encoding=encoding)
+    assert not torch.equal(before, hw.attention(*qkv, encoding=encoding))
+    assert hits[0]
+
+
+def test_changed_attributes_are_read(hits: list[bool]) -> None:
+    qkv, rope = inputs(), RoPE(16)
+    both = Compose(rope, hw.encoding("alibi", num_heads=4))
+    for encoding in (rope, both):
+        before = hw.attention(*qkv, encoding=encoding)
+        rope.base *= 2  # in a composed encoding, an attribute of a part
+        agree(*qkv, encoding=encoding)
+        assert not torch.equal(before, hw.attention(*qkv, encoding=encoding))
+    assert True in hits
+    assert False in hits
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda one: setattr(one, "num_heads", 4),
+        lambda one: delattr(one, "max_distance"),
+        lambda one: one.eval(),
+        lambda one: one.double(),
+        lambda one: one.load_state_dict(one.state_dict(), assign=True),
+    ],
+)
+def test_any_change_of_an_encoding_is_counted(change: Callable[[PositionEncoding], object]) -> None:
+    encoding = hw.encoding("t5", num_heads=4)
+    before = edition()
+    change(encoding)
+    assert edition() > before
+
+
+@torch.no_grad()
+def test_positions_written_in_place_are_read(hits: list[bool]) -> None:
+    for encoding in (RoPE(16), hw.encoding("alibi", num_heads=4), hw.encoding("t5", num_heads=4)):
+        qkv, at = inputs(), hw.Coordinates.of(torch.arange(24), 24)
+        arguments: dict[str, Any] = {"encoding": encoding, "q_positions": at, "k_positions": at}
+        before = hw.attention(*qkv, **arguments)
+        at.position.mul_(2)
+        agree(*qkv, **arguments)
+        assert not torch.equal(before, hw.attention(*qkv, **arguments))
+    assert hits.count(True) > hits.count(False) > 0
+
+
+@torch.no_grad()
+def test_other_positions_have_another_plan(hits: list[bool]) -> None:
+    alibi, qkv = hw.encoding("alibi", num_heads=4), inputs()
+    for step in range(1, 40):  # more than the plans that are kept; each object is gone before the next is made
+        at = hw.Coordinates.of(torch.arange(0, 24 * step, step), 24)
+        agree(*qkv, encoding=alibi, q_positions=at, k_positions=at)
+    assert len(hits) == 39
+    assert len(alibi.__dict__["_plans"]) == plans.MOST
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "second", [{"mask": masks.Window(2)}, {"scale": 0.1}, {"scale": 1.0}, {"mask": masks.Causal()}]
+)
+def test_each_argument_has_its_own_plan(second: dict[str, Any]) -> None:
+    qkv, encoding = inputs(), hw.encoding("alibi", num_heads=4)
+    for arguments in ({}, second, {"mask": masks.Window(1)}, second):
+        agree(*qkv, encoding=encoding, **arguments)
+
+
+@torch.no_grad()
+def test_sizes_and_strides() -> None:
+    q, k, v = inputs()
+    rope = RoPE(16)
+    for qkv in (
+        (q, k, v),
+        (q.transpose(1, 2).contiguous().transpose(1, 2), k, v),
+        (q, k[:, :2], v[:, :2]),
+        (q, k.expand(2, 4, 24, 16), v[..., :8]),
+        (q[:1], k[:1], v[:1]),
+        (q[:, :, -5:], k, v),
+        (q[:, :, :, :], k.flip(2), v),
+        (q[:, :, :0], k, v),
+    ):
+        for encoding in (None, rope):
+            for _ in range(2):
+                agree(*qkv, encoding=encoding, kernel="cpu")
+
+
+@torch.no_grad()
+def test_a_short_storage_is_an_error() -> None:
+    q, k, v = inputs()
+    hw.attention(q, k, v, kernel="cpu")
+    freed = k.clone()
+    freed.untyped_storage().resize_(64)
+    with pytest.raises(hw.HeadwayError, match="word"):
+        hw.attention(q, freed, v, kernel="cpu")
+
+
+@torch.no_grad()
+def test_memory_that_is_not_aligned() -> None:
+    q, k, v = inputs()
+    agree(q, k, v, kernel="cpu")
+    raw = torch.empty(q.nbytes + 1, dtype=torch.uint8)
+    odd = torch.frombuffer(raw.numpy().data, dtype=torch.float32, count=q.numel(), offset=0)
+    moved = torch.frombuffer(bytearray(b"\0" + q.numpy().tobytes()), dtype=torch.float32, count=q.numel(), offset=1)
+    assert odd.data_ptr() % 4 == 0
+    assert moved.data_ptr() % 4 == 1
+    for encoding in (None, RoPE(16)):
+        for _ in range(2):
+            agree(moved.view(q.shape), k, v, encoding=encoding, kernel="cpu")
+
+
+def test_what_autograd_records_has_no_plan(hits: list[bool]) -> None:
+    q, k, v = inputs()
+    for qkv in ((q.requires_grad_(), k, v), (k, v.requires_grad_(), k)):
+        for _ in range(2):
+            assert hw.attention(*qkv, kernel="cpu").requires_grad
+    qkv = inputs()
+    t5 = hw.encoding("t5", num_heads=4).requires_grad_(False)
+    at = torch.linspace(0, 1, 24)[None, :, None]
+    placed = hw.Coordinates(at, torch.arange(24)[None])
+    for _ in range(2):
+        hw.attention(*qkv, encoding=t5, kernel="cpu")
+        hw.attention(*qkv, encoding=RoPE(16), q_positions=placed, k_positions=placed, kernel="cpu")
+    t5.requires_grad_()
+    at.requires_grad_()
+    assert hw.attention(*qkv, encoding=t5, kernel="cpu").requires_grad
+    assert hw.attention(*qkv, encoding=RoPE(16), q_positions=placed, k_positions=placed).requires_grad
+    assert not any(hits)
+
+
+def test_autocast_and_inference_mode(hits: list[bool]) -> None:
+    qkv, rope = inputs(), RoPE(16)
+    agree(*qkv, encoding=rope)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert hw.attention(*qkv, encoding=rope).dtype == torch.bfloat16
+    with torch.inference_mode():
+        agree(*qkv, encoding=rope)
+        made = hw.attention(*qkv, encoding=rope)
+    assert made.is_inference()
+    assert not hw.attention(*qkv, encoding=rope).is_inference()
+    assert all(hits)
+
+
+def test_a_compiler_sees_no_plan(hits: list[bool]) -> None:
+    qkv, alibi = inputs(), hw.encoding("alibi", num_heads=4)
+    eager = hw.attention(*qkv, encoding=alibi)
+    assert len(hits) == 1
+    compiled = torch.compile(lambda *given: hw.attention(*given, encoding=alibi), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(*qkv), eager)
+    assert len(hits) == 1
+
+
+def test_copies_have_no_plans_of_the_original() -> None:
+    qkv, rope = inputs(), RoPE(16)
+    hw.attention(*qkv, encoding=rope)
+    assert rope.__dict__["_plans"]
+    for make in (copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))):
+        other = make(rope)
+        other.__dict__["base"] = 50.0  # unseen
+        agree(*qkv, encoding=other)
+    agree(*qkv, encoding=rope)
+
+
+@torch.no_grad()
+def test_threads_and_instruction_sets() -> None:
+    qkv, encoding = inputs(), hw.encoding("shaw", head_dim=16)
+    threads = torch.get_num_threads()
+    for isa in _library.isas():
+        with _library.using(isa):
+            agree(*qkv, encoding=encoding, kernel="cpu")
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            agree(*qkv, encoding=encoding, kernel="cpu")
+    finally:
+        torch.set_num_threads(threads)
+
+
+@torch.no_grad()
+def test_threads_share_plans() -> None:
+    encodings = [None, RoPE(16), hw.encoding("t5", num_heads=4), hw.encoding("alibi", num_heads=4)]
+    failed: list[str] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for turn in range(40):
+                q, k, v = (torch.randn(1, 4, 24, 16, generator=generator) for _ in range(3))
+                encoding = encodings[turn % len(encodings)]
+                if not torch.equal(hw.attention(q, k, v, encoding=encoding, kernel="cpu"), reference[seed, turn]):
+                    failed.append(f"{seed} {turn}")
+
+    reference = {}
+    for seed in range(4):
+        generator = torch.Generator().manual_seed(seed)
+        for turn in range(40):
+            q, k, v = (torch.randn(1, 4, 24, 16, generator=generator) for _ in range(3))
+            reference[seed, turn] = without_plan(q, k, v, encoding=encodings[turn % len(encodings)], kernel="cpu")
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failed
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", [name for name in ENCODINGS if name in IN_ATTENTION])
+def test_a_kept_plan_holds_no_inputs(name: str) -> None:
+    """Nothing of the first call's q, k and v stays in memory."""
+    import gc
+    import weakref
+
+    given, arguments = encoded(name, dtype=torch.float32)
+    q, k, v = (x.detach().clone() for x in given)
+    hw.attention(q, k, v, **arguments)
+    watched = [weakref.ref(x) for x in (q, k, v)]
+    del q, k, v
+    gc.collect()
+    assert [one() for one in watched] == [None] * 3
