@@ -22,7 +22,7 @@ CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup compare test test-all check check-native native library bench claims weights clean
+.PHONY: help setup compare test test-all check check-native check-replay check-arm native library bench claims weights clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -54,6 +54,12 @@ check-native: library  ## run the CPU kernel's tests with AddressSanitizer and U
 	LD_PRELOAD="$$(ldd $(SANITIZED)/_attention.so | awk '/lib(a|ub)san/ {print $$3}' | xargs) $$($(CXX) -print-file-name=libstdc++.so.6)" \
 	PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 OMP_NUM_THREADS=1 \
 		$(BIN)/python -m pytest -p no:cacheprovider --capture=sys $(NATIVE_TESTS) $(ARGS) || [ $$? -eq 5 ]
+
+check-replay: library  ## record calls of the CPU kernel and repeat them without Python, with every instruction set here
+	OMP_NUM_THREADS=1 $(BIN)/python tests/kernels/replay.py
+
+check-arm: library  ## repeat them with the library compiled for Arm, under qemu (Linux; about two minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/kernels/replay.py --arm
 
 native: $(NATIVE)/CMakeCache.txt  ## build the CPU kernel's library alone, where it is loaded from; compiles what changed
 	@cmake --build $(NATIVE) --parallel

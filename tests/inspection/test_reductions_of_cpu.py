@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from cpu_calls import SHARING, Case, heads_shared_out
+from cpu_calls import SHARING, Case, counting, heads_shared_out, reductions_of
 from torch import Tensor
 
 import headway as hw
@@ -21,14 +21,8 @@ from headway.kernels import KERNELS, Call, Problem, ScoreBlock, reference
 from headway.kernels._reduce import SUMS
 from headway.kernels.cpu import _library
 from headway.reductions import (
-    ColumnSums,
     Entropy,
-    MeanDistance,
     Reduction,
-    VisibleKeys,
-    WeightsAt,
-    WeightsByDistance,
-    WeightsByLabel,
     WeightsOfMatches,
 )
 from headway.reductions import (
@@ -44,30 +38,6 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=str(MISSING))
 
 FACTOR = 2.0
 """A statistic has at most so many times the error of the naive computation."""
-
-
-def wanted(call: Call, seed: int = 0) -> list[Reduction]:
-    """Every reduction, drawn to fit a call."""
-    g = torch.Generator().manual_seed(seed)
-    (batch, _, n, _), m = call.q.shape, call.k.shape[2]
-    some = torch.randint(1, 13, (8,), generator=g).tolist()
-    edges = torch.randint(-m - 3, m + 3, (some[0],), generator=g).unique().tolist()
-    ids = [torch.randint(-1, some[6], (batch, tokens), generator=g) for tokens in (n, m)]
-    queries, keys = (x + (x > 0) * (1 << 32) * torch.randint(2, x.shape, generator=g) for x in ids)
-    return [
-        *(Entropy(), VisibleKeys(), MeanDistance(), ColumnSums(), Top(1), Top(some[1])),
-        WeightsAt(torch.randint(-1, max(m, 1), (1, n, some[2] % 4 + 1), generator=g)),
-        WeightsAt(torch.randint(-1, max(m, 1), (batch, n, 1), generator=g)),
-        WeightsByLabel(torch.randint(-1, some[3], (batch, m), generator=g), some[3]),
-        WeightsByDistance(tuple(edges)),
-        WeightsOfMatches(queries, keys[: some[7] % 2 or batch], some[7] * 5 - 30),
-        Pooled(max(1, min(some[4], n)), max(1, min(some[5] * 3, m))),
-    ]  # fmt: skip
-
-
-def counting(call: Call, seed: int) -> Tensor | None:
-    rows = torch.rand(call.q.shape[0], call.q.shape[2], generator=torch.Generator().manual_seed(seed)) < 0.8
-    return None if seed % 3 == 0 else rows[: 1 if seed % 3 == 1 else None]
 
 
 def dense(call: Call, reductions: Sequence[Reduction], counted: Tensor | None) -> tuple[list[Any], Tensor]:
@@ -114,7 +84,7 @@ def compared(case: Case, dtype: torch.dtype, scale: float | None = None) -> dict
         "exact": case.make(torch.float64, torch.float64).call,
     }
     calls = made if scale is None else {name: replace(call, scale=scale) for name, call in made.items()}
-    reductions = wanted(calls["exact"], case.seed)
+    reductions = reductions_of(calls["exact"], case.seed)
     counted = counting(calls["exact"], case.seed)
     found = KERNELS["cpu"].reduce(calls["cpu"], reductions, counted)
     naive, _ = dense(calls["naive"], reductions, counted)
@@ -209,7 +179,7 @@ def everything(n: int, **arguments: Any) -> list[Tensor]:
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, heads, n, 24, generator=g) for heads in (4, 2, 2))
     call = make_call(q, k, v, **arguments)
-    found = KERNELS["cpu"].reduce(call, wanted(call), counting(call, 1))
+    found = KERNELS["cpu"].reduce(call, reductions_of(call), counting(call, 1))
     return [x for value in found for x in (value if isinstance(value, tuple) else (value,))]
 
 
@@ -321,7 +291,7 @@ def test_the_output_is_the_same_bits_in_a_pass_that_reduces(dtype: torch.dtype, 
     kernel, seed = KERNELS["cpu"], case.seed
     call = case.make(dtype, torch.float32, wants=lambda leaf: False).call
     assert kernel.reduces_as_it_runs(call)
-    reductions = wanted(call, seed)
+    reductions = reductions_of(call, seed)
     out, values = kernel.run_and_reduce(call, reductions, counting(call, seed))
     assert torch.equal(out.nan_to_num(7), kernel.run(call)[0].nan_to_num(7))
     for found, alone in zip(values, kernel.reduce(call, reductions, counting(call, seed)), strict=True):
