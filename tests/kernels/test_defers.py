@@ -1,6 +1,7 @@
 """Which calls the CPU kernel leaves to torch's SDPA."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from headway.kernels import KERNELS
 from headway.kernels._base import Deferral
 from headway.kernels._choose import choose
 from headway.kernels._problem import Problem
-from headway.kernels.cpu import _library
+from headway.kernels.cpu import _defers, _library
 from headway.kernels.cpu._defers import SLOWER, Slower
 from headway.masks import Causal, Window
 
@@ -73,6 +74,37 @@ def test_the_instruction_sets_for_which_it_was_written_keep_their_calls(isa: str
         for dtype in (torch.float32, torch.bfloat16):
             x = torch.randn(1, 2, 512, 16, dtype=dtype, requires_grad=True)
             assert hw.explain(x, x, x, mask=Causal() & Window(left=9)).kernel == "cpu"
+
+
+def test_on_a_processor_that_was_not_measured_every_call_that_sdpa_can_run_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On Arm the kernel is the portable one, which computes what is right; how fast is not known."""
+    monkeypatch.setattr(_defers, "NOT_MEASURED", _defers.not_measured("aarch64"))
+    x = torch.randn(1, 2, 512, 16)
+    alibi, t5 = hw.encoding("alibi", num_heads=2), hw.encoding("t5", num_heads=2)
+    left: list[dict[str, Any]] = [{}, {"mask": Causal()}, {"mask": Window(left=9)}, {"encoding": alibi}]
+    for arguments in left:
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            for n in (512, 1):
+                q, k = x[:, :, -n:].to(dtype), x.to(dtype)
+                explained = hw.explain(q, k, k, **arguments)
+                assert explained.kernel == "sdpa"
+                assert "not measured against it on aarch64 yet" in str(explained)
+                assert hw.explain(q, k, k, **arguments, kernel="cpu").kernel == "cpu"
+    kept: list[dict[str, Any]] = [{"soft_cap": 2.0}, {"dropout": 0.5}, {"encoding": t5}, {"sink": torch.zeros(2)}]
+    for arguments in kept:
+        assert hw.explain(x, x, x, **arguments).kernel == "cpu"
+    long = x[:, :1, :1].expand(1, 1, 5000, 16)
+    assert hw.explain(long, long, long, mask=Window(left=9)).kernel == "cpu", "a dense mask of more than 16 MiB"
+
+
+def test_processors_that_were_measured() -> None:
+    assert [_defers.not_measured(machine) for machine in ("x86_64", "AMD64")] == [None, None]
+    for machine in ("aarch64", "arm64", "riscv64"):
+        found = _defers.not_measured(machine)
+        assert found is not None
+        assert machine in found.why
 
 
 def test_a_kernel_defers_only_to_one_that_can_run_the_call(monkeypatch: pytest.MonkeyPatch) -> None:

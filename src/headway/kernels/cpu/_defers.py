@@ -1,10 +1,12 @@
 """Which calls "auto" leaves to torch's SDPA although the CPU kernel could run them: those that SDPA runs faster.
 
-Nothing is timed at run time. What was measured stands in a table, and a case that was not measured is not in it.
+Nothing is timed at run time. What was measured on x86-64 stands in a table, and a case that was not measured is not in
+it. On other processors, such as Arm, nothing was measured, and every call that SDPA can run is left to it.
 """
 
 from __future__ import annotations
 
+import platform
 from typing import NamedTuple
 
 import torch
@@ -52,6 +54,16 @@ backward."""
 SLOW = frozenset(row.isa for row in SLOWER)
 
 
+def not_measured(machine: str) -> Deferral | None:
+    """Returns why every call is left to torch's SDPA on such a processor; None if the kernel was measured there."""
+    if machine.lower() in ("x86_64", "amd64"):
+        return None
+    return Deferral(SDPA, f"left to torch's SDPA: not measured against it on {machine} yet")
+
+
+NOT_MEASURED = not_measured(platform.machine())
+
+
 def deferral(problem: Problem) -> Deferral | None:
     """Returns why a call is left to torch's SDPA; None if it is not.
 
@@ -59,6 +71,8 @@ def deferral(problem: Problem) -> Deferral | None:
         problem: the facts of the call.
     """
     p = problem
+    if NOT_MEASURED is not None:
+        return NOT_MEASURED
     if not p.m or p.dtype == torch.float64:
         return None
     if p.terms or p.dropout or p.wants_lse:

@@ -22,10 +22,13 @@ struct Bf16Pairs {
 };
 #endif
 
-// A micro-kernel computes MR rows × NV vectors of C, as many as fit into the 32 (AVX-512) or 16 vector registers.
+// A micro-kernel computes MR rows × NV vectors of C, as many as fit into the 32 (AVX-512, Arm) or 16 vector registers.
 #if defined(__AVX512F__)
 constexpr int MAX_NV = 4;
 constexpr int rows_of(int nv) { return nv == 4 ? 6 : nv == 3 ? 8 : 12; }
+#elif defined(__aarch64__)
+constexpr int MAX_NV = 3;
+constexpr int rows_of(int nv) { return nv == 1 ? 12 : 6; }
 #else
 constexpr int MAX_NV = 3;
 constexpr int rows_of(int nv) { return nv == 3 ? 4 : nv == 2 ? 6 : 12; }
