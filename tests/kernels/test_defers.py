@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 import headway as hw
-from headway.kernels import KERNELS
+from headway.call import make_call
+from headway.kernels import KERNELS, attend_in_parts, cut
 from headway.kernels._base import Deferral
 from headway.kernels._choose import choose
 from headway.kernels._problem import Problem
@@ -17,6 +18,12 @@ from headway.kernels.cpu._defers import SLOWER, Slower
 from headway.masks import Causal, Window
 
 pytestmark = pytest.mark.skipif(_library.why_not() is not None, reason=str(_library.why_not()))
+
+
+@pytest.fixture(autouse=True)
+def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is that of processors on which the kernel was measured, whatever runs the tests."""
+    monkeypatch.setattr(_defers, "NOT_MEASURED", None)
 
 
 @pytest.fixture(params=SLOWER, ids=lambda row: f"{row.isa}-{row.dtypes[0]}")
@@ -99,6 +106,13 @@ def test_on_a_processor_that_was_not_measured_every_call_that_sdpa_can_run_is_le
     assert hw.explain(long, long, long, mask=Window(left=9)).kernel == "cpu", "a dense mask of more than 16 MiB"
 
 
+def test_a_part_is_left_to_no_kernel_that_cannot_run_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_defers, "NOT_MEASURED", _defers.not_measured("aarch64"))
+    call = make_call(*torch.randn(3, 1, 2, 8, 4))
+    out, _ = attend_in_parts([cut(call, "keys", 0, 3), cut(call, "keys", 3, 8)])
+    torch.testing.assert_close(out, KERNELS["reference"].run(call)[0])
+
+
 def test_processors_that_were_measured() -> None:
     assert [_defers.not_measured(machine) for machine in ("x86_64", "AMD64")] == [None, None]
     for machine in ("aarch64", "arm64", "riscv64"):
@@ -117,8 +131,6 @@ def test_a_kernel_defers_only_to_one_that_can_run_the_call(monkeypatch: pytest.M
 
 
 def test_a_deferral_names_a_later_kernel(row: Slower) -> None:
-    from headway.call import make_call
-
     q, k, v = call(row)
     problem = Problem.of(make_call(q, k, v))
     found = KERNELS["cpu"].defers(problem)

@@ -27,7 +27,7 @@ class Choice(NamedTuple):
 def choose(kernels: Mapping[str, Kernel], problem: Problem, name: str = "auto", *, ask_all: bool = False) -> Choice:
     """Chooses the kernel ``name``, or with "auto" the first that can run the problem and does not defer to a later one.
 
-    A kernel defers only to one that can run the problem.
+    A kernel defers only to one of the table that can run the problem.
 
     Args:
         kernels: the table, in order of preference.
@@ -45,7 +45,7 @@ def choose(kernels: Mapping[str, Kernel], problem: Problem, name: str = "auto", 
         if against or not eligible:
             continue
         deferral = kernel.defers(problem) if name == "auto" else None
-        if deferral is not None:
+        if deferral is not None and deferral.to in kernels:
             asked[deferral.to] = kernels[deferral.to].why_not(problem)
             if not asked[deferral.to]:
                 deferred[known] = deferral.why
