@@ -259,9 +259,9 @@ def _encoding(name: str, dtype: torch.dtype, mask: str) -> tuple[str, Callable[[
     def run() -> None:
         inputs, arguments = encoded(name, 9, dtype)
         chosen = checks.mask_examples(inputs[0].shape[0], 9, 9)[mask]
-        if arguments["encoding"].causal_only and chosen is not None:
-            chosen = M.Causal() & chosen
-        arguments["mask"] = chosen or M.Causal()
+        if arguments["encoding"].causal_only:
+            chosen = M.Causal() if chosen is None else M.Causal() & chosen
+        arguments["mask"] = chosen
         if hw.explain(*inputs, **arguments).reasons["cpu"]:
             return
         leaves = [*inputs, *(x for x in arguments["encoding"].parameters() if x.requires_grad)]
@@ -300,9 +300,8 @@ def _tokens_of(dtype: torch.dtype, width: int, layout: str) -> tuple[str, Callab
     def run() -> None:
         g = torch.Generator().manual_seed(width)
         x = torch.randn(2, 7, 3, width + 5, generator=g).to(dtype).transpose(1, 2)
-        tiny = torch.finfo(
-            dtype
-        ).tiny  # zeros, subnormal numbers, infinite ones and NaN are converted in their own ways
+        # zeros, subnormal numbers, infinite ones and NaN are converted in their own ways
+        tiny = torch.finfo(dtype).tiny
         x[0, 0, :, width] = torch.tensor([0.0, -0.0, tiny / 4, 2.5 * tiny, torch.inf, -torch.inf, torch.nan])
         angles = 100 * torch.rand(2, 1, 7, width // 2, generator=g, dtype=torch.float64)
         _tokens.rms_norm(x, None, 1e-3)

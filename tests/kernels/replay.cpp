@@ -26,6 +26,7 @@ const i64 ITEM[] = {4, 2, 2, 8, 8, 1};
 const i64 PORTABLE = 0, AVX512BF16 = 3;
 const i64 GUARD = 64;  // bytes before and behind each region, which nobody may write
 const unsigned char UNTOUCHED = 0xA5;
+const double UNITS = 16;  // in the last place, allowed beyond what the recording allows to other than portable kernels
 
 [[noreturn]] void stop(const char* message, const char* what) {
     fprintf(stderr, "replay: %s: %s\n", message, what);
@@ -155,10 +156,11 @@ double number(const char* at, i64 dtype) {
 double compare(Call& call, i64 number_of_result, i64 isa) {
     const Result& result = call.results[(size_t)number_of_result];
     const bool whole = result.dtype == INT64 || result.dtype == BOOL;
-    // Other instruction sets may round weights to the dtype of the call, and cut tiles elsewhere, so that a sum is taken
-    // from an output that is rounded to it; which of two keys is the first may hang on that.
+    // The recording allows for the errors of the portable kernel. Others may round weights to the dtype of the call, and
+    // cut tiles elsewhere, so that delta is summed from outputs that are rounded to it; which of two keys is the first may
+    // hang on that.
     const double allowed = whole ? isa == AVX512BF16 ? INFINITY : 0
-                                 : result.allowed + (isa == PORTABLE ? 0 : 16 * call.epsilon() * result.largest);
+                                 : result.allowed + (isa == PORTABLE ? 0 : UNITS * call.epsilon() * result.largest);
     Region& region = region_of(call, result.address);
     const i64 start = result.address - region.address, item = ITEM[result.dtype];
     const double* right = result.right;

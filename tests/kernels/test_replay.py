@@ -16,7 +16,7 @@ from headway.kernels.cpu._descriptor import double_bits
 
 pytestmark = pytest.mark.skipif(_library._load().c is None, reason="the library is not there")
 FEW = 25
-"""Every so manieth of the calls."""
+"""One of so many calls is recorded."""
 
 
 @pytest.fixture(scope="module")
