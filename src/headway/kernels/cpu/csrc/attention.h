@@ -516,23 +516,54 @@ struct Attention {
     // Computes q·kᵀ of a tile; each key is read once, unpacked. Both passes use it: the backward pass divides its weights by
     // the forward pass's sum, so large scores must be summed in the same order.
     void decode_scores(Worker& w, const Tile& t) const {
+        switch (t.rows) {
+            case 1: return decode_scores<1>(w, t);
+            case 2: return decode_scores<2>(w, t);
+            case 3: return decode_scores<3>(w, t);
+            default: return decode_scores<DECODE_QUERIES>(w, t);
+        }
+    }
+
+    template <int ROWS>
+    void decode_scores(Worker& w, const Tile& t) const {
         typedef typename T::type type;
         const i64 h = t.h / plan.group, step = W * Packing::K_PACK;
-        const bool in_place = c.k.stride[3] == 1 && c.d % step == 0 && sizeof(type) * Packing::K_PACK == sizeof(float);
+        const bool in_place = c.k.stride[3] == 1 && c.d % step == 0;
         memset(w.row, 0, (size_t)(plan.dp * 4));  // whole vectors are read, which packed numbers may fill in part
         for (i64 x = t.c0; x < t.c1; x++) {
-            const float* key = (const float*)c.k.template at<type>(t.b, h, t.j0 + x);
-            if (!in_place) {
+            if (in_place) {
+                const type* key = c.k.template at<type>(t.b, h, t.j0 + x);
+                decode_key<ROWS>(w, x, [&](i64 i) { return load_packed(key + i * Packing::K_PACK); });
+            } else {
                 load_rows<T>(c.k, t.b, h, t.j0 + x, 1, c.d, w.x, plan.dp, plan.dp);
-                key = pack_rows<Packing>(w.x, plan.dp, 1, plan.d_packed, w.row);
-            }
-            for (i64 r = 0; r < t.rows; r++) {
-                vf sums = {};
-                const float* q = w.q + r * plan.dp;
-                for (i64 i = 0; i < plan.d_packed; i += W) sums = Packing::madd(sums, load(q + i), load(key + i));
-                w.score[r * LD + x] = sum(sums);
+                const float* key = pack_rows<Packing>(w.x, plan.dp, 1, plan.d_packed, w.row);
+                decode_key<ROWS>(w, x, [&](i64 i) { return load(key + i); });
             }
         }
+    }
+
+    // the scores of one key; key(i): the lanes i … i + W − 1 of it
+    template <int ROWS, class Key>
+    void decode_key(Worker& w, i64 x, Key key) const {
+        const float* q = w.q;
+        const i64 dp = plan.dp, packed = plan.d_packed;
+        vf sums[ROWS] = {};
+        for (i64 i = 0; i < packed; i += W) {
+            const vf lanes = key(i);
+#pragma GCC unroll 4
+            for (int r = 0; r < ROWS; r++) sums[r] = Packing::madd(sums[r], load(q + r * dp + i), lanes);
+        }
+        float* score = w.score + x;
+#pragma GCC unroll 4
+        for (int r = 0; r < ROWS; r++) score[r * LD] = sum(sums[r]);
+    }
+
+    // W lanes of numbers that are neighbours in memory: pairs as they lie, others as floats
+    static vf load_packed(const typename T::type* p) {
+        if constexpr (Packing::K_PACK > 1)
+            return load((const float*)p);
+        else
+            return load_as_floats<T>(p);
     }
 
     // adds weights·v of a tile; each value is read once, unpacked, and not at all if its weights are 0

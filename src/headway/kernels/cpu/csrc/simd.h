@@ -219,10 +219,18 @@ template <>
 inline vf load_as_floats<BF16>(const uint16_t* p) {
     return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
 }
+template <>
+inline vf load_as_floats<F16>(const uint16_t* p) {
+    return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+}
 #elif defined(__AVX2__)
 template <>
 inline vf load_as_floats<BF16>(const uint16_t* p) {
     return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
+}
+template <>
+inline vf load_as_floats<F16>(const uint16_t* p) {
+    return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
 }
 #endif
 
@@ -243,6 +251,14 @@ inline void store_as<BF16>(uint16_t* p, vf x) {
     rounded = (vu)select(x == x, (vf)rounded, (vf)(vu{} + 0x7fc0));
     halves y = __builtin_convertvector(rounded, halves);
     memcpy(p, &y, sizeof y);
+}
+template <>
+inline void store_as<F16>(uint16_t* p, vf x) {
+#if defined(__AVX512F__)
+    _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT));
+#else
+    _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT));
+#endif
 }
 #endif
 
