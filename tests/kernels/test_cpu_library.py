@@ -21,6 +21,7 @@ import torch
 from cpu_calls import Piece, pool_of
 
 import headway as hw
+from headway import masks as M
 from headway import terms as T
 from headway.errors import HeadwayError
 from headway.extras import library_command
@@ -381,6 +382,55 @@ def test_results_do_not_depend_on_the_pool(give_pool: Callable[[Any], list[int]]
     assert uses
     assert max(uses) <= workers
     assert all(torch.equal(a, b) for a, b in zip(alone, spread, strict=True))
+
+
+DENSE = {
+    "all pairs": lambda b, h, n, m: (n, m),
+    "all heads": lambda b, h, n, m: (b, 1, n, m),
+    "all rows of the batch": lambda b, h, n, m: (h, n, m),
+    "all queries": lambda b, h, n, m: (h, 1, m),
+    "all queries of a row": lambda b, h, n, m: (b, 1, 1, m),
+    "all of a key": lambda b, h, n, m: (m,),
+    "all of a query": lambda b, h, n, m: (n, 1),
+    "all keys of a row": lambda b, h, n, m: (b, 1, n, 1),
+    "everything": lambda b, h, n, m: (1, 1),
+    "nothing": lambda b, h, n, m: (b, h, n, m),
+}
+"""Shapes of dense biases by what shares them."""
+
+
+@built
+@with_kernel
+@pytest.mark.parametrize("n", [3, 30, 250])  # with 250, tasks do not have their own sums of all pairs
+@pytest.mark.parametrize("shape", DENSE)
+def test_gradients_of_shared_dense_biases_are_right_for_any_number_of_threads(
+    give_pool: Callable[[Any], list[int]], shape: str, n: int
+) -> None:
+    g = torch.Generator().manual_seed(n)
+    b, h, m = 3, 4, 260
+    q = torch.randn(b, h, n, 16, generator=g)
+    k, v = (torch.randn(b, 2, m, 16, generator=g) for _ in range(2))
+    bias = torch.randn(DENSE[shape](b, h, n, m), generator=g)
+    up = torch.randn(b, h, n, 16, generator=g)
+
+    def gradients(kernel: str, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        leaves = [x.to(dtype).requires_grad_() for x in (q, k, v, bias)]
+        out = hw.attention(*leaves[:3], terms=(T.DenseBias(leaves[3]),), mask=M.Causal(), kernel=kernel)
+        return torch.autograd.grad(out, leaves, up.to(dtype))
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        alone = gradients("cpu", torch.float32)
+        torch.set_num_threads(3)
+        uses = give_pool(pieces_at_once)
+        spread = gradients("cpu", torch.float32)
+    finally:
+        torch.set_num_threads(threads)
+    assert uses
+    assert all(torch.equal(x, y) for x, y in zip(alone, spread, strict=True))
+    for found, exact in zip(alone, gradients("reference", torch.float64), strict=True):
+        torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-4)
 
 
 @contextmanager

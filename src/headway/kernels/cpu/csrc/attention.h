@@ -102,7 +102,7 @@ struct Attention {
         } else if (!c.backward) {
             add(heads * plan.blocks, task<&Attention::forward_block>, this);
         } else {
-            add(tasks.heads_share_gradients ? tasks.chunks : tasks.count, task<&Attention::backward_item>, this);
+            add(tasks.items(), task<&Attention::backward_item>, this);
             add(plan.packs(), task<&Attention::reduce_keys>, this);
         }
         if (reducer.by_column) {
@@ -136,7 +136,7 @@ struct Attention {
         if (split_k)
             plan.workers = hw_workers(c.threads, heads * splits);
         else
-            plan.assign_work(!tasks.heads_share_gradients);
+            plan.assign_work(tasks.heads_are_apart());
     }
 
     void lay_out() {
@@ -605,10 +605,7 @@ struct Attention {
     }
 
     void backward_item(i64 item, Worker& w) {
-        const i64 heads = c.heads, chunks = tasks.chunks;
-        if (!tasks.heads_share_gradients) return backward_task(w, item / chunks / heads, item / chunks % heads, item % chunks);
-        for (i64 b = 0; b < c.batch; b++)
-            for (i64 h = 0; h < heads; h++) backward_task(w, b, h, item);
+        tasks.for_each(item, [&](i64 b, i64 h, i64 chunk) { backward_task(w, b, h, chunk); });
     }
 
     void backward_task(Worker& w, i64 b, i64 h, i64 chunk) const {

@@ -153,6 +153,15 @@ struct Plan {
 
     i64 packs() const { return c.batch * c.kv_heads * key_blocks; }
 
+    // Whether each task has its own sums of a dense bias's gradient: several tasks add to it, and they take at most twice the
+    // memory of a task's sums for keys and values.
+    bool has_own_sums(const Tensor& grad) const {
+        const bool shared = (c.batch > 1 && !grad.stride[0]) || (c.heads > 1 && !grad.stride[1]) || !grad.stride[2];
+        return shared && own_sums(grad) <= mp * (dp + dvp);
+    }
+
+    i64 own_sums(const Tensor& grad) const { return (grad.stride[2] ? c.n : 1) * (grad.stride[3] ? mp : 1); }
+
     i64 head_of(i64 b, i64 h) const { return b * c.kv_heads + h / group; }
 
     // Whether keys or values are not all finite and some are not seen: then the stages after packing do nothing, and must

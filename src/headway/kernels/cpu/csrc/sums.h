@@ -44,6 +44,30 @@ inline void write_distance_gradients(const TermState& s, i64 h, double* double_s
     if (!one && t.second_parameter_grad.defined()) *t.second_parameter_grad.at<float>(h) = (float)parameters[1];
 }
 
+// Adds up the tasks' own sums of a dense bias's gradient. If heads share it, each takes its share of the rows and keys.
+inline void write_dense_gradients(const TermState& s, i64 h, i64 chunks, i64 mp) {
+    const Call& c = *s.c;
+    const Tensor& grad = s.t->values_grad;
+    const i64 heads = grad.stride[1] ? 1 : c.heads, rows = grad.stride[0] ? 1 : c.batch, size = s.double_sums_size;
+    const i64 first_head = grad.stride[1] ? h : 0, columns = grad.stride[3] ? mp : 1;
+    const i64 from = grad.stride[1] ? 0 : h * size / c.heads, to = grad.stride[1] ? size : (h + 1) * size / c.heads;
+    for (i64 first_row = 0; first_row < c.batch; first_row += rows) {
+        double* total = s.double_sums + (first_row * c.heads + first_head) * chunks * size;
+        for (i64 x = 1; x < rows * heads * chunks; x++) {
+            const i64 b = x / chunks / heads, task = (b * c.heads + x / chunks % heads) * chunks + x % chunks;
+            add_to(total + from, total + task * size + from, to - from);
+        }
+        for (i64 x = from; x < to; x++) {
+            const i64 i = x / columns, j = x % columns;
+            if (j >= c.m) continue;
+            if (grad.dtype == FLOAT64)
+                *grad.at<double>(first_row, first_head, i, j) = total[x];
+            else
+                *grad.at<float>(first_row, first_head, i, j) = (float)total[x];
+        }
+    }
+}
+
 // The gradients of a term for one head: the sums of all tasks, in their order; task = (b·heads + h)·chunks + chunk.
 inline void write_gradients(TermState& s, i64 h, i64 chunks, i64 mp) {
     const Call& c = *s.c;
@@ -59,7 +83,9 @@ inline void write_gradients(TermState& s, i64 h, i64 chunks, i64 mp) {
     };
     const float* sums = s.sums + first * s.sums_size;
     double* double_sums = s.double_sums + first * s.double_sums_size;
-    if (t.kind == TOKEN_KEYS && s.wants_grad) {
+    if (t.kind == DENSE && s.double_sums_size) {
+        write_dense_gradients(s, h, chunks, mp);
+    } else if (t.kind == TOKEN_KEYS && s.wants_grad) {
         for (i64 b = 0; b < c.batch; b++) {
             double* total = s.double_sums + (b * stride + first) * s.double_sums_size;
             for (i64 x = 1; x < chunks; x++) add_to(total, total + x * s.double_sums_size, s.double_sums_size);

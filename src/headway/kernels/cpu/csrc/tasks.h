@@ -2,6 +2,9 @@
 //
 // A task is some blocks of queries of one head. The sums of all tasks are added in order, and the number of tasks depends
 // on the call alone, so that results are the same bits for any number of threads.
+//
+// Several tasks add to the gradient of a dense bias that is shared by queries, heads or rows of the batch. If it is small,
+// each task has its own sums of it. Otherwise the tasks that add to the same rows are one item of work.
 #pragma once
 #include "tile.h"
 
@@ -12,24 +15,23 @@ struct Tasks {
     const Call& c;
     const Plan<T, Packing>& plan;
     i64 chunks = 1, count = 0;           // of a head; of all heads
-    bool heads_share_gradients = false;  // the gradient of a dense bias is shared by heads, which then run one by one
+    i64 batch_in_item = 1, heads_in_item = 1;  // 1 or all: an item computes the same chunk of so many, one after another
     bool contiguous = false;             // a task's blocks follow one another; else block x belongs to chunk x mod chunks
     float *dk = nullptr, *dv = nullptr;  // [tasks][mp][dp], [tasks][mp][dvp]
     uint8_t* touched = nullptr;          // [tasks][key_blocks]: whether they hold sums
 
     explicit Tasks(const Plan<T, Packing>& p) : c(p.c), plan(p) {
         if (!c.backward) return;
-        const i64 heads = max(1, c.batch * c.heads);
-        bool rows_shared = false;
         for (i64 i = 0; i < c.terms; i++) {
             const Tensor& grad = c.term[i].values_grad;
-            if (c.term[i].kind != DENSE || !grad.defined()) continue;
-            heads_share_gradients |= (c.batch > 1 && !grad.stride[0]) || (c.heads > 1 && !grad.stride[1]);
-            rows_shared |= c.n > 1 && !grad.stride[2];
+            if (c.term[i].kind != DENSE || !grad.defined() || plan.has_own_sums(grad)) continue;
+            if (!grad.stride[0]) batch_in_item = max(1, c.batch);
+            if (!grad.stride[1]) heads_in_item = max(1, c.heads);
         }
-        heads_share_gradients |= rows_shared;
-        chunks = max(1, min(plan.blocks / 2, heads_share_gradients ? 4 : (16 + heads - 1) / heads));
-        if (rows_shared) chunks = 1;
+        const i64 in_item = batch_in_item * heads_in_item, heads = max(1, c.batch * c.heads / in_item);
+        chunks = max(1, min(plan.blocks / 2, (16 + heads - 1) / heads));
+        // the sums for keys and values take at most twice the memory of the bias's gradient, or that of 4 chunks
+        if (in_item > 1) chunks = min(chunks, max(4, 4 * c.n / (in_item * (plan.dp + plan.dvp))));
         count = c.batch * c.heads * chunks;
         contiguous = chunks > 1 && c.intervals && splits_keys();
     }
@@ -38,6 +40,17 @@ struct Tasks {
         if (c.dk.defined()) dk = memory.take<float>(count * plan.mp * plan.dp);
         if (c.dv_.defined()) dv = memory.take<float>(count * plan.mp * plan.dvp);
         touched = memory.take<uint8_t>(count * plan.key_blocks);
+    }
+
+    bool heads_are_apart() const { return batch_in_item * heads_in_item == 1; }
+    i64 items() const { return count / (batch_in_item * heads_in_item); }
+
+    // Calls visit(b, h, chunk) for the tasks of an item.
+    template <class Visit>
+    void for_each(i64 item, Visit visit) const {
+        const i64 groups = c.heads / heads_in_item, first = item / chunks;
+        for (i64 b = first / groups * batch_in_item, x = 0; x < batch_in_item; x++)
+            for (i64 h = first % groups * heads_in_item, y = 0; y < heads_in_item; y++) visit(b + x, h + y, item % chunks);
     }
 
     i64 number(i64 b, i64 h, i64 chunk) const { return (b * c.heads + h) * chunks + chunk; }

@@ -64,6 +64,8 @@ struct Terms {
                     s.key_sums = memory.take<float>(tasks * plan.mp * s.width);
             } else if (t.kind == TOKEN_KEYS && s.wants_grad) {
                 s.double_sums_size = plan.mp;
+            } else if (t.kind == DENSE && s.wants_grad && plan.has_own_sums(t.values_grad)) {
+                s.double_sums_size = plan.own_sums(t.values_grad);
             }
             s.sums = memory.take<float>(tasks * s.sums_size);
             s.double_sums = memory.take<double>(tasks * s.double_sums_size);
@@ -393,7 +395,9 @@ struct Terms {
                 sum_rows(grad + t.c0, t.rows, LD, t.c1 - t.c0, w.row);
                 add_to(s.double_sums + task * s.double_sums_size + t.j0 + t.c0, w.row, t.c1 - t.c0);
             } else if (term.kind == DENSE && s.wants_grad) {
-                if (term.values_grad.dtype == FLOAT64)
+                if (s.double_sums_size)
+                    dense_backward<double>(own_gradient(s, task), t, grad);
+                else if (term.values_grad.dtype == FLOAT64)
                     dense_backward<double>(term.values_grad, t, grad);
                 else
                     dense_backward<float>(term.values_grad, t, grad);
@@ -653,6 +657,13 @@ struct Terms {
                 add_to(sums + max(-PAD, min(column, s.columns - 1)), grad + r * LD + x, many);
                 x += many;
             }
+    }
+
+    // a task's own sums of a dense bias's gradient, for any row of the batch and head
+    Tensor own_gradient(const TermState& s, i64 task) const {
+        const Tensor& grad = s.t->values_grad;
+        const i64 row = grad.stride[3] ? plan.mp : 1;
+        return {(char*)(s.double_sums + task * s.double_sums_size), FLOAT64, {0, 0, grad.stride[2] ? row : 0, grad.stride[3] ? 1 : 0}};
     }
 
     // Sum: double if several pairs share an item
