@@ -237,6 +237,21 @@ def test_a_weight_below_the_smallest_normal_number_is_nothing(name: str) -> None
             )
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("scale", [0.3, -0.3, 0.125, -0.125, 0.0, 1e-44, 1e-60, 40.0])
+def test_any_scale(scale: float, dtype: torch.dtype) -> None:
+    """Scales are multiplied into queries, into scores, or into what the softmax reads."""
+    g = torch.Generator().manual_seed(3)
+    for n in (3, 60):
+        q, k, v = (torch.randn(1, 2, tokens, 40, generator=g).to(dtype) for tokens in (n, 250, 250))
+        wide = (x.double() for x in (q, k, v))
+        found = hw.attention_with_lse(q, k, v, scale=scale, mask=M.Causal(), kernel="cpu")
+        exact = hw.attention_with_lse(*wide, scale=scale, mask=M.Causal(), kernel="reference")
+        for name, x, y in zip(("out", "lse"), found, exact, strict=True):
+            close = 1e-5 if dtype == torch.float32 or name == "lse" else 2e-2
+            torch.testing.assert_close(x.double(), y, rtol=close, atol=close * max(1, scale), msg=name)
+
+
 def shared(name: str, p: Tensor) -> T.Term:
     """A term whose parameter p [2, 5] is one for all rows of the batch."""
     knots = torch.tensor([-9.0, -2.0, 0.0, 3.0, 12.0])

@@ -53,6 +53,7 @@ struct Attention {
     i64 splits = 1, split_blocks = 1;
     float* split_results = nullptr;  // [batch·heads][splits][n][row_max, row_sum, output]
     bool prescaled_q = false;    // q is multiplied by its score_scale, not the scores
+    bool deferred_scale = false;  // not prescaled_q, and nothing is added to the scores: exp_row multiplies them
     bool values = false;         // there are relative values
     bool bf16_output = false;    // the softmax writes weights as packed bf16, since nothing reads them as floats
 
@@ -60,6 +61,8 @@ struct Attention {
         int exponent;
         bool power = frexp(c.scale, &exponent) == 0.5 && !terms.query_scale;
         prescaled_q = Packing::K_PACK == 1 || power;  // with bf16, a scale that is no power of two would be rounded together with q
+        const bool bare = !terms.count && !terms.query_scale && !terms.capped && !c.reduce.wanted;
+        deferred_scale = !prescaled_q && bare && (float)c.scale > 0 && !c.backward;  // backward gained nothing
         values = terms.has_values();
         assign_work();
     }
@@ -220,7 +223,7 @@ struct Attention {
             decode_scores(w, t);
         else
             multiply<Packing>(s, t, plan.d_packed, w.q, plan.dp, t.packed->k_panels, w.score);
-        if (!prescaled_q)
+        if (!prescaled_q && !deferred_scale)
             for (i64 r = 0; r < t.rows; r++)
                 for (i64 x = s.from[r]; x < s.to[r]; x += W)
                     store(w.score + r * LD + x, load(w.score + r * LD + x) * w.score_scale[r]);
@@ -360,20 +363,31 @@ struct Attention {
             if (DEFERRED) store(score + x, found += load(w.deferred_bias[r] + x - t.c0));  // −∞ stays: a deferred bias is below +∞
             best = max_of(found, best);
         }
-        return reduce_max(best);
+        const float found = reduce_max(best);
+        return deferred_scale ? found * (float)c.scale : found;  // rounding keeps the order
+    }
+
+    // a vector of scores as the exponential takes them
+    template <bool SCALED>
+    vf scaled(const float* score) const {
+        if constexpr (SCALED && Packing::K_PACK > 1)
+            return Packing::product(load(score), (float)c.scale);
+        else
+            return load(score);
     }
 
     enum Reduces { NOTHING, ENTROPY, ENTROPY_AND_DISTANCE };  // together with the number of keys in sight
 
     template <bool BF16_OUTPUT>
     float exp_row_of(Worker& w, const Tile& t, i64 r, float base) const {
+        if (deferred_scale) return exp_row<BF16_OUTPUT, NOTHING, Packing::K_PACK != 1>(w, t, r, base);
         if (!reducer.by_query) return exp_row<BF16_OUTPUT, NOTHING>(w, t, r, base);
         if (!reducer.r.distance.defined() || !w.reductions.close) return exp_row<BF16_OUTPUT, ENTROPY>(w, t, r, base);
         return exp_row<BF16_OUTPUT, ENTROPY_AND_DISTANCE>(w, t, r, base);
     }
 
     // replaces the row's scores by exp(score − base), or packs these for the next product; returns their sum
-    template <bool BF16_OUTPUT, Reduces REDUCES>
+    template <bool BF16_OUTPUT, Reduces REDUCES, bool SCALED = false>
     float exp_row(Worker& w, const Tile& t, i64 r, float base) const {
         typename Reducer<T, Packing>::Worker& reduced = w.reductions;
         float* score = w.score + r * LD;
@@ -385,7 +399,7 @@ struct Attention {
         const i64 from = w.spans.from[r], to = w.spans.to[r];
         const bool kept = !BF16_OUTPUT || (REDUCES != NOTHING && reduced.reads_weights);
         for (i64 x = from; x < to; x += W) {
-            const vf found = load(score + x), below = found - base, weight = exp_of<DEGREE>(below);
+            const vf found = scaled<SCALED>(score + x), below = found - base, weight = exp_of<DEGREE>(below);
             sums += weight;
             if (REDUCES != NOTHING) {
                 visible -= (vi)(found != -INFINITY);

@@ -19,6 +19,10 @@ struct Bf16Pairs {
     static constexpr int K_PACK = 2;
     static vf madd(vf sum, vf a, vf b) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b); }
     static void put(float* packed, i64 i, vf x) { store_bf16((uint16_t*)packed + i, x); }
+    // x·y rounded by itself: compilers merge x * y with a sum that follows
+    static vf product(vf x, float y) {
+        return (vf)_mm512_mul_round_ps((__m512)x, _mm512_set1_ps(y), _MM_FROUND_CUR_DIRECTION);
+    }
 };
 #endif
 
