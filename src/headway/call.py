@@ -17,6 +17,7 @@ from .kernels._problem import tensors_in
 from .masks import Boolean, Mask, looks_ahead
 from .positions import PositionEncoding
 from .positions._base import IN_ATTENTION, Restore
+from .positions._contract import need_prepared, need_terms
 from .records import Sizes
 from .terms import Normalizer, RelativeKeys, RelativeQueries, Rotation, Sink, SoftCap, Term
 from .terms import check as check_terms
@@ -481,6 +482,8 @@ def _encoded(
     if not prepared:
         k_at = q_at if one_side else encoding.for_one_forward(k_at)
     terms = encoding.terms(q_at, k_at, q_input, k_input)
+    if given:
+        need_terms(encoding, terms)
     prepared_q, q_rotation = _split(encoding, "query", q, q_at)
     prepared_k, k_rotation = (k, None) if prepared else _split(encoding, "key", k, k_at)
     if given and writes(given) != before:
@@ -490,8 +493,8 @@ def _encoded(
         )
     if prepared_q.shape[3] != prepared_k.shape[3]:
         raise HeadwayError(
-            f"the prepared q is {prepared_q.shape[3]} wide and k {prepared_k.shape[3]}: prepare cached keys with the "
-            "same encoding"
+            f"the prepared q is {prepared_q.shape[3]} wide and k {prepared_k.shape[3]}: "
+            + ("prepare cached keys with the same encoding" if prepared else "prepare both to one width")
         )
     q_changed, k_changed = prepared_q is not q or q_rotation is not None, prepared_k is not k or k_rotation is not None
     cached = prepared and "prepare" in encoding.acts
@@ -501,14 +504,16 @@ def _encoded(
 
 def _split(encoding: PositionEncoding, side: str, x: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:
     """Prepares x except for a last rotation, and returns that unless its angles require a gradient."""
-    x, rotation = encoding.split(side, x, at)
-    if rotation is None:
-        return x, None
+    found, rotation = encoding.split(side, x, at)
     if encoding.watched:
-        rotation.check(x)
+        need_prepared(encoding, side, x, found)
+        if rotation is not None:
+            rotation.check(found)
+    if rotation is None:
+        return found, None
     if rotation.cos.requires_grad and torch.is_grad_enabled():
-        return rotation._of(x), None
-    return x, rotation
+        return rotation._of(found), None
+    return found, rotation
 
 
 def _prepared_values(encoding: PositionEncoding, v: Tensor, at: Coordinates) -> tuple[Tensor, Rotation | None]:

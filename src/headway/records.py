@@ -178,7 +178,7 @@ class Divisible(Record):
             value = getattr(self, name, None)
             if value is None:
                 continue
-            for x in (value,) if isinstance(value, Tensor) else _tensors(value):
+            for x in (value,) if isinstance(value, Tensor) else self._tensors_of(name, value):
                 shape = x.shape
                 layout = layouts.get(len(shape))
                 if layout is None:
@@ -200,6 +200,13 @@ class Divisible(Record):
                 for part in value:
                     if isinstance(part, Divisible):
                         part.check_tensors(sizes, holder, own)
+
+    def _tensors_of(self, name: str, value: Any) -> list[Tensor]:
+        if isinstance(value, (int, float)):
+            raise HeadwayError(
+                f"{type(self).__name__} has {name}={value}: give a tensor, such as torch.tensor([{value}])"
+            )
+        return [x for x in value if isinstance(x, Tensor)] if isinstance(value, tuple) else []
 
     def _misfit(self, holder: Divisible, name: str, x: Tensor, sizes: Sizes) -> HeadwayError:
         layouts = [one for one in self.axes[name].values() if all(sizes.get(word, 0) is not None for _, word, _ in one)]
@@ -265,10 +272,6 @@ def attributes(part: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(part):  # one with slots has fields outside of __dict__
         held.update((field.name, getattr(part, field.name)) for field in dataclasses.fields(part))
     return held
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    return [x for x in value if isinstance(x, Tensor)] if isinstance(value, tuple) else []
 
 
 def _said(size: int | str | None, one: bool) -> str:

@@ -426,7 +426,7 @@ class DistanceBias(Part):
         if not isinstance(self.values, BIASES):
             raise HeadwayError(
                 f"DistanceBias holds a {type(self.values).__name__}: give a bias of headway.terms, such as "
-                "Rows(table, map) with a map of your own"
+                "Rows(table, map) with a map of your own; a bias of each pair of tokens is DenseBias(tensor)"
             )
 
 
@@ -742,10 +742,17 @@ def check(terms: tuple[Term, ...], sizes: Sizes) -> None:
     """
     for term in terms:
         if not isinstance(term, TERMS):
-            raise HeadwayError(
-                f"terms hold a {type(term).__name__}: give objects of headway.terms, such as Sink(logits)"
-            )
+            raise HeadwayError(f"terms hold a {type(term).__name__}: {_remedy(term)}")
         term.check_tensors(sizes)
+
+
+def _remedy(part: object) -> str:
+    """Returns what to give in place of a part that is no term."""
+    if isinstance(part, Tensor):
+        return "wrap it: DenseBias(tensor), a bias [batch, heads, queries, keys]"
+    if isinstance(part, BIASES):
+        return f"wrap it: DistanceBias({type(part).__name__}(…))"
+    return "give objects of headway.terms, such as Sink(logits)"
 
 
 if not TYPE_CHECKING:

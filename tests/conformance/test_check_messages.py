@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +15,9 @@ from torch import Tensor, nn
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import ALiBi, Pair, PositionEncoding, RoPE
-from headway.terms import Clip, DistanceBias, Rows, Term, TokenBias
+from headway.terms import Clip, DistanceBias, Linear, Log, Rows, Term, TokenBias
 from headway.testing import ENCODING_CHECKS, check_encoding
+from headway.testing._checks import run_checks
 
 
 class WithoutAnOracle(PositionEncoding):
@@ -132,6 +134,108 @@ class AnglesInFloat64(Rotary):
         return coordinates.axis().double()[:, None, :, None] * self.frequency[:, None].double()
 
 
+class Falls(PositionEncoding):
+    """A bias that falls with the logarithm of the distance, with its formula."""
+
+    def __init__(self, num_heads: int = 4) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.weight = nn.Parameter(torch.ones(num_heads))
+
+    @property
+    def log(self) -> Log:
+        return Log(self.weight, torch.ones_like(self.weight))
+
+    def terms(self, *_: Any) -> Any:
+        return (DistanceBias(self.log),)
+
+    def oracle(self, pair: Pair) -> float:
+        return pair.scale * pair.dot - self.weight[pair.h].item() * math.log1p(abs(pair.distance))
+
+
+class Rises(Falls):
+    """Its formula has the other sign."""
+
+    def oracle(self, pair: Pair) -> float:
+        return 2 * pair.scale * pair.dot - super().oracle(pair)
+
+
+class OracleReturnsNothing(Falls):
+    """Its oracle computes and does not return."""
+
+    def oracle(self, pair: Pair) -> Any:
+        super().oracle(pair)
+
+
+class HalfWidth(Falls):
+    """Drops half of the dimensions, which its formula does not."""
+
+    def prepare(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        return x[..., : x.shape[-1] // 2]
+
+
+class OtherWidthOfKeys(Falls):
+    """Drops half of the dimensions of queries alone."""
+
+    def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:
+        return q[..., : q.shape[-1] // 2]
+
+
+class PrepareReturnsNothing(Falls):
+    """Its prepare computes and does not return."""
+
+    def prepare(self, x: Tensor, coordinates: Coordinates) -> Any:
+        x * 2
+
+
+class LocatesNothing(Falls):
+    """Its locate computes and does not return."""
+
+    def locate(self, coordinates: Coordinates) -> Any:
+        replace(coordinates, position=2 * coordinates.position)
+
+
+class EmbedsNothing(EmbedsWithoutAnOracle):
+    """Its embed computes and does not return."""
+
+    def embed(self, x: Tensor, coordinates: Any = None) -> Any:
+        x + 1
+
+    def oracle_embed(self, x: Tensor, coordinates: Coordinates) -> Tensor:
+        return x + 1
+
+
+class OracleEmbedsNothing(EmbedsWithoutAnOracle):
+    """Its oracle_embed computes and does not return."""
+
+    def oracle_embed(self, x: Tensor, coordinates: Coordinates) -> Any:
+        x + 1
+
+
+class Opens(Falls):
+    """Opens a file, which no compiler traces."""
+
+    def terms(self, *_: Any) -> Any:
+        with open(__file__, encoding="utf-8"):
+            return super().terms()
+
+
+class UndocumentedAndWrong(Rises):
+    pass
+
+
+def returning(result: Any) -> PositionEncoding:
+    """An encoding whose ``terms`` returns what a function of it returns."""
+
+    class Returning(Falls):
+        """Returns another thing than a tuple of terms."""
+
+        def terms(self, *_: Any) -> Any:
+            return result(self)
+
+    return Returning()
+
+
 def line(method: Any, number: int = 1) -> str:
     lines, start = inspect.getsourcelines(method)
     return f"test_check_messages.py:{start + number}: {lines[number].strip()}"
@@ -142,11 +246,34 @@ def line(method: Any, number: int = 1) -> str:
     [
         (WithoutAnOracle(4), ["fails matches_its_formula: it has no oracle", "def oracle(self, pair)", "terms"]),
         (EmbedsWithoutAnOracle(), ["it has no oracle_embed", "def oracle_embed(self, x, coordinates)"]),
-        (OtherNames(6), ["give [1 or 4, 9]", "num_heads=4, head_dim=8, embed_dim=32, which is a guess"]),
+        (
+            OtherNames(6),
+            [
+                "give [1 or 4, 9]",
+                "embed_dim=32; it has no num_heads or head_dim or embed_dim, so this is a guess",
+            ],
+        ),
         (TakesAllQueries(4), ["oracle returns a tensor of shape (4, 7)", "pair.query and pair.key"]),
         (Gate(4, 32), ["fails reads_only_what_it_declares", "reads_input = True", line(Gate.terms)]),
         (GateIfGiven(4, 32), ["q_input and k_input change the output", "reads_input = True"]),
         (WrongShape(), ["matches_its_formula: RuntimeError", line(WrongShape.prepare), "num_heads=4, head_dim=8"]),
+        (Rises(), ["off by ", "at head ", "query 6, key 0 (distance -6): -", " by oracle"]),
+        (OracleReturnsNothing(), ["oracle returns None: return the score of the pair"]),
+        (returning(lambda own: DistanceBias(own.log)), ["returns a DistanceBias", "such as (DistanceBias(…),)"]),
+        (returning(lambda own: own.log), ["returns a Log", "such as (DistanceBias(Log(…)),)"]),
+        (returning(lambda own: own.weight), ["returns a Parameter", "such as (DenseBias(tensor),)"]),
+        (returning(lambda own: None), ["terms returns None: return a tuple", "such as (DistanceBias(…),)"]),
+        (returning(lambda own: (own.log,)), ["terms hold a Log: wrap it: DistanceBias(Log(…))"]),
+        (returning(lambda own: (own.weight,)), ["terms hold a Parameter: wrap it: DenseBias(tensor)"]),
+        (returning(lambda own: (DistanceBias(own.weight),)), ["holds a Parameter", "is DenseBias(tensor)"]),
+        (returning(lambda own: (DistanceBias(Linear(0.5, 1)),)), ["past=0.5: give a tensor, such as torch.tensor([0."]),
+        (HalfWidth(), ["off by ", "by oracle", "prepare makes queries and keys 4 wide of 8"]),
+        (OtherWidthOfKeys(), ["the prepared q is 4 wide and k 8: prepare both to one width"]),
+        (PrepareReturnsNothing(), ["prepare returns None for the query of shape (1, 4, 6, 8): return a tensor"]),
+        (LocatesNothing(), ["locate returns None: return dataclasses.replace(coordinates, position=…)"]),
+        (EmbedsNothing(), ["embed returns None: return x + …"]),
+        (OracleEmbedsNothing(), ["oracle_embed returns None: return x + …"]),
+        (UndocumentedAndWrong(), ["fails matches_its_formula"]),
         (AnglesInFloat32(4, 8), ["fails matches_its_formula", "mul at " + line(AnglesInFloat32.angle), "float64"]),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, PositionEncoding) else "",
@@ -156,6 +283,28 @@ def test_a_message_leads_to_the_mistake(encoding: PositionEncoding, said: list[s
         check_encoding(encoding)
     for part in said:
         assert part in str(raised.value)
+
+
+def test_what_a_compiler_does_not_trace_is_explained() -> None:
+    with pytest.raises(AssertionError) as raised:
+        run_checks("Opens", {"compiles": ENCODING_CHECKS["compiles_as_one_graph"]}, Opens())
+    assert "Dynamo does not know how to trace" in str(raised.value)
+    assert line(Opens.terms) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("hook", "wanted"),
+    [
+        ("terms", "write def terms(self, q_at, k_at, q_input=None, k_input=None)"),
+        ("prepare", "write def prepare(self, x, coordinates)"),
+        ("embed", "write def embed(self, x, coordinates=None)"),
+        ("oracle", "write def oracle(self, pair)"),
+        ("oracle_value", "write def oracle_value(self, pair, v)"),
+    ],
+)
+def test_a_hook_with_other_arguments_is_refused_where_its_class_is_defined(hook: str, wanted: str) -> None:
+    with pytest.raises(HeadwayError, match=re.escape(f"Own.{hook} takes (self, q_at, k_at, x): {wanted}")):
+        type("Own", (PositionEncoding,), {hook: lambda self, q_at, k_at, x: None})
 
 
 @pytest.mark.parametrize("sizes", [(4, 8), (8, 64)])

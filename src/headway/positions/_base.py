@@ -20,6 +20,7 @@ from ..errors import HeadwayError
 from ..records import owner
 from ..terms import Rotation, Term
 from ..tracing import refuse_script, watched
+from ._contract import need_arguments, need_located
 from ._properties import Properties
 
 Terms = tuple[Term, ...]
@@ -388,6 +389,8 @@ class PositionEncoding(nn.Module):
         self.need_axes(given)
         before = writes((given.position, given.index)) if self.watched else 0
         located = self.locate(given)
+        if self.watched:
+            need_located(self, located)
         tables = self.tables_of(located)
         if self.watched:
             if writes((given.position, given.index)) != before:
@@ -481,6 +484,8 @@ class PositionEncoding(nn.Module):
         if "__init__" in vars(cls):
             cls.__init__ = _recorded(vars(cls)["__init__"])  # type: ignore[method-assign]
         cls.watched = cls.__module__.partition(".")[0] != __name__.partition(".")[0]
+        if cls.watched:
+            need_arguments(cls, PositionEncoding)
         cls._has_tables = cls.tables is not PositionEncoding.tables
         cls._places = any(
             getattr(cls, name) is not getattr(PositionEncoding, name) for name in ("locate", "tables", "learned_tables")

@@ -61,12 +61,14 @@ def check_encoding(encoding: PositionEncoding) -> list[str]:
 
 
 def _sizes_in_words(encoding: PositionEncoding) -> str:
-    sizes = Sizes.of(encoding)
-    said = f"checked with num_heads={sizes.heads}, head_dim={sizes.head_dim}, embed_dim={sizes.embed_dim}"
-    known = encoding.sizes
-    if known.num_heads or known.head_dim or known.embed_dim:
+    """The sizes of the checks, and which of them the encoding does not have."""
+    sizes, known = Sizes.of(encoding), encoding.sizes
+    used = {"num_heads": sizes.heads, "head_dim": sizes.head_dim, "embed_dim": sizes.embed_dim}
+    guessed = [name for name in used if getattr(known, name) is None]
+    said = f"checked with {', '.join(f'{name}={size}' for name, size in used.items())}"
+    if not guessed:
         return said
-    return f"{said}, which is a guess: give the constructor arguments of these names"
+    return f"{said}; it has no {' or '.join(guessed)}, so this is a guess: name constructor arguments so to set them"
 
 
 def _layer(encoding: PositionEncoding, seed: int = 0, dtype: torch.dtype = torch.float64) -> Layer:
@@ -171,7 +173,10 @@ def matches_its_formula(encoding: PositionEncoding) -> None:
     for seed, coordinates in enumerate((_span(layer, n), on_axes(anywhere, layer.encoding.axes))):
         x = _x(layer, 1, n, seed)
         embedded = layer.embed(x, coordinates)
-        assert_close("embed", embedded[0], layer.encoding.oracle_embed(x[0], coordinates), EXACT)
+        _need_tensor("embed", embedded, x)
+        by_oracle = layer.encoding.oracle_embed(x[0], coordinates)
+        _need_tensor("oracle_embed", by_oracle, x[0])
+        assert_close("embed, against oracle_embed", embedded[0], by_oracle, EXACT)
         q, k, v = (part[0].detach() for part in layer.project(embedded))
         if layer.in_attention is None:
             continue
@@ -179,7 +184,7 @@ def matches_its_formula(encoding: PositionEncoding) -> None:
         for kernel, reasons in kernel_reasons(layer).items():
             if not reasons:
                 found = layer(x, coordinates, kernel=kernel)[0]
-                with _hint(_narrow_operation, layer, x, coordinates):
+                with _hint(_narrow_operation, layer, x, coordinates), _hint(_differing_score, layer, x, coordinates):
                     assert_close(f"output on {kernel}, against the oracle", found, expected, EXACT)
 
 
@@ -213,11 +218,18 @@ def _has_an_oracle(encoding: PositionEncoding) -> None:
 def _score(encoding: PositionEncoding, pair: Pair) -> float:
     """The score by the oracle, which must be one number."""
     score: Any = encoding.oracle(pair)
+    assert score is not None, "oracle returns None: return the score of the pair, such as pair.scale * pair.dot + bias"
     assert not isinstance(score, Tensor) or score.numel() == 1, (
         f"oracle returns a tensor of shape {tuple(score.shape)}: return the score of one pair as a number; pair.query "
         "and pair.key are its rows, pair.queries and pair.keys those of all heads and tokens"
     )
     return float(score)
+
+
+def _need_tensor(hook: str, found: Any, x: Tensor) -> None:
+    """Checks that what embeds has returned a tensor of the shape of x."""
+    assert isinstance(found, Tensor), f"{hook} returns {None if found is None else type(found).__name__}: return x + …"
+    assert found.shape == x.shape, f"{hook} returns shape {tuple(found.shape)} for {tuple(x.shape)}: return x + …"
 
 
 def _hooks(layer: Layer, x: Tensor, coordinates: Coordinates) -> Callable[[], Any]:
@@ -261,6 +273,32 @@ def _rounding_operation(encoding: PositionEncoding, dtype: torch.dtype) -> str:
     found = rounding_operation(_hooks(layer, x, coordinates), _hooks(exact, x.double(), coordinates), dtype)
     wide = "compute angles, positions and sums over the input in float64, and round the result"
     return f"; {found}: {wide}" if found else ""
+
+
+def _differing_score(layer: Layer, x: Tensor, coordinates: Coordinates) -> str:
+    """The pair whose score differs the most from the oracle's, and both scores."""
+    encoding, embedded = layer.encoding, layer.embed(x, coordinates)
+    q, k, v = layer.project(embedded)
+    mask = Causal() if encoding.causal_only else None
+    at: dict[str, Any] = {"q_positions": coordinates, "k_positions": coordinates}
+    call = make_call(q, k, v, encoding=encoding, mask=mask, q_input=embedded, k_input=embedded, **at)
+    found = spec.steps(spec.computed(call))[1][0]
+    scale = encoding.default_scale(q.shape[3])
+    heads, n, _ = found.shape
+    pairs = [
+        Pair(h, i, j, q[0], k[0], embedded[0], coordinates, scale)
+        for h in range(heads)
+        for i in range(n)
+        for j in range(i + 1 if encoding.causal_only else n)
+    ]
+    both = [(found[pair.h, pair.i, pair.j].item(), _score(encoding, pair), pair) for pair in pairs]
+    ours, theirs, pair = max(both, key=lambda one: abs(one[0] - one[1]))
+    if math.isclose(ours, theirs, rel_tol=EXACT, abs_tol=EXACT):
+        return "; all scores agree with oracle: compare oracle_weights and oracle_value"
+    where = f"head {pair.h}, query {pair.i}, key {pair.j} (distance {pair.distance:g})"
+    width = call.q.shape[3]
+    prepared = f"; prepare makes queries and keys {width} wide of {q.shape[3]}" if width != q.shape[3] else ""
+    return f"; the largest difference of scores is at {where}: {ours:.6g}, and {theirs:.6g} by oracle{prepared}"
 
 
 def _by_oracle(layer: Layer, q: Tensor, k: Tensor, v: Tensor, x: Tensor, coordinates: Coordinates) -> Tensor:
@@ -734,7 +772,6 @@ def is_documented(encoding: PositionEncoding) -> None:
 
 
 ENCODING_CHECKS: dict[str, Check] = by_name(
-    is_documented,
     reads_only_what_it_declares,
     matches_its_formula,
     changes_the_output,
@@ -756,5 +793,6 @@ ENCODING_CHECKS: dict[str, Check] = by_name(
     trains_with_dropout,
     says_where_it_acts,
     measures_its_properties,
+    is_documented,
 )
 """The checks of an encoding by name: functions that take an encoding and raise AssertionError if it fails."""
