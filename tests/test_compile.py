@@ -36,7 +36,7 @@ BIAS, SINK, WEIGHT = leaf(HEADS, 9), leaf(HEADS), leaf(HEADS, WIDTH, 6)
 CALLS: dict[str, dict[str, Any]] = {
     "plain": {},
     "causal": {"mask": M.Causal()},
-    "masks": {"mask": M.Causal() & (M.Window(5) | M.KeepFirst(2)) & M.Padding(torch.tensor([100, 3]))},
+    "masks": {"mask": M.Causal() & (M.Window(5) | M.KeepFirst(2)) & M.Padding(torch.tensor([2, 1]))},
     "fixed bias": {"terms": (T.DistanceBias(T.Rows(BIAS.detach(), T.Clip(-4, 4))),), "mask": M.Causal()},
     "learned bias, sink and cap": {
         "terms": (T.DistanceBias(T.Rows(BIAS, T.Clip(-4, 4))),),

@@ -1,5 +1,7 @@
 """An unknown name gets the nearest ones, wherever a name is looked up."""
 
+import importlib
+import inspect
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +14,7 @@ from headway.checkpoints import ARCHITECTURES
 from headway.errors import FEW, nearest, unknown
 from headway.inspection import ROLES, STATISTICS, head_roles
 from headway.kernels import KERNELS
-from headway.nn import Block, FeedForward, MultiHeadAttention
+from headway.nn import Block, FeedForward, MultiHeadAttention, prepack
 from headway.positions import ENCODINGS
 from headway.study import compare
 from headway.study.extension import METHODS, need_method
@@ -56,6 +58,23 @@ def decoder() -> models.Decoder:
     return models.Decoder(config, hw.encoding("rope", head_dim=8))
 
 
+class Own(hw.masks.Mask):
+    """A user's mask, which returns what it is given."""
+
+    def __init__(self, found: object) -> None:
+        self.found = found
+
+    def allowed(self, q: hw.Coordinates, k: hw.Coordinates) -> torch.Tensor:
+        return self.found
+
+
+def masked(found: object) -> object:
+    return hw.attention(Q, Q, Q, mask=Own(found))
+
+
+LAYER, BLOCK = MultiHeadAttention(4, 1), Block(4, 1)
+X, IDS = torch.zeros(1, 2, 4), torch.tensor([[1, 2]])
+
 FIRST_TRIES: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "Decoder()": (lambda: models.Decoder(), ("'config'", "give Decoder(TransformerConfig(vocab_size=")),
     "Decoder(512)": (lambda: models.Decoder(512), ("config is 512", "give Decoder(TransformerConfig(")),
@@ -89,6 +108,81 @@ FIRST_TRIES: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "attention(mask='causal')": (lambda: hw.attention(Q, Q, Q, mask="causal"), ("mask is 'causal'", "Causal()")),
     "attention(mask=Causal)": (lambda: hw.attention(Q, Q, Q, mask=hw.masks.Causal), ("the class Causal", "Causal()")),
     "attention([1])": (lambda: hw.attention([1], [1], [1]), ("q is a list", "give a tensor")),
+    "attention(is_causal=)": (
+        lambda: hw.attention(Q, Q, Q, is_causal=True),
+        ("'is_causal'", "mask=headway.masks.Causal()"),
+    ),
+    "attention(attn_mask=)": (
+        lambda: hw.attention(Q, Q, Q, attn_mask=Q),
+        ("'attn_mask'", "give mask=, one of headway"),
+    ),
+    "attention(dropout_p=)": (lambda: hw.attention(Q, Q, Q, dropout_p=0.1), ("'dropout_p'", "give dropout=")),
+    "attention(encodings=)": (
+        lambda: hw.attention(Q, Q, Q, encodings=None),
+        ("'encodings'", "did you mean encoding=?"),
+    ),
+    "weights(causal=)": (
+        lambda: hw.attention_weights(Q, Q, Q, causal=True),
+        ("'causal'", "mask=headway.masks.Causal()"),
+    ),
+    "explain(is_causal=)": (lambda: hw.explain(Q, Q, Q, is_causal=True), ("'is_causal'", "headway.masks.Causal()")),
+    "layer(key_padding_mask=)": (
+        lambda: LAYER(X, key_padding_mask=None),
+        ("MultiHeadAttention: there is no argument 'key_padding_mask'", "mask=headway.masks.Padding(lengths)"),
+    ),
+    "layer(attn_mask=)": (lambda: LAYER(X, X, X, attn_mask=None), ("'attn_mask'", "give mask=, one of headway.masks")),
+    "layer(is_causal=)": (lambda: LAYER(X, is_causal=True), ("'is_causal'", "give mask=headway.masks.Causal()")),
+    "layer(need_weights=)": (lambda: LAYER(X, need_weights=True), ("'need_weights'", "headway.attention_weights")),
+    "block(src_mask=)": (lambda: BLOCK(X, src_mask=None), ("Block: there is no argument 'src_mask'", "give mask=")),
+    "decoder(attention_mask=)": (lambda: decoder()(IDS, attention_mask=IDS), ("Decoder: there", "Padding(lengths)")),
+    "decoder(ids beyond)": (lambda: decoder()(torch.tensor([[1, 99]])), ("go from 1 to 99", "ids from 0 to 8")),
+    "TransformerConfig(heads=)": (
+        lambda: models.TransformerConfig(9, heads=4),
+        ("'heads'", "did you mean num_heads=?"),
+    ),
+    "TransformerConfig(d_model=)": (lambda: models.TransformerConfig(9, d_model=4), ("'d_model'", "give embed_dim=")),
+    "TransformerConfig()": (lambda: models.TransformerConfig(), ("'vocab_size'", "TransformerConfig(vocab_size=1000)")),
+    "load(3)": (lambda: hw.load(3), ("path is 3", "owner/name")),
+    "load()": (lambda: hw.load(), ("'path'", "give load(")),
+    "load(torch_dtype=)": (lambda: hw.load("m", torch_dtype=None), ("'torch_dtype'", "give dtype=")),
+    "load(dtype='bf16')": (lambda: hw.load("m", dtype="bf16"), ("dtype is 'bf16'", "torch.bfloat16")),
+    "load(dtype='half')": (lambda: hw.load("m", dtype="half"), ("dtype is 'half'", "torch.float16")),
+    "load(device='gpu')": (lambda: hw.load("m", device="gpu"), ("no device 'gpu'", "cuda")),
+    "conversation('m', 'hello')": (
+        lambda: hw.checkpoints.conversation("m", "hello"),
+        ("messages is 'hello'", "[{'role': 'user', 'content': 'hello'}]"),
+    ),
+    "conversation of no model": (lambda: hw.checkpoints.conversation("m", []), ("m is not a folder",)),
+    "tokenizer(3)": (lambda: hw.checkpoints.tokenizer(3), ("path is 3", "owner/name")),
+    "swap_attention('m')": (
+        lambda: hw.integrations.torch.swap_attention("m"),
+        ("model is 'm'", "nn.TransformerEncoder"),
+    ),
+    "prepack(5)": (lambda: prepack(5), ("model is 5", "headway.load(path)")),
+    "Padding([50, 60]) on 2": (lambda: hw.attention(Q, Q, Q, mask=hw.masks.Padding([60])), ("up to 60", "are 2 keys")),
+    "Padding([2]) on 2 rows": (
+        lambda: hw.attention(*[Q.expand(2, 1, 2, 4)] * 3, mask=hw.masks.Padding([2])),
+        ("lengths of shape (1,)", "one for each row, [2]"),
+    ),
+    "packed(cu_seqlens)": (lambda: hw.Coordinates.packed(torch.tensor([0, 3, 7])), ("cu_seqlens.diff()",)),
+    "packed(5)": (lambda: hw.Coordinates.packed(5), ("lengths is 5", "such as [5]")),
+    "own mask, 3-D": (
+        lambda: masked(torch.ones(1, 2, 2).bool()),
+        ("Own.allowed returns torch.bool", "allowed[:, None]"),
+    ),
+    "own mask, floats": (lambda: masked(torch.ones(1, 1, 2, 2)), ("returns torch.float32", "a boolean tensor")),
+    "own mask, no return": (lambda: masked(None), ("returns NoneType", "a boolean tensor")),
+    "own mask, other sizes": (lambda: masked(torch.ones(1, 1, 3, 2).bool()), ("(1, 1, 3, 2)", "[batch, heads, 2, 2]")),
+    "heads and tokens swapped": (
+        lambda: hw.attention(*[torch.zeros(1, 6, 3, 4)] * 3, encoding=hw.encoding("alibi", num_heads=3)),
+        ("shape (3,): give [1 or 6]", "give q.transpose(1, 2)"),
+    ),
+    "rope of another width": (
+        lambda: hw.attention(Q, Q, Q, encoding=hw.encoding("rope", head_dim=8)),
+        ("built with head_dim=8", "last dimension of 4: build it with head_dim=4"),
+    ),
+    "generate(ids of one row)": (lambda: models.generate(decoder(), IDS[0]), ("of shape (2,)", "ids[None]")),
+    "generate([1], 2.5)": (lambda: models.generate(decoder(), [[1]], 2.5), ("max_new_tokens is 2.5", "whole number")),
     "generate('text')": (lambda: models.generate(decoder(), "text"), ("prompt is 'text'", "give ids in rows")),
     "generate([1], '8')": (lambda: models.generate(decoder(), [[1]], "8"), ("max_new_tokens is '8'", "give a whole")),
     "generate(max_length=)": (lambda: models.generate(decoder(), [[1]], max_length=8), ("'max_length'", "max_new_")),
@@ -121,12 +215,41 @@ def test_generate_takes_the_number_of_tokens() -> None:
 
 @pytest.mark.parametrize(
     ("name", "where"),
-    [("Decoder", "headway.models.Decoder"), ("MultiHeadAttention", "headway.nn.M"), ("Causal", "headway.masks.Causal")],
+    [
+        ("Decoder", "headway.models.Decoder"),
+        ("MultiHeadAttention", "headway.nn.M"),
+        ("Causal", "headway.masks.Causal"),
+        *((name, f"headway.{room}.{name}") for name, room in hw._ELSEWHERE.items()),
+    ],
 )
 def test_a_name_of_another_room_is_found(name: str, where: str) -> None:
     with pytest.raises(AttributeError, match=f"no attribute '{name}': it is {where}"):
         getattr(hw, name)
     assert not hasattr(hw, "no_such_thing")
+
+
+@pytest.mark.parametrize("name", hw._ELSEWHERE)
+def test_it_is_there(name: str) -> None:
+    assert hasattr(importlib.import_module(f"headway.{hw._ELSEWHERE[name]}"), name)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [hw.attention, MultiHeadAttention.forward, Block.forward, models.Encoder.forward, models.EncoderDecoder.forward],
+)
+def test_what_is_refused_is_no_argument(function: Callable[..., object]) -> None:
+    assert "others" not in inspect.signature(function).parameters
+
+
+def test_own_masks_may_leave_out_batch_and_heads() -> None:
+    q = torch.randn(2, 3, 4, 8)
+    expected = hw.attention(q, q, q, mask=hw.masks.Causal())
+    torch.testing.assert_close(hw.attention(q, q, q, mask=Own(torch.ones(4, 4).tril().bool())), expected)
+
+
+def test_lengths_that_are_no_ends_are_packed() -> None:
+    assert hw.Coordinates.packed(torch.tensor([3, 4])) == hw.Coordinates.packed([3, 4])
+    assert hw.Coordinates.packed([0, 3, 7]).document[0].tolist() == [1] * 3 + [2] * 7
 
 
 @pytest.mark.parametrize("table", [ENCODINGS, ARCHITECTURES, STATISTICS, ROLES, KERNELS, METHODS, VECTORS])

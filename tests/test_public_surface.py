@@ -29,6 +29,7 @@ SURFACE = {
     "encoding",
     "explain",
     "inspection",
+    "integrations",
     "load",
     "masks",
     "models",

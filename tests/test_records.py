@@ -157,7 +157,7 @@ FITTING: dict[str, list[tuple[Callable[..., Divisible], dict[str, tuple[Shape, S
             {"ids": ((7,), (7,)), "query_ids": ((5,), (5,))},
         ),
     ],
-    "Padding": [(lambda lengths: masks.Padding(lengths.long()), {"lengths": ((2,), (1,))})],
+    "Padding": [(lambda lengths: masks.Padding(lengths.long()), {"lengths": ((2,), (2,))})],
     "Boolean": [
         (lambda values: masks.Boolean(values > 0), {"values": ((5, 7), (1, 1))}),
         (lambda values: masks.Boolean(values > 0), {"values": ((2, 4, 5, 7), (1, 1, 1, 1))}),

@@ -17,7 +17,7 @@ from .positions import citation as citation
 from .positions import encoding as encoding
 
 if TYPE_CHECKING:
-    from . import checkpoints, inspection, study, testing, vectors
+    from . import checkpoints, inspection, integrations, study, testing, vectors
     from .checkpoints import load, save
     from .inspection import ablate, attention_statistics, capture
 
@@ -43,6 +43,7 @@ __all__ = [
     "models",
     "checkpoints",
     "inspection",
+    "integrations",
     "vectors",
     "study",
     "testing",
@@ -51,7 +52,7 @@ __all__ = [
     "__version__",
 ]
 
-_ON_DEMAND = ("checkpoints", "inspection", "vectors", "study", "testing")
+_ON_DEMAND = ("checkpoints", "inspection", "integrations", "vectors", "study", "testing")
 _FROM = {
     "load": "checkpoints",
     "save": "checkpoints",
@@ -59,6 +60,15 @@ _FROM = {
     "capture": "inspection",
     "ablate": "inspection",
 }
+_ELSEWHERE = {
+    "check_encoding": "testing",
+    "compare": "study",
+    "conversation": "checkpoints",
+    "head_roles": "inspection",
+    "swap_attention": "integrations.torch",
+    "tokenizer": "checkpoints",
+}
+"""Names that users look for here, and the modules that have them, which this one does not import."""
 
 
 def __getattr__(name: str) -> Any:
@@ -67,6 +77,7 @@ def __getattr__(name: str) -> Any:
     if name in _FROM:
         return getattr(_import_module(f"{__name__}.{_FROM[name]}"), name)
     where = next((room.__name__ for room in (nn, models, masks, terms, positions) if name in vars(room)), None)
+    where = f"{__name__}.{_ELSEWHERE[name]}" if name in _ELSEWHERE else where
     raise AttributeError(f"module 'headway' has no attribute {name!r}" + (f": it is {where}.{name}" if where else ""))
 
 

@@ -9,13 +9,13 @@ from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
 from torch import Tensor
-from typing_extensions import Unpack
+from typing_extensions import Never, Unpack
 
 from . import plans
 from .call import Arguments, make_call, seeded
 from .coordinates import Coordinates
 from .deprecated import deprecated
-from .errors import HeadwayError, unknown
+from .errors import HeadwayError, refuse, refuses_others, unknown
 from .kernels import KERNELS, Call, Kernel, Problem, choose, kernel_for
 from .kernels import reference as spec
 from .masks import Mask
@@ -37,6 +37,7 @@ The last one is the innermost. ``headway.inspection`` adds its own for the durat
 """
 
 
+@refuses_others
 def attention(
     q: Tensor,
     k: Tensor,
@@ -56,6 +57,7 @@ def attention(
     prepared_by: PositionEncoding | None = None,
     dropout_seed: int | Tensor | None = None,
     kernel: str = "auto",
+    **others: Never,
 ) -> Tensor:
     """Computes scaled dot-product attention with any position encoding.
 
@@ -96,6 +98,8 @@ def attention(
     References:
         Vaswani et al. 2017, section 3.2.
     """
+    if others:
+        refuse("attention", attention, others)
     key = plan = out = None
     plain = terms is None and sink is None and soft_cap is None and type(dropout) in (float, int) and not dropout
     if plain and dropout_seed is None and not observers:

@@ -7,10 +7,11 @@ from typing import TypedDict
 
 import torch
 from torch import Tensor
+from typing_extensions import Never
 
 from .constants import constant, writes
 from .coordinates import Coordinates
-from .errors import HeadwayError
+from .errors import HeadwayError, refuse, refuses_others
 from .kernels import KERNELS, Call
 from .kernels._base import autocasts
 from .kernels._problem import tensors_in
@@ -49,6 +50,7 @@ class Arguments(TypedDict, total=False):
     dropout_seed: int | Tensor | None
 
 
+@refuses_others
 def make_call(
     q: Tensor,
     k: Tensor,
@@ -67,6 +69,7 @@ def make_call(
     k_input: Tensor | None = None,
     prepared_by: PositionEncoding | None = None,
     dropout_seed: int | Tensor | None = None,
+    **others: Never,
 ) -> Call:
     """Makes the input of a kernel from the arguments of ``attention``, which describes them in full.
 
@@ -94,6 +97,8 @@ def make_call(
     Raises:
         HeadwayError: for the first argument that does not fit.
     """
+    if others:
+        refuse("attention", make_call, others)
     refuse_tracers(q)
     prepared = prepared_by is not None
     _check_tensors(q, k, v, prepared=prepared)

@@ -174,7 +174,7 @@ class Coordinates(Record):
 
     @staticmethod
     def packed(
-        lengths: Sequence[int], *, last: Sequence[int] | None = None, device: torch.device | str | None = None
+        lengths: Sequence[int] | Tensor, *, last: Sequence[int] | None = None, device: torch.device | str | None = None
     ) -> Coordinates:
         """Coordinates of documents that follow one another in one row; positions restart at 0 in each.
 
@@ -185,8 +185,13 @@ class Coordinates(Record):
             device: where the tensors are created.
 
         Raises:
-            HeadwayError: if ``last`` has not one number from 0 to its length for each document.
+            HeadwayError: if a tensor of lengths looks like the ends of documents, as ``cu_seqlens`` holds, or ``last``
+                has not one number from 0 to its length for each document.
         """
+        if isinstance(lengths, int):
+            raise HeadwayError(f"lengths is {lengths}: give the tokens of each document, such as [{lengths}]")
+        if isinstance(lengths, Tensor):
+            lengths = _lengths_of(lengths)
         sizes = torch.tensor(list(lengths), dtype=torch.long, device=device)
         total = int(sum(lengths))
         index = torch.arange(total, device=device)
@@ -443,6 +448,17 @@ class Placed(Coordinates):
 
 
 FACTS = tuple(field.name for field in fields(Coordinates))
+
+
+def _lengths_of(lengths: Tensor) -> list[int]:
+    """The lengths of a tensor as numbers, unless they are the ends of documents."""
+    found: list[int] = lengths.tolist()
+    if len(found) > 1 and found[0] == 0 and sorted(found) == found:
+        raise HeadwayError(
+            f"lengths are {found}, which look like cu_seqlens: give the length of each document, cu_seqlens.diff(), or "
+            "a list if the first document is empty"
+        )
+    return found
 
 
 def _copied(held: dict[str, Any]) -> Placed:

@@ -3,9 +3,9 @@
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -20,6 +20,75 @@ class HeadwayError(ValueError):
 
 class WrongCallError(HeadwayError, TypeError):
     """Raised for a call whose arguments the function does not have, or that lacks some."""
+
+
+PADDING = "give mask=headway.masks.Padding(lengths), with the number of real tokens of each row"
+MASK = "give mask=, one of headway.masks or a boolean tensor that is True where a query may attend to a key"
+INSTEAD = {
+    "attention_mask": PADDING,
+    "attn_mask": MASK,
+    "average_attn_weights": "leave it out: headway.attention_weights computes the weights of each head",
+    "causal": "give mask=headway.masks.Causal()",
+    "d_model": "give embed_dim=",
+    "dim": "give embed_dim=",
+    "dim_feedforward": "give feed_forward_dim=",
+    "dropout_p": "give dropout=",
+    "enable_gqa": "leave it out: k and v may have fewer heads than q",
+    "hidden_size": "give embed_dim=",
+    "intermediate_size": "give feed_forward_dim=",
+    "is_causal": "give mask=headway.masks.Causal()",
+    "key_padding_mask": PADDING,
+    "max_length": "give it to an encoding that has a table, such as headway.encoding('learned', …)",
+    "need_weights": "leave it out: headway.attention_weights computes weights",
+    "src_key_padding_mask": PADDING,
+    "src_mask": MASK,
+    "tgt_mask": MASK,
+}
+"""What to give in place of arguments that torch and transformers have under other names."""
+
+
+def wrong_argument(
+    call: str, name: str, known: Iterable[str], instead: Mapping[str, str] = INSTEAD, example: str = ""
+) -> WrongCallError:
+    """Returns the error for an argument that a function does not have.
+
+    Args:
+        call: the name of the function, or its constructor.
+        name: the argument.
+        known: the arguments that it has.
+        instead: for names that users try, what to give in their place.
+        example: a right call.
+    """
+    names = [one for one in known if one != "self"]
+    near = nearest(name, names)
+    advice = f"did you mean {near[0]}=?" if near else example or f"it takes {', '.join(names)}"
+    advice = instead.get(name, advice)
+    return WrongCallError(f"{call}: there is no argument {name!r}: {advice}")
+
+
+def refuses_others(function: T) -> T:
+    """Leaves ``**others``, by which a function catches arguments that it does not have, out of its signature.
+
+    The function raises ``wrong_argument`` for them. A decorator that checked each call would cost microseconds.
+
+    Args:
+        function: the function.
+    """
+    shown = inspect.signature(function)  # type: ignore[arg-type]
+    kept = [one for one in shown.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    function.__signature__ = shown.replace(parameters=kept)  # type: ignore[attr-defined]
+    return function
+
+
+def refuse(call: str, function: Callable[..., object], others: Mapping[str, object]) -> NoReturn:
+    """Raises the error for the first of the arguments that a function of ``refuses_others`` does not have.
+
+    Args:
+        call: the name of the function, or the class of a module.
+        function: the function.
+        others: the arguments.
+    """
+    raise wrong_argument(call, next(iter(others)), inspect.signature(function).parameters)
 
 
 def right_call(example: str, **instead: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -41,9 +110,8 @@ def right_call(example: str, **instead: str) -> Callable[[Callable[P, T]], Calla
                 extra = next((name for name in kwargs if name not in signature.parameters), None)
                 said, advice = str(error), f"give {example}"
                 if extra is not None:
-                    near = nearest(extra, signature.parameters)
-                    said = f"there is no argument {extra!r}"
-                    advice = instead.get(extra) or (f"did you mean {near[0]}=?" if near else advice)
+                    function_name, known = example.partition("(")[0], signature.parameters
+                    raise wrong_argument(function_name, extra, known, INSTEAD | instead, advice) from None
                 raise WrongCallError(f"{example.partition('(')[0]}: {said}: {advice}") from None
             return function(*args, **kwargs)
 

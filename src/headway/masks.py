@@ -7,8 +7,9 @@ read the ``index`` of the tokens, which is their order in the stream, never thei
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import reduce, wraps
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from .coordinates import FAR, Coordinates
 from .errors import HeadwayError
 from .records import Divisible, Sizes, named, owner
+from .tracing import watched
 
 
 class Slot(NamedTuple):
@@ -43,6 +45,8 @@ class Mask(Divisible):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
+        if "allowed" in vars(cls) and cls.__module__ != __name__:
+            cls.allowed = _checked(cls.allowed)  # type: ignore[assignment, method-assign]
         for name in ("interval", "reach"):  # an inherited one describes an inherited ``allowed``
             if not issubclass(owner(cls, name), owner(cls, "allowed")):
                 setattr(cls, name, getattr(Mask, name))
@@ -111,6 +115,31 @@ class Mask(Divisible):
 
     def __or__(self, other: Mask) -> Mask:
         return Or((*_parts(self, Or), *_parts(other, Or)))
+
+
+Allowed = Callable[[Any, Coordinates, Coordinates], Tensor]
+
+
+def _checked(allowed: Allowed) -> Allowed:
+    """Returns ``allowed`` of a class outside of this module, with a check of what it returns."""
+
+    @wraps(allowed)
+    def checked(self: Mask, q: Coordinates, k: Coordinates) -> Tensor:
+        found = allowed(self, q, k)
+        n, m = q.index.shape[1], k.index.shape[1]
+        said = type(found).__name__
+        if isinstance(found, Tensor):
+            if found.ndim == 2:
+                found = found[None, None]
+            said = f"{found.dtype} of shape {tuple(found.shape)}"
+            if found.dtype == torch.bool and found.ndim == 4 and found.shape[2] in (1, n) and found.shape[3] in (1, m):
+                return found
+        raise HeadwayError(
+            f"{type(self).__name__}.allowed returns {said}: return a boolean tensor [batch, heads, {n}, {m}], each 1 "
+            "where it does not matter, such as allowed[:, None] of one [batch, queries, keys]"
+        )
+
+    return checked
 
 
 def _parts(mask: Mask, kind: type[And] | type[Or]) -> tuple[Mask, ...]:
@@ -389,21 +418,36 @@ class Padding(Mask):
         side: where the padding is, "left" or "right".
 
     Raises:
-        HeadwayError: for another side.
+        HeadwayError: for another side, and in a call for lengths above its keys that can be read without waiting for a
+            device.
     """
 
-    axes = named(lengths="1|batch")
+    axes = named(lengths="batch")
 
     whole: ClassVar[tuple[str, ...]] = ("lengths",)
 
     lengths: Tensor | list[int] | tuple[int, ...] | None = None
     side: str = "right"
+    longest: int | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.side not in ("left", "right"):
             raise HeadwayError(f"side is {self.side!r}: give 'left' or 'right'")
         if isinstance(self.lengths, (list, tuple)):
             object.__setattr__(self, "lengths", torch.tensor(self.lengths, dtype=None if self.lengths else torch.long))
+        given = self.lengths
+        if type(given) is Tensor and given.ndim == 1 and given.is_cpu and not watched():
+            object.__setattr__(self, "longest", max(given.tolist(), default=None))
+
+    def check(self, batch: int, heads: int, n: int, m: int) -> None:
+        """Checks that there is a length for each row of a call, and that none is above its keys.
+
+        Raises:
+            HeadwayError: if not.
+        """
+        super().check(batch, heads, n, m)
+        if not torch.compiler.is_compiling() and self.longest is not None and self.longest > m:
+            raise HeadwayError(f"Padding has lengths up to {self.longest} but there are {m} keys: give {m} at most")
 
     def of_keys(self, start: int, stop: int, n: int, m: int) -> Mask:
         if self.lengths is None:

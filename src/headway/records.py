@@ -202,10 +202,9 @@ class Divisible(Record):
                         part.check_tensors(sizes, holder, own)
 
     def _tensors_of(self, name: str, value: Any) -> list[Tensor]:
-        if isinstance(value, (int, float)):
-            raise HeadwayError(
-                f"{type(self).__name__} has {name}={value}: give a tensor, such as torch.tensor([{value}])"
-            )
+        if isinstance(value, (int, float)) and vars(type(self)).get("__annotations__", {}).get(name) == "Tensor":
+            said = f"{type(self).__name__} has {name}={value}"
+            raise HeadwayError(f"{said}: give a tensor, such as torch.tensor([{value}])")
         return [x for x in value if isinstance(x, Tensor)] if isinstance(value, tuple) else []
 
     def _misfit(self, holder: Divisible, name: str, x: Tensor, sizes: Sizes) -> HeadwayError:
@@ -213,7 +212,12 @@ class Divisible(Record):
         layouts = [layout for layout in layouts if len(layout) == x.ndim] or layouts
         wanted = (", ".join(_said(sizes.get(word, word), one) for _, word, one in layout) for layout in layouts)
         said = "] or [".join(wanted)
-        return HeadwayError(f"{type(holder).__name__} has {name} of shape {tuple(x.shape)}: give [{said}]")
+        heads = any(word == "heads" for layout in layouts for _, word, _ in layout)
+        swapped = heads and x.ndim and x.shape[0] == sizes.get("queries") != sizes.get("heads")
+        return HeadwayError(
+            f"{type(holder).__name__} has {name} of shape {tuple(x.shape)}: give [{said}]"
+            + ("; if q is [batch, tokens, heads, head_dim], give q.transpose(1, 2), and so k and v" if swapped else "")
+        )
 
     def extent(self, axis: str) -> int:
         """Returns the largest size along ``axis`` of its tensors and of those of records that it holds, at least 1."""

@@ -193,7 +193,8 @@ def online(hub_cache: Put, monkeypatch: pytest.MonkeyPatch) -> Hub:
 
         monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
         monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
-        monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda *_, **__: list(files))
+        siblings = [SimpleNamespace(rfilename=name) for name in files]
+        monkeypatch.setattr(huggingface_hub, "model_info", lambda *_, **__: SimpleNamespace(siblings=siblings))
         return calls
 
     return with_files
@@ -283,6 +284,45 @@ def test_a_failed_download_is_one_line(hub_cache: Put, monkeypatch: pytest.Monke
     with pytest.raises(HeadwayError, match=message) as raised:
         headway.load("owner/name@v1")
     assert "\n" not in str(raised.value)
+
+
+TransportError = type("TransportError", (Exception,), {})
+
+
+@pytest.mark.parametrize(("id", "files"), [("owner/name:Q4_1", "*Q4_1.gguf"), ("owner/name/a/b.gguf", "*a/b.gguf")])
+def test_without_network_a_gguf_file_is_not_tried_again(
+    hub_cache: Put, monkeypatch: pytest.MonkeyPatch, id: str, files: str
+) -> None:
+    """The package tries downloads and lists of files six times, and prints each."""
+    asked = []
+
+    def model_info(*_: Any, **__: Any) -> None:
+        asked.append(1)
+        raise type("ConnectError", (TransportError,), {})("no\nname")
+
+    def download(*_: Any, local_files_only: bool, **__: Any) -> None:
+        assert local_files_only
+        raise errors.LocalEntryNotFoundError("not in the cache")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub, "model_info", model_info)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    with pytest.raises(HeadwayError) as raised:
+        headway.load(id)
+    assert len(asked) == 1
+    assert "(the hub cannot be reached)" in str(raised.value)
+    assert f"run `hf download owner/name --include '{files}'` where" in str(raised.value)
+    assert str(raised.value).endswith("or give a .gguf file")
+
+
+def test_a_folder_with_one_gguf_file_is_that_file(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").touch()
+    assert local_path(tmp_path, has_weights) == tmp_path / "a.gguf"
+    (tmp_path / "b.gguf").touch()
+    with pytest.raises(HeadwayError, match=r"has 2 models, a.gguf, b.gguf: give one of these files"):
+        local_path(tmp_path, has_weights)
+    (tmp_path / "config.json").touch()
+    assert local_path(tmp_path, has_weights) == tmp_path
 
 
 def test_what_is_in_the_cache_is_taken_if_the_hub_cannot_be_reached(

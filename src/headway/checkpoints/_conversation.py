@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import HeadwayError
-from ._files import CONFIG, _json
+from ._files import CONFIG, _json, check_folder
 from ._gguf import read_metadata
 from ._hub import local_path
 
@@ -30,8 +30,13 @@ def conversation(path: str | Path, messages: Sequence[Mapping[str, str]]) -> str
         The prompt, or None if the model has no chat template.
 
     Raises:
-        HeadwayError: if the template cannot be rendered.
+        HeadwayError: if there is no such model, messages are no list of messages, or the template cannot be rendered.
     """
+    if isinstance(messages, (str, Mapping)) or not all(isinstance(one, Mapping) for one in messages):
+        said = messages if isinstance(messages, str) else "Hello"
+        raise HeadwayError(
+            f"messages is {messages!r:.60}: give a list, such as [{{'role': 'user', 'content': {said!r:.60}}}]"
+        )
     template, words = _template(local_path(path, Path.is_dir))
     if template is None:
         return None
@@ -62,6 +67,7 @@ def stop_ids(path: str | Path) -> list[int]:
     if path.suffix == ".gguf":
         found = read_metadata(path).get("tokenizer.ggml.eos_token_id")
     else:
+        check_folder(path)
         files = [path / name for name in (GENERATION, CONFIG) if (path / name).is_file()]
         found = next((value for file in files if (value := _json(file).get("eos_token_id")) is not None), None)
     return [] if found is None else list(found) if isinstance(found, list) else [found]
@@ -75,6 +81,7 @@ def _template(path: Path) -> tuple[str | None, dict[str, str]]:
         ids = {name: held.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
         words = {f"{name}_token": tokens[at] for name, at in ids.items() if isinstance(at, int) and at < len(tokens)}
         return held.get("tokenizer.chat_template"), words
+    check_folder(path)
     settings: dict[str, Any] = _json(path / SETTINGS) if (path / SETTINGS).is_file() else {}
     words = {
         name: str(value["content"] if isinstance(value, Mapping) else value)

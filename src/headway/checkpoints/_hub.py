@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -88,19 +89,25 @@ def model_name(given: str | Path) -> str:
 def local_path(given: str | Path, complete: Callable[[Path], bool]) -> Path:
     """Returns the folder or file of a model on this machine.
 
-    A path that exists is taken as it is. Files of an id are taken from the cache of ``huggingface_hub``, without
-    network, and downloaded into it if they are not complete.
+    A path that exists is taken as it is; for a folder with one GGUF file and no config.json, that file is taken. Files
+    of an id are taken from the cache of ``huggingface_hub``, without network, and downloaded into it if they are not
+    complete.
 
     Args:
         given: a path; or a string with an id on the hub.
         complete: whether a folder has all files that the caller needs.
 
     Raises:
-        HeadwayError: if the id is not known, or files are neither in the cache nor can be downloaded.
+        HeadwayError: if a folder has several GGUF files, the id is not known, or files are neither in the cache nor can
+            be downloaded.
     """
+    if not isinstance(given, (str, os.PathLike)):
+        raise HeadwayError(
+            f"path is {given!r}: give a folder, a .gguf file, or an id on the Hugging Face hub, 'owner/name'"
+        )
     model = hub_model(given)
     if model is None:
-        return Path(given).expanduser()
+        return _of_one_file(Path(given).expanduser())
     hub: Any = need("huggingface_hub", f"{given} is no file or folder here; as an id on the hub it", "checkpoints")
     try:
         found = _fetched(hub, model, offline=True)
@@ -124,6 +131,17 @@ def local_path(given: str | Path, complete: Callable[[Path], bool]) -> Path:
     return found
 
 
+def _of_one_file(path: Path) -> Path:
+    """The one GGUF file of a folder that has no config.json, else the path itself."""
+    if not path.is_dir() or (path / "config.json").exists():
+        return path
+    found = sorted(path.glob("*.gguf"))
+    if len(found) > 1:
+        names = ", ".join(file.name for file in found)
+        raise HeadwayError(f"{path} has {len(found)} models, {names}: give one of these files")
+    return found[0] if found else path
+
+
 def _fetched(hub: Any, model: HubModel, *, offline: bool) -> Path:
     """The folder or GGUF file in the cache, once it is there. Raises the errors of the package."""
     of: dict[str, Any] = {"repo_id": model.repository, "revision": model.revision}
@@ -136,7 +154,7 @@ def _fetched(hub: Any, model: HubModel, *, offline: bool) -> Path:
             folder = Path(hub.snapshot_download(**of, allow_patterns=[], local_files_only=True))
             names = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
         else:
-            names = hub.list_repo_files(**of)
+            names = _files_of(hub, model)
         found = [name for name in names if re.search(rf"(^|[-._/]){re.escape(file)}\.gguf$", name, re.IGNORECASE)]
         if not found and offline:
             raise FileNotFoundError(f"no {file} in the cache")
@@ -147,7 +165,14 @@ def _fetched(hub: Any, model: HubModel, *, offline: bool) -> Path:
                 f"give one as {model.repository}:FILE.gguf"
             )
         file = found[0]
+    elif not offline:
+        _files_of(hub, model)  # which fails at once without a network, where a download tries again for half a minute
     return Path(hub.hf_hub_download(**of, filename=file, local_files_only=offline))
+
+
+def _files_of(hub: Any, model: HubModel) -> list[str]:
+    """The names of the files of a repository."""
+    return [file.rfilename for file in hub.model_info(model.repository, revision=model.revision, timeout=10).siblings]
 
 
 def _why(model: HubModel, error: Exception) -> HeadwayError:
@@ -173,21 +198,29 @@ def _why(model: HubModel, error: Exception) -> HeadwayError:
             f"there is no file or folder {model} here, and it is no id on the Hugging Face hub: {error}"
         )
     said = " ".join(str(error).split())
-    revision = f" --revision {model.revision}" if model.revision else ""
+    options = f" --revision {model.revision}" if model.revision else ""
+    if model.gguf is not None:
+        options += f" --include '*{model.gguf}{'' if model.gguf.endswith('.gguf') else '.gguf'}'"
     if constants.HF_HUB_OFFLINE:
         said = "HF_HUB_OFFLINE is set"
-    elif isinstance(error, errors.LocalEntryNotFoundError):
+    elif isinstance(error, errors.LocalEntryNotFoundError) or _of_the_network(error):
         said = "the hub cannot be reached"
     return HeadwayError(
         f"{model} is neither a file or folder here nor in the cache of Hugging Face, and cannot be downloaded "
-        f"({said}): run `hf download {model.repository}{revision}` where there is a network, or give a folder"
+        f"({said}): run `hf download {model.repository}{options}` where there is a network, or give a "
+        f"{'folder' if model.gguf is None else '.gguf file'}"
     )
+
+
+def _of_the_network(error: Exception) -> bool:
+    """Whether an error is one of the network, in any version of the client for HTTP."""
+    return any(kind.__name__ in ("TransportError", "ConnectionError", "Timeout") for kind in type(error).__mro__)
 
 
 def _incomplete(hub: Any, model: HubModel, folder: Path) -> HeadwayError:
     """The error for a repository without the files that are wanted."""
     try:
-        names = hub.list_repo_files(model.repository, revision=model.revision)
+        names = _files_of(hub, model)
     except Exception:  # the names are for the message alone
         names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
     gguf = sorted(name for name in names if name.endswith(".gguf"))

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..errors import HeadwayError, unknown
+from ..devices import device_named
+from ..errors import HeadwayError, right_call, unknown
 from ..nn.prepacked import is_prepacked
 from ._base import Config, Family
 from ._files import has_weights, read_config, read_tensors, write
@@ -35,6 +36,7 @@ class Checkpoint:
     config: Mapping[str, Any]
 
 
+@right_call("load('SmolLM2-135M')", torch_dtype="give dtype=", device_map="give device=", model="give it as the path")
 def load(
     path: str | Path,
     *,
@@ -52,25 +54,27 @@ def load(
     is in eval mode.
 
     Args:
-        path: a folder with config.json and model.safetensors; a .gguf file; or a string with an id on the Hugging Face
-            hub, ``owner/name``, ``owner/name@revision``, or for a GGUF file ``owner/name:Q4_K_M`` or
-            ``owner/name/file.gguf``. Files of an id are taken from the cache of ``huggingface_hub`` if they are there.
+        path: a folder with config.json and model.safetensors; a .gguf file, or a folder with one; or a string with an
+            id on the Hugging Face hub, ``owner/name``, ``owner/name@revision``, or for a GGUF file
+            ``owner/name:Q4_K_M`` or ``owner/name/file.gguf``. Files of an id are taken from the cache of
+            ``huggingface_hub`` if they are there.
         architecture: one of ``headway.checkpoints.ARCHITECTURES``; the config's own if None. "BertModel" for a
             checkpoint of masked tokens leaves out its head.
         dtype: the dtype of the parameters; the config's, or that of the file, if None.
-        device: the device of the parameters.
+        device: the device of the parameters, or "auto" for CUDA if there is a GPU, else the CPU.
 
     Returns:
         The model, with the parameters of the file.
 
     Raises:
-        HeadwayError: if there is no such folder, file or id, or its files cannot be downloaded; if the folder has no
-            config or no weights, the architecture is unknown or not named, the config needs what headway does not have,
-            the weights are a pickle, a file is damaged, or tensors are missing, unexpected or of another shape. All
-            such tensors are named, and no model is made.
+        HeadwayError: if there is no such folder, file, id or device, or its files cannot be downloaded; if the folder
+            has no config or no weights, the architecture is unknown or not named, the config needs what headway does
+            not have, the weights are a pickle, a file is damaged, or tensors are missing, unexpected or of another
+            shape. All such tensors are named, and no model is made.
     """
-    if dtype is not None and not dtype.is_floating_point:
-        raise HeadwayError(f"dtype is {dtype}: give a floating-point dtype, such as torch.bfloat16")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise HeadwayError(f"dtype is {dtype!r}: give a floating-point dtype, such as torch.{_meant(dtype)}")
+    device = device_named(str(device))
     path = local_path(path, has_weights)
     if path.suffix == ".gguf":
         from ._gguf import read_gguf
@@ -129,6 +133,13 @@ def save(model: nn.Module, path: str | Path) -> None:
     dtype = next(value.dtype for value in tensors.values() if value.is_floating_point())
     said = {key: value for key, value in config.items() if key != "torch_dtype"}
     write(Path(path), {**said, "dtype": str(dtype).removeprefix("torch.")}, tensors)
+
+
+def _meant(dtype: object) -> str:
+    """The name of the dtype of torch that a text such as "bf16" means."""
+    short = {"fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32", "fp64": "float64"}
+    name = short.get(str(dtype), str(dtype))
+    return name if name in ("float16", "float32", "float64") else "bfloat16"
 
 
 class _Unfilled(TorchFunctionMode):

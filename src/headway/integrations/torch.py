@@ -270,6 +270,8 @@ def swap_attention(model: Model, encoding: Choice | None = None, *, linear: bool
         HeadwayError: if the model has no nn.MultiheadAttention, a subclass of it or a layer that is already swapped,
             or if a layer cannot apply the encoding. The model is then unchanged.
     """
+    if not isinstance(model, nn.Module):
+        raise HeadwayError(f"model is {model!r:.60}: give a torch.nn.Module, such as nn.TransformerEncoder(…)")
     maps = [part for part in model.modules() if type(part) is nn.Linear] if linear else []
     named = [(name, part) for name, part in model.named_modules() if isinstance(part, nn.MultiheadAttention)]
     if not named and (encoding is not None or not maps):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import HeadwayError, need_positive
+from ..errors import HeadwayError, need_positive, right_call
 
 
 @dataclass(frozen=True)
@@ -61,3 +61,6 @@ class TransformerConfig:
         need_positive(**{name: value for name, value in given.items() if value is not None})
         if not 0 <= self.dropout < 1:
             raise HeadwayError(f"dropout is {self.dropout}: give at least 0 and less than 1")
+
+
+TransformerConfig.__init__ = right_call("TransformerConfig(vocab_size=1000)")(TransformerConfig.__init__)  # type: ignore[method-assign]

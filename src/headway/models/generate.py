@@ -197,6 +197,8 @@ class _Run:
         generator: torch.Generator | None = None,
     ) -> None:
         need_positive(max_new_tokens=max_new_tokens)
+        if not isinstance(max_new_tokens, int):
+            raise HeadwayError(f"max_new_tokens is {max_new_tokens}: give a whole number")
         _check_sampling(temperature, top_k, top_p)
         if not temperature and (top_k, top_p) != (None, None):
             given = f"top_k is {top_k}" if top_p is None else f"top_p is {top_p}"
@@ -379,7 +381,10 @@ def _padded(name: str, given: Rows, vocab_size: int | None, device: torch.device
     """Returns the rows as one tensor on the model's device, padded on the left."""
     if isinstance(given, Tensor):
         if given.ndim != 2 or given.dtype not in (torch.int64, torch.int32):
-            raise HeadwayError(f"{name} is {given.dtype} of shape {tuple(given.shape)}: give int64 [batch, n]")
+            raise HeadwayError(
+                f"{name} is {given.dtype} of shape {tuple(given.shape)}: give int64 [batch, n]"
+                + (", such as ids[None] for one row" if given.ndim == 1 else "")
+            )
         given = given.tolist()
     try:
         rows = [[index(one) for one in row] for row in given]

@@ -11,11 +11,11 @@ from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import Self
+from typing_extensions import Never, Self
 
 from ..constants import writes
 from ..coordinates import Coordinates
-from ..errors import HeadwayError, right_call
+from ..errors import HeadwayError, refuse, refuses_others, right_call
 from ..masks import Boolean, Causal, Mask
 from ..nn._coordinates import check_coordinates, continued, joined
 from ..nn._transaction import transaction
@@ -517,6 +517,7 @@ class Encoder(_OneStack):
     ) -> None:
         super().__init__(config, encoding, masks, with_head=False, device=device, dtype=dtype)
 
+    @refuses_others
     def forward(
         self,
         ids: Tensor,
@@ -524,6 +525,7 @@ class Encoder(_OneStack):
         types: Tensor | None = None,
         positions: Tensor | Coordinates | None = None,
         mask: Mask | Tensor | None = None,
+        **others: Never,
     ) -> Tensor:
         """Returns hidden states [batch, n, embed_dim], or logits [batch, n, vocab_size] if the model has a head.
 
@@ -533,6 +535,8 @@ class Encoder(_OneStack):
             positions: the positions of the tokens; 0, 1, 2, … if None.
             mask: which tokens each token may see; all if None.
         """
+        if others:
+            refuse(type(self).__name__, self.forward, others)
         return self._out(self.hidden(ids, types=types, positions=positions, mask=mask))
 
     def hidden(
@@ -597,6 +601,7 @@ class Decoder(_OneStack):
     ) -> None:
         super().__init__(config, encoding, masks, with_head=True, device=device, dtype=dtype)
 
+    @refuses_others
     def forward(
         self,
         ids: Tensor,
@@ -605,6 +610,7 @@ class Decoder(_OneStack):
         mask: Mask | Tensor | None = None,
         cache: StackCache | None = None,
         memory: SegmentMemory | None = None,
+        **others: Never,
     ) -> Tensor:
         """Returns the logits of each next token, [batch, n, vocab_size].
 
@@ -615,6 +621,8 @@ class Decoder(_OneStack):
             cache: the keys and values of past tokens, to which those of ids are appended.
             memory: the hidden states of past segments, to which those of ids are appended.
         """
+        if others:
+            refuse(type(self).__name__, self.forward, others)
         with transaction(cache, memory):
             return self._out(self.hidden(ids, positions=positions, mask=mask, cache=cache, memory=memory))
 
@@ -737,6 +745,7 @@ class EncoderDecoder(Transformer):
         """Returns an empty cache for decoding with this model."""
         return self.decoder.new_cache()
 
+    @refuses_others
     def forward(
         self,
         ids: Tensor,
@@ -746,6 +755,7 @@ class EncoderDecoder(Transformer):
         decoder_positions: Tensor | Coordinates | None = None,
         mask: Mask | Tensor | None = None,
         decoder_mask: Mask | Tensor | None = None,
+        **others: Never,
     ) -> Tensor:
         """Returns the logits of each next token of the target, [batch, n, vocab_size].
 
@@ -757,6 +767,8 @@ class EncoderDecoder(Transformer):
             mask: which source tokens source and target may see. It has to be the same for every query, as Padding is.
             decoder_mask: joined to the causal mask of the target by &.
         """
+        if others:
+            refuse(type(self).__name__, self.forward, others)
         return self.decode(
             decoder_ids,
             self.encode(ids, positions=positions, mask=mask),

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Never
 
 from ..attention import attention
 from ..call import Arguments, placed_keys, prepared_keys_and_values
 from ..coordinates import Coordinates
-from ..errors import HeadwayError, need_positive, right_call
+from ..errors import HeadwayError, need_positive, refuse, refuses_others, right_call
 from ..masks import Mask
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..tracing import refuse_script, refuse_tracers
@@ -166,6 +167,7 @@ class MultiHeadAttention(nn.Module):
         if isinstance(self.sink, nn.Parameter) and self._first_sink is not None:
             nn.init.constant_(self.sink, self._first_sink)
 
+    @refuses_others
     def forward(
         self,
         query: Tensor,
@@ -177,6 +179,7 @@ class MultiHeadAttention(nn.Module):
         key_positions: Tensor | Coordinates | None = None,
         cache: KeyValueCache | None = None,
         encoding: PositionEncoding | None = None,
+        **others: Never,
     ) -> Tensor:
         """Returns the attention of the query to the key, [batch, n, embed_dim].
 
@@ -197,6 +200,8 @@ class MultiHeadAttention(nn.Module):
         Raises:
             HeadwayError: if shapes, positions, mask, cache or encoding do not fit.
         """
+        if others:
+            refuse(type(self).__name__, self.forward, others)
         refuse_tracers(query)
         if cache is None:
             return self._attend(query, key, value, mask, positions, key_positions, None, encoding)

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Never
 
 from ..coordinates import Coordinates
-from ..errors import HeadwayError, right_call
+from ..errors import HeadwayError, refuse, refuses_others, right_call
 from ..masks import Mask
 from ..positions._base import PositionEncoding
 from ._transaction import transaction
@@ -130,6 +131,7 @@ class Block(nn.Module):
         self.feed_forward_norm_after = None if norm_after is None else make_norm(norm_after, embed_dim, **made)
         self.dropout = nn.Dropout(dropout)
 
+    @refuses_others
     def forward(
         self,
         x: Tensor,
@@ -144,6 +146,7 @@ class Block(nn.Module):
         context_mask: Mask | Tensor | None = None,
         context_positions: Tensor | Coordinates | None = None,
         context_cache: KeyValueCache | None = None,
+        **others: Never,
     ) -> Tensor:
         """Returns the output of the block, [batch, n, embed_dim].
 
@@ -163,6 +166,8 @@ class Block(nn.Module):
         Raises:
             HeadwayError: if a context is given without cross-attention, or cross-attention has no context.
         """
+        if others:
+            refuse(type(self).__name__, self.forward, others)
         if (context is None) != (self.cross_attention is None):
             raise HeadwayError(
                 "the block has no cross_attention but context is given: build it with cross_attention=True"

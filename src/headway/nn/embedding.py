@@ -126,10 +126,16 @@ class Embedding(nn.Embedding):
             types: int64 [batch, n]; type 0 for all tokens if None.
 
         Raises:
-            HeadwayError: if ids or types are not integers [batch, n], or types are given to a model without types.
+            HeadwayError: if ids or types are not integers [batch, n], types are given to a model without types, or, on
+                a CPU, an id is not in the vocabulary.
         """
         _need_ids("ids", ids)
-        x = super().forward(ids)
+        try:
+            x = super().forward(ids)
+        except IndexError:
+            raise HeadwayError(
+                f"ids go from {ids.min()} to {ids.max()}: give ids from 0 to {self.num_embeddings - 1}, the vocabulary"
+            ) from None
         x = x if self.scale == 1 else x * self.scale
         if types is not None:
             _need_ids("types", types)

@@ -104,11 +104,13 @@ def prepack(model: M) -> M:
         The same model.
 
     Raises:
-        HeadwayError: if torch is built without oneDNN, or a parameter is not on the CPU.
+        HeadwayError: if model is no module, torch is built without oneDNN, or a parameter is not on the CPU.
 
     Example:
         model = headway.nn.prepack(headway.load(path))
     """
+    if not isinstance(model, nn.Module):
+        raise HeadwayError(f"model is {model!r:.60}: give a model, such as headway.load(path)")
     if not torch.backends.mkldnn.is_available():
         raise HeadwayError("this torch is built without oneDNN, which prepacks weights: leave the model as it is")
     elsewhere = next((name for name, held in model.named_parameters() if held.device.type != "cpu"), None)

@@ -627,7 +627,7 @@ def need_width(x: Tensor, name: str, width: int) -> None:
     """Raises HeadwayError unless the last dimension of x has the size that the encoding was built for."""
     if x.shape[-1] != width:
         raise HeadwayError(
-            f"x has a last dimension of {x.shape[-1]} but the encoding {name} {width}: build it with "
+            f"the encoding was built with {name}={width} and is given a last dimension of {x.shape[-1]}: build it with "
             f"{name}={x.shape[-1]}"
         )
 
