@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from headway.errors import HeadwayError
 from headway.vectors import OneHot, Pretrained, Vectors, Word2Vec
-from headway.vectors._neighbours import _expected
+from headway.vectors._neighbours import _expected, _reached
 
 WORDS, DIM = 1000, 64
 NAMES = [f"w{number}" for number in range(WORDS)]
@@ -41,6 +41,30 @@ def alarms(vectors: Vectors) -> float:
 @pytest.mark.parametrize("rows", [noise(), common(noise())], ids=["noise", "noise with common directions"])
 def test_unrelated_words_are_called_so(rows: torch.Tensor) -> None:
     assert alarms(Pretrained.of(NAMES, rows)) > 0.93
+
+
+@pytest.mark.parametrize("share", [0.5, 1e-2, 1e-5])
+def test_the_cosine_of_random_directions(share: float) -> None:
+    """In three dimensions it is uniform, in five its density is ¾·(1 − t²)."""
+    assert _reached(0, 1 / 3, [share])[0] == pytest.approx(1 - 2 * share, abs=0.01)
+    (reached,) = _reached(0, 1 / 5, [share])
+    assert 0.5 - 0.75 * reached + 0.25 * reached**3 == pytest.approx(share, rel=0.1)
+
+
+@pytest.mark.parametrize(("mean", "variance"), [(0, 2), (0.99, 0.5), (-1, 0), (1, 0), (0.8, 0.1), (0, 1e-4)])
+def test_no_cosine_is_beyond_one(mean: float, variance: float) -> None:
+    reached = _reached(mean, variance, [1e-9, 1e-3, 0.5])
+    assert all(-1 <= one <= 1 for one in reached)
+    assert reached == sorted(reached, reverse=True)
+
+
+def test_words_that_share_most_of_their_direction_are_not_all_in_doubt() -> None:
+    """A cosine can be above chance however large the mean of all cosines is."""
+    rows = clusters(5)
+    rows[:, 0] += 1.5
+    found = Pretrained.of(NAMES, rows).neighbours(NAMES[::20])
+    assert min(one.chance for one in found) > 0.85
+    assert all(one.margin > 0 for one in found)
 
 
 @pytest.mark.parametrize("each", [2, 5, 25])

@@ -244,13 +244,14 @@ class Vectors(ABC):
         whose directions share the mean m of all words and the direction p of their largest variance λ, and are random
         otherwise; v and all words are scaled to length one:
 
-            margin(v) = max over k = 1, 10 of  cₖ − m·v − zₖ·√((p·v)²·λ + (1 − |m|² − λ)/dim)
-            zₖ = Φ⁻¹(1 − λₖ/N),   P(Poisson(λₖ) ≥ k) = 0.025
+            margin(v) = max over k = 1, 10 of  cₖ − tₖ,   P(C > tₖ) = λₖ/N,   P(Poisson(λₖ) ≥ k) = 0.025
+            (1 + C)/2 has a beta distribution,   E C = m·v,   Var C = (p·v)²·λ + (1 − |m|² − λ)/dim
 
-        Of words with random directions, at most one in twenty has a margin above zero. Mean and direction of largest
-        variance are no evidence, since vectors hold there how often words occur, whatever they mean (Mu and Viswanath
-        2018). The test is strict if dim is below about 30. It cannot see that GloVe and the counts of documents fit
-        accidents of a small text exactly; docs/word-vectors.md has how often it errs.
+        C is the cosine of random directions exactly if m and λ are 0, and never exceeds 1. Of words with random
+        directions, at most one in twenty has a margin above zero. Mean and direction of largest variance are no
+        evidence, since vectors hold there how often words occur, whatever they mean (Mu and Viswanath 2018). The test
+        is strict where words share a direction almost wholly, as those of sub-words do. It cannot see that GloVe and
+        the counts of documents fit accidents of a small text exactly; docs/word-vectors.md has how often it errs.
 
         Args:
             words: the words. One without a vector has no neighbours, and the spellings that are nearest to it.

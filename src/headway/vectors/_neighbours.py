@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,9 @@ FEWEST = 5
 NUMBERS = 2**24
 """The most numbers of the vectors from which the chance is computed; of a larger table, words at equal steps."""
 ITERATIONS = 50
+ALMOST = 1 - 1e-9
+FARTHEST, STEPS = 40.0, 4097
+"""Of the integral over artanh(cosine): how far it goes, and in how many steps."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Neighbours:
         if self.margin <= 0:
             return (
                 f"the cosines, at most {self.nearest[0][1]:.2f}, are no larger than those of unrelated words, of which "
-                f"the nearest reaches {min(self.chance, 1):.2f} by chance: these neighbours may mean nothing"
+                f"the nearest reaches {self.chance:.2f} by chance: these neighbours may mean nothing"
             )
         if self.count is not None and 0 < self.count < FEWEST:
             times = "once" if self.count == 1 else f"{self.count} times"
@@ -108,19 +112,32 @@ class Chance:
         """
         unit = F.normalize(vector.double(), dim=0)
         mean = float(unit @ self.mean)
-        deviation = math.sqrt(float(unit @ self.axis) ** 2 * self.along + self.across)
+        variance = float(unit @ self.axis) ** 2 * self.along + self.across
         others = self.words - 1
         ranks = sorted({1, max(1, min(TENTH, others // SHARE, len(cosines)))})
-        reached = [
-            min(
-                1.0,
-                mean + deviation * NormalDist().inv_cdf(1 - _expected(rank, NOISE_PASSES / len(ranks)) / (others + 1)),
-            )
-            for rank in ranks
-        ]
+        shares = [_expected(rank, NOISE_PASSES / len(ranks)) / (others + 1) for rank in ranks]
+        reached = _reached(mean, variance, shares)
         return max(float(cosines[rank - 1]) - by for rank, by in zip(ranks, reached, strict=True)), reached[0]
 
 
+def _reached(mean: float, variance: float, shares: Sequence[float]) -> list[float]:
+    """The cosines that are exceeded with the probabilities ``shares``, if (1 + cosine)/2 has a beta distribution.
+
+    That is the exact distribution of the cosine of random directions in d dimensions, with mean 0 and variance 1/d.
+    """
+    mean, variance = max(-ALMOST, min(ALMOST, mean)), max(variance, 1 - ALMOST)
+    size = max((1 - mean * mean) / variance - 1, 1 - ALMOST)  # a + b of Beta(a, b)
+    a, b = size * (1 + mean) / 2, size * (1 - mean) / 2
+    # integrated over z = artanh(cosine), in steps that grow away from the mean
+    width = (size + 1) ** -0.5
+    u = torch.linspace(-1, 1, STEPS, dtype=torch.float64) * math.asinh(FARTHEST / width)
+    z = math.atanh(mean) + width * u.sinh()
+    density = a * F.logsigmoid(2 * z) + b * F.logsigmoid(-2 * z) + u.cosh().log()
+    above = density.softmax(0).flip(0).cumsum(0).flip(0)
+    return [float(z[(above > share).sum().clamp(max=STEPS - 1)].tanh()) for share in shares]
+
+
+@lru_cache
 def _expected(rank: int, probability: float) -> float:
     """The mean λ of a Poisson distribution for which P(at least ``rank``) is the probability."""
     low, high = 0.0, float(rank)
