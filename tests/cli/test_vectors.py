@@ -219,6 +219,38 @@ def test_convert_to_and_fro(vectors: Path, tmp_path: Path, capsys: pytest.Captur
     assert "give format=" in refused(capsys, "convert", vectors, tmp_path / "a.bin")
 
 
+def test_a_small_text_is_read_more_often(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["train", "word2vec", text, "--out", tmp_path / "a.safetensors", "--option", "min_count=1"]
+    said = ran(capsys, *given)[1]
+    assert re.search(r"the text has 1,500 words and was read 5 times: .*--option epochs=20", said)
+    assert "epochs" not in ran(capsys, *given, "--option", "epochs=5")[1]
+    assert "epochs" not in ran(capsys, "train", "one-hot", text, "--out", tmp_path / "b.safetensors")[1]
+
+
+def test_vectors_of_sub_words_are_said(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "words.safetensors"
+    FastText(dim=8, min_count=1, bucket=100).fit(text.read_text().split("\n\n")).save(path)
+    made = "sheeps is not in the vocabulary: its vector is made of its sub-words"
+    code, _, errors = ran(capsys, "similar", path, "sheep", "sheeps")
+    assert code == 0
+    assert made in errors
+    assert "sheep is not" not in errors
+    assert made in ran(capsys, "analogy", path, "two", "three", "sheeps")[2]
+    assert made in json.loads(ran(capsys, "similar", path, "sheeps", "--json")[1])["notes"][0]
+
+
+def test_english_tests_are_left_out_for_chinese_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "words.safetensors"
+    Word2Vec(dim=8, min_count=1, epochs=1).fit(["我 喜欢 猫 和 狗 two"] * 3).save(path)
+    rows = json.loads(ran(capsys, "evaluate", path, "--json")[1])
+    assert rows["rows"] == []
+    assert all("its words are English, and those of the vectors are not" in note for note in rows["notes"])
+    assert len(rows["notes"]) == 3
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("猫\t狗\t9\n我\t狗\t1\n猫\t和\t2\n")
+    assert json.loads(ran(capsys, "evaluate", path, "--pairs", pairs, "--json")[1])["rows"]
+
+
 def test_options_are_read_and_checked(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from headway.vectors import load
 
@@ -243,7 +275,11 @@ def test_bad_input_is_one_line(text: Path, vectors: Path, tmp_path: Path, capsys
     empty.touch()
     blank.write_text("\n \n")
     out = tmp_path / "method.safetensors"
-    assert "does not exist" in refused(capsys, "train", "one-hot", tmp_path / "nowhere.txt", "--out", out)
+    missing = refused(capsys, "train", "one-hot", tmp_path / "nowhere.txt", "--out", out)
+    assert missing.endswith("nowhere.txt does not exist: give a text file\n")
+    rare = tmp_path / "rare.txt"
+    rare.write_text("a text in which each word is new")
+    assert "lower min_count, as in --option min_count=1" in refused(capsys, "train", "word2vec", rare, "--out", out)
     assert "is empty" in refused(capsys, "train", "one-hot", empty, "--out", out)
     assert "blanks alone" in refused(capsys, "train", "one-hot", blank, "--out", out)
     assert "did you mean 'one-hot'?" in refused(capsys, "train", "two-hot", text, "--out", out)

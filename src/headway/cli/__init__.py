@@ -94,11 +94,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(f"headway needs {package.name} for this: {install_command(package.extra)}")
     except usage_error as error:
         path = "headway" if getattr(error, "ctx", None) is None else error.ctx.command_path
-        return _say(f"headway: {error.format_message().rstrip('.')}: see {path} --help")
+        said = error.format_message().rstrip(".").replace("Value error, ", "")
+        return _say(f"headway: {said}: {_option_of_a_method(error, path)}see {path} --help")
     except BrokenPipeError:  # as in `headway encodings | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return GONE
     return code if isinstance(code, int) else 0
+
+
+def _option_of_a_method(error: Any, path: str) -> str:
+    """What to give in place of an option that is one of a method's own."""
+    name = (getattr(error, "option_name", None) or "").lstrip("-")
+    return f"if {name} is an option of the method, give --option {name}=…; " if name and path.endswith(" train") else ""
 
 
 def _say(line: str, code: int = WRONG_INPUT) -> int:

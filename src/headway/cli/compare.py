@@ -112,7 +112,7 @@ def run(
         results = study.compare(
             corpus,
             DEFAULT_ENCODINGS if encodings is None else split_names(encodings),
-            baselines=[] if baselines == "none" else split_names(baselines),
+            baselines=[] if baselines == "none" else split_names(baselines, "--baselines"),
             train_length=train_length,
             lengths=None if lengths is None else numbers(lengths),
             seeds=seeds,
@@ -153,12 +153,26 @@ def rows_of(results: Results) -> list[dict[str, Any]]:
     ]
 
 
-def split_names(text: str) -> list[str]:
-    """Splits at commas outside of brackets and quotes; raises HeadwayError if one stays open."""
+def split_names(text: str, option: str = "--encodings") -> list[str]:
+    """Splits an option at commas outside of brackets and quotes.
+
+    Args:
+        text: the names.
+        option: the name of the option.
+
+    Raises:
+        HeadwayError: if a bracket or quote stays open, there is no name, or one is given twice.
+    """
     names, closed = split_outside(text, ",")
     if not closed:
         raise HeadwayError(f"encodings {text!r} has a bracket or quote without its other half: close it")
-    return [name for name in names if name]
+    found = [name for name in names if name]
+    if not found:
+        raise HeadwayError(f"{option} is {text!r}: give names separated by commas, or leave it out")
+    twice = next((name for name in found if found.count(name) > 1), None)
+    if twice is not None:
+        raise HeadwayError(f"{option} names {twice} twice: give it once; --seeds repeats trainings")
+    return found
 
 
 def numbers(text: str, name: str = "lengths") -> list[int]:

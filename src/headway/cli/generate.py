@@ -66,6 +66,8 @@ def run(
     from ..nn import prepack
 
     say = console()
+    if prompt is not None and not prompt.strip():
+        raise HeadwayError("the prompt is empty: give a text to continue, or none for a conversation")
     wanted, place = dtype_named(dtype), device_named(device)
     tokenizer = checkpoints.tokenizer(model)
     loaded = checkpoints.load(model, dtype=wanted, device=place)

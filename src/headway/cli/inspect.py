@@ -151,6 +151,8 @@ def run(
         chosen(shown)
     place = device_named(device)
     _check_places(out, csv)
+    if not (model is None or model.strip()) or not (text is None or text.strip()):
+        raise HeadwayError("a model or text is empty: give a model, a text in quotes, or a file")
     if model is not None and text is None and not _is_model(model):
         if model.startswith(PATHS) and not Path(model).expanduser().exists() and len(model.split()) == 1:
             raise HeadwayError(f"there is no {model}: give a model's folder or .gguf file, a text, or a text's file")

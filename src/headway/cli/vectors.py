@@ -41,6 +41,8 @@ MOST_FREQUENT = 60
 """Words on a map if none are given."""
 COMMAS = str.maketrans("，、", ",,")
 """Chinese separators as commas."""
+SMALL_TEXT = 1_000_000
+"""Of a text with fewer words, ``train`` says how often it was read by default."""
 SOME_FAILED = 1
 """The exit code if some of the words were answered, as that of ls or cat for a file that is missing."""
 
@@ -210,13 +212,27 @@ def train(
     say, telling = consoles(as_json=False, quiet=quiet)
     began = time.monotonic()
     with Progress(telling) as progress:
-        made.fit(texts, watch=lambda part: progress.tell(method, part))
+        try:
+            made.fit(texts, watch=lambda part: progress.tell(method, part))
+        except HeadwayError as error:
+            if str(error).endswith("lower min_count"):
+                raise HeadwayError(f"{error}, as in --option min_count=1") from None
+            raise
     made.save(out)
     say.print(
         f"{out}: {len(made):,} words, {made.dim:,} numbers each, from {len(texts):,} documents in "
         f"{time.monotonic() - began:.1f} s",
         soft_wrap=True,
     )
+    epochs = made.options.get("epochs")
+    words = 0 if made.counts is None else int(made.counts.sum())
+    if isinstance(epochs, int) and "epochs" not in options and words < SMALL_TEXT:
+        say.print(
+            f"the text has {words:,} words and was read {epochs} times: for so few, --option epochs={4 * epochs} may "
+            "give better vectors",
+            markup=False,
+            soft_wrap=True,
+        )
     if any(has_short_words([word]) for word in made.words):
         by = "into words, by jieba" if tokenizer.chinese == "words" else "into single characters"
         wanted = chinese is None and tokenizer.chinese != "words"
@@ -246,6 +262,7 @@ def similar(
     if len(without) == len(results):
         raise UnknownWordError(without, found)
     notes = [str(UnknownWordError([word], found)) for word in without]
+    notes += _made_of_parts(found, [one.word for one in results if one.known])
     notes += [f"{one.word}: {one.doubt}" for one in results if one.doubt is not None]
     if as_json:
         rows = [
@@ -279,10 +296,13 @@ def analogy(
     vectors = _load(file)
     a, b, c = (_as_written(vectors, word) for word in (a, b, c))
     found = vectors.analogy(a, b, c, count)
+    notes = _made_of_parts(vectors, [a, b, c])
     if as_json:
-        print_json("vectors analogy", [{"word": word, "cosine": cosine} for word, cosine in found])
-        return
-    _ranked(f"{a} is to {b} as {c} is to", found)
+        print_json("vectors analogy", [{"word": word, "cosine": cosine} for word, cosine in found], notes=notes)
+    else:
+        _ranked(f"{a} is to {b} as {c} is to", found)
+    for note in notes:
+        _complain(note)
 
 
 @run.command()
@@ -400,6 +420,8 @@ def evaluate(
 ) -> None:
     """Compare the vectors with human judgements of pairs of words, and test them on analogies.
 
+    The default tests are English, and left out for vectors of Chinese or Japanese words.
+
     Examples:
         headway vectors evaluate words.safetensors
         headway vectors evaluate words.safetensors --pairs my-pairs.tsv
@@ -409,6 +431,7 @@ def evaluate(
 
     from ..study.word_vectors import TESTS, attempt, test_set
     from ..vectors import word_analogies, word_similarity
+    from ..vectors._text import has_short_words
 
     found = _load(file)
     given = pairs is not None or questions is not None
@@ -419,7 +442,13 @@ def evaluate(
     rows: list[dict[str, Any]] = []
     jobs: list[tuple[Path, Any]] = [(path, word_similarity) for path in tests or ()]
     jobs += [] if asked is None else [(asked, word_analogies)]
+    foreign = not given and has_short_words(found.words, found.counts)
     for path, test in jobs:
+        if foreign:
+            reasons.append(
+                f"{path.name}: its words are English, and those of the vectors are not; give --pairs or --questions"
+            )
+            continue
         result = test(found, path) if given else attempt(test, found, path)
         if isinstance(result, dict):
             reasons.append(f"{path.name}: {result['reason']}")
@@ -498,6 +527,15 @@ def _as_written(found: Vectors, word: str) -> str:
         return word
     tokens = found.tokenizer(word)
     return tokens[0] if len(tokens) == 1 and tokens[0] in found.index else word
+
+
+def _made_of_parts(found: Vectors, words: Sequence[str]) -> list[str]:
+    """What is to be said of words whose vectors are made of their parts, since they are not in the vocabulary."""
+    return [
+        f"{word} is not in the vocabulary: its vector is made of its sub-words, so that words spelt like it are near"
+        for word in dict.fromkeys(words)
+        if word not in found.index
+    ]
 
 
 def _groups_of(given: Sequence[str], file: Path | None) -> dict[str, list[str]]:

@@ -126,7 +126,11 @@ def _found(spec: Any) -> tuple[type[PositionEncoding], dict[str, Any]]:
         raise HeadwayError(f"encoding is {spec!r}: give a name such as 'rope', a class or a PositionEncoding")
     match = SPEC.fullmatch(spec.strip())
     if match is None:
-        raise HeadwayError(f"encoding {spec!r} cannot be read: give 'name', 'name(key=value)' or 'path.py:Class'")
+        joined = f", or with blanks around +, {' + '.join(spec.split('+'))!r}" if "+" in spec else ""
+        raise HeadwayError(
+            f"encoding {spec!r} cannot be read: give 'name', 'name(key=value)' or 'path.py:Class'{joined}; `headway "
+            "encodings` lists the names"
+        )
     where, name, arguments = match["where"], match["name"], match["arguments"]
     if where is None and name.endswith(".py"):
         module = _module_of_file(Path(name))

@@ -79,11 +79,9 @@ def read(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise HeadwayError(f"corpus {path} does not exist: give a text file, or none for the default text") from None
+        raise HeadwayError(f"corpus {path} does not exist: give a text file") from None
     except OSError as error:
-        raise HeadwayError(
-            f"corpus {path} cannot be read ({error.strerror}): give a text file, or none for the default text"
-        ) from None
+        raise HeadwayError(f"corpus {path} cannot be read ({error.strerror}): give a text file") from None
     if not content:
         raise HeadwayError(f"corpus {path} is empty: give a file with text in it")
     wrong = content.find(b"\0")

@@ -110,8 +110,9 @@ class Protocol:
         if not self.learning_rate > 0:
             raise HeadwayError(f"learning_rate is {self.learning_rate}: give a number above 0")
         if self.width % self.heads:
-            lower = self.width // self.heads * self.heads
-            choices = " or ".join(str(width) for width in (lower, lower + self.heads) if width)
+            even = 2 * self.heads  # rotary encodings need heads of an even width
+            lower = self.width // even * even
+            choices = " or ".join(str(width) for width in (lower, lower + even) if width)
             raise HeadwayError(f"width {self.width} is not divisible by heads {self.heads}: choose width = {choices}")
 
     @property
