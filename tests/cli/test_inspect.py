@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +12,9 @@ import torch
 
 import headway
 from headway.cli import main
-from headway.cli.inspect import telling_heads, texts_of
+from headway.cli.inspect import SHORT, _marked, _unknown_words, telling_heads, texts_of
 from headway.inspection import Finding
-from headway.inspection.texts import python_manual
+from headway.inspection.texts import encode, python_manual
 
 pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
@@ -113,6 +114,27 @@ def test_wrong_input_is_one_line(
     assert said.count("\n") == 1
     assert not out
     assert set(folder.iterdir()) == files
+
+
+def test_tokens_that_the_model_does_not_know_are_marked() -> None:
+    """In tables and pictures, whose links to and from them mean nothing."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "the": 1, "cat": 2}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    (text,) = encode(tokenizer, ["the cat purrs"])
+    assert _marked(tokenizer, text).tokens == ("the", "cat", "purrs (?)")
+    assert "(purrs), marked (?)" in _unknown_words(tokenizer, [text])
+
+
+def test_short_names_of_roles_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    said = printed(capsys, "--language", "english")
+    grid, _, rest = said.partition("figure (95 %)")
+    used = {short: role for role, short in SHORT.items() if re.search(rf"\b{short}\b", grid)}
+    assert used
+    for short, role in used.items():
+        assert f"{short} = {role}" in grid
+        assert role in rest
 
 
 def test_a_model_of_two_texts_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,6 +57,13 @@ def test_the_lines_are_the_scores() -> None:
         torch.testing.assert_close(y, 1 - x.abs() * 2.0 ** (-4 * (head + 1)))
 
 
+@pytest.mark.parametrize(("heads", "said"), [(4, ""), (8, "the first 4 of 8 heads")])
+def test_it_says_that_heads_are_left_out(heads: int, said: str) -> None:
+    figure = portrait(ALiBi(heads), "alibi")
+    assert figure.axes[0].get_legend().get_title().get_text() == said
+    assert faults(figure) == []
+
+
 def test_nothing_to_draw_raises() -> None:
     with pytest.raises(HeadwayError, match="nothing to draw"):
         portrait(NoPE(), "none")

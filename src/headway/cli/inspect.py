@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,9 +41,9 @@ SHORT = {
     "coreferential": "coref",
     "syntactic": "syntax",
     "induction": "induct",
-    "duplicate_token": "copies",
+    "duplicate_token": "dup",
     "rare_word": "rare",
-    "positional": "place",
+    "positional": "pos",
     "delimiter": "delim",
 }
 """What a role is called in the small table; others by their names."""
@@ -151,8 +151,8 @@ def run(
         chosen(shown)
     place = device_named(device)
     _check_places(out, csv)
-    if not (model is None or model.strip()) or not (text is None or text.strip()):
-        raise HeadwayError("a model or text is empty: give a model, a text in quotes, or a file")
+    if model is not None and not model.strip():
+        raise HeadwayError("the model or text is empty: give a model, a text in quotes, or a file")
     if model is not None and text is None and not _is_model(model):
         if model.startswith(PATHS) and not Path(model).expanduser().exists() and len(model.split()) == 1:
             raise HeadwayError(f"there is no {model}: give a model's folder or .gguf file, a text, or a text's file")
@@ -183,14 +183,16 @@ def run(
     seen = None
     if told and len(told) <= 3:
         seen = _captured(inspected.model, told[0])
-        _print_links(say, found, told[0], seen)
+        _print_links(say, found, _marked(inspected.tokenizer, told[0]), seen)
     files: list[Path] = []
     if csv is not None:
         rows.csv(csv)
         files.append(csv)
         say.print(f"one row for each head: {csv}", markup=False, soft_wrap=True)
     if out is not None:
-        files += _draw(say, out, inspected, found, told[0] if seen is not None else None, seen)
+        files += _draw(
+            say, out, inspected, found, None if seen is None else _marked(inspected.tokenizer, told[0]), seen
+        )
     if as_json:
         lacking = [f"{role} is not measured: it needs {what}" for role, what in found.not_measured.items()]
         notes = [f"roles measured on {about}", *([unknown_words] if unknown_words else []), *lacking]
@@ -328,6 +330,9 @@ def _print_roles(say: Console, found: HeadRoles) -> None:
         names = ["·" if one is None else SHORT.get(one.role, one.role) for one in firsts]
         lines.append([str(number), *names, *[""] * (most - len(names))])
     say.print(table(["layer", *map(str, range(most))], lines, no_wrap=True))
+    shortened = [f"{short} = {role}" for role, short in SHORT.items() if any(short in line for line in lines)]
+    if shortened:
+        say.print(", ".join(shortened), style="dim", markup=False)
     rows = []
     for role in found.roles:
         best = found.best(role)
@@ -415,15 +420,27 @@ def telling_heads(found: HeadRoles, most: int = SHOWN) -> list[tuple[str, str, i
 
 def _unknown_words(tokenizer: Any, texts: Sequence[EncodedText]) -> str:
     """What the model does not know of the texts, which it reads as one and the same token; empty if it knows all."""
-    find = getattr(tokenizer, "token_to_id", None) or tokenizer.convert_tokens_to_ids
-    known = getattr(tokenizer, "unk_token_id", None)
-    ids = {known} if known is not None else {find(name) for name in ("[UNK]", "<unk>")} - {None}
-    words = [one.tokens[i] for one in texts for i, token in enumerate(one.ids) if token in ids and one.word_of[i] >= 0]
+    words = [one.tokens[i] for one in texts for i in _unknown(tokenizer, one)]
     if not words:
         return ""
     count = sum(word >= 0 for one in texts for word in one.word_of)
     which = ", ".join(dict.fromkeys(words))
-    return f"{len(words)} of {count} tokens are unknown to this model ({which}): links to and from them mean nothing"
+    said = f"{len(words)} of {count} tokens are unknown to this model ({which}), marked (?)"
+    return f"{said}: links to and from them mean nothing"
+
+
+def _unknown(tokenizer: Any, text: EncodedText) -> list[int]:
+    """The tokens of a text that the model does not know."""
+    find = getattr(tokenizer, "token_to_id", None) or tokenizer.convert_tokens_to_ids
+    known = getattr(tokenizer, "unk_token_id", None)
+    ids = {known} if known is not None else {find(name) for name in ("[UNK]", "<unk>")} - {None}
+    return [i for i, token in enumerate(text.ids) if token in ids and text.word_of[i] >= 0]
+
+
+def _marked(tokenizer: Any, text: EncodedText) -> EncodedText:
+    """The text with a question mark at each token that the model does not know, for tables and pictures."""
+    unknown_ones = set(_unknown(tokenizer, text))
+    return replace(text, tokens=tuple(f"{one} (?)" if i in unknown_ones else one for i, one in enumerate(text.tokens)))
 
 
 def _print_links(say: Console, found: HeadRoles, text: EncodedText, seen: Seen) -> None:

@@ -212,7 +212,7 @@ class _Sitter:
 
     def lines_of_heads(self, axes: Axes, x: Tensor, rows: Tensor, labels: Sequence[str] = ()) -> None:
         """A line for each row, or one if all are the same."""
-        rows = rows[:HEADS]
+        every, rows = len(rows), rows[:HEADS]
         same = not labels and bool((rows.nan_to_num() - rows[:1].nan_to_num()).abs().max() < 1e-9)
         for number, row in enumerate(rows[:1] if same else rows):
             look = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
@@ -221,7 +221,8 @@ class _Sitter:
         if not same:
             axes.legend(
                 fontsize=8, ncols=len(rows), handlelength=2, loc="upper center", bbox_to_anchor=(0.5, -0.17),
-                columnspacing=1.2,
+                columnspacing=1.2, title=f"the first {HEADS} of {every} heads" if every > HEADS else None,
+                title_fontsize=8,
             )  # fmt: skip
         axes.ticklabel_format(axis="y", useOffset=False)
         axes.grid(axis="y", linewidth=0.6)
