@@ -68,7 +68,10 @@ def encoding(spec: Spec, **sizes: Any) -> PositionEncoding:
         if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and key not in arguments
     ]
     if missing:
-        raise HeadwayError(f"{name} needs {' and '.join(missing)}: give encoding({name!r}, {missing[0]}=…)")
+        raise HeadwayError(
+            f"{name} needs {' and '.join(missing)}: give encoding({name!r}, {missing[0]}=…), or "
+            f"'{name}({missing[0]}=…)' as a name"
+        )
     try:
         return cls(**arguments)
     except HeadwayError:
