@@ -104,7 +104,7 @@ def test_a_command_that_was_interrupted_says_how_to_go_on(
         (["encodings", "rop"], "no encoding 'rop'"),
         (["encodings", "randomized+rope"], "with blanks around +, 'randomized + rope'"),
         (["encodings", "旋转"], "`headway encodings` lists the names"),
-        (["new-encoding", "3d-bias"], "begin with a letter"),
+        (["new-encoding", "3d-bias"], "beginning with a letter"),
         (["new-encoding", "mine", "--kind", "rotery"], "'--kind': 'rotery' is not one of"),
         (["inspect", ""], "the model or text is empty"),
         (["generate", "some/model", ""], "the prompt is empty"),

@@ -87,9 +87,9 @@ def test_wrong_arguments_raise(arguments: tuple, said: str) -> None:
 
 def test_other_sizes_raise() -> None:
     at = Coordinates.span(2)
-    with pytest.raises(HeadwayError, match="num_heads 4: build it with num_heads=3"):
+    with pytest.raises(HeadwayError, match="num_heads=4 and is given a last dimension of 3: build it with num_heads=3"):
         PoPE(4, 8).prepare_query(torch.zeros(1, 3, 2, 8), at)
-    with pytest.raises(HeadwayError, match="head_dim 8: build it with head_dim=6"):
+    with pytest.raises(HeadwayError, match="head_dim=8 and is given a last dimension of 6: build it with head_dim=6"):
         PoPE(4, 8).prepare_key(torch.zeros(1, 4, 2, 6), at)
 
 

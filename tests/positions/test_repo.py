@@ -90,7 +90,7 @@ def test_bad_arguments_raise(repo: RePo) -> None:
         attention(q, q, q, encoding=repo, q_input=X[:1, :2], k_input=X[:1, :2])
     with pytest.raises(HeadwayError, match="k_input is None but RePo reads it"):
         repo.relocate(at, at)
-    with pytest.raises(HeadwayError, match="x has a last dimension of 4 but the encoding embed_dim 8"):
+    with pytest.raises(HeadwayError, match="built with embed_dim=8 and is given a last dimension of 4"):
         repo.relocate(at, at, q[0], q[0])
     with pytest.raises(HeadwayError, match="hidden_dim is 0"):
         RePo(8, 0)

@@ -110,7 +110,9 @@ def test_wrong_arguments_raise(arguments: dict, said: str) -> None:
 
 
 def test_another_head_dim_raises() -> None:
-    with pytest.raises(HeadwayError, match="last dimension of 6 but the encoding head_dim 8: build it with head_dim=6"):
+    with pytest.raises(
+        HeadwayError, match="with head_dim=8 and is given a last dimension of 6: build it with head_dim=6"
+    ):
         RoPE(8).prepare(torch.zeros(1, 1, 2, 6), Coordinates.span(2))
 
 

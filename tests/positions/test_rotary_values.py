@@ -166,7 +166,7 @@ def test_widths_that_do_not_fit_are_refused() -> None:
     with pytest.raises(hw.HeadwayError, match="rotary turns heads of 16 but head_dim is 8"):
         RotaryValues(8, RoPE(16))
     q, k, _ = qkv()
-    with pytest.raises(hw.HeadwayError, match="last dimension of 6 but the encoding head_dim 8"):
+    with pytest.raises(hw.HeadwayError, match="with head_dim=8 and is given a last dimension of 6"):
         hw.attention(q, k, k[..., :6], encoding=RotaryValues(8))
     with pytest.raises(hw.HeadwayError, match=r"bias is RotaryValues\(8, RoPE.*adds only biases"):
         DAPE(2, RotaryValues(8))

@@ -65,7 +65,7 @@ def run(
     from ..positions import ENCODINGS
 
     if not re.fullmatch(r"[A-Za-z]+([-_]?[A-Za-z0-9]+)*", name):
-        raise HeadwayError(f"name is {name!r}: begin with a letter, then letters, digits and hyphens, as my-bias")
+        raise HeadwayError(f"name is {name!r}: give letters, digits and hyphens, beginning with a letter: my-bias")
     module = name.lower().replace("-", "_")
     known = module.replace("_", "-")
     if known in ENCODINGS:
