@@ -413,7 +413,7 @@ def test_explain_needs_no_data() -> None:
     assert found.kernel == "reference"
     assert "dense and larger than 16 MiB" in found.reasons["sdpa"][0]
     with FakeTensorMode():
-        fakes = [torch.randn(2, h, 5, WIDTH) for h in (HEADS, 2, 2)]
+        fakes = [torch.randn(2, h, 5, WIDTH, requires_grad=True) for h in (HEADS, 2, 2)]
         assert hw.explain(*fakes, mask=M.Causal()) == real
 
 

@@ -75,6 +75,7 @@ def train(
         parameter_groups(model, training.learning_rate, training.weight_decay),
         lr=training.learning_rate,
         betas=training.betas,
+        fused=True,
     )
     rates = [group["lr"] for group in optimizer.param_groups]
     done, seconds, loss = 0, 0.0, math.nan
