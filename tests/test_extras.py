@@ -159,6 +159,7 @@ def test_pip_is_that_of_this_python(
     assert pip_install("a>=1", "b") == expected.format(python=shlex.quote(sys.executable)) + " 'a>=1' b"
 
 
+@pytest.mark.slow
 def test_a_command_leaves_the_imports_of_others_as_they_are() -> None:
     """A search for pip by importlib.util.find_spec would make setuptools, and so torch's compiler, fail afterwards."""
     lines = "from headway.extras import install_command", "install_command('plot')", "import setuptools"

@@ -50,6 +50,7 @@ def test_it_can_be_compared(file: str) -> None:
     assert candidate.name == file
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("snippet", SNIPPETS)
 def test_it_can_be_drawn(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     name = type(encoding(file, **SIZES)).__name__

@@ -109,6 +109,7 @@ def test_version_is_the_installed_one() -> None:
     assert headway.__version__ == importlib.metadata.version("headway")
 
 
+@pytest.mark.slow
 def test_attention_is_the_function() -> None:
     """The function and the module it lives in share a name; the function wins, however it is imported."""
     code = "import headway.attention, headway.nn, headway as hw; assert callable(hw.attention)"

@@ -51,6 +51,7 @@ def test_sentences_are_as_alike_as_the_page_says(weights: Callable[[str], Path],
     assert f'"{cat}" and "{kitten}" alike by {near:.2f}, and by −{-far:.2f} "{markets}"' in text
 
 
+@pytest.mark.slow
 def test_the_answer_of_the_page(weights: Callable[[str], Path], page: dict[str, Any]) -> None:
     (file,) = weights("smollm2").glob("*.gguf")
     said = page["answer"](file, "Name the capital of France.")

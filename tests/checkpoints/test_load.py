@@ -299,6 +299,7 @@ def test_a_copy_of_the_embeddings_that_is_none(folder: Path) -> None:
     headway.load(folder, architecture="GPT2Model")
 
 
+@pytest.mark.slow
 def test_loading_is_quick_to_begin_with(whole: Path) -> None:
     """First values on the meta device would load torch's compiler, which takes seconds."""
     code = f"import headway, sys; headway.load({str(whole)!r}); print('torch._dynamo' in sys.modules)"

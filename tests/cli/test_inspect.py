@@ -12,7 +12,8 @@ import torch
 
 import headway
 from headway.cli import main
-from headway.cli.inspect import SHORT, _marked, _unknown_words, telling_heads, texts_of
+from headway.cli._console import console
+from headway.cli.inspect import SHORT, _marked, _print_roles, _unknown_words, telling_heads, texts_of
 from headway.inspection import Finding
 from headway.inspection.texts import encode, python_manual
 
@@ -51,7 +52,9 @@ def test_roles_are_printed_and_written(folder: Path, tmp_path: Path, capsys: pyt
     assert "200 sentences of Python's manual, of which every other one is held out" in said
     grid = [line.split() for line in said.splitlines() if line.split()[1:2] == ["broad"]]
     assert grid[:2] == [["0", *["broad"] * 4], ["1", *["broad"] * 4]]
-    rows = json.loads(printed(capsys, folder, "--statistics", "entropy", "--json"))["rows"]
+    few = tmp_path / "few.txt"
+    few.write_text("\n".join(one.text for one in python_manual(30)), encoding="utf-8")
+    rows = json.loads(printed(capsys, folder, few, "--roles", "broad", "--statistics", "entropy", "--json"))["rows"]
     with (tmp_path / "a.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert len(rows) == len(lines) == 8
@@ -128,13 +131,28 @@ def test_tokens_that_the_model_does_not_know_are_marked() -> None:
 
 
 def test_short_names_of_roles_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    said = printed(capsys, "--language", "english")
-    grid, _, rest = said.partition("figure (95 %)")
-    used = {short: role for role, short in SHORT.items() if re.search(rf"\b{short}\b", grid)}
-    assert used
-    for short, role in used.items():
-        assert f"{short} = {role}" in grid
-        assert role in rest
+    class Found:
+        """A head for each role that has a short name, but the last, and one for a role that has none."""
+
+        layers, roles, not_measured = ("x",), (*list(SHORT)[:-1], "broad"), dict[str, str]()
+
+        def heads(self, layer: str) -> int:
+            return len(self.roles)
+
+        def of(self, layer: str, head: int) -> list[Finding]:
+            return [Finding(self.roles[head], "b", layer, head, 0.9, 0.8, 1.0, 0.1, 50, True)]
+
+        def best(self, role: str) -> list[Finding]:
+            return self.of("x", self.roles.index(role))
+
+    _print_roles(console(), Found())  # type: ignore[arg-type]
+    grid, _, rest = capsys.readouterr().out.partition("figure (95 %)")
+    for role, short in SHORT.items():
+        used = role in Found.roles
+        assert len(re.findall(rf"\b{short}\b", grid)) == 2 * used
+        assert (f"{short} = {role}" in grid) == used
+        assert bool(re.search(rf"\b{role}\b", rest)) == used
+    assert re.search(r"\bbroad\b", grid)
 
 
 def test_a_model_of_two_texts_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,9 +2,11 @@
 
 import json
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import torch
 
 from headway import cli
+from headway.bench import QUICK, verify
 from headway.positions import ENCODINGS
 from headway.vectors import Word2Vec
 
@@ -78,6 +81,14 @@ def things(tmp_path_factory: pytest.TempPathFactory, gpt2_of_bytes: Path) -> dic
         "llama": llama,
         "gpt2": gpt2_of_bytes,
     }
+
+
+@pytest.fixture(autouse=True)
+def _a_short_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without FlexAttention, whose compilation takes longest, and with one case to verify before it measures."""
+    monkeypatch.setattr("headway.cli.bench.QUICK", replace(QUICK, flex_seconds=0.0))
+    monkeypatch.setattr(verify, "term_names", lambda: ["none"])
+    monkeypatch.setattr(verify, "mask_names", lambda: ["causal"])
 
 
 def arguments(words: str, given: str, things: dict[str, Path], out: Path | str = "") -> list[str]:
@@ -218,11 +229,16 @@ def test_completion(
     assert set(capsys.readouterr().out.split()) >= expected
 
 
-def test_the_version_is_one_line_and_the_package_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_one_line_and_the_package_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert cli.main(["--version"]) == 0
     said = capsys.readouterr().out
-    done = subprocess.run([sys.executable, "-m", "headway", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == said
+    monkeypatch.setattr(sys, "argv", ["headway", "--version"])
+    with pytest.raises(SystemExit) as done:
+        runpy.run_module("headway", run_name="__main__")
+    assert done.value.code == 0
+    assert capsys.readouterr().out == said
     assert said.startswith(f"headway {__import__('headway').__version__}, torch {torch.__version__}, Python 3.")
     assert said.count("\n") == 1
 

@@ -51,12 +51,12 @@ def test_rank_correlation() -> None:
 
 
 def test_the_report_of_a_tiny_model(tmp_path: Path) -> None:
-    model = Decoder(TransformerConfig(vocab_size=30, embed_dim=40, num_heads=10, num_layers=2)).eval()
+    model = Decoder(TransformerConfig(vocab_size=30, embed_dim=12, num_heads=3, num_layers=2)).eval()
     ids = torch.randint(30, (4, 9))
     effects = example.effects_of(model, ids.split(2), "cross_entropy", tmp_path / "tiny")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny-mean.jsonl", "tiny-zero.jsonl"]
     said = example.what_weights_say(model, ids.split(2), True)
-    assert all(numbers.shape == (20,) for numbers in said.values())
+    assert all(numbers.shape == (6,) for numbers in said.values())
 
     with torch.no_grad(), hw.capture(model, "weights") as seen:
         model(ids)
@@ -68,7 +68,7 @@ def test_the_report_of_a_tiny_model(tmp_path: Path) -> None:
     torch.testing.assert_close(said["entropy / ln(visible)"], share.mean((1, 2)))
 
     report = example.tell("A tiny model", effects, said)
-    assert report.startswith("A tiny model\n\nzero: 20 heads; interval above 0 for ")
+    assert report.startswith("A tiny model\n\nzero: 6 heads; interval above 0 for ")
     for name in [*said, "the other replacement"]:
         assert name in report
 

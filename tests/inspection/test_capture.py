@@ -512,12 +512,13 @@ def test_compiled_and_scripted_models_are_refused() -> None:
         pass
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("warm", [False, True])
-@pytest.mark.parametrize("build", [decoder, Own])
+@pytest.mark.parametrize("build", [Own, lambda: decoder(1)], ids=["own", "decoder"])
 @torch.no_grad()
 def test_compiled_code_that_runs_a_captured_module_is_seen_right(build: Any, warm: bool) -> None:
     model = build()
-    x = IDS if build is decoder else torch.randn(2, 5, 8)
+    x = IDS if isinstance(model, Decoder) else torch.randn(2, 5, 8)
     with hw.capture(model, "weights") as plain:
         model(x)
     compiled = torch.compile(model, backend="eager")

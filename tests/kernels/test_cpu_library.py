@@ -102,6 +102,7 @@ def test_instruction_sets_share_no_code() -> None:
 # Loading -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_import_loads_nothing() -> None:
     done = script("import headway\nfrom headway.kernels.cpu import _library\nprint(_library._library)")
     assert done.stdout == "None\n", done.stderr
@@ -520,6 +521,7 @@ print("both are well")
 
 @built
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("before", [True, False], ids=["loaded before", "loaded in the child"])
 def test_a_call_after_a_fork_returns(before: bool) -> None:
     """torch's pool hangs in a child of a process that has used two threads: the library starts its own there."""

@@ -319,6 +319,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.slow
 def test_after_a_fork() -> None:
     setting = {**os.environ, "OMP_NUM_THREADS": "2"}
     done = subprocess.run(

@@ -317,6 +317,7 @@ def test_beside_codes_and_relocated_positions_it_acts_within_attention() -> None
     torch.testing.assert_close(hw.attention(*qkv, encoding=later, q_positions=AT, k_positions=AT), doubled)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["rotary, the last dimensions", "learned", "composed"])
 def test_compiled_and_transformed_calls_restore_too(name: str) -> None:
     encoding = ENCODINGS[name]()

@@ -142,6 +142,7 @@ def test_what_was_interrupted_goes_on_to_the_same_numbers(
     assert numbers(gone_on.rows) == whole
 
 
+@pytest.mark.slow
 def test_what_was_killed_goes_on_to_the_same_numbers(text_file: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
     program = f"""
 import os, signal, torch

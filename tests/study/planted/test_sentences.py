@@ -17,6 +17,7 @@ def cases(language: Language, split: str, relation: str) -> set[tuple[str, int]]
     return {(one.words[link.noun], link.template) for one, link in links}
 
 
+@pytest.mark.one_in(10)
 @languages
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_no_word_at_a_fixed_offset_tells_the_decided_word(language: Language, relation: str) -> None:
