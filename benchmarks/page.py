@@ -14,11 +14,16 @@ from typing import Any
 from headway._markdown import table
 from headway.bench.sides import CONTIGUOUS, DENSE, DENSE_GRADIENT, HF_EAGER, HF_SDPA, OURS, PLAIN, SDPA
 from headway.bench.statistics import ALL, ALONE, MATERIALIZED
+from headway.bench.steps import X_TRANSFORMERS
 from headway.files import atomic_write
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "BENCHMARKS.md"
-RESULTS = ("2026-11-22-bench", "2026-11-22-statistics", "2026-11-21-models")
+RESULTS = (
+    *("2026-11-22-bench", "2026-11-22-statistics", "2026-11-21-models"),
+    *("2026-11-23-short", "2026-11-23-steps"),
+)
+"""The files; of a case that several have, the last one counts."""
 DTYPES = ("float32", "bfloat16")
 
 
@@ -92,6 +97,16 @@ FASTER = (
         HF_EAGER,
     ),
     Line(
+        "a training step, 4 layers of 512, RoPE, 2 × 1,024 tokens · x-transformers, flash",
+        model("step", "RoPE", 1024, 2),
+        X_TRANSFORMERS,
+    ),
+    Line(
+        "a training step, 4 layers of 512, T5 bias, 2 × 1,024 tokens · x-transformers",
+        model("step", "T5 bias", 1024, 2),
+        X_TRANSFORMERS,
+    ),
+    Line(
         "12 statistics of each head, without an output, 4,096 tokens, T5 · torch, from the weights",
         STATISTICS,
         MATERIALIZED,
@@ -101,6 +116,12 @@ FASTER = (
 """What a user gains."""
 
 SLOWER = (
+    Line(
+        "32 tokens in one row, full, ALiBi, forward · SDPA with a ready-made bias",
+        attention("alibi", "none", 32),
+        DENSE,
+    ),
+    Line("32 tokens in one row, full, T5, forward · SDPA with such a bias", attention("t5", "none", 32), DENSE),
     Line("128 tokens in one row, full, no encoding, forward · SDPA", attention("none", "none", 128), SDPA),
     Line("128 tokens in one row, full, T5, forward · SDPA with a ready-made bias", attention("t5", "none", 128), DENSE),
     Line(
@@ -131,7 +152,8 @@ SLOWER = (
 def rows() -> list[dict[str, Any]]:
     """The rows of all results."""
     files = [HERE / "results" / f"{name}.jsonl" for name in RESULTS]
-    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    found = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    return list({json.dumps(row["case"], sort_keys=True): row for row in found}.values())
 
 
 def page(text: str) -> str:
