@@ -27,6 +27,7 @@ from headway.call import make_call
 from headway.inspection import statistics_of
 from headway.inspection.statistics import STATISTICS
 from headway.kernels import KERNELS, CpuKernel
+from headway.kernels._base import Deferral
 from headway.kernels.cpu import _library
 from headway.masks import Causal
 
@@ -103,7 +104,8 @@ def test_attention_with_statistics_gives_those_of_attention_statistics() -> None
 
 
 @NATIVE
-def test_statistics_stay_on_their_kernel_where_attention_would_leave_it() -> None:
+def test_statistics_stay_on_their_kernel_where_attention_would_leave_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CpuKernel, "defers", lambda *_: Deferral("sdpa", "for the test"))
     assert (kernel_of(Case(n=16, mask="causal")), kernel_of(case(n=16))) == ("sdpa", "cpu")
     assert set(sides(case()).runs) == {OURS, ALONE, RECEIVED_ALONE, MATERIALIZED} | IN_THE_PASS
 
