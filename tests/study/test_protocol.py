@@ -34,7 +34,7 @@ def test_recall_is_not_spoken_of_where_it_is_left_out(protocol: Protocol) -> Non
         ({"steps": -3}, "steps is -3"),
         ({"lengths": ()}, "give at least one length"),
         ({"lengths": (16, 1)}, "none below 2"),
-        ({"width": 17}, r"width 17 is not divisible by heads 2: choose width = 16 or 18"),
+        ({"width": 17}, r"width 17 is not divisible by heads 2: choose width = 16 or 20"),
         ({"recall_steps": -1}, "recall_steps is -1"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0"),
     ],

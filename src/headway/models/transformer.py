@@ -27,6 +27,7 @@ from ..nn.linear import linear
 from ..nn.memory import SegmentMemory
 from ..nn.norm import make_norm
 from ..positions._base import IN_ATTENTION, PositionEncoding
+from ..tracing import refuse_tracers
 from .config import TransformerConfig
 
 Encodings = PositionEncoding | Sequence[PositionEncoding | None] | None
@@ -535,6 +536,7 @@ class Encoder(_OneStack):
             positions: the positions of the tokens; 0, 1, 2, … if None.
             mask: which tokens each token may see; all if None.
         """
+        refuse_tracers(ids)
         if others:
             refuse(type(self).__name__, self.forward, others)
         return self._out(self.hidden(ids, types=types, positions=positions, mask=mask))
@@ -621,6 +623,7 @@ class Decoder(_OneStack):
             cache: the keys and values of past tokens, to which those of ids are appended.
             memory: the hidden states of past segments, to which those of ids are appended.
         """
+        refuse_tracers(ids)
         if others:
             refuse(type(self).__name__, self.forward, others)
         with transaction(cache, memory):
@@ -767,6 +770,7 @@ class EncoderDecoder(Transformer):
             mask: which source tokens source and target may see. It has to be the same for every query, as Padding is.
             decoder_mask: joined to the causal mask of the target by &.
         """
+        refuse_tracers(ids)
         if others:
             refuse(type(self).__name__, self.forward, others)
         return self.decode(

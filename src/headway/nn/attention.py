@@ -200,9 +200,9 @@ class MultiHeadAttention(nn.Module):
         Raises:
             HeadwayError: if shapes, positions, mask, cache or encoding do not fit.
         """
+        refuse_tracers(query)
         if others:
             refuse(type(self).__name__, self.forward, others)
-        refuse_tracers(query)
         if cache is None:
             return self._attend(query, key, value, mask, positions, key_positions, None, encoding)
         with transaction(cache):

@@ -13,6 +13,7 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError, refuse, refuses_others, right_call
 from ..masks import Mask
 from ..positions._base import PositionEncoding
+from ..tracing import refuse_tracers
 from ._transaction import transaction
 from .attention import MultiHeadAttention
 from .cache import KeyValueCache
@@ -166,6 +167,7 @@ class Block(nn.Module):
         Raises:
             HeadwayError: if a context is given without cross-attention, or cross-attention has no context.
         """
+        refuse_tracers(x)
         if others:
             refuse(type(self).__name__, self.forward, others)
         if (context is None) != (self.cross_attention is None):
