@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import torch
 
-from ..._torch import has_amx
+from ..._torch import functorch_active, has_amx
 from ...masks import Causal
-from ...tracing import watched
 from .._base import Deferral
 from .._problem import Problem
 from . import _library
@@ -21,8 +20,8 @@ from . import _library
 SDPA = "sdpa"
 
 DECODE_QUERIES, SMALL = 4, 1 << 20
-"""Plain float32 attention that autograd or a transform follows is left to ``sdpa`` if it has more than DECODE_QUERIES
-queries and less than SMALL multiply-adds. Otherwise it is planned and takes no longer to start."""
+"""Plain float32 attention that autograd or a transform of torch.func follows is left to ``sdpa`` if it has more than
+DECODE_QUERIES queries and less than SMALL multiply-adds. Otherwise it is planned and takes no longer to start."""
 
 
 class Slower(NamedTuple):
@@ -88,8 +87,9 @@ def deferral(problem: Problem) -> Deferral | None:
         return Deferral(SDPA, "left to torch's SDPA, which uses this processor's AMX: not measured against it yet")
     if p.dtype != torch.float32 or torch.compiler.is_compiling():  # a compiler would have to specialize on lengths
         return None
-    small = p.n > DECODE_QUERIES and p.batch * p.heads * p.n * p.m * p.head_dim < SMALL and (p.wanted or watched())
-    return Deferral(SDPA, "left to torch's SDPA, which takes less to start") if small else None
+    small = p.n > DECODE_QUERIES and p.batch * p.heads * p.n * p.m * p.head_dim < SMALL
+    followed = p.wanted or functorch_active()
+    return Deferral(SDPA, "left to torch's SDPA, which takes less to start") if small and followed else None
 
 
 def _slower(problem: Problem) -> Slower | None:
