@@ -104,6 +104,22 @@ def test_masks_and_dtypes(mask: masks.Mask | None, dtype: torch.dtype, kernel: s
     assert len(hits) == 3
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["kerple-log", "transformer-xl"])
+def test_that_a_call_has_no_plan_is_found_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    real = plans._plan
+    monkeypatch.setattr(plans, "_plan", lambda *given: (tried.append(name), real(*given))[1])
+    given, arguments = encoded(name, dtype=torch.float32)
+    for positions in (arguments["q_positions"], None):
+        q, k, v = (x.detach() for x in given)
+        arguments |= {"q_positions": positions, "k_positions": positions}
+        tried.clear()
+        for _ in range(3):
+            hw.attention(q, k, v, **arguments, kernel="cpu")
+        assert len(tried) <= 1, "later calls know it"
+
+
 def changes() -> dict[str, Callable[[PositionEncoding], None]]:
     def write(encoding: PositionEncoding) -> None:
         encoding.get_parameter("table").mul_(3)

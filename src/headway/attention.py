@@ -100,7 +100,7 @@ def attention(
     """
     if others:
         refuse("attention", attention, others)
-    key = plan = out = None
+    key = out = None
     plain = terms is None and sink is None and soft_cap is None and type(dropout) in (float, int) and not dropout
     if plain and dropout_seed is None and not observers:
         key = plans.key_of(q, k, v, encoding, mask, scale, q_positions, k_positions, prepared_by, kernel)
@@ -127,7 +127,7 @@ def attention(
         prepared_by=prepared_by,
         dropout_seed=dropout_seed,
     )
-    if key is not None:
+    if key is not None:  # the first call with this key, or its plan no longer holds
         plan = plans.keep(encoding, key, q, k, v, call, kernel, q_positions, k_positions)
         out = None if plan is None else plan(q, k, v)
     return _run(call, kernel)[0] if out is None else out

@@ -67,8 +67,8 @@ class Plan:
         return self.run(q, k, v, terms) if tuple(map(type, terms)) == self.kinds else None
 
 
-class Plans(dict[Hashable, "Plan | None"]):
-    """The plans of an encoding by their keys; None for a key without one.
+class Plans(dict[Hashable, "Plan | int"]):
+    """The plans of an encoding by their keys; for a key that has none, the edition in which that was found.
 
     They stay with the encoding, in its ``__dict__``, and neither a copy nor a file of it has them.
     """
@@ -155,7 +155,8 @@ def _mask_key(mask: object) -> Hashable:
 
 def find(encoding: PositionEncoding | None, key: Hashable) -> Plan | None:
     """Returns the plan of the encoding's calls with a key, if there is one."""
-    return _plans_of(encoding).get(key)
+    found = _plans_of(encoding).get(key)
+    return found if isinstance(found, Plan) else None
 
 
 def keep(
@@ -181,13 +182,14 @@ def keep(
         *given: the positions that were given.
     """
     plans = _plans_of(encoding)
+    if plans.get(key) == edition():
+        return None
     if len(plans) >= MOST:
         with suppress(RuntimeError):  # another thread adds one
             plans.pop(next(iter(plans)), None)
     own = call.q is q and call.k is k and call.v is v
     found = _plan(encoding, call, kernel, given) if own else None  # type: ignore[arg-type]
-    if found is not None or given == (None, None):
-        plans[key] = found
+    plans[key] = edition() if found is None else found
     return found
 
 

@@ -88,8 +88,9 @@ def deferral(problem: Problem) -> Deferral | None:
     if p.dtype != torch.float32 or torch.compiler.is_compiling():  # a compiler would have to specialize on lengths
         return None
     small = p.n > DECODE_QUERIES and p.batch * p.heads * p.n * p.m * p.head_dim < SMALL
-    followed = p.wanted or functorch_active()
-    return Deferral(SDPA, "left to torch's SDPA, which takes less to start") if small and followed else None
+    if not small or not (p.wanted or functorch_active()):
+        return None
+    return Deferral(SDPA, "left to torch's SDPA, which takes less to start")
 
 
 def _slower(problem: Problem) -> Slower | None:

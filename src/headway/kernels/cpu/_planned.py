@@ -109,7 +109,9 @@ class PlannedCall:
                 return None
         for path, at, shape, strides, dtype in self.patches if terms else ():
             x = _at(path, terms)
-            if x.shape != shape or x.stride() != strides or x.dtype != dtype or type(x) not in ORDINARY or x.is_neg():
+            if x.shape != shape or x.stride() != strides or x.dtype != dtype:
+                return None
+            if type(x) not in ORDINARY or x.is_neg() or not x.is_cpu:
                 return None
             if not _written(words, at, x, dtype.itemsize):
                 return None
