@@ -6,7 +6,7 @@ import pytest
 
 from headway.cli import main
 from headway.positions import encoding
-from headway.study.comparison import _candidates
+from headway.study.candidates import candidates
 from headway.study.protocol import Protocol
 from headway.testing import ENCODING_CHECKS
 
@@ -46,7 +46,7 @@ def test_it_passes_every_check(file: str, check: str) -> None:
 
 @pytest.mark.parametrize("snippet", SNIPPETS)
 def test_it_can_be_compared(file: str) -> None:
-    (candidate,) = _candidates([file], [], Protocol("text", ""))
+    (candidate,) = candidates([file], [], Protocol("text", ""))
     assert candidate.name == file
 
 

@@ -78,7 +78,7 @@ def test_a_command_that_was_interrupted_says_how_to_go_on(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headway.study.comparison.train", interrupted)
+    monkeypatch.setattr("headway.study.run.train", interrupted)
     code, _, errors = run(capsys, "compare", text, "--encodings", "rope", *SMALL, "--out", str(tmp_path / "out"))
     assert code == 130
     assert errors == f"headway: stopped; the same command resumes from {tmp_path / 'out'}\n"

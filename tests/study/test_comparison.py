@@ -183,7 +183,7 @@ def test_all_encodings_see_the_same_batches(
 
     monkeypatch.setattr(comparison.LanguageModel, "step", spied)
     compare(text_file, ["rope", "learned", "shaw"], **tiny)
-    assert len(seen) == 12
+    seen = seen[-12:]  # before them some are seen to measure the speed
     assert seen[:4] == seen[4:8] == seen[8:]
     assert seen[0] != seen[1]
 
@@ -201,6 +201,102 @@ def test_an_encoding_of_ones_own_is_compared_by_the_name_of_its_file(
     file.write_text(MINE + "\n# changed\n")
     with pytest.raises(HeadwayError, match="has changed"):
         compare(text_file, specs, **tiny, out=tmp_path / "out")
+
+
+RATES = (1e-4, 3e-2, 1e-2)
+
+
+def test_the_learning_rate_of_a_model_is_chosen_on_the_validation_part_with_the_first_seed(
+    text_file: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses: dict[str, float] = {}
+
+    def validate(self: Any, model: Any) -> float:
+        """The loss of a model that says which rate would be right for it."""
+        rate = len(losses) % len(RATES)
+        wanted = {"rope": 1, "alibi": 2}["alibi" if len(losses) >= len(RATES) else "rope"]
+        losses[f"{len(losses)}"] = 3.0 + abs(rate - wanted)
+        return 3.0 + abs(rate - wanted)
+
+    monkeypatch.setattr(comparison.LanguageModel, "validate", validate)
+    settings = {**tiny, "seeds": 2, "learning_rates": RATES}
+    results = compare(text_file, ["rope", "alibi"], **settings, out=tmp_path / "tried")
+    chosen = {(row["encoding"], row["seed"]): row["learning_rate"] for row in results.rows}
+    assert chosen == {("rope", 0): 3e-2, ("rope", 1): 3e-2, ("alibi", 0): 1e-2, ("alibi", 1): 1e-2}
+    assert results.any_row("alibi")["learning_rates"] == {"0.0001": 5.0, "0.03": 4.0, "0.01": 3.0}
+    # What was tried is what is measured: the same numbers as with this learning rate alone.
+    alone = compare(text_file, ["rope"], **{**tiny, "seeds": 2, "learning_rate": 3e-2})
+    assert {key: value for key, value in numbers(results.rows).items() if key[0] == "rope"} == numbers(alone.rows)
+
+
+def test_learning_rates_that_were_tried_are_not_tried_again(
+    text_file: Path, tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = {**tiny, "learning_rates": RATES, "baselines": ("lstm",)}
+    whole = compare(text_file, ["rope", "t5"], **settings)
+    with pytest.raises(KeyboardInterrupt):
+        compare(text_file, ["rope", "t5"], **settings, out=tmp_path, watch=Stops("t5", "learning rate 0.01, step 2"))
+    tried = json.loads((tmp_path / "settings.json").read_text())["learning_rates_tried"]
+    assert {name: list(rates) for name, rates in tried.items()} == {
+        "rope": ["0.0001", "0.03", "0.01"],
+        "t5": ["0.0001", "0.03"],
+    }
+    watch = Lists()
+    again = compare(text_file, ["rope", "t5"], **settings, out=tmp_path, watch=watch)
+    assert watch.trained == [("t5", 0), ("lstm (equal parameters)", 0), ("lstm (equal time)", 0)]
+    by_steps = {key: value for key, value in numbers(again.rows).items() if "time" not in key[0]}
+    assert by_steps == {key: numbers(whole.rows)[key] for key in by_steps}
+    equals = [again.any_row(f"lstm (equal {what})") for what in ("parameters", "time")]
+    assert equals[0]["learning_rate"] == equals[1]["learning_rate"]
+    rates = equals[0]["learning_rates"]
+    assert min(rates, key=rates.get) == f"{equals[0]['learning_rate']:g}"
+
+
+def test_recall_and_evaluation_follow_the_steps(text_file: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
+    settings = {**tiny, "recall_steps": None, "evaluation_bytes": None, "steps": 9, "lengths": (16, 20)}
+    with pytest.raises(KeyboardInterrupt):
+        compare(text_file, ["rope"], **settings, out=tmp_path, watch=Stops("rope", "step"))
+    said = json.loads((tmp_path / "settings.json").read_text())
+    assert (said["recall_steps"], said["evaluation_bytes"]) == (3, 9 * comparison.BYTES_FOR_STEP)
+
+
+def test_what_is_counted_stands_beside_the_results(text_file: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
+    compare(text_file, ["rope"], **tiny, out=tmp_path)
+    counted = json.loads((tmp_path / "settings.json").read_text())["counted"]
+    assert 0 < counted["5-gram"] < counted["2-gram"] < 8
+
+
+@pytest.mark.parametrize("tokenizer", ["bpe:280", "bytes"])
+def test_tokens_of_a_text_are_compared_in_bits_per_byte(
+    text_file: Path, tiny: dict[str, Any], tmp_path: Path, tokenizer: str
+) -> None:
+    settings = {**tiny, "tokenizer": tokenizer, "lengths": (16, 24)}
+    results = compare(text_file, ["rope"], **settings, out=tmp_path)
+    near = results.rows[0]
+    assert 0 < near["bits_per_byte"] < 9
+    assert near["held_out_bytes"] == pytest.approx(64, abs=64)
+    assert results.protocol.unit == ("bytes" if tokenizer == "bytes" else "tokens")
+    assert results.protocol.bytes_per_token >= 1
+    with pytest.raises(HeadwayError, match="tokenizer"):
+        compare(text_file, ["rope"], **{**settings, "tokenizer": "bpe:270"}, out=tmp_path)
+
+
+def test_the_expected_time_has_all_parts(text_file: Path, tiny: dict[str, Any]) -> None:
+    found: list[dict[str, float]] = []
+
+    class Expects(Watch):
+        def expected(self, seconds: Any) -> None:
+            found.append(dict(seconds))
+            raise KeyboardInterrupt
+
+    settings = {**tiny, "recall_steps": 2, "learning_rates": RATES, "baselines": ("lstm",)}
+    for steps in (4, 40):
+        with pytest.raises(KeyboardInterrupt):
+            compare(text_file, ["learned", "rope"], **{**settings, "steps": steps}, watch=Expects())
+    parts = ["training", "trying learning rates", "measuring", "recall", "the report"]
+    assert [list(one) for one in found] == [parts, parts]
+    assert all(seconds > 0 for one in found for seconds in one.values())
+    assert found[1]["training"] > 2 * found[0]["training"]
 
 
 def test_minutes_choose_the_steps_once(text_file: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -227,6 +323,10 @@ def test_too_few_minutes_are_refused_with_what_would_do(text_file: Path, tiny: d
         ([], {}, "encodings is empty"),
         (["rope"], {"seeds": 0}, "seeds is 0"),
         (["rope"], {"minutes": 1.0}, "both given"),
+        (["rope"], {"learning_rate": 0.1, "learning_rates": (0.1, 0.2)}, "both given"),
+        (["rope"], {"learning_rates": (0.1, -0.2)}, "learning_rate is -0.2"),
+        (["rope"], {"tokenizer": "bpe:3"}, "tokenizer is 'bpe:3'"),
+        (["rope"], {"dtype": "float16"}, "no dtype 'float16'"),
         (["rope"], {"steps": None, "minutes": -1.0}, "minutes is -1"),
         (["rope"], {"steps": 0}, "steps is 0"),
         (["rope"], {"device": "abacus"}, "no device 'abacus'"),

@@ -12,18 +12,19 @@ def load(path: Path) -> corpora.Corpus:
     return corpora.load(path, train_length=16, longest=32)
 
 
-def test_the_last_tenth_in_one_piece_is_held_out(text_file: Path) -> None:
+def test_the_last_tenth_is_held_out_and_the_twentieth_before_it_is_for_choices(text_file: Path) -> None:
     content = text_file.read_bytes()
     corpus = load(text_file)
-    assert bytes(torch.cat([corpus.train, corpus.validation]).tolist()) == content
-    assert len(corpus.validation) == len(content) // 10
+    parts = [corpus.train.ids, corpus.validation.ids, corpus.held_out.ids]
+    assert bytes(torch.cat(parts).tolist()) == content
+    assert list(map(len, parts[1:])) == [len(content) // 20, len(content) // 10]
     assert corpus.sha256 == hashlib.sha256(content).hexdigest()
 
 
 def test_the_default_text_is_the_manual_that_python_carries() -> None:
     corpus = corpora.load(None, train_length=128, longest=1024)
     assert corpus.name == "pydoc_data.topics"
-    assert b"statement" in bytes(corpus.train.tolist())
+    assert b"statement" in bytes(corpus.train.ids.tolist())
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
 def test_the_bytes_asked_for_are_enough(tmp_path: Path) -> None:
     path = tmp_path / "just.txt"
     path.write_bytes(b"a" * 490)
-    assert len(load(path).validation) == 49
+    assert len(load(path).held_out) == 49
     path.write_bytes(b"a" * 489)
     with pytest.raises(HeadwayError, match="too short"):
         load(path)

@@ -72,7 +72,7 @@ def test_ids_of_a_large_vocabulary_and_long_contexts_do_not_overflow():
 
 
 def test_bytes_of_a_small_type_are_counted_as_numbers():
-    text = torch.frombuffer(bytearray("wer wagt, gewinnt; wer wartet, wartet".encode()), dtype=torch.uint8)
+    text = torch.frombuffer(bytearray(b"wer wagt, gewinnt; wer wartet, wartet"), dtype=torch.uint8)
     assert torch.equal(ngram_bits(text, text, 3, 256), ngram_bits(text.long(), text.long(), 3, 256))
 
 

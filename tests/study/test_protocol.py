@@ -36,7 +36,9 @@ def test_recall_is_not_spoken_of_where_it_is_left_out(protocol: Protocol) -> Non
         ({"lengths": (16, 1)}, "none below 2"),
         ({"width": 17}, r"width 17 is not divisible by heads 2: choose width = 16 or 20"),
         ({"recall_steps": -1}, "recall_steps is -1"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
+        ({"learning_rates": (0.1, 0.0)}, "learning_rate is 0.0"),
+        ({"learning_rates": ()}, "learning_rates is empty"),
+        ({"dtype": "float8"}, "there is no dtype 'float8': did you mean 'float32'"),
     ],
 )
 def test_sizes_that_will_not_do(protocol: Protocol, change: dict[str, object], said: str) -> None:

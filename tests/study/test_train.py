@@ -23,7 +23,7 @@ def trained(text_file: Path, protocol: Protocol, checkpoint: Path | None, stop: 
         if step == stop:
             raise StoppedError
 
-    train.train(model, task, protocol.language, 0, checkpoint=checkpoint, watch=watch)
+    train.train(model, task, protocol.language(5e-3), 0, checkpoint=checkpoint, watch=watch)
     return model
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,8 @@ from ..errors import HeadwayError
 from ..files import need_folder_place
 from ..positions._naming import split_outside
 from ..study import DEFAULT_ENCODINGS, Protocol
-from ..study.comparison import FULL, QUICK
+from ..study.comparison import BYTES_FOR_STEP, FULL, MOST_BYTES, QUICK
+from ..study.protocol import DTYPES
 from ._console import consoles, going_on, points, print_json, table
 from ._options import Device, Json, OutFolder, Quiet, completing, encoding_names
 
@@ -45,7 +46,14 @@ def run(
             autocompletion=completing(lambda: ("lstm", "rnn", "none")),
         ),
     ] = "lstm",
-    train_length: Annotated[int, typer.Option(help="Bytes in a training window.")] = Protocol.train_length,
+    tokenizer: Annotated[
+        str,
+        typer.Option(
+            help="What a token is: bytes; bpe:N, byte-pair encoding of N tokens trained on the text; a tokenizer.json; "
+            "or a model's folder or id on the Hugging Face hub. Losses are in bits per byte all the same."
+        ),
+    ] = "bytes",
+    train_length: Annotated[int, typer.Option(help="Tokens in a training window.")] = Protocol.train_length,
     lengths: Annotated[
         str | None,
         typer.Option(
@@ -72,15 +80,37 @@ def run(
     ] = None,
     batch: Annotated[int, typer.Option(help="Windows in a training step.")] = Protocol.batch,
     learning_rate: Annotated[
-        float, typer.Option(help="Learning rate, the same for all models.")
-    ] = Protocol.learning_rate,
+        float | None,
+        typer.Option(help=f"Learning rate, the same for all models. Default: {Protocol.learning_rates[0]:g}."),
+    ] = None,
+    learning_rates: Annotated[
+        str | None,
+        typer.Option(
+            help="In place of --learning-rate: several, separated by commas. Each model is trained with each of them "
+            "and the first seed; the one with the lowest loss on a validation part is used for all seeds."
+        ),
+    ] = None,
     recall_steps: Annotated[
         int | None,
         typer.Option(
-            help="Training steps of the recall task; 0 leaves it out. "
-            f"Default: {FULL.recall_steps}; with --quick {QUICK.recall_steps}."
+            help="Training steps of the recall task; 0 leaves it out. Default: a third of --steps; with --quick 0."
         ),
     ] = None,
+    evaluation_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--held-out",
+            help=f"Held-out bytes that are predicted at each length. Default: {BYTES_FOR_STEP} for each of --steps, at "
+            f"most {MOST_BYTES:,}.",
+        ),
+    ] = None,
+    dtype: Annotated[
+        str,
+        typer.Option(help="float32, or bfloat16 to train under autocast.", autocompletion=completing(lambda: DTYPES)),
+    ] = "float32",
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Train the language models through torch.compile.")
+    ] = False,
     quick: Annotated[
         bool,
         typer.Option(
@@ -123,9 +153,14 @@ def run(
             minutes=minutes,
             batch=batch,
             learning_rate=learning_rate,
+            learning_rates=None if learning_rates is None else rates(learning_rates),
+            tokenizer=tokenizer,
             recall_steps=recall_steps,
+            evaluation_bytes=evaluation_bytes,
             quick=quick,
             device=device,
+            dtype=dtype,
+            compile=compile,
             out=out,
             watch=screen.watch(),
         )
@@ -186,6 +221,21 @@ def numbers(text: str, name: str = "lengths") -> list[int]:
     return found
 
 
+def rates(text: str) -> list[float]:
+    """Returns learning rates separated by commas; raises HeadwayError for anything else."""
+    try:
+        found = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        found = []
+    if not found:
+        raise HeadwayError(f"learning_rates is {text!r}: give numbers separated by commas, such as 0.002,0.005")
+    return found
+
+
+FIRST_SHARE = 0.1
+"""The share of the work up to which the time left is that expected, not that by what is done."""
+
+
 class Screen:
     """Prints the results as a growing table, with the work at the moment and the time left below.
 
@@ -203,6 +253,7 @@ class Screen:
         self.began = time.monotonic()
         self.doing = "measuring speed"
         self.header_printed = False
+        self.seconds = 0.0
 
     def __enter__(self) -> Screen:
         if self.out.is_terminal:
@@ -226,6 +277,9 @@ class Screen:
             def planned(self, protocol: Protocol, encodings: Sequence[str], done: int, total: int) -> None:
                 screen.planned(protocol, done, total)
 
+            def expected(self, seconds: Mapping[str, float]) -> None:
+                screen.expected(seconds)
+
             def went_on(self, encoding: str, seed: int, doing: str, part: float) -> None:
                 screen.doing, screen.part = f"{encoding}, seed {seed}: {doing}", part
 
@@ -243,15 +297,22 @@ class Screen:
         points(self.out, protocol.text(), style="dim")
         left = total - done
         known = f", {done} of them done before" if done else ""
-        self.out.print(f"\n{total} trainings{known}, {left} to go; held-out bits per byte at each length:")
-        if self.live is None:
-            self.out.print(_line("encoding", _titles(self.lengths), "seed"))
+        self.out.print(f"\n{total} trainings{known}, {left} to go; held-out bits per byte at each length.")
+
+    def expected(self, seconds: Mapping[str, float]) -> None:
+        """Prints the time that each part will take."""
+        self.seconds, self.began = sum(seconds.values()), time.monotonic()
+        parts = ", ".join(f"{part} {_duration(value)}" for part, value in seconds.items())
+        self.out.print(f"Expected, by the speed of a few steps: {_duration(self.seconds)} ({parts}).")
 
     def measured(self, rows: Sequence[Row]) -> None:
         """Adds the rows of a training."""
         self.rows += rows
         self.done, self.part = self.done + 1, 0.0
         if self.live is None:
+            if not self.header_printed:
+                self.out.print(_line("encoding", _titles(self.lengths), "seed"))
+                self.header_printed = True
             for name in dict.fromkeys(row["encoding"] for row in rows):
                 losses = [_loss(row["bits_per_byte"]) for row in rows if row["encoding"] == name]
                 self.out.print(_line(_plain(name), losses, str(rows[0]["seed"])))
@@ -283,9 +344,13 @@ class Screen:
         gone = time.monotonic() - self.began
         if part >= 1:
             return "writing the report"
-        if part <= self.begun_at or gone < 2:
+        share = (part - self.begun_at) / (1 - self.begun_at)
+        if share < FIRST_SHARE and self.seconds:
+            seconds = max(self.seconds - gone, 0.0)
+        elif share == 0:
             return "time left: not known yet"
-        seconds = gone * (1 - part) / (part - self.begun_at)
+        else:
+            seconds = gone * (1 - share) / share
         return f"time left: about {_duration(seconds)}"
 
 

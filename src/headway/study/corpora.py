@@ -1,63 +1,82 @@
-"""The text of a comparison, as bytes: a file, or the manual that comes with Python; and its held-out part."""
+"""The text of a comparison, a file or the manual that comes with Python, and the parts that it is divided into."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from ..errors import HeadwayError
+from .tokenization import BYTES, Part, Tokens
 
 DEFAULT_NAME = "pydoc_data.topics"
 HELD_OUT = 10
 """One part in so many is held out: the last, in one piece."""
+VALIDATION = 20
+"""One part in so many is for choices such as that of the learning rate: the piece before the held-out part."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text as bytes.
+    """A text as tokens.
 
     Attributes:
         name: the path of the file, or the name of the default text.
         sha256: the hash of all bytes.
-        train: the training part, uint8 [bytes].
-        validation: the held-out part behind it, uint8 [bytes].
+        tokens: the way it is cut into tokens.
+        train: the training part.
+        validation: the part behind it, for choices.
+        held_out: the last part, by which nothing is chosen.
     """
 
     name: str
     sha256: str
-    train: Tensor
-    validation: Tensor
+    tokens: Tokens
+    train: Part
+    validation: Part
+    held_out: Part
 
 
-def load(path: str | Path | None, *, train_length: int, longest: int) -> Corpus:
-    """Reads a file of UTF-8 text, or the default text.
+def load(path: str | Path | None, *, train_length: int, longest: int, tokenizer: str = BYTES) -> Corpus:
+    """Reads a file of UTF-8 text, or the default text, and divides it between characters.
 
     Args:
         path: the file; the topics of Python's help() if None.
-        train_length: bytes in a training window.
-        longest: bytes in the longest window to measure.
+        train_length: tokens in a training window.
+        longest: tokens in the longest window to measure.
+        tokenizer: as for ``Tokens.named``.
 
     Returns:
-        The text; its last tenth is held out.
+        The text; its last tenth is held out, and the twentieth before it is for choices.
 
     Raises:
-        HeadwayError: if the file is missing, empty or not text, or too short for two training windows, or its held-out
-            part for the longest window with half a window before it.
+        HeadwayError: if the file is missing, empty or not text, or too short for two training windows and one of
+            validation, or its held-out part for the longest window with half a window before it; and as ``Tokens``
+            does.
     """
     name, content = (DEFAULT_NAME, _topics()) if path is None else (str(path), read(Path(path)))
-    held_out = len(content) // HELD_OUT
-    needed = max(HELD_OUT * (longest + longest // 2 + 1), 2 * (train_length + 1))
-    if len(content) < needed:
+    held_out = _between(content, len(content) - len(content) // HELD_OUT)
+    validation = _between(content, held_out - len(content) // VALIDATION)
+    tokens = Tokens.named(tokenizer, content[:validation])
+    parts = content[:validation], content[validation:held_out], content[held_out:]
+    train, chosen_by, measured = map(tokens.encode, parts)
+    room, chosen = longest + longest // 2 + 1, train_length + 1
+    if len(measured) < room or len(chosen_by) < chosen or len(train) < 2 * chosen:
+        each = len(content) / max(1, len(train) + len(chosen_by) + len(measured))
+        needed = max(len(content) + 1, math.ceil(each * max(HELD_OUT * room, VALIDATION * chosen)))
         raise HeadwayError(
             f"corpus {name} has {len(content):,} bytes, too short for a length of {longest:,}: "
             f"give at least {needed:,} bytes, or shorter lengths"
         )
-    everything = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    return Corpus(name, hashlib.sha256(content).hexdigest(), everything[:-held_out], everything[-held_out:])
+    return Corpus(name, hashlib.sha256(content).hexdigest(), tokens, train, chosen_by, measured)
+
+
+def _between(content: bytes, place: int) -> int:
+    """The last place up to this one that is between two characters."""
+    while 0 < place < len(content) and content[place] & 0xC0 == 0x80:
+        place -= 1
+    return place
 
 
 def _topics() -> bytes:

@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 TOKENS_AT_ONCE = 8192
-"""Tokens in one forward pass, which bounds the memory of an evaluation."""
+"""The most tokens in one forward pass, which bounds the memory of an evaluation."""
+LOGITS_AT_ONCE = 2**23
+"""The most logits in one forward pass, unless one window has more."""
 
 
 class Predictions(NamedTuple):
@@ -26,13 +28,14 @@ class Predictions(NamedTuple):
 
 
 @torch.no_grad()
-def predictions(model: nn.Module, inputs: Tensor, targets: Tensor) -> Predictions:
+def predictions(model: nn.Module, inputs: Tensor, targets: Tensor, *, vocabulary: int = 256) -> Predictions:
     """Computes the loss of each token, in eval mode.
 
     Args:
         model: maps ids [batch, length] to logits [batch, length, vocabulary].
         inputs: ids, int64 [windows, length].
         targets: the ids to predict, int64 [windows, length]; −100 is not predicted and has a loss of 0.
+        vocabulary: the logits of a token, by which the work is divided.
 
     Returns:
         Losses and hits, on the CPU.
@@ -40,7 +43,7 @@ def predictions(model: nn.Module, inputs: Tensor, targets: Tensor) -> Prediction
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
-    at_once = max(1, TOKENS_AT_ONCE // inputs.shape[1])
+    at_once = max(1, min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // vocabulary) // inputs.shape[1])
     bits, right = [], []
     for some, wanted in zip(inputs.split(at_once), targets.split(at_once), strict=True):
         wanted = wanted.to(device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,26 +98,60 @@ class Store(LockedFolder):
         self.save_settings()
         return kept
 
-    def checkpoint(self, name: str, seed: int, task: str) -> Path:
+    def keep(self, name: str, found: Callable[[], Any]) -> Any:
+        """Returns a fact of the settings, which is found and written the first time.
+
+        Args:
+            name: its name.
+            found: finds it, as a JSON value.
+        """
+        if name not in self.settings:
+            self.settings[name] = found()
+            self.save_settings()
+        return self.settings[name]
+
+    def tried(self, name: str) -> dict[str, dict[str, Any]]:
+        """Returns what each learning rate came to that has been tried with a model.
+
+        Args:
+            name: the name of the model.
+        """
+        found: dict[str, dict[str, Any]] = self.settings.get("learning_rates_tried", {}).get(name, {})
+        return found
+
+    def add_tried(self, name: str, learning_rate: str, facts: dict[str, Any]) -> None:
+        """Writes what a learning rate came to.
+
+        Args:
+            name: the name of the model.
+            learning_rate: the learning rate.
+            facts: JSON values.
+        """
+        self.settings.setdefault("learning_rates_tried", {}).setdefault(name, {})[learning_rate] = facts
+        self.save_settings()
+
+    def checkpoint(self, name: str, seed: int, task: str, learning_rate: str | None = None) -> Path:
         """Returns the path of the checkpoint of a training.
 
         Args:
             name: the name of the row.
             seed: its seed.
             task: the name of the task.
+            learning_rate: the learning rate, where several are tried.
         """
-        return self.out / "checkpoints" / f"{_file_name(name, seed)}-{task}.pt"
+        return self.out / "checkpoints" / f"{_file_name(name, seed, learning_rate)}-{task}.pt"
 
-    def head_log(self, name: str, seed: int) -> Path:
+    def head_log(self, name: str, seed: int, learning_rate: str | None = None) -> Path:
         """Returns the path of the log of what the heads of a language model do, in a folder that is there.
 
         Args:
             name: the name of the row.
             seed: its seed.
+            learning_rate: the learning rate, where several are tried.
         """
         folder = self.out / "heads"
         folder.mkdir(exist_ok=True)
-        return folder / f"{_file_name(name, seed)}.jsonl"
+        return folder / f"{_file_name(name, seed, learning_rate)}.jsonl"
 
     def has(self, encoding: str, seed: int) -> bool:
         """Returns whether the results have every length of this ``encoding`` and ``seed``."""
@@ -171,11 +205,11 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
-def _file_name(name: str, seed: int) -> str:
+def _file_name(name: str, seed: int, learning_rate: str | None) -> str:
     """A readable name of a file, which no other row has."""
     readable = re.sub(r"[^A-Za-z0-9.=-]+", "_", name).strip("_")[:60]
     mark = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return f"{readable}-{mark}-seed{seed}"
+    return f"{readable}-{mark}-seed{seed}" + ("" if learning_rate is None else f"-rate{learning_rate}")
 
 
 def _key(row: Row) -> tuple[str, int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .protocol import Protocol
@@ -22,6 +22,12 @@ class Watch:
         """Is called once, when the ``protocol`` is fixed: of ``total`` trainings ``done`` are in the results already.
 
         ``encodings`` are the names of the rows.
+        """
+
+    def expected(self, seconds: Mapping[str, float]) -> None:
+        """Is called once after that, unless nothing is left to do: the ``seconds`` that each part is expected to take.
+
+        The parts are "training", "trying learning rates", "measuring", "recall" and "the report".
         """
 
     def went_on(self, encoding: str, seed: int, doing: str, part: float) -> None:

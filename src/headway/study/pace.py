@@ -1,0 +1,108 @@
+"""How long a comparison takes: the speed of each model in a few steps, and from it the time of each part."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import torch
+from torch import nn
+
+from .evaluate import predictions
+from .models import Sizes
+from .protocol import Protocol
+from .tasks import LanguageModel, Recall
+from .tasks.recall import TOKENS
+from .train import train
+
+STEPS = 3
+"""The steps that are timed, after one that is not."""
+REPORT = 8.0
+"""Seconds for the pictures and the report."""
+
+Build = Callable[[Sizes], nn.Module]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds that one model takes.
+
+    Attributes:
+        step: a training step of the language model.
+        token: a token of a window that is measured.
+        recall_step: a training step of the recall task.
+        recall_token: a token that is measured there.
+    """
+
+    step: float
+    token: float
+    recall_step: float = 0.0
+    recall_token: float = 0.0
+
+
+def measured(build: Build, language: LanguageModel, protocol: Protocol) -> Pace:
+    """Measures the pace of a model in a few steps, and in one window of the longest length.
+
+    Args:
+        build: makes the untrained model of some sizes.
+        language: the task.
+        protocol: the settings.
+    """
+
+    def of(task: LanguageModel | Recall, steps: int) -> tuple[float, float]:
+        model = build(Sizes.of(protocol, task.name, task.vocabulary)).to(protocol.device)
+        training = protocol.language(protocol.learning_rates[0]) if task is language else protocol.recall
+        train(model, task, replace(training, steps=1), 0)
+        step = train(model, task, replace(training, steps=steps), 0).seconds / steps
+        window = torch.zeros(1, max(protocol.lengths), dtype=torch.int64)
+        began = time.perf_counter()
+        predictions(model, window, window, vocabulary=task.vocabulary)
+        return step, (time.perf_counter() - began) / window.numel()
+
+    recall = of(Recall(), STEPS) if protocol.recall_steps else (0.0, 0.0)
+    return Pace(*of(language, STEPS), *recall)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A training that is to be done.
+
+    Attributes:
+        name: the name of the model.
+        rows: its rows, each of which is measured.
+        rates: the learning rates that it is trained with.
+        by_the_clock: whether it is trained for as long as the median Transformer, and on the language alone.
+    """
+
+    name: str
+    rows: int
+    rates: int = 1
+    by_the_clock: bool = False
+
+
+def expected(
+    works: Sequence[Work], paces: Mapping[str, Pace], language: LanguageModel, protocol: Protocol
+) -> dict[str, float]:
+    """Returns the seconds that are expected for each part of a comparison.
+
+    Args:
+        works: the trainings.
+        paces: the paces by name; those of models that are trained by the clock are those of their equals.
+        language: the task with these settings.
+        protocol: the settings.
+    """
+    usual = median([paces[work.name].step for work in works if not work.by_the_clock] or [0.0])
+    parts = {"training": 0.0, "trying learning rates": 0.0, "measuring": 0.0, "recall": 0.0, "the report": REPORT}
+    recall_tokens = len(protocol.lengths) * max(TOKENS, 4 * max(protocol.lengths))
+    for work in works:
+        pace = paces[work.name]
+        once = protocol.steps * (usual if work.by_the_clock else pace.step)
+        parts["training"] += once
+        parts["trying learning rates"] += (work.rates - 1) * once
+        parts["measuring"] += work.rows * pace.token * language.measured_tokens
+        if protocol.recall_steps and not work.by_the_clock:
+            of_recall = protocol.recall_steps * pace.recall_step + work.rows * recall_tokens * pace.recall_token
+            parts["recall"] += of_recall
+    return {part: seconds for part, seconds in parts.items() if seconds}

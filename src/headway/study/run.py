@@ -1,0 +1,252 @@
+"""One training of a comparison: a model with one seed, from its learning rate to the rows of the results."""
+
+from __future__ import annotations
+
+import math
+import platform
+import statistics
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..errors import HeadwayError
+from . import corpora
+from .candidates import Candidate
+from .heads import HeadWatch
+from .memory import Peak
+from .models import Sizes, kernel_used
+from .protocol import Protocol, Training
+from .store import Store
+from .tasks import LanguageModel, Recall, Task
+from .train import Trained, train
+from .watch import Row, Watch
+
+FIRST_SEED = 0
+"""The seed with which learning rates are tried."""
+
+
+class Model(NamedTuple):
+    """A trained model.
+
+    Attributes:
+        model: the model.
+        sizes: its sizes.
+        trained: what the training came to.
+        heads: what its heads do at the end; None if that is not known.
+        peak: the most memory in use while it was trained, in bytes.
+    """
+
+    model: nn.Module
+    sizes: Sizes
+    trained: Trained
+    heads: dict[str, float | None] | None
+    peak: int
+
+
+class Run:
+    """One candidate with one seed.
+
+    Args:
+        text: the text.
+        protocol: the settings.
+        candidate: the model.
+        seed: the seed.
+        store: the folder, in which a training that was stopped is resumed.
+        watch: receives the progress.
+    """
+
+    def __init__(
+        self,
+        text: corpora.Corpus,
+        protocol: Protocol,
+        candidate: Candidate,
+        seed: int,
+        store: Store,
+        watch: Watch,
+    ) -> None:
+        self.protocol, self.candidate, self.seed, self.store, self.watch = protocol, candidate, seed, store, watch
+        self.language = LanguageModel(text, protocol)
+        self.steps = self._steps()
+        tried = store.tried(candidate.equal)
+        self.left = [rate for rate in protocol.learning_rates if f"{rate:g}" not in tried] if self._tries else []
+        # Work is counted in tokens through one layer; a training step counts as three evaluations.
+        tokens = 3 * protocol.batch * protocol.train_length
+        self.training = tokens * self.steps * protocol.layers
+        self.measuring = self.language.measured_tokens * protocol.layers
+        self.recalling = 3 * protocol.recall_steps * Protocol.RECALL_BATCH * protocol.train_length
+        if candidate.by_the_clock:
+            self.recalling = 0
+        again = seed > 0 or not self._tries  # the first seed has been trained with the chosen rate when it was tried
+        self.total = self.training * (len(self.left) + again) + self.measuring + self.recalling
+        self.done = 0.0
+
+    def rows(self) -> list[Row]:
+        """Trains and measures; returns a row for each name and length."""
+        fields: dict[tuple[str, int], dict[str, Any]] = {}
+        rate = self._learning_rate()
+        training = replace(self.protocol.language(rate), steps=self.steps)
+        language = self._trained(self.language, training, self.seed)
+        facts = self._facts(language, training)
+        self._measure(language, self.language, fields)
+        self.done += self.measuring
+        if self.recalling:
+            recall = Recall()
+            self._measure(self._trained(recall, self.protocol.recall, self.seed), recall, fields)
+        return [
+            {
+                "encoding": row,
+                "seed": self.seed,
+                "length": length,
+                "view_of": None if row == self.candidate.name else self.candidate.name,
+                **_finite(fields[row, length]),
+                **facts,
+            }
+            for row in self.candidate.rows
+            for length in self.protocol.lengths
+        ]
+
+    @property
+    def _tries(self) -> bool:
+        """Whether learning rates are tried with this model."""
+        return len(self.protocol.learning_rates) > 1 and not self.candidate.by_the_clock
+
+    def _learning_rate(self) -> float:
+        """The one whose model has the lowest loss on the validation part with the first seed; tried now if needed."""
+        rates = self.protocol.learning_rates
+        if len(rates) == 1:
+            return rates[0]
+        for rate in self.left:
+            trained = self._trained(self.language, replace(self.protocol.language(rate), steps=self.steps), FIRST_SEED)
+            loss = self.language.validate(trained.model)
+            facts = {"bits_per_byte": loss if math.isfinite(loss) else None, "peak_memory_bytes": trained.peak}
+            self.store.add_tried(self.candidate.name, f"{rate:g}", facts)
+        tried = self.store.tried(self.candidate.equal)
+        return min(rates, key=lambda rate: (_or_infinite(tried[f"{rate:g}"]["bits_per_byte"]), rate))
+
+    def _trained(self, task: Task, training: Training, seed: int) -> Model:
+        """The model of the candidate, trained on a task; it resumes from its checkpoint."""
+        language = task is self.language
+        sizes = Sizes.of(self.protocol, task.name, task.vocabulary)
+        name, rate = self.candidate.name, f"{training.learning_rate:g}"
+        several = language and len(self.protocol.learning_rates) > 1
+        checkpoint = self.store.checkpoint(name, seed, task.name, rate if several else None)
+        finished = several and seed == FIRST_SEED and rate in self.store.tried(name)
+        work = 0 if finished else self.training if language else self.recalling
+        peak = Peak(self.protocol.device)
+        model = self.candidate.build(self.candidate.rows[0], sizes, seed).to(self.protocol.device)
+        heads = None
+        if language and self.candidate.cell is None:
+            windows, _ = self.language.batch(training, torch.Generator().manual_seed(0))  # the same for every seed
+            log = self.store.head_log(name, seed, rate if several else None)
+            heads = HeadWatch(model, log, windows.to(self.protocol.device), training.steps)
+        doing = task.name.replace("_", " ") + (f" at learning rate {rate}" if several else "")
+        after_step = partial(self._after_step, heads, doing, training, work)
+        trained = train(model, task, training, seed, checkpoint=checkpoint, watch=after_step)
+        self.done += work
+        most = self.store.tried(name)[rate]["peak_memory_bytes"] if finished else peak.bytes()
+        return Model(model, sizes, trained, None if heads is None else heads.summary(), most)
+
+    def _measure(self, trained: Model, task: Task, fields: dict[tuple[str, int], dict[str, Any]]) -> None:
+        """Adds what the model achieves at each length to the fields of each row."""
+        for row in self.candidate.rows:
+            self._tell(f"{task.name.replace('_', ' ')}, measuring", self.done)
+            measured = self._measured(row, trained.sizes, trained.model, task)
+            for length in measured:
+                fields.setdefault((row, length), {}).update(measured[length])
+
+    def _steps(self) -> int:
+        if not self.candidate.by_the_clock:
+            return self.protocol.steps
+        rows = [row for row in self.store.rows if row["seed"] == self.seed]
+        seconds = [row["train_seconds"] for row in rows if not row["baseline"]]
+        alike = self.candidate.equal
+        pace = next(row["train_seconds"] / row["steps"] for row in rows if row["encoding"] == alike)
+        steps = max(1, round(statistics.median(seconds) / pace)) if seconds else self.protocol.steps
+        return self.store.equal_time_steps(self.candidate.name, self.seed, steps)
+
+    def _after_step(
+        self,
+        heads: HeadWatch | None,
+        doing: str,
+        training: Training,
+        work: float,
+        step: int,
+        loss: float,
+    ) -> None:
+        if heads is not None:
+            heads.after(step)
+        said = f"{doing}, step {step:,} of {training.steps:,}, {loss:.2f} bits"
+        self._tell(said, self.done + work * step / training.steps)
+
+    def _tell(self, doing: str, done: float) -> None:
+        self.watch.went_on(self.candidate.name, self.seed, doing, min(1.0, done / self.total))
+
+    def _measured(self, row: str, sizes: Sizes, trained: nn.Module, task: Task) -> dict[int, dict[str, Any]]:
+        """What the trained model achieves at each length, with the encoding of this row."""
+        model = trained
+        if row != self.candidate.rows[0]:
+            model = self.candidate.build(row, sizes, self.seed).to(self.protocol.device)
+            model.load_state_dict(trained.state_dict())
+        found: dict[int, dict[str, Any]] = {}
+        for length in self.protocol.lengths:
+            try:
+                found[length] = task.measure(model, length)
+            except HeadwayError as error:
+                if length <= self.protocol.train_length:
+                    raise
+                missing = "bits_per_byte" if task is self.language else "recall"
+                found[length] = {missing: None, "reason": str(error)}
+        return found
+
+    def _facts(self, found: Model, training: Training) -> dict[str, Any]:
+        model, trained, cell = found.model, found.trained, self.candidate.cell
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        shared = sum(parameter.numel() for name, parameter in model.named_parameters() if ".encodings." not in name)
+        kernel = f"torch {cell}"
+        if cell is None:
+            kernel = kernel_used(self.candidate.name, found.sizes, training.batch, self.protocol.device)
+        tried = self.store.tried(self.candidate.equal) if len(self.protocol.learning_rates) > 1 else {}
+        return {
+            "baseline": cell is not None,
+            "train_length": self.protocol.train_length,
+            "steps": trained.steps,
+            "learning_rate": training.learning_rate,
+            "learning_rates": {rate: facts["bits_per_byte"] for rate, facts in tried.items()},
+            "train_loss_bits": trained.loss if math.isfinite(trained.loss) else None,
+            "train_seconds": trained.seconds,
+            "tokens_per_second": training.batch * training.length * trained.steps / trained.seconds,
+            "parameters": parameters,
+            "encoding_parameters": parameters - shared,
+            "kernel": kernel,
+            "trained_dtype": self.protocol.dtype,
+            "compiled": self.protocol.compile,
+            "peak_memory_bytes": found.peak,
+            "heads": found.heads,
+            "corpus": self.protocol.corpus,
+            "corpus_sha256": self.protocol.corpus_sha256,
+            "device": self.protocol.device,
+            "threads": torch.get_num_threads(),
+            "versions": _versions(),
+        }
+
+
+def _or_infinite(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _finite(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields with None for numbers that are not finite, and a reason."""
+    bad = [name for name, value in fields.items() if isinstance(value, float) and not math.isfinite(value)]
+    if not bad:
+        return fields
+    cleaned = {name: None if name in bad else value for name, value in fields.items()}
+    return {**cleaned, "bits_by_position": [], "reason": "the loss is not a finite number: training diverged"}
+
+
+def _versions() -> dict[str, str]:
+    from .. import __version__
+
+    return {"headway": __version__, "torch": torch.__version__, "python": platform.python_version()}

@@ -1,0 +1,135 @@
+"""How the text of a comparison becomes tokens: its bytes, byte-pair encoding trained on it, or a tokenizer's file."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..checkpoints import tokenizer as tokenizer_of
+from ..errors import HeadwayError
+from ..extras import need
+
+BYTES = "bytes"
+BPE = "bpe:"
+FEWEST = 257
+"""The least size of a byte-pair vocabulary: all bytes, and one merge."""
+
+
+class Part(NamedTuple):
+    """A part of a text as tokens.
+
+    Attributes:
+        ids: the tokens, int [n].
+        ends: the bytes of the part up to the end of each token, int64 [n].
+    """
+
+    ids: Tensor
+    ends: Tensor
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def bytes_of(self, start: int, count: int) -> int:
+        """Returns the bytes of ``count`` tokens from the token ``start``."""
+        return int(self.ends[start + count - 1]) - (int(self.ends[start - 1]) if start else 0)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A way to cut a text into tokens.
+
+    Attributes:
+        name: "bytes", "bpe:N" or the name of a file.
+        vocabulary: the number of ids.
+        library: a ``tokenizers.Tokenizer``; None for bytes.
+    """
+
+    name: str
+    vocabulary: int
+    library: Any = None
+
+    @classmethod
+    def named(cls, name: str, train: bytes) -> Tokens:
+        """Returns the tokens of a name.
+
+        Args:
+            name: "bytes"; "bpe:N" for a vocabulary of N tokens that byte-pair encoding finds in ``train``; or what has
+                a tokenizer: its tokenizer.json, the folder of a model, or the id of one on the Hugging Face hub.
+            train: the training part of the text, UTF-8.
+
+        Raises:
+            HeadwayError: if N is no number or below 257, there is no such file, or tokenizers is not installed.
+        """
+        if name == BYTES:
+            return cls(BYTES, 256)
+        need("tokenizers", f"tokenizer {name!r}", "checkpoints")
+        library = _trained(name, train.decode()) if name.startswith(BPE) else _read(name)
+        return cls(name, max(library.get_vocab().values()) + 1, library)
+
+    @property
+    def sha256(self) -> str | None:
+        """The hash of the tokenizer's JSON; None for bytes."""
+        return None if self.library is None else hashlib.sha256(self.library.to_str().encode()).hexdigest()
+
+    def encode(self, text: bytes) -> Part:
+        """Returns a text as tokens.
+
+        Args:
+            text: UTF-8, cut between two characters.
+
+        Raises:
+            HeadwayError: if the tokens do not give the text back: bits per byte would not count what they leave out.
+        """
+        if not text:
+            return Part(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+        if self.library is None:
+            return Part(torch.frombuffer(bytearray(text), dtype=torch.uint8), torch.arange(1, len(text) + 1))
+        words = text.decode()
+        found = self.library.encode(words, add_special_tokens=False)
+        if self.library.decode(found.ids, skip_special_tokens=False) != words:
+            raise HeadwayError(
+                f"tokenizer {self.name} does not give the text back, so that bits per byte would not count what it "
+                "leaves out: give bytes, bpe:1024, or a byte-level tokenizer such as GPT-2's"
+            )
+        up_to = torch.tensor([0, *accumulate(len(character.encode()) for character in words)])
+        ends = up_to[[end for _, end in found.offsets]].cummax(0).values
+        ends[-1] = len(text)
+        return Part(torch.tensor(found.ids), ends)
+
+
+def _trained(name: str, text: str) -> Any:
+    """Byte-level byte-pair encoding (Sennrich et al. 2016; Radford et al. 2019) of the size in the name."""
+    size = int(name[len(BPE) :]) if name[len(BPE) :].isdecimal() else 0
+    if size < FEWEST:
+        raise HeadwayError(f"tokenizer is {name!r}: give bpe:N with N at least {FEWEST}, such as bpe:1024")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator([text], trainer)
+    return made
+
+
+def _read(name: str) -> Any:
+    path = Path(name)
+    if path.suffix != ".json":
+        found = tokenizer_of(name)
+    else:
+        from tokenizers import Tokenizer
+
+        try:
+            found = Tokenizer.from_file(str(path))
+        except Exception as error:  # the package raises Exception itself
+            raise HeadwayError(f"tokenizer {name} cannot be read ({error}): give a tokenizer.json") from None
+    found.no_truncation()
+    found.no_padding()
+    return found
