@@ -36,6 +36,7 @@ ROOMS = [
     "headway.study.heads",
     *("headway.study.planted", "headway.study.word_vectors"),
     "headway.testing",
+    "headway.training",
     "headway.vectors",
 ]
 """Modules whose public names, those of ``__all__`` or else all that they define, keep to this style."""

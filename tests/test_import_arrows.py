@@ -30,6 +30,7 @@ LAYERS = [
     ["models"],
     ["checkpoints", "integrations"],
     ["inspection"],
+    ["training"],
     ["vectors"],
     ["testing"],
     ["study"],

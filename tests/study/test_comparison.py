@@ -9,9 +9,11 @@ import pytest
 import torch
 
 import headway
+from headway import training
 from headway.errors import HeadwayError
-from headway.study import Watch, compare, comparison, train
+from headway.study import Watch, compare, comparison
 from headway.study.watch import Row
+from headway.training import Diverged, Trained
 
 MINE = """
 from headway.positions import PositionEncoding
@@ -135,7 +137,7 @@ def test_what_was_interrupted_goes_on_to_the_same_numbers(
     stop: tuple[str, str],
 ) -> None:
     settings = {**tiny, "recall_steps": 3}
-    monkeypatch.setattr(train, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     with pytest.raises(KeyboardInterrupt):
         compare(text_file, ["rope", "t5"], **settings, out=tmp_path, watch=Stops(*stop))
     gone_on = compare(text_file, ["rope", "t5"], **settings, out=tmp_path)
@@ -147,8 +149,9 @@ def test_what_was_killed_goes_on_to_the_same_numbers(text_file: Path, tiny: dict
     program = f"""
 import os, signal, torch
 torch.set_num_threads({torch.get_num_threads()})
-from headway.study import Watch, compare, train
-train.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+from headway import training
+from headway.study import Watch, compare
+training.SECONDS_BETWEEN_CHECKPOINTS = 0.0
 class Kills(Watch):
     def went_on(self, encoding, seed, doing, part):
         if encoding == "t5" and "step 3" in doing:
@@ -360,14 +363,48 @@ def test_settings_that_differ_from_the_folders_are_refused(
         compare(text_file, ["none"], **tiny, out=tmp_path / "out")
 
 
-def test_training_that_diverges_leaves_valid_json(text_file: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
+def test_a_training_that_diverges_has_a_reason_and_no_numbers(
+    text_file: Path, tiny: dict[str, Any], tmp_path: Path
+) -> None:
     file = tmp_path / "mine.py"
     file.write_text(MINE)
-    compare(text_file, [f"{file}:Mine(factor=1e39)", "rope"], **tiny, out=tmp_path / "out")
+    mine = f"{file}:Mine(factor=1e39)"
+    settings = {**tiny, "recall_steps": 2, "baselines": ("lstm",)}
+    results = compare(text_file, [mine, "rope"], **settings, out=tmp_path / "out")
     rows = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
-    assert rows[0]["bits_per_byte"] is None
-    assert "diverged" in rows[0]["reason"]
-    assert rows[2]["bits_per_byte"] > 0
+    assert rows == results.rows
+    for row in rows:
+        if row["encoding"] != mine:
+            assert row["bits_per_byte"] > 0
+            assert "reason" not in row
+            continue
+        numbers = ("bits_per_byte", "recall", "train_loss_bits", "train_seconds", "tokens_per_second", "heads")
+        assert [row[name] for name in numbers] == [None] * len(numbers)
+        assert row["steps"] == 0
+        assert row["reason"] == (
+            "language model: training diverged: the loss is nan in step 1 of 4: give a learning rate below 0.005; "
+            "recall: training diverged: the loss is nan in step 1 of 2: give a learning rate below 0.01"
+        )
+    watch = Lists()
+    compare(text_file, [mine, "rope"], **settings, out=tmp_path / "out", watch=watch)
+    assert watch.trained == []
+
+
+@pytest.mark.parametrize("spoilt", ["rope", "lstm_equal_parameters"])
+def test_equal_time_is_that_of_the_trainings_that_ended_well(
+    text_file: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, spoilt: str
+) -> None:
+    train = comparison.train
+
+    def spoils(model: torch.nn.Module, *given: Any, **named: Any) -> Trained:
+        if named["checkpoint"].name.startswith(spoilt):
+            raise Diverged("the loss is nan", step=2)
+        return train(model, *given, **named)
+
+    monkeypatch.setattr(comparison, "train", spoils)
+    results = compare(text_file, ["rope"], **{**tiny, "baselines": ("lstm",)})
+    assert [row["steps"] for row in results.rows if row["train_seconds"] is None] == [1, 1]
+    assert results.any_row("lstm (equal time)")["steps"] == 4  # those of the others, since one of them is missing
 
 
 def test_it_is_reached_as_headway_study() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from headway import training
 from headway.inspection import read_head_log
 from headway.models import Decoder, TransformerConfig
-from headway.study import Results, Watch, compare, heads, report, train
+from headway.study import Results, Watch, compare, heads, report
 from headway.study.heads import HeadWatch
 
 WINDOWS = torch.randint(20, (6, 8), generator=torch.Generator().manual_seed(0))
@@ -74,7 +75,7 @@ def test_transformers_have_a_log_and_numbers_stay(
     page = report.page(logged)
     assert f"<td>{row['heads']['induction']:.3f}</td>" in page.partition("What the heads do")[2]
 
-    monkeypatch.setattr(HeadWatch, "after", lambda self, step: None)
+    monkeypatch.setattr(HeadWatch, "after", lambda self, *given: None)
     plain = compare(text_file, ["rope"], **{**settings, "baselines": ()})
     for one, other in zip(plain.rows, logged.rows, strict=False):
         for name in ("encoding", "length", "bits_per_byte", "sliding_bits_per_byte", "recall", "train_loss_bits"):
@@ -89,7 +90,7 @@ def test_a_comparison_that_goes_on_doubles_no_steps(
 ) -> None:
     monkeypatch.setattr(heads, "STEPS", 1)
     compare(text_file, ["rope"], **tiny, out=tmp_path / "whole")
-    monkeypatch.setattr(train, "SECONDS_BETWEEN_CHECKPOINTS", seconds)
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", seconds)
     with pytest.raises(KeyboardInterrupt):
         compare(text_file, ["rope"], **tiny, out=tmp_path / "out", watch=Stops("language model, step 3"))
     compare(text_file, ["rope"], **tiny, out=tmp_path / "out")

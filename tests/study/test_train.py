@@ -1,11 +1,14 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from headway import training as loop
 from headway.errors import HeadwayError
 from headway.files import read_checkpoint
-from headway.study import corpora, train
+from headway.study import corpora, heads, train
+from headway.study.heads import HeadWatch
 from headway.study.models import Sizes, build_transformer
 from headway.study.protocol import Protocol, Training
 from headway.study.tasks import LanguageModel
@@ -30,7 +33,7 @@ def trained(text_file: Path, protocol: Protocol, checkpoint: Path | None, stop: 
 def test_training_that_was_stopped_goes_on_bit_for_bit(
     text_file: Path, protocol: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     path = tmp_path / "checkpoints" / "model.pt"
     for stop in (2, 5):
         with pytest.raises(StoppedError):
@@ -73,3 +76,27 @@ def test_the_learning_rate_rises_and_falls() -> None:
     assert rates[:10] == sorted(rates[:10])
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert rates[-1] < 0.001
+
+
+@pytest.mark.parametrize("switch", [{"dtype": torch.bfloat16}, {"compile": True}], ids=["bfloat16", "compiled"])
+def test_switches_of_the_forward_pass(
+    text_file: Path, protocol: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switch: dict[str, Any]
+) -> None:
+    """The model learns as without them, its log of heads included, and its checkpoint is one of the plain model."""
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model: compiler(model, backend="aot_eager"))
+    monkeypatch.setattr(heads, "STEPS", 3)
+    task = LanguageModel(corpora.load(text_file, train_length=16, longest=32), protocol)
+    windows, _ = task.step(protocol.language, 0, 0)
+    found = []
+    for more in ({}, switch):
+        model = build_transformer("t5", Sizes.of(protocol, task.name, task.vocabulary), 0)
+        log = HeadWatch(model, tmp_path / f"{len(more)}.jsonl", windows, protocol.steps)
+        path = tmp_path / f"{len(more)}.pt"
+        told = train.train(model, task, protocol.language, 0, checkpoint=path, companion=log, **more)
+        found.append((told.loss, task.measure(model, 16)["bits_per_byte"], log.summary()["induction"]))  # type: ignore[index]
+        fresh = build_transformer("t5", Sizes.of(protocol, task.name, task.vocabulary), 0)
+        fresh.load_state_dict(read_checkpoint(path)["model"])  # type: ignore[index]
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), fresh.parameters(), strict=True))
+    assert found[1] == pytest.approx(found[0], rel=0.05)
+    assert (found[1][0] != found[0][0]) == ("dtype" in switch)

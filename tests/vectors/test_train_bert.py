@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 import headway
-from headway import HeadwayError
+from headway import HeadwayError, training
 from headway.checkpoints import tokenizer
+from headway.training import Diverged
 from headway.vectors import _train_bert
 from headway.vectors._train_bert import CLS, MASK, SEP, SPECIAL, hide, rate, train_bert
 
@@ -189,7 +190,7 @@ def test_baseline_is_the_entropy_of_frequencies(tmp_path: Path) -> None:
 def test_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = language(60)
     straight = train_bert(texts, tmp_path / "straight", **TINY)
-    monkeypatch.setattr(_train_bert, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
 
     def stop(part: float) -> None:
         if part >= 0.5:
@@ -313,7 +314,7 @@ def test_refuses_a_folder_with_something_else(tmp_path: Path) -> None:
     ("name", "message"), [("training.pt", "cannot be read .*: delete it"), ("training.json", "cannot be read")]
 )
 def test_refuses_damaged_files(tmp_path: Path, name: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_train_bert, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
 
     def stop(part: float) -> None:
         raise KeyboardInterrupt
@@ -330,5 +331,5 @@ def test_says_when_training_runs_away(tmp_path: Path, monkeypatch: pytest.Monkey
         return torch.tensor(float("nan"), requires_grad=True), torch.tensor([True])
 
     monkeypatch.setattr(_train_bert, "guesses", runaway)
-    with pytest.raises(HeadwayError, match=r"the loss is nan after step 0: lower learning_rate, which is 0.002"):
+    with pytest.raises(Diverged, match=r"the loss is nan in step 1 of 12: give a learning rate below 0\.002$"):
         train_bert(language(60), tmp_path, **TINY)

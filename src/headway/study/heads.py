@@ -10,6 +10,7 @@ from statistics import mean
 from torch import Tensor, nn
 
 from ..inspection import HeadLog
+from ..training import Companion
 
 LINES = 8
 """The most lines after the first."""
@@ -19,7 +20,7 @@ WINDOWS = 4
 """The windows that are read."""
 
 
-class HeadWatch:
+class HeadWatch(Companion):
     """Writes a ``HeadLog`` at the beginning of a training, a few times in it and at its end.
 
     Args:
@@ -37,11 +38,10 @@ class HeadWatch:
         if not self._log.steps:
             self.after(0)
 
-    def after(self, step: int) -> None:
-        """Writes a line after some of the steps.
+    def after(self, step: int, loss: float = math.nan, seconds: float = 0.0) -> None:
+        """Writes a line after some of the steps; ``step`` is the number of those that are done.
 
-        Args:
-            step: the steps that are done.
+        ``loss`` and ``seconds`` are not read.
         """
         if step in self._wanted:
             self._log.write(step, self._windows)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ..errors import HeadwayError
+from ..training import Diverged, Trained
 from . import corpora
 from .candidates import Candidate
 from .heads import HeadWatch
@@ -21,7 +22,7 @@ from .models import Sizes, kernel_used
 from .protocol import Protocol, Training
 from .store import Store
 from .tasks import LanguageModel, Recall, Task
-from .train import Trained, train
+from .train import train
 from .watch import Row, Watch
 
 FIRST_SEED = 0
@@ -37,6 +38,7 @@ class Model(NamedTuple):
         trained: what the training came to.
         heads: what its heads do at the end; None if that is not known.
         peak: the most memory in use while it was trained, in bytes.
+        diverged: the error, if the training stopped with it.
     """
 
     model: nn.Module
@@ -44,6 +46,7 @@ class Model(NamedTuple):
     trained: Trained
     heads: dict[str, float | None] | None
     peak: int
+    diverged: Diverged | None
 
 
 class Run:
@@ -120,7 +123,7 @@ class Run:
             return rates[0]
         for rate in self.left:
             trained = self._trained(self.language, replace(self.protocol.language(rate), steps=self.steps), FIRST_SEED)
-            loss = self.language.validate(trained.model)
+            loss = self.language.validate(trained.model) if trained.diverged is None else math.nan
             facts = {"bits_per_byte": loss if math.isfinite(loss) else None, "peak_memory_bytes": trained.peak}
             self.store.add_tried(self.candidate.name, f"{rate:g}", facts)
         tried = self.store.tried(self.candidate.equal)
@@ -143,53 +146,72 @@ class Run:
             log = self.store.head_log(name, seed, rate if several else None)
             heads = HeadWatch(model, log, windows.to(self.protocol.device), training.steps)
         doing = task.name.replace("_", " ") + (f" at learning rate {rate}" if several else "")
-        after_step = partial(self._after_step, heads, doing, training, work)
-        trained = train(model, task, training, seed, checkpoint=checkpoint, watch=after_step)
+        after_step = partial(self._after_step, doing, training, work)
+        dtype = torch.bfloat16 if language and self.protocol.dtype == "bfloat16" else None
+        compiled = language and self.protocol.compile
+        diverged = None
+        try:
+            trained = train(
+                model,
+                task,
+                training,
+                seed,
+                checkpoint=checkpoint,
+                companion=heads,
+                watch=after_step,
+                dtype=dtype,
+                compile=compiled,
+            )
+        except Diverged as error:
+            diverged, trained = error, Trained(error.step - 1, math.nan, math.nan)
         self.done += work
         most = self.store.tried(name)[rate]["peak_memory_bytes"] if finished else peak.bytes()
-        return Model(model, sizes, trained, None if heads is None else heads.summary(), most)
+        return Model(model, sizes, trained, None if heads is None else heads.summary(), most, diverged)
 
     def _measure(self, trained: Model, task: Task, fields: dict[tuple[str, int], dict[str, Any]]) -> None:
         """Adds what the model achieves at each length to the fields of each row."""
         for row in self.candidate.rows:
             self._tell(f"{task.name.replace('_', ' ')}, measuring", self.done)
-            measured = self._measured(row, trained.sizes, trained.model, task)
-            for length in measured:
-                fields.setdefault((row, length), {}).update(measured[length])
+            measured = self._measured(row, trained, task)
+            for length, new in measured.items():
+                known = fields.setdefault((row, length), {})
+                reasons = [one["reason"] for one in (known, new) if "reason" in one]
+                known.update(new, **({"reason": "; ".join(dict.fromkeys(reasons))} if reasons else {}))
 
     def _steps(self) -> int:
         if not self.candidate.by_the_clock:
             return self.protocol.steps
-        rows = [row for row in self.store.rows if row["seed"] == self.seed]
+        rows = [row for row in self.store.rows if row["seed"] == self.seed and row["train_seconds"] is not None]
         seconds = [row["train_seconds"] for row in rows if not row["baseline"]]
         alike = self.candidate.equal
-        pace = next(row["train_seconds"] / row["steps"] for row in rows if row["encoding"] == alike)
-        steps = max(1, round(statistics.median(seconds) / pace)) if seconds else self.protocol.steps
+        pace = next((row["train_seconds"] / row["steps"] for row in rows if row["encoding"] == alike), None)
+        steps = max(1, round(statistics.median(seconds) / pace)) if seconds and pace else self.protocol.steps
         return self.store.equal_time_steps(self.candidate.name, self.seed, steps)
 
     def _after_step(
         self,
-        heads: HeadWatch | None,
         doing: str,
         training: Training,
         work: float,
         step: int,
         loss: float,
     ) -> None:
-        if heads is not None:
-            heads.after(step)
         said = f"{doing}, step {step:,} of {training.steps:,}, {loss:.2f} bits"
         self._tell(said, self.done + work * step / training.steps)
 
     def _tell(self, doing: str, done: float) -> None:
         self.watch.went_on(self.candidate.name, self.seed, doing, min(1.0, done / self.total))
 
-    def _measured(self, row: str, sizes: Sizes, trained: nn.Module, task: Task) -> dict[int, dict[str, Any]]:
+    def _measured(self, row: str, trained: Model, task: Task) -> dict[int, dict[str, Any]]:
         """What the trained model achieves at each length, with the encoding of this row."""
-        model = trained
+        missing = "bits_per_byte" if task is self.language else "recall"
+        if trained.diverged is not None:
+            said = f"{task.name.replace('_', ' ')}: training diverged: {trained.diverged}"
+            return {length: {missing: None, "reason": said} for length in self.protocol.lengths}
+        model = trained.model
         if row != self.candidate.rows[0]:
-            model = self.candidate.build(row, sizes, self.seed).to(self.protocol.device)
-            model.load_state_dict(trained.state_dict())
+            model = self.candidate.build(row, trained.sizes, self.seed).to(self.protocol.device)
+            model.load_state_dict(trained.model.state_dict())
         found: dict[int, dict[str, Any]] = {}
         for length in self.protocol.lengths:
             try:
@@ -197,7 +219,6 @@ class Run:
             except HeadwayError as error:
                 if length <= self.protocol.train_length:
                     raise
-                missing = "bits_per_byte" if task is self.language else "recall"
                 found[length] = {missing: None, "reason": str(error)}
         return found
 
@@ -208,6 +229,8 @@ class Run:
         kernel = f"torch {cell}"
         if cell is None:
             kernel = kernel_used(self.candidate.name, found.sizes, training.batch, self.protocol.device)
+        seconds = None if math.isnan(trained.seconds) else trained.seconds
+        tokens = training.batch * training.length * trained.steps
         tried = self.store.tried(self.candidate.equal) if len(self.protocol.learning_rates) > 1 else {}
         return {
             "baseline": cell is not None,
@@ -216,8 +239,8 @@ class Run:
             "learning_rate": training.learning_rate,
             "learning_rates": {rate: facts["bits_per_byte"] for rate, facts in tried.items()},
             "train_loss_bits": trained.loss if math.isfinite(trained.loss) else None,
-            "train_seconds": trained.seconds,
-            "tokens_per_second": training.batch * training.length * trained.steps / trained.seconds,
+            "train_seconds": seconds,
+            "tokens_per_second": None if seconds is None else tokens / seconds,
             "parameters": parameters,
             "encoding_parameters": parameters - shared,
             "kernel": kernel,

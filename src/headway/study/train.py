@@ -1,39 +1,22 @@
-"""Training that can be stopped at any moment and resumed with the same result."""
+"""The training of a model for a task: schedule, batches and loss, the same for every encoding."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
-from ..files import read_checkpoint, write_checkpoint
+from .. import training as loop
+from ..training import Companion, Trained
 from .models import parameter_groups
 from .protocol import Training
 from .tasks import Task
-
-SECONDS_BETWEEN_CHECKPOINTS = 5.0
-"""Seconds of training after which a checkpoint is written."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """The result of a training.
-
-    Attributes:
-        steps: steps.
-        seconds: seconds in these steps.
-        loss: the loss of the last batch, in bits.
-    """
-
-    steps: int
-    seconds: float
-    loss: float
 
 
 def schedule(step: int, training: Training) -> float:
@@ -56,7 +39,10 @@ def train(
     seed: int,
     *,
     checkpoint: Path | None = None,
+    companion: Companion | None = None,
     watch: Callable[[int, float], None] | None = None,
+    dtype: torch.dtype | None = None,
+    compile: bool = False,
 ) -> Trained:
     """Trains a model in place, and resumes from the checkpoint if there is one; on a CPU with the same result.
 
@@ -66,55 +52,42 @@ def train(
         training: the settings.
         seed: the seed of the batches.
         checkpoint: the file of the training's state; nothing is written if None.
+        companion: is called after each step, before its checkpoint, with the loss in nats.
         watch: is called after each step with the steps done and the loss in bits.
+        dtype: the dtype of autocast for the forward pass and the loss; none if None.
+        compile: whether the model is called through ``torch.compile``.
+
+    Returns:
+        The steps, their time, and the loss of the last batch in bits.
 
     Raises:
+        Diverged: if a loss, a gradient or a parameter is not finite.
         HeadwayError: if the checkpoint is damaged or cannot be written.
     """
+    device = next(model.parameters()).device
     optimizer = torch.optim.AdamW(
         parameter_groups(model, training.learning_rate, training.weight_decay),
         lr=training.learning_rate,
         betas=training.betas,
         fused=True,
     )
-    rates = [group["lr"] for group in optimizer.param_groups]
-    done, seconds, loss = 0, 0.0, math.nan
-    state = read_checkpoint(checkpoint)
-    if state is not None:
-        model.load_state_dict(state["model"])
-        done, seconds, loss = state["step"], state["seconds"], state["loss"]
-        if done < training.steps:
-            optimizer.load_state_dict(state["optimizer"])
-    device = next(model.parameters()).device
-    model.train()
-    saved_at = seconds
-    while done < training.steps:
-        started = time.perf_counter()
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * schedule(done, training)
-        inputs, targets = task.step(training, seed, done)
-        logits = model(inputs.to(device))
-        nats = F.cross_entropy(logits.flatten(0, 1).float(), targets.to(device).flatten())
-        optimizer.zero_grad(set_to_none=True)
-        nats.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), training.clip)
-        optimizer.step()
-        loss = float(nats.detach()) / math.log(2)
-        done += 1
-        seconds += time.perf_counter() - started
-        if checkpoint is not None and (seconds - saved_at >= SECONDS_BETWEEN_CHECKPOINTS or done == training.steps):
-            finished = done == training.steps
-            write_checkpoint(
-                checkpoint,
-                {
-                    "step": done,
-                    "seconds": seconds,
-                    "loss": loss,
-                    "model": model.state_dict(),
-                    "optimizer": None if finished else optimizer.state_dict(),
-                },
-            )
-            saved_at = seconds
-        if watch is not None:
-            watch(done, loss)
-    return Trained(training.steps, seconds, loss)
+
+    def loss(forward: Any, step: int) -> Tensor:
+        inputs, targets = task.step(training, seed, step)
+        logits = forward(inputs.to(device))
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.to(device).flatten())
+
+    trained = loop.train(
+        model,
+        loss,
+        optimizer,
+        steps=training.steps,
+        rate=lambda step: schedule(step, training),
+        clip=training.clip,
+        checkpoint=checkpoint,
+        companion=companion,
+        watch=None if watch is None else lambda step, nats: watch(step, nats / math.log(2)),
+        dtype=dtype,
+        compile=compile,
+    )
+    return replace(trained, loss=trained.loss / math.log(2))

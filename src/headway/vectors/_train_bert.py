@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -16,11 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import training as loop
 from ..checkpoints import BERT, Checkpoint, Config, load, save
 from ..checkpoints import tokenizer as read_tokenizer
 from ..errors import HeadwayError
 from ..extras import need
-from ..files import atomic_write, read_checkpoint, write_checkpoint
+from ..files import atomic_write
 from ..models import Encoder
 from ._text import Watch, need_texts, nobody
 
@@ -37,8 +37,6 @@ HELD_OUT = 20
 """One row out of this many is held out."""
 MOST_HELD_OUT = 200
 EVALUATIONS = 10
-SECONDS_BETWEEN_CHECKPOINTS = 20.0
-"""Seconds between checkpoints, which is what an interruption can lose."""
 SETTINGS, STATE, RESULTS = "training.json", "training.pt", "training.jsonl"
 
 
@@ -145,6 +143,7 @@ def train_bert(
         watch: called with the share of the work that is done, 0 … 1.
 
     Raises:
+        Diverged: if the training diverges; ``out`` keeps the last checkpoint.
         HeadwayError: if a setting is out of range, the texts have less than two rows, or the folder holds a training
             with other settings or texts, or anything else.
 
@@ -340,48 +339,50 @@ def _train(
         betas=(0.9, 0.98),
         eps=1e-6,
     )
-    draws = torch.Generator().manual_seed(settings.seed + 1)
+    course = _Course(model, _Exam(held_out, logs, len(logs), settings), settings, out / RESULTS)
     offsets, room = torch.arange(settings.length - 2), len(train) - (settings.length - 2)
-    exam = _Exam(held_out, logs, len(logs), settings)
-    done, seconds = 0, 0.0
-    lines: list[dict[str, float]] = []
-    losses: list[float] = []
-    if (state := read_checkpoint(out / STATE)) is not None:
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        draws.set_state(state["draws"])
-        done, seconds, lines, losses = (state[name] for name in ("step", "seconds", "lines", "losses"))
-    model.train()
-    saved_at, since = seconds, time.perf_counter() - seconds
-    while done < settings.steps:
-        for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * rate(done, settings.steps)
-        starts = torch.randint(0, room + 1, (settings.batch, 1), generator=draws)
-        loss, _ = guesses(model, _framed(train[starts + offsets]), len(logs), draws)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
-        losses.append(float(loss.detach()))
-        if not math.isfinite(losses[-1]):
-            raise HeadwayError(
-                f"the loss is {losses[-1]} after step {done}: lower learning_rate, which is {settings.learning_rate}"
-            )
-        done += 1
-        if done % max(1, settings.steps // EVALUATIONS) == 0 or done == settings.steps:
-            seconds = time.perf_counter() - since
-            mean = math.fsum(losses) / len(losses)
-            lines.append({"step": done, "seconds": round(seconds, 1), "loss": mean, **exam.grade(model)})
-            with atomic_write(out / RESULTS) as part:
-                part.write_text("".join(json.dumps(line) + "\n" for line in lines))
-            losses = []
-        seconds = time.perf_counter() - since
-        if seconds - saved_at >= SECONDS_BETWEEN_CHECKPOINTS and done < settings.steps:
-            state = {"step": done, "seconds": seconds, "lines": lines, "losses": losses, "draws": draws.get_state()}
-            state |= {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            write_checkpoint(out / STATE, state)
-            saved_at = seconds
-        watch(done / settings.steps)
+
+    def loss(model: Encoder, step: int) -> Tensor:
+        starts = torch.randint(0, room + 1, (settings.batch, 1), generator=course.draws)
+        return guesses(model, _framed(train[starts + offsets]), len(logs), course.draws)[0]
+
+    loop.train(
+        model,
+        loss,
+        optimizer,
+        steps=settings.steps,
+        rate=lambda step: rate(step, settings.steps),
+        clip=CLIP,
+        checkpoint=out / STATE,
+        companion=course,
+        watch=lambda step, _: watch(step / settings.steps),
+    )
+
+
+class _Course(loop.Companion):
+    """Draws rows and hidden tokens, and writes a line of results for each tenth of the steps."""
+
+    def __init__(self, model: Encoder, exam: _Exam, settings: Settings, path: Path) -> None:
+        self.model, self.exam, self.settings, self.path = model, exam, settings, path
+        self.draws = torch.Generator().manual_seed(settings.seed + 1)
+        self.lines: list[dict[str, float]] = []
+        self.losses: list[float] = []
+
+    def after(self, step: int, loss: float, seconds: float) -> None:
+        self.losses.append(loss)
+        if step % max(1, self.settings.steps // EVALUATIONS) == 0 or step == self.settings.steps:
+            mean = math.fsum(self.losses) / len(self.losses)
+            self.lines.append({"step": step, "seconds": round(seconds, 1), "loss": mean, **self.exam.grade(self.model)})
+            with atomic_write(self.path) as part:
+                part.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
+            self.losses = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"draws": self.draws.get_state(), "lines": self.lines, "losses": self.losses}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.draws.set_state(state["draws"])
+        self.lines, self.losses = state["lines"], state["losses"]
 
 
 def guesses(model: Encoder, ids: Tensor, vocab_size: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from headway import training
 from headway.errors import HeadwayError
 from headway.files import read_checkpoint
-from headway.study import train
 from headway.study.planted import LANGUAGES, Language, PlantedWords, _training, tokenizer, trained
 from headway.study.planted._tokens import MASK, vocabulary
 from headway.study.protocol import Training
@@ -75,7 +75,7 @@ def test_a_model_is_trained_once_and_then_read(tmp_path: Path) -> None:
 def test_a_stopped_training_goes_on_bit_for_bit(
     tiny_language: Language, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
 
     def stop(step: int, loss: float) -> None:
         if step == 2:

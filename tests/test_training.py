@@ -1,0 +1,231 @@
+"""The loop of every training: it resumes bit for bit, and stops before NaN reaches a parameter or a checkpoint."""
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headway import training
+from headway.errors import HeadwayError
+from headway.files import read_checkpoint
+from headway.training import Companion, Diverged, train
+
+STEPS = 8
+
+
+class StoppedError(Exception):
+    pass
+
+
+class Draws(Companion):
+    """A companion with a state: a stream of random numbers, and a list of what it was told."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(0)
+        self.told: list[tuple[int, float]] = []
+
+    def after(self, step: int, loss: float, seconds: float) -> None:
+        assert seconds > 0
+        self.told.append((step, loss))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"draws": self.generator.get_state(), "told": self.told}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.generator.set_state(state["draws"])
+        self.told = state["told"]
+
+
+def small() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(7, 6), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 7))
+
+
+def run(
+    model: nn.Module,
+    checkpoint: Path | None = None,
+    *,
+    spoilt: Callable[[Tensor, int], Tensor] = lambda loss, step: loss,
+    steps: int = STEPS,
+    learning_rate: float = 0.1,
+    stop: int | None = None,
+    **more: Any,
+) -> tuple[training.Trained, Draws]:
+    draws = Draws()
+
+    def loss(forward: Any, step: int) -> Tensor:
+        ids = torch.randint(7, (4, 5), generator=draws.generator)
+        return spoilt(F.cross_entropy(forward(ids).flatten(0, 1).float(), (2 * ids % 7).flatten()), step)
+
+    def watch(step: int, loss: float) -> None:
+        if step == stop:
+            raise StoppedError
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
+    told = train(
+        model,
+        loss,
+        optimizer,
+        steps=steps,
+        rate=lambda step: 1 - step / STEPS,
+        clip=1.0,
+        checkpoint=checkpoint,
+        companion=draws,
+        watch=watch,
+        **more,
+    )
+    return told, draws
+
+
+def equal(a: nn.Module, b: nn.Module) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+def test_a_stopped_training_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    path, whole = tmp_path / "model.pt", small()
+    straight, told = run(whole)
+    for stop in (2, 3, STEPS):
+        with pytest.raises(StoppedError):
+            run(small(), path, stop=stop)
+        state = read_checkpoint(path)
+        assert state is not None
+        assert state["step"] == stop
+        assert [step for step, _ in state["told"]] == list(range(1, stop + 1))
+    resumed = small()
+    finished, told_again = run(resumed, path)
+    assert equal(whole, resumed)
+    assert (finished.steps, finished.loss) == (straight.steps, straight.loss) == (STEPS, told.told[-1][1])
+    assert told_again.told == told.told
+
+
+def test_a_companion_knows_of_a_step_before_its_checkpoint_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, what it does after a step is lost by an end between the two."""
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+
+    def stopped(path: Path, state: dict[str, Any]) -> None:
+        assert state["told"][-1][0] == state["step"]
+        raise StoppedError
+
+    monkeypatch.setattr(training, "write_checkpoint", stopped)
+    with pytest.raises(StoppedError):
+        run(small(), tmp_path / "model.pt")
+
+
+def test_checkpoints_that_take_long_to_write_are_far_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 0.5  # so that a step takes half a second, and a checkpoint too: twice SECONDS_OF_WRITING
+        return now
+
+    monkeypatch.setattr(training.time, "perf_counter", clock)
+    monkeypatch.setattr(training, "write_checkpoint", lambda path, state: written.append(state["step"]))
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 1.0)
+    run(small(), tmp_path / "model.pt", steps=13)
+    assert written == [2, 6, 10, 13]
+
+
+SPOILT: dict[str, tuple[Callable[[Tensor, int], Tensor], str]] = {
+    "loss": (lambda loss, step: loss * (math.nan if step == 5 else 1), "the loss is nan in step 6 of 8"),
+    "gradient": (
+        lambda loss, step: loss + 0 * (loss - loss).sqrt() if step == 5 else loss,
+        "the norm of the gradient is nan in step 6 of 8",
+    ),
+}
+"""Losses that are good until the sixth step, and what is said there."""
+
+
+@pytest.mark.parametrize("what", SPOILT)
+def test_what_is_not_finite_stops_before_the_optimizer_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    spoilt, said = SPOILT[what]
+    path, model = tmp_path / "model.pt", small()
+    with pytest.raises(Diverged, match=f"^{said}: give a learning rate below 0.1$") as raised:
+        run(model, path, spoilt=spoilt)
+    assert raised.value.step == 6
+    assert isinstance(raised.value, HeadwayError)
+    state = read_checkpoint(path)
+    assert state is not None
+    assert state["step"] == 5
+    assert all(torch.equal(state["model"][name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e9])  # a checkpoint after each step; at the end alone
+def test_no_checkpoint_has_parameters_that_are_not_finite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """The loss and the gradient of the last step are finite, and the step is too long for float32."""
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", seconds)
+    path = tmp_path / "model.pt"
+    with pytest.raises(Diverged, match="the norm of the parameters is inf in step 1 of 1") as raised:
+        run(small(), path, steps=1, learning_rate=3e37)
+    assert raised.value.step == 1
+    assert not path.exists()
+
+
+def test_autocast_is_for_the_forward_pass_and_the_loss(tmp_path: Path) -> None:
+    seen: list[torch.dtype] = []
+    model = small()
+    model[1].register_forward_hook(lambda module, inputs, out: seen.append(out.dtype))
+    half, _ = run(model, tmp_path / "half.pt", dtype=torch.bfloat16, steps=2)
+    assert seen == [torch.bfloat16] * 2
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert {parameter.grad.dtype for parameter in model.parameters() if parameter.grad is not None} == {torch.float32}
+    full, _ = run(small(), steps=2)
+    assert half.loss != full.loss
+    assert half.loss == pytest.approx(full.loss, rel=0.02)
+
+
+def test_a_compiled_training_has_the_checkpoint_of_the_plain_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    called: list[nn.Module] = []
+    compiler = torch.compile
+
+    def spied(model: nn.Module) -> Any:
+        called.append(model)
+        return compiler(model, backend="aot_eager")
+
+    monkeypatch.setattr(torch, "compile", spied)
+    path, model, plain = tmp_path / "model.pt", small(), small()
+    with pytest.raises(StoppedError):
+        run(model, path, stop=3, compile=True)
+    assert called == [model]
+    state = read_checkpoint(path)
+    assert state is not None
+    assert state["model"].keys() == plain.state_dict().keys()
+    resumed = small()
+    run(resumed, path, compile=True)
+    run(plain)
+    for a, b in zip(resumed.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_what_was_written_by_an_earlier_version_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checkpoints have the loss of the last step in bits, under another name."""
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    path, whole, resumed = tmp_path / "model.pt", small(), small()
+    with pytest.raises(StoppedError):
+        run(small(), path, stop=4)
+    state = read_checkpoint(path)
+    assert state is not None
+    state["loss"] = state.pop("last_loss")
+    torch.save(state, path)
+    run(whole)
+    run(resumed, path)
+    assert equal(whole, resumed)
+    assert os.listdir(tmp_path) == ["model.pt"]
