@@ -33,7 +33,7 @@ ROOMS = [
     *("headway.study.corpora", "headway.study.models", "headway.study.tasks", "headway.study.train"),
     *("headway.study.evaluate", "headway.study.memory", "headway.study.store", "headway.study.results"),
     *("headway.study.charts", "headway.study.portrait", "headway.study.report", "headway.study.extension"),
-    "headway.study.heads",
+    *("headway.study.heads", "headway.study.intervals"),
     *("headway.study.planted", "headway.study.word_vectors"),
     "headway.testing",
     "headway.training",

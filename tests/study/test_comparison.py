@@ -80,7 +80,7 @@ def test_there_is_a_row_for_each_encoding_seed_and_length(
     lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
     assert lines == results.rows == watch.rows
     names = ["learned", 'learned(extend="interpolate")', "rope", "lstm (equal parameters)", "lstm (equal time)"]
-    assert results.encodings == names
+    assert results.names == names
     assert set(numbers(lines)) == {(name, seed, length) for name in names for seed in (0, 1) for length in (16, 32)}
     for row in lines:
         assert row["corpus_sha256"] == results.protocol.corpus_sha256
@@ -114,7 +114,7 @@ def test_another_encoding_and_another_seed_train_only_what_is_new(
     compare(text_file, ["alibi"], **{**tiny, "seeds": 2}, out=tmp_path, watch=watch)
     assert watch.trained == [("alibi", 1)]
     again = Lists()
-    assert compare(text_file, ["rope"], **tiny, out=tmp_path, watch=again).encodings == ["rope", "alibi"]
+    assert compare(text_file, ["rope"], **tiny, out=tmp_path, watch=again).names == ["rope", "alibi"]
     assert again.trained == []
 
 
@@ -198,7 +198,7 @@ def test_an_encoding_of_ones_own_is_compared_by_the_name_of_its_file(
     file.write_text(MINE)
     specs = [f"{file}:Mine", f"{file}:Mine(factor=3.0)", str(file), "none"]
     results = compare(text_file, specs, **tiny, out=tmp_path / "out")
-    assert results.encodings == specs
+    assert results.names == specs
     losses = [results.mean(spec, 16) for spec in specs]
     assert losses[0] == losses[2] == losses[3] != losses[1]
     file.write_text(MINE + "\n# changed\n")

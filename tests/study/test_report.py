@@ -20,7 +20,7 @@ def test_the_page_holds_everything_and_loads_nothing(results: Results) -> None:
     assert results.out is not None
     page = (results.out / "report.html").read_text()
     assert results.protocol.corpus_sha256 in page
-    for name in results.encodings:
+    for name in results.names:
         assert name.replace('"', "&quot;") in page.replace("<wbr>", "")
     for sentence in [*results.conclusions(), *results.protocol.text()]:
         assert sentence.replace('"', "&quot;").replace("'", "&#x27;") in page

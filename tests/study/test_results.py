@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from headway.study.results import Results
 Losses = dict[str, dict[int, list[float | None]]]
 
 
-def results(protocol: Protocol, losses: Losses, **fields: Any) -> Results:
+def results(protocol: Protocol, losses: Losses, settings: dict[str, Any] | None = None, **fields: Any) -> Results:
     rows = [
         {
             "encoding": name,
@@ -23,7 +24,11 @@ def results(protocol: Protocol, losses: Losses, **fields: Any) -> Results:
         for length, by_seed in by_length.items()
         for seed, bits in enumerate(by_seed)
     ]
-    return Results(rows, protocol)
+    return Results(rows, protocol, settings=settings)
+
+
+def said_by(found: Results) -> str:
+    return " ".join(found.conclusions())
 
 
 def test_the_best_are_named_at_the_trained_length_and_at_four_times(protocol: Protocol) -> None:
@@ -31,36 +36,67 @@ def test_the_best_are_named_at_the_trained_length_and_at_four_times(protocol: Pr
         protocol,
         {"rope": {16: [2.0, 2.1], 64: [3.0, 3.1], 128: [9, 9]}, "alibi": {16: [2.2, 2.3], 64: [2.1, 2.2], 128: [9, 9]}},
     )
-    said = " ".join(found.conclusions())
+    said = said_by(found)
     assert "At the trained length (16 bytes) rope is best: 2.050 bits per byte (mean of 2 seeds)" in said
-    assert "next is alibi with 2.250, in every seed behind" in said
+    assert "next is alibi with 2.250; rope − alibi: −0.200 (95 % interval −0.200 to −0.200)." in said
     assert "At 4× the trained length (64 bytes) alibi is best: 2.150" in said
-    assert "No worse at 64 bytes than at 16: alibi." in said
-    assert "Worse at 64 bytes than at 16: rope by 1.000 bits per byte." in said
-    assert "At 16 bytes the 2 seeds separate every pair." in said
+    assert "Better at 64 bytes than at 16, in bits per byte: alibi −0.100 (95 % interval −0.100 to −0.100)." in said
+    assert "Worse at 64 bytes than at 16, in bits per byte: rope +1.000 (95 % interval +1.000 to +1.000)." in said
+    assert "At 16 bytes the 2 seeds separate every pair of encodings." in said
 
 
-def test_pairs_that_the_seeds_cannot_separate_are_named_with_their_differences(protocol: Protocol) -> None:
-    found = results(protocol, {"a": {16: [2.0, 2.3, 2.0]}, "b": {16: [2.1, 2.2, 2.1]}, "c": {16: [5.0, 5.0, 5.0]}})
-    pairs = found.not_separated(16)
-    assert [(pair.a, pair.b) for pair in pairs] == [("a", "b")]
-    assert pairs[0].smallest == pytest.approx(-0.1)
-    assert pairs[0].largest == pytest.approx(0.1)
-    said = " ".join(found.conclusions())
-    assert "cannot separate (smallest to largest difference): a − b: −0.1000 to +0.1000." in said
-    assert "which the seeds cannot separate from it" in said
+def test_intervals_are_paired_over_seeds(protocol: Protocol) -> None:
+    """The spread over seeds is far larger than the difference, which is nearly the same in each."""
+    found = results(protocol, {"a": {16: [1.0, 3.0, 2.0]}, "b": {16: [1.1, 3.12, 2.11]}, "c": {16: [1.2, 2.9, 2.3]}})
+    pair = found.difference("a", "b", 16)
+    assert pair is not None
+    assert pair.separated
+    assert (pair.mean, pair.half) == (pytest.approx(-0.11), pytest.approx(4.302653 * 0.01 / 3**0.5))
+    assert str(pair) == "a − b: −0.110 (95 % interval −0.135 to −0.085)"
+    assert [(close.a, close.b) for close in found.not_separated(16)] == [("b", "c"), ("a", "c")]
+    assert "which the seeds do not separate" not in found.parts()["Encodings, trained for 6 steps"][0]
 
 
-def test_differences_are_taken_seed_by_seed(protocol: Protocol) -> None:
-    """The spread over seeds is far larger than the difference, and the same seed always puts a in front."""
-    found = results(protocol, {"a": {16: [1.0, 3.0]}, "b": {16: [1.1, 3.1]}})
-    assert found.not_separated(16) == []
+def test_seeds_are_paired_by_their_number(protocol: Protocol) -> None:
+    found = results(protocol, {"a": {16: [1.0, 2.0, None]}, "b": {16: [9.0, 3.0, 4.0]}})
+    pair = found.difference("b", "a", 16)
+    assert pair is not None
+    assert (pair.mean, pair.seeds) == (4.5, 2)
+
+
+def test_pairs_that_the_seeds_do_not_separate_are_named_with_their_intervals(protocol: Protocol) -> None:
+    found = results(protocol, {"a": {16: [2.0, 2.3, 2.0]}, "b": {16: [2.1, 2.2, 2.1]}, "c": {16: [5.0, 5.0, 5.1]}})
+    said = said_by(found)
+    assert "which the seeds do not separate from it; a − b: −0.033 (95 % interval −0.320 to +0.254)." in said
+    assert "do not separate 1 of 3 pairs of encodings: a − b: −0.033 (95 % interval −0.320 to +0.254)." in said
+    assert "at 95 % by itself and not jointly: of 3 pairs" in said
+
+
+def test_a_sentence_lists_few_pairs(protocol: Protocol) -> None:
+    found = results(protocol, {name: {16: [2.0 + place, 2.5, 3.0 - place]} for place, name in enumerate("abcdef")})
+    assert "; and 9 more, in the table of differences." in said_by(found)
+
+
+def test_every_difference_has_its_interval(protocol: Protocol) -> None:
+    """Numbers with a sign are differences: each is followed by an interval, or says that there is none."""
+    losses: Losses = {
+        name: {16: [2.0 + place / 10, 2.2 + place / 20], 64: [3.0, 3.1 + place / 30]}
+        for place, name in enumerate(("a", "b", "c", "lstm 1", "lstm 2"))
+    }
+    one_seed: Losses = {name: {16: its[16][:1], 64: its[64][:1]} for name, its in losses.items()}
+    for found, follows in ((results(protocol, losses), "95 % interval"), (results(protocol, one_seed), "one seed")):
+        differences = re.findall(r"(?<!interval )(?<!to )[−+][0-9]\.[0-9]{3}(.{15})", said_by(found))
+        assert len(differences) >= 10
+        assert all(after.startswith(f" ({follows}") for after in differences), differences
 
 
 def test_one_seed_separates_nothing(protocol: Protocol) -> None:
-    said = " ".join(results(protocol, {"a": {16: [1.0]}, "b": {16: [7.0]}}).conclusions())
+    said = said_by(results(protocol, {"a": {16: [1.0]}, "b": {16: [7.0]}}))
     assert "One seed separates nothing" in said
-    assert "a is best: 1.000 bits per byte (one seed)" in said
+    assert (
+        "a is best: 1.000 bits per byte (one seed); next is b with 7.000; a − b: −6.000 (one seed, no interval)."
+        in said
+    )
 
 
 def test_what_ends_with_its_table_is_said_to_have_no_number(protocol: Protocol) -> None:
@@ -72,24 +108,78 @@ def test_what_ends_with_its_table_is_said_to_have_no_number(protocol: Protocol) 
     assert "Without a number at 64 bytes: learned." in found.conclusions()
 
 
-def test_a_baseline_that_wins_is_shown(protocol: Protocol) -> None:
+def test_baselines_come_after_the_encodings_with_their_steps(protocol: Protocol) -> None:
     found = results(
-        protocol, {"lstm": {16: [1.0], 64: [3.0]}, "a": {16: [2.0], 64: [2.0]}, "b": {16: [3.0], 64: [4.0]}}
+        protocol,
+        {
+            "lstm": {16: [1.0, 1.1], 64: [3.0, 3.1]},
+            "a": {16: [2.0, 2.1], 64: [2.0, 2.2]},
+            "b": {16: [3, 3], 64: [4, 4]},
+        },
+        steps={"lstm": 900, "a": 600, "b": 600},
     )
-    said = " ".join(found.conclusions())
-    assert "lstm is better than every Transformer at 16 bytes." in said
-    assert "lstm is better than b and behind a at 64 bytes." in said
-    assert found.encodings == ["a", "b", "lstm"]
+    assert (found.names, found.encodings, found.baselines) == (["a", "b", "lstm"], ["a", "b"], ["lstm"])
+    assert [name for _, name in found.ranking(16)] == ["a", "b"]
+    encodings, baselines = found.parts().items()
+    assert encodings[0] == "Encodings, trained for 600 steps"
+    assert baselines[0] == "Recurrent baselines: lstm, trained for 900 steps"
+    assert "lstm" not in " ".join(encodings[1])
+    assert "At 16 bytes lstm, with 1.050, is better than every encoding; lstm − a: −1.000" in " ".join(baselines[1])
+    assert "At 64 bytes lstm, with 3.050, is not better than the best encoding; lstm − a: +0.950" in " ".join(
+        baselines[1]
+    )
 
 
-def test_the_best_encoding_is_named_behind_two_baselines(protocol: Protocol) -> None:
-    found = results(protocol, {"lstm 1": {16: [1.0]}, "lstm 2": {16: [1.5]}, "a": {16: [2.0]}, "b": {16: [3.0]}})
-    assert "next is lstm 2 with 1.500; of the encodings a with 2.000." in found.conclusions()[0]
+def test_baselines_alone_have_conclusions(protocol: Protocol) -> None:
+    found = results(protocol, {"lstm": {16: [1.0], 64: [2.0]}})
+    assert "At 16 bytes lstm cannot be compared with an encoding." in found.conclusions()
+
+
+def test_models_that_have_hardly_learned_are_named(protocol: Protocol) -> None:
+    losses: Losses = {"a": {16: [2.0]}, "b": {16: [2.4]}, "c": {16: [3.31]}, "d": {16: [4.0]}, "lstm": {16: [3.5]}}
+    found = results(protocol, losses, {"counted": {"5-gram": 2.25, "2-gram": 3.31}})
+    assert list(found.counted) == ["2-gram", "5-gram"]
+    encodings, baselines = found.parts().values()
+    assert "(3.310 bits per byte), at 16 bytes: c 3.310, d 4.000. They have hardly learned" in encodings[0]
+    assert "(2.250 bits per byte), at 16 bytes: b 2.400. They have learned little" in encodings[1]
+    assert "lstm 3.500. They have hardly learned" in baselines[0]
+    well = results(protocol, {"a": {16: [2.0]}}, {"counted": {"2-gram": 3.31, "5-gram": 2.25}})
+    assert "All encodings are below a 5-gram model" in well.conclusions()[1]
+
+
+def test_results_without_counted_models_say_nothing_of_them(protocol: Protocol) -> None:
+    found = results(protocol, {"a": {16: [9.0]}})
+    assert found.counted == {}
+    assert "gram" not in said_by(found)
+
+
+def test_a_learning_rate_at_the_edge_of_those_tried_is_named(protocol: Protocol) -> None:
+    tried = {"0.01": None, "0.001": 2.2, "0.003": 2.1}
+    found = results(
+        protocol,
+        {"a": {16: [2.0]}, "b": {16: [2.0]}, "c": {16: [2.0]}},
+        learning_rates={"a": tried, "b": tried, "c": {"0.003": 2.0}},
+        learning_rate={"a": 0.001, "b": 0.003, "c": 0.003},
+    )
+    assert found.learning_rates("a") == {0.001: 2.2, 0.003: 2.1, 0.01: None}
+    assert "at the edge of those tried for a (0.001, the lowest): a rate beyond" in said_by(found)
+
+
+def test_lengths_in_tokens_are_called_tokens(protocol: Protocol) -> None:
+    found = results(
+        protocol,
+        {"a": {16: [2.0], 64: [2.1]}, "lstm": {16: [1.0], 64: [1.0]}},
+        {"tokenizer": "bpe:1024", "counted": {"2-gram": 3.0}},
+    )
+    said = said_by(found)
+    assert found.unit == "tokens"
+    assert " bytes" not in said
+    assert "(16 tokens) a is best: 2.000 bits per byte" in said
 
 
 def test_recall_that_was_not_learned_says_nothing_about_distance(protocol: Protocol) -> None:
     found = results(protocol, {"a": {16: [2.0], 64: [2.0]}, "b": {16: [2.0], 64: [2.0]}}, recall={"a": 0.95, "b": 0.2})
-    said = " ".join(found.conclusions())
+    said = said_by(found)
     assert "Recall in sequences of 64, of those that learned it at 16: a 95 %." in said
     assert "Recall was not learned in 3 steps by b (20 %)" in said
 

@@ -183,7 +183,7 @@ def rows_of(results: Results) -> list[dict[str, Any]]:
             "parameters": results.any_row(name)["parameters"],
             "kernel": results.any_row(name)["kernel"],
         }
-        for name in results.encodings
+        for name in results.names
         for length in results.lengths
     ]
 
@@ -357,7 +357,7 @@ class Screen:
 def conclude(say: Console, results: Results, out: str) -> None:
     """Prints the tables and the conclusions."""
     losses = []
-    for name in results.encodings:
+    for name in results.names:
         cells = []
         for length in results.lengths:
             ranking = results.ranking(length)
@@ -368,7 +368,7 @@ def conclude(say: Console, results: Results, out: str) -> None:
     has_recall = any(row.get("recall") is not None for row in results.rows)
     columns = (f"recall {first:,}", f"recall {last:,}") if has_recall else ()
     costs = []
-    for name in results.encodings:
+    for name in results.names:
         row = results.any_row(name)
         scores = [results.mean(name, at, "recall") for at in (first, last)] if has_recall else []
         costs.append(

@@ -128,7 +128,7 @@ def styles(results: Results) -> dict[str, Style]:
     """
     found: dict[str, Style] = {}
     colours, greys = 0, 0
-    for name in results.encodings:
+    for name in results.names:
         row = results.any_row(name)
         if row["baseline"]:
             found[name] = Style(BASELINE, GREY_DASHES[greys % 3], "s^D"[greys % 3], hollow=True)
@@ -149,7 +149,7 @@ def by_position(results: Results) -> list[Line]:
         results: the comparison.
     """
     lines = []
-    for name in results.encodings:
+    for name in results.names:
         found: dict[float, list[float]] = {}
         end = 0
         for row in results.rows:
@@ -171,7 +171,7 @@ def by_length(results: Results, field: str = "bits_per_byte") -> list[Line]:
         field: the field of the rows.
     """
     lines = []
-    for name in results.encodings:
+    for name in results.names:
         found = [(length, list(results.by_seed(name, length, field).values())) for length in results.lengths]
         found = [(length, values) for length, values in found if values]
         if found:
@@ -186,7 +186,7 @@ def recall_by_distance(results: Results) -> list[Line]:
         results: the comparison.
     """
     lines = []
-    for name in results.encodings:
+    for name in results.names:
         rows = [row for row in results.rows if row["encoding"] == name and row.get("recall_by_distance")]
         if not rows:
             continue
@@ -275,7 +275,7 @@ def _draw(
 
     look = styles(results)
     words = _subtitle(results)
-    with style([*words, *results.encodings], **{"font.size": 11}):
+    with style([*words, *results.names], **{"font.size": 11}):
         figure = Figure(figsize=(layout.width, layout.height))
         figure.subplots_adjust(left=layout.left, right=layout.right, top=layout.top, bottom=layout.bottom)
         axes = figure.add_subplot()

@@ -95,7 +95,7 @@ def page(results: Results) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>Position encodings on {corpus}</title><style>{style}</style></head><body>",
         f"<h1>Position encodings on {corpus}</h1>",
-        f'<p class="quiet">{len(results.encodings)} rows, {_plural(len(results.seeds), "seed")}, trained at '
+        f'<p class="quiet">{len(results.names)} rows, {_plural(len(results.seeds), "seed")}, trained at '
         f"{protocol.train_length:,} bytes, measured up to {results.lengths[-1]:,}. headway compare.</p>",
         "<h2>What may be concluded</h2>",
         f'<div class="said">{_list(results.conclusions())}</div>',
@@ -169,7 +169,7 @@ def _names(results: Results) -> dict[str, str]:
     return {
         name: f'<td><span class="mark" style="background: var(--{names[colours[name].colour]})"></span>'
         f"{escape(name).replace('(', '<wbr>(')}</td>"
-        for name in results.encodings
+        for name in results.names
     }
 
 
@@ -177,10 +177,10 @@ def _losses(results: Results, field: str) -> str:
     first = _names(results)
     best = {}
     for length in results.lengths:
-        values = [results.mean(name, length, field) for name in results.encodings]
+        values = [results.mean(name, length, field) for name in results.names]
         best[length] = min((value for value in values if value is not None), default=None)
     rows = []
-    for name in results.encodings:
+    for name in results.names:
         cells = [first[name]]
         for length in results.lengths:
             value = results.mean(name, length, field)
@@ -198,7 +198,7 @@ def _losses(results: Results, field: str) -> str:
 def _recall(results: Results) -> str:
     first = _names(results)
     rows = []
-    for name in results.encodings:
+    for name in results.names:
         values = [results.mean(name, length, "recall") for length in results.lengths]
         if any(value is not None for value in values):
             rows.append([first[name], *(f"<td>{_percent(value)}</td>" for value in values)])
@@ -217,7 +217,7 @@ def _heads(results: Results) -> str:
     """A table of what heads do; empty if that is not known, as in results of an earlier version."""
     first = _names(results)
     rows = []
-    for name in results.encodings:
+    for name in results.names:
         found = [row["heads"] for row in results.rows if row["encoding"] == name and row.get("heads")]
         if not found or results.any_row(name)["view_of"] is not None:
             continue
@@ -236,7 +236,7 @@ def _percent(value: float | None) -> str:
 def _costs(results: Results) -> str:
     first = _names(results)
     rows = []
-    for name in results.encodings:
+    for name in results.names:
         row = results.any_row(name)
         length = row["length"]
 

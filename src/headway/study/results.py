@@ -8,15 +8,19 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from .._markdown import signed
 from ..errors import HeadwayError
+from .intervals import LEVEL, mean_and_half
 from .protocol import Protocol
 from .store import read_rows
 from .watch import Row
 
 LEARNED_THE_TASK = 0.9
 """The share of right answers at the trained length from which misses at larger distances are counted."""
+LISTED = 6
+"""The most pairs that one sentence lists."""
 
 
 @dataclass(frozen=True)
@@ -26,26 +30,31 @@ class Difference:
     Attributes:
         a: the first encoding.
         b: the second, whose bits per byte are subtracted.
-        smallest: the smallest difference of a seed.
-        largest: the largest difference of a seed.
+        mean: the mean of the differences of the seeds.
+        half: half the width of its 95 % t interval; None with one seed.
         seeds: the number of seeds.
     """
 
     a: str
     b: str
-    smallest: float
-    largest: float
+    mean: float
+    half: float | None
     seeds: int
 
     @property
     def separated(self) -> bool:
-        """Whether there are two seeds or more, and the same encoding is better in all of them."""
-        return self.seeds > 1 and (self.smallest > 0 or self.largest < 0)
+        """Whether there is an interval, and it excludes 0."""
+        return self.half is not None and abs(self.mean) > self.half
+
+    def number(self) -> str:
+        """Returns the mean with its interval, as sentences have it."""
+        if self.half is None:
+            return f"{signed(self.mean, '+.3f')} (one seed, no interval)"
+        low, high = (signed(bound, "+.3f") for bound in (self.mean - self.half, self.mean + self.half))
+        return f"{signed(self.mean, '+.3f')} (95 % interval {low} to {high})"
 
     def __str__(self) -> str:
-        if self.seeds == 1:
-            return f"{self.a} − {self.b}: {signed(self.smallest, '+.4f')}"
-        return f"{self.a} − {self.b}: {signed(self.smallest, '+.4f')} to {signed(self.largest, '+.4f')}"
+        return f"{self.a} − {self.b}: {self.number()}"
 
 
 class Results:
@@ -53,14 +62,24 @@ class Results:
 
     Args:
         rows: the rows.
-        protocol: the settings.
+        protocol: the settings that were fixed before any result was seen.
         out: the folder that they were read from, if any.
+        settings: all settings of the folder; None reads them from ``out``, if there is one.
     """
 
-    def __init__(self, rows: Sequence[Row], protocol: Protocol, out: Path | None = None) -> None:
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        protocol: Protocol,
+        out: Path | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        if settings is None:
+            settings = {} if out is None else json.loads((out / "settings.json").read_text())
         self.rows = list(rows)
         self.protocol = protocol
         self.out = out
+        self.settings = {**protocol.settings(), **settings}
 
     @classmethod
     def load(cls, out: str | Path) -> Results:
@@ -73,22 +92,31 @@ class Results:
             HeadwayError: if it has none, or a file is damaged.
         """
         out = Path(out)
-        settings = out / "settings.json"
-        if not settings.exists():
+        path = out / "settings.json"
+        if not path.exists():
             raise HeadwayError(f"{out} has no comparison: give the folder that headway compare wrote to")
-        protocol = Protocol.from_settings(json.loads(settings.read_text()))
-        return cls(read_rows(out / "results.jsonl"), protocol, out)
+        settings = json.loads(path.read_text())
+        return cls(read_rows(out / "results.jsonl"), Protocol.from_settings(settings), out, settings)
 
     def __repr__(self) -> str:
-        return f"Results({len(self.encodings)} encodings, {len(self.seeds)} seeds, lengths {self.lengths})"
+        return f"Results({len(self.names)} rows, {len(self.seeds)} seeds, lengths {self.lengths})"
 
     # ------------------------------------------------------------ measurements
 
     @property
+    def names(self) -> list[str]:
+        """The names of encodings and then of baselines, each in the order in which they were measured."""
+        return [*self.encodings, *self.baselines]
+
+    @property
     def encodings(self) -> list[str]:
-        """The names in the order in which they were measured, with baselines last."""
-        names = list(dict.fromkeys(row["encoding"] for row in self.rows))
-        return sorted(names, key=lambda name: self.any_row(name)["baseline"])
+        """The names of encodings."""
+        return list(dict.fromkeys(row["encoding"] for row in self.rows if not row["baseline"]))
+
+    @property
+    def baselines(self) -> list[str]:
+        """The names of recurrent baselines."""
+        return list(dict.fromkeys(row["encoding"] for row in self.rows if row["baseline"]))
 
     @property
     def seeds(self) -> list[int]:
@@ -99,6 +127,17 @@ class Results:
     def lengths(self) -> list[int]:
         """The lengths that have rows."""
         return sorted({row["length"] for row in self.rows})
+
+    @property
+    def counted(self) -> dict[str, float]:
+        """Bits per byte of n-gram models of the same text on the same held-out bytes, by name, the worst first."""
+        found: dict[str, float] = self.settings.get("counted") or {}
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    @property
+    def unit(self) -> str:
+        """What lengths count, "bytes" or "tokens"; losses are in bits per byte in both cases."""
+        return "bytes" if self.settings.get("tokenizer", "bytes") == "bytes" else "tokens"
 
     def any_row(self, encoding: str) -> Row:
         """Returns a row of this ``encoding``, for fields that are the same in all of them."""
@@ -120,7 +159,7 @@ class Results:
         values = self.by_seed(encoding, length, field).values()
         return mean(values) if values else None
 
-    # ------------------------------------------------------------ conclusions
+    # ------------------------------------------------------------ comparisons
 
     @property
     def trained_length(self) -> int:
@@ -132,128 +171,202 @@ class Results:
         """The longest measured length up to four times the trained length."""
         return max(length for length in self.lengths if length <= max(4 * self.trained_length, self.lengths[0]))
 
+    @property
+    def compared_lengths(self) -> list[int]:
+        """The lengths at which differences are stated: the trained length and the far one."""
+        return list(dict.fromkeys((self.trained_length, self.far_length)))
+
     def ranking(self, length: int) -> list[tuple[float, str]]:
-        """Returns the losses at a ``length`` with their encodings, best first.
+        """Returns the losses of encodings at a ``length`` with their names, best first.
 
         An interpolated row is included only if the encoding itself has no loss there.
         """
-        found = {name: value for name in self.encodings if (value := self.mean(name, length)) is not None}
+        return self._ranked(self.encodings, length)
+
+    def _ranked(self, names: Sequence[str], length: int) -> list[tuple[float, str]]:
+        found = {name: value for name in names if (value := self.mean(name, length)) is not None}
         seen_twice = [name for name in found if self.any_row(name)["view_of"] in found]
         return sorted((value, name) for name, value in found.items() if name not in seen_twice)
 
     def difference(self, a: str, b: str, length: int) -> Difference | None:
         """Returns the bits per byte of ``a`` less those of ``b`` at a ``length``; None if no seed has both."""
-        first, second = self.by_seed(a, length), self.by_seed(b, length)
-        apart = [first[seed] - second[seed] for seed in first.keys() & second.keys()]
-        return Difference(a, b, min(apart), max(apart), len(apart)) if apart else None
+        return _paired(a, b, self.by_seed(a, length), self.by_seed(b, length))
+
+    def pairs(self, length: int, *, baselines: bool = False) -> list[Difference]:
+        """Returns the differences of all pairs of encodings at a ``length``, each less the next in the ranking.
+
+        ``baselines`` adds the pairs with recurrent baselines.
+        """
+        ranked = self._ranked(self.names if baselines else self.encodings, length)
+        pairs = [self.difference(a, b, length) for (_, a), (_, b) in combinations(ranked, 2)]
+        return [pair for pair in pairs if pair is not None]
 
     def not_separated(self, length: int) -> list[Difference]:
         """Returns the pairs of encodings that the seeds do not separate at a ``length``, the closest first."""
-        names = [name for _, name in self.ranking(length)]
-        pairs = [self.difference(a, b, length) for a, b in combinations(names, 2)]
-        close = [pair for pair in pairs if pair is not None and not pair.separated]
-        return sorted(close, key=lambda pair: abs(pair.smallest + pair.largest))
+        return sorted((pair for pair in self.pairs(length) if not pair.separated), key=lambda pair: abs(pair.mean))
+
+    # ------------------------------------------------------------ conclusions
 
     def conclusions(self) -> list[str]:
         """Returns the conclusions that the results support, in sentences."""
         if not self.rows:
             return ["Nothing has been measured yet."]
-        sentences = [self._best(self.trained_length, "the trained length")]
+        return [said for headline, sentences in self.parts().items() for said in (f"{headline}.", *sentences)]
+
+    def parts(self) -> dict[str, list[str]]:
+        """Returns the conclusions by the headline of their part: encodings first, recurrent baselines after them."""
+        found: dict[str, list[str]] = {}
+        if self.encodings:
+            found[f"Encodings, trained for {self._steps(self.encodings[0])} steps"] = self._of_encodings()
+        if self.baselines:
+            steps = "; ".join(f"{name}, trained for {self._steps(name)} steps" for name in self.baselines)
+            found[f"Recurrent baselines: {steps}"] = self._of_baselines()
+        return found
+
+    def _of_encodings(self) -> list[str]:
+        sentences = self._learned(self.encodings)
+        sentences.append(self._best(self.trained_length, "the trained length"))
         if self.far_length != self.trained_length:
             sentences.append(self._best(self.far_length, _times(self.far_length, self.trained_length)))
-            sentences += self._beyond()
-        sentences += self._baselines()
-        sentences += self._separation()
-        sentences += self._recall()
+            sentences += self._beyond(self.encodings)
+        return [*sentences, *self._separation(), *self._learning_rates(self.encodings), *self._recall(self.encodings)]
+
+    def _of_baselines(self) -> list[str]:
+        sentences = self._learned(self.baselines)
+        sentences += [self._against_best(name, at) for name in self.baselines for at in self.compared_lengths]
+        if self.far_length != self.trained_length:
+            sentences += self._beyond(self.baselines)
+        return [*sentences, *self._learning_rates(self.baselines), *self._recall(self.baselines)]
+
+    def _steps(self, name: str) -> str:
+        """The training steps of a model; those of a baseline that is trained by time may differ between seeds."""
+        steps = {row.get("steps", self.protocol.steps) for row in self.rows if row["encoding"] == name}
+        return " to ".join(f"{count:,}" for count in dict.fromkeys((min(steps), max(steps))))
+
+    def _learned(self, names: Sequence[str]) -> list[str]:
+        """Which models are no better at the trained length than models that count the last few symbols."""
+        ranked = self._ranked(names, self.trained_length)
+        sentences, above = [], float("inf")
+        for (model, bits), verdict in zip(self.counted.items(), ("hardly learned", "learned little"), strict=False):
+            found = [f"{name} {value:.3f}" for value, name in ranked if bits <= value < above]
+            above = bits
+            if found:
+                sentences.append(
+                    f"Not below a {model} model of the same text, counted ({bits:.3f} bits per byte), at "
+                    f"{self.trained_length:,} {self.unit}: {', '.join(found)}. They have {verdict}: what is concluded "
+                    "on them is about early training."
+                )
+        if not sentences and ranked and self.counted and names == self.encodings:
+            model, bits = [*self.counted.items()][-1]
+            sentences.append(
+                f"All encodings are below a {model} model of the same text, counted ({bits:.3f} bits per byte), at "
+                f"{self.trained_length:,} {self.unit}."
+            )
         return sentences
 
     def _best(self, length: int, where: str) -> str:
         ranking = self.ranking(length)
         if not ranking:
-            return f"At {where} ({length:,} bytes) nothing has a finite loss."
+            return f"At {where} ({length:,} {self.unit}) no encoding has a finite loss."
         value, best = ranking[0]
         over = "one seed" if len(self.seeds) == 1 else f"mean of {len(self.by_seed(best, length))} seeds"
-        sentence = f"At {where} ({length:,} bytes) {best} is best: {value:.3f} bits per byte ({over})"
+        sentence = f"At {where} ({length:,} {self.unit}) {best} is best: {value:.3f} bits per byte ({over})"
         if len(ranking) > 1:
             next_value, second = ranking[1]
             sentence += f"; next is {second} with {next_value:.3f}"
             pair = self.difference(best, second, length)
-            if pair is not None and pair.seeds > 1:
-                sentence += ", in every seed behind" if pair.separated else ", which the seeds cannot separate from it"
-        encodings = [(value, name) for value, name in ranking if not self.any_row(name)["baseline"]]
-        if encodings and encodings[0] not in ranking[:2]:
-            sentence += f"; of the encodings {encodings[0][1]} with {encodings[0][0]:.3f}"
+            if pair is not None:
+                if pair.seeds > 1 and not pair.separated:
+                    sentence += ", which the seeds do not separate from it"
+                sentence += f"; {pair}"
         return sentence + "."
 
-    def _beyond(self) -> list[str]:
+    def _against_best(self, name: str, length: int) -> str:
+        """How a baseline compares with the best encoding."""
+        at = f"At {length:,} {self.unit} {name}"
+        value, ranking = self.mean(name, length), self.ranking(length)
+        pair = self.difference(name, ranking[0][1], length) if ranking else None
+        if value is None or pair is None:
+            return f"{at} cannot be compared with an encoding."
+        verdict = "is better than every encoding" if pair.mean < 0 else "is not better than the best encoding"
+        if pair.seeds > 1 and not pair.separated:
+            verdict = "is not separated from the best encoding"
+        return f"{at}, with {value:.3f}, {verdict}; {pair}."
+
+    def _beyond(self, names: Sequence[str]) -> list[str]:
         near, far = self.trained_length, self.far_length
-        changes = {}
-        for name in self.encodings:
-            first, last = self.mean(name, near), self.mean(name, far)
-            if first is not None and last is not None:
-                changes[name] = last - first
-        held = [name for name, change in changes.items() if round(change, 3) <= 0]  # as the table shows it
-        lost = {name: change for name, change in changes.items() if name not in held}
-        sentences = []
-        if held:
-            sentences.append(f"No worse at {far:,} bytes than at {near:,}: {', '.join(held)}.")
-        if lost:
-            ordered = sorted(lost, key=lambda name: lost[name])
-            said = ", ".join(f"{name} by {lost[name]:.3f}" for name in ordered)
-            sentences.append(f"Worse at {far:,} bytes than at {near:,}: {said} bits per byte.")
-        missing = [name for name in self.encodings if name not in changes]
+        changes = [_paired(name, "", self.by_seed(name, far), self.by_seed(name, near)) for name in names]
+        known = sorted((change for change in changes if change is not None), key=lambda change: change.mean)
+        span = f"at {far:,} {self.unit} than at {near:,}"
+        sorts = {
+            f"Better {span}": [change for change in known if change.mean < 0 and _counts(change)],
+            f"Worse {span}": [change for change in known if change.mean > 0 and _counts(change)],
+            f"Not shown to be better or worse {span}": [change for change in known if not _counts(change)],
+        }
+        sentences = [
+            f"{what}, in bits per byte: {', '.join(f'{change.a} {change.number()}' for change in found)}."
+            for what, found in sorts.items()
+            if found
+        ]
+        missing = [name for name, change in zip(names, changes, strict=True) if change is None]
         if missing:
-            sentences.append(f"Without a number at {far:,} bytes: {', '.join(missing)}.")
+            sentences.append(f"Without a number at {far:,} {self.unit}: {', '.join(missing)}.")
         return sentences
-
-    def _baselines(self) -> list[str]:
-        sentences = []
-        for name in self.encodings:
-            if not self.any_row(name)["baseline"]:
-                continue
-            places: dict[str, list[str]] = {}
-            for length in dict.fromkeys((self.trained_length, self.far_length)):
-                place = self._place(name, length)
-                if place is not None:
-                    places.setdefault(place, []).append(f"{length:,}")
-            sentences += [f"{name} {place} at {' and '.join(at)} bytes." for place, at in places.items()]
-        return sentences
-
-    def _place(self, name: str, length: int) -> str | None:
-        """The rank of a baseline among the Transformers at this length, in words."""
-        names = [other for _, other in self.ranking(length)]
-        if name not in names:
-            return None
-        others = [other for other in names if other == name or not self.any_row(other)["baseline"]]
-        before, behind = others[: others.index(name)], others[others.index(name) + 1 :]
-        if not before:
-            return "is better than every Transformer"
-        if not behind:
-            return "is behind every Transformer"
-        return f"is better than {', '.join(behind)} and behind {', '.join(before)}"
 
     def _separation(self) -> list[str]:
         if len(self.seeds) == 1:
             return [
-                "One seed separates nothing: any of these differences may be chance. Run with --seeds 3 to see "
-                "which remain."
+                "One seed separates nothing and has no intervals: any of these differences may be chance. Run with "
+                "--seeds 3 to see which remain."
             ]
-        sentences = []
-        for length in dict.fromkeys((self.trained_length, self.far_length)):
-            pairs = self.not_separated(length)
-            seeds = f"the {len(self.seeds)} seeds"
-            if pairs:
-                listed = "; ".join(str(pair) for pair in pairs)
-                sentences.append(
-                    f"At {length:,} bytes {seeds} cannot separate (smallest to largest difference): {listed}."
-                )
-            else:
-                sentences.append(f"At {length:,} bytes {seeds} separate every pair.")
+        sentences, most = [], 0
+        for length in self.compared_lengths:
+            pairs, close = self.pairs(length), self.not_separated(length)
+            most = max(most, len(pairs))
+            if not pairs:
+                continue
+            at = f"At {length:,} {self.unit} the {len(self.seeds)} seeds"
+            if not close:
+                sentences.append(f"{at} separate every pair of encodings.")
+                continue
+            listed = "; ".join(map(str, close[:LISTED]))
+            more = f"; and {len(close) - LISTED} more, in the table of differences" if len(close) > LISTED else ""
+            sentences.append(f"{at} do not separate {len(close)} of {len(pairs)} pairs of encodings: {listed}{more}.")
+        if most:
+            sentences.append(
+                "Intervals are those of Student's t for the mean of the differences of the seeds; a pair is separated "
+                f"if its interval excludes 0. Each interval is at 95 % by itself and not jointly: of {most} pairs that "
+                f"do not differ, {(1 - LEVEL) * most:.1f} would be separated by chance, on average."
+            )
         return sentences
 
-    def _recall(self) -> list[str]:
+    def learning_rates(self, name: str) -> dict[float, float | None]:
+        """Returns the learning rates that were tried for a model ``name``, with the validation loss of each.
+
+        The loss is in bits per byte at the trained length; it is None if the training diverged. Results in which one
+        rate was given for all have none.
+        """
+        rows = (row for row in self.rows if row["encoding"] == name)
+        tried: dict[str, float | None] = next((row["learning_rates"] for row in rows if row.get("learning_rates")), {})
+        return dict(sorted((float(rate), bits) for rate, bits in tried.items()))
+
+    def _learning_rates(self, names: Sequence[str]) -> list[str]:
+        """Names models whose chosen learning rate is the lowest or highest that was tried."""
+        found = []
+        for name in names:
+            tried, chosen = [*self.learning_rates(name)], self.any_row(name).get("learning_rate")
+            if len(tried) > 1 and chosen in (tried[0], tried[-1]) and self.any_row(name)["view_of"] is None:
+                found.append(f"{name} ({chosen:g}, the {'lowest' if chosen == tried[0] else 'highest'})")
+        if not found:
+            return []
+        return [
+            f"The chosen learning rate is at the edge of those tried for {', '.join(found)}: a rate beyond it may be "
+            "better."
+        ]
+
+    def _recall(self, names: Sequence[str]) -> list[str]:
         near, far = self.trained_length, self.lengths[-1]
-        scores = {name: score for name in self.encodings if (score := self.mean(name, near, "recall")) is not None}
+        scores = {name: score for name in names if (score := self.mean(name, near, "recall")) is not None}
         if not scores:
             return []
         able = [name for name in scores if scores[name] >= LEARNED_THE_TASK]
@@ -271,6 +384,17 @@ class Results:
                 "at larger distances say nothing about distance."
             )
         return sentences
+
+
+def _paired(a: str, b: str, first: dict[int, float], second: dict[int, float]) -> Difference | None:
+    """The first less the second, over the seeds that both have."""
+    apart = [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
+    return Difference(a, b, *mean_and_half(apart), len(apart)) if apart else None
+
+
+def _counts(change: Difference) -> bool:
+    """Whether a change is stated with its direction: by its interval, or with one seed by its sign."""
+    return change.separated or (change.half is None and change.mean != 0)
 
 
 def _times(length: int, trained: int) -> str:

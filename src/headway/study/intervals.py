@@ -1,0 +1,54 @@
+"""Confidence intervals of means over few seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import mean, stdev
+
+LEVEL = 0.95
+"""The confidence of every interval."""
+
+
+def t_quantile(degrees: int, level: float = LEVEL) -> float:
+    """Returns the value that |T| does not exceed with a probability, where T has Student's t distribution.
+
+    P(|T| ≤ √ν·tan θ) is sin θ·(1 + ½·cos² θ + 1·3/(2·4)·cos⁴ θ + …), up to cos^(ν−2) θ, for even ν, and
+    2/π·(θ + sin θ·cos θ·(1 + 2/3·cos² θ + 2·4/(3·5)·cos⁴ θ + …)), up to cos^(ν−3) θ, for odd ν.
+
+    Args:
+        degrees: the degrees of freedom ν, at least 1.
+        level: the probability.
+
+    References:
+        Abramowitz and Stegun, Handbook of Mathematical Functions, 1964, 26.7.3 and 26.7.4.
+    """
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        theta = (low + high) / 2
+        low, high = (theta, high) if _probability(theta, degrees) < level else (low, theta)
+    return math.sqrt(degrees) * math.tan((low + high) / 2)
+
+
+def _probability(theta: float, degrees: int) -> float:
+    """P(|T| ≤ √ν·tan θ) for ν ``degrees`` of freedom."""
+    odd = degrees % 2
+    total, term = 0.0, 1.0
+    for k in range(1, degrees // 2 + 1):
+        total += term
+        term *= math.cos(theta) ** 2 * (2 * k - 1 + odd) / (2 * k + odd)
+    if odd:
+        return 2 / math.pi * (theta + math.sin(theta) * math.cos(theta) * total)
+    return math.sin(theta) * total
+
+
+def mean_and_half(values: Sequence[float]) -> tuple[float, float | None]:
+    """Returns the mean of values and half the width of its t interval; None in place of it for a single value.
+
+    Args:
+        values: at least one.
+    """
+    count = len(values)
+    if count < 2:
+        return mean(values), None
+    return mean(values), t_quantile(count - 1) * stdev(values) / math.sqrt(count)
