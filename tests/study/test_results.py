@@ -58,10 +58,10 @@ def test_intervals_are_paired_over_seeds(protocol: Protocol) -> None:
 
 
 def test_seeds_are_paired_by_their_number(protocol: Protocol) -> None:
-    found = results(protocol, {"a": {16: [1.0, 2.0, None]}, "b": {16: [9.0, 3.0, 4.0]}})
+    found = results(protocol, {"a": {16: [None, 1.0, 2.0]}, "b": {16: [9.0, 3.0, 4.5]}})
     pair = found.difference("b", "a", 16)
     assert pair is not None
-    assert (pair.mean, pair.seeds) == (4.5, 2)
+    assert (pair.mean, pair.seeds) == (2.25, 2)
 
 
 def test_pairs_that_the_seeds_do_not_separate_are_named_with_their_intervals(protocol: Protocol) -> None:
