@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import headway as hw
 from headway import masks, plans
@@ -294,6 +295,20 @@ def test_autocast_and_inference_mode(hits: list[bool]) -> None:
     assert made.is_inference()
     assert not hw.attention(*qkv, encoding=rope).is_inference()
     assert all(hits)
+
+
+def test_forward_mode_has_its_tangents(hits: list[bool]) -> None:
+    qkv, tangents = inputs(), inputs()
+
+    def tangent(kernel: str) -> Tensor:
+        with forward_ad.dual_level():
+            out = hw.attention(*map(forward_ad.make_dual, qkv, tangents), kernel=kernel)
+            return forward_ad.unpack_dual(out).tangent
+
+    agree(*qkv)
+    assert torch.equal(tangent("auto"), tangent("reference"))
+    agree(*qkv)
+    assert hits == [True, True], "neither uses the plan of the other"
 
 
 def test_a_compiler_sees_no_plan(hits: list[bool]) -> None:

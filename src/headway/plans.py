@@ -28,7 +28,7 @@ from .kernels.cpu._library import environment
 from .masks import Mask
 from .positions import PositionEncoding
 from .positions._base import edition
-from .tracing import watched
+from .tracing import forward_mode, watched
 
 LONGEST = 2048
 """The most queries and keys of a call with a plan, together: the time of longer calls is that of the kernel."""
@@ -112,7 +112,9 @@ def key_of(
 
     Nothing is checked: the arguments may be anything at all.
     """
-    if watched() or any_autocast() or not (type(q) in ORDINARY and type(k) in ORDINARY and type(v) in ORDINARY):
+    if watched() or forward_mode() or any_autocast():
+        return None
+    if not (type(q) in ORDINARY and type(k) in ORDINARY and type(v) in ORDINARY):
         return None
     grad = torch.is_grad_enabled()
     if grad and (q.requires_grad or k.requires_grad or v.requires_grad):
