@@ -2,19 +2,21 @@
 
 from importlib import import_module as _import_module
 from importlib.metadata import version as _version
+from os import environ as _environ
 from typing import TYPE_CHECKING, Any
 
-from . import masks, models, nn, positions, terms
-from . import properties as properties  # sets PositionEncoding.properties
-from .attention import attention as attention
-from .attention import attention_steps as attention_steps
-from .attention import attention_weights as attention_weights
-from .attention import attention_with_lse as attention_with_lse
-from .attention import explain as explain
-from .coordinates import Coordinates as Coordinates
-from .errors import HeadwayError as HeadwayError
-from .positions import citation as citation
-from .positions import encoding as encoding
+if "_HEADWAY_COMPLETE" not in _environ:  # a shell that completes a command line does not wait for torch
+    from . import masks, models, nn, positions, terms
+    from . import properties as properties  # sets PositionEncoding.properties
+    from .attention import attention as attention
+    from .attention import attention_steps as attention_steps
+    from .attention import attention_weights as attention_weights
+    from .attention import attention_with_lse as attention_with_lse
+    from .attention import explain as explain
+    from .coordinates import Coordinates as Coordinates
+    from .errors import HeadwayError as HeadwayError
+    from .positions import citation as citation
+    from .positions import encoding as encoding
 
 if TYPE_CHECKING:
     from . import checkpoints, inspection, integrations, study, testing, vectors

@@ -1,4 +1,4 @@
-"""Options that several commands share mean the same in each: --json, --quiet, --out, --device; and completion."""
+"""Options that several commands share mean the same in each: --json, --quiet, --out, --device."""
 
 import json
 import re
@@ -15,7 +15,6 @@ import torch
 
 from headway import cli
 from headway.bench import QUICK, verify
-from headway.positions import ENCODINGS
 from headway.vectors import Word2Vec
 
 from .conftest import commands
@@ -202,31 +201,6 @@ def test_quick_results_say_so_and_are_kept_apart(
         assert "quick" in report.read_text(encoding="utf-8").lower()
         assert cli.main(given) == 2
         assert "quick = true" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        ("enc", {"encodings"}),
-        ("vectors si", {"similar"}),
-        ("encodings ro", {name for name in ENCODINGS if name.startswith("ro")}),
-        ("compare --encodings alibi,sha", {"alibi,shaw"}),
-        ("vectors train gl", {"glove"}),
-        ("inspect --roles ind", {"induction"}),
-        ("generate --device c", {"cpu", "cuda"}),
-    ],
-)
-def test_completion(
-    typed: str, expected: set[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("_HEADWAY_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", f"headway {typed}")
-    monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
-    monkeypatch.setattr(sys, "argv", ["headway"])
-    with pytest.raises(SystemExit) as done:
-        cli.main()
-    assert done.value.code == 0
-    assert set(capsys.readouterr().out.split()) >= expected
 
 
 def test_the_version_is_one_line_and_the_package_runs(

@@ -64,6 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from ..errors import HeadwayError
     from ..extras import PACKAGES, install_command
 
+    if "_HEADWAY_COMPLETE" in os.environ:  # a shell asks, which headway/__init__.py has seen too
+        from ._completion import complete
+
+        complete(COMMANDS)
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         import typer

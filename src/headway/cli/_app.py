@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -26,11 +26,12 @@ class Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def app_of(commands: Mapping[str, tuple[str, str]]) -> Any:
+def app_of(commands: Mapping[str, tuple[str, str]], resolve: Callable[[str, str], Any] | None = None) -> Any:
     """Returns the command ``headway``.
 
     Args:
         commands: the module and the summary of each command.
+        resolve: what makes a command of its name and its module; ``command_of`` if None.
     """
 
     class Commands(Group):
@@ -41,7 +42,7 @@ def app_of(commands: Mapping[str, tuple[str, str]]) -> Any:
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             name, _, rest = super().resolve_command(ctx, args)
-            return name, command_of(name, commands[name][0]), rest
+            return name, (resolve or command_of)(name, commands[name][0]), rest
 
     app = typer.Typer(cls=Commands, rich_markup_mode="rich", pretty_exceptions_enable=False)
     app.callback()(headway)

@@ -1,0 +1,148 @@
+"""Completion without torch: a shell asks at each press of Tab, and importing the commands takes seconds.
+
+What commands, options and values there are is written to a file in the user's cache, once for each state of the
+sources.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ._app import Group, app_of, command_of
+from ._options import completing
+
+COMPLETING = "_HEADWAY_COMPLETE"
+"""The variable by which a shell asks for completion."""
+PACKAGE = Path(__file__).parents[1]
+
+
+def complete(commands: Mapping[str, tuple[str, str]]) -> None:
+    """Prints what completes the command line that the shell has put into the environment, and exits.
+
+    Args:
+        commands: the module and the summary of each command.
+    """
+    app_of(commands, lambda name, _: command_from(name, facts(commands)[name])).main(prog_name="headway")
+
+
+def facts(commands: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    """Returns the facts of all commands, by name; from the cache if the sources are those it was made from.
+
+    Args:
+        commands: the module and the summary of each command.
+    """
+    place, state = cached(), state_of_the_sources()
+    try:
+        found = json.loads(place.read_text(encoding="utf-8"))
+        if found["state"] == state:
+            return found["commands"]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    environment = {name: value for name, value in os.environ.items() if name != COMPLETING}
+    asked = [sys.executable, "-m", "headway.cli._completion", json.dumps(commands)]
+    made = subprocess.run(asked, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    its = json.loads(made.stdout)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        # not by files.py, which imports torch
+        with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False, encoding="utf-8") as part:
+            json.dump({"state": state, "commands": its}, part)
+        os.replace(part.name, place)
+    except OSError:  # then the next press waits too
+        pass
+    return its
+
+
+def cached() -> Path:
+    """Returns the file of the facts; each installation has its own."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return folder / "headway" / f"completion-{zlib.crc32(str(PACKAGE).encode()):08x}.json"
+
+
+def state_of_the_sources() -> str:
+    """Returns a text that changes with each file of the package."""
+    files = sorted((str(path), path.stat().st_mtime_ns) for path in PACKAGE.rglob("*.py"))
+    return f"{zlib.crc32(repr(files).encode()):08x}"
+
+
+def facts_of(command: Any) -> dict[str, Any]:
+    """Returns what completes a command: its help, its parameters with their values, and the commands below it.
+
+    Args:
+        command: the command, as ``command_of`` returns it.
+    """
+    context = typer.Context(command)
+    below = getattr(command, "commands", {})
+    return {
+        "help": command.help,
+        "parameters": [_parameter(one, context) for one in command.params],
+        "commands": {name: facts_of(one) for name, one in below.items()},
+    }
+
+
+def _parameter(one: Any, context: Any) -> dict[str, Any]:
+    is_option = one.param_type_name == "option"
+    return {
+        "name": one.name,
+        "options": [*one.opts, *one.secondary_opts] if is_option else [],
+        "is_flag": getattr(one, "is_flag", False),
+        "many": one.nargs == -1 or one.multiple,
+        "hidden": getattr(one, "hidden", False),
+        "help": one.help,
+        "values": [found.value for found in one.shell_complete(context, "")],
+    }
+
+
+def command_from(name: str, found: Mapping[str, Any]) -> Any:
+    """Returns a command that completes as the one of which these are the facts, and does nothing.
+
+    Args:
+        name: its name.
+        found: what ``facts_of`` returned, or what was read from the cache.
+    """
+
+    def nothing(**_: Any) -> None: ...
+
+    signature = inspect.Signature([_described(one) for one in found["parameters"]])
+    nothing.__signature__ = signature  # type: ignore[attr-defined]
+    nothing.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
+    nothing.__doc__ = found["help"]
+    below = {one: command_from(one, its) for one, its in found["commands"].items()}
+    app = typer.Typer(cls=Group, add_completion=False)
+    if below:
+        app.callback()(nothing)
+    else:
+        app.command(name)(nothing)
+    command: Any = typer.main.get_command(app)
+    command.name = name
+    if below:
+        command.commands = below
+    return command
+
+
+def _described(one: Mapping[str, Any]) -> inspect.Parameter:
+    shared: dict[str, Any] = {"help": one["help"], "hidden": one["hidden"]}
+    if one["values"]:
+        shared["autocompletion"] = completing(lambda: one["values"])
+    made = typer.Option(*one["options"], **shared) if one["options"] else typer.Argument(**shared)
+    kind: Any = bool if one["is_flag"] else list[str] if one["many"] else str
+    return inspect.Parameter(
+        one["name"], inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, made]
+    )
+
+
+if __name__ == "__main__":
+    print(
+        json.dumps({name: facts_of(command_of(name, module)) for name, (module, _) in json.loads(sys.argv[1]).items()})
+    )
