@@ -1,5 +1,7 @@
 """Masks, terms and coordinates compare by value; their tensors are checked by the dimensions that they name."""
 
+import pydoc
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -342,3 +344,10 @@ def test_tensors_that_name_no_such_layout_cannot_be_cut() -> None:
         hw.HeadwayError, match=r"QueryScale has factor of shape \(4, 5\): give \[1 or batch, 1 or heads"
     ):
         terms.QueryScale(torch.ones(4, 5)).cut("heads", 0, 2)
+
+
+@pytest.mark.parametrize("kind", [Record, Divisible, terms.Clip, Coordinates])
+def test_help_has_no_private_names(kind: type) -> None:
+    said = pydoc.plaintext.document(kind)
+    assert kind.__name__ in said
+    assert not re.findall(r"^ \|  _(?!_)\w+", said, re.M)

@@ -275,7 +275,7 @@ class Coordinates(Record):
         given = self.given if isinstance(self, Placed) else self
         return Placed._made(
             {
-                **self._fields(),
+                **self._values(),
                 "position": position,
                 "given": given,
                 "by": encoding,
@@ -419,7 +419,7 @@ class Placed(Coordinates):
         return self.given
 
     def facts(self) -> Coordinates:
-        held = self._fields()
+        held = self._values()
         return Coordinates._made({name: held[name] for name in FACTS})
 
     def append(self, other: Coordinates) -> Coordinates:
@@ -441,10 +441,10 @@ class Placed(Coordinates):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Placed:
         by = memo.get(id(self.by), self.by)
-        return _copied({k: by if k == "by" else copy.deepcopy(x, memo) for k, x in self._fields().items()})
+        return _copied({k: by if k == "by" else copy.deepcopy(x, memo) for k, x in self._values().items()})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _copied, (self._fields(),)
+        return _copied, (self._values(),)
 
 
 FACTS = tuple(field.name for field in fields(Coordinates))

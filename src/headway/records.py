@@ -37,7 +37,7 @@ class Record:
         object.__setattr__(made, "__dict__", fields)
         return made
 
-    def _fields(self) -> dict[str, Any]:
+    def _values(self) -> dict[str, Any]:
         """Returns all fields by name; the dictionary is the record's own and must not be changed."""
         if torch.compiler.is_compiling():
             return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]

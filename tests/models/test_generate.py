@@ -96,6 +96,15 @@ def test_an_encoder_decoder_equals_a_full_pass(name: str) -> None:
     assert once.ids == found.ids[:1]
 
 
+def test_it_is_a_method_too() -> None:
+    decoder, both = decoder_of(), both_of()
+    assert decoder.generate(PROMPTS, 4, temperature=1.0, seed=1) == generate(
+        decoder, PROMPTS, 4, temperature=1.0, seed=1
+    )
+    assert both.generate(PROMPTS, max_new_tokens=3, decoder_start=0) == generate(both, PROMPTS, 3, decoder_start=0)
+    assert not hasattr(Encoder, "generate")
+
+
 def test_a_source_of_features() -> None:
     class Frames(nn.Module):
         def __init__(self) -> None:

@@ -17,7 +17,7 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive, right_call
 from ..masks import Padding
 from ..positions import PositionEncoding
-from .transformer import Decoder, EncoderDecoder
+from .transformer import Decoder, EncoderDecoder, _Generating
 
 Rows = Sequence[Sequence[int]] | Tensor
 """Ids of each row: lists, which may differ in length, or int64 [batch, n]."""
@@ -448,3 +448,6 @@ def _check_table(stack: nn.Module, name: str, n: int, new: int) -> None:
         f"{name} of {n} ids and max_new_tokens {new} need {n + new - 1} positions but the model's table has {end}: "
         f"give max_new_tokens={end - n + 1}"
     )
+
+
+_Generating._generate = generate

@@ -6,12 +6,12 @@ computes from coordinates is computed once in each call and shared by the layers
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import Never, Self
+from typing_extensions import Never, Self, Unpack
 
 from ..constants import writes
 from ..coordinates import Coordinates
@@ -29,6 +29,9 @@ from ..nn.norm import make_norm
 from ..positions._base import IN_ATTENTION, PositionEncoding
 from ..tracing import refuse_tracers
 from .config import TransformerConfig
+
+if TYPE_CHECKING:
+    from .generate import Generated, Options, Rows
 
 Encodings = PositionEncoding | Sequence[PositionEncoding | None] | None
 """One encoding for all layers, one for each layer (None for a layer without), or none at all."""
@@ -561,7 +564,27 @@ class Encoder(_OneStack):
         return out
 
 
-class Decoder(_OneStack):
+class _Generating:
+    """What the models that generate text have in common."""
+
+    _generate: ClassVar[Callable[..., Generated]]
+    """The function behind ``generate``, set by the module ``generate``, which imports this one."""
+
+    def generate(self, prompt: Rows, max_new_tokens: int = 128, **options: Unpack[Options]) -> Generated:
+        """Generates the continuation of each row of a prompt: ``headway.models.generate`` of this model.
+
+        Args:
+            prompt: the ids of each row, or the source of an encoder–decoder.
+            max_new_tokens: the largest number of new ids of a row.
+            **options: those of ``headway.models.generate``, such as temperature and stop.
+
+        Returns:
+            The new ids of each row without the prompt, their log-probabilities, and whether a stop id ended the row.
+        """
+        return _Generating._generate(self, prompt, max_new_tokens, **options)
+
+
+class Decoder(_Generating, _OneStack):
     """A Transformer decoder, which is a causal language model: it returns the logits of each next token.
 
     A mask is joined to the causal mask by &, and so are ``masks``, one for each layer. With a cache (``new_cache()``),
@@ -653,7 +676,7 @@ class Decoder(_OneStack):
         return out
 
 
-class EncoderDecoder(Transformer):
+class EncoderDecoder(_Generating, Transformer):
     """A Transformer that encodes a source and decodes a target that attends to it.
 
     Source and target share the token embeddings; each side has its own encodings.

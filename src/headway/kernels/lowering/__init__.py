@@ -52,7 +52,7 @@ def lower(call: Call) -> LoweredCall:
     if call.aligned and q_at.start is None:
         q_at, k_at = _with_starts(q_at, k_at)
     intervals, rest = lower_mask(call.mask, q_at, k_at)
-    lowered = LoweredCall._made({**call._fields(), "mask": None, "intervals": intervals, "rest": rest})
+    lowered = LoweredCall._made({**call._values(), "mask": None, "intervals": intervals, "rest": rest})
     if not call.q.dtype == call.k.dtype == call.v.dtype:
         lowered = lowered._with(q=call.q.float(), k=call.k.float(), v=call.v.float())
     terms: tuple[Any, ...] = call.terms
