@@ -695,17 +695,22 @@ class _Called(nn.Module):
 @pytest.mark.parametrize("name", BY_THEMSELVES)
 @pytest.mark.parametrize("way", [as_it_is, compiled, exported, traced], ids=lambda way: way.__name__)
 @torch.no_grad()
-def test_a_model_that_does_not_go_through_the_interface_says_so(name: str, way: Callable[..., Any]) -> None:
-    model = made(name, BY_THEMSELVES[name])
+def test_a_mask_of_a_model_that_does_not_go_through_the_interface_is_refused(
+    name: str, way: Callable[..., Any]
+) -> None:
+    """However headway came to be its implementation."""
+    model = made(name, BY_THEMSELVES[name], "eager")
+    model.config._attn_implementation = "headway"
     with pytest.raises(HeadwayError, match="does not go through transformers' attention interface"):
         way(model, input_ids=ids(), attention_mask=padding("left"))
 
 
-@pytest.mark.parametrize("name", BY_NAME)
-def test_a_model_that_looks_its_attention_up_by_name_says_so(name: str) -> None:
-    with pytest.raises(HeadwayError, match="does not go through transformers' attention interface"):
-        made(name, BY_NAME[name])
-    made(name, BY_NAME[name], "eager")
+@pytest.mark.parametrize("name", [*BY_THEMSELVES, *BY_NAME])
+def test_a_model_that_does_not_go_through_the_interface_is_refused_when_it_is_made(name: str) -> None:
+    config = (BY_THEMSELVES | BY_NAME)[name]
+    with pytest.raises(HeadwayError, match="load it with attn_implementation='eager'"):
+        made(name, config)
+    made(name, config, "eager")
 
 
 RIGHT = {
@@ -761,7 +766,8 @@ def test_tensors_without_numbers_pass_or_are_refused_alike(name: str) -> None:
     config = BY_THEMSELVES.get(name) or RIGHT[name]
     with FakeTensorMode():
         kind = getattr(T, name)
-        model = kind._from_config(kind.config_class(**config), attn_implementation="headway").eval()
+        model = kind._from_config(kind.config_class(**config), attn_implementation="eager").eval()
+        model.config._attn_implementation = "headway"
         inputs = {"input_ids": torch.ones(3, 12).long(), "attention_mask": torch.ones(3, 12).long()}
         if name in RIGHT:
             assert model(**inputs).logits.shape == (3, 12, VOCABULARY)

@@ -5,7 +5,7 @@ through ``ALL_ATTENTION_FUNCTIONS``. The mask function passes its mask to the at
 [batch, 1, n, m] without storage, which holds a mask of ``headway.masks`` and the coordinates of the tokens. It is a
 tensor because models slice, move and test their masks. An operation that it does not support converts it to the plain
 boolean mask; adding it to scores raises HeadwayError. A model whose attention never goes through the interface is
-refused when it asks for a mask or when it is made. A model that supports eager attention alone gets the floats that
+refused when it is made. A model that supports eager attention alone gets the floats that
 eager adds to scores.
 """
 
@@ -13,7 +13,7 @@ from ._attention import attend
 from ._bias_table import use_bias_table
 from ._library import NAME, TABLE, import_transformers
 from ._mask_function import make_mask
-from ._models import answer_dictionaries
+from ._models import refuse_early
 
 __all__ = ["register", "use_bias_table"]
 
@@ -28,9 +28,8 @@ def register() -> None:
     gives zeros, where eager gives the mean of all values. The weights that ``output_attentions`` asks for are those
     before dropout.
 
-    A model whose attention does not go through the interface raises HeadwayError at its first mask. A model that looks
-    up the class of its attention by name raises it when it is made; for this,
-    ``PreTrainedModel.get_correct_attn_implementation`` is wrapped.
+    A model whose attention does not go through the interface, such as BLOOM, raises HeadwayError when it is made; for
+    this, ``PreTrainedModel.get_correct_attn_implementation`` is wrapped.
 
     Raises:
         HeadwayError: if transformers is not installed or too old.
@@ -40,4 +39,4 @@ def register() -> None:
     transformers.AttentionInterface.register(NAME, attend)
     transformers.AttentionMaskInterface.register(NAME, make_mask)
     transformers.AttentionMaskInterface.register(TABLE, make_mask)
-    answer_dictionaries(transformers.PreTrainedModel)
+    refuse_early(transformers.PreTrainedModel)

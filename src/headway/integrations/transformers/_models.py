@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import wraps
 from types import ModuleType
@@ -45,10 +46,12 @@ def _is_model_of(one: object, module: ModuleType) -> bool:
     return hasattr(one, "_can_set_attn_implementation") and getattr(one, "__module__", None) == module.__name__
 
 
-def answer_dictionaries(base: Any) -> None:
-    """Adds an entry that raises HeadwayError to the dictionaries in which models look up the class of their attention.
+def refuse_early(base: Any) -> None:
+    """Makes models that do not use the interface raise HeadwayError when they are made, if headway is asked for.
 
-    GPT-J is such a model. Its dictionary is known when the model is made and asks ``base`` for the implementation.
+    A model asks ``base`` for its implementation then. Those that ask for masks, such as BLOOM, would be refused at the
+    first of them; parts of a model that never do, such as vision towers, may run as they are. A model that looks up the
+    class of its attention by name, such as GPT-J, finds an entry that raises.
     """
     inner = base.get_correct_attn_implementation
     if hasattr(inner, NAME):  # register() was called before
@@ -57,6 +60,8 @@ def answer_dictionaries(base: Any) -> None:
     @wraps(inner)
     def get_correct_attn_implementation(model: Any, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
         if requested_attention == NAME:
+            if _masks_scores_itself(type(model)):
+                raise HeadwayError(ITS_OWN)
             for module in {kind.__module__ for kind in type(model).__mro__}:
                 for name, held in vars(sys.modules[module]).items():
                     if name.endswith("ATTENTION_CLASSES") and isinstance(held, dict):
@@ -66,6 +71,12 @@ def answer_dictionaries(base: Any) -> None:
 
     vars(get_correct_attn_implementation)[NAME] = True
     base.get_correct_attn_implementation = get_correct_attn_implementation
+
+
+def _masks_scores_itself(kind: Any) -> bool:
+    """Whether a model asks transformers for masks, and its attention does not call the interface."""
+    asks = any(re.fullmatch("create_.*mask", name) for name in vars(sys.modules[kind.__module__]))
+    return asks and not kind._can_set_attn_implementation()
 
 
 def _refuse_class(*args: Any, **kwargs: Any) -> nn.Module:
