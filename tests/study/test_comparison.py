@@ -11,7 +11,7 @@ import torch
 import headway
 from headway import training
 from headway.errors import HeadwayError
-from headway.study import Watch, compare, comparison
+from headway.study import Watch, compare, comparison, run
 from headway.study.watch import Row
 from headway.training import Diverged, Trained
 
@@ -394,14 +394,14 @@ def test_a_training_that_diverges_has_a_reason_and_no_numbers(
 def test_equal_time_is_that_of_the_trainings_that_ended_well(
     text_file: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, spoilt: str
 ) -> None:
-    train = comparison.train
+    train = run.train
 
     def spoils(model: torch.nn.Module, *given: Any, **named: Any) -> Trained:
         if named["checkpoint"].name.startswith(spoilt):
             raise Diverged("the loss is nan", step=2)
         return train(model, *given, **named)
 
-    monkeypatch.setattr(comparison, "train", spoils)
+    monkeypatch.setattr(run, "train", spoils)
     results = compare(text_file, ["rope"], **{**tiny, "baselines": ("lstm",)})
     assert [row["steps"] for row in results.rows if row["train_seconds"] is None] == [1, 1]
     assert results.any_row("lstm (equal time)")["steps"] == 4  # those of the others, since one of them is missing

@@ -87,13 +87,13 @@ def test_switches_of_the_forward_pass(
     monkeypatch.setattr(torch, "compile", lambda model: compiler(model, backend="aot_eager"))
     monkeypatch.setattr(heads, "STEPS", 3)
     task = LanguageModel(corpora.load(text_file, train_length=16, longest=32), protocol)
-    windows, _ = task.step(protocol.language, 0, 0)
+    windows, _ = task.step(protocol.language(5e-3), 0, 0)
     found = []
     for more in ({}, switch):
         model = build_transformer("t5", Sizes.of(protocol, task.name, task.vocabulary), 0)
         log = HeadWatch(model, tmp_path / f"{len(more)}.jsonl", windows, protocol.steps)
         path = tmp_path / f"{len(more)}.pt"
-        told = train.train(model, task, protocol.language, 0, checkpoint=path, companion=log, **more)
+        told = train.train(model, task, protocol.language(5e-3), 0, checkpoint=path, companion=log, **more)
         found.append((told.loss, task.measure(model, 16)["bits_per_byte"], log.summary()["induction"]))  # type: ignore[index]
         fresh = build_transformer("t5", Sizes.of(protocol, task.name, task.vocabulary), 0)
         fresh.load_state_dict(read_checkpoint(path)["model"])  # type: ignore[index]

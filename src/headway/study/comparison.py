@@ -170,7 +170,7 @@ def compare(
     if out is None:
         with tempfile.TemporaryDirectory() as folder:
             results = comparison.go(Path(folder))
-        return Results(results.rows, results.protocol)
+        return Results(results.rows, results.protocol, settings=results.settings)
     return comparison.go(Path(out))
 
 
@@ -211,7 +211,7 @@ class _Comparison:
                 rows = Run(self.text, self.protocol, model, seed, store, self.watch).rows()
                 store.add(rows)
                 self.watch.measured(rows)
-            results = Results(store.rows, self.protocol, store.out)
+            results = Results(store.rows, self.protocol, store.out, store.settings)
             report.write(results, store.out)
             return results
 

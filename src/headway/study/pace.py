@@ -10,6 +10,7 @@ from statistics import median
 import torch
 from torch import nn
 
+from ..training import Diverged
 from .evaluate import predictions
 from .models import Sizes
 from .protocol import Protocol
@@ -45,6 +46,8 @@ class Pace:
 def measured(build: Build, language: LanguageModel, protocol: Protocol) -> Pace:
     """Measures the pace of a model in a few steps, and in one window of the longest length.
 
+    A model whose training diverges in them takes no time.
+
     Args:
         build: makes the untrained model of some sizes.
         language: the task.
@@ -61,8 +64,11 @@ def measured(build: Build, language: LanguageModel, protocol: Protocol) -> Pace:
         predictions(model, window, window, vocabulary=task.vocabulary)
         return step, (time.perf_counter() - began) / window.numel()
 
-    recall = of(Recall(), STEPS) if protocol.recall_steps else (0.0, 0.0)
-    return Pace(*of(language, STEPS), *recall)
+    try:
+        recall = of(Recall(), STEPS) if protocol.recall_steps else (0.0, 0.0)
+        return Pace(*of(language, STEPS), *recall)
+    except Diverged:
+        return Pace(0.0, 0.0)
 
 
 @dataclass(frozen=True)
