@@ -1,0 +1,94 @@
+"""Chooses the training steps of docs/comparison.md, on the topics of Python's manual alone.
+
+    python benchmarks/comparison_budget.py
+
+The rule was fixed before any result was seen: of 1,000, 2,000, 4,000 and 8,000 steps the fewest with which, of RoPE and
+ALiBi, the better loss on the validation part at the trained length is below that of a 5-gram model, and the last tenth
+of the steps lowers that loss by less than 1 %. The rows go to benchmarks/results/comparison-budget.jsonl; trainings
+that are there are not run again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from headway.study import corpora
+from headway.study.models import Sizes, build_transformer
+from headway.study.ngrams import ngram_bits
+from headway.study.protocol import Protocol
+from headway.study.tasks import LanguageModel
+from headway.study.train import train
+from headway.training import Companion
+
+ROWS = Path(__file__).parent / "results" / "comparison-budget.jsonl"
+STEPS = (1000, 2000, 4000, 8000)
+ENCODINGS = ("rope", "alibi")
+LENGTHS = (128, 256, 512, 1024)
+LEAST_GAIN = 0.01
+
+
+class AtNineTenths(Companion):
+    """Measures the loss on the validation part when nine tenths of the steps are done."""
+
+    def __init__(self, model: nn.Module, task: LanguageModel, steps: int) -> None:
+        self.model, self.task, self.step = model, task, steps * 9 // 10
+        self.bits = math.nan
+
+    def after(self, step: int, loss: float, seconds: float) -> None:
+        if step == self.step:
+            self.bits = self.task.validate(self.model)
+
+
+def row(spec: str, steps: int) -> dict[str, object]:
+    """Trains one model, and measures it on the validation part."""
+    text = corpora.load(None, train_length=LENGTHS[0], longest=LENGTHS[-1])
+    settings = {"layers": 3, "width": 128, "heads": 4, "batch": 16, "learning_rates": (0.002,)}
+    protocol = Protocol(text.name, text.sha256, lengths=LENGTHS, steps=steps, evaluation_bytes=2**16, **settings)
+    task = LanguageModel(text, protocol)
+    model = build_transformer(spec, Sizes.of(protocol, task.name, task.vocabulary), 0)
+    companion = AtNineTenths(model, task, steps)
+    trained = train(model, task, protocol.language(0.002), 0, companion=companion)
+    part = text.validation.ids
+    return {
+        "encoding": spec,
+        "steps": steps,
+        "five_gram": float(ngram_bits(text.train.ids, part, 5, task.vocabulary).mean()),
+        "at_nine_tenths": companion.bits,
+        "at_the_end": task.validate(model),
+        "train_loss_bits": trained.loss,
+        "seconds": round(trained.seconds),
+        "threads": torch.get_num_threads(),
+        "corpus_sha256": text.sha256,
+    }
+
+
+def enough(rows: list[dict[str, object]]) -> bool:
+    """Whether the better of these rows, of the same number of steps, fulfils the rule."""
+    best = min(rows, key=lambda one: one["at_the_end"])
+    gain = 1 - best["at_the_end"] / best["at_nine_tenths"]
+    return best["at_the_end"] < best["five_gram"] and gain < LEAST_GAIN
+
+
+def main() -> None:
+    """Measures until a number of steps is enough."""
+    known = [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
+    for steps in STEPS:
+        for spec in ENCODINGS:
+            if not any((one["encoding"], one["steps"]) == (spec, steps) for one in known):
+                known.append(row(spec, steps))
+                with ROWS.open("a") as file:
+                    file.write(json.dumps(known[-1]) + "\n")
+                print(known[-1], flush=True)
+        if enough([one for one in known if one["steps"] == steps]):
+            print(f"{steps:,} steps are enough")
+            return
+    print("None of these numbers of steps is enough")
+
+
+if __name__ == "__main__":
+    main()
