@@ -9,6 +9,7 @@ HEAVY = {
     "triton",
     "transformers",
     "matplotlib",
+    "jinja2",
     "rich",
     "typer",
     "hypothesis",
@@ -60,4 +61,4 @@ def test_vectors_count_and_learn_lazily() -> None:
 @pytest.mark.slow
 def test_study_draws_and_prints_lazily() -> None:
     gained = gained_by("import headway.study")
-    assert gained & {"matplotlib", "rich", "typer", "transformers", "triton"} == set()
+    assert gained & {"jinja2", "matplotlib", "rich", "typer", "transformers", "triton"} == set()

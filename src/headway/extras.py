@@ -34,6 +34,7 @@ class Package(NamedTuple):
 PACKAGES = {
     "typer": Package("typer", "study", "the command line"),
     "rich": Package("rich", "study", "tables of the command line"),
+    "jinja2": Package("jinja2", "study", "reports"),
     "numpy": Package("numpy", "study", "pictures, published models, word vectors"),
     "matplotlib": Package("matplotlib", "study", "pictures"),
     "safetensors": Package("safetensors", "checkpoints", "published models, files of word vectors"),

@@ -69,6 +69,9 @@ def test_compare_prints_rows_and_conclusions_and_writes_the_report(
     assert (code, errors) == (0, "")
     for said in ("fixed before any result", "learned", "rope(base=500, layout='half')", "—", "is best", "One seed"):
         assert said in printed
+    *_, last = printed.splitlines()
+    for name in ("report.html", "loss-by-length.{png,svg}", "tables/losses.{csv,md,tex}", "results.jsonl"):
+        assert str(out / name) in last
     assert (out / "report.html").exists()
 
 

@@ -1,3 +1,4 @@
+import html
 import re
 from pathlib import Path
 from typing import Any
@@ -5,6 +6,7 @@ from typing import Any
 import pytest
 
 from headway.study import Results, charts, compare, report
+from headway.study.protocol import Protocol
 
 
 @pytest.fixture(scope="module")
@@ -19,11 +21,13 @@ def results(words: str, tiny: dict[str, Any], tmp_path_factory: pytest.TempPathF
 def test_the_page_holds_everything_and_loads_nothing(results: Results) -> None:
     assert results.out is not None
     page = (results.out / "report.html").read_text()
+    read = html.unescape(page.replace("<wbr>", ""))
     assert results.protocol.corpus_sha256 in page
     for name in results.names:
-        assert name.replace('"', "&quot;") in page.replace("<wbr>", "")
-    for sentence in [*results.conclusions(), *results.protocol.text()]:
-        assert sentence.replace('"', "&quot;").replace("'", "&#x27;") in page
+        assert name in read
+    for sentences in [*results.parts().values(), list(results.parts()), results.protocol.text()]:
+        for sentence in sentences:
+            assert sentence in read
     assert not re.findall(r"<(?:script|link|img|iframe)\b", page)
     assert not re.findall(r'(?:src|href)="(?!#)', page)
     assert "url(http" not in page
@@ -44,12 +48,64 @@ def test_the_page_has_no_colour_that_the_dark_cannot_change(results: Results) ->
             assert f"--{name}: #" in charts.css_colours(dark)
 
 
-def test_the_pictures_are_there(results: Results) -> None:
+def test_every_file_of_the_report_is_there(results: Results) -> None:
     assert results.out is not None
-    for name in report.PICTURES:
+    beginnings = {
+        "png": b"\x89PNG",
+        "svg": b"<?xml",
+        "csv": b"encoding,",
+        "md": b"| encoding",
+        "tex": b"% \\usepackage",
+    }
+    names = report.files(results)
+    assert {f"{name}.{kind}" for name in report.PICTURES for kind in ("png", "svg")} <= set(names)
+    assert {f"tables/{name}.{kind}" for name in ("losses", "costs") for kind in report.KINDS} <= set(names)
+    for name in names:
         content = (results.out / name).read_bytes()
-        assert content.startswith(b"\x89PNG")
-        assert len(content) > 10_000
+        kind = name.rpartition(".")[2]
+        if kind in beginnings and "differences" not in name:
+            assert content.startswith(beginnings[kind]), name
+        assert len(content) > (10_000 if kind == "png" else 100), name
+    there = {str(path.relative_to(results.out)) for path in results.out.rglob("*") if path.suffix[1:] in beginnings}
+    assert there | {report.PAGE} == set(names), "a file that is not named"
+
+
+def test_results_without_rows_have_no_files(tmp_path: Path, protocol: Protocol) -> None:
+    assert report.write(Results([], protocol), tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_counted_models_are_on_the_page_and_in_the_pictures(results: Results) -> None:
+    found = Results(results.rows, results.protocol, settings={"counted": {"2-gram": 0.5, "5-gram": 0.25}})
+    page = report.page(found)
+    assert "2-gram, counted" in page
+    assert "They have hardly learned" in page
+    for draw in (charts.draw_by_position, charts.draw_by_length):
+        axes = draw(found).axes[0]
+        flat = [line for line in axes.lines if set(line.get_ydata()) == {0.5}]
+        assert flat
+        assert flat[0].get_linewidth() < 1
+        assert axes.get_ylim()[0] < 0.25
+        assert {"2-gram", "5-gram"} <= {text.get_text() for text in axes.texts}
+    recall = charts.draw_recall(found).axes[0]
+    assert "2-gram" not in {text.get_text() for text in recall.texts}
+
+
+def test_a_page_on_tokens_says_so(results: Results) -> None:
+    settings = {"tokenizer": "bpe:1024", "bytes_per_token": 2.5}
+    found = Results(results.rows, results.protocol, settings=settings)
+    page = report.page(found).split("The protocol, fixed")[0]
+    assert "Lengths are in tokens (bpe:1024, 2.50 bytes each on average)" in page
+    assert not re.findall(r"(?<!\.[0-9]{2} )bytes|byte[ -](?:before|at)|first byte", page)
+    assert "position in the window: tokens before it" in page
+
+
+def test_old_results_have_a_report(results: Results) -> None:
+    """Rows of the first version had no heads and no learning rates."""
+    rows = [{name: x for name, x in row.items() if name not in ("heads", "learning_rate")} for row in results.rows]
+    page = report.page(Results(rows, results.protocol))
+    assert "What the heads do" not in page
+    assert "Learning rates" not in page
 
 
 def test_lines_end_where_there_are_no_more_numbers(results: Results) -> None:

@@ -15,13 +15,14 @@ from ..positions._naming import split_outside
 from ..study import DEFAULT_ENCODINGS, Protocol
 from ..study.comparison import BYTES_FOR_STEP, FULL, MOST_BYTES, QUICK
 from ..study.protocol import DTYPES
-from ._console import consoles, going_on, points, print_json, table
+from ..table import Table
+from ._console import consoles, going_on, points, print_json
 from ._options import Device, Json, OutFolder, Quiet, completing, encoding_names
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
     from ..study import Results
     from ..study.watch import Row
@@ -126,8 +127,8 @@ def run(
 ) -> None:
     """Train a small Transformer for each position encoding, and measure it at the trained length and beyond.
 
-    Writes results.jsonl, two pictures and report.html to --out. On two processor cores the defaults take about half
-    an hour, and --quick a few minutes.
+    Writes results.jsonl, report.html, pictures (PNG, SVG) and tables (CSV, Markdown, LaTeX) to --out. On two processor
+    cores the defaults take about half an hour, and --quick a few minutes.
 
     Examples:
         headway compare --quick
@@ -165,27 +166,31 @@ def run(
             watch=screen.watch(),
         )
     if as_json:
-        files = [f"{out}/{name}" for name in ("report.html", "loss-by-position.png", "results.jsonl")]
+        files = [f"{out}/{name}" for name in (*study.report.files(results), "results.jsonl")]
         print_json("compare", rows_of(results), notes=results.conclusions(), files=files)
     else:
         conclude(say, results, out)
 
 
 def rows_of(results: Results) -> list[dict[str, Any]]:
-    """Returns the means over the seeds for each encoding and length, as --json prints them."""
-    fields = ("bits_per_byte", "recall", "tokens_per_second", "peak_memory_bytes")
-    return [
+    """Returns the means over the seeds for each encoding, baseline and length, as --json prints them.
+
+    Those of a counted model, which has no other fields, are last.
+    """
+    fields = ("bits_per_byte", "recall", "steps", "tokens_per_second", "peak_memory_bytes")
+    facts = ("baseline", "parameters", "kernel")
+    measured = [
         {
             "encoding": name,
             "length": length,
             "seeds": len(results.seeds),
             **{field: results.mean(name, length, field) for field in fields},
-            "parameters": results.any_row(name)["parameters"],
-            "kernel": results.any_row(name)["kernel"],
+            **{fact: results.any_row(name)[fact] for fact in facts},
         }
         for name in results.names
         for length in results.lengths
     ]
+    return measured + [{"counted": name, "bits_per_byte": bits} for name, bits in results.counted.items()]
 
 
 def split_names(text: str, option: str = "--encodings") -> list[str]:
@@ -322,21 +327,21 @@ class Screen:
         """What a terminal shows."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
-        from rich.table import Table
+        from rich.table import Table as RichTable
 
         part = (self.done + self.part) / self.total
-        line = Table.grid(padding=(0, 1))
+        line = RichTable.grid(padding=(0, 1))
         line.add_row(ProgressBar(total=1.0, completed=part, width=32), f"{part:.0%}", self.left())
         return Group(self.table(), line, f"[dim]{_plain(self.doing)}[/dim]")
 
-    def table(self) -> Table:
+    def table(self) -> RichTable:
         """The rows so far, one for each encoding and seed."""
         lines = []
         keys = dict.fromkeys((row["encoding"], row["seed"]) for row in self.rows)
         for name, seed in keys:
             mine = [row for row in self.rows if (row["encoding"], row["seed"]) == (name, seed)]
             lines.append([name, *(_loss(row["bits_per_byte"]) for row in mine), str(seed)])
-        return table(["encoding", *_titles(self.lengths), "seed"], lines, no_wrap=True)
+        return Table(["encoding", *_titles(self.lengths), "seed"], lines).rich(no_wrap=True)
 
     def left(self) -> str:
         """The time left, estimated from the time of what is done."""
@@ -355,41 +360,37 @@ class Screen:
 
 
 def conclude(say: Console, results: Results, out: str) -> None:
-    """Prints the tables and the conclusions."""
-    losses = []
-    for name in results.names:
-        cells = []
-        for length in results.lengths:
-            ranking = results.ranking(length)
-            loss = _loss(results.mean(name, length))
-            cells.append(f"**{loss}**" if ranking and ranking[0][1] == name else loss)
-        losses.append([name, *cells])
-    first, last = results.lengths[0], results.lengths[-1]
-    has_recall = any(row.get("recall") is not None for row in results.rows)
-    columns = (f"recall {first:,}", f"recall {last:,}") if has_recall else ()
-    costs = []
-    for name in results.names:
-        row = results.any_row(name)
-        scores = [results.mean(name, at, "recall") for at in (first, last)] if has_recall else []
-        costs.append(
-            [
-                name,
-                *("—" if score is None else f"{100 * score:.0f} %" for score in scores),
-                f"{row['parameters']:,}",
-                f"{results.mean(name, row['length'], 'tokens_per_second') or 0:,.0f}",
-                row["kernel"],
-                f"{(results.mean(name, row['length'], 'peak_memory_bytes') or 0) / 2**20:,.0f}",
-            ]
-        )
+    """Prints the tables, the conclusions and the files that were written."""
+    from ..study import tables
+
     over = "one seed" if len(results.seeds) == 1 else f"mean of {len(results.seeds)} seeds"
-    say.print(f"\n[bold]Held-out bits per byte[/bold], {over}")
-    say.print(table(["encoding", *_titles(results.lengths)], losses, no_wrap=True))
-    say.print("[bold]Recall, and what it took[/bold]" if has_recall else "[bold]What it took[/bold]")
-    titles = ["encoding", *columns, "parameters", "bytes/s", "kernel", "peak MiB"]
-    say.print(table(titles, costs, no_wrap=True))
+    say.print(f"\n[bold]Held-out bits per byte[/bold], {over}, by length in {results.unit}")
+    say.print(tables.losses(results, spread=False).rich(no_wrap=True))
+    if (recall := tables.recall(results, spread=False)).rows:
+        say.print("[bold]Recall[/bold], right answers in per cent")
+        say.print(recall.rich(no_wrap=True))
+    if (rates := tables.learning_rates(results)).rows:
+        say.print("[bold]Learning rates[/bold], bits per byte of a part for validation")
+        say.print(rates.rich(no_wrap=True))
+    say.print("[bold]What it took[/bold]")
+    say.print(tables.costs(results, brief=True).rich(overflow="fold"))
     say.print("[bold]What may be concluded[/bold]")
-    points(say, results.conclusions())
-    say.print(f"\n{out}/report.html, {out}/loss-by-position.png, {out}/results.jsonl", markup=False, soft_wrap=True)
+    for headline, sentences in results.parts().items():
+        say.print(f"[bold]{_plain(headline)}[/bold]")
+        points(say, sentences)
+    say.print(f"\n{_written(results, out)}", markup=False, soft_wrap=True)
+
+
+def _written(results: Results, out: str) -> str:
+    """All files that were written; those that differ in their endings alone are one, as in loss.{png,svg}."""
+    from ..study import report
+
+    kinds: dict[str, list[str]] = {}
+    for file in (*report.files(results), "results.jsonl"):
+        name, _, kind = file.rpartition(".")
+        kinds.setdefault(name, []).append(kind)
+    names = [f"{name}.{its[0] if len(its) == 1 else '{' + ','.join(its) + '}'}" for name, its in kinds.items()]
+    return ", ".join(f"{out}/{name}" for name in names)
 
 
 def _titles(lengths: Sequence[int]) -> list[str]:

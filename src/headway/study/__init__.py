@@ -2,7 +2,8 @@
 
 The modules, in the order in which to read them: ``protocol`` fixes the settings before any result is seen;
 ``comparison`` runs all encodings and seeds; ``models`` builds a model, ``train`` trains it, and ``tasks`` measure it;
-``store`` keeps everything on disk; ``results`` draws the conclusions; ``charts`` and ``report`` show them.
+``store`` keeps everything on disk; ``results`` draws the conclusions, with ``intervals`` of differences; ``charts``,
+``tables`` and ``report`` show them.
 """
 
 from .comparison import DEFAULT_ENCODINGS as DEFAULT_ENCODINGS

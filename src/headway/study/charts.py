@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GREY_DASHES = ((0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
+COUNTED_DASHES = ((0, (1, 1.6)), (0, (6, 1.5, 1, 1.5)))
+"""The lines of n-gram models."""
 
 
 @dataclass(frozen=True)
@@ -72,26 +74,28 @@ class Style:
     Attributes:
         colour: its colour.
         dashes: matplotlib's linestyle.
-        marker: matplotlib's marker.
+        marker: matplotlib's marker; none if empty.
         hollow: whether the marker is white inside.
+        width: the width of the line, in points.
     """
 
     colour: str
     dashes: Any
     marker: str
     hollow: bool = False
+    width: float = 1.9
 
     def options(self, width: float = 1.9, size: float = 5.0) -> dict[str, Any]:
         """Returns the arguments of ``plot``.
 
         Args:
-            width: of the line, in points.
+            width: the most width of the line, in points.
             size: of the markers, in points.
         """
         return {
             "color": self.colour,
             "linestyle": self.dashes,
-            "linewidth": width,
+            "linewidth": min(width, self.width),
             "marker": self.marker,
             "markersize": size,
             "markerfacecolor": PAPER if self.hollow else self.colour,
@@ -121,7 +125,9 @@ class Line:
 
 
 def styles(results: Results) -> dict[str, Style]:
-    """Returns the style of each encoding: a colour and a marker, dashed for its interpolated row; baselines are grey.
+    """Returns the style of each line.
+
+    An encoding has a colour and a marker, and its interpolated row dashes; baselines are grey, and n-gram models thin.
 
     Args:
         results: the comparison.
@@ -139,6 +145,8 @@ def styles(results: Results) -> dict[str, Style]:
             dashes = "-" if colours < len(COLOURS) else (0, (6, 1, 1, 1))
             found[name] = Style(COLOURS[colours % len(COLOURS)], dashes, MARKERS[colours % len(MARKERS)])
             colours += 1
+    for number, name in enumerate(results.counted):
+        found[name] = Style(INK, COUNTED_DASHES[number % 2], "", width=0.9)
     return found
 
 
@@ -216,7 +224,7 @@ def draw_by_position(results: Results, layout: Layout = WIDE) -> Figure:
         layout,
         by_position(results),
         "Loss by position in the window",
-        "position in the window: bytes before it",
+        f"position in the window: {results.unit} before it",
         "held-out bits per byte",
         bound="bits",
         ticks=_powers(1, results.lengths[-1]),
@@ -235,7 +243,7 @@ def draw_by_length(results: Results, layout: Layout = WIDE) -> Figure:
         layout,
         by_length(results),
         "Loss by length, in separate windows",
-        "bytes in the window",
+        f"{results.unit} in the window",
         "held-out bits per byte",
         bound="bits",
         ticks=results.lengths,
@@ -283,8 +291,10 @@ def _draw(
         start = min((min(line.x) for line in lines), default=1)
         axes.set_xscale("log", base=2)
         axes.set_xlim(start / 1.15, end * 1.08)
-        low, high = range_of(lines, bound)
+        counted = results.counted if bound == "bits" else {}
+        low, high = range_of(lines, bound, counted.values())
         axes.set_ylim(low, high)
+        lines = lines + [_line(name, [start, end], [[bits]] * 2) for name, bits in counted.items()]
         for line in lines:
             own = look[line.name]
             axes.plot(line.x, line.y, **own.options(), zorder=3)
@@ -317,15 +327,16 @@ def _subtitle(results: Results) -> list[str]:
     seeds = len(results.seeds)
     over = "one seed" if seeds == 1 else f"mean and range of {seeds} seeds"
     corpus = Path(results.protocol.corpus).name
-    return [corpus, f"trained at {results.protocol.train_length:,}", over]
+    return [corpus, f"trained at {results.protocol.train_length:,} {results.unit}", over]
 
 
-def range_of(lines: list[Line], bound: str) -> tuple[float, float]:
+def range_of(lines: list[Line], bound: str, others: Iterable[float] = ()) -> tuple[float, float]:
     """Returns the range of the y axis.
 
     Args:
         lines: the lines of the picture.
         bound: "bits", or "per cent".
+        others: further values that lie in the range.
     """
     if bound == "per cent":
         return -3, 104
@@ -338,6 +349,7 @@ def range_of(lines: list[Line], bound: str) -> tuple[float, float]:
         if tops[number] - tops[number - 1] > APART * (tops[number - 1] - low) > 0:
             top = tops[number - 1] + 0.25 * (tops[number - 1] - low)
             break
+    low, top = min([low, *others]), max([top, *others])
     room = 0.05 * (top - low) or 0.1
     return low - room, top + room
 

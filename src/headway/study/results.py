@@ -192,13 +192,9 @@ class Results:
         """Returns the bits per byte of ``a`` less those of ``b`` at a ``length``; None if no seed has both."""
         return _paired(a, b, self.by_seed(a, length), self.by_seed(b, length))
 
-    def pairs(self, length: int, *, baselines: bool = False) -> list[Difference]:
-        """Returns the differences of all pairs of encodings at a ``length``, each less the next in the ranking.
-
-        ``baselines`` adds the pairs with recurrent baselines.
-        """
-        ranked = self._ranked(self.names if baselines else self.encodings, length)
-        pairs = [self.difference(a, b, length) for (_, a), (_, b) in combinations(ranked, 2)]
+    def pairs(self, length: int) -> list[Difference]:
+        """Returns the differences of all pairs of encodings at a ``length``; the first is before the second in rank."""
+        pairs = [self.difference(a, b, length) for (_, a), (_, b) in combinations(self.ranking(length), 2)]
         return [pair for pair in pairs if pair is not None]
 
     def not_separated(self, length: int) -> list[Difference]:

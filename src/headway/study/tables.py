@@ -1,0 +1,210 @@
+"""The tables of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
+from statistics import mean
+from typing import Any
+
+from ..table import MISSING, Cell, Table, number
+from . import charts
+from .intervals import mean_and_half
+from .results import Difference, Results
+
+HEADS = {
+    "normalized_entropy": "entropy",
+    "first": "first {}",
+    "previous_token": "{} before",
+    "induction": "induction",
+}
+"""The titles of what heads do; a byte or a token takes the place of the braces."""
+
+
+def losses(results: Results, field: str = "bits_per_byte", *, spread: bool = True) -> Table:
+    """Returns the table of losses by length: encodings, below a line baselines, and below another n-gram models.
+
+    The best encoding of each column is marked.
+
+    Args:
+        results: the comparison.
+        field: "bits_per_byte" or "sliding_bits_per_byte".
+        spread: whether the intervals of means over seeds are written.
+    """
+    best = {}
+    for length in results.lengths:
+        values = [results.mean(name, length, field) for name in results.encodings]
+        best[length] = min((value for value in values if value is not None), default=None)
+    rows: dict[str, list[Cell]] = {}
+    for name in results.names:
+        rows[name] = []
+        for length in results.lengths:
+            value, half = _over_seeds(results, name, length, field)
+            mark = value == best[length] and name in results.encodings
+            rows[name].append(number(value, ".3f", half if spread else None, best=mark))
+    rows |= {model: [number(bits, ".3f") for _ in results.lengths] for model, bits in results.counted.items()}
+    return _by_name(results, _lengths(results), rows)
+
+
+def sliding(results: Results) -> Table:
+    """Returns the table of losses in sliding windows.
+
+    Args:
+        results: the comparison.
+    """
+    return losses(results, "sliding_bits_per_byte")
+
+
+def differences(results: Results) -> Table:
+    """Returns the differences of all pairs of encodings, and of baselines and encodings; separated ones are marked.
+
+    They are in bits per byte, at the trained length and the far one.
+
+    Args:
+        results: the comparison.
+    """
+    found: dict[tuple[str, str], dict[int, Difference]] = {}
+    for length in results.compared_lengths:
+        for pair in results.pairs(length):
+            key, sign = ((pair.a, pair.b), 1) if (pair.b, pair.a) not in found else ((pair.b, pair.a), -1)
+            found.setdefault(key, {})[length] = Difference(*key, sign * pair.mean, pair.half, pair.seeds)
+    encodings = len(found)
+    for baseline, other in product(results.baselines, results.encodings):
+        pairs = {length: results.difference(baseline, other, length) for length in results.compared_lengths}
+        found[baseline, other] = {length: pair for length, pair in pairs.items() if pair is not None}
+    rows = []
+    for (a, b), at in found.items():
+        both = [at.get(length) for length in results.compared_lengths]
+        cells = [MISSING if one is None else number(one.mean, "+.3f", one.half, best=one.separated) for one in both]
+        rows.append([Cell(f"{a} − {b}"), *cells])
+    return Table(["pair", *_lengths(results, results.compared_lengths)], rows, rules=[encodings])
+
+
+def recall(results: Results, *, spread: bool = True) -> Table:
+    """Returns the table of right answers in per cent, by length; it has no rows if there was no recall task.
+
+    Args:
+        results: the comparison.
+        spread: whether the intervals of means over seeds are written.
+    """
+    rows = {}
+    for name in results.names:
+        found = [_over_seeds(results, name, length, "recall", 100) for length in results.lengths]
+        if any(value is not None for value, _ in found):
+            rows[name] = [number(value, ".1f", half if spread else None) for value, half in found]
+    return _by_name(results, _lengths(results), rows)
+
+
+def heads(results: Results) -> Table:
+    """Returns the table of what heads do; it has no rows if that is not known, as in results of an earlier version.
+
+    Args:
+        results: the comparison.
+    """
+    rows = {}
+    for name in results.encodings:
+        found = [row["heads"] for row in results.rows if row["encoding"] == name and row.get("heads")]
+        if found and results.any_row(name)["view_of"] is None:
+            columns = [[one[column] for one in found] for column in HEADS]
+            rows[name] = [number(None if None in values else mean(values), ".3f") for values in columns]
+    symbol = results.unit.removesuffix("s")
+    return _by_name(results, [title.format(symbol) for title in HEADS.values()], rows)
+
+
+def learning_rates(results: Results) -> Table:
+    """Returns the table of the validation losses of all learning rates that were tried; the chosen ones are marked.
+
+    It has no rows if one learning rate was given.
+
+    Args:
+        results: the comparison.
+    """
+    tried = {name: results.learning_rates(name) for name in results.names}
+    rates = sorted({rate for its in tried.values() for rate in its})
+    rows = {}
+    for name, its in tried.items():
+        row = results.any_row(name)
+        if its and row["view_of"] is None:
+            chosen = row.get("learning_rate")
+            rows[name] = [number(its.get(rate), ".3f", best=rate == chosen) for rate in rates]
+    return _by_name(results, [Cell(f"{rate:g}", rate) for rate in rates], rows)
+
+
+def costs(results: Results, *, brief: bool = False) -> Table:
+    """Returns the table of parameters, steps, time, kernels and memory.
+
+    How a model was trained is there if it was not in float32, or compiled.
+
+    Args:
+        results: the comparison.
+        brief: whether columns are left out, for a narrow terminal.
+    """
+    columns: dict[str, Callable[[dict[str, Any]], Cell]] = {
+        "parameters": lambda row: number(row["parameters"], ",.0f"),
+        "of the encoding": lambda row: number(row["encoding_parameters"], ",.0f"),
+        "steps": lambda row: number(_mean(results, row, "steps"), ",.0f"),
+        "seconds": lambda row: number(_mean(results, row, "train_seconds"), ",.1f"),
+        f"{results.unit} per second": lambda row: number(_mean(results, row, "tokens_per_second"), ",.0f"),
+        "kernel": lambda row: Cell(row["kernel"]),
+        "peak MiB": lambda row: number(_mean(results, row, "peak_memory_bytes", 2**-20), ",.0f"),
+    }
+    if any(row.get("trained_dtype", "float32") != "float32" for row in results.rows):
+        columns["dtype"] = lambda row: Cell(row.get("trained_dtype", "float32"))
+    if any(row.get("compiled") for row in results.rows):
+        columns["compiled"] = lambda row: Cell("yes" if row.get("compiled") else "no")
+    if brief:
+        columns = {title: cell for title, cell in columns.items() if title not in ("of the encoding", "seconds")}
+    rows = {name: [cell(results.any_row(name)) for cell in columns.values()] for name in results.names}
+    return _by_name(results, columns, rows)
+
+
+TABLES: dict[str, Callable[[Results], Table]] = {
+    "losses": losses,
+    "sliding": sliding,
+    "differences": differences,
+    "recall": recall,
+    "heads": heads,
+    "learning-rates": learning_rates,
+    "costs": costs,
+}
+"""The tables by the names of their files."""
+
+
+def tables_of(results: Results) -> dict[str, Table]:
+    """Returns the tables that have rows, by name.
+
+    Args:
+        results: the comparison.
+    """
+    made = {name: table(results) for name, table in TABLES.items()}
+    return {name: table for name, table in made.items() if table.rows}
+
+
+def _lengths(results: Results, lengths: Sequence[int] | None = None) -> Iterable[Cell]:
+    return (Cell(f"{length:,}", length) for length in (results.lengths if lengths is None else lengths))
+
+
+def _over_seeds(
+    results: Results, name: str, length: int, field: str, factor: float = 1.0
+) -> tuple[float | None, float | None]:
+    """The mean over seeds, and half the width of its interval."""
+    found = [factor * value for value in results.by_seed(name, length, field).values()]
+    return mean_and_half(found) if found else (None, None)
+
+
+def _mean(results: Results, row: dict[str, Any], field: str, factor: float = 1.0) -> float | None:
+    found = results.mean(row["encoding"], row["length"], field)
+    return None if found is None else factor * found
+
+
+def _by_name(results: Results, titles: Iterable[str | Cell], rows: dict[str, list[Cell]]) -> Table:
+    """A table with a row for each name, and lines between encodings, baselines and n-gram models."""
+    variables = {colour: variable for variable, colour in charts.names_of_colours().items()}
+    look = charts.styles(results)
+    kinds = ["encoding" if name in results.encodings else name in results.counted for name in rows]
+    rules = [place for place in range(1, len(kinds)) if kinds[place] != kinds[place - 1]]
+    cells = [
+        [Cell(f"{name}, counted" if name in results.counted else name, dot=variables[look[name].colour]), *its]
+        for name, its in rows.items()
+    ]
+    return Table(["encoding", *titles], cells, rules=rules)

@@ -1,0 +1,126 @@
+"""The tables of a comparison."""
+
+from typing import Any
+
+import pytest
+
+from headway.study import tables
+from headway.study.protocol import Protocol
+from headway.study.results import Results
+from headway.table import Table
+
+VIEW = 'learned(extend="interpolate")'
+
+
+def compared(protocol: Protocol, *, seeds: int = 2, settings: dict[str, Any] | None = None, **fields: Any) -> Results:
+    """Three encodings, one with a second view, and two baselines; the losses depend on name, seed and length."""
+    names = ("rope", "alibi", "learned", VIEW, "lstm (equal parameters)", "lstm (equal time)")
+    rows = [
+        {
+            "encoding": name,
+            "seed": seed,
+            "length": length,
+            "bits_per_byte": None if (name, length) == ("learned", 64) else 2 + place / 10 + seed / 100 + length / 1000,
+            "sliding_bits_per_byte": None if (name, length) == ("learned", 64) else 2.0,
+            "recall": None if "time" in name else 0.5,
+            "baseline": name.startswith("lstm"),
+            "view_of": "learned" if name == VIEW else None,
+            "heads": None if name.startswith("lstm") else dict.fromkeys(tables.HEADS, 0.25),
+            "parameters": 1000,
+            "encoding_parameters": 10,
+            "steps": 600 + 100 * place,
+            "train_seconds": 1.5,
+            "tokens_per_second": 1e4,
+            "kernel": "cpu",
+            "peak_memory_bytes": 2**28,
+            "versions": {"torch": "2.13"},
+            "device": "cpu",
+            "threads": 1,
+            **fields,
+        }
+        for place, name in enumerate(names)
+        for length in (16, 64)
+        for seed in range(seeds)
+    ]
+    return Results(rows, protocol, settings=settings)
+
+
+def texts(table: Table) -> list[list[str]]:
+    return [[cell.text for cell in row] for row in table.rows]
+
+
+def test_losses_have_encodings_then_baselines_then_counted_models(protocol: Protocol) -> None:
+    found = compared(protocol, settings={"counted": {"5-gram": 2.25, "2-gram": 3.31}})
+    table = tables.losses(found)
+    assert [row[0] for row in texts(table)] == [*found.names, "2-gram, counted", "5-gram, counted"]
+    assert table.rules == [4, 6]
+    assert texts(table)[-2:] == [["2-gram, counted", "3.310", "3.310"], ["5-gram, counted", "2.250", "2.250"]]
+    assert texts(table)[0] == ["rope", "2.021 ± 0.064", "2.069 ± 0.064"]
+    assert texts(tables.losses(found, spread=False))[0] == ["rope", "2.021", "2.069"]
+    assert texts(table)[2][2] == "—"
+
+
+def test_the_best_is_marked_among_encodings(protocol: Protocol) -> None:
+    found = compared(protocol)
+    better = [row | {"bits_per_byte": 1.0} if row["baseline"] else row for row in found.rows]
+    table = tables.losses(Results(better, protocol))
+    assert [row[0].text for row in table.rows if row[1].best] == ["rope"]
+
+
+def test_differences_are_paired_and_marked_where_the_interval_excludes_zero(protocol: Protocol) -> None:
+    found = compared(protocol)
+    table = tables.differences(found)
+    rows = {row[0].text: row for row in table.rows}
+    assert rows["rope − alibi"][1].value == pytest.approx(-0.1)
+    assert rows["rope − alibi"][1].spread == pytest.approx(0.0, abs=1e-9)
+    assert rows["rope − alibi"][1].best
+    assert rows["lstm (equal time) − rope"][1].text == "+0.500 ± 0.000"
+    assert [row[0].text for row in table.rows[: table.rules[0]]] == [  # type: ignore[index]
+        *("rope − alibi", "rope − learned", "alibi − learned", f"rope − {VIEW}", f"alibi − {VIEW}"),
+    ]
+
+
+def test_one_seed_has_no_intervals(protocol: Protocol) -> None:
+    for name, table in tables.tables_of(compared(protocol, seeds=1)).items():
+        assert "±" not in table.csv(), name
+
+
+def test_rows_without_numbers_are_left_out(protocol: Protocol) -> None:
+    found = compared(protocol)
+    assert [row[0] for row in texts(tables.recall(found))] == found.names[:-1]
+    assert tables.recall(found).rules == [4]
+    assert [row[0] for row in texts(tables.heads(found))] == ["rope", "alibi", "learned"]
+    assert [title.text for title in tables.heads(found).titles][2:4] == ["first byte", "byte before"]
+
+
+def test_learning_rates_are_shown_if_several_were_tried(protocol: Protocol) -> None:
+    assert "learning-rates" not in tables.tables_of(compared(protocol))
+    tried = {"0.01": None, "0.002": 2.5, "0.005": 2.4}
+    table = tables.learning_rates(compared(protocol, learning_rates=tried, learning_rate=0.005))
+    assert [title.text for title in table.titles] == ["encoding", "0.002", "0.005", "0.01"]
+    assert texts(table)[0] == ["rope", "2.500", "2.400", "—"]
+    assert [cell.best for cell in table.rows[0]] == [False, False, True, False]
+    assert VIEW not in [row[0] for row in texts(table)]
+
+
+def test_how_a_model_was_trained_is_shown_if_it_is_not_the_usual(protocol: Protocol) -> None:
+    def columns(**fields: Any) -> list[str]:
+        return [title.text for title in tables.costs(compared(protocol, **fields)).titles]
+
+    assert columns() == columns(trained_dtype="float32", compiled=False)
+    assert columns(trained_dtype="bfloat16", compiled=True)[-2:] == ["dtype", "compiled"]
+
+
+def test_lengths_in_tokens_are_called_tokens(protocol: Protocol) -> None:
+    found = compared(protocol, settings={"tokenizer": "bpe:1024"})
+    titles = [title.text for table in tables.tables_of(found).values() for title in table.titles]
+    assert {"tokens per second", "first token", "token before"} <= set(titles)
+    assert not [title for title in titles if "byte" in title]
+
+
+def test_rows_of_earlier_versions_have_tables(protocol: Protocol) -> None:
+    """Such rows have no sliding losses, heads, learning rates or dtypes."""
+    found = compared(protocol)
+    newer = ("sliding_bits_per_byte", "heads", "recall")
+    old = Results([{name: x for name, x in row.items() if name not in newer} for row in found.rows], protocol)
+    assert set(tables.tables_of(old)) == {"losses", "sliding", "differences", "costs"}
