@@ -1,5 +1,6 @@
 import html
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,7 @@ def test_counted_models_are_on_the_page_and_in_the_pictures(results: Results) ->
 
 
 def test_a_page_on_tokens_says_so(results: Results) -> None:
-    settings = {"tokenizer": "bpe:1024", "bytes_per_token": 2.5}
-    found = Results(results.rows, results.protocol, settings=settings)
+    found = Results(results.rows, replace(results.protocol, tokenizer="bpe:1024", bytes_per_token=2.5))
     page = report.page(found).split("The protocol, fixed")[0]
     assert "Lengths are in tokens (bpe:1024, 2.50 bytes each on average)" in page
     assert not re.findall(r"(?<!\.[0-9]{2} )bytes|byte[ -](?:before|at)|first byte", page)

@@ -100,6 +100,7 @@ def page(results: Results) -> str:
         "comparison.html",
         results=results,
         corpus=Path(results.protocol.corpus).name,
+        tokenizer=Path(results.protocol.tokenizer).name,
         tables=tables_of(results),
         pictures={
             name: {kind: _svg(draw(results, layout), f"{name}-{kind}") for kind, layout in LAYOUTS.items()}

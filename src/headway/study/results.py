@@ -137,7 +137,7 @@ class Results:
     @property
     def unit(self) -> str:
         """What lengths count, "bytes" or "tokens"; losses are in bits per byte in both cases."""
-        return "bytes" if self.settings.get("tokenizer", "bytes") == "bytes" else "tokens"
+        return self.protocol.unit
 
     def any_row(self, encoding: str) -> Row:
         """Returns a row of this ``encoding``, for fields that are the same in all of them."""
