@@ -107,13 +107,23 @@ def benched() -> list[Any]:
     return rows
 
 
-def bench_picture(monkeypatch: pytest.MonkeyPatch) -> Any:
+def bench_picture(monkeypatch: pytest.MonkeyPatch, rows: list[Any] | None = None) -> Any:
     from headway.bench import picture
 
     kept = []
     monkeypatch.setattr(picture, "save", lambda figure, path: kept.append(figure))
-    assert picture.draw(benched(), "made: share of the roof", Path("roof.png"))
+    assert picture.draw(rows or benched(), "made: share of the roof", Path("roof.png"))
     return kept[0]
+
+
+def test_a_share_above_the_roof_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = benched()
+    rows[2]["roof_gflops"] = 60.0
+    figure = bench_picture(monkeypatch, rows)
+    tops = {axes.get_ylim()[1] for axes in figure.axes}
+    highest = max(axes.dataLim.ymax for axes in figure.axes)
+    assert highest > 150
+    assert tops == {pytest.approx(1.04 * highest)}
 
 
 def seen(word: str, n: int = 6, layers: int = 2) -> tuple[Any, list[str]]:

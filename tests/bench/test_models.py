@@ -256,12 +256,11 @@ def test_targets_judge_the_worst_case() -> None:
     for n in (1024, 2048):
         rows.append(a_row(ModelCase("memory", "T5 encoder", n), bytes={OURS: 100_000 * n, HF_EAGER: 100 * n * n}))
     judged = judge(rows, MODEL_TARGETS)
-    prefill, decode, train, memory = (one for one in judged if one.dtype == "float32")
+    prefill, decode, train, memory = judged  # none in bfloat16, which was not measured
     assert (prefill.worst, prefill.verdict) == (1.6, "met")
     assert (decode.worst, decode.verdict) == (0.9, "missed")
     assert (train.worst, train.verdict) == (1.5, "met")
     assert memory.worst == pytest.approx(1)
-    assert {one.verdict for one in judged if one.dtype == "bfloat16"} == {"not measured"}
 
 
 def test_on_the_command_line(

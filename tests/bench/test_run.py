@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headway import HeadwayError
-from headway.bench import Case, Plan, Watch, bench, run
+from headway.bench import Case, Plan, Watch, bench, machine, run
 from headway.bench.measure import CheckError
 from headway.bench.rows import Row
 
@@ -37,7 +37,6 @@ def test_everything_is_measured_once_and_shown(tiny: Plan, tmp_path: Path) -> No
     text = (tmp_path / "bench.md").read_text()
     for said in (
         "headway bench --quick",
-        "## Targets",
         "## Forward, float32",
         "## Backward, float32",
         "| t5 | causal | 8 | SDPA, dense bias with its gradient |",
@@ -85,7 +84,7 @@ def test_an_interruption_leaves_what_was_measured(tiny: Plan, tmp_path: Path, mo
         bench(plan, tmp_path)
     lines = (tmp_path / "rows.jsonl").read_text().splitlines()
     assert len([json.loads(line) for line in lines]) == 3
-    assert "## Targets" in (tmp_path / "bench.md").read_text()
+    assert "## Forward, float32" in (tmp_path / "bench.md").read_text()
     seen = Seen()
     assert len(bench(plan, tmp_path, watch=seen).rows) == len(plan.cases())
     assert len(seen.cases) == len(plan.cases()) - 3
@@ -113,3 +112,21 @@ def test_wrong_input_touches_nothing(tiny: Plan, tmp_path: Path) -> None:
     with pytest.raises(HeadwayError, match="does nothing in attention"):
         bench(replace(tiny, encodings=("none", "sinusoidal")), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("load", "said"), [(0.9, 0), (2.5, 1)])
+def test_a_busy_machine_is_said_once(
+    load: float, said: int, tiny: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine.os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+
+    def refused(*_: object) -> Row:
+        raise CheckError("made")
+
+    monkeypatch.setattr(run, "measure", refused)
+    plan, seen = replace(tiny, parts=("attention",)), Seen()
+    results = bench(plan, tmp_path, watch=seen)
+    notes = [note for note in seen.notes if "load average of 2.5 on 2 cores" in note]
+    assert len(notes) == said
+    assert set(notes) <= set(results.notes)

@@ -67,6 +67,19 @@ def cores() -> int:
     return len(found)
 
 
+def busy() -> str:
+    """Returns a note if other processes have kept the processor busy for the last minute, and "" otherwise."""
+    if not hasattr(os, "getloadavg"):
+        return ""
+    load, count = os.getloadavg()[0], cores()
+    if load <= count / 2:
+        return ""
+    return (
+        f"This machine is busy, with a load average of {load:.1f} on {count} cores before anything is measured: end "
+        "other processes, or times will be too long."
+    )
+
+
 def fingerprint(*parts: str) -> str:
     """Returns a hash of eight digits of the measured code, compiled libraries included.
 

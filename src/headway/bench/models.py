@@ -28,7 +28,7 @@ from ..integrations.transformers import register, use_bias_table
 from ..nn import prepack
 from . import report, steps
 from .cases import DTYPES, STEP_MODELS, ModelCase, ModelPlan
-from .machine import where
+from .machine import busy, where
 from .measure import CheckError, agree, agree_on_the_whole, in_turn
 from .memory import WARM_UP
 from .rows import Row, Rows
@@ -67,7 +67,7 @@ class ModelResults(Results):
 
     @property
     def targets(self) -> list[Judged]:
-        """Each target, and whether it is met."""
+        """Each target that a case was measured of, and whether it is met."""
         return judge(self.rows, MODEL_TARGETS)
 
 
@@ -121,6 +121,8 @@ def bench_models(
 
         if missing:
             note(missing)
+        if todo and (other := busy()):
+            note(other)
         for model in dict.fromkeys(case.model for case in plan.cases() if not loaded.has(case.model)):
             note(f"{model} is left out: {weights / FOLDERS[model]} has no weights; make weights downloads them.")
         try:

@@ -108,6 +108,6 @@ def _panel(axes: Axes, rows: Sequence[Row], value: Callable[[Row, str], float | 
         axes.plot(*zip(*sorted(points.items()), strict=True) if points else ((), ()), **_look(*look))
     axes.set_xscale("log", base=2)
     frame(axes, lengths)
-    axes.set_ylim(0, 104 if roof else None)
+    axes.set_ylim(0, max(104, 1.04 * axes.dataLim.ymax, axes.get_ylim()[1]) if roof else None)
     axes.set_ylabel("% of the roof" if roof else "GFLOP/s")
     axes.label_outer()

@@ -114,14 +114,10 @@ def targets(rows: Sequence[Row], wanted: Sequence[Target] = TARGETS) -> str:
         wanted: the targets.
     """
     lines = [
-        [judged.target.what, judged.dtype, judged.wanted, judged.measured, judged.verdict, _worst(judged)]
-        for judged in judge(rows, wanted)
+        [one.target.what, one.dtype, one.wanted, one.measured, one.verdict, f"{one.at} ({one.count} measured)"]
+        for one in judge(rows, wanted)
     ]
     return _titled("Targets", table(["target", "dtype", "wanted", "measured", "verdict", "worst case"], lines))
-
-
-def _worst(judged: Any) -> str:
-    return "" if judged.worst is None else f"{judged.at} ({judged.count} measured)"
 
 
 def roofs(rows: Sequence[Row]) -> str:

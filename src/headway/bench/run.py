@@ -9,7 +9,7 @@ from typing import Any
 
 from . import picture, report
 from .cases import AnyCase, Case, Plan
-from .machine import Roof, where
+from .machine import Roof, busy, where
 from .measure import CheckError, measure
 from .rows import Row, Rows
 from .sides import Flex, encoded, kernel_of
@@ -52,7 +52,7 @@ class Results:
 
     @property
     def targets(self) -> list[Judged]:
-        """Each target, and whether it is met."""
+        """Each target that a case was measured of, and whether it is met."""
         return judge(self.rows)
 
 
@@ -106,6 +106,8 @@ def _measure(plan: Plan, todo: list[Case], rows: Rows, results: Results, watch: 
         note(roof.why_not)
     if not todo:
         return
+    if other := busy():
+        note(other)
     results.failed, checked = failing(todo, watch.doing)
     note(f"Checked before anything was measured: {checked}.")
     for kernel, why in results.failed.items():

@@ -76,7 +76,7 @@ class Judged:
     Attributes:
         target: the target.
         dtype: the name of the dtype.
-        worst: the worst value; None if nothing was measured.
+        worst: the worst value.
         at: its case.
         count: the number of values.
         applies: whether the target is one of the processor that was measured.
@@ -84,9 +84,9 @@ class Judged:
 
     target: Target
     dtype: str
-    worst: float | None = None
-    at: str = ""
-    count: int = 0
+    worst: float
+    at: str
+    count: int
     applies: bool = True
 
     @property
@@ -98,13 +98,11 @@ class Judged:
     @property
     def measured(self) -> str:
         """The worst value, as text."""
-        return "–" if self.worst is None else self.target.text(self.worst)
+        return self.target.text(self.worst)
 
     @property
     def verdict(self) -> str:
-        """ "met", "missed", "not measured", or the processor for which alone the bound was set."""
-        if self.worst is None:
-            return "not measured"
+        """ "met", "missed", or the processor for which alone the bound was set."""
         if not self.applies:
             return f"for {PROCESSORS[self.target.on]}"
         bound = self.target.wanted[self.dtype]
@@ -112,7 +110,7 @@ class Judged:
 
 
 def judge(rows: Sequence[Row], targets: Sequence[Target] | None = None) -> list[Judged]:
-    """Judges every target in every dtype that it has a bound for.
+    """Judges every target in every dtype that it has a bound for and a case was measured of.
 
     Args:
         rows: the rows.
@@ -124,7 +122,6 @@ def judge(rows: Sequence[Row], targets: Sequence[Target] | None = None) -> list[
             chosen = [row for row in rows if row["case"]["dtype"] == dtype]
             values = target.values(chosen)
             if not values:
-                found.append(Judged(target, dtype))
                 continue
             worst, at = (max if target.at_most else min)(values, key=lambda pair: pair[0])
             applies = not target.on or all(target.on in row["where"]["processor"] for row in chosen)
