@@ -554,3 +554,20 @@ def test_other_bad_masks_in_attention() -> None:
         hw.attention(q, k, k, mask=M.Documents(torch.zeros(2, dtype=torch.long)))
     seen = M.Documents(torch.tensor([0, 1]), query_ids=torch.tensor([[0, 1, 2]]))
     assert hw.attention(q, k, k, mask=seen)[:, :, 2].abs().max() == 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda lengths: M.Padding(lengths),
+        lambda lengths: M.Padding(torch.tensor(lengths), "left"),
+        M.Documents.lengths,
+        hw.Coordinates.packed,
+        lambda lengths: hw.Coordinates.packed(torch.tensor(lengths)),
+        lambda lengths: hw.Coordinates.padded(lengths, 5),
+    ],
+)
+def test_negative_lengths_are_refused(make: Callable[[list[int]], object]) -> None:
+    with pytest.raises(hw.HeadwayError, match=r"lengths are \[3, -1\]: give numbers of tokens, from 0 up"):
+        make([3, -1])
+    make([3, 0])

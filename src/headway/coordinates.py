@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ._torch import writes_of
-from .errors import HeadwayError
+from .errors import HeadwayError, need_lengths
 from .records import Record
 from .tracing import refuse_tracers
 
@@ -185,13 +185,14 @@ class Coordinates(Record):
             device: where the tensors are created.
 
         Raises:
-            HeadwayError: if a tensor of lengths looks like the ends of documents, as ``cu_seqlens`` holds, or ``last``
-                has not one number from 0 to its length for each document.
+            HeadwayError: if a tensor of lengths looks like the ends of documents, as ``cu_seqlens`` holds, a length is
+                negative, or ``last`` has not one number from 0 to its length for each document.
         """
         if isinstance(lengths, int):
             raise HeadwayError(f"lengths is {lengths}: give the tokens of each document, such as [{lengths}]")
         if isinstance(lengths, Tensor):
             lengths = _lengths_of(lengths)
+        need_lengths(lengths)
         sizes = torch.tensor(list(lengths), dtype=torch.long, device=device)
         total = int(sum(lengths))
         index = torch.arange(total, device=device)
@@ -232,10 +233,12 @@ class Coordinates(Record):
             device: where the tensors are created.
 
         Raises:
-            HeadwayError: for another side, and for lengths above n.
+            HeadwayError: for another side, and for lengths above n or below 0.
         """
         if side not in ("left", "right"):
             raise HeadwayError(f"side is {side!r}: give 'left' or 'right'")
+        if not isinstance(lengths, Tensor):
+            need_lengths(lengths)
         if not isinstance(lengths, Tensor) and max(lengths, default=0) > n:
             raise HeadwayError(f"lengths go up to {max(lengths)} but rows have {n} slots: give n = {max(lengths)}")
         sizes = torch.as_tensor(lengths, device=device).long()

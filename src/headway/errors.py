@@ -3,7 +3,7 @@
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import NoReturn, ParamSpec, TypeVar
 
@@ -134,6 +134,12 @@ def need_finite(**values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not math.isfinite(value):
             raise HeadwayError(f"{name} is {value}: give a finite number")
+
+
+def need_lengths(lengths: Sequence[float]) -> None:
+    """Raises HeadwayError if one of the lengths of rows or documents is negative."""
+    if min(lengths, default=0) < 0:
+        raise HeadwayError(f"lengths are {list(lengths)!s:.60}: give numbers of tokens, from 0 up")
 
 
 FEW = 15

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .coordinates import FAR, Coordinates
-from .errors import HeadwayError
+from .errors import HeadwayError, need_lengths
 from .records import Divisible, Sizes, named, owner
 from .tracing import watched
 
@@ -348,6 +348,7 @@ class Documents(Mask):
     @staticmethod
     def lengths(lengths: list[int], device: torch.device | str | None = None) -> Documents:
         """The mask of documents of these ``lengths``, which follow one another, with ids on ``device``."""
+        need_lengths(lengths)
         sizes = torch.tensor(lengths, device=device)
         return Documents(torch.repeat_interleave(torch.arange(len(lengths), device=device), sizes))
 
@@ -418,8 +419,8 @@ class Padding(Mask):
         side: where the padding is, "left" or "right".
 
     Raises:
-        HeadwayError: for another side, and in a call for lengths above its keys that can be read without waiting for a
-            device.
+        HeadwayError: for another side, and for negative lengths, or in a call lengths above its keys, that can be read
+            without waiting for a device.
     """
 
     axes = named(lengths="batch")
@@ -437,7 +438,9 @@ class Padding(Mask):
             object.__setattr__(self, "lengths", torch.tensor(self.lengths, dtype=None if self.lengths else torch.long))
         given = self.lengths
         if type(given) is Tensor and given.ndim == 1 and given.is_cpu and not watched():
-            object.__setattr__(self, "longest", max(given.tolist(), default=None))
+            counts = given.tolist()
+            need_lengths(counts)
+            object.__setattr__(self, "longest", max(counts, default=None))
 
     def check(self, batch: int, heads: int, n: int, m: int) -> None:
         """Checks that there is a length for each row of a call, and that none is above its keys.
