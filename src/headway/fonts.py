@@ -10,18 +10,14 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from .extras import need
+from .extras import install_command, need
 
 FIRST = "DejaVu Sans"
 """The font that matplotlib brings, and that every picture begins with."""
 
-BRINGS = {
-    "CJK": "pip install zhplot",
-    "HIRAGANA": "pip install zhplot",
-    "KATAKANA": "pip install zhplot",
-    "HANGUL": "install fonts-noto-cjk (Debian, Ubuntu), or Noto Sans KR of https://fonts.google.com/noto",
-}
-"""What brings a font for a script, by the first word of the Unicode names of its letters."""
+OF_ZHPLOT = ("CJK", "HIRAGANA", "KATAKANA")
+"""Scripts that the font of zhplot has, by the first word of the Unicode names of their letters."""
+KOREAN = "install fonts-noto-cjk (Debian, Ubuntu), or Noto Sans KR of https://fonts.google.com/noto"
 OTHERS = "install fonts-noto-core (Debian, Ubuntu), or one of https://fonts.google.com/noto"
 
 
@@ -50,9 +46,16 @@ def fonts_for(texts: Iterable[str]) -> list[str]:
             found.append(name)
     letters = [letter for letter in missing if unicodedata.category(letter)[0] == "L"]
     for script in sorted({unicodedata.name(letter, "?").partition(" ")[0] for letter in letters}):
-        said = f"no font of this machine has {script} letters, which will be boxes: {BRINGS.get(script, OTHERS)}"
+        said = f"no font of this machine has {script} letters, which will be boxes: {_what_brings(script)}"
         warnings.warn(said, stacklevel=2)  # Python shows a warning of the same text once
     return found
+
+
+def _what_brings(script: str) -> str:
+    """What to do for a font of a script."""
+    if script in OF_ZHPLOT:
+        return install_command("plot")
+    return KOREAN if script == "HANGUL" else OTHERS
 
 
 def drawable(text: str, fonts: list[str]) -> str:
