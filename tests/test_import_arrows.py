@@ -16,8 +16,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "headway"
 # as long as that makes no circle. `errors` stands below everything.
 LAYERS = [
     [
-        *("_markdown", "_torch", "deprecated", "devices", "errors", "extras", "files", "fonts", "pictures"),
-        *("processor", "table", "templates", "tracing"),
+        *("_markdown", "_torch", "deprecated", "devices", "errors", "extras", "files", "fonts", "lines"),
+        *("pictures", "processor", "store", "table", "templates", "tracing"),
     ],
     ["constants", "records"],
     ["coordinates", "terms", "masks", "biases", "reductions"],

@@ -74,7 +74,7 @@ def extended(word: str, windows: int = 3) -> Any:
             for part in range(16):
                 far = {"none": 0.4 * max(0, part - 8), "linear": 1.1}.get(method, 0.004 * number)
                 nats.append(3.5 + 0.1 * math.sin(part) + far + 0.01 * math.sin(7 * part + 3 * number + seed))
-            rows.append({"encoding": method, "seed": seed, "edges": edges, "nats": nats, "seconds": 1.0})
+            rows.append({"method": method, "window": seed, "edges": edges, "nats": nats, "seconds": 1.0})
     said = {"model": f"{word}-135M", "factor": 2, "text": f"{word}.txt", "window": 1024, "lengths": [2048]}
     return Extension(rows, said, methods)
 
@@ -88,7 +88,7 @@ def scored(word: str) -> Any:
     for number, method in enumerate(methods):
         for seed in (0, 1):
             drawn = {name: {"value": value - 0.05 * number - 0.01 * seed} for name, value in scores.items()}
-            rows.append({"encoding": method, "seed": seed, **drawn})
+            rows.append({"method": method, "seed": seed, **drawn})
     return WordVectorResults(rows, {"corpus": f"{word}.txt"}, methods)
 
 
@@ -218,7 +218,7 @@ def maps_of_methods(word: str) -> Any:
     rows = []
     for method in ("tf-idf", f"{word}.bin"):
         points = [[f"{word}{n}", (word, "numbers")[n % 2], *torch.randn(2).tolist()] for n in range(12)]
-        rows.append({"encoding": method, "seed": 0, "map": points, "own_group": 0.9})
+        rows.append({"method": method, "seed": 0, "map": points, "own_group": 0.9})
     return draw_map(WordVectorResults(rows, {"corpus": f"{word}.txt"}, ["tf-idf", f"{word}.bin"]))
 
 

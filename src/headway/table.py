@@ -74,7 +74,7 @@ def number(value: float | None, form: str, spread: float | None = None, *, best:
 
 
 def signed(value: float, form: str) -> str:
-    """Returns a number in the format ``form``, with the minus sign "−" in place of a hyphen."""
+    """Returns a ``value`` in the format ``form``, with the minus sign "−" in place of a hyphen."""
     return format(value, form).replace("-", "−")
 
 

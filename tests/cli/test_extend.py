@@ -68,7 +68,7 @@ def test_before_and_after(folder: Path, text: Path, tmp_path: Path, capsys: pyte
     assert main([*given, "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
     rows = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
-    assert [(row["encoding"], row["seed"]) for row in rows] == [
+    assert [(row["method"], row["window"]) for row in rows] == [
         (method, window) for method in ("none", "restarted", "yarn") for window in (0, 1)
     ]
     assert rows[-1]["encodings"] == ["yarn(factor=4.0, layout='half')"]

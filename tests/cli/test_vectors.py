@@ -308,7 +308,7 @@ def test_compare_prints_and_writes_and_goes_on(text: Path, tmp_path: Path, capsy
     code, said, error = ran(capsys, *given, "--methods", "one-hot,tf-idf")
     assert (code, error) == (0, "")
     first = (out / "results.jsonl").read_text()
-    assert [json.loads(line)["encoding"] for line in first.splitlines()] == ["one-hot", "tf-idf", "learned"]
+    assert [json.loads(line)["method"] for line in first.splitlines()] == ["one-hot", "tf-idf", "learned"]
     for part in (
         "fixed before any result",
         "every two words have the same cosine",

@@ -312,7 +312,7 @@ def test_it_goes_on_from_what_is_there(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(KeyboardInterrupt):
         measure(model, text, ["linear", "yarn"], **given)
     kept = (tmp_path / "results.jsonl").read_text()
-    assert [json.loads(line)["encoding"] for line in kept.splitlines()] == ["none", RESTARTED, "linear"]
+    assert [json.loads(line)["method"] for line in kept.splitlines()] == ["none", RESTARTED, "linear"]
     found = measure(model, text, ["linear", "yarn"], **given)
     assert done == ["none", RESTARTED, "linear", "yarn", "yarn"]
     assert (tmp_path / "results.jsonl").read_text().startswith(kept)
@@ -320,6 +320,20 @@ def test_it_goes_on_from_what_is_there(tmp_path: Path, monkeypatch: pytest.Monke
     more = measure(model, text, ["yarn", "ntk"], windows=2, **given)
     assert done[5:] == ["none", RESTARTED, "yarn", "ntk", "ntk"]
     assert (more.windows, more.methods) == (2, ["none", RESTARTED, "yarn", "ntk"])
+
+
+def test_results_of_an_earlier_version_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have the method as "encoding", and the number of the window as "seed"."""
+    model, text = small(), tokens(400).tolist()
+    found = measure(model, text, ["yarn"], factor=2.0, out=tmp_path, windows=2)
+    path = tmp_path / "results.jsonl"
+    new = [json.loads(line) for line in path.read_text().splitlines()]
+    assert all("encoding" not in row and "seed" not in row for row in new)
+    old = [{"encoding": row.pop("method"), "seed": row.pop("window"), **row} for row in new]
+    path.write_text("".join(json.dumps(row) + "\n" for row in old))
+    monkeypatch.delattr(extension, "_measured")
+    again = measure(model, text, ["yarn"], factor=2.0, out=tmp_path, windows=2)
+    assert again.rows == found.rows
 
 
 def test_another_model_or_text_is_refused(tmp_path: Path) -> None:
@@ -349,7 +363,7 @@ def test_a_text_too_short(tmp_path: Path) -> None:
 
 def made(nats: dict[str, list[list[float]]], length: int = 32) -> Extension:
     rows = [
-        {"encoding": name, "seed": number, "length": length, "edges": list(range(0, length + 1, 2)),
+        {"method": name, "window": number, "length": length, "edges": list(range(0, length + 1, 2)),
          "nats": [inside] * 8 + [beyond] * (length // 2 - 8), "seconds": 1.0}
         for name, windows in nats.items()
         for number, (inside, beyond) in enumerate(windows)

@@ -301,19 +301,28 @@ def test_a_comparison_that_was_stopped_ends_as_one_that_was_not(
     with pytest.raises(KeyboardInterrupt):
         compare(text, METHODS, out=tmp_path / "stopped", protocol=TINY)
     rows = (tmp_path / "stopped" / "results.jsonl").read_text().splitlines()
-    assert [json.loads(row)["encoding"] for row in rows] == ["one-hot"]
+    assert [json.loads(row)["method"] for row in rows] == ["one-hot"]
 
     def refitted(*_: object) -> None:
         raise AssertionError("tf-idf was fitted already")
 
     monkeypatch.setattr(VECTORS["tf-idf"], "_fit", refitted)
     again = compare(text, METHODS, out=tmp_path / "stopped", protocol=TINY)
-    assert [row["encoding"] for row in again.rows] == [*METHODS, BASELINE]
+    assert [row["method"] for row in again.rows] == [*METHODS, BASELINE]
 
     def without_times(row: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in row.items() if not name.endswith("_seconds")}
 
     assert [without_times(row) for row in again.rows] == [without_times(row) for row in whole.rows]
+
+
+def test_results_of_an_earlier_version_are_read(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have the method as "encoding"."""
+    found = compare(text, ["one-hot"], out=tmp_path, protocol=TINY)
+    path = tmp_path / "results.jsonl"
+    path.write_text(path.read_text().replace('"method"', '"encoding"'))
+    monkeypatch.delattr(word_vectors.Bench, "row")
+    assert compare(text, ["one-hot"], out=tmp_path, protocol=TINY).rows == found.rows
 
 
 def test_more_seeds_and_methods_join_what_is_there(text: Path, tmp_path: Path) -> None:
@@ -327,7 +336,7 @@ def test_more_seeds_and_methods_join_what_is_there(text: Path, tmp_path: Path) -
         seeds=2,
         watch=lambda method, part: told.append((method, part)),
     )
-    assert {(row["encoding"], row["seed"]) for row in found.rows} == {
+    assert {(row["method"], row["seed"]) for row in found.rows} == {
         (method, seed) for method in ("one-hot", "tf-idf", BASELINE) for seed in (0, 1)
     }
     parts = [part for _, part in told]

@@ -130,7 +130,7 @@ def bench_models(
                 watch.doing(str(case))
                 found = None
                 try:
-                    found = rows.add(case, measure(case, plan, loaded), datetime.date.today().isoformat())
+                    found = rows.measured(case, measure(case, plan, loaded), datetime.date.today().isoformat())
                 except CheckError as error:
                     note(f"No number: {error}")
                     results.failed[str(case)] = str(error)

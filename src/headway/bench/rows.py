@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from ..errors import HeadwayError
-from ..files import LockedFolder, atomic_write
+from ..lines import read_lines
+from ..store import ResultStore
+from ..store import Row as Row
 from .cases import AnyCase, Case
 
-Row = dict[str, Any]
-"""The results of one case, with the machine and the date."""
 
-
-class Rows(LockedFolder):
+class Rows(ResultStore):
     """The rows in a folder, which one benchmark at a time writes to.
 
         with Rows(out, where()) as rows:
-            rows.add(case, found, date)
+            rows.measured(case, found, date)
 
     Args:
         out: the folder; it is created if needed.
@@ -39,42 +36,34 @@ class Rows(LockedFolder):
         fresh: bool = False,
         kind: type[AnyCase] = Case,
     ) -> None:
-        super().__init__(out)
+        super().__init__(out, kind.file, keys=("case", "where"))
         self.where, self.fresh, self.kind = where, fresh, kind
-        self.all: list[Row] = []
 
     def _begin(self) -> None:
-        self.all = [row for row in read(self.file, self.kind) if not (self.fresh and row["where"] == self.where)]
-
-    @property
-    def file(self) -> Path:
-        """The file of the rows: a JSON object on each line."""
-        return self.out / self.kind.file
+        self.rows = read(self.file, self.kind)
+        self.keep(lambda row: not (self.fresh and row["where"] == self.where))
 
     @property
     def here(self) -> list[Row]:
         """The rows of this machine with these versions."""
-        return [row for row in self.all if row["where"] == self.where]
+        return [row for row in self.rows if row["where"] == self.where]
 
     def has(self, case: AnyCase, seconds: float) -> bool:
         """Returns whether the ``case`` is there, measured for at least so many ``seconds``."""
         return any(row["case"] == case.fields() and row.get("seconds", seconds) >= seconds for row in self.here)
 
-    def add(self, case: AnyCase, found: Row, date: str) -> Row:
+    def measured(self, case: AnyCase, found: Row, date: str) -> Row:
         """Writes a row of the ``case`` to disk, in place of an earlier one, and returns it.
 
         ``found`` are its results, and ``date`` is the day.
         """
         row = {"case": case.fields(), "where": self.where, "date": date, **found}
-        before = [old for old in self.all if (old["case"], old["where"]) != (row["case"], row["where"])]
-        self.all = [*before, row]
-        with atomic_write(self.file) as part:
-            part.write_text("".join(json.dumps(row) + "\n" for row in self.all))
+        self.add([row])
         return row
 
 
 def read(path: Path, kind: type[AnyCase] = Case) -> list[Row]:
-    """Reads the rows of a file.
+    """Reads the rows of a file, except for a last line that was cut off.
 
     Args:
         path: the file; it may be missing.
@@ -83,16 +72,9 @@ def read(path: Path, kind: type[AnyCase] = Case) -> list[Row]:
     Raises:
         HeadwayError: if a line is damaged.
     """
-    if not path.exists():
-        return []
-    rows: list[Row] = []
-    for number, line in enumerate(path.read_text(errors="replace").split("\n"), 1):
-        if not line:
-            continue
-        try:
-            row = json.loads(line)
-            kind(**row["case"])
-            rows.append({**row, "where": dict(row["where"]), "date": str(row["date"])})
-        except (ValueError, KeyError, TypeError):
-            raise HeadwayError(f"{path} line {number} is damaged: delete that line to measure it again") from None
-    return rows
+
+    def parsed(row: Row) -> Row:
+        kind(**row["case"])
+        return {**row, "where": dict(row["where"]), "date": str(row["date"])}
+
+    return read_lines(path, "delete that line to measure it again", parsed)

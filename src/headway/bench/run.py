@@ -117,7 +117,7 @@ def _measure(plan: Plan, todo: list[Case], rows: Rows, results: Results, watch: 
         found = None
         if kernel_of(case) not in results.failed:
             try:
-                found = rows.add(case, measure(case, plan, roof, flex), datetime.date.today().isoformat())
+                found = rows.measured(case, measure(case, plan, roof, flex), datetime.date.today().isoformat())
             except CheckError as error:
                 note(f"No number: {error}")
                 results.failed.setdefault(str(case), str(error))

@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import HeadwayError
+from ..lines import append_lines, read_lines
 from ._ablate import REPLACEMENTS, ablate
 from ._bootstrap import interval
 from ._capture import capture
 from ._evaluation import called, checked_inputs, evaluating, ids_in
-from ._lines import append_line, read_lines
 from ._record import Seen
 from ._table import Table
 from .scores import HeadScores
@@ -302,9 +302,9 @@ class _Measured:
         self._found: dict[tuple[int, str, int], tuple[Tensor, Tensor]] = {}
         if path is None:
             return
-        lines = read_lines(path, "head_effects")
+        lines = read_lines(path, "give a file that head_effects wrote, or delete it")
         if not lines:
-            append_line(path, header)
+            append_lines(path, [header])
         elif lines[0] != header:
             other = next((key for key in ("effect", "replacement") if lines[0].get(key) != header[key]), None)
             said = f"with {other} {lines[0].get(other)!r}" if other else "of another model or effect, or other batches"
@@ -327,7 +327,7 @@ class _Measured:
         if self.path is not None:
             batch, layer, head = key
             values = {"totals": totals.tolist(), "counts": counts.tolist()}
-            append_line(self.path, {"batch": batch, "layer": layer, "head": head, **values})
+            append_lines(self.path, [{"batch": batch, "layer": layer, "head": head, **values}])
 
 
 def _digest(model: nn.Module, batches: Sequence[Any], effect: str | Effect) -> str:

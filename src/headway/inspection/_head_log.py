@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from ..errors import HeadwayError, need_positive
 from ..files import need_file_place
+from ..lines import append_lines, read_lines, write_lines
 from ._capture import capture
 from ._evaluation import called, checked_inputs, evaluating, ids_in
-from ._lines import append_line, read_lines, write_lines
 from ._record import AttentionRecord, Seen
 from ._table import Table
 from .scores import Induction, PreviousToken
@@ -106,7 +106,7 @@ class HeadLog:
         if len(before) < len(self._lines):
             write_lines(self.path, [*before, line])
         else:
-            append_line(self.path, line)
+            append_lines(self.path, [line])
         self._lines = [*before, line]
 
     def table(self) -> Table:
@@ -196,7 +196,7 @@ def read_head_log(path: str | Path) -> Table:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    lines = read_lines(path, "HeadLog")
+    lines = read_lines(path, "give a file that HeadLog wrote, or delete it")
     for number, line in enumerate(lines, 1):
         if not isinstance(line.get("step"), int) or not isinstance(line.get("layers"), dict):
             raise HeadwayError(f"{path} line {number} is no line of HeadLog: give another file")

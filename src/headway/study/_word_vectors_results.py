@@ -85,7 +85,7 @@ class WordVectorResults:
 
     def __init__(self, rows: Sequence[Row], settings: dict[str, Any], methods: Sequence[str]) -> None:
         self.rows, self.settings = list(rows), settings
-        self.methods = [method for method in methods if any(row["encoding"] == method for row in rows)]
+        self.methods = [method for method in methods if any(row["method"] == method for row in rows)]
         self.seeds = sorted({row["seed"] for row in rows})
 
     @property
@@ -96,7 +96,7 @@ class WordVectorResults:
 
     def of(self, method: str) -> list[Row]:
         """Returns the rows of a ``method``, by seed."""
-        return sorted((row for row in self.rows if row["encoding"] == method), key=lambda row: row["seed"])
+        return sorted((row for row in self.rows if row["method"] == method), key=lambda row: row["seed"])
 
     def values(self, method: str, field: str) -> list[float]:
         """Returns a ``method``'s numbers of a ``field``, by seed; none if there are reasons instead."""

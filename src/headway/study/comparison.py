@@ -206,7 +206,7 @@ class _Comparison:
             self.watch.planned(self.protocol, names, len(everything) - len(missing), len(everything))
             if missing:
                 self.watch.expected(self._expected(self.protocol, missing))
-                store.keep("counted", LanguageModel(self.text, self.protocol).counted)
+                store.fact("counted", LanguageModel(self.text, self.protocol).counted)
             for seed, model in missing:
                 rows = Run(self.text, self.protocol, model, seed, store, self.watch).rows()
                 store.add(rows)

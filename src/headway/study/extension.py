@@ -58,6 +58,10 @@ __all__ = [
     "trained_window",
 ]
 
+KEYS = ("method", "window", "length")
+"""What tells rows apart: the method, the number of the window of text, and its tokens."""
+FORMERLY = {"method": "encoding", "window": "seed"}
+"""The names that keys had in files of earlier versions."""
 VERSION = 1
 """Changes whenever the same settings would give other numbers."""
 PARTS = 8
@@ -438,7 +442,7 @@ def measure(
         "version": VERSION,
     }
     order = [methods[0], *((RESTARTED,) if length > window else ()), *methods[1:]]
-    with Store(out) as store, _prepacked(model):
+    with Store(out, KEYS, FORMERLY) as store, _prepacked(model):
         store.agree(settings)
         jobs = [(method, number) for method in order for number in range(len(held))]
         left = [job for job in jobs if not store.has(*job)]
@@ -450,7 +454,7 @@ def measure(
             tell(0.0)
             store.add([_measured(model, method, factor, window, held[number], number, tell)])
         wanted = set(jobs)
-        rows = [row for row in store.rows if (row["encoding"], row["seed"]) in wanted]
+        rows = [row for row in store.rows if (row["method"], row["window"]) in wanted]
     return Extension(rows, settings, order)
 
 
@@ -463,7 +467,7 @@ def _measured(
     number: int,
     tell: Callable[[float], None],
 ) -> Row:
-    """A row of the results: "encoding" is the method, "seed" the number of the window of text."""
+    """A row of the results."""
     began = time.perf_counter()
     restart = method == RESTARTED
     with nullcontext() if restart else extended(model, method, factor, window):
@@ -474,8 +478,8 @@ def _measured(
     if not all(map(math.isfinite, nats)):
         raise HeadwayError(f"{method} gives losses that are not finite: give --dtype float32, or leave it out")
     return {
-        "encoding": method,
-        "seed": number,
+        "method": method,
+        "window": number,
         "length": len(found),
         "encodings": scaled,
         "edges": edges,
@@ -539,10 +543,10 @@ class Extension:
 
     def __init__(self, rows: Sequence[Row], settings: dict[str, Any], methods: Sequence[str]) -> None:
         self.rows, self.settings = list(rows), settings
-        self.methods = [name for name in methods if any(row["encoding"] == name for row in rows)]
+        self.methods = [name for name in methods if any(row["method"] == name for row in rows)]
         self.window: int = settings["window"]
         self.length: int = settings["lengths"][0]
-        self.windows = len({row["seed"] for row in rows})
+        self.windows = len({row["window"] for row in rows})
 
     @property
     def columns(self) -> list[tuple[int, int]]:
@@ -555,8 +559,8 @@ class Extension:
     def nats(self, method: str, first: int, last: int) -> list[float]:
         """Returns a ``method``'s mean loss at the positions ``first`` … ``last`` − 1, for each window of text."""
         found = []
-        for row in sorted(self.rows, key=lambda row: row["seed"]):
-            if row["encoding"] == method:
+        for row in sorted(self.rows, key=lambda row: row["window"]):
+            if row["method"] == method:
                 parts = zip(_pairs(row["edges"]), row["nats"], strict=True)
                 inside = [(b - a, loss) for (a, b), loss in parts if first <= a and b <= last]
                 found.append(sum(n * loss for n, loss in inside) / sum(n for n, _ in inside))
@@ -586,7 +590,7 @@ class Extension:
 
     def curve(self, method: str) -> tuple[list[float], list[float]]:
         """Returns the middle of each part of the positions, and a ``method``'s mean loss there, in nats."""
-        row = next(row for row in self.rows if row["encoding"] == method)
+        row = next(row for row in self.rows if row["method"] == method)
         middle = [(a + b) / 2 for a, b in _pairs(row["edges"])]
         return middle, [mean(self.nats(method, a, b)) for a, b in _pairs(row["edges"])]
 
@@ -596,7 +600,7 @@ class Extension:
         Three lists: the middle of each part, 100·(PPL_method/PPL_other − 1), and its standard error over the windows of
         text, 0 if there is one.
         """
-        row = next(row for row in self.rows if row["encoding"] == method)
+        row = next(row for row in self.rows if row["method"] == method)
         middle, found, errors = [], [], []
         for a, b in _pairs(row["edges"]):
             apart = [x - y for x, y in zip(self.nats(method, a, b), self.nats(other, a, b), strict=True)]
@@ -654,7 +658,7 @@ class Extension:
                 ("**{}**" if value == best[column] else "{}").format(_number(value, error))
                 for column, (value, error) in enumerate(row)
             ]
-            seconds = sum(one["seconds"] for one in self.rows if one["encoding"] == name)
+            seconds = sum(one["seconds"] for one in self.rows if one["method"] == name)
             lines.append([name, *cells, f"{seconds:,.0f}"])
         return titles, lines
 

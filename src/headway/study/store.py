@@ -5,16 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import HeadwayError
-from ..files import LockedFolder, atomic_write
+from ..files import atomic_write
+from ..store import ResultStore
+from ..store import read_rows as read_keyed_rows
 from .watch import Row
 
+FILE = "results.jsonl"
+KEYS = ("encoding", "seed", "length")
+"""What tells the rows of ``compare`` apart; the last is one of the lengths in the settings."""
 
-class Store(LockedFolder):
+
+class Store(ResultStore):
     """A folder that one comparison at a time writes to, and that the next one resumes.
 
         with Store(out) as store:
@@ -23,6 +29,8 @@ class Store(LockedFolder):
 
     Args:
         out: the folder; it is created if needed.
+        keys: the names of the fields that tell rows apart, the length last.
+        formerly: the names that keys had in files of earlier versions.
 
     Raises:
         HeadwayError: on entering, if the folder cannot be written to, is in use, or has a damaged file.
@@ -30,19 +38,13 @@ class Store(LockedFolder):
 
     used_by = "comparison"
 
-    def __init__(self, out: str | Path) -> None:
-        super().__init__(out)
-        self.rows: list[Row] = []
+    def __init__(self, out: str | Path, keys: Sequence[str] = KEYS, formerly: Mapping[str, str] | None = None) -> None:
+        super().__init__(out, FILE, keys, formerly)
         self.settings: dict[str, Any] = {}
 
     def _begin(self) -> None:
         self.settings = self._read_settings()
-        self.rows = read_rows(self.results)
-
-    @property
-    def results(self) -> Path:
-        """The file of the results: a JSON object on each line, for an encoding, a seed and a length."""
-        return self.out / "results.jsonl"
+        super()._begin()
 
     def agree(self, settings: dict[str, Any]) -> None:
         """Writes the settings, or checks them against those of an earlier run.
@@ -98,7 +100,7 @@ class Store(LockedFolder):
         self.save_settings()
         return kept
 
-    def keep(self, name: str, found: Callable[[], Any]) -> Any:
+    def fact(self, name: str, found: Callable[[], Any]) -> Any:
         """Returns a fact of the settings, which is found and written the first time.
 
         Args:
@@ -153,17 +155,11 @@ class Store(LockedFolder):
         folder.mkdir(exist_ok=True)
         return folder / f"{_file_name(name, seed, learning_rate)}.jsonl"
 
-    def has(self, encoding: str, seed: int) -> bool:
-        """Returns whether the results have every length of this ``encoding`` and ``seed``."""
-        there = {row["length"] for row in self.rows if (row["encoding"], row["seed"]) == (encoding, seed)}
+    def has(self, *key: Any) -> bool:
+        """Returns whether the results have every length of a ``key``, such as an encoding and a seed."""
+        *names, length = self.keys
+        there = {row[length] for row in self.rows if tuple(row[name] for name in names) == key}
         return there >= set(self.settings["lengths"])
-
-    def add(self, rows: Sequence[Row]) -> None:
-        """Writes ``rows`` to disk in place of those with the same encoding, seed and length."""
-        new = {_key(row) for row in rows}
-        self.rows = [row for row in self.rows if _key(row) not in new] + list(rows)
-        with atomic_write(self.results) as part:
-            part.write_text("".join(json.dumps(row, allow_nan=False) + "\n" for row in self.rows))
 
     def save_settings(self) -> None:
         """Writes the settings."""
@@ -182,27 +178,15 @@ class Store(LockedFolder):
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Reads the rows of a results file, except for a last line that was cut off.
+    """Reads the rows that ``compare`` wrote, except for a last line that was cut off.
 
     Args:
         path: the file; it may be missing.
 
     Raises:
-        HeadwayError: if a line before the last is damaged.
+        HeadwayError: if a line is damaged.
     """
-    if not path.exists():
-        return []
-    lines = path.read_text(errors="replace").split("\n")
-    rows: list[Row] = []
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-            _key(row)
-            rows.append(row)
-        except (ValueError, KeyError, TypeError):
-            if line and number < len(lines):
-                raise HeadwayError(f"{path} line {number} is damaged: delete that line to measure it again") from None
-    return rows
+    return read_keyed_rows(path, KEYS)
 
 
 def _file_name(name: str, seed: int, learning_rate: str | None) -> str:
@@ -210,10 +194,6 @@ def _file_name(name: str, seed: int, learning_rate: str | None) -> str:
     readable = re.sub(r"[^A-Za-z0-9.=-]+", "_", name).strip("_")[:60]
     mark = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"{readable}-{mark}-seed{seed}" + ("" if learning_rate is None else f"-rate{learning_rate}")
-
-
-def _key(row: Row) -> tuple[str, int, int]:
-    return row["encoding"], row["seed"], row["length"]
 
 
 def _short(value: Any) -> str:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from ..store import Row as Row
 from .protocol import Protocol
-
-Row = dict[str, Any]
-"""One line of results.jsonl: what was measured for one encoding, seed and length."""
 
 
 class Watch:

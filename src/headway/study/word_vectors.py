@@ -39,6 +39,9 @@ from .watch import Row
 
 __getattr__ = deprecated_names(__name__, {"ways": "methods", "chosen_ways": "chosen_methods"})
 
+KEYS = ("method", "seed", "length")
+FORMERLY = {"method": "encoding"}
+"""What tells rows apart, and the names that keys had in files of earlier versions."""
 VERSION = 1
 """Changes whenever the same settings would give other numbers."""
 BOTH = {"word2vec": {f"word2vec-{which}": {"architecture": which} for which in ("cbow", "skip-gram")}}
@@ -290,7 +293,7 @@ def compare(
         "lengths": [protocol.length],
         "version": VERSION,
     }
-    with Store(out) as store:
+    with Store(out, KEYS, FORMERLY) as store:
         store.agree(settings)
         planned(protocol_of(settings, rows))
         jobs = [(method, seed) for seed in range(seeds) for method in (*rows, BASELINE)]
@@ -307,7 +310,7 @@ def compare(
             store.add([bench.row(method, seed, store, tell)])
             done += work[method, seed]
         wanted = set(jobs)
-        found = [row for row in store.rows if (row["encoding"], row["seed"]) in wanted]
+        found = [row for row in store.rows if (row["method"], row["seed"]) in wanted]
         return Comparison(found, store.settings, [*rows, BASELINE])
 
 
@@ -387,12 +390,12 @@ class Bench:
             tell: is called with the share of this work that is done.
 
         Returns:
-            A row of the results, whose "encoding" is the method.
+            A row of the results.
 
         Raises:
             HeadwayError: if the method fails; the message names it.
         """
-        facts: Row = {"encoding": method, "seed": seed, "length": self.protocol.length}
+        facts: Row = {"method": method, "seed": seed, "length": self.protocol.length}
         share, inputs = 0.0, None
         try:
             if method != BASELINE:

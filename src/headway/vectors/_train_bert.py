@@ -21,6 +21,7 @@ from ..checkpoints import tokenizer as read_tokenizer
 from ..errors import HeadwayError
 from ..extras import need
 from ..files import atomic_write
+from ..lines import write_lines
 from ..models import Encoder
 from ._text import Watch, need_texts, nobody
 
@@ -373,8 +374,7 @@ class _Course(loop.Companion):
         if step % max(1, self.settings.steps // EVALUATIONS) == 0 or step == self.settings.steps:
             mean = math.fsum(self.losses) / len(self.losses)
             self.lines.append({"step": step, "seconds": round(seconds, 1), "loss": mean, **self.exam.grade(self.model)})
-            with atomic_write(self.path) as part:
-                part.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
+            write_lines(self.path, self.lines)
             self.losses = []
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,0 +1,116 @@
+"""Files of JSON objects, one on each line, that grow while something runs and survive its end at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from .errors import HeadwayError
+from .files import atomic_write
+
+__all__ = ["append_lines", "read_lines", "write_lines"]
+
+
+def read_lines(path: Path, remedy: str, parsed: Callable[[Any], dict[str, Any]] = dict) -> list[dict[str, Any]]:
+    """Reads the objects of a file, except for a last line that was cut off.
+
+    Args:
+        path: the file; it may be missing.
+        remedy: what the message about a damaged line advises.
+        parsed: maps an object to what is returned of it; it raises ValueError, KeyError or TypeError for one that is
+            not what it should be, and for None.
+
+    Raises:
+        HeadwayError: if the file cannot be read, or another line is no such object; the message names the line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise HeadwayError(f"{path} cannot be read ({error.strerror}): {remedy}") from None
+    *lines, last = text.split("\n")
+    if _object(last) is not None:
+        lines.append(last)
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            found.append(parsed(_object(line)))
+        except (ValueError, KeyError, TypeError):
+            raise HeadwayError(f"{path} line {number} is damaged: {remedy}") from None
+    return found
+
+
+def append_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Adds lines to a file, in place of a last line that was cut off; they are on the disk when it returns.
+
+    A process that is killed meanwhile leaves all earlier lines, and the first of the new ones.
+
+    Args:
+        path: the file; it may be missing.
+        rows: the objects.
+
+    Raises:
+        HeadwayError: if the file cannot be written.
+    """
+    new = "".join(map(_line, rows)).encode()
+    try:
+        with path.open("a+b") as file:
+            _end_line(file)
+            file.write(new)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise HeadwayError(
+            f"{path} cannot be written ({error.strerror}): give a file in a folder that can be written to"
+        ) from None
+
+
+def write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Writes a file anew; it is replaced at once, by one that is whole.
+
+    Args:
+        path: the file.
+        rows: the objects.
+
+    Raises:
+        HeadwayError: if the file cannot be written.
+    """
+    new = "".join(map(_line, rows))
+    with atomic_write(path) as part:
+        part.write_text(new, encoding="utf-8")
+
+
+def _end_line(file: IO[bytes]) -> None:
+    """Removes a last line that was cut off, and ends one that lacks nothing but its end."""
+    size = file.tell()
+    if not size:
+        return
+    file.seek(size - 1)
+    if file.read(1) == b"\n":
+        return
+    file.seek(0)
+    held = file.read()
+    start = held.rfind(b"\n") + 1
+    if _object(held[start:].decode(errors="replace")) is None:
+        file.truncate(start)
+    else:
+        file.write(b"\n")
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    """The object that a line has; None if it has none, as a line that was cut off anywhere."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n"
