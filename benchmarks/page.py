@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway._markdown import table
 from headway.bench.sides import CONTIGUOUS, DENSE, DENSE_GRADIENT, HF_EAGER, HF_SDPA, OURS, PLAIN, SDPA
 from headway.bench.statistics import ALL, ALONE, MATERIALIZED
 from headway.bench.steps import X_TRANSFORMERS
 from headway.files import atomic_write
+from headway.table import Table
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "BENCHMARKS.md"
@@ -163,7 +163,7 @@ def page(text: str) -> str:
         head, begins, rest = text.partition(f"<!-- {name} -->\n")
         _, ends, tail = rest.partition(f"<!-- end of {name} -->")
         cells = [[line.what, *(line.ratio(measured, dtype) for dtype in DTYPES)] for line in lines]
-        text = f"{head}{begins}\n{table(['what · compared with', *DTYPES], cells)}\n\n{ends}{tail}"
+        text = f"{head}{begins}\n{Table(['what · compared with', *DTYPES], cells).markdown()}\n\n{ends}{tail}"
     return text
 
 

@@ -28,6 +28,10 @@ def test_markdown_has_titles_a_rule_and_rows() -> None:
     assert Table(["a", "b"], [["3", ""]]).markdown().endswith("| 3 | |")
 
 
+def test_columns_are_aligned_as_they_are_told() -> None:
+    assert r"\begin{tabular}{lrl}" in Table(["a", "b", "c"], [], right=[1]).latex()
+
+
 def test_latex_is_a_tabular_of_booktabs_with_escaped_names() -> None:
     lines = table().latex().splitlines()
     assert lines[1:5] == [r"\begin{tabular}{lrr}", r"\toprule", r"encoding & 1,024 & far \\", r"\midrule"]

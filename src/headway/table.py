@@ -45,6 +45,7 @@ class Cell:
         spread: half the width of the interval around the value, which CSV has in a column of its own.
         best: whether the cell is marked.
         dot: the CSS variable with the colour of a dot before the text, in HTML; none if empty.
+        style: rich's style of the text in a terminal.
     """
 
     text: str
@@ -52,6 +53,7 @@ class Cell:
     spread: float | None = None
     best: bool = False
     dot: str = ""
+    style: str = ""
 
 
 MISSING = Cell("—", "")
@@ -81,12 +83,11 @@ def signed(value: float, form: str) -> str:
 class Table:
     """Titles, rows and marks, written in each of the formats that reports have.
 
-    The first column is left-aligned, the others are right-aligned.
-
     Args:
         titles: the titles of the columns.
         rows: the cells of each row.
         rules: the numbers of the rows that a line separates from those above, counted from 0.
+        right: the numbers of the columns that are right-aligned; all but the first if None.
     """
 
     def __init__(
@@ -95,10 +96,12 @@ class Table:
         rows: Sequence[Sequence[str | Cell]],
         *,
         rules: Collection[int] = (),
+        right: Collection[int] | None = None,
     ) -> None:
         self.titles = [_cell(title) for title in titles]
         self.rows = [[_cell(cell) for cell in row] for row in rows]
         self.rules = rules
+        self.right = range(1, len(titles)) if right is None else right
 
     def markdown(self) -> str:
         """Returns the table in Markdown, or an empty string if there are no rows; marked cells are bold."""
@@ -111,7 +114,7 @@ class Table:
         r"""Returns the table as a ``tabular`` with rules of the package booktabs; marked cells are bold."""
         lines = [
             "% \\usepackage{booktabs}",
-            f"\\begin{{tabular}}{{l{'r' * (len(self.titles) - 1)}}}",
+            f"\\begin{{tabular}}{{{''.join('lr'[place in self.right] for place in range(len(self.titles)))}}}",
             "\\toprule",
             _line_of_latex(self.titles),
             "\\midrule",
@@ -147,12 +150,13 @@ class Table:
         from rich.box import SIMPLE_HEAD
         from rich.markup import escape
         from rich.table import Table as RichTable
+        from rich.text import Text
 
         made = RichTable(box=SIMPLE_HEAD, pad_edge=False)
         for place, title in enumerate(self.titles):
-            made.add_column(escape(title.text), justify="right" if place else "left", **column)
+            made.add_column(escape(title.text), justify="right" if place in self.right else "left", **column)
         for place, row in enumerate(self.rows):
-            cells = (f"[bold green]{escape(cell.text)}[/]" if cell.best else escape(cell.text) for cell in row)
+            cells = (Text(cell.text, "bold green" if cell.best else cell.style) for cell in row)
             made.add_row(*cells, end_section=place + 1 in self.rules)
         return made
 

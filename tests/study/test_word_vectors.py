@@ -383,25 +383,29 @@ def found(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 def test_what_a_method_cannot_do_is_a_dash_with_a_reason(found: Comparison) -> None:
-    line = dict(zip(found.titles, found.lines[0], strict=True))
+    lines = [
+        {title.text: cell.text for title, cell in zip(found.table.titles, row, strict=True)} for row in found.table.rows
+    ]
+    line = lines[0]
     assert line["method"] == "one-hot"
     assert line["own group %"][0] == "—"
     notes = dict(note.split(" ", 1) for note in found.footnotes())
     assert notes[line["own group %"][1:]] == word_vectors.NO_ORDER
     assert "govenment" in notes[line["misspelt"][1:]] or "goverment" in notes[line["misspelt"][1:]]
-    lines = {line[0]: dict(zip(found.titles, line, strict=True)) for line in found.lines}
-    assert lines["fasttext"]["misspelt"].startswith(("**", "0", "1"))
-    assert lines["tf-idf"]["bank, other sense"] == lines["tf-idf"]["bank, same sense"] == "1.00"
-    assert lines[BASELINE]["dim"] == "—"
+    by_method = {line["method"]: line for line in lines}
+    assert by_method["fasttext"]["misspelt"].startswith(("0", "1"))
+    assert by_method["tf-idf"]["bank, other sense"] == by_method["tf-idf"]["bank, same sense"] == "1.00"
+    assert by_method[BASELINE]["dim"] == "—"
     assert "right angles" in found.neighbours()["water"]["one-hot"]
     assert list(found.unseen()) == ["grandmother"]
 
 
 def test_the_best_of_a_column_is_bold(found: Comparison) -> None:
     losses = {method: found.values(method, "nats_per_word")[0] for method in found.methods}
-    place = found.titles.index("nats per word")
-    bold = [line[0] for line in found.lines if line[place].startswith("**")]
-    assert bold == [min(losses, key=lambda method: losses[method])]
+    place = [title.text for title in found.table.titles].index("nats per word")
+    assert [row[0].text for row in found.table.rows if row[place].best] == [
+        min(losses, key=lambda method: losses[method])
+    ]
 
 
 def test_the_report_has_it_all(found: Comparison, tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .._markdown import table
 from .._torch import onednn_linear
 from ..nn.linear import Products, _products
+from ..table import Cell, Table
 from .machine import processor
 
 Size = tuple[int, int, int]
@@ -91,19 +91,20 @@ def report(sizes: Iterable[Size], seconds: float = 0.3, rounds: int = 5) -> str:
         seconds: the least time for each product.
         rounds: the fewest runs of each.
     """
-    lines, worst = [], {name: float("inf") for name in Products._fields}
+    lines: list[list[str | Cell]] = []
+    worst = {name: float("inf") for name in Products._fields}
     for size in sizes:
         tokens, inputs, outputs = size
         chosen = _products(tokens * inputs, outputs, inputs)._asdict()
         found = measure(size, seconds, rounds)
         worst |= {name: min(worst[name], found[name]) for name in worst if chosen[name]}
-        cells = [f"**{ratio:.2f}**" if chosen[name] else f"{ratio:.2f}" for name, ratio in found.items()]
+        cells = [Cell(f"{ratio:.2f}", best=chosen[name]) for name, ratio in found.items()]
         lines.append([f"{tokens:,} × {inputs:,} × {outputs:,}", *cells])
     slowest = ", ".join(f"{name} {ratio:.2f}" for name, ratio in worst.items() if ratio < float("inf")) or "none"
     said = (
         f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads: times as fast as torch's product"
     )
-    rows = table(["tokens × in × out", *Products._fields], lines)
+    rows = Table(["tokens × in × out", *Products._fields], lines).markdown()
     return f"{said}\n\n{rows}\n\nThe slowest of those chosen: {slowest}\n"
 
 

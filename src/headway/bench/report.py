@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._markdown import table
 from ..files import atomic_write
+from ..table import Table
 from . import statistics
 from .cases import STATISTICS_MEMORY, WINDOW, Case, ModelCase, pairs
 from .rows import Row
@@ -117,7 +117,9 @@ def targets(rows: Sequence[Row], wanted: Sequence[Target] = TARGETS) -> str:
         [one.target.what, one.dtype, one.wanted, one.measured, one.verdict, f"{one.at} ({one.count} measured)"]
         for one in judge(rows, wanted)
     ]
-    return _titled("Targets", table(["target", "dtype", "wanted", "measured", "verdict", "worst case"], lines))
+    return _titled(
+        "Targets", Table(["target", "dtype", "wanted", "measured", "verdict", "worst case"], lines).markdown()
+    )
 
 
 def roofs(rows: Sequence[Row]) -> str:
@@ -131,7 +133,7 @@ def roofs(rows: Sequence[Row]) -> str:
         found = sorted(row["roof_gflops"] for row in rows if row["case"]["dtype"] == dtype and "roof_gflops" in row)
         if found:
             lines.append([dtype, *(f"{found[int(at * (len(found) - 1))]:,.0f}" for at in (0, 0.5, 1))])
-    return _titled("The roof, GFLOP/s", table(["dtype", "lowest", "median", "highest"], lines))
+    return _titled("The roof, GFLOP/s", Table(["dtype", "lowest", "median", "highest"], lines).markdown())
 
 
 def against_torch(rows: Sequence[Row]) -> str:
@@ -214,7 +216,7 @@ def window(rows: Sequence[Row]) -> str:
             ]
         )
     names = ["n", "dtype", "direction", "window, ms", "full causal, ms", "area", "time", "kernel"]
-    return table(names, lines)
+    return Table(names, lines).markdown()
 
 
 def decoding(rows: Sequence[Row]) -> str:
@@ -240,7 +242,7 @@ def decoding(rows: Sequence[Row]) -> str:
                 row["kernel"],
             ]
         )
-    return table(["keys", "dtype", "ms", "GB/s", "of a copy", "× SDPA", "kernel"], lines)
+    return Table(["keys", "dtype", "ms", "GB/s", "of a copy", "× SDPA", "kernel"], lines).markdown()
 
 
 def contiguous(rows: Sequence[Row]) -> str:
@@ -265,7 +267,9 @@ def contiguous(rows: Sequence[Row]) -> str:
                 row["kernel"],
             ]
         )
-    return table(["row", "tokens", "encoding", "dtype", "direction", "ms", "over contiguous", "kernel"], lines)
+    return Table(
+        ["row", "tokens", "encoding", "dtype", "direction", "ms", "over contiguous", "kernel"], lines
+    ).markdown()
 
 
 def memory(rows: Sequence[Row]) -> str:
@@ -285,7 +289,7 @@ def memory(rows: Sequence[Row]) -> str:
     return (
         said
         + f"kernel {found[0]['kernel']}: the most that was resident, beyond inputs and outputs.\n\n"
-        + (table(names, [sizes, dense]))
+        + Table(names, [sizes, dense]).markdown()
     )
 
 
@@ -328,7 +332,7 @@ def statistics_of_attention(rows: Sequence[Row]) -> str:
         "checked against torch."
     )
     lines = [[name, *map(cell, found)] for name, cell in cells.items()]
-    return f"{said}\n\n{table(names, lines)}"
+    return f"{said}\n\n{Table(names, lines).markdown()}"
 
 
 def memory_of_statistics(rows: Sequence[Row]) -> str:
@@ -348,7 +352,7 @@ def memory_of_statistics(rows: Sequence[Row]) -> str:
         f"{', '.join(statistics.COMPARED)}: {case.encoding}, {case.mask}, {case.dtype}, 8 heads of {case.head_dim}, "
         f"kernel {found[0]['kernel']}: the most that was resident, beyond inputs and results."
     )
-    return f"{said}\n\n{table(names, [sizes, dense])}"
+    return f"{said}\n\n{Table(names, [sizes, dense]).markdown()}"
 
 
 # ---------------------------------------------------------------- whole models
@@ -424,7 +428,7 @@ def model_times(rows: Sequence[Row]) -> str:
             for side in others
         ]
         lines.append([case.model, case.tokens, case.dtype, _ms(row["ms"][OURS]), *cells])
-    return table(["model", "tokens", "dtype", OURS, *others], lines)
+    return Table(["model", "tokens", "dtype", OURS, *others], lines).markdown()
 
 
 def divisions(rows: Sequence[Row]) -> str:
@@ -439,7 +443,7 @@ def divisions(rows: Sequence[Row]) -> str:
         for case, side, parts in found
     ]
     names = list(found[0][2]) if found else []
-    return table(["model", "tokens", "side", *names], lines)
+    return Table(["model", "tokens", "side", *names], lines).markdown()
 
 
 def model_memory(rows: Sequence[Row]) -> str:
@@ -456,7 +460,7 @@ def model_memory(rows: Sequence[Row]) -> str:
         sizes = (row["bytes"].get(side) for side in sides)
         lines.append([case.model, case.tokens, *("–" if size is None else f"{size / 2**20:,.0f}" for size in sizes)])
     said = "MiB, forward and backward: the most that was resident, beyond parameters and their gradients"
-    return f"{said}\n\n{table(['model', 'tokens', *sides], lines)}" if found else ""
+    return f"{said}\n\n{Table(['model', 'tokens', *sides], lines).markdown()}" if found else ""
 
 
 # ---------------------------------------------------------------- how a table is written
@@ -482,7 +486,7 @@ def _by_length(
     for key, found in lines.items():
         more = [", ".join(dict.fromkeys(map(tell, found.values()))) for tell in (beside or {}).values()]
         said.append([*key, *more, *(cell(found[n]) if n in found else "–" for n in lengths)])
-    return table([*fields, *(beside or {}), *(f"{n:,}" for n in lengths)], said)
+    return Table([*fields, *(beside or {}), *(f"{n:,}" for n in lengths)], said).markdown()
 
 
 def _titled(title: str, text: str) -> str:

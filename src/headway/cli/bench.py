@@ -13,6 +13,7 @@ import typer
 from ..bench.cases import FULL, MODEL_PARTS, MODELS, PARTS, QUICK, QUICK_MODELS, AnyCase
 from ..errors import HeadwayError
 from ..files import need_folder_place
+from ..table import Cell, Table
 from ._console import consoles, going_on, print_json
 from ._options import Json, OutFolder, Quiet, completing, encoding_names
 from .compare import numbers, split_names
@@ -226,19 +227,16 @@ def _target(judged: Judged) -> dict[str, Any]:
 
 
 def _print_targets(say: Console, results: Results) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("target", overflow="fold")
-    for name in ("dtype", "wanted", "measured", ""):
-        table.add_column(name, justify="right", no_wrap=True)
     styles = {"met": "green", "missed": "bold red"}
-    for judged in results.targets:
-        style = styles.get(judged.verdict, "dim")
-        table.add_row(judged.target.what, judged.dtype, judged.wanted, judged.measured, f"[{style}]{judged.verdict}[/]")
+    rows: list[list[str | Cell]] = [
+        [
+            *(judged.target.what, judged.dtype, judged.wanted, judged.measured),
+            Cell(judged.verdict, style=styles.get(judged.verdict, "dim")),
+        ]
+        for judged in results.targets
+    ]
     say.print("\n[bold]Targets[/bold], the worst case of each, for a processor with AVX-512 and BF16")
-    say.print(table)
+    say.print(Table(["target", "dtype", "wanted", "measured", ""], rows).rich(overflow="fold"))
 
 
 def _line(row: Row | None) -> str:

@@ -12,12 +12,11 @@ import typer
 
 from ..errors import HeadwayError
 from ..files import need_file_place
+from ..table import Cell, Table
 from ._console import consoles, print_json
 from ._options import Json, completing, encoding_names
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ..positions import PositionEncoding
 
 SIZES = {"num_heads": 8, "head_dim": 64, "embed_dim": 512, "max_length": 512, "bidirectional": False}
@@ -76,7 +75,7 @@ def run(
         if as_markdown:
             say.print(markdown(positions.ENCODINGS), markup=False, soft_wrap=True, end="")
             return
-        say.print(_table(positions.ENCODINGS, say.width))
+        say.print(_table(positions.ENCODINGS, say.width).rich(no_wrap=True, overflow="ellipsis"))
         kinds, functions = _counted(positions.ENCODINGS)
         say.print(
             f"{kinds}; {functions} distinct functions whose numbers were compared with the authors' or somebody "
@@ -169,30 +168,17 @@ def _rows(encodings: dict[str, type[PositionEncoding]]) -> Iterator[tuple[str, .
 
 def _table(encodings: dict[str, type[PositionEncoding]], width: int) -> Table:
     """A row for each encoding, with as many columns as a terminal of a width shows in full."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     shown = COLUMNS if width >= WIDE else COLUMNS[:-1] if width >= NARROW else FEW
-    for column in shown:
-        table.add_column(
-            column,
-            style="bold" if column == "name" else None,
-            justify="right" if column == "parameters" else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-        )
+    rows = []
     for row in _rows(encodings):
         cells = dict(zip(COLUMNS, row, strict=True))
-        table.add_row(*(cells[column] for column in shown))
-    return table
+        rows.append([Cell(cells[column], style="bold" if column == "name" else "") for column in shown])
+    return Table(shown, rows, right=[shown.index("parameters")] if "parameters" in shown else [])
 
 
 def markdown(encodings: dict[str, type[PositionEncoding]]) -> str:
     """Returns the table of docs/encodings.md."""
-    from .._markdown import table
-
-    return table(COLUMNS, list(_rows(encodings))) + "\n"
+    return Table(COLUMNS, list(_rows(encodings))).markdown() + "\n"
 
 
 def _counted(encodings: dict[str, type[PositionEncoding]]) -> tuple[str, int]:

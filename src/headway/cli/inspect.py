@@ -13,7 +13,8 @@ import typer
 from ..devices import device_named
 from ..errors import HeadwayError, unknown
 from ..files import need_file_place, need_folder_place
-from ._console import Progress, consoles, points, print_json, table
+from ..table import Table
+from ._console import Progress, consoles, points, print_json
 from ._options import Device, Json, Quiet, completing
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..inspection import HeadRoles, Seen
-    from ..inspection._table import Table
+    from ..inspection._table import Table as Rows
     from ..inspection.texts import AnnotatedText, EncodedText
 
 READERS = {
@@ -329,7 +330,7 @@ def _print_roles(say: Console, found: HeadRoles) -> None:
         firsts = [next(iter(found.of(layer, head)), None) for head in range(found.heads(layer))]
         names = ["·" if one is None else SHORT.get(one.role, one.role) for one in firsts]
         lines.append([str(number), *names, *[""] * (most - len(names))])
-    say.print(table(["layer", *map(str, range(most))], lines, no_wrap=True))
+    say.print(Table(["layer", *map(str, range(most))], lines).rich(no_wrap=True))
     shortened = [f"{short} = {role}" for role, short in SHORT.items() if any(short in line for line in lines)]
     if shortened:
         say.print(", ".join(shortened), style="dim", markup=False)
@@ -343,7 +344,7 @@ def _print_roles(say: Console, found: HeadRoles) -> None:
             place = f"{layers.index(one.layer)}.{one.head}"
             rows.append([role, one.candidate, place, figure, baseline, f"{one.cases:,}", "yes" if one.holds else "no"])
     titles = ["role", "for", "best head", "figure (95 %)", "baseline", "cases", "holds"]
-    say.print(table(titles, rows, no_wrap=True))
+    say.print(Table(titles, rows).rich(no_wrap=True))
     lacking = [f"{role.replace('_', ' ')}: needs {what}" for role, what in found.not_measured.items()]
     if lacking:
         say.print("not measured")
@@ -352,7 +353,7 @@ def _print_roles(say: Console, found: HeadRoles) -> None:
 
 
 def _print_statistics(
-    say: Console, model: nn.Module, texts: Sequence[EncodedText], names: Sequence[str], rows: Table
+    say: Console, model: nn.Module, texts: Sequence[EncodedText], names: Sequence[str], rows: Rows
 ) -> None:
     """A table of each statistic, the mean over the texts; ``rows`` gets a column for each."""
     import torch
@@ -383,7 +384,7 @@ def _print_statistics(
         said = "mean over the texts" if len(texts) > 1 else "mean over the tokens"
         say.print(f"{name}, {said}", markup=False)
         padded = [[*line, *[""] * (most - len(line))] for line in lines]
-        say.print(table(["layer", *map(str, range(most - 1))], padded, no_wrap=True))
+        say.print(Table(["layer", *map(str, range(most - 1))], padded).rich(no_wrap=True))
 
 
 def _captured(model: nn.Module, text: EncodedText) -> Seen:
@@ -455,16 +456,8 @@ def _print_links(say: Console, found: HeadRoles, text: EncodedText, seen: Seen) 
         links = [f"{text.tokens[words[i]]} → {text.tokens[words[at[i]]]} {weight[i]:.2f}" for i in strongest]
         lines.append([f"{found.layers.index(layer)}.{head}", role, ",  ".join(links)])
     if lines:
-        from rich.box import SIMPLE_HEAD
-        from rich.markup import escape
-        from rich.table import Table as Printed
-
-        made = Printed(box=SIMPLE_HEAD, pad_edge=False)
-        for title in ("head", "role", "strongest links, from a token to another, with weights"):
-            made.add_column(title)
-        for line in lines:
-            made.add_row(*map(escape, line))
-        say.print(made)
+        titles = ["head", "role", "strongest links, from a token to another, with weights"]
+        say.print(Table(titles, lines, right=()).rich())
 
 
 def _draw(

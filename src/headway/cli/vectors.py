@@ -15,9 +15,10 @@ from ..errors import HeadwayError, unknown
 from ..extras import install_command
 from ..files import need_file_place, need_folder_place
 from ..study.word_vectors import QUICK, Protocol
+from ..table import Table
 from ..vectors import VECTORS
 from ._app import Group
-from ._console import Progress, console, consoles, going_on, points, print_json, table
+from ._console import Progress, console, consoles, going_on, points, print_json
 from ._options import Json, OutFolder, Quiet, completing
 
 if TYPE_CHECKING:
@@ -426,9 +427,6 @@ def evaluate(
         headway vectors evaluate words.safetensors
         headway vectors evaluate words.safetensors --pairs my-pairs.tsv
     """
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from ..study.word_vectors import TESTS, attempt, test_set
     from ..vectors import word_analogies, word_similarity
     from ..vectors._text import has_short_words
@@ -437,7 +435,7 @@ def evaluate(
     given = pairs is not None or questions is not None
     tests = pairs if given else [Path(test_set(name)) for name in TESTS[:2]]
     asked = questions if given else Path(test_set(TESTS[2]))
-    table = Table("test", "Spearman, or right", "used", "of", box=SIMPLE_HEAD, pad_edge=False)
+    lines: list[list[str]] = []
     reasons = []
     rows: list[dict[str, Any]] = []
     jobs: list[tuple[Path, Any]] = [(path, word_similarity) for path in tests or ()]
@@ -456,20 +454,20 @@ def evaluate(
         if test is word_similarity:
             rows.append({"test": path.name, "measure": "spearman", "value": result.spearman})
             rows[-1] |= {"used": result.used, "total": result.total}
-            table.add_row(path.name, f"{result.spearman:.4f}", f"{result.used:,}", f"{result.total:,}")
+            lines.append([path.name, f"{result.spearman:.4f}", f"{result.used:,}", f"{result.total:,}"])
             continue
         for section in (*result.sections, result):
             name = section.name if section is not result else f"{path.name}, all"
             right = f"{100 * section.accuracy:.1f} %" if section.used else "—"
             rows.append({"test": name, "measure": "accuracy", "value": section.accuracy if section.used else None})
             rows[-1] |= {"used": section.used, "total": section.total}
-            table.add_row(name, right, f"{section.used:,}", f"{section.total:,}")
+            lines.append([name, right, f"{section.used:,}", f"{section.total:,}"])
     if as_json:
         print_json("vectors evaluate", rows, notes=reasons)
         return
     say = console()
-    if table.row_count:
-        say.print(table)
+    if lines:
+        say.print(Table(["test", "Spearman, or right", "used", "of"], lines).rich())
     for reason in reasons:
         say.print(f"• {reason}", markup=False, soft_wrap=True)
 
@@ -638,9 +636,9 @@ def _points(out: Console, title: str, sentences: Sequence[str]) -> None:
 def _show(out: Console, found: Comparison) -> None:
     from rich.markup import escape
 
-    for title, (titles, *lines) in found.parts():
+    for title, table in found.parts().items():
         out.print(f"\n[bold]{title}[/bold]")
-        out.print(table(titles, lines, overflow="fold"))
+        out.print(table.rich(overflow="fold"))
     for note in found.footnotes():
         out.print(note, style="dim", markup=False)
     for word, its in found.neighbours().items():

@@ -8,8 +8,9 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from .._markdown import bullets, signed, table
 from ..pictures import save
+from ..table import Cell, Table, signed
+from ..templates import render
 from ._word_vectors_picture import draw_map, draw_scores
 from ._word_vectors_results import BASELINE, COLUMNS, PUBLISHED, Column, WordVectorResults
 from ._word_vectors_text import DEFAULT_NAME
@@ -34,10 +35,10 @@ class Comparison(WordVectorResults):
         self.reasons: list[str] = []
         """Why there are dashes in the table, each once."""
         best = {column: self._best(column) for column in COLUMNS}
-        self.titles = ["method", *(column.title for column in COLUMNS)]
-        self.lines = [
-            [method, *(self._cell(method, column, best[column]) for column in COLUMNS)] for method in self.methods
-        ]
+        self.table = Table(
+            ["method", *(column.title for column in COLUMNS)],
+            [[method, *(self._cell(method, column, best[column]) for column in COLUMNS)] for method in self.methods],
+        )
 
     def _best(self, column: Column) -> float | None:
         means = {method: mean(found) for method in self.methods if (found := self.values(method, column.field))}
@@ -45,18 +46,18 @@ class Comparison(WordVectorResults):
             return None
         return column.best(list(means.values()))
 
-    def _cell(self, method: str, column: Column, best: float | None) -> str:
+    def _cell(self, method: str, column: Column, best: float | None) -> Cell:
         found = self.values(method, column.field)
+        fact = self.of(method)[0].get(column.field)
         if not found:
-            fact = self.of(method)[0].get(column.field)
-            return "—" if fact is None else self._dash(fact["reason"])
+            return Cell("—" if fact is None else self._dash(fact["reason"]), "")
         scaled = [column.factor * value for value in found]
         text = signed(mean(scaled), f",.{column.digits}f")
         if len(scaled) > 1 and stdev(scaled) >= 0.5 * 10**-column.digits:
             text += f" ± {stdev(scaled):.{column.digits}f}"
-        text = f"**{text}**" if mean(found) == best else text
-        fact = self.of(method)[0][column.field]
-        return text + (f" ({fact['used']:,})" if isinstance(fact, dict) and "used" in fact else "")
+        if isinstance(fact, dict) and "used" in fact:
+            text += f" ({fact['used']:,})"
+        return Cell(text, mean(scaled), best=mean(found) == best)
 
     def _dash(self, reason: str) -> str:
         """A dash with the number of the footnote that has the reason."""
@@ -64,13 +65,15 @@ class Comparison(WordVectorResults):
             self.reasons.append(reason)
         return "—" + _raised(self.reasons.index(reason) + 1)
 
-    def parts(self) -> list[tuple[str, list[list[str]]]]:
-        """Returns the table in two parts, each with its title and lines, for a terminal."""
-        both = [self.titles, *self.lines]
-        knows = [line[: KNOWLEDGE + 1] for line in both]
-        rest = [[line[0], *line[KNOWLEDGE + 1 :]] for line in both]
-        knows = [line for line in knows if line[0] != BASELINE]
-        return [("Words", knows), ("Sentences, cost, and a Transformer with these vectors", rest)]
+    def parts(self) -> dict[str, Table]:
+        """Returns the table in two parts, by title, for a terminal."""
+        titles, rows = self.table.titles, self.table.rows
+        known = [row[: KNOWLEDGE + 1] for row in rows if row[0].text != BASELINE]
+        rest = [[row[0], *row[KNOWLEDGE + 1 :]] for row in rows]
+        return {
+            "Words": Table(titles[: KNOWLEDGE + 1], known),
+            "Sentences, cost, and a Transformer with these vectors": Table([titles[0], *titles[KNOWLEDGE + 1 :]], rest),
+        }
 
     def footnotes(self) -> list[str]:
         """Returns the reasons for the dashes in the table."""
@@ -173,28 +176,16 @@ class Comparison(WordVectorResults):
 
     def markdown(self) -> str:
         """Returns the report in Markdown."""
-        parts = [
-            "# Words into vectors",
-            bullets(self.protocol()),
-            table(self.titles, self.lines),
-            "\\\n".join(self.footnotes()),
-            bullets(self.explained()),
-            "![Scores](vectors-scores.png)",
-            "## Nearest words",
-            self._crossed(self.neighbours()),
-            "## An unseen word",
-            self._crossed(self.unseen()),
-            "## The same words in two dimensions",
-            "t-SNE of vectors of length one. Distances between distant groups mean nothing.",
-            "![Maps](vectors-map.png)",
-            "## Conclusions",
-            bullets(self.conclusions()),
-        ]
-        return "\n\n".join(part for part in parts if part) + "\n"
+        return render("vectors.md", comparison=self)
 
-    def _crossed(self, found: dict[str, dict[str, str]]) -> str:
+    def crossed(self, found: dict[str, dict[str, str]]) -> Table:
+        """Returns the table of what each method says of each word.
+
+        Args:
+            found: what is said, by word and method.
+        """
         methods = [method for method in self.methods if any(method in its for its in found.values())]
-        return table(
+        return Table(
             ["method", *found], [[method, *(its.get(method, "—") for its in found.values())] for method in methods]
         )
 

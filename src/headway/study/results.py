@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from .._markdown import signed
 from ..errors import HeadwayError
+from ..table import signed
 from .intervals import LEVEL, mean_and_half
 from .protocol import Protocol
 from .store import read_rows

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._markdown import table
 from ..checkpoints import ARCHITECTURES, FAMILIES, Config, load, save
 from ..checkpoints._rules import entries, named_tensors
 from ..coordinates import Coordinates
 from ..masks import Padding
 from ..models import Decoder, Encoder, EncoderDecoder, Stack
 from ..positions import ENCODINGS, Compose, PositionEncoding
+from ..table import Table
 
 CLOSE = 1e-5
 """The largest difference allowed in float32, as a share of the largest number where that is above one."""
@@ -322,7 +322,7 @@ def markdown() -> str:
             found = [check_family(config, Path(folder) / str(number)) for number, config in enumerate(family.examples)]
         outputs, states = max(one.outputs for one in found), max(one.hidden_states for one in found)
         rows.append((title, encodings, f"{outputs:.0e}", f"{states:.0e}", reads))
-    return table(("family", "positions", "outputs differ by", "hidden states by", "reads"), rows)
+    return Table(("family", "positions", "outputs differ by", "hidden states by", "reads"), rows).markdown()
 
 
 def cells(name: str) -> tuple[str, str, str]:

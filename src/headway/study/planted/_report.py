@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..._markdown import signed, table
+from ...table import Table, signed
 
 MARGIN = 0.1
 """What a relation has to lose for it to be said to need a head, and the others may lose at most."""
@@ -70,7 +70,7 @@ def markdown(rows: Sequence[Row], split: str) -> str:
                 *(_percent(mean["without"]), worst, _verdict(zero)),
             ]
         )
-    return table([*titles, "lost most beside", "needed by this relation alone"], lines)
+    return Table([*titles, "lost most beside", "needed by this relation alone"], lines).markdown()
 
 
 def together(rows: Sequence[Row], split: str) -> str:
@@ -94,7 +94,9 @@ def together(rows: Sequence[Row], split: str) -> str:
         else:
             line += ["none", _percent(known["accuracy"]), "", ""]
         lines.append(line)
-    return table(["model", "relation", "heads that find it", "accuracy", "without them", "lost most beside"], lines)
+    return Table(
+        ["model", "relation", "heads that find it", "accuracy", "without them", "lost most beside"], lines
+    ).markdown()
 
 
 def _points(change: float) -> str:
