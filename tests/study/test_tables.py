@@ -115,7 +115,7 @@ def test_how_a_model_was_trained_is_shown_if_it_is_not_the_usual(protocol: Proto
 def test_lengths_in_tokens_are_called_tokens(protocol: Protocol) -> None:
     found = compared(replace(protocol, tokenizer="bpe:1024"))
     titles = [title.text for table in tables.tables_of(found).values() for title in table.titles]
-    assert {"tokens per second", "first token", "token before"} <= set(titles)
+    assert {"tokens/s", "first token", "token before"} <= set(titles)
     assert not [title for title in titles if "byte" in title]
 
 

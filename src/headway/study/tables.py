@@ -144,7 +144,7 @@ def costs(results: Results, *, brief: bool = False) -> Table:
         "of the encoding": lambda row: number(row["encoding_parameters"], ",.0f"),
         "steps": lambda row: number(_mean(results, row, "steps"), ",.0f"),
         "seconds": lambda row: number(_mean(results, row, "train_seconds"), ",.1f"),
-        f"{results.unit} per second": lambda row: number(_mean(results, row, "tokens_per_second"), ",.0f"),
+        f"{results.unit}/s": lambda row: number(_mean(results, row, "tokens_per_second"), ",.0f"),
         "kernel": lambda row: Cell(row["kernel"]),
         "peak MiB": lambda row: number(_mean(results, row, "peak_memory_bytes", 2**-20), ",.0f"),
     }
