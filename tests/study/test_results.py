@@ -1,9 +1,11 @@
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headway.errors import HeadwayError
 from headway.study.protocol import Protocol
 from headway.study.results import Results
 
@@ -183,6 +185,13 @@ def test_recall_that_was_not_learned_says_nothing_about_distance(protocol: Proto
     said = said_by(found)
     assert "Recall in sequences of 64, of those that learned it at 16: a 95 %." in said
     assert "Recall was not learned in 3 steps by b (20 %)" in said
+
+
+@pytest.mark.parametrize("settings", ["{", "[]", '{"corpus": "a.txt", "lengths": [16]}'])
+def test_a_folder_of_other_work_is_refused(tmp_path: Path, settings: str) -> None:
+    (tmp_path / "settings.json").write_text(settings)
+    with pytest.raises(HeadwayError, match=r"settings\.json is damaged, or that of other work"):
+        Results.load(tmp_path)
 
 
 def test_no_rows_conclude_nothing(protocol: Protocol) -> None:

@@ -95,8 +95,14 @@ class Results:
         path = out / "settings.json"
         if not path.exists():
             raise HeadwayError(f"{out} has no comparison: give the folder that headway compare wrote to")
-        settings = json.loads(path.read_text())
-        return cls(read_rows(out / "results.jsonl"), Protocol.from_settings(settings), out, settings)
+        try:
+            settings = json.loads(path.read_text())
+            protocol = Protocol.from_settings(settings)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise HeadwayError(
+                f"{path} is damaged, or that of other work ({error}): give the folder that headway compare wrote to"
+            ) from None
+        return cls(read_rows(out / "results.jsonl"), protocol, out, settings)
 
     def __repr__(self) -> str:
         return f"Results({len(self.names)} rows, {len(self.seeds)} seeds, lengths {self.lengths})"
