@@ -97,7 +97,7 @@ def test_one_seed_separates_nothing(protocol: Protocol) -> None:
     said = said_by(results(protocol, {"a": {16: [1.0]}, "b": {16: [7.0]}}))
     assert "One seed separates nothing" in said
     assert (
-        "a is best: 1.000 bits per byte (one seed); next is b with 7.000; a − b: −6.000 (one seed, no interval)."
+        "a is best: 1.000 bits per byte (one seed); next is b with 7.000; a − b: −6.000 (one seed)."
         in said
     )
 

@@ -49,7 +49,7 @@ class Difference:
     def number(self) -> str:
         """Returns the mean with its interval, as sentences have it."""
         if self.half is None:
-            return f"{signed(self.mean, '+.3f')} (one seed, no interval)"
+            return f"{signed(self.mean, '+.3f')} (one seed)"
         low, high = (signed(bound, "+.3f") for bound in (self.mean - self.half, self.mean + self.half))
         return f"{signed(self.mean, '+.3f')} (95 % interval {low} to {high})"
 
