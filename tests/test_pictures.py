@@ -33,7 +33,7 @@ SCRIPTS = {
 
 
 def compared(word: str) -> Any:
-    """A comparison with an outlier, a baseline, an encoding that ends early and one that goes on."""
+    """A comparison with an outlier, a baseline, an encoding that ends early, one that goes on, and n-gram models."""
     from headway.study import Results
     from headway.study.protocol import Protocol
 
@@ -59,7 +59,8 @@ def compared(word: str) -> Any:
                         "recall_by_distance": {"1": 0.9, "32": 0.8 - 0.05 * number, "128": 0.7 - 0.05 * number},
                     }
                 )
-    return Results(rows, Protocol(f"{word}.txt", "0" * 64, train_length=128, lengths=(128, 256, 512)))
+    protocol = Protocol(f"{word}.txt", "0" * 64, train_length=128, lengths=(128, 256, 512))
+    return Results(rows, protocol, settings={"counted": {"2-gram": 3.3, "5-gram": 2.72}})
 
 
 def extended(word: str, windows: int = 3) -> Any:
