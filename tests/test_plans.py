@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
 
 import headway as hw
 from headway import masks, plans
-from headway.kernels.cpu import _library
+from headway.kernels.cpu import _library, _planned
 from headway.positions import ENCODINGS, Compose, PositionEncoding, RoPE
 from headway.positions._base import edition
 from kernels.encoded_calls import IN_ATTENTION, encoded
@@ -35,6 +36,7 @@ PLANNED = {
     *("ntk-aware", "ntk-by-parts", "p-rope", "partial-rope", "position-interpolation", "random-float", "randomized"),
     *("rope", "sandwich", "shaw", "sink", "softmax-one", "streaming-llm", "swin", "t5", "xpos", "yarn"),
 }
+PLANNED_IN_TRAINING = PLANNED - {"random-float", "interpolated"}
 
 
 @pytest.fixture
@@ -265,23 +267,226 @@ def test_memory_that_is_not_aligned() -> None:
             agree(moved.view(q.shape), k, v, encoding=encoding, kernel="cpu")
 
 
-def test_what_autograd_records_has_no_plan(hits: list[bool]) -> None:
-    q, k, v = inputs()
-    for qkv in ((q.requires_grad_(), k, v), (k, v.requires_grad_(), k)):
-        for _ in range(2):
-            assert hw.attention(*qkv, kernel="cpu").requires_grad
-    qkv = inputs()
-    t5 = hw.encoding("t5", num_heads=4).requires_grad_(False)
+Gradients = tuple[Tensor | None, ...]
+
+
+def gradients(qkv: list[Tensor], upstream: Tensor | None = None, **arguments: Any) -> Gradients:
+    """The output and the gradients of q, k, v and the encoding's parameters, as far as they require one."""
+    encoding = arguments.get("encoding")
+    leaves = [*qkv, *(() if encoding is None else encoding.parameters())]
+    out = hw.attention(*qkv, **arguments)
+    wanted = [x for x in leaves if x.requires_grad]
+    found = torch.autograd.grad(out, wanted, torch.ones_like(out) if upstream is None else upstream, allow_unused=True)
+    return out, *found
+
+
+def same(found: Gradients, expected: Gradients) -> bool:
+    return all(
+        x is y is None or (x is not None and y is not None and x.stride() == y.stride() and torch.equal(x, y))
+        for x, y in zip(found, expected, strict=True)
+    )
+
+
+def gradients_agree(qkv: list[Tensor], upstream: Tensor | None = None, **arguments: Any) -> None:
+    planned = gradients(qkv, upstream, **arguments)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plans, "LONGEST", -1)
+        assert same(planned, gradients(qkv, upstream, **arguments))
+
+
+@pytest.fixture
+def backward_hits(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each planned backward pass that was asked had an answer."""
+    seen: list[bool] = []
+    real = _planned.PlannedGradients.__call__
+
+    def counted(self: _planned.PlannedGradients, *given: Any) -> Any:
+        found = real(self, *given)
+        seen.append(found is not None)
+        return found
+
+    monkeypatch.setattr(_planned.PlannedGradients, "__call__", counted)
+    return seen
+
+
+def recorded(*shape: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    return [x.requires_grad_() for x in inputs(*shape, dtype=dtype)]
+
+
+@pytest.mark.parametrize("name", IN_ATTENTION)
+def test_gradients_are_the_same_bits(name: str, backward_hits: list[bool]) -> None:
+    given, arguments = encoded(name, dtype=torch.float32)
+    takes = not hw.explain(*given, **arguments).reasons["cpu"]
+    for seed in range(3):
+        qkv = [(x.detach() + seed).requires_grad_() for x in given]
+        gradients_agree(qkv, **arguments, kernel="cpu" if takes else "auto")
+    assert backward_hits == [True] * 3 * (name in PLANNED_IN_TRAINING)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("mask", [None, masks.Causal(), masks.Window(3, 2), masks.Chunked(5), masks.Dilated(2)])
+def test_gradients_of_masks_and_dtypes(
+    mask: masks.Mask | None, dtype: torch.dtype, hits: list[bool], backward_hits: list[bool]
+) -> None:
+    kernel = "auto" if dtype == torch.float64 else "cpu"  # the kernel does not take it
+    for _ in range(2):
+        gradients_agree(recorded(dtype=dtype), mask=mask, kernel=kernel)
+    assert hits == backward_hits == [True] * 2 * (kernel == "cpu")
+
+
+@pytest.mark.parametrize("wanted", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1), (0, 0, 0)])
+def test_what_requires_a_gradient_is_part_of_the_plan(wanted: tuple[int, ...], backward_hits: list[bool]) -> None:
+    for encoding in (None, RoPE(16), hw.encoding("t5", num_heads=4), hw.encoding("shaw", head_dim=16)):
+        for flags in ((1, 1, 1), wanted, (1, 1, 1)):
+            qkv = [x.requires_grad_(bool(flag)) for x, flag in zip(inputs(), flags, strict=True)]
+            if any(flags) or (encoding is not None and [*encoding.parameters()]):
+                gradients_agree(qkv, encoding=encoding, kernel="cpu")
+    assert all(backward_hits)
+
+
+def test_some_of_the_gradients(backward_hits: list[bool]) -> None:
+    for encoding in (None, RoPE(16), hw.encoding("t5", num_heads=4)):
+        qkv = recorded()
+        whole = gradients(qkv, encoding=encoding, kernel="cpu")
+        for i in range(3):
+            out = hw.attention(*qkv, encoding=encoding, kernel="cpu")
+            (found,) = torch.autograd.grad(out, qkv[i], torch.ones_like(out))
+            assert torch.equal(found, whole[1 + i])  # type: ignore[arg-type]
+    assert all(backward_hits)
+
+
+def test_frozen_parameters(hits: list[bool], backward_hits: list[bool]) -> None:
+    qkv, t5 = recorded(), hw.encoding("t5", num_heads=4)
+    for needed in (True, False, True):
+        t5.requires_grad_(needed)
+        gradients_agree(qkv, encoding=t5)
+    assert hits[0]
+    assert backward_hits[0]
     at = torch.linspace(0, 1, 24)[None, :, None]
     placed = hw.Coordinates(at, torch.arange(24)[None])
-    for _ in range(2):
-        hw.attention(*qkv, encoding=t5, kernel="cpu")
-        hw.attention(*qkv, encoding=RoPE(16), q_positions=placed, k_positions=placed, kernel="cpu")
-    t5.requires_grad_()
+    arguments: dict[str, Any] = {"encoding": RoPE(16), "q_positions": placed, "k_positions": placed}
+    hw.attention(*inputs(), **arguments, kernel="cpu")
     at.requires_grad_()
-    assert hw.attention(*qkv, encoding=t5, kernel="cpu").requires_grad
-    assert hw.attention(*qkv, encoding=RoPE(16), q_positions=placed, k_positions=placed).requires_grad
-    assert not any(hits)
+    assert hw.attention(*inputs(), **arguments).requires_grad
+
+
+@pytest.mark.parametrize("name", ["none", "rope", "t5"])
+@pytest.mark.parametrize(
+    "upstream",
+    [
+        lambda out: torch.ones((), dtype=out.dtype).expand_as(out),
+        lambda out: torch.randn(*out.shape[::-1], dtype=out.dtype).permute(3, 2, 1, 0),
+        lambda out: torch.randn_like(out, memory_format=torch.contiguous_format),
+        lambda out: torch.randn(2, dtype=torch.complex64).conj().imag[0].expand_as(out),
+    ],
+    ids=["one number", "permuted", "contiguous", "negated"],
+)
+def test_gradients_of_the_output_in_any_layout(upstream: Callable[[Tensor], Tensor], name: str) -> None:
+    encoding = None if name == "none" else hw.encoding(name, head_dim=16, num_heads=4)
+    qkv = recorded()
+    given = upstream(hw.attention(*qkv, encoding=encoding, kernel="cpu"))
+    for _ in range(2):
+        gradients_agree(qkv, given, encoding=encoding, kernel="cpu")
+
+
+@pytest.mark.parametrize("name", ["none", "rope", "t5"])
+def test_one_tensor_in_several_places(name: str, hits: list[bool]) -> None:
+    encoding = None if name == "none" else hw.encoding(name, head_dim=16, num_heads=4)
+    gradients_agree(recorded(), encoding=encoding, kernel="cpu")
+    q, k, _ = recorded()
+    for qkv in ([q, q, k], [k, q, q], [q, k, q], [q, q, q]):
+        out = hw.attention(*qkv, encoding=encoding, kernel="cpu")
+        (found,) = torch.autograd.grad(out.sum(), q)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plans, "LONGEST", -1)
+            (expected,) = torch.autograd.grad(hw.attention(*qkv, encoding=encoding, kernel="cpu").sum(), q)
+        assert torch.equal(found, expected)
+    assert hits.count(True) == 1
+
+
+@pytest.mark.parametrize("name", ["none", "rope", "t5"])
+def test_a_gradient_is_not_differentiated(name: str, backward_hits: list[bool]) -> None:
+    encoding = None if name == "none" else hw.encoding(name, head_dim=16, num_heads=4)
+    qkv = recorded()
+    expected = gradients(qkv, encoding=encoding, kernel="cpu")
+    out = hw.attention(*qkv, encoding=encoding, kernel="cpu")
+    found = torch.autograd.grad(out, qkv, torch.ones_like(out), create_graph=True)
+    assert same(found, expected[1:4])
+    with pytest.raises(hw.HeadwayError, match="gives first derivatives alone"):
+        found[0].sum().backward()
+    out = hw.attention(*qkv, encoding=encoding, kernel="cpu")
+    with pytest.raises(hw.HeadwayError, match="one gradient at a time"):
+        torch.autograd.grad(out, qkv, torch.ones(2, *out.shape), is_grads_batched=True)
+    assert backward_hits == [True]
+
+
+@pytest.mark.parametrize("name", ["none", "rope", "t5"])
+def test_saved_tensors_that_return_in_another_layout(name: str, backward_hits: list[bool]) -> None:
+    encoding = None if name == "none" else hw.encoding(name, head_dim=16, num_heads=4)
+    qkv = [x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in inputs()]
+    expected = gradients(qkv, encoding=encoding, kernel="cpu")
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x.contiguous().clone(), lambda x: x):
+        found = gradients(qkv, encoding=encoding, kernel="cpu")
+    assert all(map(torch.equal, found, expected))  # type: ignore[arg-type]
+    assert backward_hits == [True, False]
+
+
+@pytest.mark.parametrize("name", ["none", "rope", "t5", "shaw"])
+@pytest.mark.parametrize("planned", ["forward", "again"])
+def test_a_checkpoint_may_have_a_plan_in_one_pass_alone(
+    name: str, planned: str, hits: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoding = None if name == "none" else hw.encoding(name, head_dim=16, num_heads=4)
+    qkv = recorded()
+
+    def layer(*given: Tensor) -> Tensor:
+        return hw.attention(*given, encoding=encoding, kernel="cpu")
+
+    expected = gradients(qkv, encoding=encoding, kernel="cpu")
+    monkeypatch.setattr(plans, "LONGEST", 2048 if planned == "forward" else -1)
+    out = checkpoint(layer, *qkv, use_reentrant=False)
+    monkeypatch.setattr(plans, "LONGEST", -1 if planned == "forward" else 2048)
+    found = torch.autograd.grad(out, qkv, torch.ones_like(out))
+    assert same(found, expected[1:4])
+    # a checkpoint ends the second pass by an exception, when it has what it looks for
+    assert hits.count(True) == (2 if planned == "forward" else 1)
+
+
+def test_positions_written_between_forward_and_backward() -> None:
+    at = hw.Coordinates.of(torch.arange(24), 24)
+    alibi = hw.encoding("alibi", num_heads=4)
+    out = hw.attention(*recorded(), encoding=alibi, q_positions=at, k_positions=at, kernel="cpu")
+    at.position.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_other_threads_and_instruction_sets_in_the_backward_pass() -> None:
+    qkv, threads = recorded(), torch.get_num_threads()
+    expected = gradients(qkv, kernel="cpu")
+    try:
+        torch.set_num_threads(1)
+        out = hw.attention(*qkv, kernel="cpu")
+        torch.set_num_threads(2)
+        assert same(torch.autograd.grad(out, qkv, torch.ones_like(out)), expected[1:])
+    finally:
+        torch.set_num_threads(threads)
+    for isa in _library.isas():
+        out = hw.attention(*qkv, kernel="cpu")
+        with _library.using(isa):
+            gradients_agree(qkv, kernel="cpu")
+            torch.autograd.grad(out, qkv, torch.ones_like(out))
+
+
+def test_memory_that_is_not_aligned_in_a_recorded_call() -> None:
+    q, k, v = inputs()
+    moved = torch.frombuffer(bytearray(b"\0" + q.numpy().tobytes()), dtype=torch.float32, count=q.numel(), offset=1)
+    odd = moved.view(24, 2, 4, 16).permute(1, 2, 0, 3).requires_grad_()
+    even = odd.detach().contiguous().view(2, 4, 24, 16)
+    even = torch.empty_strided(odd.shape, odd.stride()).copy_(even).requires_grad_()
+    for encoding in (None, RoPE(16)):
+        for first in (odd, even, odd):
+            gradients_agree([first, k, v], encoding=encoding, kernel="cpu")
 
 
 def test_autocast_and_inference_mode(hits: list[bool]) -> None:
@@ -374,16 +579,17 @@ def test_threads_share_plans() -> None:
     assert not failed
 
 
-@torch.no_grad()
+@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", [name for name in ENCODINGS if name in IN_ATTENTION])
-def test_a_kept_plan_holds_no_inputs(name: str) -> None:
+def test_a_kept_plan_holds_no_inputs(name: str, training: bool) -> None:
     """Nothing of the first call's q, k and v stays in memory."""
     import gc
     import weakref
 
     given, arguments = encoded(name, dtype=torch.float32)
-    q, k, v = (x.detach().clone() for x in given)
-    hw.attention(q, k, v, **arguments)
+    q, k, v = (x.detach().clone().requires_grad_(training) for x in given)
+    with torch.set_grad_enabled(training):
+        hw.attention(q, k, v, **arguments)
     watched = [weakref.ref(x) for x in (q, k, v)]
     del q, k, v
     gc.collect()

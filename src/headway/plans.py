@@ -2,10 +2,10 @@
 
 A plan belongs to an encoding, or to no encoding, and to a key: whatever else of a call a result depends on, apart from
 the values of its tensors. It is made in the first call and holds the choice of the kernel, the lowered mask, tables of
-positions, and the words that the kernel reads. Later calls write their addresses into a copy. Terms of an encoding that
-has parameters are computed in every call.
+positions, and the words that the kernel reads, also for the backward pass if autograd records the call. Later calls
+write their addresses into a copy. Terms of an encoding that has parameters are computed in every call.
 
-Calls that autograd records, long calls, and those with encodings outside of headway have no plan.
+Long calls, those under autocast, and those with encodings outside of headway have no plan.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ def key_of(
         return None
     if not (type(q) in ORDINARY and type(k) in ORDINARY and type(v) in ORDINARY):
         return None
-    grad = torch.is_grad_enabled()
-    if grad and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return None
+    wanted = (q.requires_grad, k.requires_grad, v.requires_grad) if torch.is_grad_enabled() else None
+    if wanted is not None and (q is k or k is v or q is v):
+        return None  # autograd saves each tensor once
     q_shape, k_shape = q.shape, k.shape
     if len(q_shape) != 4 or len(k_shape) != 4 or q_shape[2] + k_shape[2] > LONGEST:
         return None
@@ -143,7 +143,7 @@ def key_of(
         q_at, k_at = id(q_positions), id(k_positions)  # which the plan keeps alive
     return (
         q_shape, k_shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype, seen, scale,
-        q_at, k_at, prepared_by is None, kernel, grad, torch.get_default_dtype(), environment(),
+        q_at, k_at, prepared_by is None, kernel, wanted, torch.get_default_dtype(), environment(),
     )  # fmt: skip
 
 
@@ -207,7 +207,7 @@ def _plan(
     tensors = _tensors_of(*sides, *given)
     if any(side.learned is not None for side in sides) or any(x.is_inference() for x in tensors):
         return None  # tables of one forward pass, or tensors of which nothing tells whether they were written into
-    if torch.is_grad_enabled() and (learned or any(x.is_floating_point() for x in tensors)):
+    if torch.is_grad_enabled() and any(x.is_floating_point() for x in tensors):
         return None  # they may require a gradient in a later call
     if any(x is y for x in tensors_in(call.terms) for y in (call.q, call.k)):
         return None

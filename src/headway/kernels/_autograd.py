@@ -188,24 +188,35 @@ class Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor, d_lse: Tensor, *unused: Any) -> tuple[Tensor | None, ...]:
-        needed = ctx.needs_input_grad[3:]
-        wanted = [i for i, need in enumerate(needed) if need]
         upstream = d_out, d_lse if ctx.wants_lse else None
-        saved = ctx.saved_tensors
-        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            found = gradients(ctx.name, ctx.structure, saved, wanted, *upstream)
-        elif NATIVE[ctx.name].differentiable and functorch_active():
-            found = _followed(NATIVE[ctx.name], ctx.structure, saved[:-3], wanted, *upstream)
-        else:
-            found = Gradient.apply(ctx.name, ctx.structure, wanted, *upstream, *saved)
-        grads: list[Tensor | None] = [None] * len(needed)
-        for i, grad in zip(wanted, found, strict=True):
-            grads[i] = grad
+        grads = gradients_of(ctx.name, ctx.structure, ctx.saved_tensors, ctx.needs_input_grad[3:], *upstream)
         return None, None, None, *grads
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
         raise HeadwayError("attention cannot be vmapped: fold the mapped dimension into the batch")
+
+
+def gradients_of(
+    name: str,
+    structure: Any,
+    saved: Sequence[Tensor],
+    needed: Sequence[bool],
+    d_out: Tensor | None,
+    d_lse: Tensor | None,
+) -> list[Tensor | None]:
+    """Computes the gradients of the tensors of a call in a backward pass; None for those that are not needed."""
+    wanted = [i for i, need in enumerate(needed) if need]
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        found = gradients(name, structure, saved, wanted, d_out, d_lse)
+    elif NATIVE[name].differentiable and functorch_active():
+        found = _followed(NATIVE[name], structure, saved[:-3], wanted, d_out, d_lse)
+    else:
+        found = Gradient.apply(name, structure, wanted, d_out, d_lse, *saved)
+    grads: list[Tensor | None] = [None] * len(needed)
+    for i, grad in zip(wanted, found, strict=True):
+        grads[i] = grad
+    return grads
 
 
 class Gradient(torch.autograd.Function):

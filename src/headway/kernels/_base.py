@@ -61,7 +61,7 @@ class Kernel(ABC):
         return ""
 
     def plan(self, call: Call, terms_vary: bool) -> Planned | None:
-        """Returns a planned ``call`` without a gradient; None if the kernel does not plan it.
+        """Returns a planned ``call``, which autograd may record; None if the kernel does not plan it.
 
         Args:
             call: the first of the calls that are planned.

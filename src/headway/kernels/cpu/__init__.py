@@ -24,7 +24,7 @@ from .._results import Gradients, Results, new_out, new_results
 from ..lowering import LoweredCall, lower
 from . import _library
 from ._defers import DECODE_QUERIES, deferral
-from ._descriptor import ABSENT, begin, finish
+from ._descriptor import begin, describe_backward, describe_forward, finish
 from ._planned import PlannedCall
 from ._reductions import REDUCTIONS, calls_for
 from ._supports import reasons_against
@@ -62,14 +62,7 @@ class CpuKernel(NativeKernel[LoweredCall]):
 
     def forward(self, call: LoweredCall, keep: bool) -> Results:
         results = new_results(call.q, call.v, call.q.dtype) if keep else Results(new_out(call.q, call.v, call.q.dtype))
-        descriptor = begin(call, False)
-        descriptor.fresh(results.out)
-        if keep:
-            descriptor.fresh(results.row_max)
-            descriptor.fresh(results.row_sum)
-        else:
-            descriptor.words += ABSENT + ABSENT
-        finish(descriptor, call)
+        descriptor = describe_forward(call, results)
         if not ORDINARY.issuperset(map(type, descriptor.keep_alive)):
             raise NotOrdinaryError
         _library.run(descriptor.words)
@@ -116,12 +109,6 @@ class CpuKernel(NativeKernel[LoweredCall]):
     def backward(
         self, call: LoweredCall, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
     ) -> Gradients:
-        descriptor = begin(call, True, partial_keys)
-        out, row_max, row_sum = results
-        for x in (out.to(call.q.dtype), row_max, row_sum, d_out.to(call.q.dtype), d_lse):
-            descriptor.tensor(x)
-        for x in (call.q, call.k, call.v):
-            descriptor.gradient(x)
-        finish(descriptor, call)
+        descriptor = describe_backward(call, results, d_out, d_lse, partial_keys)
         _library.run(descriptor.words)
         return descriptor.gradients

@@ -34,6 +34,7 @@ from ...terms import (
     Stretched,
     TokenBias,
 )
+from .._results import Results
 from ..lowering import LoweredCall
 from ..lowering.masks import slots, within
 from ._library import VERSION
@@ -60,8 +61,8 @@ CLIP, BUCKETIZE, CLASSES, GRID = 0, 1, 2, 3
 DIFFERENCE, DILATED, EQUAL, KEYS, BOOLEAN, AND, OR = 1, 2, 3, 4, 5, 6, 7
 
 ABSENT = (0,) * 7
-AT_Q, AT_K, AT_V, AT_OUT = 18, 25, 32, 39
-"""Where the words of a call have q, k, v and the output."""
+AT_THREADS, AT_Q, AT_K, AT_V = 2, 18, 25, 32
+"""Where the words of a call have the number of threads, q, k and v."""
 FAR = 1 << 62
 """A number larger than any difference of two indices."""
 
@@ -88,6 +89,7 @@ class CallDescriptor:
     """The int64 words of one call, and the tensors that they point to.
 
     places: where the words of each tensor of ``keep_alive`` begin.
+    fresh_places: where those of each newly allocated tensor begin.
     gradients: pairs of a tensor that requires a gradient and the buffer into which the kernel writes it. The buffer has
     the full sizes of dimensions along which the tensor broadcasts.
     """
@@ -96,6 +98,7 @@ class CallDescriptor:
         self.words: list[int] = []
         self.keep_alive: list[Tensor] = []
         self.places: list[int] = []
+        self.fresh_places: list[int] = []
         self.gradients: list[tuple[Tensor, Tensor]] = []
         self.backward = backward
         self.q, self.k = q_coordinates, k_coordinates
@@ -149,6 +152,7 @@ class CallDescriptor:
     def fresh(self, x: Tensor) -> None:
         """Appends a newly allocated tensor, which the kernel writes."""
         strides = x.stride()
+        self.fresh_places.append(len(self.words))
         self.words += (x.data_ptr(), x.nbytes, DTYPES[x.dtype][0], *strides, *ABSENT[len(strides) : 4])
 
     def parameter(self, part: Part, name: str) -> None:
@@ -445,3 +449,30 @@ def finish(descriptor: CallDescriptor, call: LoweredCall, reductions: ReductionW
         descriptor.words.append(0)
     else:
         reductions.add_to(descriptor)
+
+
+def describe_forward(call: LoweredCall, results: Results) -> CallDescriptor:
+    """Returns the descriptor of a call that writes its results; the statistics may be None."""
+    descriptor = begin(call, False)
+    descriptor.fresh(results.out)
+    for x in (results.row_max, results.row_sum):
+        if x is None:
+            descriptor.words += ABSENT
+        else:
+            descriptor.fresh(x)
+    finish(descriptor, call)
+    return descriptor
+
+
+def describe_backward(
+    call: LoweredCall, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
+) -> CallDescriptor:
+    """Returns the descriptor of a call that writes the gradients of the tensors that require one."""
+    descriptor = begin(call, True, partial_keys)
+    out, row_max, row_sum = results
+    for x in (out.to(call.q.dtype), row_max, row_sum, d_out.to(call.q.dtype), d_lse):
+        descriptor.tensor(x)
+    for x in (call.q, call.k, call.v):
+        descriptor.gradient(x)
+    finish(descriptor, call)
+    return descriptor

@@ -1,68 +1,124 @@
-"""A call of the kernel that is planned once: later calls write their addresses into a copy of its words."""
+"""A call of the kernel that is planned once: later calls write their addresses into a copy of its words.
+
+A call that autograd records has the words of its backward pass planned too. It saves what the same call without a plan
+saves, so that a checkpoint may compute it again either way.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..._torch import is_batched
 from ...records import attributes
 from ...terms import Part, Term
-from .._autograd import ORDINARY
+from ...tracing import watched
+from .. import _ops
+from .._autograd import ORDINARY, eager_apply, gradients_of
+from .._native import recorded
 from .._problem import Call, without_tables
-from .._results import new_out
+from .._results import Results, new_out, new_results
 from ..lowering import LoweredCall, lower
 from . import _library
-from ._descriptor import ABSENT, AT_K, AT_OUT, AT_Q, AT_V, begin, finish
+from ._descriptor import AT_K, AT_Q, AT_THREADS, AT_V, CallDescriptor, describe_backward, describe_forward
 from ._tokens import PlannedRotation
 
 Path = tuple[str | int, ...]
 """Where a tensor of the terms is: the names of fields, and the numbers of items of tuples."""
 
+KERNEL = "cpu"
+INPUTS, RESULTS = 3, 3
+"""q, k and v are the first tensors of a call, and its results the last of those that it saves."""
+STRIDES, WORDS = 3, 7
+"""The words of a tensor end with its strides."""
 
-class Patch(NamedTuple):
-    """Where a tensor of the terms stands, in the terms and in the words, and what does not change.
+
+class Layout(NamedTuple):
+    """Where the words of a tensor begin, and what does not change from call to call.
 
     Attributes:
-        path: where it is in the terms.
         at: where its words begin.
         shape: its shape.
         strides: its strides.
         dtype: its dtype.
     """
 
-    path: Path
     at: int
     shape: torch.Size
     strides: tuple[int, ...]
     dtype: torch.dtype
 
+    @staticmethod
+    def of(at: int, x: Tensor) -> Layout:
+        """Returns the layout of ``x``, whose words begin ``at``."""
+        return Layout(at, x.shape, x.stride(), x.dtype)
 
-class PlannedCall:
-    """A call without a gradient, for other q, k and v of the same shapes, strides and dtype.
+    def empty(self, words: array[int]) -> Tensor:
+        """Allocates a tensor, which the kernel writes."""
+        x = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="cpu")
+        words[self.at] = x.data_ptr()
+        return x
 
-    A call does not change it, so that threads may share it.
+    def write(self, words: array[int], x: Tensor) -> bool:
+        """Writes where a tensor begins; returns whether it has this layout, and the kernel can read it as it is."""
+        if x.shape != self.shape or x.stride() != self.strides or x.dtype != self.dtype:
+            return False
+        return _is_plain(x) and _written(words, self.at, x, self.dtype.itemsize)
+
+
+class Patch(NamedTuple):
+    """A tensor of the terms, which each call has anew.
+
+    Attributes:
+        path: where it is in the terms.
+        number: its number among the tensors of the call.
+        requires_grad: whether it requires a gradient.
+        layout: where its words are.
     """
 
-    __slots__ = ("dtype", "item", "keep_alive", "patchable", "patches", "rotations", "shape", "strides", "words")
+    path: Path
+    number: int
+    requires_grad: bool
+    layout: Layout
 
-    def __init__(self, call: LoweredCall, rotations: list[PlannedRotation | None]) -> None:
-        out = new_out(call.q, call.v, call.q.dtype)
-        self.rotations = rotations
-        self.shape, self.strides, self.dtype, self.item = out.shape, out.stride(), out.dtype, out.itemsize
-        descriptor = begin(call, False)
-        descriptor.fresh(out)
-        descriptor.words += ABSENT + ABSENT
-        finish(descriptor, call)
+
+class PlannedCall:
+    """A call for other q, k and v of the same shapes, strides and dtype.
+
+    A call does not change it, so that threads may share it.
+
+    Args:
+        call: the first call, lowered.
+        tensors: its tensors.
+        rotations: those of q and k.
+        terms_vary: whether later calls have other terms, of the same kinds.
+        gradients: the backward pass, if autograd records the call.
+    """
+
+    __slots__ = ("gradients", "item", "keep_alive", "patchable", "patches", "results", "rotations", "words")
+
+    def __init__(
+        self,
+        call: LoweredCall,
+        tensors: list[Tensor],
+        rotations: list[PlannedRotation | None],
+        terms_vary: bool,
+        gradients: PlannedGradients | None,
+    ) -> None:
+        self.rotations, self.gradients, self.item = rotations, gradients, call.q.itemsize
+        results = Results(new_out(call.q, call.v, call.q.dtype)) if gradients is None else _results(call)
+        descriptor = describe_forward(call, results)
+        kept = [x for x in results if x is not None]
+        self.results = [Layout.of(at, x) for at, x in zip(descriptor.fresh_places, kept, strict=True)]
         self.words = array("q", descriptor.words)
-        self.keep_alive = descriptor.keep_alive[3:]  # all but q, k and v
-        paths, placed = dict(_paths(call.terms)), zip(descriptor.places, descriptor.keep_alive, strict=True)
-        found = [(paths.get(x), at, x) for at, x in placed if at > descriptor.terms_at]
-        self.patches = [Patch(path, at, x.shape, x.stride(), x.dtype) for path, at, x in found if path is not None]
-        self.patchable = len(self.patches) == len(found)
+        self.keep_alive = _constants(descriptor, INPUTS, terms_vary)
+        found = _patches(call, tensors, descriptor) if terms_vary else []
+        self.patches = found or []
+        self.patchable = found is not None and ORDINARY.issuperset(map(type, descriptor.keep_alive))
 
     @staticmethod
     def of(call: Call, terms_vary: bool) -> PlannedCall | None:
@@ -76,21 +132,30 @@ class PlannedCall:
             return None
         if call.v_rotation is not None or call.out_rotation is not None or call.restore is not None:
             return None
+        if any(x.data_ptr() % x.itemsize for x in (call.q, call.k, call.v)):
+            return None  # the kernel would read a copy, of other strides
         inputs, rotations = [], []
-        for x, rotation in ((call.q, call.q_rotation), (call.k, call.k_rotation)):
+        for x, rotation in ((call.q, call.q_rotation), (call.k, call.k_rotation), (call.v, None)):
             planned = None if rotation is None else PlannedRotation.of(x, rotation)
             if rotation is not None and planned is None:
                 return None
-            inputs.append(x if planned is None else torch.empty_like(x))
+            inputs.append((x if planned is None else torch.empty_like(x)).detach().requires_grad_(x.requires_grad))
             rotations.append(planned)
-        bare = call._with(q=inputs[0], k=inputs[1], q_rotation=None, k_rotation=None)
-        lowered = lower(without_tables(bare))
-        if lowered.terms is not call.terms:
+        bare = without_tables(call._with(q=inputs[0], k=inputs[1], v=inputs[2], q_rotation=None, k_rotation=None))
+        tensors: list[Tensor] = []
+        structure = _ops.flatten(bare, tensors)
+        leaves = [x.detach().requires_grad_(x.requires_grad) for x in tensors]
+        whole = _ops.unflatten(structure, leaves)
+        lowered = lower(whole)
+        if lowered.terms is not whole.terms:
             return None
-        found = PlannedCall(lowered, rotations)
-        if not ORDINARY.issuperset(map(type, found.keep_alive)) or (terms_vary and not found.patchable):
-            return None
-        return found
+        gradients = None
+        if recorded(call):
+            gradients = PlannedGradients.of(lowered, leaves, structure, terms_vary)
+            if gradients is None:
+                return None
+        found = PlannedCall(lowered, leaves, rotations[:2], terms_vary, gradients)
+        return found if found.patchable else None
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...] = ()) -> Tensor | None:
         """Returns the output; None if the kernel cannot read a tensor as it is.
@@ -101,24 +166,183 @@ class PlannedCall:
             v: values.
             terms: the terms; none if they are those of the first call.
         """
+        gradients = self.gradients
         rotate_q, rotate_k = self.rotations
         inputs = (q if rotate_q is None else rotate_q(q), k if rotate_k is None else rotate_k(k), v)
         words = self.words[:]
         for at, x in zip((AT_Q, AT_K, AT_V), inputs, strict=True):
             if x is None or not _written(words, at, x, self.item):
                 return None
-        for path, at, shape, strides, dtype in self.patches if terms else ():
+        given: list[Any] = [] if gradients is None else gradients.tensors[:]
+        given[:INPUTS] = inputs
+        for path, number, requires_grad, layout in self.patches:
             x = _at(path, terms)
-            if x.shape != shape or x.stride() != strides or x.dtype != dtype:
+            if not layout.write(words, x):
                 return None
-            if type(x) not in ORDINARY or x.is_neg() or not x.is_cpu:
+            if gradients is not None:
+                given[number] = x
+            if x.requires_grad is not requires_grad and torch.is_grad_enabled():
                 return None
-            if not _written(words, at, x, dtype.itemsize):
-                return None
-        out = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="cpu")
-        words[AT_OUT] = out.data_ptr()
+        if gradients is not None:
+            return eager_apply(PlannedAttention)(self, words, *given)  # type: ignore[return-value]
+        out = self.results[0].empty(words)
         _library.run(words)
         return out
+
+
+class PlannedAttention(torch.autograd.Function):
+    """Attention of (the planned call, the words, *tensors), as ``Attention`` without a log-sum-exp."""
+
+    @staticmethod
+    def forward(ctx: Any, planned: PlannedCall, words: array[int], *tensors: Tensor) -> Tensor:
+        results = [layout.empty(words) for layout in planned.results]
+        _library.run(words)
+        ctx.gradients = planned.gradients
+        ctx.save_for_backward(*tensors, *results)
+        ctx.set_materialize_grads(False)
+        return results[0]
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor | None) -> tuple[Tensor | None, ...]:
+        planned, saved, needed = ctx.gradients, ctx.saved_tensors, ctx.needs_input_grad[2:]
+        found = None
+        if d_out is not None and not torch.is_grad_enabled() and not watched() and not is_batched(d_out):
+            found = planned(saved, d_out)
+        if found is None:
+            found = gradients_of(KERNEL, planned.structure, saved, needed, d_out, None)
+        return None, None, *found
+
+
+class GradientBuffer(NamedTuple):
+    """What the kernel writes as the gradient of a tensor.
+
+    Attributes:
+        number: the tensor's number among those of the call.
+        layout: that of the buffer, which has the full sizes of dimensions along which the tensor broadcasts.
+        shape: the tensor's shape.
+        dtype: the tensor's dtype.
+    """
+
+    number: int
+    layout: Layout
+    shape: torch.Size
+    dtype: torch.dtype
+
+    def finished(self, x: Tensor) -> Tensor:
+        """Returns the gradient in the tensor's shape and dtype, from what the kernel has written."""
+        if x.shape != self.shape:
+            x = x.double().sum_to_size(self.shape)
+        return x if x.dtype == self.dtype else x.to(self.dtype)
+
+
+class PlannedGradients:
+    """The backward pass of a planned call.
+
+    Args:
+        words: the words of the first call.
+        saved: the layouts of the tensors that are read, by their numbers among those that a call saves.
+        d_out: the layout of the first gradient of the output.
+        buffers: the gradients.
+        tensors: the tensors of the first call; None for q, k, v and those that later calls have anew.
+        structure: the structure of the call.
+        keep_alive: what else the words point to.
+    """
+
+    __slots__ = ("buffers", "d_out", "keep_alive", "saved", "structure", "tensors", "words")
+
+    def __init__(
+        self,
+        words: list[int],
+        saved: list[tuple[int, Layout]],
+        d_out: Layout,
+        buffers: list[GradientBuffer],
+        tensors: list[Tensor | None],
+        structure: Any,
+        keep_alive: list[Tensor],
+    ) -> None:
+        self.words, self.keep_alive = array("q", words), keep_alive
+        self.saved, self.d_out, self.buffers, self.tensors, self.structure = saved, d_out, buffers, tensors, structure
+
+    @staticmethod
+    def of(call: LoweredCall, tensors: list[Tensor], structure: Any, terms_vary: bool) -> PlannedGradients | None:
+        """Returns the backward pass; None if more than the kernel takes part in computing it.
+
+        Args:
+            call: the first call, lowered.
+            tensors: its tensors.
+            structure: its structure.
+            terms_vary: whether later calls have other terms, of the same kinds.
+        """
+        results = _results(call)
+        d_out = torch.empty_like(results.out)
+        descriptor = describe_backward(call, results, d_out, None)
+        if len(descriptor.fresh_places) != len(descriptor.gradients):
+            return None  # a buffer must be zero before
+        numbers = {id(x): number for number, x in enumerate(tensors)}
+        buffers = [
+            GradientBuffer(numbers.get(id(x), -1), Layout.of(at, gradient), x.shape, x.dtype)
+            for at, (x, gradient) in zip(descriptor.fresh_places, descriptor.gradients, strict=True)
+        ]
+        if sorted(one.number for one in buffers) != [n for n, x in enumerate(tensors) if x.requires_grad]:
+            return None  # a gradient goes through lowering, or has several parts
+        patches = _patches(call, tensors, descriptor) if terms_vary else []
+        if patches is None or (not terms_vary and any(x.requires_grad for x in tensors[INPUTS:])):
+            return None
+        read = (call.q, call.k, call.v, *results, d_out)
+        layouts = [Layout.of(at, x) for at, x in zip(descriptor.places, read, strict=False)]
+        saved = [*zip((*range(INPUTS), *range(-RESULTS, 0)), layouts, strict=False)]
+        saved += [(patch.number, patch.layout) for patch in patches]
+        anew = {*range(INPUTS), *(patch.number for patch in patches)}
+        kept = [None if number in anew else x for number, x in enumerate(tensors)]
+        keep_alive = _constants(descriptor, len(read), terms_vary)
+        return PlannedGradients(descriptor.words, saved, layouts[-1], buffers, kept, structure, keep_alive)
+
+    def __call__(self, saved: Sequence[Tensor], d_out: Tensor) -> list[Tensor | None] | None:
+        """Returns the gradient of each tensor; None if the kernel cannot read one as it is.
+
+        Args:
+            saved: the tensors of the call and its results.
+            d_out: the gradient of the output.
+        """
+        words = self.words[:]
+        at, shape, _, dtype = self.d_out
+        if d_out.shape != shape or d_out.dtype != dtype or not _is_plain(d_out):
+            return None
+        if not _written(words, at, d_out, dtype.itemsize):
+            return None
+        words[at + STRIDES : at + WORDS] = array("q", d_out.stride())
+        words[AT_THREADS] = torch.get_num_threads()
+        for number, layout in self.saved:
+            if not layout.write(words, saved[number]):
+                return None
+        made = [buffer.layout.empty(words) for buffer in self.buffers]
+        _library.run(words)
+        found: list[Tensor | None] = [None] * len(self.tensors)
+        for buffer, x in zip(self.buffers, made, strict=True):
+            found[buffer.number] = buffer.finished(x)
+        return found
+
+
+def _results(call: Call) -> Results:
+    return new_results(call.q, call.v, call.q.dtype)
+
+
+def _constants(descriptor: CallDescriptor, first: int, terms_vary: bool) -> list[Tensor]:
+    """Returns the tensors that the words point to in every call, after the ``first`` ones."""
+    end = descriptor.terms_at if terms_vary else len(descriptor.words)
+    return [x for x, at in zip(descriptor.keep_alive, descriptor.places, strict=True) if at < end][first:]
+
+
+def _patches(call: LoweredCall, tensors: list[Tensor], descriptor: CallDescriptor) -> list[Patch] | None:
+    """Returns where the tensors of the terms are; None if the words have one that is computed from them."""
+    paths, numbers = dict(_paths(call.terms)), {id(x): number for number, x in enumerate(tensors)}
+    found = []
+    for x, at in zip(descriptor.keep_alive, descriptor.places, strict=True):
+        if at > descriptor.terms_at:
+            if x not in paths:
+                return None
+            found.append(Patch(paths[x], numbers[id(x)], x.requires_grad, Layout.of(at, x)))
+    return found
 
 
 def _paths(part: Any, path: Path = ()) -> Iterator[tuple[Tensor, Path]]:
@@ -137,6 +361,11 @@ def _at(path: Path, terms: Any) -> Tensor:
     for step in path:
         terms = terms[step] if isinstance(step, int) else getattr(terms, step)
     return terms
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Returns whether the kernel can read a tensor's numbers as they lie."""
+    return type(x) in ORDINARY and x.is_cpu and not x.is_neg()
 
 
 def _written(words: array[int], at: int, x: Tensor, item: int) -> bool:

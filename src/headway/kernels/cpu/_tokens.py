@@ -100,36 +100,66 @@ def _rotation_words(x: Tensor, y: Tensor, cos: Tensor, sin: Tensor, layout: str,
 
 
 class PlannedRotation:
-    """A rotation without a gradient, of other x of the same shape, strides and dtype.
+    """A rotation of other x of the same shape, strides and dtype.
 
     Args:
         x: the first x.
         rotation: the rotation.
+        recorded: whether autograd records it.
     """
 
-    __slots__ = ("item", "rotation", "words")
+    __slots__ = ("back", "dtype", "item", "rotation", "shape", "strides", "words")
 
-    def __init__(self, x: Tensor, rotation: Rotation) -> None:
-        self.item, self.rotation = x.itemsize, rotation
+    def __init__(self, x: Tensor, rotation: Rotation, recorded: bool) -> None:
+        self.shape, self.strides, self.dtype, self.item = x.shape, x.stride(), x.dtype, x.itemsize
+        self.rotation, y = rotation, torch.empty_like(x)
         cos, sin = rotation.cos, rotation.sin
-        words = _rotation_words(x, torch.empty_like(x), cos, sin, rotation.layout, rotation.start)
-        self.words = array("q", words)
+        self.words = array("q", _rotation_words(x, y, cos, sin, rotation.layout, rotation.start))
+        self.back = PlannedRotation(y, rotation._with(sin=-sin), False) if recorded else None
 
     @staticmethod
     def of(x: Tensor, rotation: Rotation) -> PlannedRotation | None:
         """Returns the planned rotation of ``x``; None if torch would compute it."""
         fits = _supports(x, rotation.cos, rotation.sin, rotation.start)
-        return PlannedRotation(x, rotation) if fits else None
+        return PlannedRotation(x.detach(), rotation, _recorded(x)) if fits else None
 
     def __call__(self, x: Tensor) -> Tensor | None:
         """Returns ``x`` rotated; None if its numbers do not lie at multiples of their size."""
-        y, at = torch.empty_like(x), x.data_ptr()
-        if at % self.item:
+        if x.data_ptr() % self.item:
             return None
-        words = self.words[:]
-        words[AT_X], words[AT_Y] = at, y.data_ptr()
+        return self.run(x) if self.back is None else eager_apply(PlannedRotated)(self, x)  # type: ignore[return-value]
+
+    def takes(self, x: Tensor) -> bool:
+        """Returns whether ``x``, of which nothing is known, is like the first one."""
+        if x.shape != self.shape or x.stride() != self.strides or x.dtype != self.dtype or not x.is_cpu or x.is_neg():
+            return False
+        return type(x) in ORDINARY and not x.data_ptr() % self.item and not watched()
+
+    def run(self, x: Tensor) -> Tensor:
+        """Returns ``x`` rotated, without a gradient."""
+        y, words = torch.empty_like(x), self.words[:]
+        words[AT_X], words[AT_Y] = x.data_ptr(), y.data_ptr()
         _library.rotate(words)
         return y
+
+
+class PlannedRotated(torch.autograd.Function):
+    """``Rotated`` by a planned rotation; it saves the same."""
+
+    @staticmethod
+    def forward(ctx: Any, planned: PlannedRotation, x: Tensor) -> Tensor:
+        ctx.planned = planned
+        ctx.save_for_backward(planned.rotation.cos, planned.rotation.sin)
+        return planned.run(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        cos, sin = ctx.saved_tensors
+        back, rotation = ctx.planned.back, ctx.planned.rotation
+        if not torch.is_grad_enabled() and back.takes(grad):
+            return None, back.run(grad)
+        grad = grad if grad.stride(-1) == 1 else grad.contiguous()
+        return None, rotate(grad, rotation._with(cos=cos, sin=-sin))
 
 
 def _supports(x: Tensor, cos: Tensor, sin: Tensor, start: int) -> bool:
