@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "headway"
 LAYERS = [
     [
         *("_markdown", "_torch", "deprecated", "devices", "errors", "extras", "files", "fonts", "lines"),
-        *("pictures", "processor", "store", "table", "templates", "tracing"),
+        *("pictures", "processor", "scripts", "store", "table", "templates", "tracing"),
     ],
     ["constants", "records"],
     ["coordinates", "terms", "masks", "biases", "reductions"],

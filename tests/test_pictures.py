@@ -121,10 +121,9 @@ def test_a_share_above_the_roof_is_drawn(monkeypatch: pytest.MonkeyPatch) -> Non
     rows = benched()
     rows[2]["roof_gflops"] = 60.0
     figure = bench_picture(monkeypatch, rows)
-    tops = {axes.get_ylim()[1] for axes in figure.axes}
     highest = max(axes.dataLim.ymax for axes in figure.axes)
     assert highest > 150
-    assert tops == {pytest.approx(1.04 * highest)}
+    assert all(axes.get_ylim()[1] > highest for axes in figure.axes)
 
 
 def seen(word: str, n: int = 6, layers: int = 2) -> tuple[Any, list[str]]:

@@ -293,7 +293,7 @@ def small_model(language: str | None, given: Sequence[AnnotatedText], tell: Call
     Raises:
         HeadwayError: if there is no such language, or the model cannot be kept.
     """
-    from ..inspection.texts._text import is_han
+    from ..scripts import is_han
     from ..study import planted
 
     if language is None:

@@ -196,7 +196,7 @@ def train(
     """
     from ..study._word_vectors_text import documents_of
     from ..vectors import Words
-    from ..vectors._text import has_short_words
+    from ..vectors._text import TooRareError, has_short_words
 
     if method not in VECTORS:
         raise unknown("method", method, VECTORS)
@@ -215,10 +215,8 @@ def train(
     with Progress(telling) as progress:
         try:
             made.fit(texts, watch=lambda part: progress.tell(method, part))
-        except HeadwayError as error:
-            if str(error).endswith("lower min_count"):
-                raise HeadwayError(f"{error}, as in --option min_count=1") from None
-            raise
+        except TooRareError as error:
+            raise HeadwayError(f"{error}, as in --option min_count=1") from None
     made.save(out)
     say.print(
         f"{out}: {len(made):,} words, {made.dim:,} numbers each, from {len(texts):,} documents in "

@@ -17,9 +17,14 @@ from torch import Tensor
 
 from ..errors import HeadwayError
 from ..extras import need
+from ..scripts import HAN, KANA, is_han
 
 Watch = Callable[[float], None]
 """A function that gets the share of the work that is done, 0 … 1."""
+
+
+class TooRareError(HeadwayError):
+    """Raised if no word of a corpus occurs ``min_count`` times."""
 
 
 def nobody(part: float) -> None:
@@ -31,8 +36,6 @@ def part_of(watch: Watch, start: float, size: float) -> Watch:
     return lambda part: watch(start + size * part)
 
 
-HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-KANA = "\u3040-\u30ff\u31f0-\u31ff"
 _SHORT = re.compile(rf"[{HAN}{KANA}]")
 _PIECES = re.compile(rf"[{HAN}]+|[^\W_{HAN}]+(?:['’][^\W_{HAN}]+)*")
 
@@ -68,7 +71,7 @@ class Words:
     def __call__(self, text: str) -> list[str]:
         found: list[str] = []
         for piece in _PIECES.findall(text.lower() if self.lower else text):
-            if not _is_han(piece):
+            if not is_han(piece):
                 found.append(piece)
             elif self.chinese == "characters":
                 found.extend(piece)
@@ -288,7 +291,7 @@ class WordCorpus:
         kept = [i for i in order if frequency[i] >= min_count][:max_words]
         if not kept:
             most = frequency[order[0]]
-            raise HeadwayError(
+            raise TooRareError(
                 f"no word of the corpus occurs {min_count} times (the most frequent {most}): lower min_count"
             )
         renumber = torch.full((len(words),), -1, dtype=torch.int32)
@@ -307,10 +310,6 @@ def need_texts(texts: Iterable[str]) -> None:
     """Raises HeadwayError for what is one text, or no texts at all."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise HeadwayError(f"texts is a {type(texts).__name__}: give a list of texts, such as [text]")
-
-
-def _is_han(piece: str) -> bool:
-    return re.match(f"[{HAN}]", piece) is not None
 
 
 def _jieba(text: str) -> list[str]:

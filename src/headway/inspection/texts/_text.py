@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...errors import HeadwayError
+from ...scripts import is_han
 
 Span = tuple[int, int]
 """Start and stop, of characters or of words."""
@@ -170,14 +171,6 @@ class EncodedText:
 
 
 # ---------------------------------------------------------------- words of plain text
-
-HAN = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
-"""Blocks of Chinese characters, which stand without spaces between words."""
-
-
-def is_han(character: str) -> bool:
-    """Whether a character is a Chinese one."""
-    return any(first <= ord(character) <= last for first, last in HAN)
 
 
 def words_in(text: str, cuts: Sequence[int] = ()) -> tuple[Span, ...]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import HeadwayError
+from ...scripts import is_han
 from ._file import broken, lines_of
-from ._text import AnnotatedText, Mention, Span, is_han
+from ._text import AnnotatedText, Mention, Span
 
 LEAST_COLUMNS = 12
 WORD_NUMBER, WORD, TAG, PARSE, COREFERENCE = 2, 3, 4, 5, -1

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 from ...errors import HeadwayError
+from ...scripts import is_han
 from ._file import lines_of
-from ._text import AnnotatedText, Span, is_han, words_in
+from ._text import AnnotatedText, Span, words_in
 
 ENDS = frozenset(".!?…。！？؟۔।")
 """Marks that end a sentence."""
