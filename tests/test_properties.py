@@ -24,6 +24,7 @@ from headway.positions import (
     Sinusoidal,
     TransformerXL,
     UnitIndex,
+    encoding,
 )
 from headway.properties import Pairs
 from headway.terms import Clip, DenseBias, DistanceBias, Log, QueryScale, RelativeQueries, RelativeValues, Rows, Term
@@ -243,3 +244,9 @@ def test_it_prints_as_a_table_and_reads_by_name() -> None:
         assert row.demand in line
         assert f" {row.verdict} " in line
         assert row.measured in line
+
+
+def test_what_reads_the_input_is_measured_for_equal_tokens_and_says_so() -> None:
+    gate = encoding("forgetting", num_heads=2, head_dim=4, embed_dim=8).properties().alike
+    assert "for equal tokens" in gate.measured
+    assert "equal tokens" not in Sinusoidal(32).properties().alike.measured

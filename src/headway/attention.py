@@ -15,7 +15,7 @@ from . import plans
 from .call import Arguments, make_call, seeded
 from .coordinates import Coordinates
 from .deprecated import deprecated
-from .errors import HeadwayError, refuse, refuses_others, unknown
+from .errors import HeadwayError, refuse, refuses_others
 from .kernels import KERNELS, Call, Kernel, Problem, choose, kernel_for
 from .kernels import reference as spec
 from .masks import Mask
@@ -265,6 +265,7 @@ class Explanation:
         terms: the names of the call's terms.
         left: kernels that can run the call but leave it to another one, with the reason.
         notes: limitations of kernels that can run the call, such as a missing library.
+        asked: the kernel that was asked for, or "auto".
     """
 
     kernel: str | None
@@ -272,14 +273,17 @@ class Explanation:
     terms: tuple[str, ...]
     left: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    asked: str = "auto"
 
     def __str__(self) -> str:
         spoken = ", ".join(self.terms) if self.terms else "none"
         able = [name for name, reasons in self.reasons.items() if not reasons]
-        none = "not the one asked for" if able else "none can run this call"
+        none = f"none, since {self.asked} cannot run this call" if able else "none can run this call"
         lines = [f"kernel: {self.kernel or none}   (terms: {spoken})"]
+        chosen = "chosen" if self.asked == "auto" else "asked for"
+        could = "could run it too" if self.kernel else "could run it"
         for name, reasons in self.reasons.items():
-            otherwise = "chosen" if name == self.kernel else self.left.get(name, "could run it too")
+            otherwise = chosen if name == self.kernel else self.left.get(name, could)
             said = "; ".join(reasons) if reasons else otherwise
             note = f" ({self.notes[name]})" if name in self.notes else ""
             lines.append(f"  {name}: {said}{note}")
@@ -307,7 +311,7 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **argument
     call = make_call(q, k, v, **arguments)
     chosen, reasons, deferred = choose(KERNELS, Problem.of(call), kernel, ask_all=True)
     notes = {name: note for name, against in reasons.items() if not against and (note := KERNELS[name].note())}
-    return Explanation(chosen, reasons, tuple(type(term).__name__ for term in call.terms), deferred, notes)
+    return Explanation(chosen, reasons, tuple(type(term).__name__ for term in call.terms), deferred, notes, kernel)
 
 
 def _dense_call(q: Tensor, k: Tensor, v: Tensor, kernel: str, arguments: Arguments) -> Call:
@@ -324,7 +328,8 @@ def _dense_call(q: Tensor, k: Tensor, v: Tensor, kernel: str, arguments: Argumen
 
 def _check_kernel(name: str) -> None:
     if name != "auto" and name not in KERNELS:
-        raise unknown("kernel", name, ("auto", *KERNELS))
+        names = ("auto", *KERNELS)
+        raise HeadwayError(f"there is no kernel {name!r}: give one of {', '.join(names)}")
 
 
 def _run(call: Call, name: str) -> Computed:

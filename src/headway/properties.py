@@ -65,7 +65,7 @@ def measure(encoding: PositionEncoding) -> Properties:
             repr(encoding),
             _distinct(probe, pairs[0], spread),
             _distance(pairs[0]),
-            _alike(pairs),
+            _alike(pairs, probe.encoding.reads_input),
             _bounded(probe),
         )
 
@@ -289,12 +289,12 @@ def _distance(window: Tensor) -> Property:
     return Property(demand, YES if number > 0.5 else NO, number, what)
 
 
-def _alike(windows: list[Tensor]) -> Property:
+def _alike(windows: list[Tensor], reads_input: bool) -> Property:
     demand = "a distance has the same effect everywhere"
     if not any(window.any() for window in windows):
         return Property(demand, NOT_ITS_JOB, 0.0, "the encoding has no effect, so nothing can differ")
     number = _spread(*windows)
-    places = f"over {len(windows)} places and lengths"
+    places = f"over {len(windows)} places and lengths{', for equal tokens' if reads_input else ''}"
     what = f"largest difference at one distance {places}, the largest value being 1"
     return Property(demand, YES if number <= SAME else NO, number, what)
 

@@ -414,6 +414,9 @@ def test_a_function_chooses_by_name_and_module() -> None:
     [
         ("roppe", "there is no encoding 'roppe'"),
         ("sinusoidal", "Sinusoidal does nothing in an attention layer"),
+        ("learned", r"Learned does nothing in an attention layer .* make it by headway.encoding\('learned', …\)"),
+        ("learned(max_length=9)", "Learned does nothing in an attention layer"),
+        ("shape", r"compose it, as in 'shape \+ rope'"),
         ("randomized", r"RandomizedPositions does nothing .* as in 'randomized \+ rope'"),
         ("axial-rope", "AxialRoPE reads 2 axes"),
         (3, "encoding is 3"),

@@ -15,7 +15,7 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError
 from ..masks import And, Boolean, Causal, Mask
 from ..nn.linear import Linear, apply_linear, linear
-from ..positions import PositionEncoding, encoding_name
+from ..positions import ENCODINGS, PositionEncoding, encoding_name
 from ..positions import encoding as encoding_of
 from ..positions._base import IN_ATTENTION
 from ..terms import DenseBias, Sink, Term, TokenBias
@@ -387,12 +387,11 @@ def _encoding_for(name: str, module: nn.MultiheadAttention, choice: Choice | Non
     if spec is None:
         return None
     sizes = {"embed_dim": module.embed_dim, "num_heads": module.num_heads, "head_dim": module.head_dim}
+    if isinstance(spec, str) and (named := ENCODINGS.get(spec.strip().partition("(")[0])) is not None:
+        _need_attention(named, spec)  # before arguments are asked for that would not help
     own = encoding_of(spec, **sizes)  # type: ignore[arg-type]
-    acts, kind = own.acts, type(own).__name__
-    if acts and not acts & IN_ATTENTION:
-        composed = f"compose it, as in '{encoding_name(own)} + rope'"
-        remedy = "call its embed on the model's input" if "embed" in acts else composed
-        raise HeadwayError(f"{kind} does nothing in an attention layer by itself: {remedy}")
+    kind = type(own).__name__
+    _need_attention(own, encoding_name(own))
     if own.axes not in (None, 1):
         raise HeadwayError(f"{kind} reads {own.axes} axes and torch's layers have one: give an encoding of one axis")
     if module.bias_k is not None:
@@ -401,3 +400,16 @@ def _encoding_for(name: str, module: nn.MultiheadAttention, choice: Choice | Non
             "that returns None for it"
         )
     return own.to(module.out_proj.weight.device).train(module.training)
+
+
+def _need_attention(encoding: PositionEncoding | type[PositionEncoding], name: str) -> None:
+    """Raises HeadwayError for an encoding that does nothing in an attention layer, unless it does nothing anywhere."""
+    acts = encoding._acts if isinstance(encoding, type) else encoding.acts
+    if not acts or acts & IN_ATTENTION:
+        return
+    kind = encoding.__name__ if isinstance(encoding, type) else type(encoding).__name__
+    if "embed" in acts:
+        remedy = f"make it by headway.encoding({name!r}, …) and add it to the model's input: x = encoding.embed(x)"
+    else:
+        remedy = f"compose it, as in '{name} + rope'"
+    raise HeadwayError(f"{kind} does nothing in an attention layer by itself: {remedy}")

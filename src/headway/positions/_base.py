@@ -46,6 +46,7 @@ EVIDENCE = {
     "authors": "numbers of the authors' own code are in the tests",
     "independent": "an independent implementation gives the same numbers in the tests",
     "formula": "only the paper's formula, implemented twice: experimental",
+    "unknown": "unknown: the class declares no evidence",
 }
 
 
@@ -156,7 +157,7 @@ class PositionEncoding(nn.Module):
     year: ClassVar[int] = 0
     kind: ClassVar[str] = "encoding"
     """One of ``KINDS``."""
-    evidence: ClassVar[str] = "formula"
+    evidence: ClassVar[str] = "unknown"
     """One of ``EVIDENCE``: what this implementation was compared with, besides the paper's formula."""
     same_function_as: ClassVar[str | None] = None
     """The name of another row of the table that computes the same function, if there is one."""

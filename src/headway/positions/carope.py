@@ -45,6 +45,7 @@ class CARoPE(ContentRotary):
     name = "carope"
     citation = "veisi2025context"
     year = 2025
+    evidence = "formula"
 
     def __init__(
         self,

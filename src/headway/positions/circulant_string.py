@@ -47,6 +47,7 @@ class CirculantSTRING(PositionEncoding):
     name = "circulant-string"
     citation = "schenck2025learning"
     year = 2025
+    evidence = "formula"
     axes: int | None = 2
 
     def __init__(

@@ -23,6 +23,7 @@ class IntegerIndex(PositionEncoding):
     """
 
     name = "index"
+    evidence = "formula"
     citation = "% IntegerIndex is a baseline for teaching: there is no paper to cite"
 
     def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:

@@ -38,6 +38,7 @@ class LogN(Scaling):
     name = "log-n"
     citation = "chiang2022overcoming"
     year = 2021
+    evidence = "formula"
 
     def __init__(self, train_length: float = 512, clamp: bool = True, bidirectional: bool = False) -> None:
         super().__init__()

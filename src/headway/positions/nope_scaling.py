@@ -37,6 +37,7 @@ class NoPEScaling(Scaling):
     name = "nope-scaling"
     citation = "wang2024length"
     year = 2024
+    evidence = "formula"
 
     def __init__(self, factor: float = 1.2, num_heads: int | None = None) -> None:
         super().__init__()

@@ -42,6 +42,7 @@ class RandomFloat(PositionEncoding):
     citation = "shimizu2026position"
     year = 2026
     kind = "coordinates"
+    evidence = "formula"
     cache_prepared = False
 
     def __init__(self, train_length: int = 512, span: float = 1.0) -> None:

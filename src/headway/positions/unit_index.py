@@ -27,6 +27,7 @@ class UnitIndex(PositionEncoding):
     """
 
     name = "unit-index"
+    evidence = "formula"
     citation = "% UnitIndex is a baseline for teaching: there is no paper to cite"
     extrapolates = True
 

@@ -127,7 +127,7 @@ def draw_map(found: WordVectorResults) -> Figure:
             axes.set_title(_title(method, row), fontsize=10, color=INK, pad=4)
             left_out += len(draw_points(axes, [tuple(point) for point in row["map"]], look, fonts, size=7))
         no_room = f" · {left_out} names have no room" if left_out else ""
-        said = f"{found.settings['corpus']} · in %, words whose nearest is of their own group · trustworthiness of 1"
+        said = f"{found.settings['corpus']} · %: words whose nearest is of their own group · trustworthiness: at most 1"
         figure.text(
             0.012, 1 - 0.49 / height, said + no_room, fontsize=9, color=INK, va="center", parse_math=False
         )  # fmt: skip

@@ -216,7 +216,7 @@ class _Sitter:
         same = not labels and bool((rows.nan_to_num() - rows[:1].nan_to_num()).abs().max() < 1e-9)
         for number, row in enumerate(rows[:1] if same else rows):
             look = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
-            label = labels[number] if labels else f"head {number + 1}"
+            label = labels[number] if labels else f"head {number}"
             axes.plot(x.numpy(), row.numpy(), **look, linewidth=1.5, label=label)
         if not same:
             axes.legend(

@@ -13,6 +13,8 @@ class Gate(PositionEncoding):
     """A gate of each key, computed from its token, that multiplies the exponential of its scores.
 
     g_h(j) = log σ(⟨w_h, x_j⟩ + b_h)
+
+    Queries have no gate: what a query adds to all of its scores cancels in the softmax.
     """
 
     name = "gate"
