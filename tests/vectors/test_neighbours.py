@@ -128,3 +128,12 @@ def test_the_mean_of_a_poisson_distribution(rank: int) -> None:
     mean = _expected(rank, 0.025)
     below = sum(math.exp(-mean) * mean**k / math.factorial(k) for k in range(rank))
     assert 1 - below == pytest.approx(0.025, abs=1e-6)
+
+
+def test_vectors_that_were_hardly_trained_are_said_to_have_one_direction() -> None:
+    rows = torch.ones(WORDS, DIM) + 0.01 * noise()
+    found = Pretrained.of(NAMES, rows).neighbours(NAMES[:50])
+    doubts = [one.doubt for one in found if one.margin <= 0]
+    assert len(doubts) > 40
+    assert all("almost the same direction" in str(doubt) and "more epochs" in str(doubt) for doubt in doubts)
+    assert "by chance" in str(Pretrained.of(NAMES, noise()).neighbours(["w0"])[0].doubt)

@@ -18,6 +18,8 @@ TENTH, SHARE = 10, 20
 """The rank of the second cosine that is tested: 10, or a twentieth of the words if there are fewer than 200."""
 FEWEST = 5
 """A word that occurs less often is left out by word2vec, GloVe and fastText unless one asks for it."""
+ONE_DIRECTION = 0.99
+"""If unrelated words reach this cosine, the vectors have not been trained apart from where they began."""
 NUMBERS = 2**24
 """The most numbers of the vectors from which the chance is computed; of a larger table, words at equal steps."""
 ITERATIONS = 50
@@ -55,6 +57,11 @@ class Neighbours:
     @property
     def doubt(self) -> str | None:
         """Why the neighbours may be noise, in a sentence; None if nothing speaks for it."""
+        if self.margin <= 0 and self.chance > ONE_DIRECTION:
+            return (
+                "all words have almost the same direction, as after too few epochs on a small text: these neighbours "
+                "may mean nothing; train again with more epochs"
+            )
         if self.margin <= 0:
             return (
                 f"the cosines, at most {self.nearest[0][1]:.2f}, are no larger than those of unrelated words, of which "
