@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 KINDS = ("previous", "next", "itself", "special")
 """Of a key, seen from a query: the token before, the one after, itself, [CLS] or [SEP]."""
 ROLES = (*KINDS, "broad", "mixed")
+TREEBANK, PRONOUNS = "en_pud-ud-test.conllu", "gap-test.tsv"
 HALF = 0.5  # the share of a head's weight on one kind of key that defines its role
 SENTENCES, PASSAGES = 400, 300  # how many of Python's manual and of GAP are read
 WEIGHED = 60  # sentences in which weights are compared with the contributions of values
@@ -399,6 +400,15 @@ def tell_heads(trained: Trained, t: Text) -> str:
                 f"{one.passages} 个有歧义的代词中，头 {one.head} 有 {one.found:.0%}（{interval(one.low, one.high)}）"
                 f"偏向正确的名字，全部头平均 {one.mean:.0%}；“取较近的名字”与“取较长的名字”中较好的一种猜法对 "
                 f"{one.baseline:.0%}。",
+            ),
+        ]
+    lacks = [text for text, found in ((TREEBANK, trained.treebank), (PRONOUNS, trained.pronouns)) if not found]
+    if lacks:
+        parts += [
+            "",
+            t(
+                f"Not measured without {' and '.join(lacks)}: put them into a folder, and give it as HEADWAY_DATA=…",
+                f"没有 {'、'.join(lacks)}，所以有些内容没有测量：把文件放进一个文件夹，用 HEADWAY_DATA=… 指明。",
             ),
         ]
     return "\n".join(parts)

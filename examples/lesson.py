@@ -303,7 +303,7 @@ def matrix(
 
 def percents(axes: Axes, end: float) -> None:
     """Labels the horizontal axis with shares in per cent, from 0 to ``end``."""
-    axes.set(xlim=(0, end), xticks=[0, 0.5, 1], xticklabels=["0", "50 %", "100 %"])
+    axes.set(xlim=(0, end), xticks=[0, 0.5, 1], xticklabels=["0", "50%", "100%"])
 
 
 def double(axes: Axes, values: Sequence[int], label: str) -> None:

@@ -189,9 +189,10 @@ def tell(found: Found, t: Text) -> str:
             f"word2vec 认识其中 {found.word2vec_knows_misspelt} 个。",
         ),
     ]
+    lacks = [name for name, its in (("google-news", found.queen), ("minilm", found.bank)) if not its]
     missing = t(
-        'Published models were not measured: make weights ARGS="google-news minilm" downloads them.',
-        '没有询问公开模型：make weights ARGS="google-news minilm" 可以取来。',
+        f'Not measured: {" and ".join(lacks)}; make weights ARGS="{" ".join(lacks)}" downloads what is missing.',
+        f'没有测量 {"、".join(lacks)}：make weights ARGS="{" ".join(lacks)}" 可以取来。',
     )
     if found.queen and found.queen_with_asked:
         left_out, kept = found.queen[0], found.queen_with_asked[0]
@@ -211,7 +212,7 @@ def tell(found: Found, t: Text) -> str:
                 f"BERT 中的 bank：两句都讲钱时余弦 {same:.2f}，一句讲钱一句讲河时至多 {other:.2f}。",
             )
         )
-    return "\n".join([*lines, *([] if found.queen and found.bank else [missing])])
+    return "\n".join([*lines, *([missing] if lacks else [])])
 
 
 def draw(found: Found, t: Text) -> Figure:

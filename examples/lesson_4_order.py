@@ -216,7 +216,9 @@ def tell(found: Found, t: Text) -> str:
     whose = {"en": "the cat chases the mouse / the mouse chases the cat", "zh": "我 吃 苹果 / 苹果 吃 我"}
     both = [[whose[language], *found.word_differences[language]] for language in whose]
     both += [[t("… the mean of all words", "……全句取平均"), *found.mean_differences["en"]]]
-    both += [[t("cat sees cat: first and third word", "cat sees cat：第 1 个词与第 3 个词"), *found.twice]]
+    both += [
+        [t("cat sees cat: the first cat from the second", "cat sees cat：第 1 个 cat 与第 2 个 cat"), *found.twice]
+    ]
     names = {"attention": t("attention", "注意力"), "feed-forward": t("feed-forward", "前馈层")}
     names["stack"] = t("stack of 4 blocks", "4 层的整个堆叠")
     parts = [[names[part], *numbers] for part, numbers in found.shuffled.items()]
@@ -231,7 +233,7 @@ def tell(found: Found, t: Text) -> str:
     rope = [name for name, change in found.with_rope.items() if change < ROUNDING]
     return "\n".join(
         [
-            t("Distance of a word's vector in one order from that in the other:", "换了词序，同一个词的向量相差多少："),
+            t("Distance of a word's vector at one place from that at another:", "同一个词换了位置，向量相差多少："),
             table(both, ["", without, sinusoidal], digits=2),
             "",
             t("Twelve vectors, permuted by P:", "把 12 个向量用置换 P 打乱："),
@@ -312,7 +314,7 @@ def draw_accuracy(axes: Axes, found: Found, t: Text) -> None:
     axes.axvline(0.5, color=FAINT, zorder=0)
     axes.invert_yaxis()
     percents(axes, 1.05)
-    axes.set(title=t("“Who chases?”", "“谁在追？”"), xlabel=t("right answers", "正确率"), ylabel=t("model", "模型"))
+    axes.set(title=t("“Who chases?”", "“谁在追？”"), xlabel=t("right answers", "正确率"))
 
 
 def draw_encodings(axes: Axes, found: Found, t: Text) -> None:

@@ -313,7 +313,7 @@ def tell(found: Found, t: Text) -> str:
         "",
         t(
             "The previous token, trained at 16 tokens; right in the second half of each length (chance 6 %):",
-            "说出前一个词元，只在长度 16 上训练；各长度后半段的正确率（瞎猜是 6 %）：",
+            "说出前一个词元，只在长度 16 上训练；各长度后半段的正确率（随机猜测是 6%）：",
         ),
         table(lengths, ["", *map(str, LENGTHS)]),
         t(

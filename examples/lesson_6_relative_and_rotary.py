@@ -307,7 +307,7 @@ def measure() -> Found:
 def tell(found: Found, t: Text) -> str:
     back = [0, 1, 2, 4, 8, 32, 127]
     biases = [
-        [f"{name} {h + 1}", *(round(line[d], 3) for d in back)]
+        [f"{name} {h}", *(round(line[d], 3) for d in back)]
         for name, lines in (("T5", found.t5_learned), ("ALiBi", found.alibi_lines))
         for h, line in enumerate(lines)
     ]
@@ -402,7 +402,7 @@ def draw_biases(steps: Any, learned: Any, alibi: Any, found: Found, t: Text) -> 
     steps.set(ylabel=t("number of the bucket", "桶号"), yticks=[0, 8, 15, 24, 31], xticks=[-128, -64, 0, 64, 128])
     for panel, lines in ((learned, found.t5_learned), (alibi, found.alibi_lines)):
         for head, line in enumerate(lines):
-            panel.plot(range(FAR), line, linestyle=DASHES[head], label=t(f"head {head + 1}", f"头 {head + 1}"))
+            panel.plot(range(FAR), line, linestyle=DASHES[head], label=t(f"head {head}", f"头 {head}"))
         panel.set(
             xlabel=t("query − key, tokens", "查询 − 键（词元）"), ylabel=t("added to the score", "加到分数上的偏置")
         )

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import headway as hw
-from heads_at_work import Trained, draw_map, draw_roles, measure_heads, tell_heads
+from heads_at_work import PRONOUNS, TREEBANK, Trained, draw_map, draw_roles, measure_heads, tell_heads
 from lesson import (
     BLUE,
     INK,
@@ -241,7 +241,7 @@ def measure_readers() -> dict[str, object]:
 
 def measure() -> Found:
     found = measure_loop() | measure_cost() | measure_readers()
-    model, treebank, pronouns = weights("minilm"), data("en_pud-ud-test.conllu"), data("gap-test.tsv")
+    model, treebank, pronouns = weights("minilm"), data(TREEBANK), data(PRONOUNS)
     trained = measure_heads(model, SENTENCE, RELATIONS, TIES, treebank, pronouns) if model else None
     return Found(**found, trained=trained)
 

@@ -300,7 +300,7 @@ def tell(found: Found, t: Text) -> str:
 def draw(found: Found, t: Text) -> Figure:
     figure = page(7.2)
     upper, lower = figure.subfigures(2, 1, height_ratios=[5, 2])
-    read = ["<s>", *found.target[:-1]]
+    read = ["<start>", *found.target[:-1]]
     maps = {
         "encoder": (found.source, found.source, t("Encoder: self-attention", "编码器：自注意力")),
         "decoder": (read, read, t("Decoder: masked self-attention", "解码器：掩码自注意力")),
@@ -321,9 +321,9 @@ def draw(found: Found, t: Text) -> Figure:
     ceiling = 100 * found.ceiling
     axes.bar(list(names(t).values()), shares, 0.6, color=[ORANGE if share < ceiling else BLUE for share in shares])
     for place, share in enumerate(shares):
-        axes.text(place, share + 3, f"{share:.1f} %", ha="center")
+        axes.text(place, share + 3, f"{share:.1f}%", ha="center")
     axes.plot([1.6, 3.4], [ceiling, ceiling], color=INK, linewidth=1, linestyle="--")
-    most = t(f"at most, without order: {ceiling:.1f} %", f"不看次序时的上限：{ceiling:.1f} %")
+    most = t(f"at most, without order: {ceiling:.1f}%", f"不看次序时的上限：{ceiling:.1f}%")
     axes.text(2.5, ceiling + 4, most, ha="center")
     axes.set(ylim=(0, 120), yticks=[0, 50, 100], ylabel=t("dates, %", "日期，%"))
     axes.set_xlabel(t("where positions are added", "位置编码加在哪里"))

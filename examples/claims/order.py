@@ -33,7 +33,7 @@ SUBJECT: Subject = (
             "003",
             (
                 "Self-attention and the position-wise feed-forward are permutation invariant.",
-                "自注意力模块和位置前馈层是置换不变的。",
+                "自注意力模块和逐位置前馈层是置换不变的。",
             ),
             Verdict.CONDITION,
             LESSON,

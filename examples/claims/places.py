@@ -204,7 +204,7 @@ SUBJECT: Subject = (
                 f"{f.untouched_rows['learned, from sinusoidal']} rows beyond the trained length stayed bitwise the same, so that a longer sequence uses untrained rows."
                 "",
                 f"从正弦编码的值开始训练，用到的行移动了自身长度的 {f.moved['learned, from sinusoidal']:.0%}；训练长度之外的 "
-                f"{f.untouched_rows['learned, from sinusoidal']} 行逐位未变，更长的序列用到的正是这些从未训练过的行。",
+                f"{f.untouched_rows['learned, from sinusoidal']} 行逐比特未变，更长的序列用到的正是这些从未训练过的行。",
             ),
             lambda f: (
                 0 < f.moved["learned, from sinusoidal"] < f.moved["learned"]

@@ -188,7 +188,7 @@ SUBJECT: Subject = (
                 f"With other words from the sixth position on, the five outputs before it change by {max(f.change_causal[:5]):g} under a causal mask, bit for bit, and by "
                 f"up to {max(f.change_open[:5]):.2f} without one. Word by word with a cache no mask is needed: the outputs are the same without it (difference"
                 f" {f.cache_open_difference:.0e}). The mask is needed if all words are computed at once, as in training.",
-                f"从第六个位置起换成别的词，因果掩码下前五个输出一个比特都不变（{max(f.change_causal[:5]):g}），没有掩码则变化可达 {max(f.change_open[:5]):.2f}。"
+                f"从第六个位置起换成别的词，因果掩码下前五个输出逐比特相同（相差 {max(f.change_causal[:5]):g}），没有掩码则变化可达 {max(f.change_open[:5]):.2f}。"
                 f"用缓存逐词解码时，后面的词还没写出，不加掩码结果也一样（差 {f.cache_open_difference:.0e}）。掩码是为训练时一次算完所有词而设的。",
             ),
             lambda f: max(f.change_causal[:5]) == 0 and max(f.change_open[:5]) > 0.1 and f.cache_open_difference < 1e-5,

@@ -15,7 +15,7 @@ from torch import Tensor
 import heads_at_work
 import headway as hw
 from headway.inspection.texts import AnnotatedText, EncodedText, read_conllu
-from lesson import data
+from lesson import SPEAK, data
 from lesson_7_many_heads import SENTENCE, one_by_one
 
 from .conftest import Learn
@@ -101,6 +101,9 @@ def test_roles_of_a_published_model(weights: Callable[[str], Path], monkeypatch:
     assert found.ties["that → cat"]["head"] == "0.2"
     assert found.treebank is None
     assert found.pronouns is None
+    said = heads_at_work.tell_heads(found, SPEAK["en"])
+    assert "Not measured without en_pud-ud-test.conllu and gap-test.tsv: put them" in said
+    assert said.endswith("HEADWAY_DATA=…")
 
 
 def test_relations_and_pronouns(weights: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
