@@ -76,7 +76,12 @@ def number(value: float | None, form: str, spread: float | None = None, *, best:
 
 
 def signed(value: float, form: str) -> str:
-    """Returns a ``value`` in the format ``form``, with the minus sign "−" in place of a hyphen."""
+    """Returns a number with the minus sign "−" in place of a hyphen.
+
+    Args:
+        value: the number.
+        form: its format, as ``format`` takes it.
+    """
     return format(value, form).replace("-", "−")
 
 
@@ -145,7 +150,7 @@ class Table:
         """Returns the table for a terminal; marked cells are bold and green.
 
         Args:
-            column: rich's options of every column, such as no_wrap.
+            **column: rich's options of every column, such as no_wrap.
         """
         from rich.box import SIMPLE_HEAD
         from rich.markup import escape

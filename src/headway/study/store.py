@@ -156,7 +156,11 @@ class Store(ResultStore):
         return folder / f"{_file_name(name, seed, learning_rate)}.jsonl"
 
     def has(self, *key: Any) -> bool:
-        """Returns whether the results have every length of a ``key``, such as an encoding and a seed."""
+        """Returns whether the results have every length of a key.
+
+        Args:
+            *key: the other fields of the key, such as an encoding and a seed.
+        """
         *names, length = self.keys
         there = {row[length] for row in self.rows if tuple(row[name] for name in names) == key}
         return there >= set(self.settings["lengths"])

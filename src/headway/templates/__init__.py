@@ -13,7 +13,7 @@ def render(name: str, **values: Any) -> str:
 
     Args:
         name: its file in this folder.
-        values: the values of its names; one that is missing is an error.
+        **values: the values of its names; one that is missing is an error.
 
     Raises:
         HeadwayError: if jinja2 is not installed.
