@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from headway.table import IN_LATEX, MISSING, Cell, Table, number, signed
+from headway.table import IN_LATEX, Cell, Table, signed
 
 NAME = 'learned_50%(extend="interpolate") & <b>{x}$ #1 ~^\\ |'
 """A name with every sign that some format reads otherwise."""
@@ -13,8 +13,8 @@ NAME = 'learned_50%(extend="interpolate") & <b>{x}$ #1 ~^\\ |'
 
 def table() -> Table:
     rows = [
-        [Cell(NAME, dot="ink"), number(2.05, ".3f", 0.0312, best=True), MISSING],
-        ["b", number(-1234.5, ",.1f"), number(3.0, ".1f")],
+        [Cell(NAME, dot="ink"), Cell.of(2.05, ".3f", 0.0312, best=True), Cell.of(None, ".3f")],
+        ["b", Cell.of(-1234.5, ",.1f"), Cell.of(3.0, ".1f")],
     ]
     return Table(["encoding", Cell("1,024", 1024), "far"], rows, rules=[1])
 
@@ -81,7 +81,7 @@ def test_a_terminal_gets_names_as_they_are() -> None:
     ],
 )
 def test_numbers(value: float | None, form: str, spread: float | None, expected: str) -> None:
-    assert number(value, form, spread).text == expected
+    assert Cell.of(value, form, spread).text == expected
 
 
 def test_a_minus_sign_is_no_hyphen() -> None:

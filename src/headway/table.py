@@ -55,24 +55,20 @@ class Cell:
     dot: str = ""
     style: str = ""
 
+    @classmethod
+    def of(cls, value: float | None, form: str, spread: float | None = None, *, best: bool = False) -> Cell:
+        """Returns the cell of a number.
 
-MISSING = Cell("—", "")
-"""A cell without a number."""
-
-
-def number(value: float | None, form: str, spread: float | None = None, *, best: bool = False) -> Cell:
-    """Returns the cell of a number.
-
-    Args:
-        value: the number; None gives a dash.
-        form: its format, such as ",.3f".
-        spread: half the width of the interval around it, written in the same format after "±".
-        best: whether the cell is marked.
-    """
-    if value is None:
-        return MISSING
-    text = signed(value, form) + ("" if spread is None else f" ± {spread:{form.replace('+', '')}}")
-    return Cell(text, value, spread, best)
+        Args:
+            value: the number; None gives a dash, which CSV leaves empty.
+            form: its format, such as ",.3f".
+            spread: half the width of the interval around it, written in the same format after "±".
+            best: whether the cell is marked.
+        """
+        if value is None:
+            return cls("—", "")
+        text = signed(value, form) + ("" if spread is None else f" ± {spread:{form.replace('+', '')}}")
+        return cls(text, value, spread, best)
 
 
 def signed(value: float, form: str) -> str:

@@ -96,10 +96,7 @@ def test_every_difference_has_its_interval(protocol: Protocol) -> None:
 def test_one_seed_separates_nothing(protocol: Protocol) -> None:
     said = said_by(results(protocol, {"a": {16: [1.0]}, "b": {16: [7.0]}}))
     assert "One seed separates nothing" in said
-    assert (
-        "a is best: 1.000 bits per byte (one seed); next is b with 7.000; a − b: −6.000 (one seed)."
-        in said
-    )
+    assert "a is best: 1.000 bits per byte (one seed); next is b with 7.000; a − b: −6.000 (one seed)." in said
 
 
 def test_what_ends_with_its_table_is_said_to_have_no_number(protocol: Protocol) -> None:

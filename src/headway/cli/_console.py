@@ -15,7 +15,6 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 
 def console(**options: Any) -> Console:
@@ -99,23 +98,6 @@ def points(out: Console, sentences: Sequence[str], style: str = "") -> None:
         line = Table.grid(padding=(0, 1))
         line.add_row("•", escape(sentence), style=style)
         out.print(line)
-
-
-def table(titles: Sequence[str], lines: Sequence[Sequence[str]], **column: Any) -> Table:
-    """Returns a table of a report: the first column is left-aligned, and cells in **asterisks** are bold and green.
-
-    ``column`` are rich's options of every column, such as no_wrap.
-    """
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
-    made = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for number, title in enumerate(titles):
-        made.add_column(title, justify="right" if number else "left", **column)
-    for line in lines:
-        made.add_row(*(f"[bold green]{escape(c.replace('**', ''))}[/]" if c[:2] == "**" else escape(c) for c in line))
-    return made
 
 
 class Progress:

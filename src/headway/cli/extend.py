@@ -11,7 +11,7 @@ import typer
 from ..devices import device_named
 from ..errors import HeadwayError
 from ..files import need_folder_place
-from ._console import Progress, consoles, going_on, points, print_json, table
+from ._console import Progress, consoles, going_on, points, print_json
 from ._options import Device, Dtype, Json, OutFolder, Quiet, completing, dtype_named
 
 if TYPE_CHECKING:
@@ -172,5 +172,5 @@ def _tokens(tokenizer: Any, text: str) -> tuple[list[int], list[int]]:
 def _show(out: Console, found: Extension) -> None:
     points(out, found.protocol(), style="dim")
     out.print("\n[bold]Perplexity by position[/bold]")
-    out.print(table(*found.table(), no_wrap=True))
+    out.print(found.table().rich(no_wrap=True))
     points(out, found.conclusions())

@@ -24,7 +24,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._markdown import bullets, signed, table
 from ..checkpoints import ARCHITECTURES, Checkpoint, Config
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive, unknown
@@ -41,6 +40,8 @@ from ..positions.partial_rope import PartialRoPE
 from ..positions.position_interpolation import PositionInterpolation
 from ..positions.rope import RoPE
 from ..positions.yarn import YaRN
+from ..table import Cell, Table, signed
+from ..templates import render
 from .store import Store
 from .watch import Row
 
@@ -647,31 +648,24 @@ class Extension:
             "Perplexity is exp of the mean −ln p of the next token, by how many are known.",
         ]
 
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        """Returns the titles of the table, and its rows as text; the best of each column is in asterisks."""
+    def table(self) -> Table:
+        """Returns the perplexity of each method by position, and its standard error; the best of a column is marked."""
         titles = ["method", *(f"{a:,}–{b - 1:,}" for a, b in self.columns), "seconds"]
         values = {name: [self.perplexity(name, a, b) for a, b in self.columns] for name in self.methods}
         best = [min(row[column][0] for row in values.values()) for column in range(len(self.columns))]
-        lines = []
+        rows: list[list[str | Cell]] = []
         for name, row in values.items():
             cells = [
-                ("**{}**" if value == best[column] else "{}").format(_number(value, error))
+                Cell(_number(value, error), value, error, best=value == best[column])
                 for column, (value, error) in enumerate(row)
             ]
             seconds = sum(one["seconds"] for one in self.rows if one["method"] == name)
-            lines.append([name, *cells, f"{seconds:,.0f}"])
-        return titles, lines
+            rows.append([name, *cells, Cell.of(seconds, ",.0f")])
+        return Table(titles, rows)
 
     def markdown(self) -> str:
         """Returns the report in Markdown."""
-        parts = (
-            "# Reading further than the window",
-            bullets(self.protocol()),
-            table(*self.table()),
-            "![Perplexity by position](extension.png)",
-            bullets(self.conclusions()),
-        )
-        return "\n\n".join(parts) + "\n"
+        return render("extension.md", found=self)
 
     def write(self, out: str | Path) -> None:
         """Writes extension.md and extension.png to the folder ``out``."""

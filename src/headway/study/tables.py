@@ -7,7 +7,7 @@ from itertools import product
 from statistics import mean
 from typing import Any
 
-from ..table import MISSING, Cell, Table, number
+from ..table import Cell, Table
 from . import charts
 from .intervals import mean_and_half
 from .results import Difference, Results
@@ -41,8 +41,8 @@ def losses(results: Results, field: str = "bits_per_byte", *, spread: bool = Tru
         for length in results.lengths:
             value, half = _over_seeds(results, name, length, field)
             mark = value == best[length] and name in results.encodings
-            rows[name].append(number(value, ".3f", half if spread else None, best=mark))
-    rows |= {model: [number(bits, ".3f") for _ in results.lengths] for model, bits in results.counted.items()}
+            rows[name].append(Cell.of(value, ".3f", half if spread else None, best=mark))
+    rows |= {model: [Cell.of(bits, ".3f") for _ in results.lengths] for model, bits in results.counted.items()}
     return _by_name(results, _lengths(results), rows)
 
 
@@ -75,7 +75,10 @@ def differences(results: Results) -> Table:
     rows = []
     for (a, b), at in found.items():
         both = [at.get(length) for length in results.compared_lengths]
-        cells = [MISSING if one is None else number(one.mean, "+.3f", one.half, best=one.separated) for one in both]
+        cells = [
+            Cell.of(None, "") if one is None else Cell.of(one.mean, "+.3f", one.half, best=one.separated)
+            for one in both
+        ]
         rows.append([Cell(f"{a} − {b}"), *cells])
     return Table(["pair", *_lengths(results, results.compared_lengths)], rows, rules=[encodings])
 
@@ -91,7 +94,7 @@ def recall(results: Results, *, spread: bool = True) -> Table:
     for name in results.names:
         found = [_over_seeds(results, name, length, "recall", 100) for length in results.lengths]
         if any(value is not None for value, _ in found):
-            rows[name] = [number(value, ".1f", half if spread else None) for value, half in found]
+            rows[name] = [Cell.of(value, ".1f", half if spread else None) for value, half in found]
     return _by_name(results, _lengths(results), rows)
 
 
@@ -106,7 +109,7 @@ def heads(results: Results) -> Table:
         found = [row["heads"] for row in results.rows if row["encoding"] == name and row.get("heads")]
         if found and results.any_row(name)["view_of"] is None:
             columns = [[one[column] for one in found] for column in HEADS]
-            rows[name] = [number(None if None in values else mean(values), ".3f") for values in columns]
+            rows[name] = [Cell.of(None if None in values else mean(values), ".3f") for values in columns]
     symbol = results.unit.removesuffix("s")
     return _by_name(results, [title.format(symbol) for title in HEADS.values()], rows)
 
@@ -126,7 +129,7 @@ def learning_rates(results: Results) -> Table:
         row = results.any_row(name)
         if its and row["view_of"] is None:
             chosen = row.get("learning_rate")
-            rows[name] = [number(its.get(rate), ".3f", best=rate == chosen) for rate in rates]
+            rows[name] = [Cell.of(its.get(rate), ".3f", best=rate == chosen) for rate in rates]
     return _by_name(results, [Cell(f"{rate:g}", rate) for rate in rates], rows)
 
 
@@ -140,13 +143,13 @@ def costs(results: Results, *, brief: bool = False) -> Table:
         brief: whether columns are left out, for a narrow terminal.
     """
     columns: dict[str, Callable[[dict[str, Any]], Cell]] = {
-        "parameters": lambda row: number(row["parameters"], ",.0f"),
-        "of the encoding": lambda row: number(row["encoding_parameters"], ",.0f"),
-        "steps": lambda row: number(_mean(results, row, "steps"), ",.0f"),
-        "seconds": lambda row: number(_mean(results, row, "train_seconds"), ",.1f"),
-        f"{results.unit}/s": lambda row: number(_mean(results, row, "tokens_per_second"), ",.0f"),
+        "parameters": lambda row: Cell.of(row["parameters"], ",.0f"),
+        "of the encoding": lambda row: Cell.of(row["encoding_parameters"], ",.0f"),
+        "steps": lambda row: Cell.of(_mean(results, row, "steps"), ",.0f"),
+        "seconds": lambda row: Cell.of(_mean(results, row, "train_seconds"), ",.1f"),
+        f"{results.unit}/s": lambda row: Cell.of(_mean(results, row, "tokens_per_second"), ",.0f"),
         "kernel": lambda row: Cell(row["kernel"]),
-        "peak MiB": lambda row: number(_mean(results, row, "peak_memory_bytes", 2**-20), ",.0f"),
+        "peak MiB": lambda row: Cell.of(_mean(results, row, "peak_memory_bytes", 2**-20), ",.0f"),
     }
     if any(row.get("trained_dtype", "float32") != "float32" for row in results.rows):
         columns["dtype"] = lambda row: Cell(row.get("trained_dtype", "float32"))
