@@ -165,9 +165,13 @@ def test_errors_are_of_differences_on_the_same_text() -> None:
 
 def test_the_report_is_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    made({"none": [[1.0, 9.0]], RESTARTED: [[1.0, 2.0]], "yarn": [[1.5, 1.5]]}).write(tmp_path)
+    found = made({"none": [[1.0, 9.0]], RESTARTED: [[1.0, 2.0]], "yarn": [[1.5, 1.5]]})
+    found.write(tmp_path)
     assert (tmp_path / "extension.png").read_bytes()[:4] == b"\x89PNG"
-    assert "![Perplexity by position](extension.png)" in (tmp_path / "extension.md").read_text()
+    report = (tmp_path / "extension.md").read_text()
+    assert "![Perplexity by position](extension.png)" in report
+    for sentence in (*found.protocol(), *found.conclusions()):
+        assert f"\n- {sentence}\n" in report
 
 
 def test_a_window_that_eight_does_not_divide() -> None:

@@ -415,6 +415,10 @@ def test_the_report_has_it_all(found: Comparison, tmp_path: Path) -> None:
     assert rows[0].count("|") == len(COLUMNS) + 2
     for part in ("Nearest words", "An unseen word", "vectors-map.png", "are a learned embedding", "There is one seed"):
         assert part in report
+    for sentence in (*found.protocol(), *found.explained(), *found.conclusions()):
+        assert f"\n- {sentence}\n" in report
+    for note in found.footnotes():
+        assert note in report
     assert "Documents are paragraphs" not in report
     assert {path.name for path in tmp_path.iterdir()} == {"vectors.md", "vectors-map.png", "vectors-scores.png"}
 
