@@ -147,6 +147,19 @@ def test_models_that_have_hardly_learned_are_named(protocol: Protocol) -> None:
     assert "All encodings are below a 5-gram model" in well.conclusions()[1]
 
 
+def test_a_model_that_diverged_is_named(protocol: Protocol) -> None:
+    losses: Losses = {"a": {16: [2.0], 64: [2.1]}, "b": {16: [None], 64: [None]}}
+    said = said_by(results(protocol, losses, {"counted": {"5-gram": 2.25}}))
+    assert "Without a finite loss at 16 bytes, since training diverged: b." in said
+    assert "All encodings" not in said
+    assert "Without a number" not in said
+
+
+def test_an_encoding_with_fewer_seeds_says_how_many(protocol: Protocol) -> None:
+    said = said_by(results(protocol, {"a": {16: [2.0]}, "b": {16: [2.5, 2.6]}}))
+    assert "a is best: 2.000 bits per byte (one seed); next is b with 2.550; a − b: −0.500 (one seed)." in said
+
+
 def test_results_without_counted_models_say_nothing_of_them(protocol: Protocol) -> None:
     found = results(protocol, {"a": {16: [9.0]}})
     assert found.counted == {}

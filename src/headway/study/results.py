@@ -258,6 +258,12 @@ class Results:
                     f"{self.trained_length:,} {self.unit}: {', '.join(found)}. They have {verdict}: what is concluded "
                     "on them is about early training."
                 )
+        missing = self._without_a_loss(names)
+        if missing:
+            sentences.append(
+                f"Without a finite loss at {self.trained_length:,} {self.unit}, since training diverged: "
+                f"{', '.join(missing)}."
+            )
         if not sentences and ranked and self.counted and names == self.encodings:
             model, bits = [*self.counted.items()][-1]
             sentences.append(
@@ -266,12 +272,17 @@ class Results:
             )
         return sentences
 
+    def _without_a_loss(self, names: Sequence[str]) -> list[str]:
+        """The models that have no finite loss at the trained length in any seed."""
+        return [name for name in names if self.mean(name, self.trained_length) is None]
+
     def _best(self, length: int, where: str) -> str:
         ranking = self.ranking(length)
         if not ranking:
             return f"At {where} ({length:,} {self.unit}) no encoding has a finite loss."
         value, best = ranking[0]
-        over = "one seed" if len(self.seeds) == 1 else f"mean of {len(self.by_seed(best, length))} seeds"
+        seeds = len(self.by_seed(best, length))
+        over = "one seed" if seeds == 1 else f"mean of {seeds} seeds"
         sentence = f"At {where} ({length:,} {self.unit}) {best} is best: {value:.3f} bits per byte ({over})"
         if len(ranking) > 1:
             next_value, second = ranking[1]
@@ -310,7 +321,8 @@ class Results:
             for what, found in sorts.items()
             if found
         ]
-        missing = [name for name, change in zip(names, changes, strict=True) if change is None]
+        unknown = [name for name, change in zip(names, changes, strict=True) if change is None]
+        missing = [name for name in unknown if name not in self._without_a_loss(names)]
         if missing:
             sentences.append(f"Without a number at {far:,} {self.unit}: {', '.join(missing)}.")
         return sentences
