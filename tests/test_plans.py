@@ -14,7 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 import headway as hw
 from headway import masks, plans
-from headway.kernels.cpu import _library, _planned
+from headway.call import make_call
+from headway.kernels.cpu import _descriptor, _library, _planned
 from headway.positions import ENCODINGS, Compose, PositionEncoding, RoPE
 from headway.positions._base import edition
 from kernels.encoded_calls import IN_ATTENTION, encoded
@@ -337,7 +338,7 @@ def test_gradients_of_masks_and_dtypes(
 @pytest.mark.parametrize("wanted", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1), (0, 0, 0)])
 def test_what_requires_a_gradient_is_part_of_the_plan(wanted: tuple[int, ...], backward_hits: list[bool]) -> None:
     for encoding in (None, RoPE(16), hw.encoding("t5", num_heads=4), hw.encoding("shaw", head_dim=16)):
-        for flags in ((1, 1, 1), wanted, (1, 1, 1)):
+        for flags in (wanted, (1, 1, 1), wanted):
             qkv = [x.requires_grad_(bool(flag)) for x, flag in zip(inputs(), flags, strict=True)]
             if any(flags) or (encoding is not None and [*encoding.parameters()]):
                 gradients_agree(qkv, encoding=encoding, kernel="cpu")
@@ -357,15 +358,15 @@ def test_some_of_the_gradients(backward_hits: list[bool]) -> None:
 
 def test_frozen_parameters(hits: list[bool], backward_hits: list[bool]) -> None:
     qkv, t5 = recorded(), hw.encoding("t5", num_heads=4)
-    for needed in (True, False, True):
+    for needed in (False, True, False, True):
         t5.requires_grad_(needed)
         gradients_agree(qkv, encoding=t5)
-    assert hits[0]
-    assert backward_hits[0]
+    assert True in hits
+    assert all(backward_hits)
     at = torch.linspace(0, 1, 24)[None, :, None]
     placed = hw.Coordinates(at, torch.arange(24)[None])
     arguments: dict[str, Any] = {"encoding": RoPE(16), "q_positions": placed, "k_positions": placed}
-    hw.attention(*inputs(), **arguments, kernel="cpu")
+    hw.attention(*inputs(), **arguments)
     at.requires_grad_()
     assert hw.attention(*inputs(), **arguments).requires_grad
 
@@ -461,14 +462,17 @@ def test_positions_written_between_forward_and_backward() -> None:
         out.sum().backward()
 
 
-def test_other_threads_and_instruction_sets_in_the_backward_pass() -> None:
-    qkv, threads = recorded(), torch.get_num_threads()
+def test_other_threads_and_instruction_sets_in_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    qkv, threads, seen = recorded(), torch.get_num_threads(), []
+    run = _library.run
+    monkeypatch.setattr(_library, "run", lambda words: (seen.append(words[_descriptor.AT_THREADS]), run(words))[1])
     expected = gradients(qkv, kernel="cpu")
     try:
         torch.set_num_threads(1)
         out = hw.attention(*qkv, kernel="cpu")
         torch.set_num_threads(2)
         assert same(torch.autograd.grad(out, qkv, torch.ones_like(out)), expected[1:])
+        assert seen[-2:] == [1, 2]
     finally:
         torch.set_num_threads(threads)
     for isa in _library.isas():
@@ -479,11 +483,11 @@ def test_other_threads_and_instruction_sets_in_the_backward_pass() -> None:
 
 
 def test_memory_that_is_not_aligned_in_a_recorded_call() -> None:
-    q, k, v = inputs()
-    moved = torch.frombuffer(bytearray(b"\0" + q.numpy().tobytes()), dtype=torch.float32, count=q.numel(), offset=1)
-    odd = moved.view(24, 2, 4, 16).permute(1, 2, 0, 3).requires_grad_()
-    even = odd.detach().contiguous().view(2, 4, 24, 16)
-    even = torch.empty_strided(odd.shape, odd.stride()).copy_(even).requires_grad_()
+    _, k, v = inputs()
+    numbers = torch.randn(2, 4, 24, 32)
+    raw = bytearray(b"\0" + numbers.numpy().tobytes())
+    moved = torch.frombuffer(raw, dtype=torch.float32, count=numbers.numel(), offset=1).view(numbers.shape)
+    odd, even = (x[..., :16].requires_grad_() for x in (moved, numbers))  # of which a copy has other strides
     for encoding in (None, RoPE(16)):
         for first in (odd, even, odd):
             gradients_agree([first, k, v], encoding=encoding, kernel="cpu")
@@ -591,6 +595,37 @@ def test_a_kept_plan_holds_no_inputs(name: str, training: bool) -> None:
     with torch.set_grad_enabled(training):
         hw.attention(q, k, v, **arguments)
     watched = [weakref.ref(x) for x in (q, k, v)]
+    memory = {x.untyped_storage().data_ptr() for x in (q, k, v)}
+    for plan in arguments["encoding"].__dict__.get("_plans", {}).values():
+        if isinstance(plan, plans.Plan):
+            assert isinstance(plan.run, _planned.PlannedCall)
+            passes = [plan.run] if plan.run.gradients is None else [plan.run, plan.run.gradients]
+            held = [x for one in passes for x in one.keep_alive]
+            held += [] if plan.run.gradients is None else [x for x in plan.run.gradients.tensors if x is not None]
+            assert memory.isdisjoint(x.untyped_storage().data_ptr() for x in held)
     del q, k, v
     gc.collect()
     assert [one() for one in watched] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        lambda: (hw.terms.DenseBias(torch.randn(24, 24, requires_grad=True)),),  # whose buffer must be zero before
+        lambda: (hw.terms.Sink(torch.randn(4, requires_grad=True)), hw.terms.Sink(torch.randn(4))),
+        lambda: (hw.terms.TokenBias(keys=torch.randn(1, 4, 24, dtype=torch.float64, requires_grad=True)),),
+    ],
+    ids=["a dense bias", "two sinks", "another dtype"],
+)
+def test_terms_whose_gradients_are_not_planned(terms: Callable[[], tuple[hw.terms.Term, ...]]) -> None:
+    call = make_call(*recorded(), terms=terms())
+    assert _planned.PlannedCall.of(call, True) is None
+
+
+def test_gradients_of_positions_are_not_planned() -> None:
+    at = torch.arange(24.0)[None, :, None].requires_grad_()
+    placed = hw.Coordinates(at, torch.arange(24)[None])
+    slopes = torch.rand(4)
+    bias = hw.terms.DistanceBias(hw.terms.Linear(slopes, slopes))
+    call = make_call(*recorded(), terms=(bias,), q_positions=placed, k_positions=placed)
+    assert _planned.PlannedCall.of(call, True) is None

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..._torch import is_batched
 from ...records import attributes
 from ...terms import Part, Term
 from ...tracing import watched
@@ -206,7 +205,7 @@ class PlannedAttention(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor | None) -> tuple[Tensor | None, ...]:
         planned, saved, needed = ctx.gradients, ctx.saved_tensors, ctx.needs_input_grad[2:]
         found = None
-        if d_out is not None and not torch.is_grad_enabled() and not watched() and not is_batched(d_out):
+        if d_out is not None and not torch.is_grad_enabled() and not watched():
             found = planned(saved, d_out)
         if found is None:
             found = gradients_of(KERNEL, planned.structure, saved, needed, d_out, None)
