@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -173,24 +174,22 @@ def run(
 
 
 def rows_of(results: Results) -> list[dict[str, Any]]:
-    """Returns the means over the seeds for each encoding, baseline and length, as --json prints them.
+    """Returns the means over the seeds at each length, as --json prints them.
 
-    Those of a counted model, which has no other fields, are last.
+    Encodings, baselines and counted n-gram models have the same fields; those that a model does not have are None.
     """
-    fields = ("bits_per_byte", "recall", "steps", "tokens_per_second", "peak_memory_bytes")
-    facts = ("baseline", "parameters", "kernel")
-    measured = [
-        {
-            "encoding": name,
-            "length": length,
-            "seeds": len(results.seeds),
-            **{field: results.mean(name, length, field) for field in fields},
-            **{fact: results.any_row(name)[fact] for fact in facts},
-        }
-        for name in results.names
-        for length in results.lengths
-    ]
-    return measured + [{"counted": name, "bits_per_byte": bits} for name, bits in results.counted.items()]
+    means = ("bits_per_byte", "recall", "steps", "tokens_per_second", "peak_memory_bytes")
+    facts = ("parameters", "kernel")
+    rows = []
+    for kind, names in {"encoding": results.encodings, "baseline": results.baselines}.items():
+        for name, length in product(names, results.lengths):
+            row = {field: results.mean(name, length, field) for field in means}
+            row |= {fact: results.any_row(name)[fact] for fact in facts}
+            rows.append({"encoding": name, "kind": kind, "length": length, "seeds": len(results.seeds), **row})
+    for (name, bits), length in product(results.counted.items(), results.lengths):
+        row = dict.fromkeys((*means, *facts)) | {"bits_per_byte": bits}
+        rows.append({"encoding": name, "kind": "counted", "length": length, "seeds": None, **row})
+    return rows
 
 
 def split_names(text: str, option: str = "--encodings") -> list[str]:
