@@ -81,15 +81,16 @@ class T5(PositionEncoding):
         """Returns 1: T5 does not divide by √head_dim and initializes its projections with smaller values instead."""
         return 1.0
 
-    def tables(self, coordinates: Coordinates) -> Tensor:
-        """Returns the distances at which the next bucket begins, in ascending order."""
-        return constant(numbers, self._boundaries, device=coordinates.position.device)
+    def tables(self, coordinates: Coordinates) -> tuple[Tensor, Tensor]:
+        """Returns the distances at which the next bucket begins, in ascending order, and the buckets in that order."""
+        device = coordinates.position.device
+        boundaries = constant(numbers, self._boundaries, device=device)
+        return boundaries, constant(_order, self.per_side, self.num_buckets, device=device)
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """Returns the bias, its buckets in the order of the distance: far past … 0 … far future."""
-        table = self.table
-        order = constant(_order, self.per_side, self.num_buckets, device=table.device)
-        return (DistanceBias(Rows(table.index_select(1, order), Bucketize(self.place(q_at).tables))),)
+        boundaries, order = self.place(q_at).tables
+        return (DistanceBias(Rows(self.table.index_select(1, order), Bucketize(boundaries))),)
 
     def oracle(self, pair: Pair) -> float:
         delta = math.trunc(pair.distance)

@@ -7,7 +7,7 @@ saves, so that a checkpoint may compute it again either way.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from ...tracing import watched
 from .. import _ops
 from .._autograd import ORDINARY, eager_apply, gradients_of
 from .._native import recorded
-from .._problem import Call, without_tables
+from .._problem import Call, tensors_in, without_tables
 from .._results import Results, new_out, new_results
 from ..lowering import LoweredCall, lower
 from . import _library
@@ -92,9 +92,8 @@ class PlannedCall:
 
     Args:
         call: the first call, lowered.
-        tensors: its tensors.
         rotations: those of q and k.
-        terms_vary: whether later calls have other terms, of the same kinds.
+        anew: the tensors of the terms that each call has anew: their numbers among its tensors, by identity.
         gradients: the backward pass, if autograd records the call.
     """
 
@@ -103,9 +102,8 @@ class PlannedCall:
     def __init__(
         self,
         call: LoweredCall,
-        tensors: list[Tensor],
         rotations: list[PlannedRotation | None],
-        terms_vary: bool,
+        anew: Mapping[int, int],
         gradients: PlannedGradients | None,
     ) -> None:
         self.rotations, self.gradients, self.item = rotations, gradients, call.q.itemsize
@@ -114,9 +112,9 @@ class PlannedCall:
         kept = [x for x in results if x is not None]
         self.results = [Layout.of(at, x) for at, x in zip(descriptor.fresh_places, kept, strict=True)]
         self.words = array("q", descriptor.words)
-        self.keep_alive = _constants(descriptor, INPUTS, terms_vary)
-        found = _patches(call, tensors, descriptor) if terms_vary else []
+        found = _patches(call, anew, descriptor)
         self.patches = found or []
+        self.keep_alive = _constants(descriptor, INPUTS, self.patches)
         self.patchable = found is not None and ORDINARY.issuperset(map(type, descriptor.keep_alive))
 
     @staticmethod
@@ -148,12 +146,16 @@ class PlannedCall:
         lowered = lower(whole)
         if lowered.terms is not whole.terms:
             return None
+        given = {id(x) for x in tensors_in(call.terms)} if terms_vary else set()
+        for side in (call.q_coordinates, call.k_coordinates):
+            given -= {id(x) for x in tensors_in(side)}  # of which later calls have the same objects
+        anew = {id(leaf): number for number, leaf in enumerate(leaves) if id(tensors[number]) in given}
         gradients = None
         if recorded(call):
-            gradients = PlannedGradients.of(lowered, leaves, structure, terms_vary)
+            gradients = PlannedGradients.of(lowered, leaves, structure, anew)
             if gradients is None:
                 return None
-        found = PlannedCall(lowered, leaves, rotations[:2], terms_vary, gradients)
+        found = PlannedCall(lowered, rotations[:2], anew, gradients)
         return found if found.patchable else None
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...] = ()) -> Tensor | None:
@@ -263,14 +265,16 @@ class PlannedGradients:
         self.saved, self.d_out, self.buffers, self.tensors, self.structure = saved, d_out, buffers, tensors, structure
 
     @staticmethod
-    def of(call: LoweredCall, tensors: list[Tensor], structure: Any, terms_vary: bool) -> PlannedGradients | None:
+    def of(
+        call: LoweredCall, tensors: list[Tensor], structure: Any, anew: Mapping[int, int]
+    ) -> PlannedGradients | None:
         """Returns the backward pass; None if more than the kernel takes part in computing it.
 
         Args:
             call: the first call, lowered.
             tensors: its tensors.
             structure: its structure.
-            terms_vary: whether later calls have other terms, of the same kinds.
+            anew: the tensors of the terms that each call has anew: their numbers, by identity.
         """
         results = _results(call)
         d_out = torch.empty_like(results.out)
@@ -284,16 +288,15 @@ class PlannedGradients:
         ]
         if sorted(one.number for one in buffers) != [n for n, x in enumerate(tensors) if x.requires_grad]:
             return None  # a gradient goes through lowering, or has several parts
-        patches = _patches(call, tensors, descriptor) if terms_vary else []
-        if patches is None or (not terms_vary and any(x.requires_grad for x in tensors[INPUTS:])):
+        patches = _patches(call, anew, descriptor)
+        if patches is None or any(x.requires_grad and id(x) not in anew for x in tensors[INPUTS:]):
             return None
         read = (call.q, call.k, call.v, *results, d_out)
         layouts = [Layout.of(at, x) for at, x in zip(descriptor.places, read, strict=False)]
         saved = [*zip((*range(INPUTS), *range(-RESULTS, 0)), layouts, strict=False)]
         saved += [(patch.number, patch.layout) for patch in patches]
-        anew = {*range(INPUTS), *(patch.number for patch in patches)}
-        kept = [None if number in anew else x for number, x in enumerate(tensors)]
-        keep_alive = _constants(descriptor, len(read), terms_vary)
+        kept = [None if number < INPUTS or id(x) in anew else x for number, x in enumerate(tensors)]
+        keep_alive = _constants(descriptor, len(read), patches)
         return PlannedGradients(descriptor.words, saved, layouts[-1], buffers, kept, structure, keep_alive)
 
     def __call__(self, saved: Sequence[Tensor], d_out: Tensor) -> list[Tensor | None] | None:
@@ -326,22 +329,25 @@ def _results(call: Call) -> Results:
     return new_results(call.q, call.v, call.q.dtype)
 
 
-def _constants(descriptor: CallDescriptor, first: int, terms_vary: bool) -> list[Tensor]:
-    """Returns the tensors that the words point to in every call, after the ``first`` ones."""
-    end = descriptor.terms_at if terms_vary else len(descriptor.words)
-    return [x for x, at in zip(descriptor.keep_alive, descriptor.places, strict=True) if at < end][first:]
-
-
-def _patches(call: LoweredCall, tensors: list[Tensor], descriptor: CallDescriptor) -> list[Patch] | None:
-    """Returns where the tensors of the terms are; None if the words have one that is computed from them."""
-    paths, numbers = dict(_paths(call.terms)), {id(x): number for number, x in enumerate(tensors)}
-    found = []
+def _patches(call: LoweredCall, anew: Mapping[int, int], descriptor: CallDescriptor) -> list[Patch] | None:
+    """Returns where the tensors are that each call has anew; None if the words have one that is computed from them."""
+    if not anew:
+        return []
+    paths, found = dict(_paths(call.terms)), []
     for x, at in zip(descriptor.keep_alive, descriptor.places, strict=True):
         if at > descriptor.terms_at:
             if x not in paths:
                 return None
-            found.append(Patch(paths[x], numbers[id(x)], x.requires_grad, Layout.of(at, x)))
+            if id(x) in anew:
+                found.append(Patch(paths[x], anew[id(x)], x.requires_grad, Layout.of(at, x)))
     return found
+
+
+def _constants(descriptor: CallDescriptor, first: int, patches: list[Patch]) -> list[Tensor]:
+    """Returns the tensors that the words point to in every call, after the ``first`` ones."""
+    patched = {patch.layout.at for patch in patches}
+    found = [(x, at) for x, at in zip(descriptor.keep_alive, descriptor.places, strict=True)][first:]
+    return [x for x, at in found if at not in patched]
 
 
 def _paths(part: Any, path: Path = ()) -> Iterator[tuple[Tensor, Path]]:
