@@ -185,3 +185,24 @@ def test_numbers_are_read() -> None:
     assert numbers("128, 256,") == [128, 256]
     with pytest.raises(HeadwayError):
         numbers(",")
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("compare --encoding rope", "No such option: --encoding (Possible options: --encodings): see"),
+        (
+            "compare --words king",
+            "it is an option of headway vectors compare and headway vectors map; see headway compare",
+        ),
+        ("compare --no-command-has-this 3", "No such option: --no-command-has-this: see headway compare --help"),
+    ],
+)
+def test_an_unknown_option_gets_the_nearest_or_the_command_that_has_it(
+    typed: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(typed.split()) == 2
+    out, errors = capsys.readouterr()
+    assert out == ""
+    assert said in errors
+    assert errors.count("\n") == 1

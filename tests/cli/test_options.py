@@ -24,7 +24,7 @@ KEYS = ["command", "version", "rows", "notes", "files"]
 SMALL = "--train-length 16 --lengths 16,32 --layers 1 --width 16 --heads 2 --steps 2 --batch 2 --baselines none"
 
 RUNS: dict[str, str] = {
-    "bench": "--quick --encodings none --lengths 16 --dims 8 --dtypes float32 --masks none --parts attention "
+    "bench": "--quick --encodings none --lengths 128 --dims 64 --dtypes float32 --masks none --parts attention "
     "--only forward --seconds 0 --rounds 1 --out {out}",
     "compare": f"{{text}} --encodings rope --quick {SMALL} --out {{out}}",
     "encodings": "",

@@ -99,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except usage_error as error:
         path = "headway" if getattr(error, "ctx", None) is None else error.ctx.command_path
         said = error.format_message().rstrip(".").replace("Value error, ", "")
-        return _say(f"headway: {said}: {_option_of_a_method(error, path)}see {path} --help")
+        hint = _option_of_a_method(error, path) or _option_of_another(error)
+        return _say(f"headway: {said}: {hint}see {path} --help")
     except BrokenPipeError:  # as in `headway encodings | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return GONE
@@ -110,6 +111,20 @@ def _option_of_a_method(error: Any, path: str) -> str:
     """What to give in place of an option that is one of a method's own."""
     name = (getattr(error, "option_name", None) or "").lstrip("-")
     return f"if {name} is an option of the method, give --option {name}=…; " if name and path.endswith(" train") else ""
+
+
+def _option_of_another(error: Any) -> str:
+    """Which commands have the option that a command has not, if it has none of a similar name."""
+    from ._app import command_of
+
+    name = getattr(error, "option_name", None)
+    if not name or getattr(error, "possibilities", True):
+        return ""
+    commands = {f"headway {word}": command_of(word, module) for word, (module, _) in COMMANDS.items()}
+    for path, group in list(commands.items()):
+        commands |= {f"{path} {word}": one for word, one in getattr(group, "commands", {}).items()}
+    having = [path for path, one in commands.items() if any(name in parameter.opts for parameter in one.params)]
+    return f"it is an option of {' and '.join(having)}; " if having else ""
 
 
 def _say(line: str, code: int = WRONG_INPUT) -> int:
