@@ -167,7 +167,7 @@ def interpolated(spec: str, sizes: Sizes) -> str | None:
     return inside + 'extend="interpolate")'
 
 
-def kernel_used(spec: str | None, sizes: Sizes, batch: int, device: str) -> str:
+def kernel_used(spec: str | None, sizes: Sizes, batch: int, device: str, dtype: torch.dtype = torch.float32) -> str:
     """Returns the name of the attention kernel that trains an encoding.
 
     Args:
@@ -175,12 +175,13 @@ def kernel_used(spec: str | None, sizes: Sizes, batch: int, device: str) -> str:
         sizes: the sizes of the model.
         batch: sequences in a batch.
         device: the device.
+        dtype: the dtype of queries, keys and values.
     """
     positions = None if spec is None else build_encoding(spec, sizes, 0).to(device)
     in_layer = positions if positions is not None and positions.acts & IN_ATTENTION else None
     shape = (batch, sizes.heads, sizes.max_length, sizes.width // sizes.heads)
-    q, k, v = (torch.zeros(shape, device=device, requires_grad=True) for _ in range(3))
-    x = torch.zeros(batch, sizes.max_length, sizes.width, device=device)
+    q, k, v = (torch.zeros(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
+    x = torch.zeros(batch, sizes.max_length, sizes.width, device=device, dtype=dtype)
     found = explain(q, k, v, encoding=in_layer, mask=Causal(), scale=shape[3] ** -0.5, q_input=x, k_input=x)
     return found.kernel or "none"
 

@@ -73,6 +73,7 @@ class Run:
         self.protocol, self.candidate, self.seed, self.store, self.watch = protocol, candidate, seed, store, watch
         self.language = LanguageModel(text, protocol)
         self.steps = self._steps()
+        self.dtype = torch.bfloat16 if protocol.dtype == "bfloat16" else None
         tried = store.tried(candidate.equal)
         self.left = [rate for rate in protocol.learning_rates if f"{rate:g}" not in tried] if self._tries else []
         # Work is counted in tokens through one layer; a training step counts as three evaluations.
@@ -147,7 +148,6 @@ class Run:
             heads = HeadWatch(model, log, windows.to(self.protocol.device), training.steps)
         doing = task.name.replace("_", " ") + (f" at learning rate {rate}" if several else "")
         after_step = partial(self._after_step, doing, training, work)
-        dtype = torch.bfloat16 if language and self.protocol.dtype == "bfloat16" else None
         compiled = language and self.protocol.compile
         diverged = None
         try:
@@ -159,7 +159,7 @@ class Run:
                 checkpoint=checkpoint,
                 companion=heads,
                 watch=after_step,
-                dtype=dtype,
+                dtype=self.dtype if language else None,
                 compile=compiled,
             )
         except Diverged as error:
@@ -228,7 +228,9 @@ class Run:
         shared = sum(parameter.numel() for name, parameter in model.named_parameters() if ".encodings." not in name)
         kernel = f"torch {cell}"
         if cell is None:
-            kernel = kernel_used(self.candidate.name, found.sizes, training.batch, self.protocol.device)
+            kernel = kernel_used(
+                self.candidate.name, found.sizes, training.batch, self.protocol.device, self.dtype or torch.float32
+            )
         seconds = None if math.isnan(trained.seconds) else trained.seconds
         tokens = training.batch * training.length * trained.steps
         tried = self.store.tried(self.candidate.equal) if len(self.protocol.learning_rates) > 1 else {}
