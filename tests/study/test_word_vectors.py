@@ -423,6 +423,18 @@ def test_the_report_has_it_all(found: Comparison, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"vectors.md", "vectors-map.png", "vectors-scores.png"}
 
 
+def test_differences_of_losses_are_paired_over_seeds() -> None:
+    losses = {BASELINE: [3.0, 5.0], "one-hot": [3.1, 5.1], "tf-idf": [2.0, 4.2]}
+    rows = [
+        {"method": method, "seed": seed, "nats_per_word": loss}
+        for method, its in losses.items()
+        for seed, loss in enumerate(its)
+    ]
+    said = " ".join(Comparison(rows, {}, list(losses)).conclusions())
+    assert "(4.000): tf-idf −0.900 (95 % interval −2.171 to +0.371), one-hot +0.100 (95 % interval +0.100" in said
+    assert "The two differ by +0.100 (95 % interval +0.100 to +0.100), so that" in said
+
+
 def test_names_on_the_map_do_not_touch(found: Comparison) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.text import Text

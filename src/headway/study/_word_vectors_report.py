@@ -14,6 +14,7 @@ from ..templates import render
 from ._word_vectors_picture import draw_map, draw_scores
 from ._word_vectors_results import BASELINE, COLUMNS, PUBLISHED, Column, WordVectorResults
 from ._word_vectors_text import DEFAULT_NAME
+from .intervals import paired
 from .watch import Row
 
 RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -134,21 +135,22 @@ class Comparison(WordVectorResults):
         return said
 
     def _transformers(self) -> list[str]:
-        ranking = self._ranking("nats_per_word", min)
-        base = self.values(BASELINE, "nats_per_word")
-        if not ranking or not base:
+        base = self.by_seed(BASELINE, "nats_per_word")
+        found = (paired(method, BASELINE, self.by_seed(method, "nats_per_word"), base) for method in self.methods)
+        against = {apart.a: apart for apart in found if apart is not None and apart.a != BASELINE}
+        if not against:
             return []
-        against = [(method, value - mean(base)) for method, value in ranking if method != BASELINE]
-        listed = ", ".join(f"{method} {signed(apart, '+,.3f')}" for method, apart in against)
+        ordered = sorted(against.values(), key=lambda apart: apart.mean)
+        listed = ", ".join(f"{apart.a} {apart.number()}" for apart in ordered)
         said = [
-            f"Held-out loss compared with the Transformer that learns its input ({mean(base):.3f}): {listed} nats per "
-            "word."
+            f"Held-out loss compared with the Transformer that learns its input ({mean(base.values()):.3f}): {listed} "
+            "nats per word."
         ]
-        if "one-hot" in dict(against):
-            apart = abs(dict(against)["one-hot"])
+        if "one-hot" in against:
             said.append(
                 "One-hot vectors with a learned linear map are a learned embedding, the same model with other initial "
-                f"values. The two differ by {apart:.3f}, so that differences of this size mean nothing."
+                f"values. The two differ by {against['one-hot'].number()}, so that differences of this size mean "
+                "nothing."
             )
         if len(self.seeds) == 1:
             said.append("There is one seed: use --seeds 3 to see how much these differences vary between seeds.")

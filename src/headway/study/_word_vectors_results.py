@@ -100,8 +100,12 @@ class WordVectorResults:
 
     def values(self, method: str, field: str) -> list[float]:
         """Returns a ``method``'s numbers of a ``field``, by seed; none if there are reasons instead."""
-        found = [_number(row.get(field)) for row in self.of(method)]
-        return [value for value in found if value is not None]
+        return list(self.by_seed(method, field).values())
+
+    def by_seed(self, method: str, field: str) -> dict[int, float]:
+        """Returns a ``method``'s numbers of a ``field`` for each seed that has one."""
+        found = {row["seed"]: _number(row.get(field)) for row in self.of(method)}
+        return {seed: value for seed, value in found.items() if value is not None}
 
 
 def _number(fact: Any) -> float | None:

@@ -1,10 +1,13 @@
-"""Confidence intervals of means over few seeds."""
+"""Confidence intervals of means and of differences over few seeds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import mean, stdev
+
+from ..table import signed
 
 LEVEL = 0.95
 """The confidence of every interval."""
@@ -52,3 +55,50 @@ def mean_and_half(values: Sequence[float]) -> tuple[float, float | None]:
     if count < 2:
         return mean(values), None
     return mean(values), t_quantile(count - 1) * stdev(values) / math.sqrt(count)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference of two models, over the seeds that both have.
+
+    Attributes:
+        a: the name of the first.
+        b: the name of the second, which is subtracted.
+        mean: the mean of the differences of the seeds.
+        half: half the width of its 95 % t interval; None with one seed.
+        seeds: the number of seeds.
+    """
+
+    a: str
+    b: str
+    mean: float
+    half: float | None
+    seeds: int
+
+    @property
+    def separated(self) -> bool:
+        """Whether there is an interval, and it excludes 0."""
+        return self.half is not None and abs(self.mean) > self.half
+
+    def number(self) -> str:
+        """Returns the mean with its interval, as sentences have it."""
+        if self.half is None:
+            return f"{signed(self.mean, '+.3f')} (one seed)"
+        low, high = (signed(bound, "+.3f") for bound in (self.mean - self.half, self.mean + self.half))
+        return f"{signed(self.mean, '+.3f')} (95 % interval {low} to {high})"
+
+    def __str__(self) -> str:
+        return f"{self.a} − {self.b}: {self.number()}"
+
+
+def paired(a: str, b: str, first: Mapping[int, float], second: Mapping[int, float]) -> Difference | None:
+    """Returns the difference of two models seed by seed; None if no seed has both.
+
+    Args:
+        a: the name of the first.
+        b: the name of the second.
+        first: the numbers of the first, by seed.
+        second: those of the second.
+    """
+    apart = [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
+    return Difference(a, b, *mean_and_half(apart), len(apart)) if apart else None

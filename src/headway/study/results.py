@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from ..errors import HeadwayError
-from ..table import signed
-from .intervals import LEVEL, mean_and_half
+from .intervals import LEVEL, Difference, paired
 from .protocol import Protocol
 from .store import read_rows
 from .watch import Row
@@ -21,40 +19,6 @@ LEARNED_THE_TASK = 0.9
 """The share of right answers at the trained length from which misses at larger distances are counted."""
 LISTED = 6
 """The most pairs that one sentence lists."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The difference of two encodings in bits per byte, over the seeds that both have.
-
-    Attributes:
-        a: the first encoding.
-        b: the second, whose bits per byte are subtracted.
-        mean: the mean of the differences of the seeds.
-        half: half the width of its 95 % t interval; None with one seed.
-        seeds: the number of seeds.
-    """
-
-    a: str
-    b: str
-    mean: float
-    half: float | None
-    seeds: int
-
-    @property
-    def separated(self) -> bool:
-        """Whether there is an interval, and it excludes 0."""
-        return self.half is not None and abs(self.mean) > self.half
-
-    def number(self) -> str:
-        """Returns the mean with its interval, as sentences have it."""
-        if self.half is None:
-            return f"{signed(self.mean, '+.3f')} (one seed)"
-        low, high = (signed(bound, "+.3f") for bound in (self.mean - self.half, self.mean + self.half))
-        return f"{signed(self.mean, '+.3f')} (95 % interval {low} to {high})"
-
-    def __str__(self) -> str:
-        return f"{self.a} − {self.b}: {self.number()}"
 
 
 class Results:
@@ -196,7 +160,7 @@ class Results:
 
     def difference(self, a: str, b: str, length: int) -> Difference | None:
         """Returns the bits per byte of ``a`` less those of ``b`` at a ``length``; None if no seed has both."""
-        return _paired(a, b, self.by_seed(a, length), self.by_seed(b, length))
+        return paired(a, b, self.by_seed(a, length), self.by_seed(b, length))
 
     def pairs(self, length: int) -> list[Difference]:
         """Returns the differences of all pairs of encodings at a ``length``; the first is before the second in rank."""
@@ -308,7 +272,7 @@ class Results:
 
     def _beyond(self, names: Sequence[str]) -> list[str]:
         near, far = self.trained_length, self.far_length
-        changes = [_paired(name, "", self.by_seed(name, far), self.by_seed(name, near)) for name in names]
+        changes = [paired(name, "", self.by_seed(name, far), self.by_seed(name, near)) for name in names]
         known = sorted((change for change in changes if change is not None), key=lambda change: change.mean)
         span = f"at {far:,} {self.unit} than at {near:,}"
         sorts = {
@@ -398,12 +362,6 @@ class Results:
                 "at larger distances say nothing about distance."
             )
         return sentences
-
-
-def _paired(a: str, b: str, first: dict[int, float], second: dict[int, float]) -> Difference | None:
-    """The first less the second, over the seeds that both have."""
-    apart = [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
-    return Difference(a, b, *mean_and_half(apart), len(apart)) if apart else None
 
 
 def _counts(change: Difference) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 
 from ..table import Cell, Table
 from . import charts
-from .intervals import mean_and_half
-from .results import Difference, Results
+from .intervals import Difference, mean_and_half
+from .results import Results
 
 HEADS = {
     "normalized_entropy": "entropy",
