@@ -169,6 +169,7 @@ def test_the_report_is_written(tmp_path: Path) -> None:
     found.write(tmp_path)
     assert (tmp_path / "extension.png").read_bytes()[:4] == b"\x89PNG"
     report = (tmp_path / "extension.md").read_text()
+    assert "The lowest perplexity of each column is bold." in report
     assert "![Perplexity by position](extension.png)" in report
     for sentence in (*found.protocol(), *found.conclusions()):
         assert f"\n- {sentence}\n" in report
