@@ -22,6 +22,21 @@ def test_the_text_says_what_was_fixed(protocol: Protocol) -> None:
         assert said in text
 
 
+def test_what_differs_from_the_usual_training_is_said(protocol: Protocol) -> None:
+    usual = " ".join(protocol.text())
+    change = {"dtype": "bfloat16", "compile": True, "tokenizer": "bpe:500", "learning_rates": (0.1, 0.2)}
+    other = " ".join(dataclasses.replace(protocol, **change).text())  # type: ignore[arg-type]
+    for said in (
+        "bfloat16 autocast, measured in float32",
+        "torch.compile",
+        "tokens of bpe:500",
+        "0.1, 0.2",
+        "16 tokens",
+    ):
+        assert said in other
+        assert said not in usual
+
+
 def test_recall_is_not_spoken_of_where_it_is_left_out(protocol: Protocol) -> None:
     assert "Recall:" in " ".join(protocol.text())
     assert "Recall:" not in " ".join(dataclasses.replace(protocol, recall_steps=0).text())

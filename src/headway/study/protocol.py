@@ -171,6 +171,8 @@ class Protocol:
         if unit != "bytes":
             cut = f"as tokens of {self.tokenizer} ({self.bytes_per_token:.2f} bytes each in the held-out part)"
         how = "" if self.dtype == "float32" else f" under {self.dtype} autocast, measured in float32"
+        if self.compile:
+            how += ", through torch.compile, whose time counts as training"
         rates = ", ".join(f"{rate:g}" for rate in self.learning_rates)
         warm_up = f"with {self.language(self.learning_rates[0]).warmup} warm-up steps and a cosine to zero"
         if len(self.learning_rates) == 1:
