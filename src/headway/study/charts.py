@@ -344,12 +344,12 @@ def range_of(lines: list[Line], bound: str, others: Iterable[float] = ()) -> tup
     late = [[value for x, value in zip(line.x, line.y, strict=True) if x >= 4] or list(line.y) for line in lines]
     low = min(map(min, late), default=0.0)
     tops = sorted(min(max(values), low + TALLEST) for values in late) or [1.0]
-    top = tops[-1]
+    low, top = min([low, *others]), tops[-1]
     for number in range(len(tops) // 2 + 1, len(tops)):
         if tops[number] - tops[number - 1] > APART * (tops[number - 1] - low) > 0:
             top = tops[number - 1] + 0.25 * (tops[number - 1] - low)
             break
-    low, top = min([low, *others]), max([top, *others])
+    top = max([top, *others])
     room = 0.05 * (top - low) or 0.1
     return low - room, top + room
 
@@ -426,17 +426,18 @@ def name_lines(
         across = axes.get_yaxis_transform()
         axes.plot((begins, ends), (place, place), **own.options(1.6, 4.5), transform=across, clip_on=False)
         axes.annotate(
-            _short(line.name) + note, (name, place), xycoords=("axes fraction", "data"), va="center", fontsize=9,
+            _short(line.name, note), (name, place), xycoords=("axes fraction", "data"), va="center", fontsize=9,
             annotation_clip=False,
         )  # fmt: skip
 
 
-def _short(name: str) -> str:
-    """A name short enough to stand beside a picture."""
+def _short(name: str, note: str = "") -> str:
+    """A name with a note, short enough to stand beside a picture."""
     name = name.replace('extend="interpolate"', "interpolated")
     file, _, rest = name.rpartition("/")
     name = rest if file and ".py" in rest else name
-    return name if len(name) <= 24 else name[:23] + "…"
+    most = 24 - max(0, len(note) - 2)
+    return (name if len(name) <= most else name[: most - 1] + "…") + note
 
 
 def svg(figure: Figure) -> str:

@@ -310,11 +310,14 @@ class Results:
             listed = "; ".join(map(str, close[:LISTED]))
             more = f"; and {len(close) - LISTED} more, in the table of differences" if len(close) > LISTED else ""
             sentences.append(f"{at} do not separate {len(close)} of {len(pairs)} pairs of encodings: {listed}{more}.")
-        if most:
+        sentences.append(
+            "Intervals are those of Student's t for the mean of the differences of the seeds; a pair is separated if "
+            "its interval excludes 0."
+        )
+        if most > 1:
             sentences.append(
-                "Intervals are those of Student's t for the mean of the differences of the seeds; a pair is separated "
-                f"if its interval excludes 0. Each interval is at 95 % by itself and not jointly: of {most} pairs that "
-                f"do not differ, {(1 - LEVEL) * most:.1f} would be separated by chance, on average."
+                f"Each interval is at {100 * LEVEL:g} % by itself and not jointly: of {most} pairs that do not differ, "
+                f"{(1 - LEVEL) * most:.1f} would be separated by chance, on average."
             )
         return sentences
 
