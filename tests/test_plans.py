@@ -1,8 +1,10 @@
 """A call with a plan gives, bit for bit, what it gives without one, whatever has changed since the plan was made."""
 
 import copy
+import gc
 import pickle
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -203,6 +205,18 @@ def test_positions_written_in_place_are_read(hits: list[bool]) -> None:
         agree(*qkv, **arguments)
         assert not torch.equal(before, hw.attention(*qkv, **arguments))
     assert hits.count(True) > hits.count(False) > 0
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_tables_of_coordinates_are_part_of_the_plan(training: bool) -> None:
+    t5 = hw.encoding("t5", num_heads=4)
+    hw.attention(*(recorded() if training else inputs()), encoding=t5.requires_grad_(training), kernel="cpu")
+    (plan,) = t5.__dict__["_plans"].values()
+    gc.collect()
+    assert len(plan.run.patches) == 1, "the table, and not the boundaries of its buckets"
+    boundaries = plan.sides[0].tables[0].data_ptr()
+    for one in (plan.run, plan.run.gradients) if training else (plan.run,):
+        assert boundaries in [x.data_ptr() for x in one.keep_alive]
 
 
 @torch.no_grad()
@@ -587,8 +601,6 @@ def test_threads_share_plans() -> None:
 @pytest.mark.parametrize("name", [name for name in ENCODINGS if name in IN_ATTENTION])
 def test_a_kept_plan_holds_no_inputs(name: str, training: bool) -> None:
     """Nothing of the first call's q, k and v stays in memory."""
-    import gc
-    import weakref
 
     given, arguments = encoded(name, dtype=torch.float32)
     q, k, v = (x.detach().clone().requires_grad_(training) for x in given)
@@ -629,3 +641,10 @@ def test_gradients_of_positions_are_not_planned() -> None:
     bias = hw.terms.DistanceBias(hw.terms.Linear(slopes, slopes))
     call = make_call(*recorded(), terms=(bias,), q_positions=placed, k_positions=placed)
     assert _planned.PlannedCall.of(call, True) is None
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_terms_that_require_a_gradient_are_not_constants(learned: bool) -> None:
+    past, future = (torch.rand(4, requires_grad=learned) for _ in range(2))
+    call = make_call(*recorded(), terms=(hw.terms.DistanceBias(hw.terms.Linear(past, future)),))
+    assert (_planned.PlannedCall.of(call, False) is None) is learned
