@@ -25,7 +25,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _asked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setenv("HEADWAY_CACHE", str(cache))
     monkeypatch.setenv(_completion.COMPLETING, "complete_bash")
 
 
@@ -91,9 +91,8 @@ def test_a_cache_that_does_not_fit_is_made_anew(kept: str, tmp_path: Path, monke
         return subprocess.CompletedProcess((), 0, stdout='{"new": {}}')
 
     monkeypatch.setattr(subprocess, "run", made)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path))
     place = _completion.cached()
-    place.parent.mkdir()
     place.write_text(kept, encoding="utf-8")
     assert _completion.facts(cli.COMMANDS) == {"new": {}}
     assert json.loads(place.read_text(encoding="utf-8"))["commands"] == {"new": {}}
@@ -104,6 +103,6 @@ def test_without_a_place_for_the_cache_names_complete_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "file"))
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess((), 0, stdout='{"new": {}}'))
     assert _completion.facts(cli.COMMANDS) == {"new": {}}

@@ -66,8 +66,8 @@ def facts(commands: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
 
 def cached() -> Path:
     """Returns the file of the facts; each installation has its own."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return folder / "headway" / f"completion-{zlib.crc32(str(PACKAGE).encode()):08x}.json"
+    folder = Path(os.environ.get("HEADWAY_CACHE") or Path.home() / ".cache" / "headway")
+    return folder / f"completion-{zlib.crc32(str(PACKAGE).encode()):08x}.json"
 
 
 def state_of_the_sources() -> str:

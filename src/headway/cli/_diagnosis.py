@@ -37,7 +37,7 @@ VARIABLES = {
     "HEADWAY_ISA": "the instruction set of the CPU kernel",
     "HEADWAY_LINEAR_KERNEL": "the matrix products of linear maps: auto, onednn or torch",
     "HEADWAY_LIBRARY": "the file of the CPU kernel's C++ library",
-    "HEADWAY_CACHE": "the folder in which headway keeps models that it trained",
+    "HEADWAY_CACHE": "the folder in which headway keeps models that it trained, and names for completion",
     "HEADWAY_WEIGHTS": "the folder of the published weights that `make weights` downloads",
     "HEADWAY_DATA": "the folder of texts for lessons that headway does not include",
 }
