@@ -1,12 +1,14 @@
 """The code that the source documents show, 000 to 004, beside headway's own: with the same weights, the same numbers.
 
 The documents are not in this repository. What they show is retyped here, cleaned of what cannot run; a comment at each
-snippet says from which document it is and what was mended.
+snippet says from which document it is and what was mended. Printed code that fails is also run as it stands, and its
+error asserted.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -77,6 +79,46 @@ def test_position_table(table: Callable[[int, int], Tensor], dtype: torch.dtype,
     torch.testing.assert_close(theirs, table_of_headway(dtype), rtol=0, atol=2 * within)
 
 
+def indented(printed: str, depths: list[int]) -> str:
+    """Code of document 002, which has lost its indentation, with it."""
+    return "\n".join("    " * depth + line for depth, line in zip(depths, printed.strip().splitlines(), strict=True))
+
+
+TABLE_OF_002 = """
+def positional_encoding(seq_len, d_model):
+pos_encoding = np.zeros((seq_len, d_model))
+for pos in range(seq_len):
+for i in range(d_model):
+if i % 2 == 0:
+pos_encoding[pos, i] = sin(pos / 10000^(i/d_model))
+else:
+pos_encoding[pos, i] = cos(pos / 10000^((i-1)/d_model))
+return pos_encoding
+"""
+
+
+def test_table_of_002_as_printed() -> None:
+    """IndentationError; indented, NameError for sin; with sin and cos, TypeError for ^ between fractions."""
+    with pytest.raises(IndentationError):
+        compile(TABLE_OF_002, "002", "exec")
+
+    names: dict[str, object] = {"np": np}
+    exec(indented(TABLE_OF_002, [0, 1, 1, 2, 3, 4, 3, 4, 1]), names)
+    printed: Callable[[int, int], object] = names["positional_encoding"]  # type: ignore[assignment]
+    with pytest.raises(NameError, match="'sin' is not defined"):
+        printed(50, 512)
+    names |= {"sin": math.sin, "cos": math.cos}
+    with pytest.raises(TypeError, match=r"unsupported operand type\(s\) for \^: 'float' and 'float'"):
+        printed(50, 512)
+
+
+def test_table_of_003_at_an_odd_width() -> None:
+    """ValueError: one column of cosines fewer than of sines, and its frequencies are as many as the sines."""
+    with pytest.raises(ValueError, match=r"could not broadcast input array from shape \(50,4\) into shape \(50,3\)"):
+        table_of_003(50, 7)
+    assert table_of_003(50, 8).shape == (1, 50, 8)
+
+
 def test_which_table_is_the_most_exact() -> None:
     """In float32: headway's and document 003's are rounded once, at the end; document 000's angles are rounded too."""
     exact = table_of_002(LENGTH, WIDTH)
@@ -130,6 +172,24 @@ def test_addition_of_002() -> None:
     positions = hw.encoding("learned", max_length=1, embed_dim=4, initial=torch.tensor([position_encoding]))
     final_input = positions.embed(torch.tensor([[word_embedding]]))
     torch.testing.assert_close(final_input, torch.tensor([[[0.1, 0.8, -0.1, 0.7]]]))
+
+
+ADDITION_OF_002 = """
+word_embedding = [0.1, 0.5, -0.2, 0.8]
+position_encoding = [0.0, 0.3, 0.1, -0.1]
+final_input = word_embedding + position_encoding
+= [0.1, 0.8, -0.1, 0.7]
+"""
+
+
+def test_addition_of_002_as_printed() -> None:
+    """SyntaxError for the last line, which has nothing before its `=`; without it, + makes a list of eight numbers."""
+    with pytest.raises(SyntaxError, match="invalid syntax") as error:
+        compile(ADDITION_OF_002, "002", "exec")
+    assert error.value.lineno == 5
+    names: dict[str, object] = {}
+    exec(ADDITION_OF_002.rpartition("= [")[0], names)
+    assert names["final_input"] == [0.1, 0.5, -0.2, 0.8, 0.0, 0.3, 0.1, -0.1]
 
 
 def test_shift_of_004() -> None:
@@ -211,6 +271,14 @@ def test_multi_head_attention_of_000(keys: int, kernel: str) -> None:
             torch.testing.assert_close(here.get_parameter(parameter).grad, expected, rtol=1e-4, atol=1e-5 * size)
 
 
+def test_module_of_000_as_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NameError: its block of code imports torch alone. It is the module above in a namespace without `math`."""
+    monkeypatch.delattr(sys.modules[__name__], "math")
+    x = torch.rand(1, 10, WIDTH)
+    with pytest.raises(NameError, match="'math' is not defined"):
+        MultiHeadAttention(WIDTH, HEADS)(x, x, x)
+
+
 def attention(Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
     """The formula that all five documents give."""
     return torch.softmax(Q @ K.T / math.sqrt(K.shape[-1]), dim=-1) @ V
@@ -255,6 +323,51 @@ def test_loop_over_heads_of_002() -> None:
     layer = hw.nn.MultiHeadAttention(64, 8, bias=False)
     packed(layer, made, Wo)
     torch.testing.assert_close(layer(X[None])[0], output)
+
+
+LOOP_OF_002 = """
+def multi_head_attention(X, num_heads=8):
+d_model = X.shape[-1]
+d_k = d_model
+heads = []
+for i in range(
+num_heads):
+Wq_i = create_weight_matrix(d_model, d_k)
+Wk_i = create_weight_matrix(d_model, d_k)
+Wv_i = create_weight_matrix(d_model, d_k)
+Q_i = X @ Wq_i
+K_i = X @ Wk_i
+V_i = X @ Wv_i
+head_i = attention(Q_i, K_i, V_i)
+heads.append(head_i)
+multi_head_output = concat(heads) # shape: (seq_len, d_model)
+output = multi_head_output @ Wo
+return output
+"""
+
+
+def test_loop_over_heads_of_002_as_printed() -> None:
+    """IndentationError; indented, NameError for each name that it lacks; with these, eight times the width."""
+    with pytest.raises(IndentationError):
+        compile(LOOP_OF_002, "002", "exec")
+
+    joined = []
+
+    def concat(heads: list[Tensor]) -> Tensor:
+        joined.append(torch.cat(heads, dim=-1))
+        return joined[-1]
+
+    names: dict[str, object] = {}
+    exec(indented(LOOP_OF_002, [0, 1, 1, 1, 1, *[2] * 9, 1, 1, 1]), names)
+    printed: Callable[[Tensor], Tensor] = names["multi_head_attention"]  # type: ignore[assignment]
+    Wo = torch.randn(8 * 64, 64)
+    lacking = {"create_weight_matrix": torch.randn, "attention": attention, "concat": concat, "Wo": Wo}
+    for name, meant in lacking.items():
+        with pytest.raises(NameError, match=f"'{name}' is not defined"):
+            printed(torch.randn(12, 64))
+        names[name] = meant
+    printed(torch.randn(12, 64))
+    assert joined[-1].shape == (12, 8 * 64)  # its comment says (seq_len, d_model), which is (12, 64)
 
 
 def test_formulas_of_001_and_003() -> None:
@@ -302,6 +415,17 @@ def test_waist_table_of_004() -> None:
     by_hand = (torch.softmax(q * waists, 0) * weights).sum()
     ours = hw.attention(q.view(1, 1, 1, 1), waists.view(1, 1, 3, 1), weights.view(1, 1, 3, 1))
     assert by_hand.item() == ours.item() == 48.0
+
+
+def test_mean_of_two_of_004() -> None:
+    """Its (43 + 48) / 2, which it says to ignore all keys and values: the weights of two of the three are ½ each."""
+    waists, weights = torch.tensor([51.0, 56.0, 58.0]), torch.tensor([40.0, 43.0, 48.0], requires_grad=True)
+    nearest = (waists - 57).abs().topk(2, largest=False).indices
+    mean = weights[nearest].mean()
+    mean.backward()
+    assert mean.item() == 45.5
+    assert weights.grad is not None
+    assert weights.grad.tolist() == [0, 0.5, 0.5]
 
 
 def test_two_columns_of_004() -> None:

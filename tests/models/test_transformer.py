@@ -803,6 +803,28 @@ def test_a_source_that_is_no_ids() -> None:
     torch.testing.assert_close(model(features, ids), wanted)
 
 
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_an_encoder_without_an_encoding_does_not_notice_order(name: str) -> None:
+    """The other words exchanged, with no mask: the last word's vector stays without an encoding, and with none else."""
+    encoding = None if name == "none" else encoding_of(name, bidirectional=True)
+    model, ids = randomised(Encoder(SMALL, encoding)).eval(), some_ids(2, 9)
+    swapped = ids[:, [1, 0, 3, 2, 5, 4, 7, 6, 8]]
+    same = torch.allclose(model(swapped)[:, -1], model(ids)[:, -1], atol=1e-4)
+    assert same == (name == "none")
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_each_layer_looks_one_window_further(depth: int) -> None:
+    """What stacking adds where a layer sees its neighbours alone: after L layers an output depends on L neighbours."""
+    model, ids = decoder_of("rope", num_layers=depth), some_ids(1, 9)
+    window = masks.Window(left=1)
+    for back in range(5):
+        other = ids.clone()
+        other[0, 8 - back] = (other[0, 8 - back] + 1) % 50
+        changed = not torch.equal(model(other, mask=window)[0, 8], model(ids, mask=window)[0, 8])
+        assert changed == (back <= depth)
+
+
 def test_an_encoding_that_writes_into_the_embeddings_is_told() -> None:
     class Writes(type(encoding_of("sinusoidal"))):  # type: ignore[misc]
         def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from sklearn.preprocessing import LabelBinarizer
+from torch.utils.flop_counter import FlopCounterMode
 
 from headway.errors import HeadwayError
 from headway.vectors import OneHot
@@ -33,6 +34,16 @@ def test_every_two_words_are_at_right_angles(vectors: OneHot) -> None:
 def test_a_linear_map_behind_it_is_a_lookup(vectors: OneHot) -> None:
     weight = torch.randn(4, len(vectors))
     assert torch.equal(weight @ vectors.vector("dog"), weight[:, vectors.index["dog"]])
+
+
+def test_fewer_numbers_than_words_make_less_work(vectors: OneHot) -> None:
+    """A linear map of every word to 4 numbers multiplies in proportion to the numbers of a word's vector."""
+    work = {}
+    for dim in (len(vectors), 2):
+        with FlopCounterMode(display=False) as counter:
+            torch.randn(len(vectors), dim) @ torch.randn(dim, 4)
+        work[dim] = counter.get_total_flops()
+    assert work[len(vectors)] * 2 == work[2] * len(vectors)
 
 
 def test_a_document_is_the_share_of_each_word(vectors: OneHot) -> None:
