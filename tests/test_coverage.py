@@ -13,7 +13,7 @@ from .test_repository import ROOT, text_files
 
 PAGE = ROOT / "docs" / "coverage.md"
 DOCUMENTS = ["000", "001", "002", "003", "004"]
-KINDS = {"definition", "formula", "code", "example", "claim", "erratum"}
+KINDS = {"definition", "formula", "code", "example", "claim", "erratum", "loose", "lost"}
 LINK = re.compile(r"\[([^\]]*)\]\(<?([^)>\s]+)")
 LESSON = re.compile(r"examples/lesson_(\d+)_")
 
