@@ -54,9 +54,23 @@ FUNCTIONS: dict[str, Callable[[], Any]] = {
 }
 """Functions that take a model, with an id on the hub; each returns something that is true."""
 
+TINY = (
+    "--encodings none --baselines none --train-length 8 --lengths 8 --layers 1 --width 16 --heads 2 --steps 2 --seeds 1"
+)
+
 ARGUMENTS: dict[tuple[str, str], list[str] | None] = {
     ("generate", "model"): [DECODER, "a", "-n", "2"],
     ("extend", "model"): [DECODER, "--text", "{text}", "--method", "linear", "--factor", "2", "--out-dir", "{out}"],
+    ("compare", "tokenizer"): [
+        "{text}",
+        "--tokenizer",
+        DECODER,
+        *TINY.split(),
+        "--recall-steps",
+        "0",
+        "--out",
+        "{out}",
+    ],
     ("inspect", "model"): [DECODER, "the value of a class", "--roles", "sink"],
     ("vectors similar", "file"): None,
     ("vectors analogy", "file"): None,
