@@ -18,7 +18,7 @@ ROOMS = [
     *("headway.attention", "headway.call", "headway.coordinates", "headway.masks", "headway.records"),
     *("headway.reductions", "headway.terms"),
     *("headway.biases", "headway.deprecated", "headway.extras", "headway.files", "headway.fonts", "headway.lines"),
-    *("headway.properties", "headway.store", "headway.table", "headway.templates"),
+    *("headway.progress", "headway.properties", "headway.store", "headway.table", "headway.templates"),
     *("headway.bench", "headway.bench.cases", "headway.bench.machine", "headway.bench.measure", "headway.bench.memory"),
     *("headway.bench.models", "headway.bench.picture", "headway.bench.report", "headway.bench.rows"),
     *("headway.bench.run", "headway.bench.sides", "headway.bench.statistics", "headway.bench.targets"),

@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "headway"
 LAYERS = [
     [
         *("_torch", "deprecated", "devices", "errors", "extras", "files", "fonts", "lines"),
-        *("pictures", "processor", "scripts", "store", "table", "templates", "tracing"),
+        *("pictures", "processor", "progress", "scripts", "store", "table", "templates", "tracing"),
     ],
     ["constants", "records"],
     ["coordinates", "terms", "masks", "biases", "reductions"],

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headway.progress import Share
 from headway.testing.vectors import VECTOR_CHECKS, Trial, check_vectors
 from headway.vectors import Table, Vocabulary, WordCorpus
-from headway.vectors._text import Watch
 
 TEXTS = [
     "the cat sat on the mat and the dog sat on the rug",
@@ -33,7 +33,7 @@ class Neighbours(Table):
         super().__init__(**shared)
         self.size, self.seed = size, seed
 
-    def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
+    def _fit(self, corpus: WordCorpus, watch: Share) -> None:
         beside = torch.eye(len(corpus.words))
         for document in corpus.documents():
             for left, right in itertools.pairwise(document.tolist()):
@@ -87,14 +87,14 @@ class Miscounts(Neighbours):
 class NeverEnds(Neighbours):
     """Its progress stops at a half."""
 
-    def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
+    def _fit(self, corpus: WordCorpus, watch: Share) -> None:
         super()._fit(corpus, lambda part: watch(part / 2))
 
 
 class GoesBack(Neighbours):
     """Its progress runs back and forth."""
 
-    def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
+    def _fit(self, corpus: WordCorpus, watch: Share) -> None:
         super()._fit(corpus, watch)
         for part in (0.2, 1.0):
             watch(part)
@@ -261,7 +261,7 @@ class OwnOrder(Neighbours):
 class HandsOutItsOwn(Neighbours):
     """Its embedding is the matrix itself."""
 
-    def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
+    def _fit(self, corpus: WordCorpus, watch: Share) -> None:
         super()._fit(corpus, watch)
         self.behind = torch.cat([self.matrix, torch.zeros(1, self.dim)])
         self._set(self.behind[:-1])
@@ -315,7 +315,7 @@ class ForgetsCounts(Neighbours):
 class DrawsAnew(Neighbours):
     """Draws by the seed of whoever calls."""
 
-    def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
+    def _fit(self, corpus: WordCorpus, watch: Share) -> None:
         super()._fit(corpus, watch)
         self._set(torch.randn(len(corpus.words), self.size))
 
@@ -323,7 +323,7 @@ class DrawsAnew(Neighbours):
 class ReadsNoSeed(Neighbours):
     """Takes a seed and reads it not."""
 
-    def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
+    def _fit(self, corpus: WordCorpus, watch: Share) -> None:
         given, self.seed = self.seed, 0
         super()._fit(corpus, watch)
         self.seed = given
@@ -347,7 +347,7 @@ class RaisesKeyError(Neighbours):
 class TakesOneText(Neighbours):
     """Reads a text letter by letter."""
 
-    def fit(self, texts: Any, *, watch: Watch | None = None) -> Any:
+    def fit(self, texts: Any, *, watch: Share | None = None) -> Any:
         return super().fit(list(texts), watch=watch)
 
 

@@ -110,7 +110,8 @@ class Progress:
         from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
-        columns = (BarColumn(32), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn(), "{task.description}")
+        doing = TextColumn("{task.description}", style="dim", markup=False)
+        columns = (BarColumn(32), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn(), doing)
         self.bar = Bar(*columns, console=self.out, transient=True, disable=not self.out.is_terminal or self.out.quiet)
         self.task = self.bar.add_task("", total=1.0)
         self.bar.start()
@@ -123,5 +124,13 @@ class Progress:
         """Shows what is done at the moment, and the share of the work that is done."""
         if doing != self.doing and not self.out.is_terminal:
             self.out.print(f"{100 * part:3.0f} %  {doing}")
+        self.show(doing, part)
+
+    def show(self, doing: str, part: float) -> None:
+        """Shows the same on a terminal alone."""
         self.doing = doing
         self.bar.update(self.task, completed=part, description=doing)
+
+    def say(self, said: str, style: str = "") -> None:
+        """Prints a line as it is."""
+        self.out.print(said, style=style, markup=False, soft_wrap=True)

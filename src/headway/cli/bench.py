@@ -14,7 +14,7 @@ from ..bench.cases import FULL, MODEL_PARTS, MODELS, PARTS, QUICK, QUICK_MODELS,
 from ..errors import HeadwayError
 from ..files import need_folder_place
 from ..table import Cell, Table
-from ._console import consoles, going_on, print_json
+from ._console import Progress, consoles, going_on, print_json
 from ._options import Json, OutFolder, Quiet, completing, encoding_names
 from .compare import numbers, split_names
 
@@ -154,30 +154,10 @@ def _typed(context: typer.Context) -> str:
     return shlex.join(words)
 
 
-class Screen:
+class Screen(Progress):
     """Prints a line for each case, with a progress bar below, and the targets at the end."""
 
-    def __init__(self, out: Console) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self.out = out
-        self.progress = Progress(
-            BarColumn(32),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}", style="dim", markup=False),
-            console=out,
-            disable=not out.is_terminal,
-            transient=True,
-        )
-        self.task = self.progress.add_task("", total=None)
-
-    def __enter__(self) -> Screen:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
+    done, total = 0, 1
 
     def watch(self) -> Any:
         """The Watch that prints to this screen."""
@@ -189,23 +169,21 @@ class Screen:
             def planned(self, where: dict[str, Any], done: int, total: int) -> None:
                 screen.say(", ".join(f"{name} {value}" for name, value in where.items()))
                 screen.say(f"{total} cases{f', {done} of them measured before' if done else ''}")
-                screen.progress.update(screen.task, completed=done, total=total)
+                screen.done, screen.total = done, max(1, total)
+                screen.show("", screen.done / screen.total)
 
             def doing(self, said: str) -> None:
-                screen.progress.update(screen.task, description=said)
+                screen.show(said, screen.done / screen.total)
 
             def noted(self, said: str) -> None:
                 screen.say(said, "yellow")
 
             def measured(self, case: AnyCase, row: Row | None) -> None:
-                screen.progress.advance(screen.task)
+                screen.done += 1
+                screen.show(screen.doing, screen.done / screen.total)
                 screen.say(f"{case}: {_line(row)}")
 
         return Teller()
-
-    def say(self, said: str, style: str = "") -> None:
-        """Prints a line as it is."""
-        self.out.print(said, style=style, markup=False, soft_wrap=True)
 
 
 def conclude(say: Console, results: Results, files: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..inspection import HeadRoles, Seen
     from ..inspection._table import Table as Rows
     from ..inspection.texts import AnnotatedText, EncodedText
+    from ..progress import Tell
 
 READERS = {
     ".conllu": "read_conllu",
@@ -282,7 +283,7 @@ def published(name: str) -> Inspected:
     return Inspected(model_name(name), model, tokenizer, texts, "sentences of Python's manual", longest)
 
 
-def small_model(language: str | None, given: Sequence[AnnotatedText], tell: Callable[[str, float], None]) -> Inspected:
+def small_model(language: str | None, given: Sequence[AnnotatedText], tell: Tell) -> Inspected:
     """Returns a small model of planted relations, which is trained the first time.
 
     Args:

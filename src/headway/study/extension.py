@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +28,7 @@ from ..nn import prepack, unprepack
 from ..nn.prepacked import is_prepacked
 from ..positions import encoding_name
 from ..positions._rescaling import METHODS, need_factor, need_method
+from ..progress import Share, Tell, nobody
 from ._extension_report import Extension
 from ._extension_results import RESTARTED
 from .store import Store
@@ -68,7 +69,7 @@ def losses(
     window: int,
     *,
     restart: bool = False,
-    tell: Callable[[float], None] = lambda part: None,
+    tell: Share = nobody,
 ) -> Tensor:
     """Computes −ln p of each token but the first, given all tokens before it.
 
@@ -111,7 +112,7 @@ def measure(
     windows: int = 1,
     first: Sequence[int] = (),
     names: tuple[str, str] = ("model", "text"),
-    watch: Callable[[str, float], None] = lambda method, part: None,
+    watch: Tell = nobody,
 ) -> Extension:
     """Measures perplexity by position on the same tokens for each method; each result is on disk when it is known.
 
@@ -180,7 +181,7 @@ def _measured(
     window: int,
     tokens: Tensor,
     number: int,
-    tell: Callable[[float], None],
+    tell: Share,
 ) -> Row:
     """A row of the results."""
     began = time.perf_counter()

@@ -25,9 +25,10 @@ from torch import Tensor
 from ..deprecated import deprecated_names
 from ..errors import HeadwayError, need_positive, unknown
 from ..extras import need
+from ..progress import Share, Tell, nobody, part_of
 from ..vectors import VECTORS, Vectors, Vocabulary, WordCorpus, Words, load, word_analogies, word_map, word_similarity
 from ..vectors._evaluate import pairs_of
-from ..vectors._text import has_short_words, part_of
+from ..vectors._text import has_short_words
 from ._word_vectors_report import Comparison, protocol_of
 from ._word_vectors_results import BASELINE, PUBLISHED
 from ._word_vectors_task import NextWord, build, inputs_of
@@ -246,8 +247,8 @@ def compare(
     out: str | Path,
     protocol: Protocol | None = None,
     seeds: int = 1,
-    planned: Callable[[list[str]], None] = lambda sentences: None,
-    watch: Callable[[str, float], None] = lambda method, part: None,
+    planned: Callable[[list[str]], None] = nobody,
+    watch: Tell = nobody,
 ) -> Comparison:
     """Fits every method to the same documents, and measures its vectors and a Transformer that reads them.
 
@@ -380,7 +381,7 @@ class Bench:
 
     # ---------------------------------------------------------------- a row of the results
 
-    def row(self, method: str, seed: int, store: Store, tell: Callable[[float], None]) -> Row:
+    def row(self, method: str, seed: int, store: Store, tell: Share) -> Row:
         """Fits a method, measures its vectors, and trains the Transformer.
 
         Args:
@@ -412,7 +413,7 @@ class Bench:
             raise HeadwayError(f"{method}: {error}; or leave it out, by --methods") from error
         return facts
 
-    def _fitted(self, method: str, seed: int, store: Store, tell: Callable[[float], None]) -> Vectors:
+    def _fitted(self, method: str, seed: int, store: Store, tell: Share) -> Vectors:
         path = self._path(method, seed, store)
         seconds = store.settings.setdefault("fit_seconds", {})
         name = path.name
@@ -462,9 +463,7 @@ class Bench:
             "unseen": {word: attempt(nearest, vectors, word) for word in [self.unseen] if word is not None},
         }
 
-    def _transformer(
-        self, method: str, inputs: Tensor | None, seed: int, store: Store, tell: Callable[[float], None]
-    ) -> Row:
+    def _transformer(self, method: str, inputs: Tensor | None, seed: int, store: Store, tell: Share) -> Row:
         p = self.protocol
         model = build(inputs, len(self.vocabulary), layers=p.layers, width=p.width, heads=p.heads, seed=seed)
         path = store.checkpoint(method, seed, self.task.name)

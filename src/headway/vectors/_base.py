@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from ..errors import HeadwayError
+from ..progress import Share, nobody
 from . import _saved
 from ._neighbours import NUMBERS, TENTH, Chance, Neighbours
-from ._text import Tokenizer, Vocabulary, Watch, WordCorpus, Words, described, nobody
+from ._text import Tokenizer, Vocabulary, WordCorpus, Words, described
 from ._unknown import MOST_COMPARED, UnknownWordError, nearest_spellings
 
 MOST_BYTES = 2**33
@@ -57,7 +58,7 @@ class Vectors(ABC):
 
     # ---------------------------------------------------------------- from texts
 
-    def fit(self, texts: Iterable[str], *, watch: Watch | None = None) -> Self:
+    def fit(self, texts: Iterable[str], *, watch: Share | None = None) -> Self:
         """Finds the vectors of the words in texts.
 
         Args:
@@ -80,7 +81,7 @@ class Vectors(ABC):
         return self
 
     @abstractmethod
-    def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
+    def _fit(self, corpus: WordCorpus, watch: Share) -> None:
         """Learns what ``rows`` reads."""
 
     def _take(self, words: Sequence[str], counts: Tensor | None = None) -> None:

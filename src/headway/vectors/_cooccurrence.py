@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._text import Watch, WordCorpus
+from ..progress import Share
+from ._text import WordCorpus
 
 PAIRS = 2**22
 """The pairs of tokens counted at once, which takes a few hundred MiB."""
@@ -15,7 +16,7 @@ Sums = tuple[Tensor, Tensor]
 
 
 def cooccurrences(
-    corpus: WordCorpus, window: int, *, symmetric: bool = True, watch: Watch | None = None, pairs: int = PAIRS
+    corpus: WordCorpus, window: int, *, symmetric: bool = True, watch: Share | None = None, pairs: int = PAIRS
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The entries of X that are not zero: X_ij = Σ 1/δ over the places where word j stands δ ≤ window before word i.
 

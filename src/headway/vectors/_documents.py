@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ..errors import HeadwayError
 from ..extras import need
+from ..progress import Share
 from ._base import Vectors
-from ._text import Watch, WordCorpus
+from ._text import WordCorpus
 
 
 class Documents(Vectors):
@@ -37,7 +38,7 @@ class Documents(Vectors):
     def _weigh(self, counts: Any) -> Any:
         """Weighs the counts of each document, [n, words] → [n, words], in scipy's sparse matrices."""
 
-    def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
+    def _fit(self, corpus: WordCorpus, watch: Share) -> None:
         text, numpy = need("sklearn.feature_extraction.text", self.name), need("numpy", self.name)
         # the tokenizer has been applied: a document is the list of its words that are in the vocabulary
         counter = text.CountVectorizer(analyzer=list, vocabulary=self.index, dtype=numpy.float64)
@@ -111,7 +112,7 @@ PIECES = ("indptr", "indices", "data")
 """The arrays of a matrix in compressed rows, by scipy's names: the start of each row, the columns, the values."""
 
 
-def _documents(corpus: WordCorpus, watch: Watch) -> Iterator[list[str]]:
+def _documents(corpus: WordCorpus, watch: Share) -> Iterator[list[str]]:
     for done, document in enumerate(corpus.documents()):
         watch(done / len(corpus.ends))
         yield [corpus.words[number] for number in document.tolist()]

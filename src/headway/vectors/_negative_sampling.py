@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import HeadwayError, need_positive
+from ..progress import Share
 from ._base import Table
-from ._text import Tokenizer, Watch, WordCorpus
+from ._text import Tokenizer, WordCorpus
 
 ARCHITECTURES = {"skip-gram": 1, "cbow": 0}
 LONGEST = 10_000
@@ -65,7 +66,7 @@ class NegativeSampling(Table):
             "sorted_vocab": 0,
         }
 
-    def _learn(self, model: Any, corpus: WordCorpus, watch: Watch) -> None:
+    def _learn(self, model: Any, corpus: WordCorpus, watch: Share) -> None:
         """Trains gensim's model, whose vocabulary has been built."""
         pieces = _Pieces(corpus, self.epochs, watch)
         try:
@@ -80,7 +81,7 @@ class NegativeSampling(Table):
 class _Pieces:
     """The corpus for gensim, which reads it once in every epoch: lists of at most 10,000 words."""
 
-    def __init__(self, corpus: WordCorpus, epochs: int, watch: Watch) -> None:
+    def __init__(self, corpus: WordCorpus, epochs: int, watch: Share) -> None:
         self.corpus, self.watch = corpus, watch
         self.done, self.all = 0, epochs * len(corpus.ids)
         self.over = False

@@ -10,8 +10,9 @@ from torch import Tensor
 from typing_extensions import Self
 
 from ..errors import HeadwayError
+from ..progress import Share
 from ._base import Table
-from ._text import Tokenizer, Watch, WordCorpus, Words
+from ._text import Tokenizer, WordCorpus, Words
 
 
 class Pretrained(Table):
@@ -61,7 +62,7 @@ class Pretrained(Table):
     def options(self) -> dict[str, Any]:
         return {}
 
-    def fit(self, texts: Iterable[str], *, watch: Watch | None = None) -> Self:
+    def fit(self, texts: Iterable[str], *, watch: Share | None = None) -> Self:
         """Refuses any ``texts`` and ``watch``, as these vectors are given.
 
         Raises:
@@ -69,7 +70,7 @@ class Pretrained(Table):
         """
         raise HeadwayError("vectors from a file cannot be fitted: fit word2vec, glove or fasttext")
 
-    def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
+    def _fit(self, corpus: WordCorpus, watch: Share) -> None:
         raise NotImplementedError
 
 

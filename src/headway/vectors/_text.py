@@ -6,7 +6,7 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,23 +17,12 @@ from torch import Tensor
 
 from ..errors import HeadwayError
 from ..extras import need
+from ..progress import Share
 from ..scripts import HAN, KANA, is_han
-
-Watch = Callable[[float], None]
-"""A function that gets the share of the work that is done, 0 … 1."""
 
 
 class TooRareError(HeadwayError):
     """Raised if no word of a corpus occurs ``min_count`` times."""
-
-
-def nobody(part: float) -> None:
-    """Watches nothing."""
-
-
-def part_of(watch: Watch, start: float, size: float) -> Watch:
-    """Tells of a part of the work, which is 0 … 1 by itself."""
-    return lambda part: watch(start + size * part)
 
 
 _SHORT = re.compile(rf"[{HAN}{KANA}]")
@@ -254,7 +243,7 @@ class WordCorpus:
         *,
         min_count: int = 1,
         max_words: int | None = None,
-        watch: Watch | None = None,
+        watch: Share | None = None,
     ) -> WordCorpus:
         """Reads texts.
 

@@ -23,7 +23,8 @@ from ..extras import need
 from ..files import atomic_write
 from ..lines import write_lines
 from ..models import Encoder
-from ._text import Watch, need_texts, nobody
+from ..progress import Share, nobody
+from ._text import need_texts
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CLS, SEP, MASK = (SPECIAL.index(token) for token in ("[CLS]", "[SEP]", "[MASK]"))
@@ -104,7 +105,7 @@ def train_bert(
     batch: int = 8,
     learning_rate: float = 2e-3,
     seed: int = 0,
-    watch: Watch | None = None,
+    watch: Share | None = None,
 ) -> Encoder:
     """Trains a BERT on texts, writes it to a folder, and returns it.
 
@@ -330,7 +331,7 @@ def _waves(length: int, dim: int) -> Tensor:
 
 
 def _train(
-    model: Encoder, train: Tensor, logs: Tensor, held_out: Tensor, settings: Settings, out: Path, watch: Watch
+    model: Encoder, train: Tensor, logs: Tensor, held_out: Tensor, settings: Settings, out: Path, watch: Share
 ) -> None:
     """Trains in place, from the checkpoint in ``out`` on if there is one."""
     groups = ([p for p in model.parameters() if p.ndim > 1], [p for p in model.parameters() if p.ndim == 1])

@@ -21,11 +21,12 @@ from ..errors import HeadwayError, need_positive
 from ..masks import Padding
 from ..models import Encoder
 from ..positions import Learned
+from ..progress import Share, nobody, part_of
 from . import _saved
 from ._base import Table
 from ._formats import naming
 from ._pretrained import Pretrained
-from ._text import SubWords, Tokenizer, Watch, WordCorpus, Words, described, need_texts, nobody, part_of, tokenizer_from
+from ._text import SubWords, Tokenizer, WordCorpus, Words, described, need_texts, tokenizer_from
 from ._train_bert import Settings, train_bert
 
 TABLE, OPTIONS = "vectors.safetensors", "vectors.json"
@@ -159,7 +160,7 @@ class Bert(Table):
 
     # ---------------------------------------------------------------- from texts
 
-    def fit(self, texts: Iterable[str], *, watch: Watch | None = None) -> Self:
+    def fit(self, texts: Iterable[str], *, watch: Share | None = None) -> Self:
         """Finds the vocabulary of ``texts`` and the mean vector of each word in them.
 
         Without a path, an encoder is trained on the texts first. ``watch`` is called as by ``Vectors.fit``.
@@ -179,10 +180,10 @@ class Bert(Table):
             self._average(texts, corpus, tell)
         return self
 
-    def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
+    def _fit(self, corpus: WordCorpus, watch: Share) -> None:
         raise NotImplementedError("fit needs the texts themselves")
 
-    def _train(self, texts: Sequence[str], watch: Watch) -> None:
+    def _train(self, texts: Sequence[str], watch: Share) -> None:
         with TemporaryDirectory() as temporary:
             out = Path(self.out or temporary)
             model = train_bert(
@@ -201,7 +202,7 @@ class Bert(Table):
             )
             self._read_with(model, out)
 
-    def _average(self, texts: Sequence[str], corpus: WordCorpus, watch: Watch) -> None:
+    def _average(self, texts: Sequence[str], corpus: WordCorpus, watch: Share) -> None:
         """Computes the vocabulary, and the mean vector of each word over the occurrences that are read."""
         index = {word: number for number, word in enumerate(corpus.words)}
         total, met = corpus.counts.tolist(), [0] * len(index)
@@ -356,7 +357,7 @@ class Bert(Table):
             ]
             yield found.ids, words, _overlaps(spans, pieces)
 
-    def _add(self, sums: Tensor, asked: Sequence[_Asked], watch: Watch | None = None) -> None:
+    def _add(self, sums: Tensor, asked: Sequence[_Asked], watch: Share | None = None) -> None:
         """Adds weight·hidden[place] to sums[target] for all that is asked, with windows of similar length together."""
         room = self._longest - len(self._before) - len(self._behind)
         windows = []

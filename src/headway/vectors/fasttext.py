@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ..errors import HeadwayError
 from ..extras import need
+from ..progress import Share
 from ._fasttext_bin import Model
 from ._negative_sampling import NegativeSampling, frequencies
-from ._text import Watch, WordCorpus, has_short_words
+from ._text import WordCorpus, has_short_words
 
 AT_ONCE = 1 << 16
 """The words whose n-grams are computed at once, which takes about 100 MB."""
@@ -118,7 +119,7 @@ class FastText(NegativeSampling):
 
     # ---------------------------------------------------------------- from texts
 
-    def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
+    def _fit(self, corpus: WordCorpus, watch: Share) -> None:
         library = need("gensim.models.fasttext", "fasttext")
         numpy = need("numpy", "fasttext")
         numbers, found = self._found(corpus.words)

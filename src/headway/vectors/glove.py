@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import HeadwayError, need_positive
+from ..progress import Share, part_of
 from ._base import Table
 from ._cooccurrence import cooccurrences
-from ._text import Tokenizer, Watch, WordCorpus, part_of
+from ._text import Tokenizer, WordCorpus
 
 COUNTING = 0.1
 """The share of counting in the work, for ``watch``."""
@@ -92,7 +93,7 @@ class GloVe(Table):
         self.epochs, self.learning_rate, self.batch, self.seed = epochs, learning_rate, batch, seed
         self.costs: list[float] = []
 
-    def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
+    def _fit(self, corpus: WordCorpus, watch: Share) -> None:
         rows, columns, x = cooccurrences(
             corpus, self.window, symmetric=self.symmetric, watch=part_of(watch, 0.0, COUNTING)
         )

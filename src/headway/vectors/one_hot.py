@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadwayError
+from ..progress import Share
 from ._base import Vectors
-from ._text import Watch, WordCorpus
+from ._text import WordCorpus
 
 
 class OneHot(Vectors):
@@ -27,7 +28,7 @@ class OneHot(Vectors):
 
     name = "one-hot"
 
-    def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
+    def _fit(self, corpus: WordCorpus, watch: Share) -> None:
         watch(1.0)
 
     @property

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from ..extras import need
+from ..progress import Share
 from ._negative_sampling import NegativeSampling, frequencies
-from ._text import Watch, WordCorpus
+from ._text import WordCorpus
 
 
 class Word2Vec(NegativeSampling):
@@ -42,7 +43,7 @@ class Word2Vec(NegativeSampling):
 
     name = "word2vec"
 
-    def _fit(self, corpus: WordCorpus, watch: Watch) -> None:
+    def _fit(self, corpus: WordCorpus, watch: Share) -> None:
         model = need("gensim.models.word2vec", "word2vec").Word2Vec(**self._settings())
         model.build_vocab_from_freq(frequencies(corpus))
         self._learn(model, corpus, watch)
