@@ -349,7 +349,7 @@ def tell_heads(trained: Trained, t: Text) -> str:
             "Sorted by weight or by the change without them, keys have a rank correlation of "
             f"{alike:.2f};\n[CLS] and [SEP] get {weight:.0%} of the weight and bring {brought:.0%} of what is "
             "added up.\n"
-            "Heads in which that word, of all words, gets the most weight in document 002's sentence:\n"
+            "Heads in which that word, of all words, gets the most weight in the sentence of the article:\n"
             f"  {ties}; by chance each would be {heads / words:.0f}",
             f"MiniLM 的 {heads} 个头，在 {trained.queries:,} 个词元上，按至少一半权重的去向分类：\n"
             f"  {listed}\n"
@@ -357,7 +357,7 @@ def tell_heads(trained: Trained, t: Text) -> str:
             f"相邻词元得到的权重是平均分配时的 {trained.neighbour:.2f} 倍。\n"
             f"键按权重排序，与按“去掉它会变多少”排序，秩相关为 {alike:.2f}；\n"
             f"[CLS] 和 [SEP] 得到 {weight:.0%} 的权重，在相加的内容里占 {brought:.0%}。\n"
-            "文档 002 的例句中，有多少个头把最多的权重给了那个词：\n"
+            "例句讲解的那句话中，有多少个头把最多的权重给了那个词：\n"
             f"  {ties}；全凭运气，每一项也约有 {heads / words:.0f} 个",
         )
     ]

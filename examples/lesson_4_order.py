@@ -8,6 +8,8 @@ Two properties are different. Let P permute the words:
     invariant      f(Px) = f(x)       the output does not change, as for the mean of all words
     equivariant    f(Px) = P·f(x)     each word keeps its vector, as for attention, feed-forward networks and stacks
 
+All outputs of attention together are equivariant; the output of one word is invariant to exchanges of the others.
+
 A position encoding breaks the equivariance; a causal mask alone does too. To test an encoding, one layer reads both
 sentences; the full stop, which is last in both and attends to all words, changes if the encoding shows the order.
 """
@@ -52,6 +54,7 @@ WHY_BLIND = {  # what a single layer of them lacks
 }
 
 NOUNS, THE, CHASES, STOP = 20, 20, 21, 22  # of the training: word ids
+SOURCE, LOCAL = 50, 10  # words of a source, and of them to each side in local attention
 TRAINED = {  # encoding, causal mask, layers
     "none": (None, False, 1),
     "sinusoidal": ("sinusoidal", False, 1),
@@ -70,7 +73,7 @@ class Found:
     twice: list[float]  # the word "cat" at positions 1 and 3 of one sentence
     between_words: dict[str, list[list[list[float]]]]  # distance of each word here to each there: [without, with]
 
-    # by part: [|f(Px) − P·f(x)|, |f(Px) − f(x)|]
+    # by part: [|f(Px) − P·f(x)|, |f(Px) − f(x)|, |f(Px) − f(x)| of the first word where P exchanges the others]
     shuffled: dict[str, list[float]]
 
     # one layer, by name in ENCODINGS: what the other order changes
@@ -89,6 +92,9 @@ class Found:
     # all at once, in parallel
     one_by_one: float  # difference of outputs computed all at once and one query at a time
     smallest_reach: float  # the smallest change of any word if one word is replaced
+
+    # before the Transformer: how many words of a source get a weight, by the kind of attention
+    older: dict[str, int]
 
 
 def vectors(words: list[str]) -> Tensor:
@@ -157,6 +163,20 @@ def train(name: str | None, causal: bool, layers: int) -> float:
     return logits.argmax(-1).eq(chaser).double().mean().item()
 
 
+def older_attention() -> dict[str, int]:
+    """Returns how many words of a source a state of the decoder weighs in translators before the Transformer."""
+    draw = torch.Generator().manual_seed(0)
+    state, v, *words = torch.randn(2 + SOURCE, 64, generator=draw, dtype=torch.float64)
+    W, U = torch.randn(2, 64, 64, generator=draw, dtype=torch.float64) / 8
+    source = torch.stack(words)
+    additive = torch.tanh(source @ U + state @ W) @ v
+    product = source @ W @ state
+    middle = SOURCE * torch.sigmoid(torch.tanh(state @ W) @ v / 8)
+    far = (torch.arange(SOURCE) - middle).abs() > LOCAL
+    scores = {"additive": additive, "global": product, "local": product.masked_fill(far, -torch.inf)}
+    return {kind: int(each.softmax(0).count_nonzero()) for kind, each in scores.items()}
+
+
 def measure() -> Found:
     accuracy = {name: train(*choice) for name, choice in TRAINED.items()}
     with torch.no_grad():
@@ -176,12 +196,18 @@ def observe(accuracy: dict[str, float]) -> Found:
 
     x = torch.randn(1, 12, 64, dtype=torch.float64)
     shuffle = torch.randperm(12)
+    others = [0, *reversed(range(1, 12))]
     attention = hw.nn.MultiHeadAttention(64, 4).double()
     parts = {"attention": attention, "feed-forward": hw.nn.FeedForward(64, 256).double(), "stack": stack(None, 4)}
     shuffled = {}
     for name, part in parts.items():
         before, after = part(x), part(x[:, shuffle])
-        shuffled[name] = [difference(after, before[:, shuffle]), difference(after, before)]
+        first = part(x[:, others])[:, 0]
+        shuffled[name] = [
+            difference(after, before[:, shuffle]),
+            difference(after, before),
+            difference(first, before[:, 0]),
+        ]
 
     full_stop, own_word, with_rope = {}, {}, {}
     for name, kind in hw.positions.ENCODINGS.items():
@@ -208,6 +234,7 @@ def observe(accuracy: dict[str, float]) -> Found:
         accuracy=accuracy,
         one_by_one=difference(alone, attention(x)),
         smallest_reach=(sentence - other).abs().amax(-1).min().item(),
+        older=older_attention(),
     )
 
 
@@ -220,7 +247,7 @@ def tell(found: Found, t: Text) -> str:
         [t("cat sees cat: the first cat from the second", "cat sees cat：第 1 个 cat 与第 2 个 cat"), *found.twice]
     ]
     names = {"attention": t("attention", "注意力"), "feed-forward": t("feed-forward", "前馈层")}
-    names["stack"] = t("stack of 4 blocks", "4 层的整个堆叠")
+    names["stack"] = t("stack of 4 blocks", "叠起来的 4 层")
     parts = [[names[part], *numbers] for part, numbers in found.shuffled.items()]
     causal = t("causal mask, no positions", "因果掩码，无位置编码")
     shares = {
@@ -237,10 +264,13 @@ def tell(found: Found, t: Text) -> str:
             table(both, ["", without, sinusoidal], digits=2),
             "",
             t("Twelve vectors, permuted by P:", "把 12 个向量用置换 P 打乱："),
-            table(parts, ["", "|f(Px) − P·f(x)|", "|f(Px) − f(x)|"], digits=2),
+            table(parts, ["", "|f(Px) − P·f(x)|", "|f(Px) − f(x)|", t("one word", "一个词")], digits=2),
             t(
-                "The first column is rounding: equivariant. The second is not rounding: nothing here is invariant.",
-                "第一列只剩舍入误差：等变。第二列不为零：哪一个都不是不变的。",
+                "The first column is rounding: all outputs together are equivariant. The second is not rounding:\n"
+                "together they are not invariant.\n"
+                "The third is one word's output if the other words are exchanged: to that it is invariant.",
+                "第一列只剩舍入误差：所有输出合起来是等变的。第二列不为零：合起来并非不变。\n"
+                "第三列是只交换其他词时一个词的输出：它对此是不变的。",
             ),
             "",
             t(
@@ -267,6 +297,14 @@ def tell(found: Found, t: Text) -> str:
             t(
                 "Without positions both orders get the same answer, so at most half can be right.",
                 "没有位置编码时，两种词序得到同一个答案，最多只能对一半。",
+            ),
+            "",
+            t(
+                f"Of {SOURCE} words, attention before the Transformer gives a weight to "
+                f"{found.older['additive']} (additive), {found.older['global']} (dot products) and "
+                f"{found.older['local']} (local).",
+                f"Transformer 之前的注意力，{SOURCE} 个词中得到权重的有 {found.older['additive']} 个（加性）、"
+                f"{found.older['global']} 个（点积）、{found.older['local']} 个（局部）。",
             ),
         ]
     )

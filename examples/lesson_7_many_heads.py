@@ -264,14 +264,14 @@ def tell(found: Found, t: Text) -> str:
         t(
             f"{HEADS} heads of {found.d_k} numbers, in a loop or at once: results differ by {found.loop_error:.1g}.\n"
             f"Time of the loop over that of headway's layer, by batch × tokens: {slower}\n"
-            f"With d_k = d_model, as printed in document 002, the concatenated heads are {found.printed_width} wide, "
+            f"With d_k = d_model, as the article prints it, the concatenated heads are {found.printed_width} wide, "
             "not "
             f"{D_MODEL}.\n"
             f"Each head reads all {min(found.inputs_read)} numbers of a token; its matrix has rank "
             f"{max(found.head_rank)}.",
             f"{HEADS} 个头，每头 {found.d_k} 维，逐头循环与一次算完的结果相差 {found.loop_error:.1g}。\n"
             f"循环与 headway 模块的耗时之比（批 × 词元数）：{slower}\n"
-            f"若照文档 002 印出的 d_k = d_model，拼接后的宽度是 {found.printed_width}，而不是 {D_MODEL}。\n"
+            f"若照例句讲解印出的 d_k = d_model，拼接后的维度是 {found.printed_width}，而不是 {D_MODEL}。\n"
             f"每个头都读入词元的全部 {min(found.inputs_read)} 维，投影矩阵的秩是 {max(found.head_rank)}。",
         ),
         "",
@@ -339,7 +339,7 @@ def draw_cost(axes: Axes, found: Found, t: Text) -> None:
         marker = "s" if colour == SKY else "o"
         axes.plot(found.cost_heads, times, marker, linestyle="-", color=colour, label=t(f"{n} tokens", f"{n} 个词元"))
     axes.axhline(1, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
-    double(axes, found.cost_heads, t(f"heads of a layer of width {COST_WIDTH}", f"头数（总宽度 {COST_WIDTH}）"))
+    double(axes, found.cost_heads, t(f"heads of a layer of width {COST_WIDTH}", f"头数（总维度 {COST_WIDTH}）"))
     axes.set(
         ylim=(0, None),
         ylabel=t("training time, one head = 1", "训练耗时（单头为 1）"),

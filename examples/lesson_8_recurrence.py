@@ -281,7 +281,7 @@ def tell(found: Found, t: Text) -> str:
             table(recalled, ["", *(str(k) for k in found.distances)]),
             t(
                 f"\nMilliseconds for one layer {WIDE} wide, one sequence, one core of this machine:",
-                f"\n一层、宽 {WIDE}、一个序列、本机单核，毫秒：",
+                f"\n一层、维度 {WIDE}、一个序列、本机单核，毫秒：",
             ),
             table(times, ["", *(f"n = {n}" for n in found.lengths), t("last four", "后四个")]),
             t(

@@ -1,8 +1,10 @@
 """docs/coverage.md says truly where each statement of the source documents is covered; links find their headings.
 
-That links lead to files is for every page in test_repository.py.
+That links lead to files is for every page in test_repository.py, that claims and rows name each other in
+examples/test_claims.py.
 """
 
+import ast
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -14,6 +16,19 @@ from .test_repository import ROOT, text_files
 PAGE = ROOT / "docs" / "coverage.md"
 DOCUMENTS = ["000", "001", "002", "003", "004"]
 KINDS = {"definition", "formula", "code", "example", "claim", "erratum", "loose", "lost"}
+WORDS = {"erratum": "Right", "loose": "Exactly: ", "lost": "Lost: "}
+"""What a row of these kinds says before what is right, exact or missing."""
+SIGNS = {  # of a formula, and what computes it in code
+    r"softmax": r"softmax",
+    r"sin\b": r"sin\b",
+    r"cos\b": r"cos\b",
+    r"Concat": r"\bcat\(|MultiHeadAttention",
+    r"Σ": r"sum\(|@",
+    r"√": r"sqrt\(|\*\* ?-0\.5",
+    r"e\^": r"exp\(",
+}
+NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
+NO_NUMBERS_TO_FIND = re.compile(r"[Ff]igures? \d-\d+|document \d{3}|\(\d{4}\)|Lesson \d+")
 LINK = re.compile(r"\[([^\]]*)\]\(<?([^)>\s]+)")
 LESSON = re.compile(r"examples/lesson_(\d+)_")
 
@@ -106,6 +121,64 @@ def test_what_is_named_is_there() -> None:
                 if not re.search(rf"^ *(def|class) {wanted}\b", path.read_text(encoding="utf-8"), re.MULTILINE):
                     missing.append(f"{name}: {shown} in {target}")
     assert not missing
+
+
+def code(where: str) -> str:
+    """The code that a row links: functions and classes where it names them, else whole files."""
+    parts = []
+    for shown, target in LINK.findall(where):
+        path = PAGE.parent / target
+        if path.suffix != ".py":
+            continue
+        source = path.read_text(encoding="utf-8")
+        if not shown.startswith("`"):
+            parts.append(source)
+            continue
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == shown.strip("`"):
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                parts.append("\n".join(source.splitlines()[first - 1 : node.end_lineno]))
+    return "\n".join(parts)
+
+
+def test_what_is_wrong_or_missing_is_said() -> None:
+    for name, statement, kind, _ in rows():
+        found = {other for other, word in WORDS.items() if word in statement}
+        assert found == {kind} & set(WORDS), name
+
+
+def test_formulas_are_computed_by_what_their_rows_link() -> None:
+    for name, statement, kind, where in rows():
+        if kind == "formula":
+            linked = code(where)
+            assert linked, name
+            for sign, computed in SIGNS.items():
+                assert not re.search(sign, statement) or re.search(computed, linked), (name, sign)
+
+
+def test_errors_that_rows_name_are_raised_in_what_they_link() -> None:
+    named = 0
+    for name, statement, _, where in rows():
+        for error in re.findall(r"`(\w+Error)`", statement):
+            assert f"pytest.raises({error}" in code(where), (name, error)
+            named += 1
+    assert named
+
+
+def test_numbers_of_rows_are_in_what_they_link() -> None:
+    for name, statement, _, where in rows():
+        wanted = NUMBER.findall(NO_NUMBERS_TO_FIND.sub("", statement))
+        paths = [PAGE.parent / target.partition("#")[0] for _, target in LINK.findall(where)]
+        found = {float(number.replace(",", "")) for path in paths for number in NUMBER.findall(path.read_text("utf-8"))}
+        assert {float(number.replace(",", "")) for number in wanted} <= found, name
+
+
+def test_printed_code_is_run_under_the_name_of_its_document() -> None:
+    for name, _, kind, where in rows():
+        links = [(shown, target) for shown, target in LINK.findall(where) if target.endswith("test_snippets.py")]
+        assert links or kind != "code", name
+        for shown, target in links:
+            assert name.partition(".")[0] in code(f"[{shown}]({target})"), (name, shown)
 
 
 def test_every_lesson_covers_something() -> None:

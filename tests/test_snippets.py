@@ -196,6 +196,7 @@ def test_shift_of_004() -> None:
     """Its two equations: PE(pos + k) from PE(pos) and PE(k), by the angle addition that it derives."""
     table = table_of_headway(torch.float64)[0]
     sin, cos = table[:, 0::2], table[:, 1::2]
+    assert range(sin.shape[1])[-1] == range(cos.shape[1])[-1] == 255  # its last i
     for k in (1, 7, 20):
         here = slice(0, LENGTH - k)
         torch.testing.assert_close(sin[k:], sin[here] * cos[k] + cos[here] * sin[k])

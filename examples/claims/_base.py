@@ -15,6 +15,16 @@ Pair = tuple[str, str]
 """A text in English and in Chinese."""
 
 
+DOCUMENTS: dict[str, Pair] = {
+    "000": ("the tutorial in PyTorch", "PyTorch 教程"),
+    "001": ("the course", "课程讲义"),
+    "002": ("the article with example sentences", "例句讲解"),
+    "003": ("the book", "书稿"),
+    "004": ("the notes on waists and weights", "腰围与体重笔记"),
+}
+"""What the source documents are called, by their numbers in docs/coverage.md."""
+
+
 class Verdict(Enum):
     """The result of the measurement of a claim."""
 
@@ -31,7 +41,7 @@ class Claim:
     """One claim of the source documents.
 
     Args:
-        documents: the documents that make the claim, such as "000, 003".
+        statements: the rows of docs/coverage.md that make the claim, such as "000.15, 001.23".
         says: the claim in our words.
         verdict: the result.
         lesson: the script whose numbers determine the verdict.
@@ -42,7 +52,7 @@ class Claim:
         timed: whether its numbers include times, which the page checks and the tests do not.
     """
 
-    documents: str
+    statements: str
     says: Pair
     verdict: Verdict
     lesson: str
@@ -50,6 +60,11 @@ class Claim:
     stands: Callable[[Any], bool]
     needs: tuple[str, Pair] | None = None
     timed: bool = False
+
+    @property
+    def documents(self) -> list[str]:
+        """The numbers of the documents that make the claim."""
+        return sorted({statement.partition(".")[0] for statement in self.statements.split(", ")})
 
     def lacks(self, found: Any) -> Pair | None:
         """What is missing on this machine for these numbers, if anything."""
@@ -65,7 +80,7 @@ class Claim:
         """Raises RuntimeError if the numbers no longer support the verdict."""
         if not self.stands(found):
             raise RuntimeError(
-                f"{self.lesson} no longer supports the verdict {self.verdict.value[0]!r} on the claim of {self.documents}: "
+                f"{self.lesson} no longer supports the verdict {self.verdict.value[0]!r} on the claim of {self.statements}: "
                 f"{self.says[0]}\nmeasured: {self.measured(found)[0]}"
             )
 
@@ -74,11 +89,12 @@ Subject = tuple[Pair, Sequence[Claim]]
 """A heading and its claims."""
 
 EXPLAINED = (
-    "headway began with five short tutorials in Chinese, called 000 to 004 here. Their claims are given in our words. Each was measured"
+    "headway began with five short texts in Chinese: a tutorial in PyTorch, a chapter of a course, an article with example sentences, "
+    "pages of a book, and notes that explain attention by people's waists and weights. Their claims are given in our words. Each was measured"
     " by a lesson ([lessons.md](lessons.md)); the numbers are those of "
     "one machine. The numbers determine the verdict: if they no longer support it, the command that writes this page, "
     "`make claims`, fails. [coverage.md](coverage.md) has every statement of the documents, including those that are not claims.",
-    "headway 源于五篇中文教程，这里依次称为 000 到 004，各项说法用我们自己的话转述。"
+    "headway 源于五篇中文教程：一篇 PyTorch 教程、一章课程讲义、一篇例句讲解、一本书的几页书稿，以及一份用腰围和体重讲注意力的笔记。各项说法用我们自己的话转述。"
     "每一条都由一课实验测量（见[课程](lessons.md)），数字来自同一台机器。结论由数字决定："
     "数字一旦不再支持结论，生成本页的命令 `make claims` 就会报错。"
     "文档中的每一句话（不论是否属于可检验的说法）见 [coverage.md](../coverage.md)（英文）。",
@@ -110,8 +126,7 @@ def page(subjects: Sequence[Subject], found: Mapping[str, Any], t: Text) -> str:
                 claim.check(figures)
             verdict = t("not measured here", "此处未测") if missing else claim.verdict.text(t)
             measured = t("It needs ", "需要") + t(*missing) + t(".", "。") if missing else t(*claim.measured(figures))
-            several = "s" * ("," in claim.documents)
-            source = t(f"document{several} {claim.documents}", f"文档 {claim.documents}".replace(", ", "、"))
+            source = t(", ", "、").join(t(*DOCUMENTS[document]) for document in claim.documents)
             script = t(f"../examples/{claim.lesson}.py", f"../../examples/{claim.lesson}.py")
             shown = t(f"lesson {lesson_number(claim)}", f"第 {lesson_number(claim)} 课")
             lines += [

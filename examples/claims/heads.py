@@ -59,7 +59,7 @@ SUBJECT: Subject = (
     ("Many heads", "多头"),
     (
         Claim(
-            "002",
+            "001.3, 002.2",
             ("A single head can capture only one kind of relation.", "单个注意力头只能捕捉一种关系模式。"),
             Verdict.CONDITION,
             LESSON,
@@ -67,7 +67,7 @@ SUBJECT: Subject = (
                 "This is true of one softmax followed by a linear map, in this task. In naming the tokens one and three positions back, in order, one head has at most "
                 f"{f.bound:.0%} by proof and {mean(f.both['one head']):.0%} after training; two heads of half the width have {mean(f.both['two heads']):.0%}. But one head followed by a feed-forward network has"
                 f" {mean(f.both['one head and a feed-forward']):.1%}, since the network distinguishes unequal weights.",
-                f"对一个 softmax 加线性映射来说，在这个任务上成立。要按次序说出往前第 1 个和第 3 个词元，可以证明单头不超过 {f.bound:.0%}，实测 {mean(f.both['one head']):.0%}；两个半宽的头为 "
+                f"对一个 softmax 加线性映射来说，在这个任务上成立。要按次序说出往前第 1 个和第 3 个词元，可以证明单头不超过 {f.bound:.0%}，实测 {mean(f.both['one head']):.0%}；两个维度减半的头为 "
                 f"{mean(f.both['two heads']):.0%}。但单头后面接一个前馈层就有 {mean(f.both['one head and a feed-forward']):.1%}，因为前馈层能分辨大小不同的权重。",
             ),
             lambda f: (
@@ -77,7 +77,7 @@ SUBJECT: Subject = (
             ),
         ),
         Claim(
-            "002",
+            "002.12",
             (
                 "Each head has d_k = d_model / num_heads numbers; concatenated they are d_model wide again.",
                 "每个头的维度 d_k = d_model / num_heads，拼接后恢复为 d_model。",
@@ -85,15 +85,15 @@ SUBJECT: Subject = (
             Verdict.HOLDS,
             LESSON,
             lambda f: (
-                f"512 over 8 heads is {f.d_k}. Document 002's loop with its `// num_heads` equals `hw.nn.MultiHeadAttention` with the same weights (difference "
+                f"512 over 8 heads is {f.d_k}. The article's loop with its `// num_heads` equals `hw.nn.MultiHeadAttention` with the same weights (difference "
                 f"{f.loop_error:g}); as printed, without it, the concatenated heads are {f.printed_width:,} wide.",
-                f"512 分给 8 个头，每头 {f.d_k}。补回 `// num_heads` 后，002 的循环与同权重的 `hw.nn.MultiHeadAttention` 一致（差 {f.loop_error:g}）；若照原样不写，"
-                f"拼接后的宽度是 {f.printed_width:,}。",
+                f"512 分给 8 个头，每头 {f.d_k}。补回 `// num_heads` 后，例句讲解中的循环与同权重的 `hw.nn.MultiHeadAttention` 一致（差 {f.loop_error:g}）；若照原样不写，"
+                f"拼接后的维度是 {f.printed_width:,}。",
             ),
             lambda f: f.d_k == 64 and f.loop_error < 1e-5 and f.printed_width == 4096,
         ),
         Claim(
-            "000, 003",
+            "000.25, 003.53",
             (
                 "Many heads run in parallel, which makes the computation efficient.",
                 "多个注意力头并行运行，提高了计算效率。",
@@ -105,8 +105,8 @@ SUBJECT: Subject = (
                 f"tokens a training step takes {f.cost_training['1024'][3]:.2f} times that of one head with 8, {f.cost_training['1024'][5]:.2f} times with 32, "
                 f"{f.cost_training['1024'][6]:.2f} times with 64. Many heads cost little while each has some width. Running them in parallel only saves the loop over heads, which takes "
                 f"{f.loop_slower['1 × 16']:.1f} times as long for 16 tokens and as long for 512, on this processor.",
-                "与单头相比，什么也没省。参数和乘法次数与头数无关，而每个头都有自己的 n² 个权重：宽 256、1,024 个词元时，一个训练步的时间，8 个头是单头的 "
-                f"{f.cost_training['1024'][3]:.2f} 倍，32 个头 {f.cost_training['1024'][5]:.2f} 倍，64 个头 {f.cost_training['1024'][6]:.2f} 倍。只要每个头还有一定宽度，"
+                "与单头相比，什么也没省。参数和乘法次数与头数无关，而每个头都有自己的 n² 个权重：维度 256、1,024 个词元时，一个训练步的时间，8 个头是单头的 "
+                f"{f.cost_training['1024'][3]:.2f} 倍，32 个头 {f.cost_training['1024'][5]:.2f} 倍，64 个头 {f.cost_training['1024'][6]:.2f} 倍。只要每个头还有一定的维度，"
                 f"多头的代价很小。并行省下的只是逐头循环：在这台机器的处理器上，循环的耗时在 16 个词元时是 {f.loop_slower['1 × 16']:.1f} 倍，512 个词元时没有差别。",
             ),
             lambda f: (
@@ -117,7 +117,7 @@ SUBJECT: Subject = (
             timed=True,
         ),
         Claim(
-            "000",
+            "000.26",
             (
                 "With many heads, attention is not limited to certain dimensions.",
                 "多头避免了单头注意力局限于特定维度。",
@@ -132,7 +132,7 @@ SUBJECT: Subject = (
             lambda f: set(f.inputs_read) == {512} and set(f.head_rank) == {64},
         ),
         Claim(
-            "000, 001, 002, 003",
+            "000.17, 000.24, 000.35, 001.2, 001.6, 001.14, 001.15, 001.31, 003.44",
             (
                 "Different heads learn different things: near and far, position, special tokens.",
                 "不同的头学到不同的东西：短程、长程、位置等。",
@@ -156,7 +156,7 @@ SUBJECT: Subject = (
             needs=("trained", MINILM),
         ),
         Claim(
-            "002",
+            "002.3, 002.8",
             ("Some heads learn grammar: who does what.", "有的头学到语法关系：谁做了什么。"),
             Verdict.CONDITION,
             LESSON,
@@ -164,10 +164,10 @@ SUBJECT: Subject = (
                 "They do for some relations, compared with a baseline. Chosen on one half of "
                 f"{f.trained['sentences']:,} sentences and tested on the other, the best head finds the word on which another depends in (in brackets its 95% interval and the "
                 f"best fixed offset): {relations(f)[0]}. For objects and prepositions heads are much better than any offset, for adjectives and conjuncts hardly. The picture of a single sentence may mislead:"
-                " for “cat → sleeping” in 002's example one can point to "
+                " for “cat → sleeping” in the article's example one can point to "
                 f"{f.trained['ties']['cat → sleeping']['heads']} heads, and by chance it would be 7.",
                 f"有些关系成立，但要与基线比。在 {f.trained['sentences']:,} 句的一半上挑头、另一半上考，最好的头找到支配词的比例（括号内是 95% 区间和最好的固定偏移）：{relations(f)[1]}。"
-                "宾语和介词远胜任何固定偏移，形容词和并列成分则几乎没有优势。从一句话的图里读出来的可能只是运气：002 例子中的 cat → sleeping，有 "
+                "宾语和介词远胜任何固定偏移，形容词和并列成分则几乎没有优势。从一句话的图里读出来的可能只是运气：例句讲解中的 cat → sleeping，有 "
                 f"{f.trained['ties']['cat → sleeping']['heads']} 个头可以为证，而随机也该有 7 个左右。",
             ),
             lambda f: (
@@ -177,7 +177,7 @@ SUBJECT: Subject = (
             needs=("trained.treebank", TREEBANK),
         ),
         Claim(
-            "002",
+            "002.7, 002.10",
             (
                 "Each head attends to one kind of relation, a division of labour.",
                 "每个头专注于一种语言现象，分工合作。",
@@ -197,7 +197,7 @@ SUBJECT: Subject = (
             needs=("trained.treebank", TREEBANK),
         ),
         Claim(
-            "002",
+            "002.6",
             ("A head can find what a pronoun refers to.", "有的头能弄清代词指的是谁。"),
             Verdict.CONDITION,
             LESSON,
@@ -212,7 +212,7 @@ SUBJECT: Subject = (
             needs=("trained.pronouns", PRONOUNS),
         ),
         Claim(
-            "002",
+            "002.5",
             ("Words that are near each other are often more closely related.", "挨得近的词往往关系更密切。"),
             Verdict.HOLDS,
             LESSON,
@@ -226,7 +226,7 @@ SUBJECT: Subject = (
             needs=("trained.treebank", TREEBANK),
         ),
         Claim(
-            "003",
+            "003.6, 003.8",
             (
                 "Attention selects what is important instead of averaging over everything.",
                 "注意力突出关键部分，避免对所有输入平均、无重点地处理。",
@@ -239,7 +239,7 @@ SUBJECT: Subject = (
                 f" [CLS] and [SEP] get {mean(every(f.trained['kinds']['special'])):.0%} of all weight, where equal shares would be "
                 f"{f.trained['kinds_alike']['special']:.0%}.",
                 f"许多头如此。MiniLM 的一个查询，在最集中的头里相当于看 {min(every(f.trained['keys'])):.1f} 个键，中位的头 {sorted(every(f.trained['keys']))[36]:.1f} 个，最分散的头 "
-                f"{max(every(f.trained['keys'])):.1f} 个，总共 {f.trained['keys_alike']:.1f} 个（按 e 的熵次方计）。而且突出的常常并不是词：[CLS] 和 [SEP] 拿走了全部权重的 "
+                f"{max(every(f.trained['keys'])):.1f} 个，总共 {f.trained['keys_alike']:.1f} 个（有效个数：e 的 H 次方，H 为权重的熵）。而且突出的常常并不是词：[CLS] 和 [SEP] 拿走了全部权重的 "
                 f"{mean(every(f.trained['kinds']['special'])):.0%}，平均分只该有 {f.trained['kinds_alike']['special']:.0%}。",
             ),
             lambda f: (
@@ -248,7 +248,7 @@ SUBJECT: Subject = (
             needs=("trained", MINILM),
         ),
         Claim(
-            "003",
+            "003.7",
             ("The size of a weight shows the importance of its value.", "权重大小反映了对应“值”的重要性。"),
             Verdict.CONDITION,
             LESSON,

@@ -20,7 +20,7 @@ SUBJECT: Subject = (
     ("Marking positions", "标记位置"),
     (
         Claim(
-            "004",
+            "004.2, 004.3",
             (
                 "Integers are unbounded and work badly on sequences longer than those of training.",
                 "用整数标记位置：取值无界，遇到比训练时更长的序列泛化不好。",
@@ -37,7 +37,7 @@ SUBJECT: Subject = (
             lambda f: f.verdicts["index"][3] == "no" and f.accuracy["index"][1] < f.accuracy["index"][0] - 0.1,
         ),
         Claim(
-            "004",
+            "004.5",
             (
                 "With positions in [0, 1], the same distance has a different value in every length.",
                 "用 [0, 1] 标记位置：序列长度不同，词元间的相对距离就不同。",
@@ -53,7 +53,7 @@ SUBJECT: Subject = (
             lambda f: f.verdicts["unit-index"][2] == "no" and f.unit_steps[0] > 5 * f.unit_steps[1],
         ),
         Claim(
-            "004",
+            "004.6, 004.7, 004.8, 004.9",
             (
                 "An encoding should distinguish positions, show distances, be alike at every position and in every length, and be bounded; sinusoids have these properties.",
                 "位置编码应能区分位置、体现距离、在任何长度和位置上一致、并且有界；正弦编码都做到了。",
@@ -67,7 +67,7 @@ SUBJECT: Subject = (
             lambda f: f.verdicts["sinusoidal"] == ["yes"] * 4 and f.verdicts["learned"] == ["yes", "no", "no", "yes"],
         ),
         Claim(
-            "002",
+            "002.35",
             ("The sinusoidal encodings of any two positions differ.", "任意两个位置的正弦编码都不相同。"),
             Verdict.CONDITION,
             LESSON,
@@ -85,7 +85,7 @@ SUBJECT: Subject = (
             ),
         ),
         Claim(
-            "002, 004",
+            "002.34, 002.36, 004.16",
             (
                 "High frequencies measure finely and low ones coarsely, like rulers of several scales.",
                 "高频像精细的尺，低频像粗略的尺，多个尺度一起测量。",
@@ -103,7 +103,7 @@ SUBJECT: Subject = (
             lambda f: f.quarters[0][0] > 0.9 and f.quarters[0][2] < 10 and f.quarters[3][2] > 1000,
         ),
         Claim(
-            "003",
+            "003.86, 003.87",
             (
                 "Different positions and different dimensions have different frequencies.",
                 "不同位置和不同维度的编码有不同的频率。",
@@ -118,7 +118,7 @@ SUBJECT: Subject = (
             lambda f: f.frequency_spread < 1e-6,
         ),
         Claim(
-            "001, 004",
+            "001.22, 004.19, 004.20",
             (
                 "The encoding of position p + k follows from that of p by the angle addition formulas, which helps to learn relative positions.",
                 "由两角和公式，位置 p + k 的编码可由 p 的编码推出，有助于学到相对位置。",
@@ -126,15 +126,15 @@ SUBJECT: Subject = (
             Verdict.HOLDS,
             LESSON,
             lambda f: (
-                f"Both equations hold within {f.addition_error:.1e} for all p and k tried: one linear map for each k, the same for all p. Document 004 calls them the law "
+                f"Both equations hold within {f.addition_error:.1e} for all p and k tried: one linear map for each k, the same for all p. The notes call them the law "
                 f"of cosines, which is another theorem. A small decoder does learn from sinusoids to name the previous token ({f.accuracy['sinusoidal'][0]:.0%}; without positions "
                 f"{f.accuracy['none'][0]:.0%}); whether it uses this map was not measured.",
-                f"对所有试过的 p 和 k，两个等式的误差不超过 {f.addition_error:.1e}：每个 k 对应一个线性映射，对所有 p 都一样。004 称之为“余弦定理”，其实是两角和公式。小解码器确实能借助正弦编码学会说出前一个词元（{f.accuracy['sinusoidal'][0]:.0%}；没有位置时 {f.accuracy['none'][0]:.0%}），但它是否用的就是这个映射，这里没有测。",
+                f"对所有试过的 p 和 k，两个等式的误差不超过 {f.addition_error:.1e}：每个 k 对应一个线性映射，对所有 p 都一样。笔记称之为“余弦定理”，其实是两角和公式。小解码器确实能借助正弦编码学会说出前一个词元（{f.accuracy['sinusoidal'][0]:.0%}；没有位置时 {f.accuracy['none'][0]:.0%}），但它是否用的就是这个映射，这里没有测。",
             ),
             lambda f: f.addition_error < 1e-6 and f.accuracy["sinusoidal"][0] > f.accuracy["none"][0] + 0.5,
         ),
         Claim(
-            "004",
+            "004.21",
             (
                 "So the dot product of two encodings determines the relative position, and with it the distance.",
                 "因此位置编码的点积可以表示相对位置信息，从而表示词元间的相对距离。",
@@ -156,7 +156,7 @@ SUBJECT: Subject = (
             ),
         ),
         Claim(
-            "000, 001",
+            "000.15, 001.23",
             (
                 "Sinusoidal encodings generalize to long sequences, because they are periodic.",
                 "正弦、余弦编码具有周期性，因而能泛化到长序列。",
@@ -178,7 +178,7 @@ SUBJECT: Subject = (
             ),
         ),
         Claim(
-            "003",
+            "003.88",
             (
                 "A fixed encoding exists for any position, in any model.",
                 "固定的位置编码可以为任何模型的任意位置提供编码。",
@@ -192,7 +192,7 @@ SUBJECT: Subject = (
             lambda f: abs(f.far_code_length - 16) < 1e-6 and f.beyond_table != "",
         ),
         Claim(
-            "003",
+            "003.95",
             (
                 "Learned positions can be initialized with given values and trained from there.",
                 "可学习的位置编码也可以先给定初始值，再在训练中调整。",
@@ -212,7 +212,7 @@ SUBJECT: Subject = (
             ),
         ),
         Claim(
-            "003",
+            "003.81",
             (
                 "Pretrained language models usually have learned positions.",
                 "现有的预训练语言模型通常使用可学习的位置编码。",
@@ -228,7 +228,7 @@ SUBJECT: Subject = (
             lambda f: len(f.families) / 4 < having(f, "learned") < len(f.families) / 2,
         ),
         Claim(
-            "000, 001, 002",
+            "000.14, 001.28, 002.25, 003.75",
             (
                 "The sum of a word's vector and the encoding contains both the word and its position.",
                 "位置编码与词向量相加，得到的输入同时包含词义和位置。",

@@ -8,7 +8,7 @@ SUBJECT: Subject = (
     ("Compared with the RNN", "与 RNN 对照"),
     (
         Claim(
-            "003",
+            "003.72",
             (
                 "An RNN represents the order of a sequence in its hidden state, without positions.",
                 "RNN 通过隐藏状态自然地体现序列的顺序。",
@@ -24,7 +24,7 @@ SUBJECT: Subject = (
             lambda f: f.rnn_error < 1e-6 and f.rnn_order > 0.1 and f.attention_order < 1e-9,
         ),
         Claim(
-            "000, 003",
+            "000.1, 003.16, 003.70",
             (
                 "A Transformer processes a whole sequence at once, an RNN step by step.",
                 "Transformer 并行处理整个序列，RNN 则逐个处理。",
@@ -40,7 +40,7 @@ SUBJECT: Subject = (
             timed=True,
         ),
         Claim(
-            "000, 003",
+            "003.16, 003.52",
             ("Attention is efficient, since everything runs in parallel.", "注意力并行计算，因而效率高。"),
             Verdict.CONDITION,
             LESSON,
@@ -50,7 +50,7 @@ SUBJECT: Subject = (
                 f"{f.attention_slower_from['lstm']:,}. A decoder also keeps keys and values of all tokens, {f.kept['attention'][-1]:,} numbers at 4,096, and the RNN "
                 f"{f.kept['rnn'][-1]}.",
                 f"它的计算量随 n² 增长。从 {f.lengths[-4]:,} 到 {f.lengths[-1]:,} 个词元，时间按 n^{f.time_exponent['attention']:.2f} 增长，RNN 按 n^{f.time_exponent['rnn']:.2f}；单核上，从 "
-                f"{f.attention_slower_from['rnn']:,} 个词元起比同宽的 RNN 慢，从 {f.attention_slower_from['lstm']:,} 个词元起比 LSTM 慢。解码时还要留着所有词元的键和值："
+                f"{f.attention_slower_from['rnn']:,} 个词元起比同维度的 RNN 慢，从 {f.attention_slower_from['lstm']:,} 个词元起比 LSTM 慢。解码时还要留着所有词元的键和值："
                 f"4,096 个词元时 {f.kept['attention'][-1]:,} 个数，RNN 只留 {f.kept['rnn'][-1]} 个。",
             ),
             lambda f: (
@@ -61,7 +61,7 @@ SUBJECT: Subject = (
             timed=True,
         ),
         Claim(
-            "001, 003",
+            "001.30, 003.2",
             (
                 "Self-attention finds dependencies between tokens that are far apart.",
                 "自注意力能有效捕捉长距离依赖。",

@@ -1,4 +1,4 @@
-"""Claims about relative positions, all from document 003."""
+"""Claims about relative positions, all of the book."""
 
 from ._base import Claim, Subject, Verdict
 
@@ -8,7 +8,7 @@ SUBJECT: Subject = (
     ("Relative positions", "相对位置"),
     (
         Claim(
-            "003",
+            "003.96",
             (
                 "Relative encodings depend only on the offset of key and query.",
                 "相对位置编码只取决于键与查询之间的偏移量。",
@@ -33,7 +33,7 @@ SUBJECT: Subject = (
             ),
         ),
         Claim(
-            "003",
+            "003.97",
             (
                 "There is no general and widely accepted formula for relative encodings.",
                 "相对位置编码没有通用且广泛接受的标准公式。",
@@ -51,7 +51,7 @@ SUBJECT: Subject = (
             lambda f: len(f.with_function) < len(f.relative) / 4,
         ),
         Claim(
-            "003",
+            "003.98, 003.99",
             (
                 "Transformer-XL adds learnable embeddings of relative positions to the scores.",
                 "Transformer-XL 在注意力分数中引入与相对位置对应的可学习嵌入。",
@@ -68,7 +68,7 @@ SUBJECT: Subject = (
             lambda f: f.xl_error < 1e-10 and set(f.xl_learned) == {"W_R", "u", "v"},
         ),
         Claim(
-            "003",
+            "003.100, 003.102",
             (
                 "T5 makes it simpler: a learned number is added to the score.",
                 "T5 进一步简化：在分数上加一个可学习的标量。",
@@ -86,7 +86,7 @@ SUBJECT: Subject = (
             ),
         ),
         Claim(
-            "003",
+            "003.101",
             ("Gopher uses T5's method.", "T5 的方法随后被 Gopher 采纳。"),
             Verdict.FAILS,
             LESSON,

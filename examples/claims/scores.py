@@ -8,7 +8,7 @@ SUBJECT: Subject = (
     ("Scores and weights", "分数与权重"),
     (
         Claim(
-            "004",
+            "004.25",
             (
                 "Weights of all keys, by a softmax of their scores, predict better than the mean of the two nearest.",
                 "用 softmax 把所有键的分数变成权重，比取最近两个的平均更准确。",
@@ -25,7 +25,7 @@ SUBJECT: Subject = (
             lambda f: f.product_answer == 48 and abs(f.distance_answer - 45.5) < 1e-3,
         ),
         Claim(
-            "004",
+            "004.28",
             (
                 "The softmax amplifies the keys that match the query.",
                 "softmax 会放大与查询匹配度高的键的影响。",
@@ -43,7 +43,7 @@ SUBJECT: Subject = (
             lambda f: f.product_weights[2] == 1 and f.two_product_slope == 0,
         ),
         Claim(
-            "003",
+            "003.13, 003.14, 003.15",
             (
                 "Unrelated queries and keys are at right angles and have a dot product of 0; fully related ones have the same direction and a dot product of 1.",
                 "查询与键完全无关时互相垂直，点积为 0；完全相关时方向相同，点积为 1。",
@@ -60,7 +60,7 @@ SUBJECT: Subject = (
             lambda f: 7 < f.unrelated_std[2] < 9 and 60 < f.itself[2] < 68 and abs(f.unit_itself[2] - 1) < 1e-3,
         ),
         Claim(
-            "003",
+            "003.22",
             ("The larger the dot product, the closer the directions.", "点积越大，方向越接近。"),
             Verdict.CONDITION,
             SCALE,
@@ -75,7 +75,7 @@ SUBJECT: Subject = (
             lambda f: f.not_closest[0] > 0.3 and f.unit_not_closest[2] == 0,
         ),
         Claim(
-            "003, 004",
+            "003.25, 004.32",
             (
                 "With a large d_k the products grow large, and the softmax tends to 0 and 1.",
                 "d_k 较大时点积会很大，softmax 的输出趋向 0 和 1。",
@@ -84,17 +84,17 @@ SUBJECT: Subject = (
             SCALE,
             lambda f: (
                 f"The variance of a product is d: {f.variance['unscaled'][0]:.0f} at d = 4, {f.variance['unscaled'][4]:.0f} at 1024. The largest of 64 "
-                f"weights goes from {f.largest['unscaled'][0]:.2f} to {f.largest['unscaled'][4]:.2f} (median). Document 004 says that the output tends to 1; "
+                f"weights goes from {f.largest['unscaled'][0]:.2f} to {f.largest['unscaled'][4]:.2f} (median). The notes say that the output tends to 1; "
                 "one of the weights does, and all others to 0.",
                 f"点积的方差就是 d：d = 4 时为 {f.variance['unscaled'][0]:.0f}，1024 时为 {f.variance['unscaled'][4]:.0f}。64 个权重中最大的一个，中位数从 "
-                f"{f.largest['unscaled'][0]:.2f} 升到 {f.largest['unscaled'][4]:.2f}。004 说“输出趋向 1”：趋向 1 的只有一个，其余都趋向 0。",
+                f"{f.largest['unscaled'][0]:.2f} 升到 {f.largest['unscaled'][4]:.2f}。笔记说“输出趋向 1”：趋向 1 的只有一个，其余都趋向 0。",
             ),
             lambda f: (
                 f.variance["unscaled"][4] > 900 and f.largest["unscaled"][4] > 0.99 > 0.5 > f.largest["unscaled"][0]
             ),
         ),
         Claim(
-            "003",
+            "003.28",
             (
                 "Where a softmax gives nearly 0 or 1, its derivative is nearly 0.",
                 "softmax 的输出接近 0 或 1 时，导数接近 0。",
@@ -112,7 +112,7 @@ SUBJECT: Subject = (
             lambda f: min(f.derivatives[0], f.derivatives[-1]) < 0.02,
         ),
         Claim(
-            "003, 004",
+            "003.25, 004.32",
             ("Without the scale gradients vanish.", "不缩放就会梯度消失。"),
             Verdict.CONDITION,
             SCALE,
@@ -123,7 +123,7 @@ SUBJECT: Subject = (
                 f"({f.gradient_mean['unscaled'][4]:.1f} against {f.gradient_mean['scaled'][4]:.2f}): if two keys are close, the factor √d more than compensates for the slope that the softmax usually loses. Gradients become uneven, not zero."
                 "",
                 f"只对大的 d、多数查询成立（查询和键都是随机的）。d = 1024 时传到查询的梯度，中位数在不缩放时是 {f.gradient['unscaled'][4]:.4f}，缩放时是 {f.gradient['scaled'][4]:.2f}；"
-                f"而在常用的头宽 d = 64，不缩放是 {f.gradient['unscaled'][2]:.2f}，是缩放时的 {f.gradient['unscaled'][2] / f.gradient['scaled'][2]:.0f} 倍。"
+                f"而在每头常用的维度 d = 64，不缩放是 {f.gradient['unscaled'][2]:.2f}，是缩放时的 {f.gradient['unscaled'][2] / f.gradient['scaled'][2]:.0f} 倍。"
                 f"平均值同样变大（{f.gradient_mean['unscaled'][4]:.1f} 对 {f.gradient_mean['scaled'][4]:.2f}）：softmax 的斜率多数时候很小，但在两个键相近的地方，"
                 "√d 这个因子又把梯度放得更大。与其说梯度消失，不如说梯度变得极不均匀。",
             ),
@@ -134,7 +134,7 @@ SUBJECT: Subject = (
             ),
         ),
         Claim(
-            "003, 004",
+            "003.29, 004.34",
             (
                 "Dividing by √d_k keeps the softmax and its gradients stable and helps learning.",
                 "除以 √d_k 使 softmax 与梯度保持稳定，有利于学习。",
@@ -148,7 +148,7 @@ SUBJECT: Subject = (
                 "It need not be a scale: initial weights of W_q divided by √d, as in T5, give the same outputs at the start and the same learning ("
                 f"{f.final_accuracy['folded, Wq slower']:.0%}) if the learning rate of W_q is divided too; otherwise {f.final_accuracy['folded']:.0%}.",
                 f"从 d = 4 到 1024，最大权重的中位数保持在 {min(f.largest['scaled']):.2f} 到 {max(f.largest['scaled']):.2f}，梯度保持在 "
-                f"{min(f.gradient['scaled']):.2f} 到 {max(f.gradient['scaled']):.2f}。让宽 256 的一层学按内容查表，120 步后缩放的正确率 {f.final_accuracy['scaled']:.0%}，"
+                f"{min(f.gradient['scaled']):.2f} 到 {max(f.gradient['scaled']):.2f}。让维度 256 的一层学按内容查表，120 步后缩放的正确率 {f.final_accuracy['scaled']:.0%}，"
                 f"不缩放 {f.final_accuracy['unscaled']:.0%}（一个任务，三个种子的平均）。不一定非要缩放：像 T5 那样把 W_q 的初始值除以 √d，起初的输出完全相同；W_q 的学习率也除以 √d，"
                 f"学习效果也相同（{f.final_accuracy['folded, Wq slower']:.0%}），不除则是 {f.final_accuracy['folded']:.0%}。",
             ),
@@ -159,7 +159,7 @@ SUBJECT: Subject = (
             ),
         ),
         Claim(
-            "003",
+            "003.30",
             (
                 "A mask sets excluded scores to a very large negative number, and their weights are close to 0.",
                 "掩码把不该看的分数设成非常大的负数，使权重接近 0。",
@@ -180,7 +180,7 @@ SUBJECT: Subject = (
             ),
         ),
         Claim(
-            "003",
+            "003.31",
             ("The mask prevents information from later words from leaking in decoding.", "掩码防止解码时的信息泄露。"),
             Verdict.HOLDS,
             STEPS,
@@ -194,7 +194,7 @@ SUBJECT: Subject = (
             lambda f: max(f.change_causal[:5]) == 0 and max(f.change_open[:5]) > 0.1 and f.cache_open_difference < 1e-5,
         ),
         Claim(
-            "003",
+            "003.33, 003.34, 004.27",
             (
                 "The softmax turns any real numbers into a distribution that sums to 1.",
                 "softmax 把任意实数向量变成和为 1 的概率分布。",
@@ -210,7 +210,7 @@ SUBJECT: Subject = (
             lambda f: max(v for k, v in f.sum_error.items() if "bfloat16" not in k) < 1e-5 and 80 < f.overflow < 100,
         ),
         Claim(
-            "003",
+            "003.35, 003.40",
             (
                 "An output is the sum of the values, each weighted by how well its key matches.",
                 "输出是各个值按权重的加权和。",
@@ -226,7 +226,7 @@ SUBJECT: Subject = (
             lambda f: f.formula_difference < 1e-5 and f.beyond_values < 1e-4,
         ),
         Claim(
-            "003",
+            "003.3",
             ("Self-attention takes sequences of any length.", "自注意力能处理不同长度的输入。"),
             Verdict.HOLDS,
             STEPS,

@@ -8,7 +8,7 @@ SUBJECT: Subject = (
     ("Encoder and decoder", "编码器与解码器"),
     (
         Claim(
-            "003",
+            "003.79",
             (
                 "Absolute positions are added at the bottom of encoder and decoder.",
                 "在编码器和解码器的底部加入绝对位置编码。",
@@ -28,7 +28,7 @@ SUBJECT: Subject = (
             ),
         ),
         Claim(
-            "003",
+            "003.68",
             (
                 "Without positions a translation cannot distinguish sentences that differ only in the order of their words.",
                 "没有位置编码，翻译就分不清只有词序不同的句子。",
@@ -43,7 +43,7 @@ SUBJECT: Subject = (
             lambda f: f.twin_difference["decoder alone"] < 1e-4 < f.twin_difference["both"],
         ),
         Claim(
-            "000, 001, 002, 003, 004",
+            "000.14, 001.20, 001.27, 002.23, 003.90, 004.35",
             (
                 "The input of the first layer is the word's vector plus the encoding of its position.",
                 "第一层的输入是词向量加位置编码。",

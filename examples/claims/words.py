@@ -1,4 +1,4 @@
-"""Claims about word vectors, all from document 003."""
+"""Claims about word vectors, all of the book."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ SUBJECT: Subject = (
     ("Word vectors", "词向量"),
     (
         Claim(
-            "003",
+            "003.56",
             (
                 "The vector of a word has far fewer numbers than the vocabulary has words.",
                 "词向量的维度远小于词表的大小。",
@@ -38,7 +38,7 @@ SUBJECT: Subject = (
             lambda f: f.dims["word2vec"] < f.vocabulary / 10 and f.dims["one-hot"] == f.vocabulary,
         ),
         Claim(
-            "003",
+            "003.57",
             ("Words of similar meaning are close to each other.", "语义相近的词，向量也彼此靠近。"),
             Verdict.HOLDS,
             LESSON,
@@ -51,7 +51,7 @@ SUBJECT: Subject = (
             lambda f: min(f.own_kind[way] for way in ("fasttext", "word2vec", "glove")) > 2 * f.chance,
         ),
         Claim(
-            "003",
+            "003.58",
             ("King − man + woman = queen.", "国王 − 男人 + 女人 = 女王。"),
             Verdict.CONDITION,
             LESSON,
@@ -67,7 +67,7 @@ SUBJECT: Subject = (
             needs=("queen", GOOGLE),
         ),
         Claim(
-            "003",
+            "003.60",
             (
                 "One-hot encoding contains no relations between words.",
                 "独热编码不能表达词与词之间的关系。",
@@ -81,7 +81,7 @@ SUBJECT: Subject = (
             lambda f: f.one_hot_largest_cosine == 0,
         ),
         Claim(
-            "003",
+            "003.61",
             (
                 "A bag of words counts the words of a document and forgets their order.",
                 "词袋只统计文档中的词频，忽略词序。",
@@ -95,7 +95,7 @@ SUBJECT: Subject = (
             lambda f: f.order_kept == 0,
         ),
         Claim(
-            "003",
+            "003.61, 003.62",
             (
                 "Bag of words and TF-IDF give no word vectors and no relations between words.",
                 "词袋和 TF-IDF 不形成词向量，也捕捉不到词间关系。",
@@ -112,7 +112,7 @@ SUBJECT: Subject = (
             lambda f: min(f.own_kind[way] for way in ("tf-idf", "bag-of-words")) > 2 * f.chance,
         ),
         Claim(
-            "003",
+            "003.65",
             (
                 "FastText, which uses parts of words, is better on rare words and other spellings.",
                 "FastText 利用子词信息，对罕见词和拼写变体表现更好。",
@@ -129,7 +129,7 @@ SUBJECT: Subject = (
             lambda f: f.misspelt_found > 0.2 and f.word2vec_knows_misspelt == 0,
         ),
         Claim(
-            "003",
+            "003.66",
             ("BERT gives a word different vectors in different contexts.", "BERT 能生成随上下文变化的词向量。"),
             Verdict.HOLDS,
             LESSON,

@@ -5,35 +5,46 @@ from types import SimpleNamespace
 
 import pytest
 
-from claims import SUBJECTS, Claim, Verdict, page
+from claims import DOCUMENTS, SUBJECTS, Claim, Verdict, page
 from claims.__main__ import PAGES
 from lesson import SPEAK
 
+from ..test_coverage import LINK, rows
 from .conftest import EXAMPLES
 
 CLAIMS = [claim for _, group in SUBJECTS for claim in group]
-DOCUMENTS = ("000", "001", "002", "003", "004")
 
 
 def test_each_claim_names_its_documents_and_a_lesson() -> None:
     for claim in CLAIMS:
-        assert re.fullmatch(r"00[0-4](, 00[0-4])*", claim.documents), claim.says
+        assert re.fullmatch(r"00[0-4]\.\d+(, 00[0-4]\.\d+)*", claim.statements), claim.says
         assert (EXAMPLES / f"{claim.lesson}.py").is_file(), claim.lesson
         assert all(text.endswith(end) for text, end in zip(claim.says, ".。", strict=True)), claim.says
     assert len({claim.says for claim in CLAIMS}) == len(CLAIMS)
-    assert {document for claim in CLAIMS for document in claim.documents.split(", ")} == set(DOCUMENTS)
+    assert {document for claim in CLAIMS for document in claim.documents} == set(DOCUMENTS)
+
+
+def test_claims_and_rows_of_coverage_name_each_other() -> None:
+    """The rows that a claim names link the page of claims and the claim's lesson; rows that link the page are named."""
+    links = {name: {target.rpartition("/")[2] for _, target in LINK.findall(where)} for name, _, _, where in rows()}
+    named = {(statement, claim.lesson) for claim in CLAIMS for statement in claim.statements.split(", ")}
+    assert [(name, lesson) for name, lesson in named if not {"claims.md", f"{lesson}.py"} <= links[name]] == []
+    assert {name for name, _ in named} == {name for name, targets in links.items() if "claims.md" in targets}
 
 
 @pytest.mark.parametrize("language", PAGES)
 def test_the_page_shows_the_table(language: str) -> None:
     text, t = PAGES[language].read_text(encoding="utf-8"), SPEAK[language]
-    shown = re.findall(r"^### (\d+)\. (.+)\n\n\*\*(.+?)\*\* · ", text, re.M)
-    assert shown == [(str(n), t(*claim.says), claim.verdict.text(t)) for n, claim in enumerate(CLAIMS, start=1)]
+    shown = re.findall(r"^### (\d+)\. (.+)\n\n\*\*(.+?)\*\* · (.+) · ", text, re.M)
+    assert shown == [
+        (str(n), t(*claim.says), claim.verdict.text(t), t(", ", "、").join(t(*DOCUMENTS[d]) for d in claim.documents))
+        for n, claim in enumerate(CLAIMS, start=1)
+    ]
 
 
 def made_up(stands: bool, value: float | None = 1.0) -> tuple[Claim, dict[str, SimpleNamespace]]:
     claim = Claim(
-        "000",
+        "000.1",
         ("One.", "一。"),
         Verdict.HOLDS,
         "lesson_1_x",
@@ -46,13 +57,15 @@ def made_up(stands: bool, value: float | None = 1.0) -> tuple[Claim, dict[str, S
 
 def test_a_verdict_that_the_numbers_do_not_support_is_an_error() -> None:
     claim, found = made_up(stands=True)
-    assert "**holds** · document 000" in page([(("A", "甲"), [claim])], found, SPEAK["en"])
+    assert "**holds** · the tutorial in PyTorch" in page([(("A", "甲"), [claim])], found, SPEAK["en"])
     claim, found = made_up(stands=False)
-    with pytest.raises(RuntimeError, match=r"no longer supports the verdict 'holds'.*000: One\.\nmeasured: It is 1\.0"):
+    with pytest.raises(
+        RuntimeError, match=r"no longer supports the verdict 'holds'.*000\.1: One\.\nmeasured: It is 1\.0"
+    ):
         page([(("A", "甲"), [claim])], found, SPEAK["en"])
 
 
 def test_what_could_not_be_measured_says_what_it_needs() -> None:
     claim, found = made_up(stands=False, value=None)
-    assert "**not measured here** · document 000" in page([(("A", "甲"), [claim])], found, SPEAK["en"])
+    assert "**not measured here** · the tutorial in PyTorch" in page([(("A", "甲"), [claim])], found, SPEAK["en"])
     assert "需要文件。" in page([(("A", "甲"), [claim])], found, SPEAK["zh"])

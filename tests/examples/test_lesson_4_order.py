@@ -26,9 +26,11 @@ def test_figures(learn: Learn) -> None:
     for language, n in (("en", 6), ("zh", 3)):
         assert torch.tensor(found["between_words"][language]).shape == (2, n, n)
 
-    for equivariant, invariant in found["shuffled"].values():
+    for equivariant, invariant, one_word in found["shuffled"].values():
         assert equivariant < ROUNDING
         assert invariant > 0.1
+        assert one_word < ROUNDING
+    assert found["older"] == {"additive": 50, "global": 50, "local": 20}
 
     # those that have no order of their own, by what they are
     moving = {name for name, kind in ENCODINGS.items() if kind.kind == "coordinates"}
