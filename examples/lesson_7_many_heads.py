@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-D_MODEL, HEADS = 512, 8  # document 000's sizes; the loop of 002 has 8 heads too
+D_MODEL, HEADS = 512, 8  # the sizes of the tutorial in PyTorch; the article has 8 heads too
 COST_WIDTH, COST_HEADS = 256, [1, 2, 4, 8, 16, 32, 64]
 TOKENS = {128: 8, 1024: 1}  # length: batch, so that all have the same number of tokens
 
@@ -65,7 +65,7 @@ READERS = {  # heads, feed-forward
     "one head and a feed-forward": (1, True),
 }
 
-SENTENCE = "The cat that was sleeping on the mat woke up"  # document 002's
+SENTENCE = "The cat that was sleeping on the mat woke up"  # of the article
 RELATIONS = ["det", "nsubj", "aux", "case"]  # that tie some of its words
 TIES = [("cat", "sleeping"), ("mat", "sleeping"), ("that", "cat"), ("woke", "cat")]  # the first two are the document's
 
@@ -103,7 +103,7 @@ class Found:
 
 
 def one_by_one(X: Tensor, Wq: list[Tensor], Wk: list[Tensor], Wv: list[Tensor]) -> Tensor:
-    """Computes document 002's loop: each head with matrices of its own, concatenated, before the last projection."""
+    """Computes the article's loop: each head with matrices of its own, concatenated, before the last projection."""
     heads = []
     for Wq_h, Wk_h, Wv_h in zip(Wq, Wk, Wv, strict=True):
         Q, K, V = X @ Wq_h, X @ Wk_h, X @ Wv_h

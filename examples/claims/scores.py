@@ -75,7 +75,7 @@ SUBJECT: Subject = (
             lambda f: f.not_closest[0] > 0.3 and f.unit_not_closest[2] == 0,
         ),
         Claim(
-            "003.25, 004.32",
+            "003.25, 004.32, 004.33",
             (
                 "With a large d_k the products grow large, and the softmax tends to 0 and 1.",
                 "d_k 较大时点积会很大，softmax 的输出趋向 0 和 1。",

@@ -20,6 +20,12 @@ def test_numbers_by_hand() -> None:
     torch.testing.assert_close(codes(2, 4), torch.tensor(expected, dtype=torch.float64))
 
 
+def test_a_code_depends_on_its_own_position_alone() -> None:
+    at = torch.tensor([7, 0, 7, 3])
+    code = Sinusoidal(8).embed(torch.zeros(1, 4, 8, dtype=torch.float64), at)[0]
+    torch.testing.assert_close(code, codes(10, 8)[at])
+
+
 def test_the_second_variant_by_hand() -> None:
     """Concatenated; with two frequencies they are 1 and 1/base."""
     expected = [math.sin(1), math.sin(1e-4), math.cos(1), math.cos(1e-4)]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from headway import attention_weights
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import T5
@@ -82,6 +83,15 @@ def test_numbers_by_hand() -> None:
 def test_of_a_fraction_the_whole_distance_below_counts() -> None:
     delta = torch.tensor([-8.0, -7.99, -0.5, 0.5, 0.999, 1.0, 7.99, 8.0])
     assert buckets_of(T5(1), delta).tolist() == [8, 7, 0, 0, 0, 17, 23, 24]
+
+
+def test_a_number_for_each_head_and_bucket_is_added_to_the_score() -> None:
+    encoding = T5(2).double()
+    torch.nn.init.normal_(encoding.table)
+    q, k = torch.randn(2, 1, 2, 12, 4, dtype=torch.float64)
+    bucket = torch.tensor([[literal(j - i, 32, 128, True) for j in range(12)] for i in range(12)])
+    expected = (q @ k.mT + encoding.table[:, bucket]).softmax(-1)
+    torch.testing.assert_close(attention_weights(q, k, k, encoding=encoding), expected)
 
 
 def test_scores_are_not_scaled() -> None:
