@@ -89,6 +89,12 @@ def test_links_find_their_headings() -> None:
     assert not broken
 
 
+def test_other_pages_name_documents_by_what_they_say() -> None:
+    pages = [p for p in [*ROOT.glob("README*.md"), *(ROOT / "docs").rglob("*.md")] if p != PAGE]
+    number = re.compile(r"(?<![\d.,])00[0-4](?![\d.,]*\d)")
+    assert [(page.name, found) for page in pages for found in number.findall(prose(page))] == []
+
+
 # ---------------------------------------------------------------- the page of statements
 
 

@@ -9,7 +9,7 @@ from claims import DOCUMENTS, SUBJECTS, Claim, Verdict, page
 from claims.__main__ import PAGES
 from lesson import SPEAK
 
-from ..test_coverage import LINK, rows
+from ..test_coverage import LINK, PAGE, rows
 from .conftest import EXAMPLES
 
 CLAIMS = [claim for _, group in SUBJECTS for claim in group]
@@ -22,6 +22,8 @@ def test_each_claim_names_its_documents_and_a_lesson() -> None:
         assert all(text.endswith(end) for text, end in zip(claim.says, ".。", strict=True)), claim.says
     assert len({claim.says for claim in CLAIMS}) == len(CLAIMS)
     assert {document for claim in CLAIMS for document in claim.documents} == set(DOCUMENTS)
+    introduced = re.findall(r"^- \*\*(\d{3})\*\* \(\d+ statements\), ([^:,]+)", PAGE.read_text(encoding="utf-8"), re.M)
+    assert introduced == [(document, english) for document, (english, _) in DOCUMENTS.items()]
 
 
 def test_claims_and_rows_of_coverage_name_each_other() -> None:
