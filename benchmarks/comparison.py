@@ -5,10 +5,10 @@
     python benchmarks/comparison.py
 
 The first two train, resume from ``compare-NAME`` after an interruption, and keep the rows in benchmarks/results; the
-third writes the page from the rows. The settings were fixed before any result on these texts was seen; the steps are
-those that benchmarks/comparison_budget.py chose, and the learning rates are those around the best of RoPE and ALiBi on the
-same text: with 0.002, 0.004 and 0.008 they came to 1.875, 1.848 and 1.844, and 1.973, 1.921 and 1.904 bits per byte on
-its validation part.
+third writes the page from the rows. The settings were fixed before any result on these texts was seen. The steps are
+those that benchmarks/comparison_budget.py chose, and the learning rates those around the best of RoPE and ALiBi on the
+same text: with 0.002, 0.004 and 0.008 RoPE came to 1.875, 1.848 and 1.844 bits per byte on its validation part, ALiBi
+to 1.973, 1.921 and 1.904.
 """
 
 from __future__ import annotations
