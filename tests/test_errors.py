@@ -27,7 +27,6 @@ Q = torch.zeros(1, 1, 2, 4)
 LOOK_UPS: dict[str, tuple[Callable[[str], object], str, str]] = {
     "encoding": (hw.encoding, "rop", "rope"),
     "part of a sum": (lambda name: hw.encoding(f"rope + {name}", head_dim=4), "shw", "shaw"),
-    "kernel": (lambda name: hw.attention(Q, Q, Q, kernel=name), "spda", "sdpa"),
     "statistic": (lambda name: hw.attention_statistics(Q, Q, statistics=name), "entrpy", "entropy"),
     "role": (lambda name: head_roles(torch.nn.Identity(), [], name), "inductoin", "induction"),
     "activation": (lambda name: FeedForward(8, 8, name), "gleu", "gelu"),

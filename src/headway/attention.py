@@ -129,7 +129,7 @@ def attention(
     )
     if key is not None:  # the first call with this key, or its plan no longer holds
         plan = plans.keep(encoding, key, q, k, v, call, kernel, q_positions, k_positions)
-        out = None if plan is None else plan(q, k, v)
+        out = None if plan is None else plan(q, k, v, call.terms)
     return _run(call, kernel)[0] if out is None else out
 
 

@@ -28,6 +28,7 @@ from .kernels.cpu._library import environment
 from .masks import Mask
 from .positions import PositionEncoding
 from .positions._base import edition
+from .terms import Term
 from .tracing import forward_mode, watched
 
 LONGEST = 2048
@@ -57,13 +58,18 @@ class Plan:
         self.version = sum(map(writes_of, self.guards))
         self.kinds = tuple(map(type, call.terms))
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
-        """Returns the output; None if the plan does not hold for this call."""
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, terms: tuple[Term, ...] | None = None) -> Tensor | None:
+        """Returns the output; None if the plan does not hold for this call.
+
+        ``terms`` are those of the encoding, if the call has computed them: computed again, autograd would record them
+        twice, and a checkpoint would find that its call saves more than the call that it repeats.
+        """
         if self.edition != edition() or sum(map(writes_of, self.guards)) != self.version:
             return None
         if self.encoding is None:
             return self.run(q, k, v)
-        terms = self.encoding.terms(*self.sides)
+        if terms is None:
+            terms = self.encoding.terms(*self.sides)
         return self.run(q, k, v, terms) if tuple(map(type, terms)) == self.kinds else None
 
 

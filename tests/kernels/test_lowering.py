@@ -55,7 +55,7 @@ def _padded(n: int, m: int) -> tuple[Coordinates, Coordinates]:
 
 def _padded_queries(n: int, m: int) -> tuple[Coordinates, Coordinates]:
     """The queries lie in one row of the batch otherwise than in the other, the keys do not."""
-    return Coordinates.padded([n, n - 2], n, side="left"), Coordinates.span(m)
+    return Coordinates.padded([n, max(0, n - 2)], n, side="left"), Coordinates.span(m)
 
 
 def _gaps(n: int, m: int) -> tuple[Coordinates, Coordinates]:
