@@ -13,11 +13,12 @@ to 1.973, 1.921 and 1.904.
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from page import between
 
 from headway.files import atomic_write
 from headway.pictures import save
@@ -75,15 +76,10 @@ def page(text: str) -> str:
     for name in TEXTS:
         results = Results.load(HERE / "results" / f"comparison-{name}")
         for what, table in TABLES.items():
-            text = _between(text, f"{name} {what}", table(results).markdown())
+            text = between(text, f"{name} {what}", table(results).markdown())
         said = "\n".join(f"- {sentence}" for sentence in results.conclusions())
-        text = _between(text, f"{name} conclusions", said)
+        text = between(text, f"{name} conclusions", said)
     return text
-
-
-def _between(text: str, mark: str, new: str) -> str:
-    whole = re.compile(rf"(<!-- {mark} -->\n).*?(\n<!-- end -->)", re.DOTALL)
-    return whole.sub(lambda found: found[1] + new + found[2], text)
 
 
 def pictures() -> Iterator[Path]:

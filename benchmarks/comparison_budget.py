@@ -11,13 +11,13 @@ benchmarks/results/comparison-budget.jsonl; trainings that are there are not run
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from headway.lines import append_lines, read_lines
 from headway.study import corpora
 from headway.study.models import Sizes, build_transformer
 from headway.study.ngrams import ngram_bits
@@ -77,13 +77,12 @@ def enough(rows: list[dict[str, object]]) -> bool:
 
 def main() -> None:
     """Measures until a number of steps is enough."""
-    known = [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
+    known = read_lines(ROWS, "delete that line to measure it again")
     for steps in STEPS:
         for spec in ENCODINGS:
             if not any((one["encoding"], one["steps"]) == (spec, steps) for one in known):
                 known.append(row(spec, steps))
-                with ROWS.open("a") as file:
-                    file.write(json.dumps(known[-1]) + "\n")
+                append_lines(ROWS, known[-1:])
                 print(known[-1], flush=True)
         if enough([one for one in known if one["steps"] == steps]):
             print(f"{steps:,} steps are enough")

@@ -160,11 +160,16 @@ def page(text: str) -> str:
     """Returns a page with its tables made anew: each stands between two comments with its name."""
     measured = rows()
     for name, lines in (("faster", FASTER), ("slower", SLOWER)):
-        head, begins, rest = text.partition(f"<!-- {name} -->\n")
-        _, ends, tail = rest.partition(f"<!-- end of {name} -->")
         cells = [[line.what, *(line.ratio(measured, dtype) for dtype in DTYPES)] for line in lines]
-        text = f"{head}{begins}\n{Table(['what · compared with', *DTYPES], cells).markdown()}\n\n{ends}{tail}"
+        text = between(text, name, Table(["what · compared with", *DTYPES], cells).markdown())
     return text
+
+
+def between(text: str, name: str, new: str) -> str:
+    """Returns a page with other text between the two comments with a name."""
+    head, begins, rest = text.partition(f"<!-- {name} -->\n")
+    _, ends, tail = rest.partition(f"<!-- end of {name} -->")
+    return f"{head}{begins}\n{new}\n\n{ends}{tail}"
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from ..study import Results
     from ..study.watch import Row
+
+N = TypeVar("N", int, float)
 
 
 def run(
@@ -155,7 +157,9 @@ def run(
             minutes=minutes,
             batch=batch,
             learning_rate=learning_rate,
-            learning_rates=None if learning_rates is None else rates(learning_rates),
+            learning_rates=None
+            if learning_rates is None
+            else numbers(learning_rates, "learning_rates", float, "0.002,0.005"),
             tokenizer=tokenizer,
             recall_steps=recall_steps,
             evaluation_bytes=evaluation_bytes,
@@ -214,25 +218,25 @@ def split_names(text: str, option: str = "--encodings") -> list[str]:
     return found
 
 
-def numbers(text: str, name: str = "lengths") -> list[int]:
-    """Returns whole numbers separated by commas; raises HeadwayError for anything else."""
+def numbers(text: str, name: str = "lengths", kind: type[N] = int, such_as: str = "128,256,512,1024") -> list[N]:
+    """Splits an option that has numbers separated by commas.
+
+    Args:
+        text: the numbers.
+        name: the name of the option, for the message.
+        kind: int or float.
+        such_as: an example, for the message.
+
+    Raises:
+        HeadwayError: for anything else.
+    """
     try:
-        found = [int(part) for part in text.split(",") if part.strip()]
+        found = [kind(part) for part in text.split(",") if part.strip()]
     except ValueError:
         found = []
     if not found:
-        raise HeadwayError(f"{name} is {text!r}: give whole numbers separated by commas, such as 128,256,512,1024")
-    return found
-
-
-def rates(text: str) -> list[float]:
-    """Returns learning rates separated by commas; raises HeadwayError for anything else."""
-    try:
-        found = [float(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        found = []
-    if not found:
-        raise HeadwayError(f"learning_rates is {text!r}: give numbers separated by commas, such as 0.002,0.005")
+        what = "whole numbers" if kind is int else "numbers"
+        raise HeadwayError(f"{name} is {text!r}: give {what} separated by commas, such as {such_as}")
     return found
 
 

@@ -54,19 +54,19 @@ def measured(build: Build, language: LanguageModel, protocol: Protocol) -> Pace:
         protocol: the settings.
     """
 
-    def of(task: LanguageModel | Recall, steps: int) -> tuple[float, float]:
+    def of(task: LanguageModel | Recall) -> tuple[float, float]:
         model = build(Sizes.of(protocol, task.name, task.vocabulary)).to(protocol.device)
         training = protocol.language(protocol.learning_rates[0]) if task is language else protocol.recall
         train(model, task, replace(training, steps=1), 0)
-        step = train(model, task, replace(training, steps=steps), 0).seconds / steps
+        step = train(model, task, replace(training, steps=STEPS), 0).seconds / STEPS
         window = torch.zeros(1, max(protocol.lengths), dtype=torch.int64)
         began = time.perf_counter()
         predictions(model, window, window, vocabulary=task.vocabulary)
         return step, (time.perf_counter() - began) / window.numel()
 
     try:
-        recall = of(Recall(), STEPS) if protocol.recall_steps else (0.0, 0.0)
-        return Pace(*of(language, STEPS), *recall)
+        recall = of(Recall()) if protocol.recall_steps else (0.0, 0.0)
+        return Pace(*of(language), *recall)
     except Diverged:
         return Pace(0.0, 0.0)
 

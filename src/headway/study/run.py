@@ -146,7 +146,7 @@ class Run:
             windows, _ = self.language.batch(training, torch.Generator().manual_seed(0))  # the same for every seed
             log = self.store.head_log(name, seed, rate if several else None)
             heads = HeadWatch(model, log, windows.to(self.protocol.device), training.steps)
-        doing = task.name.replace("_", " ") + (f" at learning rate {rate}" if several else "")
+        doing = task.title + (f" at learning rate {rate}" if several else "")
         after_step = partial(self._after_step, doing, training, work)
         compiled = language and self.protocol.compile
         diverged = None
@@ -171,7 +171,7 @@ class Run:
     def _measure(self, trained: Model, task: Task, fields: dict[tuple[str, int], dict[str, Any]]) -> None:
         """Adds what the model achieves at each length to the fields of each row."""
         for row in self.candidate.rows:
-            self._tell(f"{task.name.replace('_', ' ')}, measuring", self.done)
+            self._tell(f"{task.title}, measuring", self.done)
             measured = self._measured(row, trained, task)
             for length, new in measured.items():
                 known = fields.setdefault((row, length), {})
@@ -206,7 +206,7 @@ class Run:
         """What the trained model achieves at each length, with the encoding of this row."""
         missing = "bits_per_byte" if task is self.language else "recall"
         if trained.diverged is not None:
-            said = f"{task.name.replace('_', ' ')}: training diverged: {trained.diverged}"
+            said = f"{task.title}: training diverged: {trained.diverged}"
             return {length: {missing: None, "reason": said} for length in self.protocol.lengths}
         model = trained.model
         if row != self.candidate.rows[0]:

@@ -20,6 +20,11 @@ class Task(ABC):
     name: ClassVar[str]
     vocabulary: int
 
+    @property
+    def title(self) -> str:
+        """The name in words."""
+        return self.name.replace("_", " ")
+
     @abstractmethod
     def batch(self, training: Training, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Returns inputs and targets, int64 [batch, length]: the target of a position is the token after it.
