@@ -1,5 +1,6 @@
 """What all lessons share: the command line refuses before any work, tables stand in line in Chinese too."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -86,3 +87,20 @@ def test_the_page_of_claims_is_refused_if_something_is_missing(
 
 def test_a_chinese_letter_is_as_wide_as_two() -> None:
     assert lesson.table([["权重", 1.5], ["word", 10]], ["方法", "n"]) == "  方法    n\n  权重  1.5\n  word   10"
+
+
+@pytest.mark.parametrize(
+    ("page", "asks", "answers"),
+    [("docs/lessons.md", "**Exercise.**", "Answer"), ("docs/zh-CN/lessons.md", "**练习。**", "答案")],
+)
+def test_each_lesson_ends_with_an_exercise_whose_answer_runs(page: str, asks: str, answers: str) -> None:
+    """tests/test_docs_run.py runs the answers, as all code of the pages."""
+    text = (lesson.DOCS.parent / page).read_text(encoding="utf-8")
+    sections = re.split(r"^## (\d+)\. ", text, flags=re.M)[1:]
+    numbers = [path.stem.split("_")[1] for path in lesson.DOCS.parent.glob("examples/lesson_*.py")]
+    assert sections[::2] == sorted(numbers, key=int)
+    for number, section in zip(sections[::2], sections[1::2], strict=True):
+        exercise = section.partition(f"\n{asks} ")[2]
+        summary, answer = f"<details><summary>{answers}</summary>\n\n", exercise.partition("<details>")[2]
+        assert summary in exercise, number
+        assert re.search(r"^```python\n.+?^```\n\n```text\n.+?^```\n\n</details>\s*\Z", answer, re.M | re.S), number
