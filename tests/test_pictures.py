@@ -225,8 +225,11 @@ def maps_of_methods(word: str) -> Any:
 PICTURES: dict[str, Callable[[str], Any]] = {
     "loss by position": lambda word: charts().draw_by_position(compared(word)),
     "loss by position, narrow": lambda word: charts().draw_by_position(compared(word), charts().NARROW),
+    "loss by position, Chinese": lambda word: charts().draw_by_position(compared(word), language="zh"),
     "loss by length": lambda word: charts().draw_by_length(compared(word)),
+    "loss by length, Chinese": lambda word: charts().draw_by_length(compared(word), language="zh"),
     "recall": lambda word: charts().draw_recall(compared(word)),
+    "recall, Chinese": lambda word: charts().draw_recall(compared(word), language="zh"),
     "extension": lambda word: extension_picture(extended(word)),
     "extension, one window": lambda word: extension_picture(extended(word, windows=1)),
     "scores of word vectors": scores_picture,

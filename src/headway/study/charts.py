@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from ..errors import unknown
 from ..pictures import (
     BASELINE,
     BASELINE_ON_DARK,
@@ -60,6 +61,17 @@ class Layout:
 WIDE = Layout()
 NARROW = Layout(width=4.7, height=5.0, left=0.14, right=0.53, top=0.79, bottom=0.125, title=13.0)
 """The layout for a phone."""
+
+Say = Callable[[str, str], str]
+"""say("English", "中文") returns one of the two."""
+LANGUAGES: dict[str, Say] = {"en": lambda english, chinese: english, "zh": lambda english, chinese: chinese}
+IN_CHINESE = {
+    "bytes": "字节",
+    "tokens": "词元",
+    "(equal parameters)": "（参数相等）",
+    "(equal time)": "（时间相等）",
+    "interpolated": "插值",
+}
 
 TALLEST = 3.0
 """The most bits above the best that the y axis shows."""
@@ -212,65 +224,90 @@ def _line(name: str, x: Sequence[float], runs: list[list[float]], end: float | N
     return Line(name, x, [mean(v) for v in runs], [min(v) for v in runs], [max(v) for v in runs], end or x[-1])
 
 
-def draw_by_position(results: Results, layout: Layout = WIDE) -> Figure:
+def draw_by_position(results: Results, layout: Layout = WIDE, language: str = "en") -> Figure:
     """Draws the loss by position in the window.
 
     Args:
         results: the comparison.
         layout: the size.
+        language: "en" or "zh".
     """
+    say = _say(language)
+    unit = _translated(say, results.unit)
     return _draw(
         results,
         layout,
+        say,
         by_position(results),
-        "Loss by position in the window",
-        f"position in the window: {results.unit} before it",
-        "held-out bits per byte",
+        say("Loss by position in the window", "窗口内各位置上的损失"),
+        say(f"position in the window: {unit} before it", f"在窗口中的位置：前面有多少{unit}"),
+        say("held-out bits per byte", "预留文本的损失（比特/字节）"),
         bound="bits",
         ticks=_powers(1, results.lengths[-1]),
     )
 
 
-def draw_by_length(results: Results, layout: Layout = WIDE) -> Figure:
+def draw_by_length(results: Results, layout: Layout = WIDE, language: str = "en") -> Figure:
     """Draws the loss by the length of the window.
 
     Args:
         results: the comparison.
         layout: the size.
+        language: "en" or "zh".
     """
+    say = _say(language)
+    unit = _translated(say, results.unit)
     return _draw(
         results,
         layout,
+        say,
         by_length(results),
-        "Loss by length, in separate windows",
-        f"{results.unit} in the window",
-        "held-out bits per byte",
+        say("Loss by length, in separate windows", "各窗口长度上的损失（窗口互不重叠）"),
+        say(f"{unit} in the window", f"窗口中的{unit}数"),
+        say("held-out bits per byte", "预留文本的损失（比特/字节）"),
         bound="bits",
         ticks=results.lengths,
     )
 
 
-def draw_recall(results: Results, layout: Layout = WIDE) -> Figure:
+def draw_recall(results: Results, layout: Layout = WIDE, language: str = "en") -> Figure:
     """Draws recall by distance.
 
     Args:
         results: the comparison.
         layout: the size.
+        language: "en" or "zh".
     """
+    say, longest = _say(language), f"{results.lengths[-1]:,}"
     return _draw(
         results,
         layout,
+        say,
         recall_by_distance(results),
-        f"Recall in sequences of up to {results.lengths[-1]:,}",
-        "tokens since the card was shown",
-        "right answers, %",
+        say(f"Recall in sequences of up to {longest}", f"长度至多 {longest} 的序列中的回忆"),
+        say("tokens since the card was shown", "卡片出现之后的词元数"),
+        say("right answers, %", "答对的比例（%）"),
         bound="per cent",
     )
+
+
+def _say(language: str) -> Say:
+    if language not in LANGUAGES:
+        raise unknown("language", language, LANGUAGES)
+    return LANGUAGES[language]
+
+
+def _translated(say: Say, name: str) -> str:
+    chinese = name
+    for english, its in IN_CHINESE.items():
+        chinese = chinese.replace(f" {english}" if its.startswith("（") else english, its)
+    return say(name, chinese)
 
 
 def _draw(
     results: Results,
     layout: Layout,
+    say: Say,
     lines: list[Line],
     title: str,
     x_label: str,
@@ -282,8 +319,8 @@ def _draw(
     from matplotlib.figure import Figure
 
     look = styles(results)
-    words = _subtitle(results)
-    with style([*words, *results.names], **{"font.size": 11}):
+    words = _subtitle(results, say)
+    with style([title, *words, *results.names], **{"font.size": 11}):
         figure = Figure(figsize=(layout.width, layout.height))
         figure.subplots_adjust(left=layout.left, right=layout.right, top=layout.top, bottom=layout.bottom)
         axes = figure.add_subplot()
@@ -305,7 +342,7 @@ def _draw(
         if start < trained < end:
             axes.axvline(trained, color=INK, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
             axes.annotate(
-                "trained length",
+                say("trained length", "训练长度"),
                 (trained, 1),
                 xycoords=("data", "axes fraction"),
                 xytext=(0, 3),
@@ -315,7 +352,7 @@ def _draw(
                 fontsize=9,
                 color=INK,
             )
-        name_lines(axes, lines, look, low, high)
+        name_lines(axes, lines, look, low, high, say=say)
         axes.set(xlabel=x_label, ylabel=y_label)
         figure.text(0.02, 0.955, title, fontsize=layout.title, fontweight="bold", color=INK, va="center")
         lower = "\n".join((" · ".join(words[:2]), " · ".join(words[2:]))) if layout is NARROW else " · ".join(words)
@@ -323,11 +360,12 @@ def _draw(
         return figure
 
 
-def _subtitle(results: Results) -> list[str]:
-    seeds = len(results.seeds)
-    over = "one seed" if seeds == 1 else f"mean and range of {seeds} seeds"
-    corpus = Path(results.protocol.corpus).name
-    return [corpus, f"trained at {results.protocol.train_length:,} {results.unit}", over]
+def _subtitle(results: Results, say: Say) -> list[str]:
+    seeds, length = len(results.seeds), f"{results.protocol.train_length:,}"
+    one, several = say("one seed", "一个种子"), say(f"mean and range of {seeds} seeds", f"{seeds} 个种子的平均与范围")
+    unit = _translated(say, results.unit)
+    trained = say(f"trained at {length} {unit}", f"训练长度 {length} {unit}")
+    return [Path(results.protocol.corpus).name, trained, one if seeds == 1 else several]
 
 
 def range_of(lines: list[Line], bound: str, others: Iterable[float] = ()) -> tuple[float, float]:
@@ -387,6 +425,7 @@ def name_lines(
     low: float,
     high: float,
     form: Callable[[float], str] = "{:.3g}".format,
+    say: Say = LANGUAGES["en"],
 ) -> None:
     """Writes each name beside the end of its line, moved apart if they would overlap.
 
@@ -397,6 +436,7 @@ def name_lines(
         low: the lower end of the y axis.
         high: its upper end.
         form: writes the end of a line that leaves the axis.
+        say: the language of the names.
     """
     if not lines:
         return
@@ -417,7 +457,11 @@ def name_lines(
         own = look[line.name]
         stops_early = line.x[-1] < max(other.x[-1] for other in lines) * 0.9
         leaves = line.y[-1] > high
-        note = f" ↑ {form(line.y[-1])}" if leaves else (f" (to {line.end:,.0f})" if stops_early else "")
+        note = (
+            f" ↑ {form(line.y[-1])}"
+            if leaves
+            else (say(" (to {})", "（至 {}）").format(f"{line.end:,.0f}") if stops_early else "")
+        )
         if not stops_early and not leaves and abs(place - y) > step / 4:  # a thin line to a name that was moved
             axes.annotate(
                 "", (line.x[-1], y), xytext=(moved, place), textcoords=("axes fraction", "data"), annotation_clip=False,
@@ -426,8 +470,8 @@ def name_lines(
         across = axes.get_yaxis_transform()
         axes.plot((begins, ends), (place, place), **own.options(1.6, 4.5), transform=across, clip_on=False)
         axes.annotate(
-            _short(line.name, note), (name, place), xycoords=("axes fraction", "data"), va="center", fontsize=9,
-            annotation_clip=False,
+            _translated(say, _short(line.name, note)), (name, place), xycoords=("axes fraction", "data"),
+            va="center", fontsize=9, annotation_clip=False,
         )  # fmt: skip
 
 
