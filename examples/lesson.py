@@ -4,7 +4,8 @@ A lesson is a script with three functions, in reading order:
 
     measure() -> Found          a frozen dataclass of numbers, lists and dictionaries
     tell(found, t) -> str       a description in words and tables; t("English", "中文") selects the language
-    draw(found, t) -> Figure    the picture
+    draw(found, t) -> Figure    the picture, or a dictionary of several: the first has the name "", and the file of
+                                another ends with its name
 
 `run` calls them. `make claims` runs all lessons and checks the documents' claims against their numbers.
 """
@@ -102,10 +103,14 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
         text = json.dumps(asdict(found), indent=1, ensure_ascii=False, allow_nan=False)
         chosen.found.write_text(text + "\n", encoding="utf-8")
     for language, place in places.items():
-        with paper(), atomic_write(place) as part:
-            _save(lesson.draw(found, SPEAK[language]), part)
-        shown = os.path.relpath(place) if place.absolute().is_relative_to(Path.cwd()) else place
-        print(SPEAK[chosen.language](f"drawn: {shown}", f"图：{shown}"))
+        with paper():
+            drawn = lesson.draw(found, SPEAK[language])
+            for name, figure in drawn.items() if isinstance(drawn, dict) else [("", drawn)]:
+                file = place.with_stem(f"{place.stem}-{name}") if name else place
+                with atomic_write(file) as part:
+                    _save(figure, part)
+                shown = os.path.relpath(file) if file.absolute().is_relative_to(Path.cwd()) else file
+                print(SPEAK[chosen.language](f"drawn: {shown}", f"图：{shown}"))
 
 
 def _save(figure: Figure, path: Path) -> None:

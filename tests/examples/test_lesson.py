@@ -48,6 +48,20 @@ def test_docs_are_written_only_if_asked(tmp_path: Path, monkeypatch: pytest.Monk
     assert drawn("--docs") == ["docs/lessons/1-weighted-lookup.png", "docs/zh-CN/lessons/1-weighted-lookup.png"]
 
 
+def test_a_lesson_may_draw_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = lesson_1_weighted_lookup.draw
+    monkeypatch.setattr(lesson_1_weighted_lookup, "draw", lambda *given: {"": one(*given), "more": one(*given)})
+    monkeypatch.chdir(tmp_path)
+    lesson.run("lesson_1_weighted_lookup", [])
+    lesson.run("lesson_1_weighted_lookup", ["--out", "mine.png"])
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "lesson-1-more.png",
+        "lesson-1.png",
+        "mine-more.png",
+        "mine.png",
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

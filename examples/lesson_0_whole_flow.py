@@ -1,0 +1,217 @@
+"""Lesson 0: the whole flow, from a text to the probabilities of its next token, with every number shown.
+
+    text            Ming ate apples
+    tokens          [start] Ming ate apples: a number each, the row of a table
+    vectors         the rows of that table, which training found
+    + positions     a vector for each place: where the token stands
+    block           attention: each token takes from those before it; feed-forward: each is changed for itself
+    output          the product with the vector of each token of the vocabulary, and a softmax: what comes next
+
+Real models have the same parts and more of everything: vectors of hundreds or thousands of dimensions, dozens of
+blocks, dozens of heads. This one has four dimensions, one block and one head, so that all of its numbers can be shown.
+It is trained on three sentences. They have the same verb, so that what follows the verb depends on the word before it:
+only attention brings that to the verb.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+import headway as hw
+from headway.pictures import FAINT
+from lesson import Text, count, descend, handed, run, table
+from schematic import Place, arrow, box, numbers, sheet, write
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WORDS = [
+    ("[start]", "[开始]"),
+    ("Ming", "小明"),
+    ("cats", "小猫"),
+    ("rabbits", "小兔"),
+    ("ate", "吃"),
+    ("apples", "苹果"),
+    ("mice", "老鼠"),
+    ("grass", "青草"),
+    (".", "。"),
+]
+START, STOP, VERB = 0, 8, 4
+SENTENCES = [[START, who, VERB, what, STOP] for who, what in ((1, 5), (2, 6), (3, 7))]
+WIDTH, STEPS, RATE = 4, 500, 0.01
+
+
+@dataclass(frozen=True)
+class Found:
+    """What stands in the running model at each stage for the first sentence; rows are tokens."""
+
+    ids: list[int]
+    table: list[list[float]]  # the vector of each token of the vocabulary
+    vectors: list[list[float]]
+    positions: list[list[float]]
+    entering: list[list[float]]  # their sum, which the first block reads
+    weights: list[list[float]]  # of attention
+    after_attention: list[list[float]]
+    after_block: list[list[float]]
+    normed: list[list[float]]
+    probabilities: list[list[float]]  # of the next token, over the vocabulary
+    follows: list[list[float]]  # by sentence: the probability of each token that does come next
+    parameters: int
+    loss: float  # at the end of training; that of guessing the first word is a quarter of ln 3
+
+
+def measure() -> Found:
+    sentences = torch.tensor(SENTENCES)
+    ids, wanted = sentences[:, :-1], sentences[:, 1:]
+    config = hw.models.TransformerConfig(len(WORDS), WIDTH, num_layers=1, num_heads=1, embedding_scale=1.0)
+    model = hw.models.Decoder(config, hw.encoding("sinusoidal", embed_dim=WIDTH))
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    for _ in range(STEPS):
+        loss = F.cross_entropy(model(ids).flatten(0, 1), wanted.flatten())
+        descend(optimizer, loss)
+
+    (block,) = model.stack.layers
+    stages = [model.stack, block, block.feed_forward_norm, model.stack.norm, model.head]
+    with torch.no_grad(), hw.capture(model, keep="weights") as seen:
+        inputs = handed(stages, lambda: model(ids))
+        probabilities = model(ids).softmax(-1)
+    vectors, entering, after_attention, after_block, normed = (words[0][0] for words, _ in inputs)
+    return Found(
+        ids=ids[0].tolist(),
+        table=model.embedding.weight.tolist(),
+        vectors=vectors.tolist(),
+        positions=model.stack.encodings[0].embed(torch.zeros_like(vectors)[None])[0].tolist(),
+        entering=entering.tolist(),
+        weights=seen.of_call(0).weights(0, head=0)[0].tolist(),
+        after_attention=after_attention.tolist(),
+        after_block=after_block.tolist(),
+        normed=normed.tolist(),
+        probabilities=probabilities[0].tolist(),
+        follows=probabilities.gather(-1, wanted[..., None])[..., 0].tolist(),
+        parameters=count(model),
+        loss=loss.item(),
+    )
+
+
+def words(t: Text) -> list[str]:
+    return [t(*word) for word in WORDS]
+
+
+def text(t: Text) -> str:
+    """The first sentence as it is written, up to the last token that the model reads."""
+    return t(" ", "").join(words(t)[number] for number in SENTENCES[0][1:-1])
+
+
+def tell(found: Found, t: Text) -> str:
+    known = words(t)
+    read = [known[number] for number in found.ids]
+
+    def rows(matrix: list[list[float]], digits: int = 2) -> str:
+        made = zip(read, matrix, strict=True)
+        return table([[token, *(f"{x:.{digits}f}" for x in row)] for token, row in made])
+
+    follows = [
+        [t(" ", "").join(known[i] for i in sentence[1:]), *(f"{x:.2f}" for x in right)]
+        for sentence, right in zip(SENTENCES, found.follows, strict=True)
+    ]
+    who, verb, what = (known[i] for i in SENTENCES[0][1:4])
+    return "\n".join(
+        [
+            t(f"text: {text(t)}", f"文本：{text(t)}"),
+            t("tokens: ", "词元：") + "  ".join(f"{known[i]} = {i}" for i in found.ids),
+            t("vectors:", "向量："),
+            rows(found.vectors),
+            t("positions:", "位置："),
+            rows(found.positions),
+            t("their sum:", "两者之和："),
+            rows(found.entering),
+            t("attention weights, from a row to a column:", "注意力权重（行看列）："),
+            rows(found.weights),
+            t("after attention:", "注意力之后："),
+            rows(found.after_attention),
+            t("after the feed-forward layer:", "前馈层之后："),
+            rows(found.after_block),
+            t("probabilities of the next token:", "下一个词元的概率："),
+            table(
+                [[token, *(f"{x:.2f}" for x in row)] for token, row in zip(read, found.probabilities, strict=True)],
+                ["", *known],
+            ),
+            t(
+                f"“{verb}” gives {found.weights[2][1]:.2f} of its weight to “{who}”, and “{what}” is next with a "
+                f"probability of {found.probabilities[2][5]:.2f}.",
+                f"“{verb}”把 {found.weights[2][1]:.2f} 的权重给了“{who}”，下一个词元是“{what}”的概率为 "
+                f"{found.probabilities[2][5]:.2f}。",
+            ),
+            t(
+                f"The model has {found.parameters} numbers; its loss after {STEPS} steps is {found.loss:.3f}.\n"
+                "The probability of each right token, by sentence:",
+                f"模型共有 {found.parameters} 个数，训练 {STEPS} 步后损失为 {found.loss:.3f}。\n"
+                "各句里每个正确词元的概率：",
+            ),
+            table(follows),
+        ]
+    )
+
+
+def draw(found: Found, t: Text) -> Figure:
+    figure, axes = sheet(7.1)
+    known = words(t)
+    read = [known[number] for number in found.ids]
+    first, second, third = 1.05, 3.75, 6.45  # where the three matrices of a row begin
+    cell = (0.5, 0.25)
+
+    write(axes, 0.25, 0.2, t("1. text", "1. 文本"), align="left")
+    said = box(axes, Place(0.25, 0.36, 1.9, 0.48), text(t), size=10)
+    write(axes, third - 2.7, 0.2, t("2. tokens, with their numbers", "2. 词元及其编号"), align="left")
+    tokens = [
+        box(axes, Place(second + 1.15 * i, 0.36, 1.0, 0.48), f"{token}\n{number}")
+        for i, (token, number) in enumerate(zip(read, found.ids, strict=True))
+    ]
+    arrow(axes, said.right, tokens[0].left)
+
+    def shown(x: float, y: float, rows: list[list[float]], title: str, **look: object) -> Place:
+        return numbers(axes, x, y, rows, title=title, cell=cell, form=".2f", **look)
+
+    vectors = shown(first, 1.55, found.vectors, t("3. vectors", "3. 向量"), down=read)
+    places = shown(second, 1.55, found.positions, t("4. positions", "4. 位置"), down=["0", "1", "2", "3"])
+    entering = shown(third, 1.55, found.entering, t("their sum", "两者之和"))
+    arrow(axes, (tokens[0].x + 0.5, tokens[0].bottom[1]), (vectors.x + 1.75, vectors.y), bend=-0.08)
+    for sign, left, right in (("+", vectors, places), ("=", places, entering)):
+        write(axes, (left.right[0] + right.x) / 2, left.right[1], sign, size=15)
+
+    frame = box(axes, Place(0.15, 2.95, 8.9, 1.95), "", colour=FAINT, fill="#f6f7f9")
+    write(axes, 0.25, 3.1, t("5. a block", "5. 一层（块）"), align="left")
+    hidden = [[x if j <= i else None for j, x in enumerate(row)] for i, row in enumerate(found.weights)]
+    weights = shown(first, 3.7, hidden, t("attention weights", "注意力权重"), down=read, across=read)
+    attended = shown(second, 3.7, found.after_attention, t("after attention", "注意力之后"))
+    changed = shown(third, 3.7, found.after_block, t("after feed-forward", "前馈层之后"))
+    arrow(axes, entering.bottom, (entering.bottom[0], frame.y))
+    arrow(axes, weights.right, attended.left)
+    arrow(axes, attended.right, changed.left)
+
+    out = numbers(
+        axes,
+        1.05,
+        5.75,
+        found.probabilities,
+        title=t("6. output: the probability of each token to be next", "6. 输出：每个词元是下一个的概率"),
+        down=read,
+        across=known,
+        cell=(0.66, 0.25),
+        form=".2f",
+    )
+    arrow(axes, (6.7, frame.bottom[1]), (6.7, 5.5))
+    last = t("norm, product with each token's vector, softmax", "归一化，与每个词元的向量作点积，softmax")
+    write(axes, 6.55, 5.08, last, align="right")
+    write(axes, 7.35, 5.39, t("in the text", "文本中的下一个"), align="left")
+    for i, number in enumerate(SENTENCES[0][1:]):
+        write(axes, 7.35, out.y + (i + 0.5) * 0.25, known[number], align="left")
+    return figure
+
+
+if __name__ == "__main__":
+    run(__name__)
