@@ -27,7 +27,9 @@ import torch
 from torch import Tensor
 
 import headway as hw
+import schematic
 from lesson import BLUE, FAINT, INK, ORANGE, Text, count, matrix, one_head, page, run, table
+from schematic import arrow, sheet, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -339,7 +341,33 @@ def numbers(
     axes.spines[:].set_visible(False)
 
 
-def draw(found: Found, t: Text) -> Figure:
+def draw(found: Found, t: Text) -> dict[str, Figure]:
+    return {"": draw_steps(found, t), "projections": draw_projections(found, t)}
+
+
+def draw_projections(found: Found, t: Text) -> Figure:
+    """Draws Q = I·Wq, K = I·Wk and V = I·Wv."""
+    figure, axes = sheet(4.95)
+    words, kinds = [t(*word) for word in WORDS], [t(*kind) for kind in (*KINDS, ("pronoun", "代词"))]
+    look = {"cell": (0.36, 0.22), "form": "g"}
+    inputs = schematic.numbers(
+        axes, 0.75, 2.2, INPUTS, title=t("the words I", "输入 I"), down=words, across=kinds, cell=(0.56, 0.22), form="g"
+    )
+    projected = [
+        ("Wq", W_Q, t("queries Q", "查询 Q"), found.queries),
+        ("Wk", W_K, t("keys K", "键 K"), found.keys),
+        ("Wv", W_V, t("values V", "值 V"), found.values),
+    ]
+    for number, (name, given, title, made) in enumerate(projected):
+        y = 0.4 + 1.6 * number
+        weight = schematic.numbers(axes, 4.2, y + 0.11, given, title=name, **look)
+        result = schematic.numbers(axes, 7.2, y, made, title=title, down=words, **look)
+        arrow(axes, inputs.right, weight.left)
+        write(axes, (weight.right[0] + result.x - 0.5) / 2, weight.right[1], "=", size=15)
+    return figure
+
+
+def draw_steps(found: Found, t: Text) -> Figure:
     figure = page(5.4)
     above, below = figure.subfigures(2, 1, height_ratios=[10, 11], hspace=0.06)
     words = [t(*word) for word in WORDS]

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pydoc_data.topics import topics
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,7 +29,8 @@ from torch import Tensor
 
 import headway as hw
 from headway.pictures import SIGNED, colour_bar
-from lesson import BLUE, DASHES, FAINT, INK, ORANGE, Text, count, descend, frequencies, page, run, table
+from lesson import BLUE, DASHES, FAINT, GREEN, GREY, INK, ORANGE, Text, count, descend, frequencies, page, run, table
+from schematic import Place, arrow, box, sheet, write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,6 +44,18 @@ TOKENS, STEPS, FAR, NEAR = 16, 300, 128, 64
 PAIRS = [0, 8, 12]  # of RoPE's 32
 TURNED = [(0, 1), (3, 4)]  # positions of a query and a key, twice at the same distance
 FUNCTIONS = (hw.terms.Product, hw.terms.ScoreMap, hw.terms.Normalizer)  # terms that replace a stage by a function
+
+FAMILIES = {  # what it acts on, what it is, and the colour of its box
+    "absolute": (("embeddings", "词向量"), ("absolute", "绝对位置"), GREEN),
+    "relative": (("scores", "分数"), ("relative:\ndistances alone", "相对位置：\n只看距离"), BLUE),
+    "in scores": (("scores", "分数"), ("more than distances,\nor no positions", "不只看距离，\n或不看位置"), GREY),
+    "rotary": (("queries and keys", "查询和键"), ("rotary:\ndistances alone", "旋转位置：\n只看距离"), ORANGE),
+    "rotary by content": (("queries and keys", "查询和键"), ("rotary:\ncontent too", "旋转：\n还看内容"), GREY),
+    "values": (("values", "值"), ("rotary", "旋转"), GREY),
+    "none": (("nothing", "无"), ("none", "不编码"), GREY),
+    "scaling": (("another encoding", "另一种编码"), ("for longer sequences", "用于更长的序列"), GREY),
+    "coordinates": (("another encoding", "另一种编码"), ("moves positions", "改变位置"), GREY),
+}
 
 Encoding = hw.positions.PositionEncoding
 
@@ -78,6 +92,7 @@ class Found:
     t5_by_query: float
     relative: list[str]  # encodings of headway whose scores depend only on distances, by measurement
     with_function: list[str]  # of these, those that are functions in the equation
+    families: dict[str, list[str]]  # all encodings of headway, by FAMILIES
 
 
 def scores(encoding: Encoding, q: Tensor, k: Tensor, q_at: Tensor, k_at: Tensor) -> Tensor:
@@ -272,6 +287,19 @@ def reads_distances_alone(name: str) -> bool:
     return thousand is not None and thousand < 1e-8 and doubled > 0
 
 
+def family(encoding: Encoding, relative: bool) -> str:
+    """The family of an encoding: by its declared kind, the hooks that it has, and whether it reads distances alone."""
+    if encoding.kind != "encoding":
+        return encoding.kind
+    if "embed" in encoding.acts:
+        return "absolute"
+    if "terms" in encoding.acts:
+        return "relative" if relative else "in scores"
+    if "prepare" in encoding.acts:
+        return "rotary" if relative else "rotary by content"
+    return "values" if "values" in encoding.acts else "none"
+
+
 # ---------------------------------------------------------------- the lesson
 
 
@@ -286,6 +314,9 @@ def measure() -> Found:
     buckets, rope, gopher = bucket_numbers(), rope_numbers(), gopher_numbers(xl, t5, q, k)
     changes = {name: moved(drawn(name)) for name in COMPARED}
     relative = [name for name in hw.positions.ENCODINGS if reads_distances_alone(name)]
+    families: dict[str, list[str]] = {name: [] for name in FAMILIES}
+    for name in hw.positions.ENCODINGS:
+        families[family(drawn(name), name in relative)].append(name)
     return Found(
         xl_parts=parts[:, 0].tolist(),
         xl_error=(parts.sum(0) - scores(xl, q, k, places, places)).abs().max().item(),
@@ -301,6 +332,7 @@ def measure() -> Found:
         **gopher,
         relative=relative,
         with_function=[name for name in relative if needs_function(drawn(name))],
+        families=families,
     )
 
 
@@ -367,7 +399,42 @@ def tell(found: Found, t: Text) -> str:
     )
 
 
-def draw(found: Found, t: Text) -> Figure:
+def draw(found: Found, t: Text) -> dict[str, Figure]:
+    return {"": draw_scores(found, t), "families": draw_families(found, t)}
+
+
+def draw_families(found: Found, t: Text) -> Figure:
+    """Draws all encodings of headway as a tree: what they act on, and what they are."""
+    lines = {name: wrap(", ".join(members), 58, break_on_hyphens=False) for name, members in found.families.items()}
+    line, gap, top = 0.175, 0.17, 0.36
+    heights = {name: max(0.42, line * len(text) + 0.1) for name, text in lines.items()}
+    figure, axes = sheet(top + 0.1 + sum(heights.values()) + gap * (len(heights) - 1))
+    total = sum(map(len, found.families.values()))
+    middle = figure.get_figheight() / 2
+    write(axes, 2.15, 0.17, t("acts on", "作用于"))
+    write(axes, 3.975, 0.17, t("family (how many)", "类别（种数）"))
+    root = box(axes, Place(0.1, middle - 0.3, 0.95, 0.6), t(f"{total}\nencodings", f"{total} 种\n编码"))
+    places, y = {}, top
+    for name, height in heights.items():
+        places[name] = Place(3.1, y, 1.75, height)
+        y += height + gap
+    for acts_on in dict.fromkeys(acts_on for acts_on, _, _ in FAMILIES.values()):
+        members = [name for name, (on, _, _) in FAMILIES.items() if on == acts_on]
+        first, last = places[members[0]], places[members[-1]]
+        centre = (first.y + last.y + last.height) / 2
+        branch = box(axes, Place(1.5, centre - 0.17, 1.3, 0.34), t(*acts_on))
+        arrow(axes, root.right, branch.left)
+        for name in members:
+            _, (en, zh), colour = FAMILIES[name]
+            leaf = box(axes, places[name], f"{t(en, zh)} ({len(found.families[name])})", colour=colour, size=8.5)
+            arrow(axes, branch.right, leaf.left)
+            for number, text in enumerate(lines[name]):
+                middle = leaf.left[1] + (number - (len(lines[name]) - 1) / 2) * line
+                write(axes, 5.0, middle, text, size=8.5, align="left")
+    return figure
+
+
+def draw_scores(found: Found, t: Text) -> Figure:
     figure = page(8.6)
     top, middle, bottom = figure.subfigures(3, height_ratios=[1.02, 1, 1])
     top.suptitle(t("Transformer-XL: a score and its four parts", "Transformer-XL：分数与它的四部分"), fontsize=10.5)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,7 @@ import headway as hw
 from heads_at_work import PRONOUNS, TREEBANK, Trained, draw_map, draw_roles, measure_heads, tell_heads
 from lesson import (
     BLUE,
+    GREEN,
     INK,
     ORANGE,
     SKY,
@@ -38,6 +39,7 @@ from lesson import (
     data,
     descend,
     double,
+    handed,
     least_seconds,
     page,
     panels,
@@ -46,6 +48,7 @@ from lesson import (
     table,
     weights,
 )
+from schematic import Place, arrow, box, numbers, sheet, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,6 +70,7 @@ READERS = {  # heads, feed-forward
 
 SENTENCE = "The cat that was sleeping on the mat woke up"  # of the article
 RELATIONS = ["det", "nsubj", "aux", "case"]  # that tie some of its words
+SMALL_WORDS, SMALL_WIDTH, SMALL_HEADS = [("Ming", "小明"), ("eats", "吃"), ("apples", "苹果")], 6, 3  # of the schematic
 TIES = [("cat", "sleeping"), ("mat", "sleeping"), ("that", "cat"), ("woke", "cat")]  # the first two are the document's
 
 
@@ -96,6 +100,7 @@ class Found:
     nearer: dict[str, list[float]]  # only the position one back
     farther: dict[str, list[float]]  # only the position three back
     parameters: dict[str, int]
+    small: dict[str, Any]  # a small layer with random matrices, as it ran: what the schematic shows
     trained: Trained | None  # a published model, if its weights are on this machine
 
 
@@ -173,6 +178,22 @@ def measure_cost() -> dict[str, object]:
     }
 
 
+def measure_small() -> dict[str, Any]:
+    """Runs a layer of three heads on three random words; returns what stands in it."""
+    layer = hw.nn.MultiHeadAttention(SMALL_WIDTH, SMALL_HEADS, bias=False)
+    x = torch.randn(1, len(SMALL_WORDS), SMALL_WIDTH)
+    with torch.no_grad(), hw.capture(layer, keep="weights") as seen:
+        [((joined,), _)] = handed([layer.out_proj], lambda: layer(x))
+        output = layer.out_proj(joined)
+    return {
+        "x": x[0].tolist(),
+        "weights": seen.weights(0)[0].tolist(),
+        "joined": joined[0].tolist(),
+        "W_O": layer.out_proj.weight.T.tolist(),
+        "output": output[0].tolist(),
+    }
+
+
 # ---------------------------------------------------------------- two places at once
 #
 # Why one head cannot. Keep all of a text but the two tokens to be named, and let p and r be the weights that their
@@ -243,7 +264,7 @@ def measure() -> Found:
     found = measure_loop() | measure_cost() | measure_readers()
     model, treebank, pronouns = weights("minilm"), data(TREEBANK), data(PRONOUNS)
     trained = measure_heads(model, SENTENCE, RELATIONS, TIES, treebank, pronouns) if model else None
-    return Found(**found, trained=trained)
+    return Found(**found, small=measure_small(), trained=trained)
 
 
 def reader_names(t: Text) -> list[str]:
@@ -299,7 +320,49 @@ def tell(found: Found, t: Text) -> str:
     return "\n".join(parts)
 
 
-def draw(found: Found, t: Text) -> Figure:
+def draw(found: Found, t: Text) -> dict[str, Figure]:
+    return {"": draw_measured(found, t), "concatenation": draw_concatenation(found, t)}
+
+
+def draw_concatenation(found: Found, t: Text) -> Figure:
+    """Draws the small layer: the input, three heads, their outputs side by side, and the last product."""
+    figure, axes = sheet(5.6)
+    small, words = found.small, [t(*word) for word in SMALL_WORDS]
+    d_k = SMALL_WIDTH // SMALL_HEADS
+    look: dict[str, Any] = {"cell": (0.38, 0.23), "form": ".1f"}
+    size = t(f"input X: 3 words, {SMALL_WIDTH} dimensions", f"输入 X：3 个词，各 {SMALL_WIDTH} 维")
+    x = numbers(axes, 3.5, 0.4, small["x"], title=size, down=words, **look)
+    joined_at = 0.9
+    for head, (attention, colour) in enumerate(zip(small["weights"], (BLUE, ORANGE, GREEN), strict=True)):
+        left = 0.15 + 3.03 * head
+        frame = box(axes, Place(left, 1.55, 2.85, 1.45), "", colour=colour)
+        write(
+            axes,
+            left + 0.1,
+            1.7,
+            t(f"head {head}, by its own Wq, Wk, Wv", f"头 {head}，自己的 Wq、Wk、Wv"),
+            align="left",
+        )
+        shown = numbers(axes, left + 0.55, 2.2, attention, title=t("weights", "权重"), down=words, **look)
+        part = [row[d_k * head : d_k * (head + 1)] for row in small["joined"]]
+        out = numbers(axes, left + 1.99, 2.2, part, title=t("output", "输出"), **look)
+        arrow(axes, shown.right, out.left)
+        arrow(axes, x.bottom, frame.top)
+        place = numbers(
+            axes, joined_at + d_k * 0.38 * head, 3.8, part, down=() if head else words, frame=colour, **look
+        )
+        arrow(axes, out.bottom, place.top)
+    write(axes, joined_at, 4.65, t("concat of the heads", "各头拼接"), align="left")
+    last = numbers(axes, 3.75, 3.8, small["W_O"], **look)
+    write(axes, last.x, 5.35, "W_O", align="left")
+    output = numbers(axes, 6.75, 3.8, small["output"], down=words, **look)
+    write(axes, output.x, 4.65, t("output of the layer", "整层的输出"), align="left")
+    write(axes, 3.47, output.left[1], "·", size=15)
+    write(axes, 6.2, output.left[1], "=", size=15)
+    return figure
+
+
+def draw_measured(found: Found, t: Text) -> Figure:
     if found.trained is None:
         figure, below = panels(2)
     else:

@@ -21,15 +21,32 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from statistics import mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import headway as hw
-from lesson import BLUE, DASHES, FAINT, GREEN, ORANGE, Text, count, descend, double, least_seconds, page, run, table
+from lesson import (
+    BLUE,
+    DASHES,
+    FAINT,
+    GREEN,
+    GREY,
+    ORANGE,
+    Text,
+    count,
+    descend,
+    double,
+    least_seconds,
+    page,
+    run,
+    table,
+)
+from schematic import arrow, numbers, sheet, write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,6 +88,7 @@ class Found:
     attention_slower_from: dict[str, int | None]  # by rnn and lstm: the first length from which on attention is slower
     side_by_side: float  # n steps of one sequence take so many times as long as one step of n sequences, n = 1024
     kept: dict[str, list[int]]  # numbers that one layer stores after n tokens, by length
+    unrolled: dict[str, list[list[float]]]  # an RNN and attention 3 wide on WORDS: what the schematic shows
 
 
 # ---------------------------------------------------------------- the recurrence, and what it knows of order
@@ -202,6 +220,18 @@ def kept() -> dict[str, list[int]]:
     return found
 
 
+@torch.no_grad()
+def unrolled() -> dict[str, list[list[float]]]:
+    """Runs an RNN and attention, 3 wide and without training, on the three words."""
+    rnn, head, attention = nn.RNN(3, 3), nn.Linear(3, 3, bias=False), hw.nn.MultiHeadAttention(3, 1)
+    x = torch.randn(len(WORDS), 3)
+    states, outputs = recurrence(x, rnn.weight_ih_l0, rnn.weight_hh_l0, head.weight, rnn.bias_ih_l0 + rnn.bias_hh_l0)
+    with hw.capture(attention, keep="weights") as seen:
+        attended = attention(x[None])[0]
+    rows = {"x": x, "h": states, "y": outputs, "weights": seen.weights(0)[0, 0], "attended": attended}
+    return {name: tensor.tolist() for name, tensor in rows.items()}
+
+
 # ---------------------------------------------------------------- the lesson
 
 
@@ -231,6 +261,7 @@ def measure() -> Found:
         attention_slower_from={kind: slower_from(seconds["attention"], seconds[kind]) for kind in ("rnn", "lstm")},
         side_by_side=side_by_side,
         kept=kept(),
+        unrolled=unrolled(),
     )
 
 
@@ -297,7 +328,47 @@ def tell(found: Found, t: Text) -> str:
     )
 
 
-def draw(found: Found, t: Text) -> Figure:
+def draw(found: Found, t: Text) -> dict[str, Figure]:
+    return {"": draw_measured(found, t), "unrolled": draw_unrolled(found, t)}
+
+
+def draw_unrolled(found: Found, t: Text) -> Figure:
+    """Draws the RNN's steps, and attention, whose arrows are as thick as their weights."""
+    figure, axes = sheet(3.95)
+    rows, look = found.unrolled, {"cell": (0.37, 0.24), "form": ".1f"}
+    y_at, h_at, x_at = 0.6, 1.9, 3.3
+    words = [t(en, zh) for en, zh in zip(("I", "eat", "apples"), WORDS, strict=True)]
+
+    def vectors(left: float, y: float, which: str) -> list[Any]:
+        return [numbers(axes, left + 1.5 * i, y, [row], **look) for i, row in enumerate(rows[which])]
+
+    write(axes, 0.2, 0.2, t("RNN: one word after another", "RNN：一个词接一个词"), size=10, align="left")
+    y, h, x = (vectors(0.3, at, which) for at, which in ((y_at, "y"), (h_at, "h"), (x_at, "x")))
+    for i, word in enumerate(words):
+        write(axes, x[i].bottom[0], 3.75, word, size=10)
+        for name, place, before, matrix in (("h", h[i], x[i], "U"), ("y", y[i], h[i], "V")):
+            arrow(axes, before.top, place.bottom)
+            write(axes, place.bottom[0] + 0.16, (before.y + place.bottom[1]) / 2, matrix, size=10)
+            write(axes, place.x + 0.1, place.y - 0.13, f"{name}{i + 1}")
+        write(axes, x[i].x + 0.1, x[i].bottom[1] + 0.13, f"x{i + 1}")
+    for before, after in pairwise(h):
+        arrow(axes, before.right, after.left)
+        write(axes, (before.right[0] + after.x) / 2, h_at - 0.05, "W", size=10)
+
+    write(axes, 4.85, 0.2, t("attention: all words at once", "注意力：所有的词一起"), size=10, align="left")
+    out, x = vectors(4.95, y_at, "attended"), vectors(4.95, x_at, "x")
+    for j, word in enumerate(words):
+        write(axes, x[j].bottom[0], 3.75, word, size=10)
+        for i, weight in enumerate(row[j] for row in rows["weights"]):
+            last = i == len(WORDS) - 1
+            arrow(axes, x[j].top, out[i].bottom, colour=BLUE if last else GREY, width=0.6 + 4 * weight)
+            if last:
+                (left, low), (right, high) = x[j].top, out[i].bottom
+                write(axes, left + 0.22 * (right - left) + 0.25, low + 0.22 * (high - low), f"{weight:.2f}")
+    return figure
+
+
+def draw_measured(found: Found, t: Text) -> Figure:
     figure = page(6.2)
     (gradient, remembered), (timing, memory) = figure.subplots(2, 2)
     for kind, name in names(t).items():

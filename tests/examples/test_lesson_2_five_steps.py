@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 
+from lesson_2_five_steps import INPUTS, W_K, W_Q, W_V
+
 from .conftest import Learn
 
 
@@ -24,6 +26,11 @@ def test_figures(learn: Learn) -> None:
     theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)[0]
     torch.testing.assert_close(torch.tensor(found["output"]), theirs)
     assert found["formula_difference"] < 1e-6
+
+    inputs, given = torch.tensor(INPUTS), {"queries": W_Q, "keys": W_K, "values": W_V}  # of the schematic
+    assert {name: found[name] for name in given} == {
+        name: (inputs @ torch.tensor(w)).tolist() for name, w in given.items()
+    }
 
     # a number for −∞: the same in ordinary rows, and not where nothing is left, nor beyond its own size
     assert found["ordinary_difference"] == 0

@@ -41,6 +41,13 @@ def test_figures(learn: Learn) -> None:
     (q, k), (later_q, later_k) = found["turned_angles"]
     assert k - q == pytest.approx(later_k - later_q)
 
+    families = found["families"]
+    assert sorted(name for members in families.values() for name in members) == sorted(hw.positions.ENCODINGS)
+    assert {"sinusoidal", "learned"} <= set(families["absolute"])
+    assert {"transformer-xl", "t5", "gopher"} <= set(families["relative"])
+    assert "rope" in families["rotary"]
+    assert sorted(families["relative"] + families["rotary"]) == sorted(found["relative"])
+
     for name in ("shaw", "transformer-xl", "gopher", "deberta", "t5", "alibi", "kerple-log", "rope"):
         assert max(found["shifts"][name]) < 1e-8
     assert min(found["shifts"]["sinusoidal"]) > 0.05

@@ -39,6 +39,11 @@ def test_figures(learn: Learn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         for times in (found["cost_forward"][n], found["cost_training"][n]):
             assert times[0] == 1
 
+    small = {name: torch.tensor(rows) for name, rows in found["small"].items()}
+    torch.testing.assert_close(small["joined"] @ small["W_O"], small["output"])
+    torch.testing.assert_close(small["weights"].sum(-1), torch.ones(3, 3))
+    assert small["x"].shape == small["joined"].shape == (3, 6)
+
     assert found["bound"] == 0.5 + 1 / 16
     assert max(found["both"]["one head"]) < found["bound"]
     assert min(found["both"]["two heads"]) > 0.97

@@ -21,6 +21,11 @@ def test_figures(learn: Learn) -> None:
     assert found["gradient_per_step"]["attention"] == pytest.approx(1, abs=0.01)
     assert found["share_exponent"] == pytest.approx(-1, abs=0.25)
 
+    rows = found["unrolled"]
+    assert all(len(row) == 3 for which in rows.values() for row in which)
+    assert [sum(row) for row in rows["weights"]] == pytest.approx([1, 1, 1])
+    assert all(-1 < number < 1 for row in rows["h"] for number in row)
+
     recall = found["recall"]
     assert [recall[kind][0] for kind in ("rnn", "lstm", "attention")] == pytest.approx([1, 1, 1], abs=0.1)
     assert min(recall["attention"][:4]) > 0.9
