@@ -33,7 +33,7 @@ def main(words: list[str] | None = None) -> None:
         parser.error(f"--out {out}: give a folder that exists")
     pages = PAGES if chosen.docs else {"en": out / "claims.md", "zh": out / "claims.zh-CN.md"}
 
-    lessons = {claim.lesson for _, group in SUBJECTS for claim in group}
+    lessons = [path.stem for path in EXAMPLES.glob("lesson_*.py")]
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "found.json"

@@ -1,10 +1,14 @@
 """What lesson 2 finds: five steps that can be checked by hand, and where a number is no mask."""
 
 import math
+import re
+from typing import Any
 
 import pytest
 import torch
 
+import headway as hw
+from lesson import DOCS
 from lesson_2_five_steps import INPUTS, W_K, W_Q, W_V
 
 from .conftest import Learn
@@ -69,3 +73,24 @@ def test_figures(learn: Learn) -> None:
     assert found["lengths"]["1"][2] == 1
     assert found["lengths"]["7"][2] > 1 / 7
     assert found["lengths"]["1000"][2] < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "language", "sentence", "pronoun", "nouns"),
+    [
+        ("", "english", "the cat ate the apple because it seemed {} .", "it", {"hungry": "cat", "sweet": "apple"}),
+        ("zh-CN", "chinese", "小猫吃苹果因为它很{}。", "它", {"饿": "小猫", "甜": "苹果"}),
+    ],
+)
+def test_a_sentence_of_ones_own(page: str, language: str, sentence: str, pronoun: str, nouns: dict[str, str]) -> None:
+    """The function of the page on its sentences: a head of layer 1 finds the noun that the last word decides."""
+    text = (DOCS / page / "lessons.md").read_text(encoding="utf-8")
+    assert f'headway inspect "{sentence.format(next(iter(nouns)))}"' in text
+    (block,) = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def attention_on" in code]
+    held: dict[str, Any] = {"torch": torch, "hw": hw}
+    exec(block, held)
+    for last, noun in nouns.items():
+        seen, tokens = held["attention_on"](sentence.format(last), language)
+        weights = seen.weights(1)[0, :, tokens.index(pronoun)]
+        assert weights[:, tokens.index(noun)].max() > 0.5

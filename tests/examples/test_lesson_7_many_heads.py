@@ -215,3 +215,13 @@ def test_the_head_that_the_page_draws(weights: Callable[[str], Path]) -> None:
         model(torch.tensor([found.ids]))
     most = seen.weights(2, head=8)[0, :, 1:-1].argmax(-1) + 1  # of the words
     assert [found.tokens[most[i]] for i, token in enumerate(found.tokens) if token == "the"] == ["cat", "mat"]
+
+    def of_the_pronoun(last: str) -> dict[str, float]:
+        found = words.encode(f"The cat ate the apple because it was {last}")
+        with torch.no_grad(), hw.capture(model, keep="weights") as seen:
+            model(torch.tensor([found.ids]))
+        row = seen.weights(3, head=1)[0, found.tokens.index("it")]
+        return {name: round(row[found.tokens.index(name)].item(), 2) for name in ("cat", "apple", "[CLS]")}
+
+    assert of_the_pronoun("hungry") == pytest.approx({"cat": 0.53, "apple": 0.19, "[CLS]": 0.13}, abs=0.01)
+    assert of_the_pronoun("sweet") == pytest.approx({"cat": 0.05, "apple": 0.22, "[CLS]": 0.28}, abs=0.01)
