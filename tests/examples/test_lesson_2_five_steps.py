@@ -77,13 +77,14 @@ def test_figures(learn: Learn) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("page", "language", "sentence", "pronoun", "nouns"),
+    ("page", "language", "sentence", "word", "nouns"),
     [
         ("", "english", "the cat ate the apple because it seemed {} .", "it", {"hungry": "cat", "sweet": "apple"}),
         ("zh-CN", "chinese", "小猫吃苹果因为它很{}。", "它", {"饿": "小猫", "甜": "苹果"}),
+        ("zh-CN", "chinese", "医生跟老师一起在{}工作。", "医院", {"医院": "医生"}),
     ],
 )
-def test_a_sentence_of_ones_own(page: str, language: str, sentence: str, pronoun: str, nouns: dict[str, str]) -> None:
+def test_a_sentence_of_ones_own(page: str, language: str, sentence: str, word: str, nouns: dict[str, str]) -> None:
     """The function of the page on its sentences: a head of layer 1 finds the noun that the last word decides."""
     text = (DOCS / page / "lessons.md").read_text(encoding="utf-8")
     assert f'headway inspect "{sentence.format(next(iter(nouns)))}"' in text
@@ -92,5 +93,5 @@ def test_a_sentence_of_ones_own(page: str, language: str, sentence: str, pronoun
     exec(block, held)
     for last, noun in nouns.items():
         seen, tokens = held["attention_on"](sentence.format(last), language)
-        weights = seen.weights(1)[0, :, tokens.index(pronoun)]
+        weights = seen.weights(1)[0, :, tokens.index(word)]
         assert weights[:, tokens.index(noun)].max() > 0.5
