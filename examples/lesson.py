@@ -7,6 +7,9 @@ A lesson is a script with three functions, in reading order:
     draw(found, t) -> Figure    the picture, or a dictionary of several: the first has the name "", and the file of
                                 another ends with its name
 
+A lesson whose training takes minutes has a fourth, `train() -> Iterator[row]`: `--train` stores its rows in measured/,
+and `measure` reads them.
+
 `run` calls them. `make claims` runs all lessons and checks the documents' claims against their numbers.
 """
 
@@ -42,6 +45,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 LANGUAGES = {"en": "lessons", "zh": "zh-CN/lessons"}
 """The folder of the pictures of each language, within the folder of the documents."""
 
+MEASURED = Path(__file__).parent / "measured"
+"""The folder of the rows that lessons store, for training that takes minutes."""
+
 DPI = 150
 """Pixels per inch of the pictures."""
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
@@ -75,6 +81,11 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"for the picture (default: {own}, in this folder)")
     parser.add_argument("--found", type=Path, metavar="FILE", help="write the numbers here too, as JSON")
     parser.add_argument("--docs", action="store_true", help="draw into docs/, in both languages: for maintainers")
+    if hasattr(lesson, "train"):
+        rows = _measured_file(lesson.__file__).name
+        parser.add_argument(
+            "--train", action="store_true", help=f"measure again what takes minutes, into measured/{rows}"
+        )
     chosen = parser.parse_args(words)
     if chosen.found and not chosen.found.absolute().parent.is_dir():
         parser.error(f"--found {chosen.found}: give a file in a folder that exists")
@@ -97,6 +108,11 @@ def run(name: str, words: Sequence[str] | None = None) -> None:
 
     torch.set_num_threads(1)  # the tensors are so small that more threads would be slower
     torch.manual_seed(0)
+    if getattr(chosen, "train", False):
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in lesson.train()]
+        with atomic_write(_measured_file(lesson.__file__)) as part:
+            part.write_text("".join(lines), encoding="utf-8")
+        torch.manual_seed(0)
     found = lesson.measure()
     print(lesson.tell(found, SPEAK[chosen.language]))
     if chosen.found:
@@ -127,6 +143,15 @@ def data(name: str) -> Path | None:
     folder = os.environ.get("HEADWAY_DATA")
     file = Path(folder).expanduser() / name if folder else None
     return file if file and file.is_file() else None
+
+
+def measured(lesson: str) -> list[dict[str, Any]]:
+    """Returns the rows that a lesson, given by its ``__file__``, has stored with ``--train``."""
+    return [json.loads(line) for line in _measured_file(lesson).read_text(encoding="utf-8").splitlines()]
+
+
+def _measured_file(lesson: str) -> Path:
+    return MEASURED / f"{Path(lesson).stem}.jsonl"
 
 
 def weights(name: str) -> Path | None:

@@ -1,6 +1,6 @@
 """Every claim of the five source documents, by subject; `make claims` writes docs/claims.md and its Chinese twin."""
 
-from . import heads, order, places, recurrence, relative, scores, translation, words
+from . import heads, order, places, recurrence, relative, scores, sizes, translation, words
 from ._base import DOCUMENTS as DOCUMENTS
 from ._base import Claim as Claim
 from ._base import Subject as Subject
@@ -17,4 +17,5 @@ SUBJECTS: tuple[Subject, ...] = (
     recurrence.SUBJECT,
     translation.SUBJECT,
     words.SUBJECT,
+    sizes.SUBJECT,
 )

@@ -62,6 +62,18 @@ def test_a_lesson_may_draw_several(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ]
 
 
+def test_rows_of_a_training_are_stored_only_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lesson, "MEASURED", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    rows = [{"seed": 0, "right": [0.5, 1.0]}, {"seed": 1, "right": [0.25, 1.0]}]
+    name = lesson_1_weighted_lookup.__name__
+    monkeypatch.setattr(lesson_1_weighted_lookup, "train", lambda: iter(rows), raising=False)
+    lesson.run(name, [])
+    assert not list(tmp_path.glob("*.jsonl"))
+    lesson.run(name, ["--train"])
+    assert lesson.measured(lesson_1_weighted_lookup.__file__) == rows
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
