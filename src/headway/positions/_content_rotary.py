@@ -55,10 +55,20 @@ class ContentRotary(Contextual, Rotary):
     def relocate(
         self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None
     ) -> tuple[Coordinates, Coordinates]:
-        """Returns both sides with the cosines and sines of their phases; the queries are the last of the keys."""
+        """Returns both sides with the cosines and sines of their phases; the queries are the last of the keys.
+
+        Raises:
+            HeadwayError: if there are more queries than keys.
+        """
+        n, m = q_at.index.shape[1], k_at.index.shape[1]
+        if n > m:
+            raise HeadwayError(
+                f"there are {n} queries and {m} keys: {type(self).__name__} computes the phases of the queries from "
+                "the keys' input, of which they are the last; give at most as many queries as keys"
+            )
         phases = self.turns(self.read(k_input), k_at)
         cos, sin = phases.cos(), phases.sin()
-        queries = slice(phases.shape[2] - q_at.index.shape[1], None)
+        queries = slice(m - n, None)
         q_tables = (cos[:, :, queries], sin[:, :, queries])
         return q_at.placed_by(self, q_tables), k_at.placed_by(self, (cos, sin))
 

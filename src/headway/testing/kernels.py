@@ -72,7 +72,7 @@ def build(
     k = draw(batch, heads // 2, m, SHAPES["head_dim"])
     v = draw(batch, heads // 2, m, SHAPES["v_dim"])
     terms: list[Term] = [] if name == "none" else term_examples(draw_term, **SHAPES)[name]
-    used = [tensor for term in terms for tensor in _leaves(term, draw_term.leaves)]
+    used = [tensor for term in terms for tensor in leaves_of(term, draw_term.leaves)]
     positions = torch.stack([torch.arange(m), torch.arange(m) // 3], dim=-1)[None]
     k_positions = Coordinates.of(positions, m)
     call = make_call(
@@ -91,7 +91,7 @@ def build(
     return replace(call, wants_lse="log-sum-exp" in crossing), [q, k, v, *used]
 
 
-def _leaves(term: Term, leaves: list[Tensor]) -> list[Tensor]:
+def leaves_of(term: Term, leaves: list[Tensor]) -> list[Tensor]:
     """The drawn leaves from which the tensors of a term are computed."""
     from ..kernels._problem import tensors_in
 
@@ -116,12 +116,12 @@ def _results(call: Call, leaves: list[Tensor], kernel: str | None) -> list[Tenso
     else:
         out, lse = KERNELS[kernel].run(call)
     results = [out]
-    loss = (out * _upstream(out)).sum()
+    loss = (out * upstream_of(out)).sum()
     if lse is not None:
         seen = torch.isfinite(lse)
         lse = torch.where(seen, lse, torch.zeros_like(lse))
         results.append(lse)
-        loss = loss + (lse * _upstream(lse)).sum()
+        loss = loss + (lse * upstream_of(lse)).sum()
     return results + list(torch.autograd.grad(loss, leaves, allow_unused=True))
 
 
@@ -133,7 +133,7 @@ def _naive_lse(call: Call, score: Tensor) -> Tensor:
     return score.logsumexp(-1)
 
 
-def _upstream(out: Tensor) -> Tensor:
+def upstream_of(out: Tensor) -> Tensor:
     return torch.linspace(-1, 1, out.numel(), dtype=torch.float64).reshape(out.shape).to(out.dtype)
 
 
