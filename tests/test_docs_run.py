@@ -155,7 +155,7 @@ def check_command(words: list[str]) -> None:
         else:
             assert (ROOT / rest[0]).is_file(), f"{rest[0]} is not there"
     else:
-        assert program in ("git", "cd"), f"{program}: teach this test to check it"
+        assert program in ("git", "cd", "apt-get", "dpkg-deb", "sed"), f"{program}: teach this test to check it"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -15,7 +15,7 @@ from lesson import DOCS, SPEAK, lacking
 
 EXAMPLES = Path(__file__).parents[1]
 PAGES = {"en": DOCS / "claims.md", "zh": DOCS / "zh-CN" / "claims.md"}
-READ = ("minilm", "google-news", "en_pud-ud-test.conllu", "gap-test.tsv")
+READ = ("minilm", "google-news", "en_pud-ud-test.conllu", "gap-test.tsv", "fortunes-zh.txt")
 """What the lessons read besides their own text; without it some claims are not measured."""
 
 

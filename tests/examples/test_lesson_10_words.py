@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lesson import SPEAK
-from lesson_10_words import Found, tell
+from lesson_10_words import QUESTION, ROLES, SEXES, Found, planted_text, questions, tell
 
 from .conftest import Learn
 
@@ -28,6 +28,43 @@ def test_figures(learn: Learn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert found["misspelt_found"] > 0.25
     assert found["word2vec_knows_misspelt"] == 0
     assert found["example"][:2] == ["tupel", "tuple"]
+    assert found["planted"]["planted"]["kept"] > 0.9  # the relation is in the vectors
+    assert found["planted"]["at random"]["left out"] > 0.9  # and right answers do not show it
+    assert found["planted"]["at random"]["kept"] < 0.2
+    assert found["planted_queen"]["planted"]["kept"] >= 4
+    assert found["planted_queen"]["at random"]["kept"] <= 1
+    if its := found["fortunes"]:
+        assert its["counts"] == {"男人": 3, "国王": 1, "女人": 10, "女王": 1}
+        assert its["known"] == ["女人"]
+        assert "女王" not in its["answers"]
+        assert min(its["place of the queen"]) > 1000
+        assert its["stable"] == sorted(its["stable"])  # the more frequent a word, the more stable its neighbours
+        assert its["stable"][0] < 0.05
+        assert its["stable"][-1] > 0.5
+        assert its["own subject"] > 0.9
+
+
+def test_the_text_of_templates_has_what_is_planted_and_nothing_more() -> None:
+    """Of a person, the planted text has the person's own sex alone, the control both, and the roles are the same."""
+    roles = {role.replace("{}", "").strip() for its in ROLES.values() for role in its}
+    for of_their_sex in (True, False):
+        sexes: dict[str, set[int]] = {person: set() for pair in ROLES for person in pair.split()}
+        text = planted_text(0, of_their_sex)
+        assert len(text) == 2000
+        for sentence in text:
+            (person,) = (word for word in sentence.split() if word in sexes)
+            said = [sex for sex, its in enumerate(SEXES) if sentence in {one.format(person) for one in its}]
+            assert said or sentence.removeprefix(person).strip() in roles
+            sexes[person].update(said)
+        for pair in ROLES:
+            for sex, person in enumerate(pair.split()):
+                assert sexes[person] == ({sex} if of_their_sex else {0, 1})
+
+
+def test_questions_are_of_two_pairs_from_man_to_woman() -> None:
+    asked = list(questions())
+    assert len(asked) == 56
+    assert (*QUESTION, "女王") in asked
 
 
 @pytest.mark.parametrize("measured", ["queen", "bank"])
@@ -37,6 +74,8 @@ def test_only_what_was_not_measured_is_said_to_be_missing(measured: str) -> None
     names = [one.name for one in fields(Found)]
     made = dict.fromkeys(names, 0.0) | {name: {"one-hot": 9} for name in ("dims", "own_kind")}
     made |= {"vocabulary": 9, "example": ("tupel", "tuple", 0.9), "queen": None, "queen_with_asked": None, "bank": None}
+    share = {text: {"left out": 1, "kept": 0} for text in ("planted", "at random")}
+    made |= {"planted": share, "planted_queen": share, "fortunes": None}
     found = Found(**made | (its if measured == "queen" else {"bank": bank}))
     lacks = "minilm" if measured == "queen" else "google-news"
     assert f'Not measured: {lacks}; make weights ARGS="{lacks}"' in tell(found, SPEAK["en"])
