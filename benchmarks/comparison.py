@@ -4,7 +4,7 @@
     python benchmarks/comparison.py chinese fortunes-zh.txt
     python benchmarks/comparison.py
 
-The first two train, keep the rows of each model in benchmarks/results as they come, and resume from them after an
+Texts are given by names within the current folder, since their rows have the name. The first two train, keep the rows of each model in benchmarks/results as they come, and resume from them after an
 interruption, or within a model from ``compare-NAME``; the third writes the page from the rows.
 
 The settings were fixed by validation parts alone, on which no model is trained and from which no result is shown. The
@@ -93,9 +93,14 @@ def measure(name: str, text: str) -> None:
     copy(out, kept)
 
 
+def shown(text: str) -> list[str]:
+    """The texts whose tables a page has marks for; the rows of others are not complete yet."""
+    return [name for name in TEXTS if f"<!-- {name} losses -->" in text]
+
+
 def page(text: str) -> str:
     """Returns the page with the tables of the rows between its marks."""
-    for name in TEXTS:
+    for name in shown(text):
         results = Results.load(HERE / "results" / f"comparison-{name}")
         for what, table in TABLES.items():
             text = between(text, f"{name} {what}", table(results).markdown())
@@ -106,7 +111,7 @@ def page(text: str) -> str:
 
 def pictures() -> Iterator[Path]:
     """Draws the losses by position of each text."""
-    for name in TEXTS:
+    for name in shown(PAGE.read_text(encoding="utf-8")):
         results = Results.load(HERE / "results" / f"comparison-{name}")
         path = PAGE.parent / ("loss-by-position.png" if name == TEXTS[0] else f"loss-by-position-{name}.png")
         save(charts.draw_by_position(results), path)
