@@ -167,10 +167,10 @@ SUBJECT: Subject = (
                 f"The encoding exists for every position, but the model has not been trained on it. In a small task, trained at 16 tokens, {f.accuracy['sinusoidal'][0]:.0%} is right there and "
                 f"{beyond(f, 'sinusoidal')} at 32 (chance: 6%). {f.unfinished} of 32 pairs do not complete a period in training. Periods are not the reason: with a base of 2.5 all pairs do, and the result is"
                 f" {beyond(f, 'sinusoidal(base=2.5)')}. Relative encodings get worse more slowly: T5 {beyond(f, 't5')}, RoPE {beyond(f, 'rope')}. "
-                "On text sinusoids fail as well; RoPE is still useful there at twice the trained length, but not at eight times: [comparison.md](comparison.md).",
+                "On text sinusoids fail as well; RoPE loses 0.45 bits per byte there at twice the trained length and 2.4 at eight times: [comparison.md](comparison.md).",
                 f"编码在任何位置都有，模型却没有见过。在一个小任务上，只用长度 16 训练：16 时对 {f.accuracy['sinusoidal'][0]:.0%}，32 时对 {beyond(f, 'sinusoidal')}（随机猜测 6%）。32 对频率中有 "
                 f"{f.unfinished} 对在训练中没转完一圈；但问题不在周期：底数取 2.5，每一对都转完了，仍只有 {beyond(f, 'sinusoidal(base=2.5)')}。相对位置编码下降得慢些：T5 "
-                f"{beyond(f, 't5')}，RoPE {beyond(f, 'rope')}。在真实文本上，正弦编码同样失效；RoPE 在两倍长度上尚可，到八倍长度也不行了，见 [comparison.md](../comparison.md)（英文）。",
+                f"{beyond(f, 't5')}，RoPE {beyond(f, 'rope')}。在真实文本上，正弦编码同样失效；RoPE 在两倍长度上每字节多 0.45 比特，八倍长度上多 2.4 比特，见 [comparison.md](../comparison.md)（英文）。",
             ),
             lambda f: (
                 f.accuracy["sinusoidal"][0] > 0.9

@@ -1,0 +1,313 @@
+"""Computes a case: by its kernel, naively in the same dtype, and in float64, and compares the results."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...attention import attention, attention_with_lse
+from ...call import make_call
+from ...coordinates import Coordinates
+from ...errors import HeadwayError
+from ...kernels import KERNELS, Call, Problem
+from ...kernels import reference as spec
+from ...masks import Causal
+from ...positions import PositionEncoding
+from ...terms import Normalizer, Term
+from ..inputs import Sizes, on_axes, randomized, term_examples
+from ..kernels import Draws, leaves_of, upstream_of
+from ..tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison, assert_close
+from . import masks
+from .cases import Case, dtype_of, encodings
+from .layouts import LAYOUTS
+
+EXACT = 1e-11
+"""The largest difference of two results in float64, as ``assert_close`` measures it."""
+VANISHING = 1e-9
+"""A gradient whose largest number is below this is zero but for rounding, as that of a query with a single key."""
+FAR, FAR_ROTATED = 1_000_000, 4_000
+"""Where the tokens of the places "far" begin: of terms, and of encodings, whose gradients grow with the position."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The arguments of a call, and the leaves that its gradients are of.
+
+    Attributes:
+        arguments: those of ``attention``.
+        leaves: tensors that require a gradient, by name.
+    """
+
+    arguments: dict[str, Any]
+    leaves: dict[str, Tensor]
+
+    def call(self, case: Case) -> Call:
+        """The call that a kernel gets."""
+        made = make_call(**self.arguments)
+        return replace(made, wants_lse=case.lse != "no", include_sink=case.lse != "without the sink")
+
+
+def check(case: Case) -> str:
+    """Checks a case.
+
+    Returns:
+        "taken", or why the call is refused.
+
+    Raises:
+        AssertionError: if a result is missing, not the same again, or exceeds the bounds of ``Comparison`` over 16
+            draws.
+        Exception: what the call raises, if that is no refusal.
+    """
+    try:
+        reasons = _refusal(case)
+    except HeadwayError as error:
+        return str(error)
+    if reasons:
+        return reasons
+    try:
+        found = results(case)
+    except HeadwayError as error:
+        raise AssertionError(f"refused, though no reason was given before: {error}") from error
+    for _ in range(2):  # the first call may make a plan, by which the others run
+        for name, value in results(case).items():
+            assert _same(value, found[name]), f"{name} is not the same again"
+    exact = results(case, torch.float64, "reference")
+    _agrees_with_torch(case, exact["output"])
+    if case.dtype == "float64":
+        for name, value in found.items():
+            assert_close(name, value, exact[name], EXACT)
+    elif _compare([case], found, exact):  # one draw may exceed a bound by chance
+        wrong = _compare([replace(case, seed=case.seed + draw) for draw in range(DRAWS)])
+        assert not wrong, wrong
+    return "taken"
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def _refusal(case: Case) -> str:
+    """The reasons of its kernel, or "" if it takes the call."""
+    if case.encoding != "none" and case.term != "none":
+        return "an encoding and terms"
+    call = build(case, dtype_of(case)).call(case)
+    if case.lse != "no" and any(isinstance(term, Normalizer) for term in call.terms):
+        return "a Normalizer has no log-sum-exp"
+    return "" if case.kernel == "auto" else "; ".join(KERNELS[case.kernel].why_not(Problem.of(call)))
+
+
+# ---------------------------------------------------------------- the inputs
+
+
+def build(case: Case, dtype: torch.dtype, *, exact: bool = False) -> Inputs:
+    """Builds the arguments of a call: the same numbers in every dtype.
+
+    Args:
+        case: the case.
+        dtype: of q, k, v and the encoding's parameters.
+        exact: whether the tensors of terms are in that dtype too. Default: in float32, as those of a model under
+            autocast are.
+    """
+    encoding = None if case.encoding == "none" else copy.deepcopy(encodings()[case.encoding])
+    sizes = None if encoding is None else Sizes.of(encoding)
+    heads = case.kv_heads * case.group if sizes is None else sizes.heads
+    kv_heads = heads // case.group if heads % case.group == 0 else heads
+    head_dim = case.head_dim if sizes is None else sizes.head_dim
+    limit = None if sizes is None else sizes.max_length
+    n, m = (case.n, case.m) if limit is None else (min(case.n, limit), min(case.m, limit))
+    random = torch.Generator().manual_seed(case.seed)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    draw, draw_term = Draws(case.seed, dtype), Draws(case.seed + 1000, dtype if exact else wide)
+
+    lay: Callable[[Tensor], Tensor] = LAYOUTS[case.layout]
+    shapes = {"q": (case.batch, heads, n, head_dim), "k": (case.batch, kv_heads, m, head_dim)}
+    shapes["v"] = (case.batch, kv_heads, m, case.v_dim if encoding is None else head_dim)
+    leaves = {name: draw(*shape) for name, shape in shapes.items()}
+    wanted = {"all": "q k v rest", "q": "q", "k and v": "k v", "rest": "rest"}.get(case.gradients, "").split()
+    for name, leaf in leaves.items():
+        leaf.requires_grad_(name in wanted)
+    given: dict[str, Any] = {name: lay(leaf) for name, leaf in leaves.items()}
+    given["q"] = given["q"] * case.spread if case.spread != 1 else given["q"]
+
+    q_at, k_at = _coordinates(case, n, m, limit, random, 2 if encoding is None else encoding.axes)
+    rest: dict[str, Tensor] = {}
+    if case.term != "none":
+        examples = term_examples(
+            draw_term, batch=case.batch, heads=heads, n=n, m=m, head_dim=head_dim, v_dim=case.v_dim
+        )
+        terms: list[Term] = examples[case.term]
+        given["terms"] = terms
+        used = [leaf for term in terms for leaf in leaves_of(term, draw_term.leaves)]
+        rest |= {f"tensor {number} of {case.term}": leaf for number, leaf in enumerate(used)}
+    mask = masks.build(case.mask, masks.Draw(random, case.batch, heads, n, m))
+    if encoding is not None:
+        encoding = randomized(encoding, random, torch.float64)
+        with torch.no_grad():
+            for parameter in encoding.parameters():
+                parameter.copy_(parameter.bfloat16())
+        given["encoding"] = encoding = encoding.to(dtype).eval()
+        rest |= _parameters(encoding)
+        if encoding.causal_only:
+            mask = Causal() if mask is None else Causal() & mask
+        if encoding.reads_input:
+            assert sizes is not None
+            k_input = rest["k_input"] = draw(case.batch, m, sizes.embed_dim)
+            q_input = k_input[:, m - n :] if n <= m else draw(case.batch, n, sizes.embed_dim)
+            given |= {"q_input": q_input, "k_input": k_input}
+    if case.sink != "none":
+        shape = (heads,) if case.sink == "heads" else (case.batch, heads, n)
+        given["sink"] = rest["sink"] = draw_term(*shape)
+    for leaf in rest.values():
+        leaf.requires_grad_("rest" in wanted)
+    if case.dropout:
+        given |= {"dropout": case.dropout, "dropout_seed": case.seed}
+    given |= {"mask": mask, "q_positions": q_at, "k_positions": k_at}
+    given |= {"scale": case.scale, "soft_cap": case.soft_cap}
+    return Inputs(given, {name: leaf for name, leaf in (leaves | rest).items() if leaf.requires_grad})
+
+
+def _parameters(encoding: PositionEncoding) -> dict[str, Tensor]:
+    return {f"its {name}": parameter for name, parameter in encoding.named_parameters()}
+
+
+def _coordinates(
+    case: Case, n: int, m: int, limit: int | None, random: torch.Generator, axes: int | None
+) -> tuple[Coordinates | None, Coordinates | None]:
+    plain = case.term == case.encoding == "none"
+    if plain and case.places == "stream" and n <= m:
+        return None, None
+    top = min(limit or 2 * max(n, m, 1), 2 * max(n, m, 1))
+    if case.places == "gaps":
+        keys = Coordinates.of(torch.randperm(max(top, m), generator=random)[:m], m, length=max(top, m))
+    elif case.places == "packed":
+        parts = torch.randint(0, m + 1, (2,), generator=random).sort()[0].tolist()
+        keys = Coordinates.packed([parts[0], parts[1] - parts[0], m - parts[1]])
+    else:
+        far = FAR if case.encoding == "none" else FAR_ROTATED
+        keys = Coordinates.span(m, start=far if case.places == "far" and limit is None else 0)
+    if n > m or case.places == "cross":
+        drawn = torch.randint(0, max(top, 1), (n,), generator=random)
+        return on_axes(Coordinates.of(drawn, n, length=top), axes), on_axes(keys, axes)
+    keys = on_axes(keys, axes)
+    return keys.rows(m - n, m), keys
+
+
+# ---------------------------------------------------------------- the results
+
+
+def results(case: Case, dtype: torch.dtype | None = None, kernel: str | None = "") -> dict[str, Tensor]:
+    """Returns output, log-sum-exp and gradients by name.
+
+    Args:
+        case: the case.
+        dtype: another than its own.
+        kernel: another than its own; None for the naive computation.
+    """
+    own = dtype_of(case) if dtype is None else dtype
+    inputs = build(case, own, exact=kernel is None or own == torch.float64)
+    if kernel is None:
+        out, lse = _naive(case, inputs)
+    elif case.lse == "no":
+        out, lse = attention(**inputs.arguments, kernel=kernel or case.kernel), None
+    else:
+        include = case.lse == "with the sink"
+        out, lse = attention_with_lse(**inputs.arguments, include_sink=include, kernel=kernel or case.kernel)
+    found = {"output": out.detach()}
+    loss = (out * _upstream(case, out)).sum() if case.upstream == "contiguous" else out.sum()
+    if lse is not None:
+        seen = torch.isfinite(lse)
+        lse = torch.where(seen, lse, torch.zeros_like(lse))
+        found["log-sum-exp"] = lse.detach()
+        loss = loss + (lse * _upstream(case, lse)).sum()
+    wanted = list(inputs.leaves.values())
+    reached = bool(wanted) and loss.requires_grad
+    grads = torch.autograd.grad(loss, wanted, allow_unused=True) if reached else [None] * len(wanted)
+    for (name, leaf), grad in zip(inputs.leaves.items(), grads, strict=True):
+        found[f"gradient of {name}"] = torch.zeros_like(leaf) if grad is None else grad
+    return found
+
+
+def _upstream(case: Case, out: Tensor) -> Tensor:
+    return upstream_of(out) if out.numel() else torch.zeros_like(out)
+
+
+def _naive(case: Case, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+    """The whole call at once in its dtype; an encoding's part in float64, rounded once."""
+    given = dict(inputs.arguments)
+    q: Tensor = given["q"]
+    reference = KERNELS["reference"]
+    if "encoding" in given:
+        leaves = {name: given[name] for name in ("q", "k", "v", "q_input", "k_input") if name in given}
+        given |= {name: leaf.double() for name, leaf in leaves.items()}
+        given["encoding"] = copy.deepcopy(given["encoding"]).double()
+        wide = _parameters(given["encoding"])
+        inputs.leaves.update({name: leaf for name, leaf in wide.items() if name in inputs.leaves})
+    call = replace(
+        make_call(**given), wants_lse=case.lse != "no", include_sink=case.lse != "without the sink", aligned=False
+    )
+    call = reference.rotated(call)
+    narrow = {name: getattr(call, name).to(q.dtype) for name in ("q", "k", "v")}
+    rounded = replace(call, **narrow, terms=spec.cast(call.terms, q.dtype))
+    out, row_max, row_sum = spec.run_block(spec.Block(rounded, 0, rounded.q.shape[2]))
+    lse = torch.where(row_sum > 0, row_max + row_sum.log(), row_max) if case.lse != "no" else None
+    return reference.restored(call, out.to(call.q.dtype)).to(q.dtype), lse
+
+
+# ---------------------------------------------------------------- compared
+
+
+def _compare(cases: list[Case], found: dict[str, Tensor] | None = None, exact: dict[str, Tensor] | None = None) -> str:
+    """Returns the first bound that the results of some draws exceed, or ""."""
+    comparisons: dict[str, Comparison] = {}
+    try:
+        for case in cases:
+            mine = results(case) if found is None else found
+            right = results(case, torch.float64, "reference") if exact is None else exact
+            naive = results(case, kernel=None)
+            assert mine.keys() == right.keys() == naive.keys(), f"{sorted(right.keys() ^ mine.keys())} are missing"
+            for name, value in mine.items():
+                if not torch.isfinite(naive[name]).all():  # beyond float16: nothing is promised
+                    continue
+                factor = OUTPUT_FACTOR if name in ("output", "log-sum-exp") else GRADIENT_FACTOR
+                comparison = comparisons.setdefault(name, Comparison(f"{name} in {case.dtype}", factor))
+                comparison.add(value, naive[name].to(value.dtype), right[name])
+                comparison.epsilon = torch.finfo(dtype_of(case)).eps  # that of q, where a term's tensors are wider
+        for name, comparison in comparisons.items():
+            comparison.largest = max(comparison.largest, _least(name, right))
+            comparison.check()
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
+def _least(name: str, exact: dict[str, Tensor]) -> float:
+    """The largest number of a result counts as at least this, where rounding leaves more than is exact."""
+    if name == "log-sum-exp":  # of which e to its power is used
+        return 1.0
+    vanishes = exact[name].abs().amax() < VANISHING if exact[name].numel() else False
+    return 1.0 if vanishes and name != "output" else 0.0
+
+
+def _agrees_with_torch(case: Case, exact: Tensor) -> None:
+    """Compares the output in float64 with torch's own attention, if that has what the case has."""
+    if case != replace(case, term="none", encoding="none", sink="none", soft_cap=None, dropout=0.0):
+        return
+    call = build(case, torch.float64, exact=True).call(case)
+    q, k, v = (x.detach() for x in (call.q, call.k, call.v))
+    if not exact.numel() or not k.numel() or not v.numel():
+        assert not exact.any(), "the output of no keys is not zero"
+        return
+    allowed = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
+    if call.mask is not None:
+        allowed = call.mask.allowed(call.q_coordinates, call.k_coordinates)
+    allowed = allowed.expand(*q.shape[:3], k.shape[2])
+    found = F.scaled_dot_product_attention(q, k, v, allowed, scale=call.scale, enable_gqa=True)
+    found = found.masked_fill(~allowed.any(-1, keepdim=True), 0)
+    difference = (found - exact).abs().max().item()
+    assert difference < 1e-11, f"the reference kernel in float64 differs from torch by {difference:.1e}"

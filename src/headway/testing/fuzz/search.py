@@ -1,0 +1,152 @@
+"""Draws cases until time is up, and makes those that fail smaller."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from .cases import Case, draw
+from .check import check
+
+SHRINKING = 60.0
+"""Seconds that are spent on making a case smaller, at most."""
+
+
+class Outcome(NamedTuple):
+    """What came of a case.
+
+    Attributes:
+        kind: "taken", "refused", or the type of the error.
+        said: the reasons, or the error's message.
+    """
+
+    kind: str
+    said: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is neither taken nor refused."""
+        return self.kind not in ("taken", "refused")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A case that fails.
+
+    Attributes:
+        case: the case, as small as it became.
+        outcome: how it fails.
+        drawn: the case as it was drawn.
+    """
+
+    case: Case
+    outcome: Outcome
+    drawn: Case
+
+    def __str__(self) -> str:
+        return (
+            f"{self.outcome.kind}: {self.outcome.said}\n"
+            "    from headway.testing.fuzz import Case, check\n"
+            f"    check({self.case})"
+        )
+
+
+@dataclass
+class Summary:
+    """What has been found so far.
+
+    Attributes:
+        kinds: how many cases were taken, were refused, and failed.
+        reasons: the reasons of refusals, and how often each was given.
+        findings: the cases that fail, one of each way of failing.
+    """
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def outcome_of(case: Case) -> Outcome:
+    """Checks a case in this process."""
+    try:
+        said = check(case)
+    except Exception as error:
+        return Outcome(type(error).__name__, f"{error}{_place(error)}")
+    return Outcome("taken") if said == "taken" else Outcome("refused", said)
+
+
+def _place(error: Exception) -> str:
+    """Where an error was raised, unless a check raised it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return "" if isinstance(error, AssertionError) else f" ({Path(last.filename).name}, line {last.lineno})"
+
+
+def fuzz(
+    seed: int,
+    seconds: float,
+    *,
+    cases: int | None = None,
+    compute: Callable[[Case], Outcome] = outcome_of,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Summary]:
+    """Draws cases and checks them.
+
+    Args:
+        seed: from which the cases are drawn.
+        seconds: no case is begun after so many.
+        cases: no more than so many. Default: no limit.
+        compute: checks a case. It raises nothing.
+        clock: seconds.
+
+    Yields:
+        What has been found so far, after each case: the same object each time.
+    """
+    random, found, begun = Random(seed), Summary(), clock()
+    while clock() - begun < seconds and (cases is None or found.kinds.total() < cases):
+        case = draw(random)
+        outcome = compute(case)
+        found.kinds[outcome.kind] += 1
+        if outcome.kind == "refused":
+            found.reasons[outcome.said] += 1
+        if outcome.failed:
+            small, said = shrink(case, outcome, compute, clock=clock)
+            if all((small, said.kind) != (other.case, other.outcome.kind) for other in found.findings):
+                found.findings.append(Finding(small, said, case))
+        yield found
+
+
+def shrink(
+    case: Case,
+    outcome: Outcome,
+    compute: Callable[[Case], Outcome] = outcome_of,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[Case, Outcome]:
+    """Makes a case that fails smaller, as long as it fails with the same type of error.
+
+    Args:
+        case: the case.
+        outcome: how it fails.
+        compute: checks a case.
+        clock: seconds.
+
+    Returns:
+        A case of which no field can be made simpler, or the simplest found in a minute, and how it fails.
+    """
+    begun, names = clock(), [field.name for field in fields(case)]
+    before = None
+    while case != before:
+        before = case
+        for name in names:
+            tries = case.simpler(name)
+            while clock() - begun < SHRINKING and (other := next(tries, None)) is not None:
+                found = compute(other)
+                if found.kind == outcome.kind:
+                    case, outcome, tries = other, found, other.simpler(name)
+    return case, outcome

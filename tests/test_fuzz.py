@@ -1,0 +1,84 @@
+"""The fuzzer finds what is broken, makes it small, and prints what reproduces it."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from torch import Tensor
+
+from headway.kernels import KERNELS, Call
+from headway.testing.fuzz import Case, check, draw, fuzz
+from headway.testing.fuzz.search import Outcome, outcome_of
+from headway.testing.fuzz.worker import Worker
+
+PLAIN = Case(kv_heads=2, group=2, n=9, m=12, mask="causal & holes", gradients="all", kernel="cpu")
+
+
+@pytest.fixture
+def breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that is wrong by a thousandth from the fifth query on."""
+    run = KERNELS["cpu"].run
+
+    def wrong(call: Call) -> tuple[Tensor, Tensor | None]:
+        out, lse = run(call)
+        return (out if out.shape[2] < 5 else out * 1.001), lse
+
+    monkeypatch.setattr(KERNELS["cpu"], "run", wrong)
+
+
+def test_a_right_call_is_taken() -> None:
+    assert check(PLAIN) == "taken"
+    assert check(replace(PLAIN, encoding="rope 0", mask="none", dtype="bfloat16")) == "taken"
+    assert check(replace(PLAIN, term="distance bias, clipped rows", sink="heads", lse="with the sink")) == "taken"
+
+
+def test_a_wrong_kernel_is_found_and_the_call_made_small(breaks: None) -> None:
+    only = iter([Case(n=9, m=12, layout="tokens first", spread=4.0, dropout=0.1, kernel="cpu")])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headway.testing.fuzz.search.draw", lambda random: next(only))
+        found = list(fuzz(0, 1.0, cases=1, clock=lambda: 0.0))[-1]
+    (finding,) = found.findings
+    assert finding.outcome.kind == "AssertionError"
+    assert finding.case.n == 5
+    assert (finding.case.layout, finding.case.spread) == ("contiguous", 1.0)
+    with pytest.raises(AssertionError, match="output in float32"):
+        eval(str(finding).splitlines()[-1])
+
+
+def test_an_error_that_is_no_refusal_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(call: Call) -> None:
+        raise IndexError("out of range")
+
+    monkeypatch.setattr(KERNELS["cpu"], "run", crash)
+    assert outcome_of(PLAIN).kind == "IndexError"
+
+
+def test_a_result_that_changes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, calls = KERNELS["cpu"].run, []
+
+    def restless(call: Call) -> tuple[Tensor, Tensor | None]:
+        calls.append(call)
+        out, lse = run(call)
+        return out * (1 + 1e-7 * len(calls)), lse
+
+    monkeypatch.setattr(KERNELS["cpu"], "run", restless)
+    assert "not the same again" in outcome_of(PLAIN).said
+
+
+def test_what_no_kernel_promises_is_a_refusal() -> None:
+    assert outcome_of(replace(PLAIN, kernel="sdpa", sink="heads")).kind == "refused"
+
+
+def test_a_case_prints_as_what_makes_it_and_is_drawn_by_its_seed() -> None:
+    random, again = Random(7), Random(7)
+    for _ in range(200):
+        case = draw(random)
+        assert eval(repr(case)) == case == draw(again)
+
+
+def test_a_process_that_ends_is_a_finding() -> None:
+    with Worker(1, limit=60.0) as worker:
+        assert worker(Case(n=2, m=3)) == Outcome("taken")
+        worker.process.kill()
+        assert worker(Case(n=2, m=3)).kind == "crash"
+        assert worker(Case(n=2, m=3)) == Outcome("taken")
