@@ -4,8 +4,8 @@
     python benchmarks/comparison.py chinese fortunes-zh.txt
     python benchmarks/comparison.py
 
-Texts are given by names within the current folder, since their rows have the name. The first two train, keep the rows of
-each model in benchmarks/results as they come, and resume from them after an interruption, or within a model from
+Texts are given by names within the current folder, since their rows have the name. The first two train, keep the rows
+of each model in benchmarks/results as they come, and resume from them after an interruption, or within a model from
 ``compare-NAME``; the third writes the page from the rows.
 
 The settings were fixed by validation parts alone, on which no model is trained and from which no result is shown. The
