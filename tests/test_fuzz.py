@@ -8,6 +8,7 @@ from torch import Tensor
 
 from headway.kernels import KERNELS, Call
 from headway.testing.fuzz import Case, check, draw, fuzz
+from headway.testing.fuzz.cases import encodings, term_names
 from headway.testing.fuzz.search import Outcome, outcome_of
 from headway.testing.fuzz.worker import Worker
 
@@ -67,6 +68,23 @@ def test_a_result_that_changes_is_found(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_no_kernel_promises_is_a_refusal() -> None:
     assert outcome_of(replace(PLAIN, kernel="sdpa", sink="heads")).kind == "refused"
+
+
+@pytest.mark.parametrize("encoding", encodings())
+@pytest.mark.parametrize("sizes", [(2, 6, 3), (0, 3, 6), (2, 0, 4), (2, 3, 0)], ids=str)
+def test_any_numbers_of_sequences_queries_and_keys(encoding: str, sizes: tuple[int, int, int]) -> None:
+    """More queries than keys, or nothing of something, give a result or an error of headway's own."""
+    batch, n, m = sizes
+    case = Case(encoding=encoding, batch=batch, n=n, m=m, mask="causal", gradients="all")
+    assert not outcome_of(case).failed, outcome_of(case).said
+
+
+@pytest.mark.parametrize("mask", ["causal", "padding"])
+@pytest.mark.parametrize("term", term_names())
+def test_terms_of_nothing(term: str, mask: str) -> None:
+    for batch, n, m in ((0, 3, 6), (2, 0, 4), (2, 3, 0)):
+        outcome = outcome_of(Case(term=term, kv_heads=2, batch=batch, n=n, m=m, mask=mask, gradients="all"))
+        assert not outcome.failed, outcome.said
 
 
 def test_a_case_prints_as_what_makes_it_and_is_drawn_by_its_seed() -> None:

@@ -42,6 +42,21 @@ def projected(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return out if bias is None else out + bias.to(x.dtype)
 
 
+def numbers_of(encoding: PositionEncoding, q_at: Coordinates, k_at: Coordinates) -> tuple[int, int]:
+    """Returns the numbers of queries and of keys for an encoding that takes the queries as the last of the keys.
+
+    Raises:
+        HeadwayError: if there are more queries than keys.
+    """
+    n, m = q_at.index.shape[1], k_at.index.shape[1]
+    if n > m:
+        raise HeadwayError(
+            f"there are {n} queries and {m} keys: {type(encoding).__name__} reads the queries' input from the keys', "
+            "of which they are the last; give at most as many queries as keys"
+        )
+    return n, m
+
+
 def summed(steps: Tensor, at: Coordinates) -> Tensor:
     """The sum of the steps up to and including each token, along dimension 1; padding in front counts as 0.
 

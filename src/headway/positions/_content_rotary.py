@@ -8,7 +8,7 @@ from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
 from ..terms import Rotation
 from ._base import Input, need_width
-from ._content import Contextual, heads_of_keys
+from ._content import Contextual, heads_of_keys, numbers_of
 from ._rotary import Rotary
 
 
@@ -60,12 +60,7 @@ class ContentRotary(Contextual, Rotary):
         Raises:
             HeadwayError: if there are more queries than keys.
         """
-        n, m = q_at.index.shape[1], k_at.index.shape[1]
-        if n > m:
-            raise HeadwayError(
-                f"there are {n} queries and {m} keys: {type(self).__name__} computes the phases of the queries from "
-                "the keys' input, of which they are the last; give at most as many queries as keys"
-            )
+        n, m = numbers_of(self, q_at, k_at)
         phases = self.turns(self.read(k_input), k_at)
         cos, sin = phases.cos(), phases.sin()
         queries = slice(m - n, None)

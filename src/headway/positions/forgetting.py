@@ -12,7 +12,7 @@ from ..coordinates import Coordinates
 from ..errors import need_positive
 from ..terms import TokenBias
 from ._base import Input, Pair, PositionEncoding, Terms, normal
-from ._content import Contextual, projected, summed
+from ._content import Contextual, numbers_of, projected, summed
 
 
 class ForgettingGate(Contextual):
@@ -60,10 +60,14 @@ class ForgettingGate(Contextual):
             q_at: the coordinates of the queries, which are the last of the keys.
             k_at: the coordinates of the keys.
             k_input: the input of the layer's keys, [batch, m, embed_dim].
+
+        Raises:
+            HeadwayError: if there are more queries than keys.
         """
+        n, m = numbers_of(self, q_at, k_at)
         gates = F.logsigmoid(projected(self.read(k_input), self.weight, self.bias))
         sums = summed(gates, k_at).transpose(1, 2)
-        return sums[..., sums.shape[-1] - q_at.index.shape[1] :], sums
+        return sums[..., m - n :], sums
 
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """Returns the bias: the sum up to the query minus the sum up to the key."""

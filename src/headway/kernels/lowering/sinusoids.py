@@ -66,7 +66,8 @@ def distances(intervals: tuple[Bounds, ...], q: Coordinates, k: Coordinates, axi
         stop = slots(m if stop is None else stop, q, k)
         low, high = start.clamp(0, m - 1), stop.clamp(1, m) - 1
         seen = (low <= high) & (start < m) & (stop > 0)
-        batch = max(x.shape[0] for x in (at, to, seen))
+        sizes = [x.shape[0] for x in (at, to, seen)]
+        batch = max(sizes) if all(sizes) else 0
         seen = seen.expand(batch, n)
         if bool(seen.any()):
             least, largest = (to.expand(batch, m).gather(1, slot.expand(seen.shape)) - at for slot in (low, high))
