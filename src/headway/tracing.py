@@ -39,14 +39,19 @@ def plain_alone() -> bool:
 
 
 def refuse_tracers(x: object) -> None:
-    """Raises HeadwayError under torch.jit.trace or torch.fx.symbolic_trace; x is an input of the call.
+    """Raises HeadwayError under torch.jit.trace or torch.fx.symbolic_trace, and for an input x that is a DTensor.
 
-    Neither can record attention: the first fixes decisions that depend on lengths, and the second has no lengths.
+    Neither tracer can record attention: the first fixes decisions that depend on lengths, and the second has no
+    lengths. A DTensor cannot be combined with the tables of encodings, which each process has by itself.
     """
     if torch.jit.is_tracing():
         raise HeadwayError(f"torch.jit.trace would keep {KEEPS}: {REMEDY}")
     if not isinstance(x, Tensor) and type(x).__module__.startswith("torch.fx"):
         raise HeadwayError(f"torch.fx.symbolic_trace gives a {type(x).__name__} without a shape: {REMEDY}")
+    if not torch.compiler.is_dynamo_compiling() and type(x).__name__ == "DTensor":
+        raise HeadwayError(
+            "attention of a DTensor is not defined: give its to_local(), as ColwiseParallel hands over by default"
+        )
 
 
 KEEPS = "what attention decides by the lengths of one call"
