@@ -22,7 +22,7 @@ CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup compare test test-all check check-native check-replay check-arm native library bench claims weights clean
+.PHONY: help setup compare test test-all check check-native check-replay check-arm native library bench claims translation weights clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -39,10 +39,11 @@ test: library  ## run a cross-section of the tests, in about four minutes on 2 c
 test-all: library  ## run all tests
 	$(PYTEST) $(ARGS)
 
-check: library  ## lint, format, types, then all tests: what CI runs
+check: library  ## lint, format, types, a minute of random calls, then all tests: what CI runs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m headway.testing.fuzz --minutes 1
 	@$(MAKE) --no-print-directory test-all
 
 check-native: library  ## run the CPU kernel's tests with AddressSanitizer and UndefinedBehaviorSanitizer (Linux)
@@ -70,6 +71,9 @@ bench: library  ## measure speed and memory against torch and the processor's ow
 claims: library  ## run the lessons of examples/, draw their pictures into docs/ and write docs/claims.md in both languages
 	-@$(MAKE) --no-print-directory weights ARGS="google-news minilm"
 	PYTHONPATH=examples $(BIN)/python -m claims --docs
+
+translation: library  ## train lesson 14's translator, English to Chinese: downloads 53 MB, up to an hour, resumes
+	$(BIN)/python examples/lesson_14_translation.py --train --docs
 
 weights: $(READY)  ## fetch published models' weights for the tests that want them: 353 MB (ARGS names some; mpnet only so)
 	@PYTHONPATH=tests $(BIN)/python -m weights $(ARGS)

@@ -1,0 +1,544 @@
+"""Lesson 14: translation, English into Chinese.
+
+The encoder–decoder of lesson 9 on natural sentences: messages of free programs, such as git and the GNU tools, and
+their Chinese translations (``catalogues.py``). Both languages are cut into sub-words by one byte-pair encoding, so that
+no word is unknown. The model is trained to give the next token of the translation, and then writes translations of
+messages that it has not seen, each token the most likely one.
+
+What comes out is compared with two translators without a neural network, made from the same pairs:
+
+    word by word      each English word becomes the Chinese word that IBM Model 1 gives the highest probability
+    nearest message   the stored translation of the most similar message, by the cosine of TF-IDF vectors
+
+The scores are BLEU, the share of n-grams of 1 to 4 characters that the reference has too, and chrF, the same idea by
+precision and recall of 1 to 6 characters. Both are computed by sacrebleu.
+
+Protocol, fixed before any result: sizes, steps and rates below, one seed, the last parameters, and one run on the
+held-out part at the end. The validation part is for the printed course of the loss alone. `make translation` trains,
+up to an hour on 2 cores, resumes if it was interrupted, and stores the scores in measured/, which this lesson reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+import catalogues
+import headway as hw
+from catalogues import Pair
+from headway import training
+from headway.bench.machine import cores, processor
+from headway.extras import need
+from headway.processor import has
+from lesson import BLUE, GREY, ORANGE, Text, count, matrix, measured, page, run, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from tokenizers import Tokenizer
+
+VOCABULARY = 8000
+PAD, START, END = 0, 1, 2
+SPECIAL = ("<pad>", "<start>", "<end>")
+IGNORED = -100
+
+LONGEST = 64
+"""Tokens of the longest source or translation; longer pairs are left out of the training."""
+STEPS, BATCH, POOL = 8000, 64, 50
+RATE, WARM_UP, CLIP = 1e-3, 500, 1.0
+SMOOTHING = 0.1
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of the model."""
+
+    embed_dim: int = 256
+    num_layers: int = 3
+    num_heads: int = 4
+    dropout: float = 0.2
+
+
+OURS = (
+    "The file could not be opened because the disk is full.",
+    "The disk is full because the file could not be opened.",
+    "Please enter the name of the new folder.",
+    "This version does not support files larger than two gigabytes.",
+    "Do you want to delete all selected images?",
+    "The connection to the server was closed before the download was complete.",
+    "The cat is sitting on the table.",
+)
+"""Sentences of our own. The first is drawn; the second has the same words; the last is about something else."""
+
+SIMILAR = (0.0, 0.3, 0.5, 0.7, 1.01)
+"""The bounds of the classes of held-out messages by their cosine with the most similar message of the training."""
+
+
+# ---------------------------------------------------------------- tokens
+
+
+def byte_pairs(pairs: Sequence[Pair]) -> Tokenizer:
+    """Returns one tokenizer for both languages, of the bytes' pairs that are the most frequent."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator((side for pair in pairs for side in pair), trainer)
+    return made
+
+
+def pieces(tokenizer: Tokenizer, text: str) -> list[str]:
+    """Returns the text of each token, a space as "␣"; of a character in several tokens the first one has it."""
+    found, end = [], 0
+    for first, last in tokenizer.encode(text).offsets:
+        found.append(text[max(first, end) : last].replace(" ", "␣") or "·")
+        end = max(end, last)
+    return found
+
+
+# ---------------------------------------------------------------- the model
+
+
+def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=fill)
+
+
+class Translator:
+    """An encoder–decoder with sinusoidal positions on both sides, and its tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer, sizes: Sizes) -> None:
+        self.tokenizer = tokenizer
+        torch.manual_seed(SEED)
+        config = hw.models.TransformerConfig(tokenizer.get_vocab_size(), **asdict(sizes))
+        sides = [hw.encoding("sinusoidal", embed_dim=sizes.embed_dim) for _ in range(2)]
+        self.model = hw.models.EncoderDecoder(config, *sides)
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return [one.ids for one in self.tokenizer.encode_batch(list(texts))]
+
+    def losses(self, model: Any, source: list[list[int]], target: list[list[int]], smoothing: float) -> Tensor:
+        """Returns the mean cross-entropy of the target's tokens and its end, in nats for each."""
+        logits = model(
+            padded(source, PAD),
+            padded([[START, *row] for row in target], PAD),
+            mask=hw.masks.Padding([len(row) for row in source]),
+        )
+        wanted = padded([[*row, END] for row in target], IGNORED)
+        return F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=IGNORED, label_smoothing=smoothing)
+
+    def translate(self, texts: Sequence[str], shuffled: bool = False) -> list[str]:
+        """Translates greedily; if ``shuffled`` is true, with the tokens of each source in a random order."""
+        rows = self.ids(texts)
+        if shuffled:
+            draw = random.Random(SEED)
+            rows = [draw.sample(row, len(row)) for row in rows]
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        found: dict[int, str] = {}
+        for first in range(0, len(order), BATCH):
+            numbers = order[first : first + BATCH]
+            ids = hw.models.generate(self.model, [rows[i] for i in numbers], LONGEST, decoder_start=START, stop=END).ids
+            found.update(zip(numbers, self.tokenizer.decode_batch(ids), strict=True))
+        return [found[i] for i in range(len(rows))]
+
+    @torch.no_grad()
+    def cross_attention(self, source: str, target: str) -> list[list[list[list[float]]]]:
+        """Returns the weights of the decoder on the source, [layer][head][token of the target and its end][key]."""
+        (ids,), (written,) = self.ids([source]), self.ids([target])
+        with hw.capture(self.model, "weights") as seen:
+            self.model(torch.tensor([ids]), torch.tensor([[START, *written]]))
+        return [[[[round(w, 4) for w in row] for row in head] for head in layer[0].tolist()]
+                for layer in seen.cross_attentions]  # fmt: skip
+
+
+class Epochs:
+    """The batches of pairs: in each epoch all of them in another order, those of similar length together.
+
+    Args:
+        lengths: the length of each pair.
+    """
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.lengths, self.epoch = lengths, -1
+        self.batches: list[list[int]] = []
+
+    def at(self, step: int) -> list[int]:
+        """Returns the numbers of the pairs of a step, from 0."""
+        epoch, place = divmod(step, -(-len(self.lengths) // BATCH))
+        if epoch != self.epoch:
+            draw = random.Random(f"{SEED} {epoch}")
+            order = draw.sample(range(len(self.lengths)), len(self.lengths))
+            pools = (order[i : i + BATCH * POOL] for i in range(0, len(order), BATCH * POOL))
+            rows = [i for pool in pools for i in sorted(pool, key=lambda i: self.lengths[i])]
+            self.batches = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)]
+            draw.shuffle(self.batches)
+            self.epoch = epoch
+        return self.batches[place]
+
+
+class Course(training.Companion):
+    """Measures and prints the loss on the validation part every so many steps."""
+
+    EVERY = 500
+
+    def __init__(self, translator: Translator, validation: Sequence[Pair]) -> None:
+        self.translator = translator
+        self.sides = [translator.ids(side) for side in zip(*validation, strict=True)]
+        self.losses: list[list[float]] = []
+
+    @torch.no_grad()
+    def after(self, step: int, loss: float, seconds: float) -> None:
+        if step % self.EVERY:
+            return
+        model = self.translator.model.eval()
+        found = self.translator.losses(model, *self.sides, smoothing=0.0).item()
+        model.train()
+        self.losses.append([step, round(found, 4)])
+        left = seconds / step * (STEPS - step) / 60
+        print(f"step {step:,} of {STEPS:,}: validation loss {found:.3f} nats/token, {left:.0f} min left", flush=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"losses": self.losses}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.losses = state["losses"]
+
+
+def learned(parts: catalogues.Parts) -> tuple[Translator, dict[str, Any]]:
+    """Returns the trained translator, from its checkpoint as far as there is one, and what the training was."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", cores())))
+    dtype = torch.bfloat16 if has("avx512_bf16") else None
+    sizes = Sizes()
+    translator = Translator(byte_pairs(parts.training), sizes)
+    source, target = (translator.ids(side) for side in zip(*parts.training, strict=True))
+    short = [i for i in range(len(source)) if max(len(source[i]), len(target[i])) < LONGEST]
+    epochs = Epochs([len(source[i]) + len(target[i]) for i in short])
+
+    def loss(model: Any, step: int) -> Tensor:
+        rows = [short[i] for i in epochs.at(step)]
+        return translator.losses(model, [source[i] for i in rows], [target[i] for i in rows], SMOOTHING)
+
+    settings = [asdict(sizes), VOCABULARY, STEPS, BATCH, POOL, RATE, WARM_UP, CLIP, SMOOTHING, SEED, str(dtype)]
+    digest = hashlib.sha256(json.dumps([settings, parts.training]).encode()).hexdigest()[:16]
+    checkpoint = catalogues.home() / f"{digest}.pt"
+    course = Course(translator, parts.validation)
+    optimizer = torch.optim.AdamW(translator.model.parameters(), RATE, betas=(0.9, 0.98), fused=True)
+    print(f"training of {STEPS:,} steps; it can be stopped, and goes on from {checkpoint}", flush=True)
+    done = training.train(
+        translator.model,
+        loss,
+        optimizer,
+        steps=STEPS,
+        rate=lambda step: min((step + 1) / WARM_UP, (STEPS - step) / (STEPS - WARM_UP)),
+        clip=CLIP,
+        checkpoint=checkpoint,
+        companion=course,
+        dtype=dtype,
+    )
+    translator.model.eval()
+    return translator, {
+        "row": "training",
+        "date": str(date.today()),
+        "processor": processor(),
+        "threads": torch.get_num_threads(),
+        "dtype": "bfloat16" if dtype else "float32",
+        "torch": torch.__version__,
+        "parameters": count(translator.model),
+        "pairs": len(short),
+        "epochs": round(STEPS * BATCH / len(short), 1),
+        "minutes": round(done.seconds / 60, 1),
+        "validation": course.losses,
+    }
+
+
+# ---------------------------------------------------------------- two translators without a network
+
+ENGLISH_WORDS = re.compile(rf"{catalogues.DIRECTIVE.pattern}|[A-Za-z]+|\S")
+CHINESE_WORDS = re.compile(rf"{catalogues.DIRECTIVE.pattern}|{catalogues.CHINESE.pattern}+|[A-Za-z]+|\S")
+
+
+def words(text: str) -> list[str]:
+    """Splits an English text into lowercase words, placeholders and signs."""
+    return ENGLISH_WORDS.findall(text.lower())
+
+
+def chinese_words(text: str) -> list[str]:
+    """Splits a Chinese text likewise, its Chinese characters into words by jieba."""
+    import jieba
+
+    jieba.setLogLevel("ERROR")
+    parts = CHINESE_WORDS.findall(text)
+    return [word for part in parts for word in (jieba.lcut(part) if catalogues.CHINESE.match(part) else [part])]
+
+
+def dictionary(pairs: Sequence[tuple[list[str], list[str]]], rounds: int = 10) -> dict[str, str]:
+    """Returns the most probable Chinese word of each English word, by IBM Model 1.
+
+        t(c|e) ← Σ over pairs of t(c|e) / Σ_e′ t(c|e′), divided by its sum over c
+
+    e′ are the English words of the pair and an empty one, for Chinese words that come from none.
+
+    References:
+        Brown et al. 1993, The Mathematics of Statistical Machine Translation.
+    """
+    import numpy as np
+
+    numbers: dict[str, int] = {"": 0}
+    chinese: dict[str, int] = {}
+    links, place = [], 0
+    for sources, targets in pairs:
+        rows = [0, *(numbers.setdefault(word, len(numbers)) for word in sources)]
+        for word in targets:
+            column = chinese.setdefault(word, len(chinese))
+            links += [(row, column, place) for row in rows]
+            place += 1
+    row, column, place_of = np.array(links).T
+    entries, entry = np.unique(row * len(chinese) + column, return_inverse=True)
+    t = np.ones(len(entries))
+    of_entry = entries // len(chinese)
+    for _ in range(rounds):
+        shares = t[entry] / np.bincount(place_of, t[entry])[place_of]
+        t = np.bincount(entry, shares)
+        t /= np.bincount(of_entry, t)[of_entry]
+    best = {}
+    names, chinese_names = list(numbers), list(chinese)
+    for i in np.argsort(t, kind="stable"):  # the last one stays
+        best[names[of_entry[i]]] = chinese_names[entries[i] % len(chinese)]
+    return best
+
+
+def word_by_word(training_pairs: Sequence[Pair], texts: Sequence[str]) -> list[str]:
+    """Translates each word by the dictionary, in the order of the source; a word that is not in it stays."""
+    best = dictionary([(words(english), chinese_words(chinese)) for english, chinese in training_pairs])
+    return [" ".join(best.get(word, word) for word in words(text)) for text in texts]
+
+
+def nearest(training_pairs: Sequence[Pair], texts: Sequence[str]) -> tuple[list[str], list[float]]:
+    """Returns the translation of the most similar message of the training, and the similarity, for each text.
+
+    It is the cosine of TF-IDF vectors of words and pairs of words.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    def terms(text: str) -> list[str]:
+        found = words(text)
+        return [*found, *map(" ".join, pairwise(found))]
+
+    vectors = TfidfVectorizer(analyzer=terms)
+    known = vectors.fit_transform([pair.english for pair in training_pairs])
+    cosines = vectors.transform(texts) @ known.T
+    best = cosines.argmax(1).A1
+    return [training_pairs[i].chinese for i in best], [float(cosines[row, i]) for row, i in enumerate(best)]
+
+
+# ---------------------------------------------------------------- scores
+
+
+def scores(made: Sequence[str], wanted: Sequence[str]) -> dict[str, Any]:
+    """Returns BLEU and chrF of all translations together, 0 … 100, and the share of those that are the reference.
+
+    ``bleu_range`` is the 95 % range of BLEU when the messages are drawn again with replacement, 1,000 times.
+    """
+    from sacrebleu.metrics import BLEU, CHRF
+
+    bleu = BLEU(tokenize="zh")
+    found = bleu.corpus_score(list(made), [list(wanted)], n_bootstrap=1000)
+    return {
+        "bleu": round(found.score, 2),
+        "bleu_range": round(found._ci, 2),
+        "chrf": round(CHRF().corpus_score(list(made), [list(wanted)]).score, 2),
+        "exact": round(sum(one == other for one, other in zip(made, wanted, strict=True)) / len(made), 4),
+    }
+
+
+def train() -> Iterator[dict[str, Any]]:
+    """Trains, translates the held-out part, and yields what is found."""
+    for module in ("debian", "jieba", "polib", "rich", "sacrebleu", "sklearn", "tokenizers"):
+        need(module, "the training", "lessons")  # before it, not after an hour
+    packages = catalogues.fetch()
+    pairs = catalogues.read(packages)
+    parts = catalogues.split(pairs)
+    translator, course = learned(parts)
+    yield course
+
+    texts, wanted = ([pair[side] for pair in parts.held_out] for side in range(2))
+    stored, cosines = nearest(parts.training, texts)
+    systems = {
+        "model": translator.translate(texts),
+        "shuffled": translator.translate(texts, shuffled=True),
+        "words": word_by_word(parts.training, texts),
+        "nearest": stored,
+    }
+    classes = [[i for i, cosine in enumerate(cosines) if low <= cosine < high] for low, high in pairwise(SIMILAR)]
+    known = {pair.chinese for pair in parts.training}
+    yield {
+        "row": "data",
+        "packages": len(packages),
+        "pairs": len(pairs),
+        **{name: len(part) for name, part in parts._asdict().items()},
+        "known_chinese": sum(chinese in known for chinese in wanted),
+        "classes": [len(rows) for rows in classes],
+    }
+    for name, made in systems.items():
+        by_class = [scores([made[i] for i in rows], [wanted[i] for i in rows])["bleu"] for rows in classes]
+        yield {"row": "scores", "system": name, **scores(made, wanted), "bleu_by_class": by_class}
+
+    keys = {catalogues.key(pair.english) for pair in pairs}
+    for text, made in zip(OURS, translator.translate(OURS), strict=True):
+        yield {"row": "ours", "english": text, "chinese": made, "known": catalogues.key(text) in keys}
+    target = translator.translate(OURS[:1])[0]
+    yield {
+        "row": "attention",
+        "source": pieces(translator.tokenizer, OURS[0]),
+        "target": [*pieces(translator.tokenizer, target), "<end>"],
+        "weights": translator.cross_attention(OURS[0], target),
+    }
+
+
+# ---------------------------------------------------------------- the lesson
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the training stored. Scores are by the names of ``systems``."""
+
+    training: dict[str, Any]  # date, processor, steps' time, course of the validation loss
+    data: dict[str, Any]  # pairs of each part, and of each class of similarity
+    bleu: dict[str, float]
+    bleu_range: dict[str, float]  # ±, 95 %
+    chrf: dict[str, float]
+    exact: dict[str, float]  # the share of translations that are the reference
+    bleu_by_class: dict[str, list[float]]
+    ours: list[list[str]]  # our sentences and their translations
+    known: int  # of these, those that are among the pairs
+    source: list[str]  # tokens of OURS[0]
+    target: list[str]  # tokens of its translation, and the end
+    weights: list[list[list[float]]]  # mean over the heads of each layer's cross-attention, [layer][query][key]
+
+
+def measure() -> Found:
+    rows = measured(__file__)
+
+    def of(kind: str) -> list[dict[str, Any]]:
+        return [row for row in rows if row["row"] == kind]
+
+    def by_system(what: str) -> dict[str, Any]:
+        return {row["system"]: row[what] for row in of("scores")}
+
+    (course,), (data,), (attention,) = of("training"), of("data"), of("attention")
+    return Found(
+        training=course,
+        data=data,
+        bleu=by_system("bleu"),
+        bleu_range=by_system("bleu_range"),
+        chrf=by_system("chrf"),
+        exact=by_system("exact"),
+        bleu_by_class=by_system("bleu_by_class"),
+        ours=[[row["english"], row["chinese"]] for row in of("ours")],
+        known=sum(row["known"] for row in of("ours")),
+        source=attention["source"],
+        target=attention["target"],
+        weights=torch.tensor(attention["weights"]).mean(1).tolist(),
+    )
+
+
+def systems(t: Text) -> dict[str, str]:
+    return {
+        "model": t("Transformer", "Transformer"),
+        "shuffled": t("the same, source shuffled", "同一模型，原文打乱"),
+        "nearest": t("nearest message", "最相似的消息"),
+        "words": t("word by word", "逐词翻译"),
+    }
+
+
+def classes(t: Text) -> list[str]:
+    """Returns the names of the classes of similarity."""
+    names = [f"{low:g}–{high:g}" for low, high in pairwise(SIMILAR[1:-1])]
+    lowest, highest = SIMILAR[1], SIMILAR[-2]
+    return [t(f"below {lowest:g}", f"{lowest:g} 以下"), *names, t(f"{highest:g} and more", f"{highest:g} 以上")]
+
+
+def tell(found: Found, t: Text) -> str:
+    data, course = found.data, found.training
+    named = systems(t)
+    rows = [
+        [named[name], f"{found.bleu[name]:.1f} ± {found.bleu_range[name]:.1f}", f"{found.chrf[name]:.1f}",
+         f"{found.exact[name]:.1%}", *(f"{bleu:.1f}" for bleu in found.bleu_by_class[name])]
+        for name in named
+    ]  # fmt: skip
+    head = [f"{name} ({size})" for name, size in zip(classes(t), data["classes"], strict=True)]
+    return "\n".join(
+        [
+            t(
+                f"{data['pairs']:,} pairs of {data['packages']} packages: {data['training']:,} for training, "
+                f"{data['validation']:,} for validation, {data['held_out']:,} held out, with messages of at least "
+                f"{catalogues.WORDS} words.\n"
+                f"{course['parameters']:,} parameters, {course['epochs']} epochs in {course['minutes']:.0f} minutes on "
+                f"{course['date']}: {course['processor']}, {course['threads']} thread(s), {course['dtype']}.",
+                f"{data['packages']} 个软件包中的 {data['pairs']:,} 对：训练 {data['training']:,}，"
+                f"验证 {data['validation']:,}，留出 {data['held_out']:,}（英文至少 {catalogues.WORDS} 个词）。\n"
+                f"参数 {course['parameters']:,} 个，{course['epochs']} 轮，用时 {course['minutes']:.0f} 分钟，"
+                f"{course['date']}：{course['processor']}，{course['threads']} 个线程，{course['dtype']}。",
+            ),
+            t(
+                "\nHeld-out messages; the last columns are BLEU by the cosine with the most similar one of the "
+                "training (and how many):",
+                "\n留出的消息；右边几列是按“与训练中最相似消息的余弦”分组的 BLEU（括号里是条数）：",
+            ),
+            table(rows, ["", "BLEU", "chrF", t("exact", "完全相同"), *head]),
+            t("\nOur own sentences, translated:", "\n我们自己的句子："),
+            table(found.ours),
+        ]
+    )
+
+
+def draw(found: Found, t: Text) -> Figure:
+    figure = page(8.2)
+    upper, lower = figure.subfigures(2, 1, height_ratios=[1.5, 1])
+    rows, columns = ([token.strip("␣") for token in side] for side in (found.target, found.source))
+    maps = upper.subplots(1, len(found.weights), sharey=True)
+    for layer, (axes, weights) in enumerate(zip(maps, found.weights, strict=True), 1):
+        last = layer == len(found.weights)
+        bar = t("cross-attention, mean of four heads", "交叉注意力，四个头的平均") if last else ""
+        matrix(axes, weights, rows, columns, rotation=90, bar=bar, bar_of=maps)
+        axes.set(title=t(f"Layer {layer}", f"第 {layer} 层"), xlabel=t("key: the source", "键：原文"))
+    maps[0].set_ylabel(t("query: what is written next", "查询：接着写出的词元"))
+    axes = lower.subplots()
+    shown = ("model", "nearest", "words")
+    for shift, (name, colour) in enumerate(zip(shown, (BLUE, ORANGE, GREY), strict=True)):
+        heights = found.bleu_by_class[name]
+        places = [place + 0.27 * (shift - 1) for place in range(len(heights))]
+        axes.bar(places, heights, 0.25, color=colour, label=systems(t)[name])
+        for place, height in zip(places, heights, strict=True):
+            axes.text(place, height + 1, f"{height:.0f}", ha="center", fontsize=9)
+    labels = [f"{name}\n({size})" for name, size in zip(classes(t), found.data["classes"], strict=True)]
+    axes.set_xticks(range(len(labels)), labels)
+    axes.set(ylim=(0, 1.15 * max(map(max, found.bleu_by_class.values()))), ylabel="BLEU")
+    axes.set_xlabel(
+        t("cosine with the most similar message of the training (messages)", "与训练中最相似消息的余弦（条数）")
+    )
+    axes.legend(loc="upper left")
+    return figure
+
+
+if __name__ == "__main__":
+    run(__name__)
