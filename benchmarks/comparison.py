@@ -49,12 +49,16 @@ SETTINGS = {
 TABLES = {
     "losses": tables.losses,
     "sliding": tables.sliding,
-    "recall": tables.recall,
     "learning-rates": tables.learning_rates,
     "costs": tables.costs,
 }
 
-
+PICTURES = (
+    ("shakespeare", "loss-by-position.png", "en"),
+    ("chinese", "loss-by-position-chinese.png", "en"),
+    ("chinese", "zh-CN/loss-by-position.png", "zh"),
+)
+"""Text, file and language of each picture."""
 FILES = ("settings.json", "results.jsonl")
 
 
@@ -94,29 +98,25 @@ def measure(name: str, text: str) -> None:
     copy(out, kept)
 
 
-def shown(text: str) -> list[str]:
-    """The texts whose tables a page has marks for; the rows of others are not complete yet."""
-    return [name for name in TEXTS if f"<!-- {name} losses -->" in text]
-
-
 def page(text: str) -> str:
     """Returns the page with the tables of the rows between its marks."""
-    for name in shown(text):
+    for name in TEXTS:
         results = Results.load(HERE / "results" / f"comparison-{name}")
         for what, table in TABLES.items():
             text = between(text, f"{name} {what}", table(results).markdown())
+        if name == TEXTS[0]:  # the task is the same beside every text
+            text = between(text, "recall", tables.recall(results).markdown())
         said = "\n".join(f"- {sentence}" for sentence in results.conclusions())
         text = between(text, f"{name} conclusions", said)
     return text
 
 
 def pictures() -> Iterator[Path]:
-    """Draws the losses by position of each text."""
-    for name in shown(PAGE.read_text(encoding="utf-8")):
+    """Draws the losses by position of each text; those of the Chinese text in Chinese too."""
+    for name, file, language in PICTURES:
         results = Results.load(HERE / "results" / f"comparison-{name}")
-        path = PAGE.parent / ("loss-by-position.png" if name == TEXTS[0] else f"loss-by-position-{name}.png")
-        save(charts.draw_by_position(results), path)
-        yield path
+        save(charts.draw_by_position(results, language=language), PAGE.parent / file)
+        yield PAGE.parent / file
 
 
 def main(arguments: list[str]) -> None:

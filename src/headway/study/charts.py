@@ -480,7 +480,7 @@ def _short(name: str, note: str = "") -> str:
     name = name.replace('extend="interpolate"', "interpolated")
     file, _, rest = name.rpartition("/")
     name = rest if file and ".py" in rest else name
-    most = 24 - max(0, len(note) - 2)
+    most = 23 - max(0, len(note) - 2)
     return (name if len(name) <= most else name[: most - 1] + "…") + note
 
 
