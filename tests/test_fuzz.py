@@ -87,6 +87,12 @@ def test_terms_of_nothing(term: str, mask: str) -> None:
         assert not outcome.failed, outcome.said
 
 
+def test_what_xpos_does_not_promise_is_a_refusal() -> None:
+    near = Case(encoding="xpos 1", m=340, dtype="bfloat16", places="gaps")
+    assert outcome_of(near).kind == "taken"
+    assert "xPos holds up to" in outcome_of(replace(near, dtype="float16")).said
+
+
 def test_a_case_prints_as_what_makes_it_and_is_drawn_by_its_seed() -> None:
     random, again = Random(7), Random(7)
     for _ in range(200):

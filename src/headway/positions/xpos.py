@@ -14,7 +14,8 @@ from ._base import Pair, PositionEncoding, need_base, need_width, rates
 from ._rotary import Rotary
 
 REACH = {torch.float16: 8.0}
-"""The largest absolute logarithm of the factor; 80 in the wider formats."""
+REACH_OF_OTHERS = 80.0
+"""The largest absolute logarithm of the factor, in float16 and in wider formats."""
 
 
 class XPos(Rotary):
@@ -92,7 +93,7 @@ class XPos(Rotary):
         """Returns the rotation of x [batch, heads, n, head_dim], with the decay of queries or the growth of keys."""
         need_width(x, "head_dim", self.head_dim)
         cos, sin, fading = self.place(coordinates).tables
-        reach = REACH.get(x.dtype, 80.0)
+        reach = REACH.get(x.dtype, REACH_OF_OTHERS)
         factor = ((1.0 if side == "query" else -1.0) * fading).clamp(-reach, reach).exp()
         return Rotation(factor * cos, factor * sin, self.layout)
 
