@@ -107,7 +107,7 @@ def _object(line: str) -> dict[str, Any] | None:
     """The object that a line has; None if it has none, as a line that was cut off anywhere."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
 

@@ -62,7 +62,7 @@ class Results:
         try:
             settings = json.loads(path.read_text())
             protocol = Protocol.from_settings(settings)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise HeadwayError(
                 f"{path} is damaged, or that of other work ({error}): give the folder that headway compare wrote to"
             ) from None

@@ -176,7 +176,7 @@ class Store(ResultStore):
             return {}
         try:
             settings: dict[str, Any] = json.loads(path.read_text())
-        except ValueError:
+        except (ValueError, RecursionError):
             raise HeadwayError(f"{path} is damaged: give another --out, or delete the folder") from None
         return settings
 

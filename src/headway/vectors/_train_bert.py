@@ -445,7 +445,7 @@ def _agree(out: Path, settings: dict[str, Any]) -> None:
     try:
         before = json.loads(path.read_text())
         differs = [(name, before.get(name)) for name, value in settings.items() if before.get(name) != value]
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise HeadwayError(f"{path} cannot be read ({error}): give a new folder as out") from None
     for name, value in differs:
         if name == "texts":

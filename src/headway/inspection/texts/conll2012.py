@@ -15,7 +15,7 @@ from ._text import AnnotatedText, Mention, Span
 
 LEAST_COLUMNS = 12
 WORD_NUMBER, WORD, TAG, PARSE, COREFERENCE = 2, 3, 4, 5, -1
-BEGIN = re.compile(r"#begin document \((.*)\); part (\d+)")
+BEGIN = re.compile(r"#begin document \((.*)\); part (\d{1,9})")
 SPELLED = {"-LRB-": "(", "-RRB-": ")", "-LCB-": "{", "-RCB-": "}", "-LSB-": "[", "-RSB-": "]", "``": '"', "''": '"'}
 """Words of the Penn Treebank that stand for signs."""
 
@@ -139,7 +139,7 @@ def _mentions(path: Path, rows: list[_Row]) -> list[tuple[int, int, int]]:
     opened: dict[int, list[tuple[int, int]]] = defaultdict(list)  # of each entity, words and their lines
     for i, row in enumerate(rows):
         for part in [] if row.coreference == "-" else row.coreference.split("|"):
-            said = re.fullmatch(r"(\()?(\d+)(\))?", part, re.ASCII)
+            said = re.fullmatch(r"(\()?(\d{1,9})(\))?", part, re.ASCII)
             if said is None or not (said[1] or said[3]):
                 raise broken(path, row.line, f"coreference {row.coreference!r}: give - or brackets such as (12|(3)|12)")
             entity = int(said[2])

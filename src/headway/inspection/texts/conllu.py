@@ -89,7 +89,7 @@ def _add(path: Path, number: int, line: str, sentence: _Sentence) -> None:
     if len(columns) != COLUMNS:
         raise broken(path, number, f"{len(columns)} columns between tabs: a word of CoNLL-U has {COLUMNS}")
     index, form, tag, governor, relation, misc = (columns[i] for i in (0, 1, 3, 6, 7, 9))
-    ids = re.fullmatch(r"(\d+)(?:(-|\.)(\d+))?", index, re.ASCII)
+    ids = re.fullmatch(r"(\d{1,9})(?:(-|\.)(\d{1,9}))?", index, re.ASCII)
     if ids is None:
         raise broken(path, number, f"the word's number is {index!r}: give one such as 3, 3-4 or 3.1")
     if ids[2] == ".":
@@ -131,7 +131,7 @@ def _text_of(path: Path, sentence: _Sentence, number: int) -> AnnotatedText:
 def _governor(path: Path, row: _Row, n: int) -> int:
     if row.governor == "_":
         return NOT_ANNOTATED
-    if not re.fullmatch(r"\d+", row.governor, re.ASCII) or int(row.governor) > n or int(row.governor) == row.first:
+    if not re.fullmatch(r"\d{1,9}", row.governor, re.ASCII) or int(row.governor) > n or int(row.governor) == row.first:
         raise broken(
             path, row.line, f"the governor of {row.form!r} is {row.governor!r}: give another word, from 1 to {n}, or 0"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from ...errors import HeadwayError
@@ -75,7 +76,7 @@ def _text_of(path: Path, number: int, line: str) -> AnnotatedText:
 
 def _span(path: Path, number: int, row: dict[str, str], name: str) -> Span:
     said, text = row[f"{name}-offset"], row[name]
-    start = int(said) if said.isascii() and said.isdigit() else -1
+    start = int(said) if re.fullmatch(r"\d{1,9}", said, re.ASCII) else -1
     if start < 0 or not text.strip() or row["Text"][start : start + len(text)] != text:
         raise broken(path, number, f"{name} is {text!r} and {name}-offset {said!r}: the text has something else there")
     return start, start + len(text)

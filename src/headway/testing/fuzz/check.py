@@ -23,7 +23,7 @@ from ...positions.xpos import REACH, REACH_OF_OTHERS, XPos
 from ...terms import Normalizer, Term
 from ..inputs import Sizes, on_axes, randomized, term_examples
 from ..kernels import Draws, leaves_of, upstream_of
-from ..tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison, assert_close
+from ..tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, ROW_FACTOR, Comparison, assert_close
 from . import masks
 from .cases import Case, dtype_of, encodings
 from .layouts import LAYOUTS
@@ -32,11 +32,14 @@ EXACT = 1e-11
 """The largest difference of two results in float64, as ``assert_close`` measures it."""
 VANISHING = 1e-9
 """A gradient whose largest number is below this is zero but for rounding, as that of a query with a single key."""
-CANCELLED = 32.0
-"""As large a gradient that is zero counts: what rounding leaves follows the summands, which cancel."""
-SUMMED_BY_TORCH = 8.0
-"""``GRADIENT_FACTOR`` of torch's attention for keys and values, whose gradients are sums over all queries: with 8
-dimensions its mean error was 3 times the naive one's for 508 queries and 6 times for 4,000, called directly."""
+CANCELLED, CANCELLED_SUM = 32.0, 4096.0
+"""As large a gradient that is zero counts, of q, k, v and of parameters. Rounding leaves units of its summands, which
+cancel; those of parameters are as large as powers of distances."""
+SUMMED = 8.0
+"""``GRADIENT_FACTOR`` of what is a sum over all pairs or queries, in parts: of the parameters of terms, whose summands
+are as large as distances and cancel, and of keys and values by torch's kernels, whose mean error with 8 dimensions was
+3 times the naive one's for 508 queries and 6 times for 4,000, called directly. ``ROW_FACTOR`` grows with it."""
+QKV = ("gradient of q", "gradient of k", "gradient of v")
 FAR, FAR_ROTATED = 1_000_000, 4_000
 """Where the tokens of the places "far" begin: of terms, and of encodings, whose gradients grow with the position."""
 
@@ -293,7 +296,11 @@ def _compare(cases: list[Case], found: dict[str, Tensor] | None = None, exact: d
             for name, value in mine.items():
                 if not torch.isfinite(naive[name]).all():  # beyond float16: nothing is promised
                     continue
-                comparison = comparisons.setdefault(name, Comparison(f"{name} in {case.dtype}", _factor(case, name)))
+                if name not in comparisons:
+                    factor = _factor(case, name)
+                    rows = ROW_FACTOR * max(1.0, factor / GRADIENT_FACTOR)
+                    comparisons[name] = Comparison(f"{name} in {case.dtype}", factor, rows)
+                comparison = comparisons[name]
                 comparison.add(value, naive[name].to(value.dtype), right[name])
                 comparison.epsilon = torch.finfo(dtype_of(case)).eps  # that of q, where a term's tensors are wider
         for name, comparison in comparisons.items():
@@ -308,10 +315,12 @@ def _factor(case: Case, name: str) -> float:
     """How many times the naive computation's mean error that of a result may be."""
     if name in ("output", "log-sum-exp"):
         return OUTPUT_FACTOR
-    if name in ("gradient of k", "gradient of v"):
+    if name not in QKV:
+        return SUMMED
+    if name != "gradient of q":
         call = build(case, dtype_of(case)).call(case)
         if kernel_for(KERNELS, call, case.kernel).name == "sdpa":
-            return SUMMED_BY_TORCH
+            return SUMMED
     return GRADIENT_FACTOR
 
 
@@ -322,8 +331,8 @@ def _least(name: str, exact: dict[str, Tensor]) -> float:
     if name == "output" or not exact[name].numel():
         return 0.0
     if exact[name].abs().amax() < VANISHING:
-        return CANCELLED
-    return 0.0 if name in ("gradient of q", "gradient of k", "gradient of v") else 1.0  # sums that partly cancel
+        return CANCELLED if name in QKV else CANCELLED_SUM
+    return 0.0 if name in QKV else 1.0
 
 
 def _agrees_with_torch(case: Case, exact: Tensor) -> None:
