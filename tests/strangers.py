@@ -2,8 +2,8 @@
 
     python tests/strangers.py KIND SEED SECONDS
 
-reads damaged files for some seconds, in a process whose memory is limited, and prints each error that is not headway's
-own, with the seed that makes it again.
+reads damaged files for some seconds, with limited memory, and prints how many were read and refused, and each error
+that is not headway's own, with the seed that makes the file again.
 """
 
 from __future__ import annotations
@@ -129,6 +129,19 @@ def config_of(folder: Path) -> Path:
     return folder / "config.json"
 
 
+def index_of(folder: Path) -> Path:
+    """A checkpoint in parts, with the index that says where each tensor is."""
+    from safetensors import safe_open
+
+    whole = checkpoint(folder)
+    with safe_open(whole, framework="pt") as file:
+        names = list(file.keys())
+    part = whole.rename(folder / "model-00001-of-00001.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, part.name)}))
+    return index
+
+
 def gguf_file(folder: Path) -> Path:
     import gguf
     import numpy as np
@@ -180,6 +193,13 @@ def vectors_file(name: str, format: str | None) -> Callable[[Path], Path]:
     return write
 
 
+def fasttext_file(folder: Path) -> Path:
+    texts = ["the cat sat on the mat", "the dog sat on the rug"] * 9
+    made = hw.vectors.FastText(dim=8, min_count=1, epochs=1, bucket=50, tokenizer=str.split).fit(texts)
+    hw.vectors.write(made, folder / "v.bin", "fasttext")
+    return folder / "v.bin"
+
+
 def text_file(name: str, content: str) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
         (folder / name).write_text(content, encoding="utf-8")
@@ -211,12 +231,14 @@ def settings_file(folder: Path) -> Path:
 KINDS: dict[str, Kind] = {
     "safetensors": Kind(checkpoint, lambda path: hw.checkpoints.load(path.parent)),
     "config.json": Kind(config_of, lambda path: hw.checkpoints.load(path.parent)),
+    "index.json": Kind(index_of, lambda path: hw.checkpoints.load(path.parent)),
     "gguf": Kind(gguf_file, hw.checkpoints.load),
     "tokenizer.json": Kind(tokenizer_file, lambda path: hw.checkpoints.tokenizer(path.parent)),
     "headway's vectors": Kind(vectors_file("v.safetensors", None), hw.vectors.load),
     "word2vec text": Kind(vectors_file("v.vec", "word2vec"), hw.vectors.load),
     "word2vec binary": Kind(vectors_file("v.bin", "word2vec-binary"), hw.vectors.load),
     "GloVe text": Kind(vectors_file("v.txt", "glove"), hw.vectors.load),
+    "fastText's .bin": Kind(fasttext_file, hw.vectors.load),
     "results.jsonl": Kind(results_file, lambda path: Results.load(path.parent)),
     "settings.json": Kind(settings_file, lambda path: Results.load(path.parent)),
     "CoNLL-U": Kind(text_file("t.conllu", CONLLU), read_conllu),
@@ -281,13 +303,13 @@ def limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))
 
 
-def main(kind: str, first: int, seconds: float) -> dict[str, Any]:
-    """Reads damaged files for some seconds; the counts, and the faults by seed."""
+def main(kind: str, first: int, seconds: float, most: int | None = None) -> dict[str, Any]:
+    """Reads damaged files for some seconds, or as many as ``most``; the counts, and the faults by seed."""
     with tempfile.TemporaryDirectory() as scratch:
         KINDS[kind].read(KINDS[kind].write(Path(scratch)))  # imports what it needs, and is right without damage
     limit_memory()
     counts, faults, seed, begun = {"read": 0, "refused": 0}, {}, first, time.monotonic()
-    while time.monotonic() - begun < seconds:
+    while time.monotonic() - begun < seconds and (most is None or seed < first + most):
         said = outcome(kind, seed)
         if said in counts:
             counts[said] += 1
@@ -299,4 +321,4 @@ def main(kind: str, first: int, seconds: float) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(json.dumps(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])), ensure_ascii=False))
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), *map(int, sys.argv[4:]))))

@@ -73,9 +73,12 @@ def _parts(index: Path) -> list[str]:
     named = _json(index).get("weight_map")
     if not isinstance(named, dict) or not all(isinstance(file, str) for file in named.values()):
         raise HeadwayError(f"{index} has no weight_map from tensors to files: give a complete folder")
+    there = {path.name for path in index.parent.iterdir()}
     for name in (found := sorted(set(named.values()))):
         if Path(name).name != name:
             raise HeadwayError(f"{index} names {name}, which is not in the folder: give a complete folder")
+        if name not in there:
+            raise HeadwayError(f"{name:.80} is missing, and {index} names it: give a complete folder")
     return found
 
 
