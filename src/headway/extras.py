@@ -46,6 +46,9 @@ PACKAGES = {
     "gensim": Package("gensim", "vectors", "word2vec and fastText"),
     "jieba": Package("jieba", "chinese", "Chinese text cut into words"),
     "zhplot": Package("zhplot", "plot", "Chinese in pictures"),
+    "debian": Package("python-debian", "lessons", "packages of Debian, whose messages a lesson translates"),
+    "polib": Package("polib", "lessons", "catalogues of messages"),
+    "sacrebleu": Package("sacrebleu", "lessons", "scores of translations"),
 }
 """The optional packages by the names under which they are imported."""
 
