@@ -28,7 +28,7 @@ def quiet() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("way", "module"), CELLS)
 def test_right_or_refused(way: ways.Way, module: str) -> None:
     if module == "Llama of transformers":
@@ -47,7 +47,7 @@ def test_right_or_refused(way: ways.Way, module: str) -> None:
 
 def test_what_trains_has_every_gradient() -> None:
     """A way that gives no gradient of a parameter would compare nothing."""
-    for name in ("torch.compile, one graph", "functional_call", "DistributedDataParallel", "FSDP2 (fully_shard)"):
+    for name in ("activation checkpointing", "functional_call", "DistributedDataParallel", "FSDP2 (fully_shard)"):
         module, x = ways.made("MultiHeadAttention")
         right = ways.plainly(*ways.made("MultiHeadAttention"))
         assert ways.WAYS[name].run(module, x).keys() == right.keys(), name

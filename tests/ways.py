@@ -369,7 +369,7 @@ DTENSOR = {
 META = {EVERYWHERE[3]: "cannot be called on meta tensors"}  # transformers reads positions to find packed sequences
 
 WAYS: dict[str, Way] = {
-    "torch.compile, one graph": Way(compiled),
+    "torch.compile, one graph": Way(compiled, slow=True),
     "torch.compile with inductor": Way(compiled_by_inductor, slow=True),
     "torch.export": Way(exported),
     "AOTInductor": Way(by_aot_inductor, slow=True),
@@ -388,7 +388,7 @@ WAYS: dict[str, Way] = {
     "workers of a DataLoader": Way(by_workers),
     "eight threads": Way(by_threads),
     "fork": Way(after_a_fork),
-    "spawn": Way(in_a_new_process),
+    "spawn": Way(in_a_new_process, slow=True),
     "meta tensors": Way(on_meta, within=None, refused=META),
     "fake tensors": Way(with_fake_tensors, within=None),
     "weight norm": Way(weight_normed),
