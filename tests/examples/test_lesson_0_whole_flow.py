@@ -12,6 +12,7 @@ from looks import faults
 from .conftest import Learn
 
 
+@pytest.mark.slow
 def test_figures(learn: Learn) -> None:
     found = learn("lesson_0_whole_flow")
     stages = ("table", "vectors", "positions", "entering", "weights", "after_attention", "after_block", "normed")

@@ -82,6 +82,7 @@ def test_only_what_was_not_measured_is_said_to_be_missing(measured: str) -> None
     assert f'没有测量 {lacks}：make weights ARGS="{lacks}"' in tell(found, SPEAK["zh"])
 
 
+@pytest.mark.slow
 def test_published_models(learn: Learn, weights: Callable[[str], Path]) -> None:
     for name in ("google-news", "minilm"):
         weights(name)

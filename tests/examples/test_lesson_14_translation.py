@@ -207,6 +207,7 @@ class Stopped(Exception):  # noqa: N818
     pass
 
 
+@pytest.mark.slow
 def test_training_resumes_and_the_model_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped in the middle, and gone on with, it ends as one that was not; the toy pairs are learned by heart."""
     monkeypatch.setattr(lesson, "STEPS", 160)
