@@ -11,7 +11,6 @@ Debian's mirrors into headway's cache folder. Their licences are those of the pr
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import re
 import urllib.parse
@@ -23,6 +22,7 @@ from typing import NamedTuple
 
 from headway.errors import HeadwayError
 from headway.files import atomic_write
+from lesson import cache
 
 SERVERS = ("https://deb.debian.org/debian", "https://snapshot.debian.org/archive/debian/20261101T000000Z")
 """The first has the packages of today, the second also those that an update has replaced."""
@@ -58,7 +58,7 @@ class Parts(NamedTuple):
 
 def home() -> Path:
     """Returns the folder of the cache for translation."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "headway" / "translation"
+    return cache("translation")
 
 
 def named() -> dict[str, str]:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 import headway as hw
 from headway.extras import need
@@ -154,9 +155,19 @@ def _measured_file(lesson: str) -> Path:
     return MEASURED / f"{Path(lesson).stem}.jsonl"
 
 
+def cache(name: str) -> Path:
+    """Returns headway's folder of this name among the user's caches."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "headway" / name
+
+
+def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
+    """Returns [rows, most tokens]; shorter rows end with ``fill``."""
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=fill)
+
+
 def weights(name: str) -> Path | None:
     """Returns the folder of a published model that `make weights` downloaded, or None if it is missing."""
-    home = os.environ.get("HEADWAY_WEIGHTS") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "headway/weights"
+    home = os.environ.get("HEADWAY_WEIGHTS") or cache("weights")
     folder = Path(home).expanduser() / name
     return folder if (folder / "headway.json").is_file() else None
 

@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 import catalogues
 import headway as hw
@@ -43,7 +42,7 @@ from headway import training
 from headway.bench.machine import cores, processor
 from headway.extras import need
 from headway.processor import has
-from lesson import BLUE, GREY, ORANGE, Text, count, matrix, measured, page, run, table
+from lesson import BLUE, GREY, ORANGE, Text, count, matrix, measured, padded, page, run, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,10 +116,6 @@ def pieces(tokenizer: Tokenizer, text: str) -> list[str]:
 
 
 # ---------------------------------------------------------------- the model
-
-
-def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=fill)
 
 
 class Translator:

@@ -30,10 +30,9 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 import headway as hw
-from lesson import BLUE, INK, ORANGE, Text, descend, handed, matrix, page, run, table
+from lesson import BLUE, INK, ORANGE, Text, descend, handed, matrix, padded, page, run, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -172,10 +171,6 @@ class Translator:
         """Returns logits [n + 1, vocabulary]: row i for character i of the translation, the last row for its end."""
         source, (target,) = self.read([text]), self.read([translation])
         return self.model(torch.tensor(source), torch.tensor([[START, *target]]))[0]
-
-
-def padded(rows: list[list[int]], fill: int) -> Tensor:
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=fill)
 
 
 # ---------------------------------------------------------------- what happens inside

@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import headway as hw
 from headway.errors import HeadwayError
 from headway.kernels import KERNELS
+from headway.testing.fuzz.layouts import LAYOUTS
 from headway.testing.tolerances import assert_close
 
 INF = math.inf
@@ -103,38 +104,28 @@ CASES: dict[str, Callable[[], Case]] = {
     "large scores": lambda: Case(qkv()[0] * 300, *qkv()[1:]),
 }
 
-LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "contiguous": lambda x: x.contiguous(),
-    "tokens first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
-    "a slice of the last dimension": lambda x: torch.cat([x, x], -1)[..., : x.shape[-1]],
-    "last dimension transposed": lambda x: x.mT.contiguous().mT,
-    "one for all sequences": lambda x: x[:1].expand(x.shape) if len(x) else x,
-    "one for all heads": lambda x: x[:, :1].expand(x.shape),
-}
-
 
 def exact(case: Case, layout: str = "contiguous") -> tuple[Tensor, list[Tensor | None]]:
     """Torch's output and gradients in float64, by its plain operations; zeros where there are no keys."""
-    leaves, given = leaves_of(case, torch.float64)
+    leaves = leaves_of(case, torch.float64)
     q, k, v = (LAYOUTS[layout](x) for x in leaves[:3])
-    if case.mask is not None:
-        given["attn_mask"] = leaves[3]
+    given = {} if case.mask is None else {"attn_mask": leaves[3]}
     with sdpa_kernel(SDPBackend.MATH):
         out = F.scaled_dot_product_attention(q, k, v, **case.torchs, **given)
     return out.detach(), gradients(out, leaves)
 
 
 def ours(case: Case, dtype: torch.dtype, kernel: str, layout: str = "contiguous") -> tuple[Tensor, list[Tensor | None]]:
-    leaves, _ = leaves_of(case, dtype)
+    leaves = leaves_of(case, dtype)
     q, k, v = (LAYOUTS[layout](x) for x in leaves[:3])
     terms = () if case.mask is None else (hw.terms.DenseBias(leaves[3]),)
     out = hw.attention(q, k, v, terms=terms, **case.ours, kernel=kernel)
     return out.detach(), gradients(out, leaves)
 
 
-def leaves_of(case: Case, dtype: torch.dtype) -> tuple[list[Tensor], dict[str, Any]]:
+def leaves_of(case: Case, dtype: torch.dtype) -> list[Tensor]:
     given = [case.q, case.k, case.v] + ([] if case.mask is None else [case.mask])
-    return [x.detach().to(dtype).requires_grad_() for x in given], {}
+    return [x.detach().to(dtype).requires_grad_() for x in given]
 
 
 def gradients(out: Tensor, leaves: list[Tensor]) -> list[Tensor | None]:

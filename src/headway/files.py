@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,21 @@ def need_folder_place(path: Path, *, empty: bool = False) -> None:
         raise HeadwayError(f"{path} cannot be written to: give a folder that is yours")
     if empty and path.is_dir() and any(path.iterdir()):
         raise HeadwayError(f"{path} has files: give a new folder, or empty that one")
+
+
+def from_json(text: str) -> Any:
+    """Returns the value of a JSON text.
+
+    Args:
+        text: the text.
+
+    Raises:
+        ValueError: if it is no JSON, or nested too deeply, for which ``json.loads`` raises RecursionError.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 @contextmanager

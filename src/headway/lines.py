@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .errors import HeadwayError
-from .files import atomic_write
+from .files import atomic_write, from_json
 
 __all__ = ["append_lines", "read_lines", "write_lines"]
 
@@ -106,8 +106,8 @@ def _end_line(file: IO[bytes]) -> None:
 def _object(line: str) -> dict[str, Any] | None:
     """The object that a line has; None if it has none, as a line that was cut off anywhere."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = from_json(line)
+    except ValueError:
         return None
     return row if isinstance(row, dict) else None
 

@@ -13,9 +13,10 @@ from ..terms import Rotation
 from ._base import Pair, PositionEncoding, need_base, need_width, rates
 from ._rotary import Rotary
 
-REACH = {torch.float16: 8.0}
-REACH_OF_OTHERS = 80.0
-"""The largest absolute logarithm of the factor, in float16 and in wider formats."""
+
+def reach(dtype: torch.dtype) -> float:
+    """Returns the largest absolute logarithm of the factor that a dtype holds with room for the vector itself."""
+    return 8.0 if dtype == torch.float16 else 80.0
 
 
 class XPos(Rotary):
@@ -93,8 +94,8 @@ class XPos(Rotary):
         """Returns the rotation of x [batch, heads, n, head_dim], with the decay of queries or the growth of keys."""
         need_width(x, "head_dim", self.head_dim)
         cos, sin, fading = self.place(coordinates).tables
-        reach = REACH.get(x.dtype, REACH_OF_OTHERS)
-        factor = ((1.0 if side == "query" else -1.0) * fading).clamp(-reach, reach).exp()
+        most = reach(x.dtype)
+        factor = ((1.0 if side == "query" else -1.0) * fading).clamp(-most, most).exp()
         return Rotation(factor * cos, factor * sin, self.layout)
 
     def prepare_query(self, q: Tensor, coordinates: Coordinates) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -10,6 +9,7 @@ from statistics import mean
 from typing import Any
 
 from ..errors import HeadwayError
+from ..files import from_json
 from .intervals import LEVEL, Difference, paired
 from .protocol import Protocol
 from .store import read_rows
@@ -39,7 +39,7 @@ class Results:
         settings: dict[str, Any] | None = None,
     ) -> None:
         if settings is None:
-            settings = {} if out is None else json.loads((out / "settings.json").read_text())
+            settings = {} if out is None else from_json((out / "settings.json").read_text())
         self.rows = list(rows)
         self.protocol = protocol
         self.out = out
@@ -60,9 +60,9 @@ class Results:
         if not path.exists():
             raise HeadwayError(f"{out} has no comparison: give the folder that headway compare wrote to")
         try:
-            settings = json.loads(path.read_text())
+            settings = from_json(path.read_text())
             protocol = Protocol.from_settings(settings)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise HeadwayError(
                 f"{path} is damaged, or that of other work ({error}): give the folder that headway compare wrote to"
             ) from None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import HeadwayError
-from ..files import atomic_write
+from ..files import atomic_write, from_json
 from ..store import ResultStore
 from ..store import read_rows as read_keyed_rows
 from .watch import Row
@@ -175,8 +175,8 @@ class Store(ResultStore):
         if not path.exists():
             return {}
         try:
-            settings: dict[str, Any] = json.loads(path.read_text())
-        except (ValueError, RecursionError):
+            settings: dict[str, Any] = from_json(path.read_text())
+        except ValueError:
             raise HeadwayError(f"{path} is damaged: give another --out, or delete the folder") from None
         return settings
 

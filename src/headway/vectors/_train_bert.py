@@ -20,7 +20,7 @@ from ..checkpoints import BERT, Checkpoint, Config, load, save
 from ..checkpoints import tokenizer as read_tokenizer
 from ..errors import HeadwayError
 from ..extras import need
-from ..files import atomic_write
+from ..files import atomic_write, from_json
 from ..lines import write_lines
 from ..models import Encoder
 from ..progress import Share, nobody
@@ -443,9 +443,9 @@ def _agree(out: Path, settings: dict[str, Any]) -> None:
             part.write_text(json.dumps(settings, indent=2) + "\n")
         return
     try:
-        before = json.loads(path.read_text())
+        before = from_json(path.read_text())
         differs = [(name, before.get(name)) for name, value in settings.items() if before.get(name) != value]
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, AttributeError) as error:
         raise HeadwayError(f"{path} cannot be read ({error}): give a new folder as out") from None
     for name, value in differs:
         if name == "texts":

@@ -19,7 +19,7 @@ from ...kernels import KERNELS, Call, Problem, kernel_for
 from ...kernels import reference as spec
 from ...masks import Causal
 from ...positions import PositionEncoding
-from ...positions.xpos import REACH, REACH_OF_OTHERS, XPos
+from ...positions.xpos import XPos, reach
 from ...terms import Normalizer, Term
 from ..inputs import Sizes, on_axes, randomized, term_examples
 from ..kernels import Draws, leaves_of, upstream_of
@@ -33,10 +33,10 @@ EXACT = 1e-11
 VANISHING = 1e-9
 """A gradient whose largest number is below this is zero but for rounding, as that of a query with a single key."""
 CANCELLED, CANCELLED_SUM = 32.0, 4096.0
-"""As large a gradient that is zero counts, of q, k, v and of parameters. Rounding leaves units of its summands, which
-cancel; those of parameters are as large as powers of distances."""
+"""The largest number that a gradient which is zero is taken to have, of q, k, v and of parameters: its error is that
+of the summands, which cancel, and those of parameters are as large as powers of distances."""
 LEAST_SUM = 16.0
-"""As large the gradient of a parameter counts at least: each query adds the rounding of its delta."""
+"""The least taken as the largest number of a parameter's gradient: each query adds the rounding of its delta."""
 SUMMED = 8.0
 """``GRADIENT_FACTOR`` of what is a sum over all pairs or queries, in parts: of the parameters of terms, whose summands
 are as large as distances and cancel, and of keys and values by torch's kernels, whose mean error with 8 dimensions was
@@ -121,9 +121,8 @@ def _beyond_xpos(inputs: Inputs, dtype: torch.dtype) -> bool:
     encoding = inputs.arguments.get("encoding")
     if not isinstance(encoding, XPos):
         return False
-    reach = REACH.get(dtype, REACH_OF_OTHERS)
     given = (inputs.arguments["q_positions"], inputs.arguments["k_positions"])
-    return any(bool((encoding.tables(at)[2].abs() > reach).any()) for at in given if at is not None)
+    return any(bool((encoding.tables(at)[2].abs() > reach(dtype)).any()) for at in given if at is not None)
 
 
 # ---------------------------------------------------------------- the inputs
