@@ -688,6 +688,20 @@ def test_infinite_biases_are_taken_as_naive_takes_them(case: str, n: int) -> Non
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
+@pytest.mark.parametrize("name", _library.ISAS)
+def test_a_soft_cap_has_a_gradient_far_beyond_it(name: str) -> None:
+    """Where scores are eight times the cap its slope is 4e-7, of which 1 − tanh² has no digit in float32."""
+    scores = torch.tensor([8.0, -6.0, 4.0, 0.3]).repeat(10)
+    found = []
+    with on_this_machine(name):
+        for kernel, dtype in (("cpu", torch.float32), ("reference", torch.float64)):
+            k = scores.to(dtype).view(1, 1, 40, 1).requires_grad_()
+            q, v = torch.ones(1, 1, 9, 1, dtype=dtype), torch.arange(40, dtype=dtype).view(1, 1, 40, 1)
+            out = hw.attention(q, k, v, scale=1.0, soft_cap=1.0, kernel=kernel)
+            found.append(torch.autograd.grad(out.sum(), k)[0].double())
+    torch.testing.assert_close(*found, rtol=1e-4, atol=0)
+
+
 @pytest.mark.parametrize("n", [3, 60], ids=["few queries", "many queries"])
 def test_a_sink_by_query_is_its_own_rows(n: int) -> None:
     """What is infinite, or no number, for one query of one head is nothing to the others, whose bits stay."""

@@ -47,16 +47,18 @@ def mask_examples(batch: int, n: int, m: int) -> dict[str, Mask | None]:
 
 
 class Draws:
-    """Draws random leaf tensors, the same for every dtype, and keeps them in ``leaves``."""
+    """Draws random leaf tensors of a dtype, and keeps them in ``leaves``.
 
-    def __init__(self, seed: int, dtype: torch.dtype) -> None:
+    The numbers are those of ``grid``, so that every dtype that has these has the same numbers.
+    """
+
+    def __init__(self, seed: int, dtype: torch.dtype, grid: torch.dtype = torch.bfloat16) -> None:
         self.generator = torch.Generator().manual_seed(seed)
-        self.dtype = dtype
+        self.dtype, self.grid = dtype, grid
         self.leaves: list[Tensor] = []
 
     def __call__(self, *shape: int) -> Tensor:
-        # rounded to bfloat16, so that every dtype has the same numbers
-        values = torch.randn(shape, generator=self.generator, dtype=torch.float64).bfloat16()
+        values = torch.randn(shape, generator=self.generator, dtype=torch.float64).to(self.grid)
         leaf = values.to(self.dtype).requires_grad_()
         self.leaves.append(leaf)
         return leaf

@@ -146,7 +146,10 @@ def build(case: Case, dtype: torch.dtype, *, exact: bool = False) -> Inputs:
     n, m = (case.n, case.m) if limit is None else (min(case.n, limit), min(case.m, limit))
     random = torch.Generator().manual_seed(case.seed)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    draw, draw_term = Draws(case.seed, dtype), Draws(case.seed + 1000, dtype if exact else wide)
+    # with fewer digits than the dtype's, products would be exact in the naive computation and not in a kernel that
+    # scales queries first
+    grid = dtype_of(case)
+    draw, draw_term = Draws(case.seed, dtype, grid), Draws(case.seed + 1000, dtype if exact else wide, grid)
 
     lay: Callable[[Tensor], Tensor] = LAYOUTS[case.layout]
     shapes = {"q": (case.batch, heads, n, head_dim), "k": (case.batch, kv_heads, m, head_dim)}
@@ -173,7 +176,7 @@ def build(case: Case, dtype: torch.dtype, *, exact: bool = False) -> Inputs:
         encoding = randomized(encoding, random, torch.float64)
         with torch.no_grad():
             for parameter in encoding.parameters():
-                parameter.copy_(parameter.bfloat16())
+                parameter.copy_(parameter.to(grid))
         given["encoding"] = encoding = encoding.to(dtype).eval()
         rest |= _parameters(encoding)
         if encoding.causal_only:

@@ -115,10 +115,16 @@ inline vf exp_of(vf x) {
 #endif
 }
 
-inline vf tanh_of(vf x) {
+struct Tanh {
+    vf value, slope;
+};
+
+// tanh x and its derivative, both by e⁻²ˣ: 1 − tanh² x would have no digit left where tanh x is almost 1.
+inline Tanh tanh_of(vf x) {
     vf size = (vf)((vi)x & 0x7fffffff);
     vf e = exp_of(size * -2.f);
-    vf far = (1.f - e) / (1.f + e);
+    vf half = 1.f / (1.f + e);
+    vf far = 1.f - 2.f * e * half;
     vf z = x * x;
     vf p = z * -5.70498872745e-3f + 2.06390887954e-2f;
     p = p * z + -5.37397155531e-2f;
@@ -126,7 +132,7 @@ inline vf tanh_of(vf x) {
     p = p * z + -3.33332819422e-1f;
     vf near = size + size * z * p;
     vf y = select(size < 0.625f, near, far);
-    return (vf)((vi)y | ((vi)x & (int32_t)0x80000000));
+    return {(vf)((vi)y | ((vi)x & (int32_t)0x80000000)), 4.f * e * half * half};
 }
 
 // ---------------------------------------------------------------- half precision

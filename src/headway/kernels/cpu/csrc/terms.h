@@ -280,10 +280,9 @@ struct Terms {
             const float cap = (float)c.term[i].cap;
             for (i64 r = 0; r < t.rows; r++)
                 for (i64 x = t.c0; x < t.c1; x += W) {
-                    vf y = tanh_of(load(score + r * LD + x) / cap);
+                    auto [y, slope] = tanh_of(load(score + r * LD + x) / cap);
                     store(score + r * LD + x, y * cap);
                     if (!cap_slope) continue;
-                    vf slope = 1.f - y * y;
                     store(cap_slope + r * LD + x, first ? slope : slope * load(cap_slope + r * LD + x));
                 }
             first = false;
