@@ -1,13 +1,21 @@
 """A file is there whole or not at all."""
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
 import pytest
 
 from headway.errors import HeadwayError
-from headway.files import LockedFolder, atomic_write, read_checkpoint, write_checkpoint
+from headway.files import (
+    LockedFolder,
+    atomic_folder,
+    atomic_write,
+    read_checkpoint,
+    remove_folder,
+    write_checkpoint,
+)
 
 
 def test_a_file_takes_its_place_at_the_end(tmp_path: Path) -> None:
@@ -55,6 +63,84 @@ def test_a_disk_that_is_full_is_one_line(tmp_path: Path) -> None:
         atomic_write(tmp_path / "a.txt"),
     ):
         raise OSError(28, "No space left on device")
+
+
+def test_a_folder_takes_its_place_at_the_end(tmp_path: Path) -> None:
+    path, left = tmp_path / "new", tmp_path / ".new.part"
+    left.mkdir()
+    (left / "of a killed process").touch()
+    with atomic_folder(path) as part:
+        (part / "a").write_text("whole")
+        assert not path.exists()
+    assert os.listdir(tmp_path) == ["new"]
+    assert os.listdir(path) == ["a"]
+
+
+def test_a_folder_that_fails_is_not_there(tmp_path: Path) -> None:
+    def stopped() -> None:
+        with atomic_folder(tmp_path / "new") as part:
+            (part / "a").write_text("half of it")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_is_there_is_no_whole_while_its_files_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, seen, replace = tmp_path / "old", [], os.replace
+    path.mkdir()
+    for name in ("about", "table", "weights", "another"):
+        (path / name).write_text("before")
+
+    def watched(source: Path, target: Path) -> None:
+        seen.append(sorted(os.listdir(path)))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", watched)
+    with atomic_folder(path, last=("table", "about")) as part:
+        for name in ("about", "table", "weights"):
+            (part / name).write_text("after")
+    assert seen == [["another", "weights"], ["another", "weights"], ["another", "table", "weights"]]
+    assert {file.name: file.read_text() for file in path.iterdir()} == {
+        **dict.fromkeys(("about", "table", "weights"), "after"),
+        "another": "before",
+    }
+
+
+def test_the_folder_one_is_in_is_written_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with atomic_folder(Path()) as part:
+        (part / "a").touch()
+    assert os.listdir() == ["a"]
+    assert os.listdir(tmp_path) == ["here"]
+
+
+def test_a_folder_is_removed_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "work"
+    path.mkdir()
+    (path / "a").touch()
+
+    real = shutil.rmtree
+
+    def killed(path: Path, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise KeyboardInterrupt
+        real(path, ignore_errors=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove_folder(path)
+    assert not path.exists()
+    path.mkdir()
+    remove_folder(path)
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(HeadwayError, match="cannot be removed"):
+        remove_folder(path)
 
 
 def test_a_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:

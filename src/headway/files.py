@@ -1,10 +1,11 @@
-"""Atomic writes, checkpoints of a training, and folders that one process at a time uses."""
+"""Atomic writes of files and folders, checkpoints of a training, and folders that one process at a time uses."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -90,6 +91,60 @@ def atomic_write(path: Path) -> Iterator[Path]:
         raise HeadwayError(f"{path} cannot be written ({error}): give a place that can be written to") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path, last: Sequence[str] = ()) -> Iterator[Path]:
+    """Yields a temporary folder that becomes ``path`` at the end, or is deleted if an error occurs.
+
+        with atomic_folder(path) as part:
+            save(model, part)
+
+    In a folder that exists, files of the same names are replaced, one after the other.
+
+    Args:
+        path: the folder to write; the folders above it are created if needed.
+        last: the names of files without which a reader does not take the others for a whole. In a folder that exists,
+            they are removed first and written last.
+
+    Raises:
+        HeadwayError: if writing fails.
+    """
+    place = path.absolute()  # "." has no name
+    part = place.with_name(f".{place.name}.part")
+    try:
+        shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
+        part.mkdir(parents=True)
+        yield part
+        if place.exists():
+            for name in last:
+                (place / name).unlink(missing_ok=True)
+            for file in sorted(part.iterdir(), key=lambda file: last.index(file.name) if file.name in last else -1):
+                os.replace(file, place / file.name)
+        else:
+            part.rename(place)
+    except OSError as error:
+        raise HeadwayError(f"{path} cannot be written ({error}): give a folder that can be") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Removes a folder; a process that is killed meanwhile leaves all of it or nothing under its name.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        HeadwayError: if it cannot be removed.
+    """
+    gone = path.with_name(f"{path.name}.gone")
+    try:
+        shutil.rmtree(gone, ignore_errors=True)  # of a process that was killed
+        path.rename(gone)
+        shutil.rmtree(gone)
+    except OSError as error:
+        raise HeadwayError(f"{path} cannot be removed ({error}): delete it yourself") from error
 
 
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:

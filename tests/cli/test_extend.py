@@ -123,6 +123,22 @@ def test_measured_and_saved(folder: Path, text: Path, tmp_path: Path) -> None:
     headway.load(tmp_path / "far")
 
 
+def test_a_save_that_was_killed_is_repeated(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["extend", str(folder), "--method", "ntk", "--factor", "2", "--save", str(tmp_path / "far")]
+
+    def killed(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(headway.checkpoints, "tokenizer", killed)
+        assert main(given) == 130
+    assert not (tmp_path / "far").exists()
+    assert main(given) == 0
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["far"]
+
+
 def test_each_window_begins_as_a_text_does(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = a_folder(tmp_path / "begun", LLAMA, begin=True)
     seen = []

@@ -4,12 +4,15 @@ import json
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from headway import training
 from headway.cli import main
-from headway.vectors import VECTORS, FastText, Word2Vec
+from headway.files import LockedFolder
+from headway.vectors import VECTORS, FastText, Word2Vec, load
 
 pytest.importorskip("gensim")
 pytest.importorskip("sklearn")
@@ -343,3 +346,34 @@ def test_a_stopped_comparison_says_how_to_go_on(
     code, _, error = ran(capsys, "compare", text, "--methods", "one-hot", "--min-count", 1, "--out", tmp_path / "out")
     assert code == 130
     assert "the same command resumes from" in error
+
+
+def test_a_stopped_bert_goes_on(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From its last checkpoint, to the same files; a kill leaves what the stop leaves."""
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    options = [f"--option={one}" for one in [*SMALL["bert"][:-1], "steps=6"]]
+    out, whole = tmp_path / "bert", tmp_path / "whole"
+    steps, write = [], training.write_checkpoint
+
+    def seen(path: Path, state: dict[str, Any]) -> None:
+        write(path, state)
+        steps.append(state["step"])
+        if steps == [1, 2, 3]:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "write_checkpoint", seen)
+    code, _, error = ran(capsys, "train", "bert", text, "--out", out, *options)
+    assert code == 130
+    assert error.endswith(f"stopped; the same command resumes from {out}\n")
+    assert not out.exists()
+    with LockedFolder(tmp_path / ".bert.training"):
+        assert "in use by another training" in refused(capsys, "train", "bert", text, "--out", out, *options)
+    assert "seed = 0, now 1" in refused(capsys, "train", "bert", text, "--out", out, *options, "--option=seed=1")
+    assert ran(capsys, "train", "bert", text, "--out", out, *options)[0] == 0
+    assert steps == [1, 2, 3, 4, 5, 6]
+    assert ran(capsys, "train", "bert", text, "--out", whole, *options)[0] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bert", "whole"]
+    assert json.loads((out / "vectors.json").read_text()) == json.loads((whole / "vectors.json").read_text())
+    assert torch.equal(load(out).matrix, load(whole).matrix)

@@ -10,7 +10,7 @@ import typer
 
 from ..devices import device_named
 from ..errors import HeadwayError
-from ..files import need_folder_place
+from ..files import atomic_folder, need_folder_place
 from ._console import Progress, consoles, going_on, points, print_json
 from ._options import Device, Dtype, Json, OutFolder, Quiet, completing, dtype_named
 
@@ -131,8 +131,9 @@ def run(
         files = [f"{out}/{name}" for name in ("extension.md", "extension.png", "results.jsonl")]
         say.print(f"\n{', '.join(files)}", markup=False, soft_wrap=True)
     if save is not None and methods is not None:
-        checkpoints.save(extension.extend(loaded, methods[0], factor, window), save)
-        checkpoints.tokenizer(model).save(str(save / "tokenizer.json"))
+        with atomic_folder(save) as part:
+            checkpoints.save(extension.extend(loaded, methods[0], factor, window), part)
+            checkpoints.tokenizer(model).save(str(part / "tokenizer.json"))
         say.print(f"{save}: the model with {methods[0]}, for headway.load and transformers", soft_wrap=True)
         files.append(str(save))
     if as_json:

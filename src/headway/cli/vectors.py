@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,7 @@ import typer
 
 from ..errors import HeadwayError, unknown
 from ..extras import install_command
-from ..files import need_file_place, need_folder_place
+from ..files import LockedFolder, need_file_place, need_folder_place, remove_folder
 from ..study.word_vectors import QUICK, Protocol
 from ..table import Table
 from ..vectors import VECTORS
@@ -190,6 +191,8 @@ def train(
 ) -> None:
     """Compute the vectors of the words of a text, by one of the seven methods.
 
+    A bert that was stopped in training goes on when the same command is repeated.
+
     Examples:
         headway vectors train glove text.txt --out words.safetensors
         headway vectors train fasttext text.txt --out w.safetensors --option min_n=2
@@ -212,12 +215,12 @@ def train(
     texts = documents_of(corpus)
     say, telling = consoles(as_json=False, quiet=quiet)
     began = time.monotonic()
-    with Progress(telling) as progress:
+    with _kept_training(made, out), Progress(telling) as progress:
         try:
             made.fit(texts, watch=lambda part: progress.tell(method, part))
         except TooRareError as error:
             raise HeadwayError(f"{error}, as in --option min_count=1") from None
-    made.save(out)
+        made.save(out)
     say.print(
         f"{out}: {len(made):,} words, {made.dim:,} numbers each, from {len(texts):,} documents in "
         f"{time.monotonic() - began:.1f} s",
@@ -501,6 +504,31 @@ def convert(
 
 
 # ---------------------------------------------------------------- shared by the commands
+
+
+class _Training(LockedFolder):
+    """The folder in which a training works."""
+
+    used_by = "training"
+    called = "the folder of the training"
+
+
+@contextmanager
+def _kept_training(made: Vectors, out: Path) -> Iterator[None]:
+    """A block in which a BERT that names no folder of its own trains in one beside ``out``, removed once it is saved.
+
+    An error, a stop or a kill leaves it, and the next training goes on from there.
+    """
+    from ..vectors import Bert
+
+    if not isinstance(made, Bert) or made.path is not None or made.out is not None:
+        yield
+        return
+    place = out.absolute()
+    with going_on(out), _Training(place.with_name(f".{place.name}.training")) as training:
+        made.out = str(training.out)
+        yield
+    remove_folder(training.out)
 
 
 def split(text: str, name: str) -> list[str]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing_extensions import Self
 
 from .. import checkpoints
 from ..errors import HeadwayError, need_positive
+from ..files import atomic_folder
 from ..masks import Padding
 from ..models import Encoder
 from ..positions import Learned
@@ -184,8 +184,8 @@ class Bert(Table):
         raise NotImplementedError("fit needs the texts themselves")
 
     def _train(self, texts: Sequence[str], watch: Share) -> None:
-        with TemporaryDirectory() as temporary:
-            out = Path(self.out or temporary)
+        with TemporaryDirectory() if self.out is None else nullcontext(self.out) as folder:
+            out = Path(folder)
             model = train_bert(
                 texts,
                 out,
@@ -423,24 +423,9 @@ class Bert(Table):
             HeadwayError: if there is no encoder yet, or the folder cannot be written.
         """
         self._need_model()
-        path = Path(path)
-        part = path.with_name(f".{path.name}.part")
-        try:
-            if part.exists():
-                shutil.rmtree(part)
-            path.parent.mkdir(parents=True, exist_ok=True)
+        # until all is written, an existing folder is a checkpoint without a table
+        with atomic_folder(Path(path), last=(TABLE, OPTIONS)) as part:
             self._write(part)
-            if path.exists():
-                for name in (OPTIONS, TABLE):  # until all is written, the folder is a checkpoint without a table
-                    (path / name).unlink(missing_ok=True)
-                for file in sorted(part.iterdir(), key=lambda file: file.name == OPTIONS):
-                    os.replace(file, path / file.name)
-            else:
-                part.rename(path)
-        except OSError as error:
-            raise HeadwayError(f"{path} cannot be written ({error}): give a folder that can be") from error
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
 
     def _write(self, folder: Path) -> None:
         assert self.model is not None
@@ -450,7 +435,8 @@ class Bert(Table):
             table = Pretrained.of(self.words, self.matrix, self.tokenizer)
             table.counts = self.counts
             table.save(folder / TABLE)
-        about = {"options": self.options, "tokenizer": described(self.tokenizer)}
+        options = {**self.options, "out": None}  # where it was trained is of no use to who reads it
+        about = {"options": options, "tokenizer": described(self.tokenizer)}
         (folder / OPTIONS).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod
