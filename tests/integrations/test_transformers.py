@@ -314,6 +314,27 @@ def test_packed_documents_stay_apart(calls: list[dict[str, Any]]) -> None:
         calls.clear()
 
 
+def test_states_that_become_fewer_between_layers_need_no_mask() -> None:
+    """Informer's encoder halves its tokens; where nothing is masked there is no mask of the old size."""
+    torch.manual_seed(0)
+    config = T.InformerConfig(
+        prediction_length=4, context_length=8, lags_sequence=[1, 2], num_time_features=1, d_model=32, dropout=0.0
+    )
+    model = T.InformerModel._from_config(config, attn_implementation="eager").eval()
+    given = {
+        "past_values": torch.randn(2, 10),
+        "past_time_features": torch.randn(2, 10, 1),
+        "past_observed_mask": torch.ones(2, 10),
+        "future_values": torch.randn(2, 4),
+        "future_time_features": torch.randn(2, 4, 1),
+    }
+    torch.manual_seed(1)  # it samples keys
+    eager = model(**given)
+    model.set_attn_implementation("headway")
+    torch.manual_seed(1)
+    assert_same(eager, model(**given))
+
+
 def test_a_users_own_mask_is_taken() -> None:
     """A tensor of four dimensions: booleans, True where one may look, or numbers to add."""
     model = model_of("llama")

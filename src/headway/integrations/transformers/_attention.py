@@ -14,6 +14,7 @@ from ...masks import Boolean, Causal, Mask
 from ...terms import DenseBias, DistanceBias, Rows, Term
 from ._library import LIBRARY
 from ._mask_tensor import LocatedMask, MaskTensor, span
+from ._models import NUMBERS, masks_taken
 
 REFUSED = {
     "indices": "keys that are chosen one by one",
@@ -74,7 +75,7 @@ def arguments_of(
     else:
         past = position_bias.past if isinstance(position_bias, BiasTable) else max(m - n, 0)
         located = LocatedMask(None, span(n, past, device), span(m, 0, device))
-        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        causal = _is_causal(module) if is_causal is None else is_causal
         if attention_mask is not None:
             mask, added = _from_tensor(attention_mask[..., :m])
             located = replace(located, mask=mask)
@@ -99,6 +100,14 @@ def arguments_of(
         "k_positions": located.k,
         "dropout": dropout if module.training else 0.0,
     }
+
+
+def _is_causal(module: nn.Module) -> bool:
+    """Whether no mask means a causal one, as SDPA takes it; eager attention masks nothing then."""
+    config = getattr(module, "config", None)
+    if config is not None and masks_taken(type(config)) == NUMBERS:
+        return False
+    return bool(getattr(module, "is_causal", True))
 
 
 def _fitted(tensor: MaskTensor, query: Tensor, m: int) -> LocatedMask:

@@ -28,13 +28,17 @@ def make_mask(
     attention_mask: Tensor | None = None,
     device: torch.device | str = "cpu",
     **kwargs: Any,
-) -> Tensor:
-    """The mask of one forward pass, as transformers' mask interface defines it; attention_mask: [batch, tokens]."""
+) -> Tensor | None:
+    """The mask of one forward pass, as transformers' mask interface defines it; attention_mask: [batch, tokens].
+
+    None as for eager and SDPA, where nothing is masked in both directions: some models resize their states between
+    layers, and not a mask.
+    """
     masking = LIBRARY["masking_utils"]
     function = masking.causal_mask_function if mask_function is None else mask_function
 
-    def as_theirs(make: Callable[..., Tensor]) -> Tensor:
-        skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    def as_theirs(make: Callable[..., Tensor | None], **skips: bool) -> Tensor | None:
+        skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False, **skips}
         sizes = (batch_size, q_length, kv_length, q_offset, kv_offset, function, attention_mask)
         return make(*sizes, device=device, **{**kwargs, **skips})
 
@@ -43,7 +47,9 @@ def make_mask(
     if taken == NOTHING:
         raise HeadwayError(ITS_OWN)
     if taken == NUMBERS:
-        return as_theirs(masking.eager_mask)
+        return as_theirs(
+            masking.eager_mask, allow_is_bidirectional_skip=kwargs.get("allow_is_bidirectional_skip", False)
+        )
     decoding = q_length == 1 and isinstance(q_offset, Tensor)  # one token with a static cache, which is compiled next
     if decoding or masking.is_tracing(attention_mask):
         return as_theirs(masking.sdpa_mask)
@@ -65,6 +71,8 @@ def make_mask(
         else:
             first, length = run
             mask = _join(and_, (mask, Padding()))
+    if mask is None and kwargs.get("allow_is_bidirectional_skip"):
+        return None
     if first is not None:
         q, k = (replace(x, index=x.index - first, length=length, start=None) for x in (q, k))
     if q_length == kv_length and isinstance(q_offset, int) and q_offset == kv_offset:
