@@ -22,7 +22,7 @@ CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup compare test test-all check check-native check-replay check-arm native library bench claims translation weights clean
+.PHONY: help setup compare test test-all test-families check check-native check-replay check-arm native library bench claims translation weights clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -45,6 +45,9 @@ check: library  ## lint, format, types, a minute of random calls, then all tests
 	$(BIN)/mypy
 	$(BIN)/python -m headway.testing.fuzz --minutes 1
 	@$(MAKE) --no-print-directory test-all
+
+test-families: library  ## run headway inside every architecture of transformers against eager attention (an hour; resumes)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m families $(ARGS)
 
 check-native: library  ## run the CPU kernel's tests with AddressSanitizer and UndefinedBehaviorSanitizer (Linux)
 	@$(MAKE) --no-print-directory $(SANITIZED)/CMakeCache.txt CONFIGURE=-DHW_SANITIZE=address,undefined

@@ -1,0 +1,1 @@
+"""The architectures of transformers whose attention goes through its interface: headway against eager attention."""
