@@ -1,12 +1,13 @@
 """The form of a conversation is the model's own, and what it may do is little."""
 
 import json
+from collections import UserDict
 from pathlib import Path
 
 import pytest
 
 from headway import HeadwayError
-from headway.checkpoints import conversation, stop_ids
+from headway.checkpoints import _conversation, conversation, stop_ids
 
 ASKED = [{"role": "user", "content": "Why?"}]
 FORM = (
@@ -43,6 +44,63 @@ def test_a_model_that_was_not_taught_to_talk(tmp_path: Path) -> None:
 def test_a_template_that_cannot_or_must_not_be_run(tmp_path: Path, template: str) -> None:
     with pytest.raises(HeadwayError, match="cannot be rendered"):
         conversation(settings(tmp_path, chat_template=template), ASKED)
+
+
+HOSTILE = {
+    "endless": (
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "not ended after 1 s",
+    ),
+    "a long number": ("{{ 7 ** (9 ** 9) ** 2 }}", "not ended|takes more than|MemoryError|OverflowError"),
+    "a long text": ("{{ 'a' * 10 ** 11 }}", "MemoryError|takes more than"),
+    "a text that doubles": (
+        "{% set x = namespace(y='aa') %}{% for i in range(60) %}{% set x.y = x.y ~ x.y %}{% endfor %}",
+        "MemoryError|takes more than|not ended",
+    ),
+    "too much output": ("{{ 'a' * 20000000 }}", "writes 20,000,000 characters"),
+    "a wide range": ("{{ range(10 ** 9) | list }}", "Range too big"),
+    "recursion": ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
+    "deep": ("{{ " + "(" * 10**5 + " }}", "RecursionError|unexpected|MemoryError|ends Python"),
+    "globals": ("{{ cycler.__init__.__globals__.os.popen('touch ran') }}", "unsafe|undefined"),
+    "a file": ("{% include '/etc/passwd' %}", "no loader"),
+    "division": ("{{ 1 / 0 }}", "ZeroDivisionError"),
+    "a type": ("{{ messages + 1 }}", "TypeError"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_template_ends_and_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    template, said = HOSTILE[case]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_conversation, "SECONDS", 1 if "not ended" in said else 300)
+    with pytest.raises(HeadwayError, match=rf"cannot be rendered: .*({said}).*: give a plain prompt"):
+        conversation(settings(tmp_path, chat_template=template), ASKED)
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer_config.json"]
+
+
+def test_what_a_template_sees_is_what_was_given(tmp_path: Path) -> None:
+    """Also text that UTF-8 does not have, and contents in parts."""
+    folder = settings(tmp_path, chat_template="{{ messages[0].content[0].text }}{{ messages[0].turn + 1 }}")
+    asked = [{"content": (UserDict({"text": "é猫\ud800"}),), "turn": 1}]
+    assert conversation(folder, asked) == "é猫\ud8002"
+    with pytest.raises(HeadwayError, match="messages cannot be read as JSON"):
+        conversation(folder, [{"content": object()}])
+
+
+def test_damaged_settings_are_named(tmp_path: Path) -> None:
+    for wrong in (7, ["a"], {"text": "<s>"}):
+        with pytest.raises(HeadwayError, match=r"the bos_token of .*tokenizer_config\.json is .*: give its text"):
+            conversation(settings(tmp_path, chat_template="", bos_token=wrong), ASKED)
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe{")
+    with pytest.raises(HeadwayError, match=r"chat_template\.jinja cannot be read"):
+        conversation(settings(tmp_path), ASKED)
+
+
+@pytest.mark.parametrize("wrong", ["2", True, -1, 2.5, [2, "3"], {"a": 1}])
+def test_ids_that_are_none_are_named(tmp_path: Path, wrong: object) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": wrong}))
+    with pytest.raises(HeadwayError, match=r"the eos_token_id of .*generation_config\.json is"):
+        stop_ids(tmp_path)
 
 
 def test_transformers_writes_the_same(tmp_path: Path) -> None:

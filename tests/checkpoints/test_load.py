@@ -1,6 +1,7 @@
 """Folders that are whole, and all the ways in which they are not."""
 
 import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -158,6 +159,42 @@ def test_a_pickle_that_runs_code_is_not_read(tmp_path: Path, monkeypatch: pytest
         unpickle(tmp_path)
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_code_that_a_config_names_is_left_alone(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(folder)
+    (folder / "modeling_own.py").write_text(f"import os\n\nos.mkdir({str(tmp_path / 'ran')!r})\n")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"trust_remote_code": True, "auto_map": dict.fromkeys(("AutoConfig", "AutoModel"), "modeling_own.Own")}
+    if not known:
+        config |= {"architectures": ["modeling_own.Own"], "model_type": "own"}
+    (folder / "config.json").write_text(json.dumps(config))
+    tokens = {"auto_map": {"AutoTokenizer": ["modeling_own.Own", None]}, "tokenizer_class": "modeling_own.Own"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokens))
+    (folder / "vocab.txt").write_text("[UNK]\n[CLS]\n[SEP]\na\n")
+    assert headway.checkpoints.tokenizer(folder).encode("a").ids == [1, 3, 2]
+    if known:
+        headway.load(folder)(IDS)
+    else:
+        with pytest.raises(HeadwayError, match=r"modeling_own\.Own"):
+            headway.load(folder)
+    assert not (tmp_path / "ran").exists()
+    runpy.run_path(str(folder / "modeling_own.py"))
+    assert (tmp_path / "ran").exists(), "the code does nothing"
+
+
+def test_a_pickle_of_numbers_that_repeat_is_refused(tmp_path: Path) -> None:
+    """A file of a kilobyte would be one of 4 GB."""
+    torch.save({"a": torch.zeros(1).expand(10**9)}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(HeadwayError, match="holds more than tensors, or is damaged"):
+        unpickle(tmp_path)
+    torch.save([torch.zeros(1)], tmp_path / "pytorch_model.bin")
+    with pytest.raises(HeadwayError, match="holds more than tensors, or is damaged"):
+        unpickle(tmp_path)
 
 
 def no_config(folder: Path) -> None:

@@ -19,6 +19,8 @@ CONFIG = "config.json"
 TENSORS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
+MOST_SHARED = 16
+"""How many times its file the tensors of a pickle may be: some share their memory, and 10⁹ numbers may be one."""
 OLDER = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 """Names in files that were converted from TensorFlow, such as those of bert-base-uncased, and the current names."""
 
@@ -100,6 +102,7 @@ def unpickle(folder: str | Path) -> Path:
     Raises:
         HeadwayError: if the folder has no such file, or a file holds anything but tensors.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     folder = Path(folder)
@@ -110,15 +113,23 @@ def unpickle(folder: str | Path) -> Path:
     for file in files:
         try:
             held = torch.load(file, map_location="cpu", weights_only=True)
+            found = {str(name): value for name, value in held.items() if isinstance(value, Tensor)}
+            if sum(value.numel() * value.element_size() for value in found.values()) > MOST_SHARED * os.path.getsize(
+                file
+            ):
+                raise ValueError("its tensors repeat what is in the file")
+            # copies, since safetensors refuses tensors that share memory
+            tensors.update({name: value.clone().contiguous() for name, value in found.items()})
         except Exception as error:
             raise HeadwayError(
                 f"{file} holds more than tensors, or is damaged: get the model as safetensors"
             ) from error
-        # copies, since safetensors refuses tensors that share memory
-        tensors.update({name: value.clone().contiguous() for name, value in held.items() if isinstance(value, Tensor)})
     out = folder / TENSORS
     with atomic_write(out) as part:
-        save_file(tensors, part, metadata={"format": "pt"})
+        try:
+            save_file(tensors, part, metadata={"format": "pt"})
+        except (KeyError, ValueError, SafetensorError) as error:  # such as a dtype that safetensors has no name for
+            raise HeadwayError(f"{folder} cannot be written as safetensors ({error}): get the model as such") from error
     return out
 
 
@@ -134,12 +145,28 @@ def write(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
         part.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def spelled(path: Path, name: str, token: Any) -> str:
+    """The text of a special token in tokenizer_config.json, which is the text itself or an object with it."""
+    found = token.get("content") if isinstance(token, Mapping) else token
+    if not isinstance(found, str):
+        raise HeadwayError(f"the {name} of {path} is {token!r:.60}: give its text")
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise HeadwayError(f"{path} cannot be read: {error}") from error
+
+
 def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise HeadwayError(f"{path.parent} has no {path.name}: give the folder of a model as Hugging Face keeps it")
+    text = _text(path)
     try:
-        found = from_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = from_json(text)
+    except ValueError as error:
         raise HeadwayError(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict):
         raise HeadwayError(f"{path} holds a {type(found).__name__}: give an object with the model's sizes")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import HeadwayError
 from ..extras import need
-from ._files import _json, check_folder
+from ._files import _json, _text, check_folder, spelled
 from ._gguf import read_metadata
 from ._hub import local_path
 
@@ -76,13 +76,10 @@ def _of_words(folder: Path) -> Tokenizer:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
     settings = _json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
-    try:
-        lines = (folder / WORDS).read_text(encoding="utf-8").split("\n")
-    except ValueError as error:
-        raise HeadwayError(f"{folder / WORDS} cannot be read: {error}") from error
+    lines = _text(folder / WORDS).split("\n")
     words = {word.rstrip("\r"): number for number, word in enumerate(lines[:-1] if lines[-1] == "" else lines)}
     special = {
-        role: _spelled(settings.get(f"{role}_token", f"[{role.upper()}]"))
+        role: spelled(folder / SETTINGS, f"{role}_token", settings.get(f"{role}_token") or f"[{role.upper()}]")
         for role in ("unk", "cls", "sep", "pad", "mask")
     }
     missing = [word for role, word in special.items() if role in ("unk", "cls", "sep") and word not in words]
@@ -101,11 +98,6 @@ def _of_words(folder: Path) -> Tokenizer:
     cls, sep = special["cls"], special["sep"]
     found.post_processor = processors.BertProcessing((sep, words[sep]), (cls, words[cls]))
     return found
-
-
-def _spelled(token: Any) -> str:
-    """The text of a special token in tokenizer_config.json, which is the text itself or an object with it."""
-    return str(token["content"] if isinstance(token, Mapping) else token)
 
 
 def _of_pairs(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
