@@ -1,6 +1,8 @@
 """GGUF files, written here by the package gguf: the same model as in a Hugging Face folder, and no file is believed."""
 
 import json
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -290,6 +292,24 @@ def test_a_lying_header_is_refused_at_once(whole: bytes, number: int, tmp_path: 
         path.write_bytes(whole[:place] + number.to_bytes(8, "little") + whole[place + 8 :])
         with pytest.raises(HeadwayError, match="damaged"):
             read_gguf(path)
+
+
+def test_tensors_in_one_place_are_refused(tmp_path: Path) -> None:
+    """10⁵ entries of the same bytes would take 10⁵ times their memory."""
+    values = config("llama", tie_word_embeddings=True)
+    write_gguf(tmp_path / "model.gguf", values, drawn(values))
+    whole = (tmp_path / "model.gguf").read_bytes()
+    start = -(-(whole.rindex(b".weight") + 40) // 32) * 32
+    header, largest = bytearray(whole), 0
+    for found in re.finditer(rb"[a-z0-9_.]+\.weight", whole[:start]):
+        axes = int.from_bytes(whole[found.end() : found.end() + 4], "little")
+        at = found.end() + 4 + 8 * axes + 4
+        header[at : at + 8] = bytes(8)
+        shape = [int.from_bytes(whole[found.end() + 4 + 8 * k :][:8], "little") for k in range(axes)]
+        largest = max(largest, 4 * math.prod(shape))
+    (tmp_path / "model.gguf").write_bytes(header[: start + largest])
+    with pytest.raises(HeadwayError, match="others are in the same place"):
+        read_gguf(tmp_path / "model.gguf")
 
 
 @pytest.mark.parametrize(

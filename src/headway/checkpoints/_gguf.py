@@ -97,8 +97,12 @@ def read_gguf(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         config = _config(metadata, held)
         kind = KINDS[metadata["general.architecture"]]
         tensors: dict[str, Tensor] = {}
+        taken = 0
         for entry in entries:
             tensor = _tensor(cursor, start, entry)
+            taken += cursor.at - start - entry.offset
+            if taken > len(cursor.data) - start:  # 10⁵ entries of the same bytes would take 10⁵ times their memory
+                raise cursor.wrong(f"{entry.name} and others are in the same place")
             name = entry.name
             if name == ROPE_FACTORS:
                 config["rope_parameters"] = _by_factors(config, tensor)
