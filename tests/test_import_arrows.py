@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "headway"
 # as long as that makes no circle. `errors` stands below everything.
 LAYERS = [
     [
-        *("_torch", "deprecated", "devices", "errors", "extras", "files", "fonts", "lines"),
+        *("_torch", "deprecated", "devices", "errors", "extras", "files", "fonts", "kinds", "lines"),
         *("pictures", "processor", "progress", "scripts", "store", "table", "templates", "tracing"),
     ],
     ["constants", "records"],

@@ -25,6 +25,13 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read_lines(path, REMEDY) == ROWS[:2]
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "1" * 19, "1" * 9999])
+def test_numbers_that_are_never_written_are_damage(tmp_path: Path, number: str) -> None:
+    (tmp_path / "rows.jsonl").write_text(f'{{"a": [1, {number}]}}\n')
+    with pytest.raises(HeadwayError, match="line 1 is damaged"):
+        read_lines(tmp_path / "rows.jsonl", REMEDY)
+
+
 def test_a_line_may_be_cut_off_at_any_byte(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     append_lines(path, ROWS)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from headway.errors import HeadwayError
+from headway.lines import write_lines
 from headway.store import ResultStore, read_rows
 
 KEYS = ("method", "window")
@@ -37,6 +38,17 @@ def test_rows_come_back_and_replace_their_like(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "rows.jsonl", KEYS) == held
     with Store(tmp_path) as store:
         assert store.rows == held
+
+
+def test_of_rows_with_the_same_keys_the_last_counts(tmp_path: Path) -> None:
+    write_lines(tmp_path / "rows.jsonl", [row("ntk"), row("linear"), row("ntk", loss=9.0)])
+    assert read_rows(tmp_path / "rows.jsonl", KEYS) == [row("ntk", loss=9.0), row("linear")]
+
+
+def test_a_row_of_another_kind_is_damaged(tmp_path: Path) -> None:
+    write_lines(tmp_path / "rows.jsonl", [row("ntk"), {**row("linear"), "loss": "9"}])
+    with pytest.raises(HeadwayError, match="line 2 is damaged"):
+        read_rows(tmp_path / "rows.jsonl", KEYS, kind={"loss": float})
 
 
 def test_keys_may_be_objects(tmp_path: Path) -> None:

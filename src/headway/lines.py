@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
 from .errors import HeadwayError
-from .files import atomic_write, from_json
+from .files import atomic_write
 
 __all__ = ["append_lines", "read_lines", "write_lines"]
+
+
+MOST_DIGITS = 18
+"""The most digits of a whole number."""
 
 
 def read_lines(path: Path, remedy: str, parsed: Callable[[Any], dict[str, Any]] = dict) -> list[dict[str, Any]]:
@@ -106,10 +111,23 @@ def _end_line(file: IO[bytes]) -> None:
 def _object(line: str) -> dict[str, Any] | None:
     """The object that a line has; None if it has none, as a line that was cut off anywhere."""
     try:
-        row = from_json(line)
-    except ValueError:
+        row = json.loads(line, parse_float=_finite, parse_int=_whole, parse_constant=_finite)
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
+
+
+def _finite(text: str) -> float:
+    """A number as ``append_lines`` writes them: "1e999" is infinity."""
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not finite")
+    return number
+
+
+def _whole(text: str) -> int:
+    if len(text) > MOST_DIGITS:  # no float and no count is so long
+        raise ValueError(f"{text:.20}… is too long")
+    return int(text)
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .files import LockedFolder
+from .kinds import Kind, fits
 from .lines import append_lines, read_lines, write_lines
 
 __all__ = ["ResultStore", "Row", "read_rows"]
@@ -29,27 +30,34 @@ class ResultStore(LockedFolder):
         file: the name of the file.
         keys: the names of the fields that tell rows apart.
         formerly: the names that keys had in files of earlier versions.
+        kind: the kind of the rows; any that have the keys if None.
 
     Raises:
         HeadwayError: on entering, if the folder cannot be written to, is in use, or its file is damaged.
     """
 
     def __init__(
-        self, out: str | Path, file: str, keys: Sequence[str], formerly: Mapping[str, str] | None = None
+        self,
+        out: str | Path,
+        file: str,
+        keys: Sequence[str],
+        formerly: Mapping[str, str] | None = None,
+        kind: Kind | None = None,
     ) -> None:
         super().__init__(out)
+        self._kind = kind
         self.file, self.keys, self.formerly = self.out / file, tuple(keys), dict(formerly or {})
         self.rows: list[Row] = []
         self._stale = False
 
     def _begin(self) -> None:
-        self.rows = read_rows(self.file, self.keys, self.formerly)
+        self.rows = read_rows(self.file, self.keys, self.formerly, self._kind)
 
     def add(self, rows: Iterable[Row]) -> None:
         """Writes ``rows`` to the disk, in place of those with the same keys."""
         rows = list(rows)
-        new = {self._key(row) for row in rows}
-        kept = [row for row in self.rows if self._key(row) not in new]
+        new = {_key(row, self.keys) for row in rows}
+        kept = [row for row in self.rows if _key(row, self.keys) not in new]
         if self._stale or len(kept) < len(self.rows):
             write_lines(self.file, [*kept, *rows])
         else:
@@ -62,20 +70,20 @@ class ResultStore(LockedFolder):
         self._stale |= len(kept) < len(self.rows)
         self.rows = kept
 
-    def _key(self, row: Row) -> str:
-        return json.dumps([row[name] for name in self.keys], sort_keys=True)
 
-
-def read_rows(path: Path, keys: Sequence[str], formerly: Mapping[str, str] | None = None) -> list[Row]:
-    """Reads the rows of a file, except for a last line that was cut off.
+def read_rows(
+    path: Path, keys: Sequence[str], formerly: Mapping[str, str] | None = None, kind: Kind | None = None
+) -> list[Row]:
+    """Reads the rows of a file, except for a last line that was cut off; of rows with the same keys, the last.
 
     Args:
         path: the file; it may be missing.
         keys: the names of the fields that tell rows apart.
         formerly: the names that keys had in files of earlier versions.
+        kind: the kind of the rows; any that have the keys if None.
 
     Raises:
-        HeadwayError: if a line is damaged or lacks a key; the message names it.
+        HeadwayError: if a line is damaged, lacks a key or is of another kind; the message names it.
     """
     names = {old: name for name, old in (formerly or {}).items()}
 
@@ -84,6 +92,13 @@ def read_rows(path: Path, keys: Sequence[str], formerly: Mapping[str, str] | Non
             line = {names.get(field, field): value for field, value in line.items()}
         for name in keys:
             line[name]  # the KeyError of a line without it
+        if kind is not None and not fits(line, kind):
+            raise ValueError("a row of another kind")
         return line
 
-    return read_lines(path, "delete that line to measure it again", named)
+    rows = read_lines(path, "delete that line to measure it again", named)
+    return [*{_key(row, keys): row for row in rows}.values()]
+
+
+def _key(row: Row, keys: Sequence[str]) -> str:
+    return json.dumps([row[name] for name in keys], sort_keys=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import re
 from pathlib import Path
@@ -263,6 +264,24 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     file.write_text(kept.replace('"head": 2', '"heat": 2', 1))
     model.stack.blocks[0].attention.out_proj.weight.data[0, 0] -= 1e-3
     with pytest.raises(HeadwayError, match=r"(effects.jsonl line 4 is no measurement|of another model)"):
+        head_effects(model, [IDS], "cross_entropy", file=file)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"totals": [1.0], "counts": [1.0]}, "of other texts"),
+        ({"totals": [1.0]}, "line 2 is no measurement"),
+        ({"layer": ["a"]}, "line 2 is no measurement"),
+        ({"totals": "a"}, "line 2 is no measurement"),
+    ],
+)
+def test_a_damaged_measurement_is_named(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
+    model, file = decoder(), tmp_path / "effects.jsonl"
+    head_effects(model, [IDS], "cross_entropy", file=file)
+    header, first, *others = file.read_text().splitlines()
+    file.write_text("\n".join([header, json.dumps({**json.loads(first), **wrong}), *others]) + "\n")
+    with pytest.raises(HeadwayError, match=said):
         head_effects(model, [IDS], "cross_entropy", file=file)
 
 

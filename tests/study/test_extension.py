@@ -106,6 +106,26 @@ def test_results_of_an_earlier_version_are_read(tmp_path: Path, monkeypatch: pyt
     assert again.rows == found.rows
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"nats": [', '"nats": [1.0, '),
+        ('"nats": [', '"nats": [900.0, '),
+        ('"edges": [0', '"edges": [1'),
+        ('"nats"', '"mats"'),
+    ],
+)
+def test_damaged_rows_are_named(tmp_path: Path, before: str, after: str) -> None:
+    def found() -> Extension:
+        return measure(small(), list(range(40)), ["linear"], factor=2.0, out=tmp_path)
+
+    found()
+    path = tmp_path / "results.jsonl"
+    path.write_text(path.read_text().replace(before, after, 1))
+    with pytest.raises(HeadwayError, match=r"results.jsonl (line 1 is damaged|has rows of other positions)"):
+        found()
+
+
 def test_another_model_or_text_is_refused(tmp_path: Path) -> None:
     model, text = small(), tokens(400).tolist()
     measure(model, text, ["none"], factor=2.0, out=tmp_path)

@@ -1,4 +1,6 @@
+import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -201,6 +203,20 @@ def test_recall_that_was_not_learned_says_nothing_about_distance(protocol: Proto
 def test_a_folder_of_other_work_is_refused(tmp_path: Path, settings: str) -> None:
     (tmp_path / "settings.json").write_text(settings)
     with pytest.raises(HeadwayError, match=r"settings\.json is damaged, or that of other work"):
+        Results.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"length": "128"}, {"baseline": None}, {"bits_per_byte": "3"}, {"bits_by_position": [[1, 2]]}, {"heads": {}}],
+)
+def test_a_damaged_row_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    kept = Path(__file__).parents[2] / "benchmarks" / "results" / "comparison-chinese"
+    shutil.copytree(kept, tmp_path, dirs_exist_ok=True)
+    first, *others = (tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    assert Results.load(tmp_path).rows == [json.loads(line) for line in (first, *others)]
+    (tmp_path / "results.jsonl").write_text("\n".join([json.dumps({**json.loads(first), **wrong}), *others, ""]))
+    with pytest.raises(HeadwayError, match="line 1 is damaged"):
         Results.load(tmp_path)
 
 

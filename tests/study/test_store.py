@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from headway.errors import HeadwayError
-from headway.study.store import Store, read_rows
+from headway.store import read_rows
+from headway.study.store import KEYS, Store
 
 SETTINGS = {"lengths": [16, 32], "steps": 4}
 
@@ -37,14 +38,23 @@ def test_a_last_line_that_a_kill_cut_off_is_healed(tmp_path: Path) -> None:
         assert not store.has("rope", 0)
         assert len(store.rows) == 1
         store.add([row("rope", 32)])
-    assert len(read_rows(path)) == 2
+    assert len(read_rows(path, KEYS)) == 2
 
 
 def test_a_damaged_line_before_the_last_is_named(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text('{"encoding": "rope", "se\n' + json.dumps(row("t5", 16)) + "\n")
     with pytest.raises(HeadwayError, match="line 1 is damaged"):
-        read_rows(path)
+        read_rows(path, KEYS)
+
+
+@pytest.mark.parametrize(
+    "settings", ["[]", "{", "null", '{"sources": 1}', '{"equal_time_steps": {"a": "b"}}', '{"fit_seconds": []}']
+)
+def test_damaged_settings_are_named(tmp_path: Path, settings: str) -> None:
+    (tmp_path / "settings.json").write_text(settings)
+    with pytest.raises(HeadwayError, match=r"settings\.json is damaged"):
+        Store(tmp_path).__enter__()
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:

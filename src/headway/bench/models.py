@@ -252,7 +252,7 @@ class Loaded:
                 checkpoints.save(self._ours(model, "float32"), written)
             source = written
         load = getattr(import_module("transformers"), kind).from_pretrained
-        return load(source, dtype=DTYPES[dtype], attn_implementation="sdpa", **more)
+        return load(source, dtype=DTYPES[dtype], attn_implementation="sdpa", trust_remote_code=False, **more)
 
     def _once(self, key: tuple[str, ...], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         if self._last[0] != key:

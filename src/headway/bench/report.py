@@ -147,7 +147,7 @@ def against_torch(rows: Sequence[Row]) -> str:
         share = share_of_roof(row)
         reached = gflops(row)
         last = f"{100 * share:.0f} %" if share is not None else f"{reached:.0f} GFLOP/s"
-        return f"{_ms(row['ms'][OURS])} · {times(row, peer(row)):.2f}× · {last}"
+        return f"{_ms(row['ms'][OURS])} · {_times(times(row, peer(row)))}× · {last}"
 
     table = _by_length(rows, cell, beside={"against": peer, "kernel": lambda row: row["kernel"]})
     roof = any("roof_gflops" in row for row in rows)

@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ..kinds import Kind, fits
 from ..lines import read_lines
 from ..store import ResultStore
 from ..store import Row as Row
 from .cases import AnyCase, Case
+from .sides import OURS
+
+
+def _positive(value: Any) -> bool:
+    """Whether a value is a number above 0."""
+    return fits(value, float) and value > 0
+
+
+TYPES: dict[Any, Kind] = {"str": str, "int": int}
+"""What the annotations of a case mean."""
+ROW: Kind = {
+    "where": {"processor": str, "isa": str, "threads": int, "torch": str, "headway": str},
+    "date": str,
+    "extra_bytes": (float, ...),
+    "bytes": ({str: float}, ...),
+    "kernel": (str, ...),
+    "seconds": (float, ...),
+    "roof_gflops": (_positive, ...),
+    "ms": ({OURS: _positive, str: _positive}, ...),
+    "says": ({str: str}, ...),
+}
+"""What is read of a row."""
+
+
+TIMED: Kind = {"kernel": str, "ms": dict, "says": dict}
+SIZED: Kind = {"kernel": (str, ...), "extra_bytes": (float, ...), "bytes": (dict, ...)}
+"""What a row of attention has besides, by what was measured."""
 
 
 class Rows(ResultStore):
@@ -74,7 +103,15 @@ def read(path: Path, kind: type[AnyCase] = Case) -> list[Row]:
     """
 
     def parsed(row: Row) -> Row:
-        kind(**row["case"])
-        return {**row, "where": dict(row["where"]), "date": str(row["date"])}
+        if not fits(row, ROW):
+            raise ValueError("a row of another kind")
+        case: Any = kind(**row["case"])
+        if not all(fits(getattr(case, field.name), TYPES[field.type]) for field in fields(case)):
+            raise ValueError("a case of another kind")
+        if kind is not Case and "transformers" not in row["where"]:
+            raise ValueError("a row of a model without the version of transformers")
+        if kind is Case and not fits(row, SIZED if "memory" in case.kind else TIMED):
+            raise ValueError("a row without what was measured")
+        return row
 
     return read_lines(path, "delete that line to measure it again", parsed)

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import HeadwayError
+from ..kinds import Kind, fits
 from ..lines import append_lines, read_lines
 from ._ablate import REPLACEMENTS, ablate
 from ._bootstrap import interval
@@ -164,6 +165,8 @@ def head_effects(
     totals, counts = {}, {}
     for layer, count in heads.items():
         parts = [[measured[number, layer, head] for head in range(count)] for number in range(len(listed))]
+        if any(len({len(total) for total, _ in part}) > 1 for part in parts):
+            raise HeadwayError(f"{path} has heads of {layer!r} of other texts: delete it to measure them again")
         totals[layer] = torch.cat([torch.stack([total for total, _ in part], dim=1) for part in parts])
         counts[layer] = torch.cat([torch.stack([how_many for _, how_many in part], dim=1) for part in parts])
     return HeadEffects(name, totals, counts, replacement)
@@ -294,6 +297,10 @@ def _summed(change: Any, whole: _Whole) -> tuple[Tensor, Tensor]:
 # ---------------------------------------------------------------- the file
 
 
+LINE: Kind = {"batch": int, "layer": str, "head": int, "totals": [float], "counts": [float]}
+"""A measurement in the file."""
+
+
 class _Measured:
     """The measurements that are there: those of a file, to which new ones are added."""
 
@@ -310,11 +317,10 @@ class _Measured:
             said = f"with {other} {lines[0].get(other)!r}" if other else "of another model or effect, or other batches"
             raise HeadwayError(f"file {path} has measurements {said}: give another file")
         for number, line in enumerate(lines[1:], 2):
-            try:
-                totals, counts = (torch.tensor(line[name], dtype=torch.float64) for name in ("totals", "counts"))
-                self._found[line["batch"], line["layer"], line["head"]] = totals, counts
-            except (KeyError, TypeError, ValueError):
-                raise HeadwayError(f"{path} line {number} is no measurement: delete it to measure it again") from None
+            if not fits(line, LINE) or len(line["totals"]) != len(line["counts"]):
+                raise HeadwayError(f"{path} line {number} is no measurement: delete it to measure it again")
+            totals, counts = (torch.tensor(line[name], dtype=torch.float64) for name in ("totals", "counts"))
+            self._found[line["batch"], line["layer"], line["head"]] = totals, counts
 
     def __contains__(self, key: tuple[int, str, int]) -> bool:
         return key in self._found

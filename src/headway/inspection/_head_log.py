@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import HeadwayError, need_positive
 from ..files import need_file_place
+from ..kinds import Kind, fits
 from ..lines import append_lines, read_lines, write_lines
 from ._capture import capture
 from ._evaluation import called, checked_inputs, evaluating, ids_in
@@ -21,6 +22,8 @@ from .scores import Induction, PreviousToken
 
 COLUMNS = ("normalized_entropy", "first", "sink", "previous_token", "induction")
 """What is written of each head."""
+LINE: Kind = {"step": int, "layers": {str: {str: [(float, None)]}}}
+"""What is read of a line."""
 ROWS, REPEATED = 4, 32
 """The random tokens of induction: rows, and tokens in each half of a row at most."""
 
@@ -198,9 +201,14 @@ def read_head_log(path: str | Path) -> Table:
 def _read(path: Path) -> list[dict[str, Any]]:
     lines = read_lines(path, "give a file that HeadLog wrote, or delete it")
     for number, line in enumerate(lines, 1):
-        if not isinstance(line.get("step"), int) or not isinstance(line.get("layers"), dict):
+        if not fits(line, LINE) or not all(map(_of_heads, line["layers"].values())):
             raise HeadwayError(f"{path} line {number} is no line of HeadLog: give another file")
     return lines
+
+
+def _of_heads(columns: dict[str, list[float | None]]) -> bool:
+    """Whether the columns of a layer have a number for each of its heads."""
+    return COLUMNS[0] in columns and len({len(values) for values in columns.values()}) == 1
 
 
 def _rows(lines: list[dict[str, Any]]) -> Table:

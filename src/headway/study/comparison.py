@@ -18,7 +18,7 @@ from .pace import Pace, Work
 from .protocol import Protocol
 from .results import Results
 from .run import FIRST_SEED, Run
-from .store import Store
+from .store import ROW, Store
 from .tasks import LanguageModel
 from .tokenization import BYTES
 from .watch import Watch
@@ -192,7 +192,7 @@ class _Comparison:
 
     def go(self, out: Path) -> Results:
         """Trains and measures what is not in the folder yet."""
-        with Store(out) as store:
+        with Store(out, kind=ROW) as store:
             if self.protocol.minutes is not None:
                 steps = store.settings.get("steps") or self._steps_within(60 * self.protocol.minutes)
                 self.protocol = self.of(steps)

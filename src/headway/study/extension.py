@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from ..checkpoints._extended import extend, extended, need_scalable, rescaled, trained_window
 from ..errors import HeadwayError, need_positive
+from ..kinds import Kind, fits
 from ..models import Decoder
 from ..nn import prepack, unprepack
 from ..nn.prepacked import is_prepacked
@@ -52,6 +53,17 @@ KEYS = ("method", "window", "length")
 """What tells rows apart: the method, the number of the window of text, and its tokens."""
 FORMERLY = {"method": "encoding", "window": "seed"}
 """The names that keys had in files of earlier versions."""
+ROW: Kind = {
+    "method": str,
+    "window": int,
+    "length": int,
+    "edges": [int],
+    "nats": [lambda x: fits(x, float) and 0 <= x < MOST_NATS],
+    "seconds": float,
+}
+"""What is read of a row."""
+MOST_NATS = 500.0
+"""A mean loss is less; that of a uniform distribution over 10⁹ tokens is 21, and exp of 710 has no number."""
 VERSION = 1
 """Changes whenever the same settings would give other numbers."""
 PARTS = 8
@@ -158,7 +170,7 @@ def measure(
         "version": VERSION,
     }
     order = [methods[0], *((RESTARTED,) if length > window else ()), *methods[1:]]
-    with Store(out, KEYS, FORMERLY) as store, _prepacked(model):
+    with Store(out, KEYS, FORMERLY, ROW) as store, _prepacked(model):
         store.agree(settings)
         jobs = [(method, number) for method in order for number in range(len(held))]
         left = [job for job in jobs if not store.has(*job)]
@@ -170,7 +182,9 @@ def measure(
             tell(0.0)
             store.add([_measured(model, method, factor, window, held[number], number, tell)])
         wanted = set(jobs)
-        rows = [row for row in store.rows if (row["method"], row["window"]) in wanted]
+        rows = [row for row in store.rows if (row["method"], row["window"]) in wanted and row["length"] == length]
+        if any(row["edges"] != _edges(length, window) or len(row["nats"]) + 1 != len(row["edges"]) for row in rows):
+            raise HeadwayError(f"{store.file} has rows of other positions: delete it to measure them again")
     return Extension(rows, settings, order)
 
 

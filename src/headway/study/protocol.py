@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from ..errors import HeadwayError, need_positive, unknown
+from ..kinds import Kind, fits
 
 PROTOCOL_VERSION = 2
 """Changes whenever the same settings would give other numbers."""
@@ -51,6 +52,26 @@ class Training:
     def warmup(self) -> int:
         """The steps in which the learning rate rises: a tenth of all, from 1 to 50."""
         return max(1, min(50, self.steps // 10))
+
+
+WHOLE: Kind = (int, ...)
+SETTINGS: Kind = {
+    "corpus": str,
+    "corpus_sha256": str,
+    "tokenizer": (str, ...),
+    "tokenizer_sha256": (str, None, ...),
+    "bytes_per_token": (float, ...),
+    "lengths": [int],
+    "minutes": (float, None, ...),
+    "learning_rate": (float, ...),
+    "learning_rates": ([float], ...),
+    **dict.fromkeys(("train_length", "layers", "width", "heads", "steps", "batch"), WHOLE),
+    **dict.fromkeys(("recall_steps", "evaluation_bytes", "version"), WHOLE),
+    **dict.fromkeys(("device", "dtype"), (str, ...)),
+    **dict.fromkeys(("compile", "quick"), (bool, ...)),
+    "counted": ({str: float}, None, ...),
+}
+"""What is read of the settings of a comparison."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +179,8 @@ class Protocol:
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Protocol:
         """Returns the protocol that was written as ``settings``."""
+        if not fits(settings, SETTINGS):
+            raise ValueError("a setting is of another kind")
         known = {field.name for field in fields(cls)}
         kept = {name: value for name, value in settings.items() if name in known}
         rates = kept.get("learning_rates") or [settings["learning_rate"]]  # version 1 had one

@@ -10,9 +10,10 @@ from typing import Any
 
 from ..errors import HeadwayError
 from ..files import from_json
+from ..store import read_rows
 from .intervals import LEVEL, Difference, paired
 from .protocol import Protocol
-from .store import read_rows
+from .store import FILE, KEYS, ROW
 from .watch import Row
 
 LEARNED_THE_TASK = 0.9
@@ -62,11 +63,11 @@ class Results:
         try:
             settings = from_json(path.read_text())
             protocol = Protocol.from_settings(settings)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise HeadwayError(
                 f"{path} is damaged, or that of other work ({error}): give the folder that headway compare wrote to"
             ) from None
-        return cls(read_rows(out / "results.jsonl"), protocol, out, settings)
+        return cls(read_rows(out / FILE, KEYS, kind=ROW), protocol, out, settings)
 
     def __repr__(self) -> str:
         return f"Results({len(self.names)} rows, {len(self.seeds)} seeds, lengths {self.lengths})"

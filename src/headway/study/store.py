@@ -11,13 +11,50 @@ from typing import Any
 
 from ..errors import HeadwayError
 from ..files import atomic_write, from_json
+from ..kinds import Kind, fits
 from ..store import ResultStore
-from ..store import read_rows as read_keyed_rows
-from .watch import Row
 
 FILE = "results.jsonl"
 KEYS = ("encoding", "seed", "length")
 """What tells the rows of ``compare`` apart; the last is one of the lengths in the settings."""
+NUMBER: Kind = (float, None, ...)
+ROW: Kind = {
+    "encoding": str,
+    "seed": int,
+    "length": int,
+    "baseline": bool,
+    "view_of": (str, None),
+    "bits_per_byte": NUMBER,
+    "sliding_bits_per_byte": NUMBER,
+    "bits_by_position": ([[int, int, float]], ...),
+    "recall": NUMBER,
+    "recall_by_distance": ({int: float}, ...),
+    "steps": (int, ...),
+    "learning_rate": (float, ...),
+    "learning_rates": ({float: (float, None)}, ...),
+    "train_seconds": (float, None),
+    "tokens_per_second": NUMBER,
+    "parameters": int,
+    "encoding_parameters": int,
+    "kernel": str,
+    "trained_dtype": (str, ...),
+    "compiled": (bool, ...),
+    "peak_memory_bytes": NUMBER,
+    "heads": (dict.fromkeys(("normalized_entropy", "first", "previous_token", "induction"), (float, None)), None, ...),
+    "device": str,
+    "threads": int,
+    "versions": {str: str},
+}
+"""What is read of a row of ``compare``."""
+KEPT: Kind = {
+    "sources": ({str: str}, ...),
+    "equal_time_steps": ({str: int}, ...),
+    "learning_rates_tried": ({str: {float: {"bits_per_byte": (float, None), "peak_memory_bytes": (float, None)}}}, ...),
+    "fit_seconds": ({str: (float, None)}, ...),
+    "counted": ({str: float}, ...),
+    "steps": (int, ...),
+}
+"""What settings keep that a run found, and later ones read."""
 
 
 class Store(ResultStore):
@@ -31,6 +68,7 @@ class Store(ResultStore):
         out: the folder; it is created if needed.
         keys: the names of the fields that tell rows apart, the length last.
         formerly: the names that keys had in files of earlier versions.
+        kind: the kind of the rows; any that have the keys if None.
 
     Raises:
         HeadwayError: on entering, if the folder cannot be written to, is in use, or has a damaged file.
@@ -38,8 +76,14 @@ class Store(ResultStore):
 
     used_by = "comparison"
 
-    def __init__(self, out: str | Path, keys: Sequence[str] = KEYS, formerly: Mapping[str, str] | None = None) -> None:
-        super().__init__(out, FILE, keys, formerly)
+    def __init__(
+        self,
+        out: str | Path,
+        keys: Sequence[str] = KEYS,
+        formerly: Mapping[str, str] | None = None,
+        kind: Kind | None = None,
+    ) -> None:
+        super().__init__(out, FILE, keys, formerly, kind)
         self.settings: dict[str, Any] = {}
 
     def _begin(self) -> None:
@@ -176,21 +220,11 @@ class Store(ResultStore):
             return {}
         try:
             settings: dict[str, Any] = from_json(path.read_text())
-        except ValueError:
-            raise HeadwayError(f"{path} is damaged: give another --out, or delete the folder") from None
+        except (OSError, ValueError):
+            settings = {"unreadable": True}
+        if not fits(settings, KEPT) or "unreadable" in settings:
+            raise HeadwayError(f"{path} is damaged: give another --out, or delete the folder")
         return settings
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Reads the rows that ``compare`` wrote, except for a last line that was cut off.
-
-    Args:
-        path: the file; it may be missing.
-
-    Raises:
-        HeadwayError: if a line is damaged.
-    """
-    return read_keyed_rows(path, KEYS)
 
 
 def _file_name(name: str, seed: int, learning_rate: str | None) -> str:

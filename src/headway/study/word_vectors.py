@@ -25,12 +25,13 @@ from torch import Tensor
 from ..deprecated import deprecated_names
 from ..errors import HeadwayError, need_positive, unknown
 from ..extras import need
+from ..kinds import Kind
 from ..progress import Share, Tell, nobody, part_of
 from ..vectors import VECTORS, Vectors, Vocabulary, WordCorpus, Words, load, word_analogies, word_map, word_similarity
 from ..vectors._evaluate import pairs_of
 from ..vectors._text import has_short_words
 from ._word_vectors_report import Comparison, protocol_of
-from ._word_vectors_results import BASELINE, PUBLISHED
+from ._word_vectors_results import BASELINE, COLUMNS, PUBLISHED
 from ._word_vectors_task import NextWord, build, inputs_of
 from ._word_vectors_text import Texts, read
 from .protocol import Training
@@ -43,6 +44,21 @@ __getattr__ = deprecated_names(__name__, {"ways": "methods", "chosen_ways": "cho
 KEYS = ("method", "seed", "length")
 FORMERLY = {"method": "encoding"}
 """What tells rows apart, and the names that keys had in files of earlier versions."""
+REASON: Kind = {"reason": str}
+FACT: Kind = (float, {"value": float, "used": (int, ...), "pairs": (int, ...)}, REASON, None, ...)
+NEAR: Kind = ({str: (REASON, [[str, float]])}, None, ...)
+ROW: Kind = {
+    "method": str,
+    "seed": int,
+    "length": int,
+    **dict.fromkeys((column.field for column in COLUMNS), FACT),
+    "wordsim353": ({"value": float, "used": int, "pairs": int}, REASON, None, ...),
+    "neighbours": NEAR,
+    "unseen": NEAR,
+    "map": ([[str, str, float, float]], REASON, None, ...),
+    "trustworthiness": (float, REASON, None, ...),
+}
+"""What is read of a row."""
 VERSION = 1
 """Changes whenever the same settings would give other numbers."""
 BOTH = {"word2vec": {f"word2vec-{which}": {"architecture": which} for which in ("cbow", "skip-gram")}}
@@ -294,7 +310,7 @@ def compare(
         "lengths": [protocol.length],
         "version": VERSION,
     }
-    with Store(out, KEYS, FORMERLY) as store:
+    with Store(out, KEYS, FORMERLY, ROW) as store:
         store.agree(settings)
         planned(protocol_of(settings, rows))
         jobs = [(method, seed) for seed in range(seeds) for method in (*rows, BASELINE)]
@@ -311,7 +327,8 @@ def compare(
             store.add([bench.row(method, seed, store, tell)])
             done += work[method, seed]
         wanted = set(jobs)
-        found = [row for row in store.rows if (row["method"], row["seed"]) in wanted]
+        its = [row for row in store.rows if row["length"] == protocol.length]
+        found = [row for row in its if (row["method"], row["seed"]) in wanted]
         return Comparison(found, store.settings, [*rows, BASELINE])
 
 
