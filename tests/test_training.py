@@ -215,6 +215,48 @@ def test_a_compiled_training_has_the_checkpoint_of_the_plain_model(
         torch.testing.assert_close(a, b)
 
 
+ONE = torch.tensor(1.0)
+WRONG: dict[str, Any] = {
+    "no state": [],
+    "no model": {"model": None},
+    "another model": {"model": {"weight": torch.zeros(2)}},
+    "no steps": {"step": "9"},
+    "steps before the first": {"step": -1},
+    "no seconds": {"seconds": None},
+    "no optimizer": {"optimizer": None},
+    "another optimizer": {"optimizer": {"state": {0: {"momentum": torch.zeros(2)}}}},
+    "an optimizer of more": {"optimizer": {"state": {99: {}}}},
+    "an optimizer of 10⁹ numbers": {
+        "optimizer": {
+            "state": {
+                0: {"step": torch.tensor(1.0), **dict.fromkeys(("exp_avg", "exp_avg_sq"), torch.zeros(1).expand(10**9))}
+            }
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_checkpoint_of_something_else_is_named(tmp_path: Path, case: str) -> None:
+    """It is read by torch, and does not fit."""
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def go_on(steps: int) -> None:
+        train(
+            model, lambda model, step: model(torch.ones(3, 2)).square().mean(), optimizer, steps=steps,
+            rate=lambda step: 1.0, clip=1.0, checkpoint=tmp_path / "state.pt",
+        )  # fmt: skip
+
+    go_on(2)
+    state = {**torch.load(tmp_path / "state.pt", weights_only=True), "optimizer": optimizer.state_dict()}
+    torch.save(state, tmp_path / "state.pt")
+    go_on(3)
+    torch.save({**state, **WRONG[case]} if WRONG[case] else [], tmp_path / "state.pt")
+    with pytest.raises(HeadwayError, match=r"state.pt is damaged, or that of another training .*: delete it"):
+        go_on(4)
+
+
 def test_what_was_written_by_an_earlier_version_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its checkpoints have the loss of the last step in bits, under another name."""
     monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)

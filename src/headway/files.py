@@ -185,6 +185,26 @@ def read_checkpoint(path: Path | None) -> dict[str, Any] | None:
     return state
 
 
+@contextmanager
+def naming_checkpoint(path: Path | None) -> Iterator[None]:
+    """Turns every error within a ``with`` block into one of a checkpoint that is damaged, or of another training.
+
+    Args:
+        path: the file.
+
+    Raises:
+        HeadwayError: if an error is raised in the block; the message names the file.
+    """
+    try:
+        yield
+    except Exception as error:  # a modified file can raise anything
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise HeadwayError(
+            f"checkpoint {path} is damaged, or that of another training ({said:.200}): delete it to train from the "
+            "start"
+        ) from error
+
+
 class LockedFolder:
     """A folder that one process at a time writes to, as a context manager.
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import HeadwayError
-from .files import read_checkpoint, write_checkpoint
+from .files import naming_checkpoint, read_checkpoint, write_checkpoint
 
 __all__ = ["Companion", "Diverged", "Trained", "train"]
 
@@ -108,11 +109,12 @@ def train(
     rates = [group["lr"] for group in optimizer.param_groups]
     done, seconds, last = 0, 0.0, math.nan
     if (state := read_checkpoint(checkpoint)) is not None:
-        model.load_state_dict(state["model"])
-        companion.load_state_dict(state)
-        done, seconds, last = state["step"], state["seconds"], state.get("last_loss", math.nan)
-        if done < steps:
-            optimizer.load_state_dict(state["optimizer"])
+        with naming_checkpoint(checkpoint):
+            model.load_state_dict(state["model"])
+            companion.load_state_dict(state)
+            done, seconds, last = _progress(state)
+            if done < steps:
+                _restore(optimizer, state["optimizer"]["state"])
     forward = torch.compile(model) if compile else model
     device = next(model.parameters()).device.type
     model.train()
@@ -156,6 +158,35 @@ def train(
         if watch is not None:
             watch(done, last)
     return Trained(steps, seconds, last)
+
+
+def _progress(state: dict[str, Any]) -> tuple[int, float, float]:
+    """The steps of a checkpoint, their seconds and the last loss."""
+    step, seconds, last = state["step"], state["seconds"], state.get("last_loss", math.nan)
+    if type(step) is not int or step < 0 or type(seconds) is not float or type(last) is not float:
+        raise ValueError(f"step {step!r}, seconds {seconds!r}, last_loss {last!r}")
+    return step, seconds, last
+
+
+def _restore(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, Any]]) -> None:
+    """Gives an optimizer the state of its parameters; it keeps its own settings, which are the same."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    wanted = _after_one_step(optimizer)
+    for number, held in state.items():
+        shapes = {name: parameters[number].shape if shaped else () for name, shaped in wanted.items()}
+        if {name: x.shape if isinstance(x, Tensor) else None for name, x in held.items()} != shapes:
+            raise ValueError(f"the optimizer's state of parameter {number} does not fit it")
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _after_one_step(optimizer: torch.optim.Optimizer) -> dict[str, bool]:
+    """What such an optimizer keeps of a parameter, and whether it has the parameter's shape."""
+    kind, parameter = type(optimizer), nn.Parameter(torch.zeros(2))
+    known = signature(kind).parameters
+    parameter.grad = torch.zeros(2)
+    fresh = kind([parameter], **{name: value for name, value in optimizer.defaults.items() if name in known})
+    fresh.step()
+    return {name: bool(value.ndim) for name, value in fresh.state[parameter].items()}
 
 
 def _autocast(device: str, dtype: torch.dtype | None) -> AbstractContextManager[Any]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import HeadwayError
-from ...files import LockedFolder, read_checkpoint
+from ...files import LockedFolder, naming_checkpoint, read_checkpoint
 from ...models import Encoder, TransformerConfig
 from ...nn import Head
 from ...positions import encoding
@@ -157,9 +157,13 @@ def trained(
     place = (_cache() if folder is None else Path(folder)) / f"{language.name}-{seed}-{_mark(language, settings)}"
     checkpoint = place / "model.pt"
     state = read_checkpoint(checkpoint)
-    if state is not None and state["step"] == settings.steps:
-        model.load_state_dict(state["model"])
-        return model.eval()
+    if state is not None:
+        with naming_checkpoint(checkpoint):
+            finished = state["step"] == settings.steps
+            if finished:
+                model.load_state_dict(state["model"])
+        if finished:
+            return model.eval()
     with _TrainedModel(place):
         task = PlantedWords(language, language.sentences(SENTENCES, seed))
         train(model, task, settings, seed, checkpoint=checkpoint, watch=watch)
