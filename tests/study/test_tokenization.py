@@ -66,6 +66,16 @@ def test_a_file_is_read_without_its_limits(tmp_path: Path) -> None:
     assert torch.equal(part.ids, Tokens.named("bpe:300", TEXT.encode()).encode(TEXT.encode()).ids)
 
 
+def test_an_id_of_10_to_the_9_is_refused(tmp_path: Path) -> None:
+    """The embedding would have as many rows."""
+    name = tokenizer_file(tmp_path / "tokenizer.json")
+    whole = json.loads(Path(name).read_text())
+    whole["model"]["vocab"][next(iter(whole["model"]["vocab"]))] = 10**9
+    Path(name).write_text(json.dumps(whole))
+    with pytest.raises(HeadwayError, match="tokens and an id 1,000,000,000: give another"):
+        Tokens.named(name, b"")
+
+
 def test_what_leaves_something_out_is_refused(tmp_path: Path) -> None:
     tokens = Tokens.named(tokenizer_file(tmp_path / "lower.json", normalizer={"type": "Lowercase"}), b"")
     with pytest.raises(HeadwayError, match=r"lower\.json does not give the text back"):

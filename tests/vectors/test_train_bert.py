@@ -217,6 +217,26 @@ def test_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not (tmp_path / "stopped" / "training.pt").exists()
 
 
+def test_a_tokenizer_with_other_ids_is_refused(tmp_path: Path) -> None:
+    """An id of 10⁹ would be as many rows of the embedding."""
+    options: dict[str, Any] = {
+        "vocab_size": 64,
+        "embed_dim": 8,
+        "num_layers": 1,
+        "num_heads": 2,
+        "length": 8,
+        "steps": 1,
+    }
+    train_bert(language(40), tmp_path, **options)
+    (tmp_path / "config.json").unlink()
+    whole = json.loads((tmp_path / "tokenizer.json").read_text())
+    word = list(whole["model"]["vocab"])[-1]
+    whole["model"]["vocab"][word] = 10**9
+    (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
+    with pytest.raises(HeadwayError, match=r"tokenizer.json has other ids than 0, 1, 2 …"):
+        train_bert(language(40), tmp_path, **options)
+
+
 def test_what_is_finished_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = language(60)
     model = train_bert(texts, tmp_path, **TINY)

@@ -17,6 +17,8 @@ from ..extras import need
 
 BYTES = "bytes"
 BPE = "bpe:"
+MOST_IDS = 4
+"""How many times its tokens the ids of a tokenizer may be, since some leave ids out."""
 FEWEST = 257
 """The least size of a byte-pair vocabulary: all bytes, and one merge."""
 
@@ -70,7 +72,12 @@ class Tokens:
             return cls(BYTES, 256)
         need("tokenizers", f"tokenizer {name!r}", "checkpoints")
         library = _trained(name, train.decode()) if name.startswith(BPE) else _read(name)
-        return cls(name, max(library.get_vocab().values()) + 1, library)
+        ids = max(library.get_vocab().values(), default=0) + 1
+        if ids > MOST_IDS * (library.get_vocab_size() + FEWEST):  # 10⁹ would be as many rows of the embedding
+            raise HeadwayError(
+                f"tokenizer {name} has {library.get_vocab_size():,} tokens and an id {ids - 1:,}: give another"
+            )
+        return cls(name, ids, library)
 
     @property
     def sha256(self) -> str | None:

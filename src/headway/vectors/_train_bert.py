@@ -224,7 +224,10 @@ def _pieces(texts: Sequence[str], out: Path, vocab_size: int) -> Any:
             part.write_text(json.dumps(settings, indent=2) + "\n")
         with atomic_write(out / "tokenizer.json") as part:
             made.save(str(part))
-    return read_tokenizer(out)
+    found = read_tokenizer(out)
+    if max(found.get_vocab().values()) >= found.get_vocab_size():
+        raise HeadwayError(f"{out / 'tokenizer.json'} has other ids than 0, 1, 2 …: give a new folder as out")
+    return found
 
 
 def _vocabulary(texts: Sequence[str], vocab_size: int, library: Any) -> dict[str, int]:
@@ -383,7 +386,11 @@ class _Course(loop.Companion):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.draws.set_state(state["draws"])
-        self.lines, self.losses = state["lines"], state["losses"]
+        lines, losses = state["lines"], state["losses"]
+        numbers = [*losses, *(number for line in lines for number in line.values())]
+        if not all(isinstance(number, (int, float)) for number in numbers):
+            raise ValueError("its lines or losses are no numbers")
+        self.lines, self.losses = list(map(dict, lines)), list(losses)
 
 
 def guesses(model: Encoder, ids: Tensor, vocab_size: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
