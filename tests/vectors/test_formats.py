@@ -17,6 +17,7 @@ from gensim.models.fasttext import load_facebook_model, load_facebook_vectors, s
 from gensim.test.utils import datapath
 
 from headway.errors import HeadwayError
+from headway.vectors import _formats
 from headway.vectors._fasttext_bin import ARGUMENTS, MAGIC, SHAPE, SIZES
 from headway.vectors._files import FORMATS, load, write
 from headway.vectors._pretrained import Pretrained
@@ -252,6 +253,16 @@ def test_binary_that_looks_like_lines_is_binary(tmp_path: Path) -> None:
     numbers = np.frombuffer(b"\n\x00\x80\x3f" + b"\x01\x00\x80\x3f" * 3, dtype="<f4").reshape(2, 2)
     (tmp_path / "v").write_bytes(b"2 2\na " + numbers[0].tobytes() + b"b " + numbers[1].tobytes())
     assert np.array_equal(load(tmp_path / "v").rows(torch.arange(2)).numpy(), numbers)
+
+
+@pytest.mark.parametrize("start", [b"", b"9 8\nword", b"9 300\nword\0"])
+def test_a_line_without_an_end_is_refused_early(start: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compressed file of 200 kB may have one of 10⁹ bytes."""
+    monkeypatch.setattr(_formats, "BLOCK", 1000)
+    monkeypatch.setattr(_formats, "LONGEST_LINE", 10_000)
+    (tmp_path / "v.gz").write_bytes(gzip.compress(start + b"0" * 20_000))
+    with pytest.raises(HeadwayError, match="has more than 10,000 bytes: give a file of words and their vectors"):
+        load(tmp_path / "v.gz")
 
 
 def test_a_gzip_cut_short_is_said(table: Pretrained, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 BLOCK = 2**23
 """The bytes read at once."""
 MOST_NUMBERS = 2**20
+LONGEST_LINE = 2**25
+"""The most bytes of a line, which is a word and at most MOST_NUMBERS numbers."""
 """The most numbers in a vector; a header with more is refused as damaged."""
 
 # readers return plain data, and their errors name the line or byte; callers add the name of the file by ``naming``
@@ -79,7 +81,8 @@ def read_text(stream: IO[bytes], header: bool, limit: int | None, encoding: str)
     found: list[bytes] = []
     places: list[int] = []
     rows: _Rows | None = None
-    while (limit is None or len(found) < limit) and (block := stream.readlines(BLOCK)):
+    blocks = _lines_of(stream)
+    while (limit is None or len(found) < limit) and (block := next(blocks, [])):
         lines = [(place, text.rstrip()) for place, text in enumerate(block, line) if not text.isspace()]
         line += len(block)
         lines = lines[: None if limit is None else limit - len(found)]
@@ -100,6 +103,19 @@ def read_text(stream: IO[bytes], header: bool, limit: int | None, encoding: str)
     if rows is None:
         raise HeadwayError("no words are in it: give a file with vectors")
     return _together(found, rows, encoding, lambda number: f"line {places[number]}")
+
+
+def _lines_of(stream: IO[bytes]) -> Iterator[list[bytes]]:
+    """Yields lines in blocks; raises HeadwayError where none ends, as in 10⁹ bytes that were compressed to few."""
+    rest = b""
+    while block := stream.read(BLOCK):
+        *lines, rest = (rest + block).split(b"\n")
+        if len(rest) > LONGEST_LINE:
+            raise HeadwayError(f"a line has more than {LONGEST_LINE:,} bytes: give a file of words and their vectors")
+        if lines:
+            yield [line + b"\n" for line in lines]
+    if rest:
+        yield [rest]
 
 
 def _row_of_line(lines: Sequence[tuple[int, bytes]], words: Sequence[bytes]) -> Callable[[int], str]:
@@ -182,6 +198,8 @@ def read_binary(stream: IO[bytes], limit: int | None, encoding: str) -> tuple[li
     while len(found) < wanted:
         block = stream.read(BLOCK)
         held, at = held[at:] + block, 0
+        if len(held) > LONGEST_LINE + BLOCK:
+            raise HeadwayError(f"a word has more than {LONGEST_LINE:,} bytes: give a file of words and their vectors")
         first, pieces = len(found), []
         while len(found) < wanted:
             space = held.find(b" ", at)
