@@ -140,6 +140,9 @@ def constant_in_graphs(function: Function) -> Function:
     return function
 
 
+sdp_order: Callable[[], list[int]] = getattr(torch._C, "_get_sdp_priority_order", lambda: [1, 2, 0, 3])
+"""Returns torch's numbers of the back ends of its SDPA, in the order in which it tries them on CUDA."""
+
 no_torch_function: Any = torch._C._disabled_torch_function_impl
 """The ``__torch_function__`` of tensor subclasses that intercept nothing."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._torch import constant_in_graphs
 from ..coordinates import Coordinates
 from ..masks import Mask
 from ..records import Record, attributes
@@ -116,7 +117,14 @@ class Problem:
     @property
     def capability(self) -> tuple[int, int] | None:
         """The compute capability of a GPU, such as (9, 0); None on any other device."""
-        return torch.cuda.get_device_capability(self._call.q.device) if self.device == "cuda" else None
+        known = gpu(self._call.q.device) if self.device == "cuda" else None
+        return None if known is None else known[0]
+
+    @property
+    def memory(self) -> int | None:
+        """The bytes of memory of a GPU; None on any other device."""
+        known = gpu(self._call.q.device) if self.device == "cuda" else None
+        return None if known is None else known[1]
 
     @property
     def strides(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -144,6 +152,15 @@ class Problem:
         """The rows of the coordinates: 1 or the batch."""
         sides = self._call.q_coordinates, self._call.k_coordinates
         return max(x.shape[0] for side in sides for x in (side.position, side.index))
+
+
+@constant_in_graphs
+def gpu(device: torch.device) -> tuple[tuple[int, int], int] | None:
+    """Returns the compute capability and the bytes of memory of a GPU; None for fake tensors without one."""
+    if not torch.cuda.is_available():
+        return None
+    found = torch.cuda.get_device_properties(device)
+    return (found.major, found.minor), found.total_memory
 
 
 def tensors_in(part: Any) -> Iterator[Tensor]:

@@ -16,12 +16,21 @@ from ..terms import DenseBias, DistanceBias, QueryScale, Rotation, TokenBias
 from ..tracing import PLAIN_ALONE, forward_mode
 from ._base import ComposedKernel
 from ._problem import Call, Problem, wants_gradient
+from ._sdpa_backends import HALVES, MATH, Facts, Settings, fused, said, settings
 from .cpu._tokens import rotate
 from .reference import dense_bias_of
 
 DENSE_LIMIT = 1 << 24
 """The most bytes of a dense mask or bias that this kernel takes; above, the kernel ``reference``, which needs none, is
 faster (BENCHMARKS.md)."""
+
+MEMORY_SHARE = 64
+"""On CUDA a dense mask or bias, with its gradient, takes up to this part of the GPU's memory, if that is more than
+DENSE_LIMIT: training keeps one for each layer, so that those of 32 layers take half of it. Neither this share nor
+the time against the kernel ``reference`` was measured on a GPU."""
+
+ALIGNED = 16
+"""On CUDA the fused back ends load this many bytes at once: rows of q, k and v begin at multiples of it."""
 
 VECTOR = 16
 """With fewer keys, torch's fused attention on a CPU gives zeros, not NaN, for a query whose scores are all NaN."""
@@ -37,24 +46,27 @@ class SdpaKernel(ComposedKernel):
 
     def why_not(self, problem: Problem) -> list[str]:
         reasons = []
+        on_cuda = _on_cuda(problem)
         for term in problem.terms:
             if type(term) not in SPOKEN:
                 reasons.append(f"torch's SDPA has no {type(term).__name__}")
-            elif isinstance(term, ADDED) and wants_gradient(term):
+            elif isinstance(term, ADDED) and not on_cuda and wants_gradient(term):
                 reasons.append(f"a gradient to {type(term).__name__} would make torch hold all n×m scores")
             elif isinstance(term, DenseBias) and callable(term.values):
                 reasons.append("a function of rows would have to be made dense")
         if problem.dropout:
-            reasons.append("with dropout torch's SDPA holds all n×m scores on a CPU, and draws by another key")
+            holds = "" if on_cuda else "holds all n×m scores on a CPU, and "
+            reasons.append(f"with dropout torch's SDPA {holds}draws by another key")
         if forward_mode():
             reasons.append(PLAIN_ALONE)
         if problem.wants_lse:
             reasons.append("torch's SDPA does not return the log-sum-exp")
         if problem.m == 0:
             reasons.append("there are no keys")
-        if _dense(problem) and _dense_bytes(problem) > DENSE_LIMIT:
-            reasons.append(f"its mask or bias would be dense and larger than {DENSE_LIMIT >> 20} MiB")
-        return reasons
+        limit = _dense_limit(problem.memory) if on_cuda else DENSE_LIMIT
+        if _dense(problem) and _dense_bytes(problem) > limit:
+            reasons.append(f"its mask or bias would be dense and larger than {limit >> 20} MiB")
+        return reasons + _unfused(problem) if on_cuda else reasons
 
     def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
         return rotate(x, rotation)
@@ -68,11 +80,15 @@ class SdpaKernel(ComposedKernel):
         seeing = bias = None
         if _dense(problem):
             q, k, v, bias, seeing = dense(call, q, k, v)
-        width = max(q.shape[-1], v.shape[-1])
-        if q.shape[-1] != v.shape[-1]:  # torch's fused CPU kernel needs equal widths; columns of zeros change nothing
+        facts = _facts(problem) if _on_cuda(problem) and q.dtype != torch.float64 else None
+        width = max(q.shape[-1], v.shape[-1]) if facts is None else facts.head_dim
+        if q.shape[-1] != width or v.shape[-1] != width:
+            # torch's fused kernels need equal widths, on CUDA multiples of 8; columns of zeros change nothing
             q, k, v = (pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
         # with other strides torch computes all n×m scores at once
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+        if facts is not None:
+            q, k, v, bias = _for_cuda(facts, q, k, v, bias)
         out = scaled_dot_product_attention(
             q,
             k,
@@ -80,12 +96,14 @@ class SdpaKernel(ComposedKernel):
             attn_mask=bias,
             is_causal=_plain_bool(_plain_causal(problem)),
             scale=call.scale,
-            enable_gqa=_plain_bool(problem.heads != problem.kv_heads),
+            enable_gqa=_plain_bool(k.shape[1] != q.shape[1]),
         )
         if not torch.compiler.is_compiling() and out.grad_fn is not None and out.grad_fn.name() in FUSED:
             out.grad_fn.register_hook(_once)
         if not torch.compiler.is_compiling() and problem.m < VECTOR and problem.device == "cpu":
             out = out.masked_fill(_all_nan(q, k, _plain_causal(problem)), torch.nan)
+        if facts is not None:
+            out = out.to(call.q.dtype)
         if width != call.v.shape[-1]:
             out = out[..., : call.v.shape[-1]]
         return out if seeing is None else out.masked_fill(~seeing, 0)
@@ -99,7 +117,10 @@ def _all_nan(q: Tensor, k: Tensor, causal: bool) -> Tensor:
     return q.isnan().any(-1, keepdim=True) | keys[..., None]
 
 
-FUSED = frozenset(f"ScaledDotProduct{kind}Backward0" for kind in ("FlashAttention", "FlashAttentionForCpu"))
+FUSED = frozenset(
+    f"ScaledDotProduct{kind}Backward0"
+    for kind in ("FlashAttention", "FlashAttentionForCpu", "EfficientAttention", "CudnnAttention")
+)
 """Autograd nodes of torch that are not differentiable twice."""
 
 
@@ -160,7 +181,100 @@ def _dense_bytes(problem: Problem) -> int:
     parts += [] if problem.mask is None else [problem.mask]
     rows = max(problem.coordinate_rows, *(part.extent("batch") for part in parts))
     heads = problem.heads if _biased(problem) else max(part.extent("heads") for part in parts)
-    return rows * heads * problem.n * problem.m * (8 if problem.dtype == torch.float64 else 4)
+    size = rows * heads * problem.n * problem.m
+    if _on_cuda(problem) and _bias_gradient(problem):  # torch makes one for each head and row of the batch
+        size += problem.batch * problem.heads * problem.n * problem.m
+    return size * _bytes_of_a_score(problem)
+
+
+def _bytes_of_a_score(problem: Problem) -> int:
+    return 8 if problem.dtype == torch.float64 else 4
+
+
+def _dense_limit(memory: int | None) -> int:
+    """Returns the most bytes of a dense mask or bias on a GPU."""
+    return DENSE_LIMIT if memory is None else max(DENSE_LIMIT, memory // MEMORY_SHARE)
+
+
+# ---------------------------------------------------------------- CUDA
+
+
+def _on_cuda(problem: Problem) -> bool:
+    return problem.device == "cuda" and torch.version.hip is None
+
+
+def _bias_gradient(problem: Problem) -> bool:
+    return any(isinstance(term, ADDED) and wants_gradient(term) for term in problem.terms)
+
+
+def _facts(problem: Problem) -> Facts:
+    """Returns the facts of what ``compute`` passes to torch on CUDA.
+
+    Widths are padded to multiples of 8. With a bias all are float32, since torch wants it in the dtype of q, and
+    half precision would round it. Keys and values are repeated for grouped heads that no fused back end takes.
+    """
+    biased, width = _biased(problem), max(problem.head_dim, problem.v_head_dim)
+    if problem.dtype != torch.float64:
+        width = (width + 7) // 8 * 8
+    facts = Facts(
+        dtype=torch.float32 if biased and problem.dtype in HALVES else problem.dtype,
+        capability=problem.capability,
+        batch=problem.batch,
+        heads=problem.heads,
+        kv_heads=problem.kv_heads,
+        n=problem.n,
+        m=problem.m,
+        head_dim=width,
+        v_head_dim=width,
+        causal=_plain_causal(problem),
+        dense=_dense(problem),
+        gradient=bool(problem.wanted),
+        dense_gradient=_bias_gradient(problem),
+        unit_strides=True,
+        settings=Settings(*settings()),
+    )
+    if fused(facts) is None and fused(repeated := facts._replace(kv_heads=facts.heads)) is not None:
+        return repeated
+    return facts
+
+
+def _unfused(problem: Problem) -> list[str]:
+    """Returns why a call cannot run on CUDA if no fused back end takes it: it would hold all scores, or fail."""
+    facts = _facts(problem)
+    if fused(facts) is not None:
+        return []
+    if MATH not in facts.settings.order:
+        return [f"no back end of torch's SDPA that is switched on takes it ({said(facts)})"]
+    if _score_bytes(problem) <= DENSE_LIMIT:
+        return []
+    return [
+        f"torch's math path would hold all n×m scores, more than {DENSE_LIMIT >> 20} MiB; no fused back end takes the "
+        f"call ({said(facts)})"
+    ]
+
+
+def _score_bytes(problem: Problem) -> int:
+    return problem.batch * problem.heads * problem.n * problem.m * _bytes_of_a_score(problem)
+
+
+def _for_cuda(
+    facts: Facts, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Returns the arguments as torch's fused back ends take them, which ``facts`` describes."""
+    q, k, v = (_aligned(x.to(facts.dtype)) for x in (q, k, v))
+    if k.shape[1] != facts.kv_heads:
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    return q, k, v, bias if bias is None or bias.stride(-1) == 1 else bias.contiguous()
+
+
+def _aligned(x: Tensor) -> Tensor:
+    step = ALIGNED // x.element_size()
+    offset = 0 if torch.compiler.is_compiling() else x.storage_offset()  # which a compiler does not know
+    fits = offset % step == 0 and all(stride % step == 0 for stride in x.stride()[:-1])
+    return x if fits else x.clone(memory_format=torch.contiguous_format)
+
+
+# ---------------------------------------------------------------- dense masks and biases
 
 
 def dense(call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
