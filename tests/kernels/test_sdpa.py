@@ -177,6 +177,18 @@ def test_a_learned_bias_is_taken_where_no_gradient_is_asked_for() -> None:
     assert hw.explain(*qkv(), **arguments).kernel == "reference"
 
 
+def test_a_gradient_to_positions_would_pass_through_a_dense_bias() -> None:
+    """torch computes all scores then, for every row of the batch, whatever the size of the bias is."""
+    positions = torch.arange(5.0, requires_grad=True)
+    places = {"q_positions": positions, "k_positions": torch.arange(5.0)}
+    found = hw.explain(*qkv(), terms=(TERMS["linear"],), **places)
+    assert found.kernel == "reference"
+    assert found.reasons["sdpa"] == ["a gradient to DistanceBias would make torch hold all n×m scores"]
+    assert hw.explain(*qkv(), terms=(T.DenseBias(torch.ones(5, 5)),), **places).reasons["sdpa"] == []
+    with torch.no_grad():
+        assert hw.explain(*qkv(), terms=(TERMS["linear"],), **places).kernel == "sdpa"
+
+
 BY_ROW = T.Classes(torch.zeros(2, 5, dtype=torch.long), torch.zeros(1, 7, dtype=torch.long), 2)
 
 

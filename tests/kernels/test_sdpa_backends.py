@@ -366,6 +366,11 @@ def test_a_gradient_to_a_bias_counts_for_every_row_of_the_batch(gpu: Gpu) -> Non
     assert "dense and larger than" in reasons(gpu.qkv(HALF, n, n), **learned)[0]
     with torch.no_grad():
         assert reasons(gpu.qkv(HALF, n, n), **learned) == []
+    learned_positions = {"terms": (bias(),), "q_positions": torch.zeros(n, device="meta", requires_grad=True)}
+    assert (
+        "dense and larger than"
+        in reasons(gpu.qkv(HALF, n, n), k_positions=learned_positions["q_positions"], **learned_positions)[0]
+    )
     gpu.memory, gpu.settings = 80 * GIB, (("cudnn", MATH), False, 91501)
     assert (
         "cudnn: it needs float16 or bfloat16, it gives no gradient to a bias"

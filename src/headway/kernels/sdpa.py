@@ -12,7 +12,7 @@ from ..biases import distance_bias
 from ..errors import HeadwayError
 from ..masks import Causal
 from ..records import Divisible
-from ..terms import DenseBias, DistanceBias, QueryScale, Rotation, TokenBias
+from ..terms import DenseBias, DistanceBias, QueryScale, Rotation, Term, TokenBias
 from ..tracing import PLAIN_ALONE, forward_mode
 from ._base import ComposedKernel
 from ._problem import Call, Problem, wants_gradient
@@ -50,7 +50,7 @@ class SdpaKernel(ComposedKernel):
         for term in problem.terms:
             if type(term) not in SPOKEN:
                 reasons.append(f"torch's SDPA has no {type(term).__name__}")
-            elif isinstance(term, ADDED) and not on_cuda and wants_gradient(term):
+            elif isinstance(term, ADDED) and not on_cuda and _wants_gradient(term, problem):
                 reasons.append(f"a gradient to {type(term).__name__} would make torch hold all n×m scores")
             elif isinstance(term, DenseBias) and callable(term.values):
                 reasons.append("a function of rows would have to be made dense")
@@ -170,6 +170,11 @@ def _biased(problem: Problem) -> bool:
     return any(isinstance(term, ADDED) for term in problem.terms)
 
 
+def _wants_gradient(term: Term, problem: Problem) -> bool:
+    """Returns whether the dense form of a bias would require a gradient, for its numbers or for positions."""
+    return wants_gradient(term) or (isinstance(term, DistanceBias) and problem.positions_want_gradient)
+
+
 def _dense(problem: Problem) -> bool:
     """Returns whether the call needs a dense mask or bias."""
     return _biased(problem) or not (_sees_all(problem) or _plain_causal(problem))
@@ -204,7 +209,7 @@ def _on_cuda(problem: Problem) -> bool:
 
 
 def _bias_gradient(problem: Problem) -> bool:
-    return any(isinstance(term, ADDED) and wants_gradient(term) for term in problem.terms)
+    return any(isinstance(term, ADDED) and _wants_gradient(term, problem) for term in problem.terms)
 
 
 def _facts(problem: Problem) -> Facts:
