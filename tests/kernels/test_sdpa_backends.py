@@ -419,12 +419,12 @@ MASKS: dict[str, M.Mask | None] = {"none": None, "causal": M.Causal(), "window":
 TERMS = ("none", "temperature", "bias", "learned bias", "queries")
 
 
-def term(name: str, n: int) -> tuple[T.Term, ...]:
+def term(name: str, n: int, device: str = "cpu") -> tuple[T.Term, ...]:
     if name == "temperature":
-        return (T.QueryScale(torch.full((1, 1, n), 1.5)),)
+        return (T.QueryScale(torch.full((1, 1, n), 1.5, device=device)),)
     if name == "queries":
-        return (T.TokenBias(queries=torch.linspace(-1, 1, n).expand(2, 8, n)),)
-    slopes = [torch.linspace(0.1, 1, 8).requires_grad_(name == "learned bias") for _ in range(2)]
+        return (T.TokenBias(queries=torch.linspace(-1, 1, n, device=device).expand(2, 8, n)),)
+    slopes = [torch.linspace(0.1, 1, 8, device=device).requires_grad_(name == "learned bias") for _ in range(2)]
     return (T.DistanceBias(T.Linear(*slopes)),) if name != "none" else ()
 
 
@@ -502,14 +502,19 @@ def test_what_is_passed_to_torch_is_what_the_table_was_asked_for(
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.usefixtures("gpu")
 def test_the_preparation_changes_no_result(mask: str, name: str, dtype: torch.dtype, layout: str) -> None:
-    inputs = [x.requires_grad_() for x in numbers(dtype, 17, 2, 12, 7, layout)]
-    arguments: dict[str, Any] = {"mask": MASKS[mask], "terms": term(name, 17)}
+    assert_as_reference(mask, name, dtype, layout, "cpu")
+
+
+def assert_as_reference(mask: str, name: str, dtype: torch.dtype, layout: str, device: str) -> None:
+    drawn = numbers(dtype, 17, 2, 12, 7, "dense")
+    inputs = [LAYOUTS[layout](x.to(device)).detach().requires_grad_() for x in drawn]
+    arguments: dict[str, Any] = {"mask": MASKS[mask], "terms": term(name, 17, device)}
     leaves = [*inputs, *[x for part in arguments["terms"] for x in _problem.tensors_in(part) if x.requires_grad]]
     assert len(leaves) == (5 if name == "learned bias" else 3)
     results = []
     for kernel in ("sdpa", "reference"):
         out = hw.attention(*inputs, kernel=kernel, **arguments)
-        weights = torch.linspace(-1, 2, out.numel()).view_as(out).to(dtype)
+        weights = torch.linspace(-1, 2, out.numel(), device=device).view_as(out).to(dtype)
         results.append([out, *torch.autograd.grad((out * weights).sum(), leaves)])
     bounds = {HALF: 5e-2, SINGLE: 1e-4, DOUBLE: 1e-9}
     for got, wanted in zip(*results, strict=True):
@@ -605,3 +610,27 @@ def test_torch_takes_what_the_table_says_it_takes(kv_heads: int, dense: bool, dt
         for name in BACK_ENDS:
             takes = getattr(torch.backends.cuda, f"can_use_{name}_attention")(params)
             assert takes or refusals(name, every), f"{name} refuses {every}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [HALF, SINGLE])
+@pytest.mark.parametrize("name", TERMS)
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_gpu_needs_no_math_path(mask: str, name: str, dtype: torch.dtype, layout: str) -> None:
+    """Without it torch raises an error for a call that no fused back end takes."""
+    with sdpa_kernel([NAMED[name] for name in BACK_ENDS]):
+        assert_as_reference(mask, name, dtype, layout, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [HALF, SINGLE, DOUBLE])
+@pytest.mark.parametrize("mask", [None, M.Causal()])
+@pytest.mark.parametrize("m", [1, 2, 7, 17])
+def test_nan_is_never_lost_on_a_gpu(m: int, mask: M.Mask | None, dtype: torch.dtype) -> None:
+    q, k, v = (torch.randn(2, heads, m, 8, device="cuda").to(dtype) for heads in (4, 2, 2))
+    q[0, 1, 0, 3] = k[1, 1, 0, 5] = torch.nan
+    out = hw.attention(q, k, v, mask=mask, kernel="sdpa")
+    assert out[0, 1, 0].isnan().all()
+    assert not out[0, 0].isnan().any()
+    assert out[1, 2:].isnan().all()
