@@ -131,6 +131,32 @@ def _cross_section(items: list[pytest.Item]) -> list[pytest.Item]:
     return [item for item in items if kept(item)]
 
 
+def _parameters(item: pytest.Item) -> dict[str, object]:
+    call = getattr(item, "callspec", None)
+    return {} if call is None else call.params
+
+
+def _deselect(config: pytest.Config, items: list[pytest.Item], leaves_out: Callable[[pytest.Item], bool]) -> None:
+    left_out = [item for item in items if leaves_out(item)]
+    config.hook.pytest_deselected(items=left_out)
+    if left_out:
+        others = set(left_out)
+        items[:] = [item for item in items if item not in others]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """A call that the Triton kernel refuses is skipped with its reasons."""
+    from headway.errors import HeadwayError
+
+    try:
+        return (yield)
+    except HeadwayError as error:
+        if _parameters(item).get("kernel") == "triton" and str(error).startswith("kernel 'triton' cannot run"):
+            pytest.skip(str(error))
+        raise
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses by marker
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With --cross-section, fewer tests; those on what is not here, a GPU or the CPU kernel's library, are skipped.
@@ -138,17 +164,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Those that ask for weights are marked so.
     """
     from headway.kernels.cpu import _library
+    from headway.kernels.triton import _installed
 
+    if not _installed.interprets():  # tests are of tensors on a CPU: tests/kernels/test_triton.py runs these
+        _deselect(config, items, lambda item: _parameters(item).get("kernel") == "triton")
     if config.getoption("cross_section"):
-        chosen = _cross_section(items)
-        config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
-        items[:] = chosen
+        chosen = set(_cross_section(items))
+        _deselect(config, items, lambda item: item not in chosen)
     missing = _library.why_not()
     for item in items:
         if "weights" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.weights)
-        call = getattr(item, "callspec", None)
-        if missing and call is not None and call.params.get("kernel") == "cpu":
+        if missing and _parameters(item).get("kernel") == "cpu":
             item.add_marker(pytest.mark.skip(reason=missing))
     if torch.cuda.is_available():
         return

@@ -352,7 +352,16 @@ class Documents(Mask):
         sizes = torch.tensor(lengths, device=device)
         return Documents(torch.repeat_interleave(torch.arange(len(lengths), device=device), sizes))
 
-    def _ids(self, q: Coordinates, k: Coordinates) -> tuple[Tensor, Tensor]:
+    def ids_of(self, q: Coordinates, k: Coordinates) -> tuple[Tensor, Tensor]:
+        """Returns the document of each query and of each key, [b, n] and [b, m], where b is 1 or the batch.
+
+        Args:
+            q: coordinates of the queries.
+            k: coordinates of the keys.
+
+        Raises:
+            HeadwayError: if neither the mask nor the coordinates have documents.
+        """
         n, m = q.index.shape[1], k.index.shape[1]
         if self.ids is None:
             if q.document is None or k.document is None:
@@ -392,7 +401,7 @@ class Documents(Mask):
         return self._with_query_ids(n).cut("keys", start, stop)
 
     def interval(self, q: Coordinates, k: Coordinates) -> Bounds | None:
-        own, ids = (x.long() for x in self._ids(q, k))
+        own, ids = (x.long() for x in self.ids_of(q, k))
         # otherwise the ids must be read, which would synchronize with a device that has streams
         known = self.ids is None and k.documents_in_order
         if not known and not (ids.is_cpu and bool((ids[:, 1:] >= ids[:, :-1]).all())):
@@ -402,7 +411,7 @@ class Documents(Mask):
         return torch.searchsorted(ids, own), torch.searchsorted(ids, own, right=True)
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
-        return _equal(*self._ids(q, k))
+        return _equal(*self.ids_of(q, k))
 
 
 def _by_row(ids: Tensor) -> Tensor:

@@ -24,6 +24,12 @@ def test_promise_on_terms(kernel: str, term: str, crossing: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("term", [name for name in checks.term_names() if name.startswith("distance bias")])
+def test_promise_where_positions_rise_by_one(kernel: str, term: str) -> None:
+    assert checks.keeps_the_promise(kernel, term, "sink", positions="rising by one")
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("mask", checks.mask_names())
 def test_masks(kernel: str, mask: str) -> None:
     assert checks.obeys_the_mask(kernel, mask)

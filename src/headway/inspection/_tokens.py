@@ -20,7 +20,7 @@ def documents(call: Call) -> tuple[Tensor, Tensor] | None:
     q, k = call.q_coordinates, call.k_coordinates
     for mask in conjuncts(call.mask):
         if isinstance(mask, Documents):
-            return mask._ids(q, k)
+            return mask.ids_of(q, k)
     return None if q.document is None or k.document is None else (q.document, k.document)
 
 

@@ -10,8 +10,14 @@ from ._reduce import reduce, reduce_blocks
 from .cpu import CpuKernel
 from .reference import ReferenceKernel
 from .sdpa import SdpaKernel
+from .triton import TritonKernel
 
-KERNELS: dict[str, Kernel] = {"cpu": CpuKernel(), "sdpa": SdpaKernel(), "reference": ReferenceKernel()}
+KERNELS: dict[str, Kernel] = {
+    "cpu": CpuKernel(),
+    "triton": TritonKernel(),
+    "sdpa": SdpaKernel(),
+    "reference": ReferenceKernel(),
+}
 
 __all__ = [
     "KERNELS",
@@ -25,6 +31,7 @@ __all__ = [
     "ReferenceKernel",
     "ScoreBlock",
     "SdpaKernel",
+    "TritonKernel",
     "attend_in_parts",
     "choose",
     "cut",

@@ -83,7 +83,8 @@ def without_tables(call: Call) -> Call:
 def _bare(side: Coordinates) -> Coordinates:
     # no numbers that vary with the length; masks read the length only for rows that were padded one by one
     length = side.length if isinstance(side.length, Tensor) and side.start is None else None
-    return side.facts()._with(length=length, start=side.start if side.start == 0 else None, spanned=None)
+    spanned = side.position if side.spanned is side.position else None
+    return side.facts()._with(length=length, start=side.start if side.start == 0 else None, spanned=spanned)
 
 
 class Problem:
@@ -146,6 +147,22 @@ class Problem:
         """Whether positions require a gradient."""
         q, k = self._call.q_coordinates, self._call.k_coordinates
         return (q.position.requires_grad or k.position.requires_grad) and torch.is_grad_enabled()
+
+    @property
+    def positions_rise_by_one(self) -> bool:
+        """Whether the positions of both sides are known to rise by one from token to token."""
+        return all(side.spanned is side.position for side in (self._call.q_coordinates, self._call.k_coordinates))
+
+    @property
+    def positions_are_whole(self) -> bool:
+        """Whether the positions of both sides are integers."""
+        q, k = self._call.q_coordinates, self._call.k_coordinates
+        return not (q.position.is_floating_point() or k.position.is_floating_point())
+
+    @property
+    def keys_in_order(self) -> bool:
+        """Whether the index of the keys is known to rise by one from slot to slot."""
+        return self._call.k_coordinates.ordered
 
     @property
     def coordinate_rows(self) -> int:

@@ -20,6 +20,8 @@ from .tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison, asser
 
 CROSSINGS = ("alone", "sink", "cap", "log-sum-exp", "sink and log-sum-exp")
 """What each term is combined with."""
+POSITIONS = ("with gaps", "rising by one")
+"""The positions of the tokens: with gaps on the second of two axes, or known to rise by one on both."""
 SHAPES = {"batch": 2, "heads": 4, "n": 7, "m": 11, "head_dim": 8, "v_dim": 6}
 
 
@@ -65,7 +67,13 @@ class Draws:
 
 
 def build(
-    name: str, crossing: str, mask: str, seed: int, dtype: torch.dtype, term_dtype: torch.dtype
+    name: str,
+    crossing: str,
+    mask: str,
+    seed: int,
+    dtype: torch.dtype,
+    term_dtype: torch.dtype,
+    positions: str = "with gaps",
 ) -> tuple[Call, list[Tensor]]:
     """Builds a call with one term, and returns it with its leaves: q, k, v, those of the term, and the sink."""
     draw, draw_term = Draws(seed, dtype), Draws(seed + 1000, term_dtype)
@@ -75,8 +83,7 @@ def build(
     v = draw(batch, heads // 2, m, SHAPES["v_dim"])
     terms: list[Term] = [] if name == "none" else term_examples(draw_term, **SHAPES)[name]
     used = [tensor for term in terms for tensor in leaves_of(term, draw_term.leaves)]
-    positions = torch.stack([torch.arange(m), torch.arange(m) // 3], dim=-1)[None]
-    k_positions = Coordinates.of(positions, m)
+    q_positions, k_positions = _positions(positions, n, m)
     call = make_call(
         q,
         k,
@@ -85,12 +92,20 @@ def build(
         mask=mask_examples(batch, n, m)[mask],
         sink=draw_term(heads) if "sink" in crossing else None,
         soft_cap=3.0 if "cap" in crossing else None,
-        q_positions=k_positions.rows(m - n, m),
+        q_positions=q_positions,
         k_positions=k_positions,
     )
     if "sink" in crossing:
         used.append(draw_term.leaves[-1])
     return replace(call, wants_lse="log-sum-exp" in crossing), [q, k, v, *used]
+
+
+def _positions(kind: str, n: int, m: int) -> tuple[Coordinates, Coordinates]:
+    """The coordinates of n queries, the last of m keys."""
+    if kind == "rising by one":
+        return Coordinates.span(n, start=m - n, length=m, axes=2), Coordinates.span(m, axes=2)
+    keys = Coordinates.of(torch.stack([torch.arange(m), torch.arange(m) // 3], dim=-1)[None], m)
+    return keys.rows(m - n, m), keys
 
 
 def leaves_of(term: Term, leaves: list[Tensor]) -> list[Tensor]:
@@ -139,7 +154,7 @@ def upstream_of(out: Tensor) -> Tensor:
     return torch.linspace(-1, 1, out.numel(), dtype=torch.float64).reshape(out.shape).to(out.dtype)
 
 
-def keeps_the_promise(kernel: str, term: str, crossing: str, mask: str = "window") -> str:
+def keeps_the_promise(kernel: str, term: str, crossing: str, mask: str = "window", positions: str = "with gaps") -> str:
     """Checks output, log-sum-exp and every gradient of a kernel against the naive computation and float64.
 
     Every leaf must have a gradient, and one that is not zero unless the mask hides everything.
@@ -149,6 +164,7 @@ def keeps_the_promise(kernel: str, term: str, crossing: str, mask: str = "window
         term: one of ``term_names()``.
         crossing: one of ``CROSSINGS``.
         mask: one of ``mask_names()``.
+        positions: one of ``POSITIONS``.
 
     Returns:
         "taken", or the reasons why the kernel does not take the call.
@@ -161,13 +177,13 @@ def keeps_the_promise(kernel: str, term: str, crossing: str, mask: str = "window
         return "a Normalizer replaces the softmax"
     for dtype in (torch.float32, torch.bfloat16):
         for draw in range(DRAWS):
-            call, leaves = build(term, crossing, mask, draw, dtype, torch.float32)
+            call, leaves = build(term, crossing, mask, draw, dtype, torch.float32, positions)
             reasons = KERNELS[kernel].why_not(Problem.of(call))
             if reasons:
                 return "; ".join(reasons)
             found = _results(call, leaves, kernel)
-            naive = _expected(term, crossing, mask, dtype)[draw]
-            exact = _expected(term, crossing, mask, torch.float64)[draw]
+            naive = _expected(term, crossing, mask, dtype, positions)[draw]
+            exact = _expected(term, crossing, mask, torch.float64, positions)[draw]
             outputs = len(found) - len(leaves)
             for number, (a, b, c) in enumerate(zip(found, naive, exact, strict=True)):
                 what = ("output", "log-sum-exp")[number] if number < outputs else f"gradient {number - outputs}"
@@ -178,7 +194,7 @@ def keeps_the_promise(kernel: str, term: str, crossing: str, mask: str = "window
                 factor = OUTPUT_FACTOR if number < outputs else GRADIENT_FACTOR
                 comparison = comparisons.setdefault(
                     f"{what} {dtype}",
-                    Comparison(f"{what} of {term} ({crossing}, {mask}) on {kernel} in {dtype}", factor),
+                    Comparison(f"{what} of {term} ({crossing}, {mask}, {positions}) on {kernel} in {dtype}", factor),
                 )
                 comparison.add(a, b.to(a.dtype), c)
     for comparison in comparisons.values():
@@ -187,12 +203,12 @@ def keeps_the_promise(kernel: str, term: str, crossing: str, mask: str = "window
 
 
 @lru_cache(maxsize=3)  # the three dtypes of one call
-def _expected(term: str, crossing: str, mask: str, dtype: torch.dtype) -> list[list[Tensor]]:
+def _expected(term: str, crossing: str, mask: str, dtype: torch.dtype, positions: str) -> list[list[Tensor]]:
     """The results to compare with, for each draw: the reference kernel's in float64, else the naive computation's."""
     kernel = "reference" if dtype == torch.float64 else None
     results = []
     for draw in range(DRAWS):
-        call, leaves = build(term, crossing, mask, draw, dtype, dtype)
+        call, leaves = build(term, crossing, mask, draw, dtype, dtype, positions)
         results.append([part.detach() for part in _results(call, leaves, kernel)])
     return results
 

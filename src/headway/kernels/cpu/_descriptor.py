@@ -255,7 +255,7 @@ class CallDescriptor:
             return 2 * mask.previous + 1
         elif isinstance(mask, Documents):
             self.words.append(EQUAL)
-            for ids in mask._ids(q, k):
+            for ids in mask.ids_of(q, k):
                 self.broadcast(_whole(ids))
         elif isinstance(mask, Boolean):
             self.words.append(BOOLEAN)

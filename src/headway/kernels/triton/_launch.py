@@ -1,0 +1,266 @@
+"""Launches of the programs for a lowered call. Importing this module imports triton."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ...masks import Bound as MaskBound
+from ...masks import Slot
+from .._results import Gradients, Results, new_results
+from ..lowering.masks import within
+from . import _programs
+from ._arguments import Bound, Dropout, Inputs, Pairs, Parts, Plane, Sight, Span, Table, Terms
+from ._choices import INTERPRETED, Blocks, blocks_for
+from ._installed import interprets
+from ._lowered import TritonCall
+
+NONE, NUMBER, SLOT, EACH = (tl.constexpr(kind) for kind in range(4))
+EVERYTHING = Span(Bound(NONE, None, None, None, None), Bound(NONE, None, None, None, None))
+CHUNK = 1024
+"""Rows of a table that one program sums."""
+PARTIAL = 1 << 24
+"""The most numbers of partial sums of a table, unless the table alone is larger."""
+
+
+class Launch:
+    """The arguments that the programs of a call share."""
+
+    def __init__(self, call: TritonCall) -> None:
+        self.call = call
+        q, k, v = self.tensors = [_rows_together(x) for x in (call.q, call.k, call.v)]
+        self.batch, self.heads, self.n, self.head_dim = q.shape
+        _, self.kv_heads, self.m, self.v_dim = v.shape
+        self.inputs = Inputs(*(Plane(x, *x.stride()[:3]) for x in (q, k, v)))
+        self.sizes = {
+            "head_dim": self.head_dim,
+            "v_dim": self.v_dim,
+            "head_pad": _padded(self.head_dim),
+            "v_pad": _padded(self.v_dim),
+            "interpreted": interprets(),
+        }
+        self.keep_alive: list[Tensor] = []
+        self.parts = Parts(self._plane(call.scores.sink, self.n), self._terms(), self._sight(), self._dropout())
+
+    @property
+    def group(self) -> int:
+        return self.heads // max(self.kv_heads, 1)
+
+    def blocks(self, program: str) -> Blocks:
+        if interprets():
+            return INTERPRETED
+        return blocks_for(program, self.call.q.dtype, max(self.sizes["head_pad"], self.sizes["v_pad"]))
+
+    def statistic(self, tokens: int) -> Tensor:
+        """Allocates one number for each head and token."""
+        return torch.empty(self.batch, self.heads, tokens, dtype=torch.float32, device=self.call.q.device)
+
+    # ------------------------------------------------------------ parts
+
+    def _kept(self, x: Tensor) -> Tensor:
+        self.keep_alive.append(x)
+        return x
+
+    def _plane(self, x: Tensor | None, tokens: int) -> Plane | None:
+        if x is None:
+            return None
+        shape = x.shape[0], x.shape[1], tokens
+        x = self._kept(x.detach().resolve_neg()).expand(
+            self.batch, *(max(a, b) for a, b in zip(shape[1:], (self.heads, tokens), strict=True))
+        )
+        return Plane(x, *x.stride())
+
+    def _of_tokens(self, x: Tensor) -> Plane:
+        """Of [b, tokens], the same for all heads."""
+        x = self._kept(x.resolve_neg())
+        return Plane(x, x.stride(0) if x.shape[0] > 1 else 0, 0, x.stride(1))
+
+    def _terms(self) -> Terms:
+        scores = self.call.scores
+        table = None
+        if scores.table is not None:
+            values = self._kept(scores.table.values.detach().resolve_neg().contiguous())
+            heads, rows = values.shape
+            q, k = (None if side is None else self._of_tokens(side) for side in (scores.table.q, scores.table.k))
+            table = Table(values, rows if heads > 1 else 0, rows - 1, scores.table.origin, q, k)
+        factor, queries = (self._plane(x, self.n) for x in (scores.factor, scores.queries))
+        return Terms(float(self.call.scale), scores.cap, factor, table, queries, self._plane(scores.keys, self.m))
+
+    def _bound(self, x: MaskBound) -> Bound:
+        if x is None:
+            return Bound(NONE, None, None, None, None)
+        if isinstance(x, Slot):
+            return Bound(SLOT, within(x.offset, self.n, self.m), None, None, None)
+        if isinstance(x, Tensor):
+            x = self._kept(x.clamp(0, self.m).to(torch.int32))
+            return Bound(
+                EACH, None, x, *(stride if size > 1 else 0 for stride, size in zip(x.stride(), x.shape, strict=True))
+            )
+        return Bound(NUMBER, within(x, self.n, self.m), None, None, None)
+
+    def _sight(self) -> Sight:
+        spans = [Span(self._bound(start), self._bound(stop)) for start, stop in self.call.intervals]
+        first = spans[0] if spans else EVERYTHING
+        second = spans[1] if len(spans) > 1 else None
+        documents = self.call.documents
+        q_document, k_document = (None, None) if documents is None else (self._of_tokens(x) for x in documents)
+        rest = self.call.allowed
+        if rest is None:
+            return Sight(first, second, q_document, k_document, None)
+        pairs = self._kept(rest.view(torch.uint8)).expand(self.batch, self.heads, self.n, self.m)
+        return Sight(first, second, q_document, k_document, Pairs(pairs, *pairs.stride()))
+
+    def _dropout(self) -> Dropout | None:
+        call = self.call
+        if not call.dropout or call.seed is None:
+            return None
+        queries, keys = (self._of_tokens(side.index) for side in (call.q_coordinates, call.k_coordinates))
+        below, factor = int(call.dropout * 2**32), 1 / (1 - call.dropout)
+        return Dropout(below, factor, self._kept(call.seed), call.batch_offset, call.head_offset, queries, keys)
+
+    # ------------------------------------------------------------ programs
+
+    def forward(self) -> Results:
+        call = self.call
+        results = new_results(call.q, call.v, call.q.dtype)
+        blocks = self.blocks("forward")
+        start(
+            _programs.forward, self.call.q, _tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
+            self.inputs, self.parts, _plane_of(results.out), results.row_max, results.row_sum,
+            self.n, self.m, self.heads, self.group, **self.sizes, rows=blocks.rows, block=blocks.block,
+        )  # fmt: skip
+        return results
+
+    def backward(self, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool) -> Gradients:
+        call, scores = self.call, self.call.scores
+        up, delta = _rows_together(d_out), self.statistic(self.n)
+        blocks = self.blocks("queries")
+        lse = None if d_lse is None else d_lse.float().contiguous()
+        start(
+            _programs.deltas, self.call.q, _tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
+            _plane_of(_rows_together(results.out)), _plane_of(up), lse, delta, self.n, self.heads,
+            v_dim=self.v_dim, v_pad=self.sizes["v_pad"], rows=blocks.rows,
+        )  # fmt: skip
+        shared = self.inputs, self.parts, _plane_of(up), (results.row_max, results.row_sum, delta)
+        found: Gradients = []
+
+        def wanted(x: Tensor | None, like: Tensor | None = None) -> Tensor | None:
+            """Allocates the gradient of x if it is wanted."""
+            if x is None or not x.requires_grad:
+                return None
+            gradient = _empty_like(x) if like is None else like
+            found.append((x, gradient))
+            return gradient
+
+        d_q = wanted(call.q)
+        d_factor = wanted(scores.factor, self.statistic(self.n))
+        d_queries = wanted(scores.queries, self.statistic(self.n))
+        own_delta = None if partial_keys else self.statistic(self.n)
+        if own_delta is not None or not d_q is d_factor is d_queries is None:
+            start(
+                _programs.queries_gradient, call.q, _tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
+                *shared,
+                lse, own_delta, _plane_or_none(d_q), d_factor, d_queries, self.n, self.m, self.heads, self.group,
+                **self.sizes, rows=blocks.rows, block=blocks.block,
+            )  # fmt: skip
+        if own_delta is not None:
+            delta = own_delta
+            shared = *shared[:3], (results.row_max, results.row_sum, delta)
+        d_k, d_v, d_keys = wanted(call.k), wanted(call.v), wanted(scores.keys, self.statistic(self.m))
+        if not d_k is d_v is d_keys is None:
+            blocks = self.blocks("keys")
+            start(
+                _programs.keys_gradient, call.q, _tiles(self.m, blocks.block) * self.batch * self.kv_heads, blocks,
+                *shared,
+                _plane_or_none(d_k), _plane_or_none(d_v), d_keys, self.n, self.m, self.kv_heads, self.group,
+                **self.sizes, rows=blocks.rows, block=blocks.block,
+            )  # fmt: skip
+        if scores.table is not None and scores.table.values.requires_grad:
+            found.append((scores.table.values, self._table_gradient(shared)))
+        if scores.sink is not None and scores.sink.requires_grad:
+            found.append((scores.sink, _sink_gradient(scores.sink, results, delta)))
+        return found
+
+    def _table_gradient(self, shared: tuple[Any, ...]) -> Tensor:
+        """The gradient of the table, [batch, heads, rows]."""
+        assert self.call.scores.table is not None
+        blocks, count = self.blocks("table"), self.call.scores.table.values.shape[1]
+        device = self.call.q.device
+        if self.call.scores.table.q is None:
+            side = blocks.block
+            i_tiles, diagonals = _tiles(self.n, side), _tiles(self.n, side) + _tiles(self.m, side) - 1
+            partial = torch.empty(self.batch * self.heads, diagonals, 2, side, device=device)
+            start(
+                _programs.diagonals_gradient, self.call.q, self.batch * self.heads * diagonals, blocks,
+                *shared, partial, self.n, self.m, self.heads, self.group, **self.sizes, block=side,
+            )  # fmt: skip
+            near, far = partial.unbind(2)
+            total = partial.new_zeros(self.batch * self.heads, (diagonals + 1) * side)
+            total[:, :-side] += near.flatten(1)
+            total[:, side:] += far.flatten(1)
+            skipped = i_tiles * side - self.n
+            return total[:, skipped : skipped + count].unflatten(0, (self.batch, self.heads))
+        shares = max(1, min(_tiles(self.m, blocks.block), PARTIAL // max(1, self.batch * self.heads * count)))
+        partial = torch.empty(self.batch * self.heads, shares, count, device=device)
+        grid = self.batch * self.heads * shares * _tiles(count, CHUNK)
+        start(
+            _programs.rows_gradient, self.call.q, grid, blocks, *shared, partial,
+            self.n, self.m, self.heads, self.group, shares, count,
+            **self.sizes, rows=blocks.rows, block=blocks.block, chunk=CHUNK,
+        )  # fmt: skip
+        return partial.double().sum(1).unflatten(0, (self.batch, self.heads))
+
+
+def start(program: Any, near: Tensor, grid: int, blocks: Blocks, *arguments: Any, **constants: Any) -> None:
+    """Starts ``grid`` instances of a program on the device of ``near``."""
+    if grid:
+        with torch.cuda.device(near.device) if near.is_cuda else nullcontext():
+            program[(grid,)](*arguments, **constants, num_warps=blocks.num_warps, num_stages=blocks.num_stages)
+
+
+def run_sums(x: Tensor, starts: Tensor) -> Tensor:
+    """Returns Σ x[h, starts[r] … starts[r + 1] − 1] of x [heads, length], float32 [heads, rows]."""
+    count = len(starts) - 1
+    out = torch.empty(len(x), count, dtype=torch.float32, device=x.device)
+    start(_programs.run_sums, x, out.numel(), Blocks(1, 1, 4, 1), x, starts, out, x.shape[1], count, block=1024)
+    return out
+
+
+def _sink_gradient(sink: Tensor, results: Results, delta: Tensor) -> Tensor:
+    """−δ times the weight of the sink, [batch, heads, n]; 0 where nothing else is in sight."""
+    weight = (sink.detach() - results.row_max).exp() / results.row_sum
+    return torch.where(delta == 0, 0.0, -delta * weight)
+
+
+def _rows_together(x: Tensor) -> Tensor:
+    """Returns x, with the numbers of each token beside one another."""
+    x = x.detach().resolve_neg()
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _empty_like(x: Tensor) -> Tensor:
+    """Allocates a tensor like x, with the numbers of each token beside one another."""
+    found = torch.empty_like(x)
+    return found if found.stride(-1) == 1 else torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _plane_of(x: Tensor) -> Plane:
+    return Plane(x, *x.stride()[:3])
+
+
+def _plane_or_none(x: Tensor | None) -> Plane | None:
+    return None if x is None else _plane_of(x)
+
+
+def _padded(width: int) -> int:
+    """Returns the next power of 2, at least 16, which products need."""
+    return max(16, triton.next_power_of_2(width))
+
+
+def _tiles(count: int, block: int) -> int:
+    return -(-count // block)

@@ -1,0 +1,95 @@
+"""A call in the terms that the programs take: one number for each query, key and distance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ...coordinates import Coordinates
+from ...masks import And, Documents, Mask
+from ...terms import DistanceBias, QueryScale, Sink, SoftCap, TokenBias
+from .._problem import Call
+from ..lowering import LoweredCall, lower
+from ._tables import DistanceTable, table_of
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What scores are made of besides products; None for what a call does not have. All tensors are float32.
+
+    score = cap(scale · factor · ⟨q, k⟩ + table[distance] + queries + keys)
+    """
+
+    factor: Tensor | None
+    """[b, heads or 1, n or 1]"""
+    table: DistanceTable | None
+    queries: Tensor | None
+    """[b, heads or 1, n]"""
+    keys: Tensor | None
+    """[b, heads or 1, m]"""
+    sink: Tensor | None
+    """[b, heads or 1, n or 1]"""
+    cap: float | None
+
+    @property
+    def tensors(self) -> Iterable[Tensor]:
+        """The tensors of which gradients may be wanted."""
+        table = None if self.table is None else self.table.values
+        return [x for x in (self.factor, table, self.queries, self.keys, self.sink) if x is not None]
+
+
+@dataclass(frozen=True, eq=False)
+class TritonCall(LoweredCall):
+    """A lowered call whose terms are ``scores``, and whose mask is intervals, documents and ``allowed``."""
+
+    scores: Scores = None  # type: ignore[assignment]
+    documents: tuple[Tensor, Tensor] | None = None
+    """The documents of the queries and of the keys, [b, n] and [b, m]: a query sees those of its own."""
+    allowed: Tensor | None = None
+    """What the rest of the mask allows, bool; broadcasts to [batch, heads, n, m]."""
+
+
+def lower_for_programs(call: Call) -> TritonCall:
+    """Returns the call in terms that the programs take."""
+    lowered = lower(call)
+    q_at, k_at = call.q_coordinates, call.k_coordinates
+    rise_by_one = all(side.spanned is side.position for side in (q_at, k_at))
+    terms = lowered.terms
+    biases = [term.values for term in terms if isinstance(term, DistanceBias)]
+    some = biases and call.q.shape[2] and call.k.shape[2]
+    documents, allowed = _rest_of(lowered.rest, q_at, k_at)
+    scores = Scores(
+        _each([term.factor for term in terms if isinstance(term, QueryScale)]),
+        table_of(biases, q_at, k_at, rise_by_one) if some else None,
+        _each([term.queries for term in terms if isinstance(term, TokenBias)]),
+        _each([term.keys for term in terms if isinstance(term, TokenBias)]),
+        _each([term.by_query for term in terms if isinstance(term, Sink)]),
+        next((float(term.cap) for term in terms if isinstance(term, SoftCap)), None),
+    )
+    return TritonCall._made({**lowered._values(), "scores": scores, "documents": documents, "allowed": allowed})
+
+
+def _each(parts: Iterable[Tensor | None]) -> Tensor | None:
+    """Returns the sum of the parts in float32; None for none. There is one query scale and one sink at most."""
+    total = None
+    for part in parts:
+        if part is not None:
+            total = part.float() if total is None else total + part.float()
+    return total
+
+
+def _rest_of(rest: Mask | None, q: Coordinates, k: Coordinates) -> tuple[tuple[Tensor, Tensor] | None, Tensor | None]:
+    """Returns the documents and the dense part of what no interval says."""
+    if rest is None:
+        return None, None
+    parts = rest.masks if isinstance(rest, And) else (rest,)
+    documents, dense = None, None
+    for part in parts:
+        if type(part) is Documents and documents is None:
+            documents = part.ids_of(q, k)
+        else:
+            allowed = part.allowed(q, k)
+            dense = allowed if dense is None else dense & allowed
+    return documents, dense

@@ -1,0 +1,109 @@
+"""The calls that the Triton kernel supports, decided from metadata only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ...masks import And, Boolean, Causal, Chunked, Documents, KeepFirst, Mask, Or, Padding, Prefix, Window
+from ...terms import (
+    Bucketize,
+    Clip,
+    Cosines,
+    DistanceBias,
+    Linear,
+    Log,
+    Piecewise,
+    Power,
+    QueryScale,
+    Rows,
+    Sink,
+    SoftCap,
+    TokenBias,
+)
+from ...tracing import PLAIN_ALONE, plain_alone
+from .._problem import Problem, wants_gradient
+from . import _installed
+
+DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
+TERMS = frozenset({DistanceBias, QueryScale, Sink, SoftCap, TokenBias})
+INTERVALS = frozenset({Causal, Chunked, KeepFirst, Padding, Prefix, Window})
+CLOSED_FORMS = frozenset({Cosines, Linear, Log, Piecewise, Power})
+MAX_WIDTH = 256
+MOST = 1 << 30
+"""Slots of keys and queries are int32 in the programs, and sums of two of them fit."""
+REST_LIMIT = 1 << 26
+"""The most bytes of a mask that is no interval and is made dense, one byte for each pair."""
+
+
+def reasons_against(problem: Problem) -> list[str]:
+    """Returns every reason why the kernel cannot run a call."""
+    reason = _installed.reason_against(problem.device, problem.capability)
+    if reason is not None:
+        return [reason]
+    return list(dict.fromkeys(_against(problem)))
+
+
+def _against(problem: Problem) -> Iterator[str]:
+    if problem.dtype not in DTYPES:
+        yield f"it computes in float32, and {problem.dtype} would be rounded".replace("torch.", "")
+    if plain_alone():
+        yield PLAIN_ALONE
+    if problem.positions_want_gradient:
+        yield "it has no gradient to positions"
+    if max(problem.head_dim, problem.v_head_dim) > MAX_WIDTH:
+        yield f"a head_dim is above {MAX_WIDTH}"
+    if min(problem.head_dim, problem.v_head_dim) < 1:
+        yield "a head_dim is 0"
+    if max(problem.n, problem.m) > MOST:
+        yield f"there are more than {MOST:,} tokens"
+    biases = [term.values for term in problem.terms if isinstance(term, DistanceBias)]
+    for kind in {type(term): None for term in problem.terms if type(term) not in TERMS}:
+        yield f"it has no {kind.__name__}"
+    if biases and problem.positions_rise_by_one:
+        for values in biases:
+            yield from _against_bias(values)
+    elif biases:
+        clips = type(biases[0]) is Rows and type(biases[0].map) is Clip and problem.positions_are_whole
+        if len(biases) > 1 or not clips:
+            yield "where positions are not known to rise by one, it has one DistanceBias by Clip, of whole positions"
+    if problem.mask is not None and _dense_bytes(problem, problem.mask) > REST_LIMIT:
+        yield f"its mask is no interval, and would be dense and larger than {REST_LIMIT >> 20} MiB"
+
+
+def _against_bias(values: Any) -> Iterator[str]:
+    kind = type(values)
+    if kind is Rows:
+        if type(values.map) not in (Clip, Bucketize):
+            yield f"it has no rows by {type(values.map).__name__}"
+    elif kind not in CLOSED_FORMS:
+        yield f"it has no DistanceBias of {kind.__name__}"
+    elif kind is Piecewise and wants_gradient(values.knots):
+        yield "it has no gradient to the knots of Piecewise"
+    elif kind is Cosines and wants_gradient(values.frequencies):
+        yield "it has no gradient to the frequencies of Cosines"
+
+
+def _dense_bytes(problem: Problem, mask: Mask) -> int:
+    """The most bytes of a mask that is made dense; none of one that is intervals, documents, or a tensor of pairs."""
+    if type(mask) is Boolean or not _may_be_dense(mask, problem.keys_in_order):
+        return 0
+    rows = max(problem.coordinate_rows, mask.extent("batch"))
+    return rows * mask.extent("heads") * problem.n * problem.m
+
+
+def _may_be_dense(mask: Mask, in_order: bool) -> bool:
+    """Whether lowering may leave a part of the mask that is neither intervals nor documents."""
+    if type(mask) is And:
+        parts = mask.masks
+        return sum(type(part) is Or for part in parts) > 1 or any(_may_be_dense(part, in_order) for part in parts)
+    if type(mask) is Or:
+        parts = mask.masks
+        return len(parts) > 2 or any(_may_be_dense(part, in_order) or _has_documents(part) for part in parts)
+    return not (type(mask) is Documents or (type(mask) in INTERVALS and in_order))
+
+
+def _has_documents(mask: Mask) -> bool:
+    return type(mask) is Documents or any(_has_documents(part) for part in getattr(mask, "masks", ()))

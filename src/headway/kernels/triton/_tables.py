@@ -1,0 +1,109 @@
+"""Distance biases as one table with a row for each distance, by operations that autograd records.
+
+Where positions rise by one on both sides, δ = key position − query position has n + m − 1 values, in the order of the
+slots' own distances, so that a bias of any form is a table of that many rows. Its gradient is a sum along each diagonal
+of the gradients of the scores. Rows of a table by a map are runs of that sequence, since maps rise with the distance:
+the gradient of a row is the sum of a run, in a fixed order, where ``index_add`` on a GPU would add in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...biases import cosines, distance_bias
+from ...coordinates import Coordinates
+from ...terms import Bias, Clip, Cosines, Piecewise, Rows
+
+
+class DistanceTable(NamedTuple):
+    """The bias of each distance.
+
+    Attributes:
+        values: float32 [heads or 1, rows].
+        origin: the row of distance 0: of slots if positions rise by one, else of positions.
+        q: the positions of the queries, int64 [b, n]; None if positions rise by one.
+        k: those of the keys.
+    """
+
+    values: Tensor
+    origin: int
+    q: Tensor | None
+    k: Tensor | None
+
+
+class Runs(torch.autograd.Function):
+    """table[:, rows] of (table, rows), where rows rise."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.count = table.shape[1]
+        return table.index_select(1, rows)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        from ._launch import run_sums
+
+        (rows,) = ctx.saved_tensors
+        numbers = torch.arange(ctx.count + 1, device=rows.device)
+        return run_sums(upstream.contiguous(), torch.searchsorted(rows, numbers)), None
+
+
+def table_of(biases: Sequence[Bias], q: Coordinates, k: Coordinates, rise_by_one: bool) -> DistanceTable:
+    """Returns the sum of distance biases as a table.
+
+    Args:
+        biases: at least one.
+        q: coordinates of the queries, of which there is at least one.
+        k: coordinates of the keys, of which there is at least one.
+        rise_by_one: whether the positions of both sides rise by one.
+    """
+    if not rise_by_one:
+        (rows,) = biases
+        assert isinstance(rows, Rows)
+        assert isinstance(rows.map, Clip)
+        axis = rows.map.axis
+        return DistanceTable(rows.table.float(), -rows.map.low, q.axis(axis), k.axis(axis))
+    n, m = q.index.shape[1], k.index.shape[1]
+    slots = torch.arange(1 - n, m, device=q.position.device)
+    total = None
+    for values in biases:
+        # every axis has the same positions, up to where they start
+        first = k.axis(_axis_of(values))[:1, :1] - q.axis(_axis_of(values))[:1, :1]
+        part = _bias_of(values, (slots + first[0]).contiguous())
+        total = part if total is None else total + part
+    assert total is not None
+    return DistanceTable(total, n - 1, None, None)
+
+
+def _axis_of(values: Bias) -> int:
+    return values.maps[0].axis if isinstance(values, Rows) else values.axis  # type: ignore[union-attr]
+
+
+def _bias_of(values: Bias, distances: Tensor) -> Tensor:
+    """Returns the bias at rising distances [rows], float32 [heads or 1, rows]."""
+    axis = _axis_of(values)
+    # one query at 0, so that the keys' positions are the distances
+    positions = distances[None, :, None].expand(-1, -1, axis + 1)
+    keys = Coordinates(positions, distances[None])
+    query = Coordinates(positions[:, :1] * 0, distances[None, :1])
+    if isinstance(values, Rows):
+        return Runs.apply(values.table.float(), values.map.rows(query, keys)[0, 0])
+    if isinstance(values, Piecewise):
+        return _interpolated(values, distances.float())
+    if isinstance(values, Cosines):
+        return cosines(values, query, keys, torch.float32)[0, :, 0]
+    return distance_bias(values, query, keys, torch.float32)[0, :, 0].float()
+
+
+def _interpolated(values: Piecewise, distances: Tensor) -> Tensor:
+    knots = values.knots.to(distances.dtype)
+    right = torch.searchsorted(knots, distances).clamp(1, len(knots) - 1)
+    share = ((distances - knots[right - 1]) / (knots[right] - knots[right - 1])).clamp(0, 1)
+    table = values.values.float()
+    low, high = Runs.apply(table, right - 1), Runs.apply(table, right)
+    return low + share * (high - low)

@@ -1,0 +1,178 @@
+"""The Triton kernel without a GPU: by triton's interpreter, in a process of its own, and by its compiler."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from compiled_programs import Compiled
+
+from headway import masks as M
+from headway import terms as T
+from headway.call import make_call
+from headway.coordinates import Coordinates
+from headway.kernels import KERNELS, Call, Problem
+from headway.kernels.triton import _installed, _supports
+from headway.kernels.triton._tables import table_of
+
+ROOT = Path(__file__).parents[2]
+KERNELS_TESTS = "tests/conformance/test_kernels.py"
+GROUPS = {
+    "a few programs": (6, ["tests/kernels/test_triton_programs.py"], "test_terms"),
+    "programs": (20, ["tests/kernels/test_triton_programs.py"], "not test_terms"),
+    "terms": (
+        3,
+        [f"{KERNELS_TESTS}::test_promise_on_terms"],
+        "triton and (none-alone or temperature-cap or query-sink)",
+    ),
+    "tables": (2, [f"{KERNELS_TESTS}::test_promise_where_positions_rise_by_one"], "triton and (rows or logarithm)"),
+    "masks": (2, [f"{KERNELS_TESTS}::test_masks"], "triton and (prefix or blockwise)"),
+    "calls": (
+        60,
+        [f"tests/{name}" for name in ("test_attention.py", "test_masks.py", "test_call.py", "kernels/test_sdpa.py")],
+        "triton and not promised",
+    ),
+    "torch's SDPA": (25, ["tests/test_torch_sdpa.py"], "triton and torch.bfloat16 and not odd"),
+    "compilers": (7, ["tests/test_compile.py"], "triton and (one_graph or all_sizes or inductor or export)"),
+}
+"""For each group how many tests pass at least, where they are, and which of them."""
+
+
+@pytest.mark.skipif(_installed.missing() is not None, reason=str(_installed.missing()))
+@pytest.mark.parametrize(
+    "group", ["a few programs", *(pytest.param(g, marks=pytest.mark.slow) for g in list(GROUPS)[1:])]
+)
+def test_interpreted(group: str) -> None:
+    least, paths, chosen = GROUPS[group]
+    keeps = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *paths]
+    # numpy warns of NaN, which some tests are about
+    command += ["-W", "ignore::RuntimeWarning", *(["-k", chosen] if chosen else [])]
+    ran = subprocess.run(command, cwd=ROOT, env=keeps | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout[-8000:] + ran.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", ran.stdout)
+    assert passed is not None
+    assert int(passed[1]) >= least, f"{ran.stdout[-4000:]}\nfewer than {least} tests passed: the others were refused"
+
+
+# ---------------------------------------------------------------- compiled for GPUs that are not here
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(_installed.missing() is not None, reason=str(_installed.missing()))
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+def test_compiled(architecture: int) -> None:
+    """The compiler takes every program of the table of choices, and needs no more than what is kept.
+
+    ``python tests/kernels/compiled_programs.py --write`` keeps what it needs now.
+    """
+    found = Compiled.here(architecture)
+    kept = json.loads((ROOT / "tests/golden/triton.json").read_text())
+    if found.version != kept["triton"]:
+        pytest.skip(f"what is kept is of triton {kept['triton']}, and {found.version} is here")
+    assert found.programs == kept["programs"][str(architecture)]
+
+
+# ---------------------------------------------------------------- what it takes
+
+
+def problem(*terms: T.Term, dtype: torch.dtype = torch.float16, width: int = 8, **arguments: object) -> Problem:
+    q, k, v = (torch.zeros(1, 2, 4, width, dtype=dtype) for _ in range(3))
+    return Problem(make_call(q, k, v, terms=list(terms), **arguments))  # type: ignore[arg-type]
+
+
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch, found: Problem, capability: tuple[int, int] = (9, 0)) -> list[str]:
+    """The reasons against a problem, as if its tensors were on a GPU."""
+    monkeypatch.setattr(_installed, "missing", lambda: None)
+    monkeypatch.setattr(Problem, "capability", capability)
+    found.device = "cuda"
+    return KERNELS["triton"].why_not(found)
+
+
+def rows(count: int) -> T.DistanceBias:
+    return T.DistanceBias(T.Rows(torch.zeros(2, count), T.Clip(0, count - 1)))
+
+
+GAPS = {"q_positions": Coordinates.of(torch.tensor([0, 2, 5, 9]), 4), "k_positions": Coordinates.of(torch.arange(4), 4)}
+REFUSED = {
+    "float64": (lambda: problem(dtype=torch.float64), "float64 would be rounded"),
+    "wide": (lambda: problem(width=264), "above 256"),
+    "another term": (lambda: problem(T.DenseBias(torch.zeros(4, 4))), "no DenseBias"),
+    "a table of classes": (
+        lambda: problem(T.DistanceBias(T.Rows(torch.zeros(2, 4), T.Classes(*[torch.zeros(1, 4).long()] * 2, 2)))),
+        "no rows by Classes",
+    ),
+    "a formula of gaps": (
+        lambda: problem(T.DistanceBias(T.Linear(torch.ones(2), torch.ones(2))), **GAPS),
+        "not known to rise by one",
+    ),
+    "two tables of gaps": (lambda: problem(rows(2), rows(3), **GAPS), "not known to rise by one"),
+    "floats": (
+        lambda: problem(rows(2), q_positions=Coordinates.of(torch.rand(4), 4), k_positions=GAPS["k_positions"]),
+        "of whole positions",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_it_refuses(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    build, reason = REFUSED[name]
+    assert any(reason in found for found in on_a_gpu(monkeypatch, build()))
+
+
+def test_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    terms = (rows(3), T.TokenBias(torch.zeros(1, 1, 4)), T.Sink(torch.zeros(2)), T.SoftCap(2.0))
+    span = {"q_positions": Coordinates.span(4), "k_positions": Coordinates.span(4)}
+    assert on_a_gpu(monkeypatch, problem(*terms, mask=M.Causal(), **span)) == []
+    assert on_a_gpu(monkeypatch, problem(rows(2), mask=M.Documents(torch.zeros(4).long()), **GAPS)) == []
+
+
+def test_a_mask_that_would_be_dense_is_refused_above_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_supports, "REST_LIMIT", 15)
+    for mask in (M.Dilated(2), M.Causal() & M.Dilated(2), M.Documents(torch.zeros(4).long()) | M.KeepFirst(1)):
+        assert any("would be dense" in found for found in on_a_gpu(monkeypatch, problem(mask=mask))), mask
+    for mask in (M.Boolean(torch.ones(4, 4).bool()), M.Causal() & M.Window(2), M.Causal() | M.KeepFirst(1)):
+        assert on_a_gpu(monkeypatch, problem(mask=mask)) == [], mask
+
+
+def test_devices_that_it_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "compute capability 7.5" in on_a_gpu(monkeypatch, problem(), (7, 5))[0]
+    monkeypatch.setattr(_installed, "missing", lambda: "triton is not installed")
+    assert KERNELS["triton"].why_not(Problem(problem()._call)) == ["it runs on an NVIDIA GPU, and q is on cpu"]
+    assert _installed.reason_against("cuda", (9, 0)) == "triton is not installed"
+
+
+@pytest.mark.parametrize(("version", "reason"), [("3.5.1", "too old"), ("3.6.0", None), ("3.10.0+git1", None)])
+def test_versions(version: str, reason: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_installed.metadata, "version", lambda name: version)
+    found = _installed._missing.__wrapped__()
+    assert (found is None) if reason is None else (reason in found)
+
+
+def test_the_table_of_distances_is_the_bias_of_each_pair() -> None:
+    biases = [
+        T.Rows(torch.randn(2, 7), T.Clip(-5, 1)),
+        T.Rows(torch.randn(1, 4), T.Bucketize(torch.tensor([-3, 0, 2]))),
+        T.Linear(torch.rand(2), torch.rand(2)),
+        T.Log(torch.rand(2), torch.rand(2)),
+        T.Power(torch.rand(2), torch.rand(2)),
+        T.Piecewise(torch.tensor([-4.0, 0, 3]), torch.randn(2, 3)),
+        T.Cosines(torch.randn(2, 3), torch.rand(3)),
+    ]
+    q, k = Coordinates.span(6, start=3), Coordinates.span(9)
+    found = table_of(biases, q, k, rise_by_one=True)
+    at = torch.arange(9)[None, :] - torch.arange(6)[:, None] + found.origin
+    whole = [T.DistanceBias(one) for one in biases]
+    zeros = torch.zeros(1, 2, 6, 4), torch.zeros(1, 2, 9, 4), torch.zeros(1, 2, 9, 4)
+    expected = _scores(make_call(*zeros, terms=whole, q_positions=q, k_positions=k))
+    torch.testing.assert_close(found.values[:, at], expected, rtol=1e-5, atol=1e-6)
+
+
+def _scores(call: Call) -> torch.Tensor:
+    from headway.kernels import reference
+
+    return reference.steps(call)[2][0]

@@ -1,0 +1,159 @@
+"""The Triton programs over several blocks, against the reference kernel in float64. ``test_triton`` runs it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from headway import masks as M
+from headway import terms as T
+from headway.call import make_call
+from headway.coordinates import Coordinates
+from headway.kernels import KERNELS, Call
+from headway.kernels.triton import _installed
+from headway.testing.kernels import mask_examples
+
+if not _installed.interprets() or _installed.missing():
+    pytest.skip("triton is to interpret: tests/kernels/test_triton.py", allow_module_level=True)
+
+BATCH, HEADS, KV, N, M_, WIDTH = 2, 2, 1, 70, 100, 24
+
+Draw = Callable[..., Tensor]
+
+
+def span() -> tuple[Coordinates, Coordinates]:
+    return Coordinates.span(N, start=M_ - N, length=M_), Coordinates.span(M_)
+
+
+def gaps() -> tuple[Coordinates, Coordinates]:
+    """Whole positions with gaps of 0 to 3, other ones in each row."""
+    steps = torch.randint(0, 4, (BATCH, M_), generator=torch.Generator().manual_seed(5))
+    keys = Coordinates.of(steps.cumsum(1), M_)
+    return keys.rows(M_ - N, M_), keys
+
+
+def by_clip(draw: Draw, low: int, high: int) -> tuple[Any, ...]:
+    return (T.DistanceBias(T.Rows(draw(HEADS, high - low + 1), T.Clip(low, high))),)
+
+
+TERMS: dict[str, tuple[Callable[[], tuple[Coordinates, Coordinates]], Callable[[Draw], tuple[Any, ...]]]] = {
+    "clipped rows": (span, lambda draw: by_clip(draw, -20, 5)),
+    "buckets": (
+        span,
+        lambda draw: (T.DistanceBias(T.Rows(draw(HEADS, 5), T.Bucketize(torch.tensor([-60, -9, -1, 1])))),),
+    ),
+    "linear, and a table of one head": (
+        span,
+        lambda draw: (T.DistanceBias(T.Linear(draw(HEADS).abs(), draw(HEADS).abs())), *by_clip(draw, -3, 3)),
+    ),
+    "piecewise": (span, lambda draw: (T.DistanceBias(T.Piecewise(torch.tensor([-50.0, -3, 0, 40]), draw(HEADS, 4))),)),
+    "clipped rows, positions with gaps": (gaps, lambda draw: by_clip(draw, -90, 40)),
+    "everything else": (
+        gaps,
+        lambda draw: (
+            T.QueryScale(draw(BATCH, HEADS, N)),
+            T.TokenBias(draw(BATCH, HEADS, N), draw(BATCH, 1, M_)),
+            T.Sink(draw(HEADS)),
+            T.SoftCap(3.0),
+        ),
+    ),
+}
+
+
+def results(
+    kernel: str, dtype: torch.dtype, terms: str, mask: M.Mask | None, dropout: float = 0.0
+) -> tuple[list[Tensor], Call]:
+    """The output, the log-sum-exp and the gradients of all that was drawn."""
+    g = torch.Generator().manual_seed(1)
+    leaves: list[Tensor] = []
+
+    def draw(*shape: int) -> Tensor:
+        leaves.append(torch.randn(shape, generator=g).to(dtype).requires_grad_())
+        return leaves[-1]
+
+    q, k, v = draw(BATCH, HEADS, N, WIDTH), draw(BATCH, KV, M_, WIDTH), draw(BATCH, KV, M_, 16)
+    q_at, k_at = TERMS[terms][0]()
+    call = make_call(q, k, v, terms=list(TERMS[terms][1](draw)), mask=mask, q_positions=q_at, k_positions=k_at)
+    call = call._with(wants_lse=True, dropout=dropout, seed=torch.tensor([2**40 + 7]))
+    out, lse = KERNELS[kernel].run(call)
+    assert lse is not None
+    lse = lse.masked_fill(lse == -torch.inf, 0)
+    up = [torch.randn(x.shape, generator=g).to(x.dtype) for x in (out, lse)]
+    return [out, lse, *torch.autograd.grad([out, lse], leaves, up)], call
+
+
+def agree(terms: str, mask: M.Mask | None, dropout: float = 0.0) -> None:
+    found, _ = results("triton", torch.float32, terms, mask, dropout)
+    expected, _ = results("reference", torch.float64, terms, mask, dropout)
+    for number, (a, b) in enumerate(zip(found, expected, strict=True)):
+        assert b.abs().max() > 0
+        error = (a.double() - b).abs().max() / b.abs().max()
+        assert error < 1e-5, f"result {number} of {terms} is wrong by {error:.1e} of its largest number"
+
+
+@pytest.mark.parametrize("terms", TERMS)
+def test_terms_over_several_blocks(terms: str) -> None:
+    agree(terms, M.Window(None, 9))
+
+
+@pytest.mark.parametrize("mask", [name for name in mask_examples(BATCH, N, M_) if name != "nothing"])
+def test_masks_over_several_blocks(mask: str) -> None:
+    agree("everything else", mask_examples(BATCH, N, M_)[mask])
+
+
+def test_a_window_that_is_narrower_than_a_block_and_one_that_is_wider() -> None:
+    for left, right in ((40, 0), (5, 3), (0, 60)):
+        agree("clipped rows", M.Window(left, right))
+
+
+def test_documents_by_ids_in_any_order() -> None:
+    ids = torch.randint(0, 3, (BATCH, M_), generator=torch.Generator().manual_seed(2))
+    agree("clipped rows, positions with gaps", M.Causal() & M.Documents(ids))
+
+
+def test_dropout_drops_the_weights_that_reference_drops() -> None:
+    agree("everything else", M.Causal(), dropout=0.3)
+
+
+def test_a_table_of_several_chunks_and_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headway.kernels.triton import _launch
+
+    monkeypatch.setattr(_launch, "CHUNK", 32)
+    monkeypatch.setattr(_launch, "PARTIAL", 2 * BATCH * HEADS * 131)
+    agree("clipped rows, positions with gaps", M.Window(60, 10))
+
+
+def test_the_same_bits_in_every_run() -> None:
+    for terms in ("clipped rows", "clipped rows, positions with gaps"):
+        one, other = (results("triton", torch.bfloat16, terms, M.Causal())[0] for _ in range(2))
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("widths", [(1, 1), (96, 96), (20, 130), (256, 8)], ids=str)
+def test_widths(widths: tuple[int, int]) -> None:
+    g = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(1, 2, n, w, generator=g) for n, w in ((5, widths[0]), (40, widths[0]), (40, widths[1])))
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    expected = [x.double().detach().requires_grad_() for x in leaves]
+
+    def of(kernel: str, inputs: list[Tensor]) -> list[Tensor]:
+        call = make_call(*inputs, mask=M.Causal())
+        out, _ = KERNELS[kernel].run(call)
+        return [out, *torch.autograd.grad(out.sum(), inputs)]
+
+    for a, b in zip(of("triton", leaves), of("reference", expected), strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5)
+
+
+def test_scores_of_thousands() -> None:
+    g = torch.Generator().manual_seed(4)
+    q, k = (torch.randn(1, 2, 40, 16, generator=g) * 25 for _ in range(2))
+    v = torch.randn(1, 2, 40, 16, generator=g)
+    found, exact = (
+        KERNELS[kernel].run(make_call(q.to(dtype), k.to(dtype), v.to(dtype), scale=1.0))[0]
+        for kernel, dtype in (("triton", torch.float32), ("reference", torch.float64))
+    )
+    assert (q @ k.mT).abs().max() > 2000
+    torch.testing.assert_close(found.double(), exact, rtol=1e-3, atol=1e-3)
