@@ -33,7 +33,7 @@ class Launch:
 
     def __init__(self, call: TritonCall) -> None:
         self.call = call
-        q, k, v = self.tensors = [_rows_together(x) for x in (call.q, call.k, call.v)]
+        q, k, v = (_rows_together(x) for x in (call.q, call.k, call.v))
         self.batch, self.heads, self.n, self.head_dim = q.shape
         _, self.kv_heads, self.m, self.v_dim = v.shape
         self.inputs = Inputs(*(Plane(x, *x.stride()[:3]) for x in (q, k, v)))
@@ -44,7 +44,6 @@ class Launch:
             "v_pad": _padded(self.v_dim),
             "interpreted": interprets(),
         }
-        self.keep_alive: list[Tensor] = []
         self.parts = Parts(self._plane(call.scores.sink, self.n), self._terms(), self._sight(), self._dropout())
 
     @property
@@ -62,29 +61,23 @@ class Launch:
 
     # ------------------------------------------------------------ parts
 
-    def _kept(self, x: Tensor) -> Tensor:
-        self.keep_alive.append(x)
-        return x
-
     def _plane(self, x: Tensor | None, tokens: int) -> Plane | None:
+        """Of [b, heads or 1, tokens or 1]."""
         if x is None:
             return None
-        shape = x.shape[0], x.shape[1], tokens
-        x = self._kept(x.detach().resolve_neg()).expand(
-            self.batch, *(max(a, b) for a, b in zip(shape[1:], (self.heads, tokens), strict=True))
-        )
+        x = x.detach().resolve_neg().expand(self.batch, self.heads, tokens)
         return Plane(x, *x.stride())
 
     def _of_tokens(self, x: Tensor) -> Plane:
         """Of [b, tokens], the same for all heads."""
-        x = self._kept(x.resolve_neg())
+        x = x.resolve_neg()
         return Plane(x, x.stride(0) if x.shape[0] > 1 else 0, 0, x.stride(1))
 
     def _terms(self) -> Terms:
         scores = self.call.scores
         table = None
         if scores.table is not None:
-            values = self._kept(scores.table.values.detach().resolve_neg().contiguous())
+            values = scores.table.values.detach().resolve_neg().contiguous()
             heads, rows = values.shape
             q, k = (None if side is None else self._of_tokens(side) for side in (scores.table.q, scores.table.k))
             table = Table(values, rows if heads > 1 else 0, rows - 1, scores.table.origin, q, k)
@@ -97,10 +90,8 @@ class Launch:
         if isinstance(x, Slot):
             return Bound(SLOT, within(x.offset, self.n, self.m), None, None, None)
         if isinstance(x, Tensor):
-            x = self._kept(x.clamp(0, self.m).to(torch.int32))
-            return Bound(
-                EACH, None, x, *(stride if size > 1 else 0 for stride, size in zip(x.stride(), x.shape, strict=True))
-            )
+            x = x.clamp(0, self.m).to(torch.int32).expand(self.batch, self.n)
+            return Bound(EACH, None, x, *x.stride())
         return Bound(NUMBER, within(x, self.n, self.m), None, None, None)
 
     def _sight(self) -> Sight:
@@ -112,7 +103,7 @@ class Launch:
         rest = self.call.allowed
         if rest is None:
             return Sight(first, second, q_document, k_document, None)
-        pairs = self._kept(rest.view(torch.uint8)).expand(self.batch, self.heads, self.n, self.m)
+        pairs = rest.view(torch.uint8).expand(self.batch, self.heads, self.n, self.m)
         return Sight(first, second, q_document, k_document, Pairs(pairs, *pairs.stride()))
 
     def _dropout(self) -> Dropout | None:
@@ -121,7 +112,7 @@ class Launch:
             return None
         queries, keys = (self._of_tokens(side.index) for side in (call.q_coordinates, call.k_coordinates))
         below, factor = int(call.dropout * 2**32), 1 / (1 - call.dropout)
-        return Dropout(below, factor, self._kept(call.seed), call.batch_offset, call.head_offset, queries, keys)
+        return Dropout(below, factor, call.seed, call.batch_offset, call.head_offset, queries, keys)
 
     # ------------------------------------------------------------ programs
 

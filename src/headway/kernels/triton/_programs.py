@@ -203,8 +203,18 @@ def _open_tiles(span, b, i, inside, m, first, last, block: tl.constexpr):
 
 
 @triton.jit
+def _both(first, last, other, other_last):
+    """Two ranges of blocks in their order, without those of the second one that the first has; none is open."""
+    swap = other < first
+    left, left_last = tl.where(swap, other, first), tl.where(swap, other_last, last)
+    right, right_last = tl.where(swap, first, other), tl.where(swap, last, other_last)
+    right = tl.maximum(right, left_last)
+    return left, left, left, left_last, right, tl.maximum(right, right_last)
+
+
+@triton.jit
 def _tiles(sight, b, i, inside, m, block: tl.constexpr):
-    """The blocks of keys for the queries i: in sight as a whole, open … end; and two ranges with masks."""
+    """The blocks of keys that the queries i see: a range without masks, open … end, and two ranges with masks."""
     first, last = _tiles_of(sight.first, b, i, inside, m, block)
     if (sight.second is None and sight.rest is None) and sight.q_document is None:
         open_, end = _open_tiles(sight.first, b, i, inside, m, first, last, block)
@@ -213,11 +223,7 @@ def _tiles(sight, b, i, inside, m, block: tl.constexpr):
         return first, first, first, last, last, last
     else:
         other, other_last = _tiles_of(sight.second, b, i, inside, m, block)
-        swap = other < first
-        left, left_last = tl.where(swap, other, first), tl.where(swap, other_last, last)
-        right, right_last = tl.where(swap, first, other), tl.where(swap, last, other_last)
-        right = tl.maximum(right, left_last)
-        return left, left, left, left_last, right, tl.maximum(right, right_last)
+        return _both(first, last, other, other_last)
 
 
 @triton.jit
@@ -270,11 +276,7 @@ def _query_tiles(sight, b, j, j_end, n, m, block: tl.constexpr):
         return first, first, first, last, last, last
     else:
         other, other_last, _, _ = _query_range(sight.second, b, j, tl.minimum(j_end, m), n, block)
-        swap = other < first
-        left, left_last = tl.where(swap, other, first), tl.where(swap, other_last, last)
-        right, right_last = tl.where(swap, first, other), tl.where(swap, last, other_last)
-        right = tl.maximum(right, left_last)
-        return left, left, left, left_last, right, tl.maximum(right, right_last)
+        return _both(first, last, other, other_last)
 
 
 # ---------------------------------------------------------------- scores
