@@ -18,11 +18,12 @@ LIBRARY_SOURCES := CMakeLists.txt $(wildcard $(PACKAGE)/csrc/*.h $(PACKAGE)/csrc
 NATIVE := build/native
 SANITIZED := build/native-asan
 NATIVE_TESTS ?= $(wildcard tests/kernels/test_cpu*.py tests/kernels/test_parts*.py tests/inspection/*_of_cpu.py) tests/conformance -k "cpu or test_parts.py"
+TRITON ?= 3.6.0 3.8.0 3.9.0
 CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup compare test test-all test-families check check-native check-replay check-arm native library bench claims translation weights clean
+.PHONY: help setup compare test test-all test-families check check-native check-replay check-arm check-triton native library bench claims translation weights clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -64,6 +65,12 @@ check-replay: library  ## record calls of the CPU kernel and repeat them without
 
 check-arm: library  ## repeat them with the library compiled for Arm, under qemu (Linux; about two minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/kernels/replay.py --arm
+
+check-triton: library  ## run the Triton kernel's tests with other versions of triton (Linux; TRITON="3.6.0 3.9.0", some minutes each)
+	for version in $(TRITON); do \
+		test -d build/triton-$$version || $(PIP) install --quiet --no-deps --target build/triton-$$version triton==$$version || exit 1; \
+		PYTHONPATH="$$PWD/build/triton-$$version" $(PYTEST) tests/kernels/test_triton.py $(ARGS) || exit 1; \
+	done
 
 native: $(NATIVE)/CMakeCache.txt  ## build the CPU kernel's library alone, where it is loaded from; compiles what changed
 	@cmake --build $(NATIVE) --parallel

@@ -477,6 +477,7 @@ def test_explain_as_text() -> None:
     assert str(hw.explain(q, k, v)).splitlines() == [
         "kernel: sdpa   (terms: none)",
         f"  cpu: {against}",
+        "  triton: it runs on an NVIDIA GPU, and q is on cpu",
         "  sdpa: chosen",
         "  reference: could run it too",
     ]
@@ -546,7 +547,11 @@ BAD: dict[str, tuple[tuple[Any, Any, Any], dict[str, Any], str]] = {
     "cap": ((Q, K, V), {"soft_cap": -2.0}, r"soft_cap is -2\.0: give a number above 0, or None"),
     "cap of zero": ((Q, K, V), {"soft_cap": 0.0}, r"soft_cap is 0\.0: give a number above 0"),
     "cap, a word": ((Q, K, V), {"soft_cap": "2"}, r"soft_cap is '2': give a number above 0"),
-    "kernel": ((Q, K, V), {"kernel": "flash"}, r"there is no kernel 'flash': give one of auto, cpu, sdpa, reference"),
+    "kernel": (
+        (Q, K, V),
+        {"kernel": "flash"},
+        r"there is no kernel 'flash': give one of auto, cpu, triton, sdpa, reference",
+    ),
     "terms": ((Q, K, V), {"terms": T.Sink(r(4))}, r"terms is a Sink: give a tuple of headway\.terms"),
     "no terms": ((Q, K, V), {"terms": (1,)}, r"terms hold a int: give objects of headway\.terms"),
     "a term's shape": ((Q, K, V), {"terms": [T.Sink(r(3))]}, r"Sink has logits of shape \(3,\): give \[4\]"),

@@ -18,6 +18,7 @@ from headway import masks as M
 from headway import terms as T
 from headway.kernels import KERNELS
 from headway.kernels.cpu import _library
+from headway.kernels.triton import _installed
 from headway.testing.kernels import widest
 
 HEADS, WIDTH = 4, 8
@@ -61,7 +62,10 @@ TAKEN = [
 
 
 def test_every_kernel_and_every_call_has_its_turn() -> None:
-    assert {kernel for kernel, _ in TAKEN} | ({"cpu"} if _library.why_not() else set()) == set(KERNELS)
+    elsewhere = {"cpu"} if _library.why_not() else set()
+    if _installed.reason_against("cpu"):
+        elsewhere.add("triton")
+    assert {kernel for kernel, _ in TAKEN} | elsewhere == set(KERNELS)
     assert {name for _, name in TAKEN} == set(CALLS)
 
 
@@ -404,9 +408,12 @@ def test_a_module_can_be_copied_after_it_ran() -> None:
 def test_explain_needs_no_data() -> None:
     """On the meta device and with fake tensors: the facts of a call are enough."""
     real = hw.explain(*inputs_of(5), mask=M.Causal())
-    on_meta = [*real.reasons["cpu"], "it runs on a CPU and q is on meta"]
+    on_meta = {
+        "cpu": [*real.reasons["cpu"], "it runs on a CPU and q is on meta"],
+        "triton": ["it runs on an NVIDIA GPU, and q is on meta"],
+    }
     q, k, v = (x.detach().to("meta") for x in inputs_of(5))
-    assert hw.explain(q, k, v, mask=M.Causal()).reasons == {**real.reasons, "cpu": on_meta}
+    assert hw.explain(q, k, v, mask=M.Causal()).reasons == {**real.reasons, **on_meta}
     big = torch.empty(1, 64, 1 << 20, 128, device="meta")
     bias = T.DistanceBias(T.Linear(torch.ones(64, device="meta"), torch.ones(64, device="meta")))
     found = hw.explain(big, big, big, terms=(bias,))

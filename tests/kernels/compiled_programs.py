@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,15 +36,74 @@ class Compiled:
     @staticmethod
     def here(architecture: int) -> Compiled:
         """Compiles the programs for an architecture, in a process of its own."""
-        ran = subprocess.run([sys.executable, __file__, str(architecture)], capture_output=True, text=True)
-        assert ran.returncode == 0, ran.stderr[-4000:]
-        return Compiled(**json.loads(ran.stdout.splitlines()[-1]))
+        return Compiled(**printed(str(architecture)))
+
+
+def printed(argument: str) -> Any:
+    """Returns what this file prints, in a process of its own."""
+    ran = subprocess.run([sys.executable, __file__, argument], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    return json.loads(ran.stdout.splitlines()[-1])
 
 
 def compile_all(architecture: int) -> Compiled:
+    """Compiles the programs for an architecture."""
     import torch
     import triton
+
+    found: dict[str, dict[str, int]] = {}
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    name = ""
+
+    def compiled(program: Any, near: Any, grid: int, blocks: Any, *arguments: Any, **constants: Any) -> None:
+        options = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages}
+        found[f"{name}, {program.fn.__name__}"] = _needs(
+            program.warmup(*arguments, **constants, grid=(1,), **options), tools
+        )
+
+    start_by(compiled, architecture)
+    for dtype, widths in WIDTHS[architecture].items():
+        for width in widths:
+            for kind in PARTS if (architecture, dtype, width) == (90, "bfloat16", 64) else ("plain", "table"):
+                name = f"{dtype}, {width}, {kind}"
+                run(kind, getattr(torch, dtype), width)
+    return Compiled(triton.__version__, found)
+
+
+def versions_over_lengths() -> dict[str, int]:
+    """Returns for each program how often it would be compiled for calls of 64 lengths above 1; compiles nothing."""
+    import torch
+    import triton
+
+    keys: dict[str, set[str]] = {}
+    name = ""
+
+    def asked(*, key: str, fn: Any, **others: Any) -> bool:
+        keys.setdefault(f"{name}, {fn.name.split('.')[-1]}", set()).add(key)
+        return True  # nothing is to be done
+
+    def noted(program: Any, near: Any, grid: int, blocks: Any, *arguments: Any, **constants: Any) -> None:
+        program.warmup(*arguments, **constants, grid=(1,), num_warps=blocks.num_warps, num_stages=blocks.num_stages)
+
+    start_by(noted, 90)
+    triton.knobs.runtime.jit_cache_hook = asked
+    lengths = [*range(2, 35), *range(48, 1000, 41), 63, 64, 65, 128, 256, 512, 1024]
+    assert len(lengths) == 64
+    for kind in PARTS:
+        for width in (64, 24):
+            name = f"{kind}, {width}"
+            for n in lengths:
+                for m in (n, 3 * n + 1):
+                    run(kind, torch.bfloat16, width, n, m)
+    return {name: len(found) for name, found in keys.items()}
+
+
+def start_by(start: Callable[..., None], architecture: int) -> None:
+    """Has programs started by a function, as if there were a GPU."""
+    import triton
     from triton.backends.compiler import GPUTarget
+
+    from headway.kernels.triton import _launch, _start
 
     class Driver:
         """Stands for the driver of a GPU of this architecture; nothing runs."""
@@ -58,34 +118,25 @@ def compile_all(architecture: int) -> Compiled:
             return GPUTarget("cuda", architecture, 32)
 
     triton.runtime.driver.set_active(Driver())
+    _launch.start = _start.start = start
 
-    from headway.kernels.triton import _launch
+
+def run(kind: str, dtype: Any, width: int, n: int = 256, m: int = 256) -> None:
+    """Starts all programs of a call."""
+    import torch
+
+    from headway.kernels.triton import _start
+    from headway.kernels.triton._launch import Launch
     from headway.kernels.triton._lowered import lower_for_programs
 
-    found: dict[str, dict[str, int]] = {}
-    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    name = ""
-
-    def compiled(program: Any, near: Any, grid: int, blocks: Any, *arguments: Any, **constants: Any) -> None:
-        options = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages}
-        found[f"{name}, {program.fn.__name__}"] = _needs(
-            program.warmup(*arguments, **constants, grid=(1,), **options), tools
-        )
-
-    _launch.start = compiled
-    for dtype, widths in WIDTHS[architecture].items():
-        for width in widths:
-            for kind in PARTS if (architecture, dtype, width) == (90, "bfloat16", 64) else ("plain", "table"):
-                name = f"{dtype}, {width}, {kind}"
-                launch = _launch.Launch(lower_for_programs(_call(kind, getattr(torch, dtype), width)))
-                results = launch.forward()
-                launch.backward(results, torch.zeros_like(results.out), torch.zeros_like(results.row_max), False)
-                if kind == "table":
-                    _launch.run_sums(torch.zeros(4, 99), torch.arange(10))
-    return Compiled(triton.__version__, found)
+    launch = Launch(lower_for_programs(_call(kind, dtype, width, n, m)))
+    results = launch.forward()
+    launch.backward(results, torch.zeros_like(results.out), torch.zeros_like(results.row_max), False)
+    if kind == "table":
+        _start.run_sums(torch.zeros(4, 99), torch.arange(10))
 
 
-def _call(kind: str, dtype: Any, width: int) -> Any:
+def _call(kind: str, dtype: Any, width: int, n: int, m: int) -> Any:
     """A call with gradients of all its tensors."""
     import torch
 
@@ -97,17 +148,17 @@ def _call(kind: str, dtype: Any, width: int) -> Any:
     def leaf(*shape: int, dtype: Any = torch.float32) -> Any:
         return torch.zeros(shape, dtype=dtype, requires_grad=True)
 
-    n = 256
-    q, k, v = (leaf(2, heads, n, width, dtype=dtype) for heads in (4, 2, 2))
+    q, k, v = (leaf(2, heads, tokens, width, dtype=dtype) for heads, tokens in ((4, n), (2, m), (2, m)))
     terms: list[Any] = [] if kind == "plain" else [T.DistanceBias(T.Rows(leaf(4, 9), T.Clip(-4, 4)))]
     if kind != "everything":
-        at = Coordinates.span(n)
-        return make_call(q, k, v, terms=terms, mask=M.Causal(), q_positions=at, k_positions=at)
-    at = Coordinates.of(torch.arange(n) * 2, n)
-    terms += [T.QueryScale(leaf(2, 4, n)), T.TokenBias(leaf(2, 4, n), leaf(2, 4, n)), T.Sink(leaf(4)), T.SoftCap(30.0)]
-    mask = M.Padding(torch.tensor([n, 9])) & (M.Window(9) | M.KeepFirst(2))
-    mask = mask & M.Documents(torch.zeros(n).long().flip(0) - torch.arange(n)) & M.Boolean(torch.ones(n, n).bool())
-    call = make_call(q, k, v, terms=terms, mask=mask, q_positions=at, k_positions=at)
+        sides = Coordinates.span(n, start=m - n), Coordinates.span(m)
+        return make_call(q, k, v, terms=terms, mask=M.Causal(), q_positions=sides[0], k_positions=sides[1])
+    terms += [T.QueryScale(leaf(2, 4, n)), T.TokenBias(leaf(2, 4, n), leaf(2, 4, m)), T.Sink(leaf(4)), T.SoftCap(30.0)]
+    q_at, k_at = (Coordinates.of(torch.arange(tokens) * 2, tokens) for tokens in (n, m))
+    documents = M.Documents(*(-torch.arange(tokens) for tokens in (m, n)))
+    mask = M.Padding(torch.tensor([m, min(m, 9)])) & (M.Window(9) | M.KeepFirst(2)) & documents
+    mask = mask & M.Boolean(torch.ones(n, m, dtype=torch.bool))
+    call = make_call(q, k, v, terms=terms, mask=mask, q_positions=q_at, k_positions=k_at)
     return call._with(dropout=0.1, seed=torch.zeros(1, dtype=torch.int64), wants_lse=True)
 
 
@@ -132,5 +183,7 @@ if __name__ == "__main__":
         every = {number: Compiled.here(number) for number in ARCHITECTURES}
         kept = {"triton": every[90].version, "programs": {number: one.programs for number, one in every.items()}}
         GOLDEN.write_text(json.dumps(kept, indent=1) + "\n")
+    elif sys.argv[1:] == ["--lengths"]:
+        print(json.dumps(versions_over_lengths()))
     else:
         print(json.dumps(compile_all(int(sys.argv[1])).__dict__))

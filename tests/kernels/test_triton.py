@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from compiled_programs import Compiled
+from compiled_programs import PARTS, Compiled, printed
 
 from headway import masks as M
 from headway import terms as T
@@ -72,9 +72,18 @@ def test_compiled(architecture: int) -> None:
     """
     found = Compiled.here(architecture)
     kept = json.loads((ROOT / "tests/golden/triton.json").read_text())
-    if found.version != kept["triton"]:
-        pytest.skip(f"what is kept is of triton {kept['triton']}, and {found.version} is here")
-    assert found.programs == kept["programs"][str(architecture)]
+    expected = kept["programs"][str(architecture)]
+    if found.version == kept["triton"]:
+        assert found.programs == expected
+    else:  # another version needs other registers
+        assert list(found.programs) == list(expected)
+
+
+@pytest.mark.skipif(_installed.missing() is not None, reason=str(_installed.missing()))
+def test_a_program_is_compiled_at_most_twice_over_64_lengths() -> None:
+    found = printed("--lengths")
+    assert {name.split(", ")[0] for name in found} == set(PARTS)
+    assert {name: count for name, count in found.items() if count > 2} == {}
 
 
 # ---------------------------------------------------------------- what it takes
@@ -143,7 +152,7 @@ def test_devices_that_it_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "compute capability 7.5" in on_a_gpu(monkeypatch, problem(), (7, 5))[0]
     monkeypatch.setattr(_installed, "missing", lambda: "triton is not installed")
     assert KERNELS["triton"].why_not(Problem(problem()._call)) == ["it runs on an NVIDIA GPU, and q is on cpu"]
-    assert _installed.reason_against("cuda", (9, 0)) == "triton is not installed"
+    assert _installed.reason_against("cuda") == "triton is not installed"
 
 
 @pytest.mark.parametrize(("version", "reason"), [("3.5.1", "too old"), ("3.6.0", None), ("3.10.0+git1", None)])

@@ -1,42 +1,68 @@
 """What programs get: tensors with their strides, and the parts of scores, as named tuples.
 
-A field is None where a call has no such part. Strides are in elements.
+A field is None where a call has no such part; what may be None has no field that may (triton 3.6 could not compare
+it with None). Strides are in elements. Every whole number is passed by ``number``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+from torch import Tensor
+
+
+def number(x: int) -> int:
+    """Returns a whole number as programs take it.
+
+    Triton compiles a program again where a number in a tuple is 1 or a multiple of 16, which ``do_not_specialize`` does
+    not keep it from: 4x + 3 is neither.
+    """
+    return 4 * x + 3
 
 
 class Plane(NamedTuple):
-    """A tensor [batch, heads, tokens], or [batch, heads, tokens, width] whose rows lie together."""
+    """A tensor [batch, heads, tokens], or [batch, heads, tokens, width] whose rows lie together.
+
+    Its layout says what is known of its strides: nothing, that they are multiples of 16, or that the tokens of a head
+    lie beside one another.
+    """
 
     at: Any
     b: int
     h: int
     n: int
+    layout: Any
+
+    @staticmethod
+    def of(x: Tensor, strides: Sequence[int], layout: Any) -> Plane:
+        b, h, n = map(number, strides)
+        return Plane(x, b, h, n, layout)
 
 
 class Pairs(NamedTuple):
-    """A tensor [batch, heads, queries, keys]."""
+    """A tensor [batch, heads, queries, keys]; its layout says whether the keys of a query lie beside one another."""
 
     at: Any
     b: int
     h: int
     n: int
     m: int
+    layout: Any
+
+    @staticmethod
+    def of(x: Tensor, strides: Sequence[int], layout: Any) -> Pairs:
+        b, h, n, m = map(number, strides)
+        return Pairs(x, b, h, n, m, layout)
 
 
 class Bound(NamedTuple):
     """The first key that a query sees, or the one after the last: none, a number, a slot beside the query's, or one
-    for each query.
+    for each query, [batch, heads, queries].
     """
 
     kind: Any
-    value: Any
-    at: Any
-    b: Any
-    n: Any
+    value: int | Plane
 
 
 class Span(NamedTuple):
@@ -57,8 +83,6 @@ class Table(NamedTuple):
     h: int
     last: int
     origin: int
-    q: Plane | None
-    k: Plane | None
 
 
 class Terms(NamedTuple):
@@ -66,6 +90,8 @@ class Terms(NamedTuple):
     cap: float | None
     factor: Plane | None
     table: Table | None
+    q_position: Plane | None
+    k_position: Plane | None
     queries: Plane | None
     keys: Plane | None
 
@@ -87,7 +113,7 @@ class Inputs(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What the scores and weights of a call are made of. Its strides do not decide what is compiled."""
+    """What the scores and weights of a call are made of."""
 
     sink: Plane | None
     terms: Terms

@@ -41,19 +41,19 @@ def _missing() -> str | None:
     return "triton is not installed, which torch for CUDA brings along"
 
 
-def reason_against(device: str, capability: tuple[int, int] | None) -> str | None:
-    """Returns why triton's programs cannot run on a device; None if they can.
-
-    Args:
-        device: the type of the device.
-        capability: the compute capability of a GPU.
-    """
+def reason_against(device: str) -> str | None:
+    """Returns why triton's programs cannot run on a type of device; None if they can."""
     if device == "cpu" and interprets():
         return missing()
     if device != "cuda":
         return f"it runs on an NVIDIA GPU, and q is on {device}"
     if torch.version.hip is not None:
         return "it has not been tried on AMD's GPUs"
-    if capability is not None and capability < OLDEST_GPU:
-        return f"the GPU has compute capability {capability[0]}.{capability[1]}: it needs 8.0 (Ampere) or later"
     return missing()
+
+
+def too_old(capability: tuple[int, int] | None) -> str | None:
+    """Returns why triton's programs cannot run on a GPU of a compute capability; None if they can, or without a GPU."""
+    if capability is None or capability >= OLDEST_GPU:
+        return None
+    return f"the GPU has compute capability {capability[0]}.{capability[1]}: it needs 8.0 (Ampere) or later"

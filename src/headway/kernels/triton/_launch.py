@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,13 +14,16 @@ from ...masks import Slot
 from .._results import Gradients, Results, new_results
 from ..lowering.masks import within
 from . import _programs
-from ._arguments import Bound, Dropout, Inputs, Pairs, Parts, Plane, Sight, Span, Table, Terms
+from ._arguments import Bound, Dropout, Inputs, Pairs, Parts, Plane, Sight, Span, Table, Terms, number
 from ._choices import INTERPRETED, Blocks, blocks_for
 from ._installed import interprets
 from ._lowered import TritonCall
+from ._start import start
 
 NONE, NUMBER, SLOT, EACH = (tl.constexpr(kind) for kind in range(4))
-EVERYTHING = Span(Bound(NONE, None, None, None, None), Bound(NONE, None, None, None, None))
+ANY, ALIGNED, BESIDE = (tl.constexpr(layout) for layout in range(3))
+UNBOUNDED = Bound(NONE, number(0))
+EVERYTHING = Span(UNBOUNDED, UNBOUNDED)
 CHUNK = 1024
 """Rows of a table that one program sums."""
 PARTIAL = 1 << 24
@@ -36,7 +38,8 @@ class Launch:
         q, k, v = (_rows_together(x) for x in (call.q, call.k, call.v))
         self.batch, self.heads, self.n, self.head_dim = q.shape
         _, self.kv_heads, self.m, self.v_dim = v.shape
-        self.inputs = Inputs(*(Plane(x, *x.stride()[:3]) for x in (q, k, v)))
+        self.aligned = all(_is_aligned(x) for x in (q, k, v))
+        self.inputs = Inputs(*map(self._plane_of, (q, k, v)))
         self.sizes = {
             "head_dim": self.head_dim,
             "v_dim": self.v_dim,
@@ -59,6 +62,13 @@ class Launch:
         """Allocates one number for each head and token."""
         return torch.empty(self.batch, self.heads, tokens, dtype=torch.float32, device=self.call.q.device)
 
+    def _plane_of(self, x: Tensor) -> Plane:
+        """Of [b, heads, tokens, width]."""
+        return Plane.of(x, x.stride()[:3], ALIGNED if self.aligned and _is_aligned(x) else ANY)
+
+    def _plane_or_none(self, x: Tensor | None) -> Plane | None:
+        return None if x is None else self._plane_of(x)
+
     # ------------------------------------------------------------ parts
 
     def _plane(self, x: Tensor | None, tokens: int) -> Plane | None:
@@ -66,33 +76,36 @@ class Launch:
         if x is None:
             return None
         x = x.detach().resolve_neg().expand(self.batch, self.heads, tokens)
-        return Plane(x, *x.stride())
+        return Plane.of(x, x.stride(), _layout(x))
 
     def _of_tokens(self, x: Tensor) -> Plane:
         """Of [b, tokens], the same for all heads."""
         x = x.resolve_neg()
-        return Plane(x, x.stride(0) if x.shape[0] > 1 else 0, 0, x.stride(1))
+        return Plane.of(x, (x.stride(0) if x.shape[0] > 1 else 0, 0, x.stride(1)), _layout(x))
 
     def _terms(self) -> Terms:
         scores = self.call.scores
-        table = None
+        table, q_position, k_position = None, None, None
         if scores.table is not None:
             values = scores.table.values.detach().resolve_neg().contiguous()
             heads, rows = values.shape
-            q, k = (None if side is None else self._of_tokens(side) for side in (scores.table.q, scores.table.k))
-            table = Table(values, rows if heads > 1 else 0, rows - 1, scores.table.origin, q, k)
+            table = Table(values, *map(number, (rows if heads > 1 else 0, rows - 1, scores.table.origin)))
+            q_position, k_position = (
+                None if side is None else self._of_tokens(side) for side in (scores.table.q, scores.table.k)
+            )
         factor, queries = (self._plane(x, self.n) for x in (scores.factor, scores.queries))
-        return Terms(float(self.call.scale), scores.cap, factor, table, queries, self._plane(scores.keys, self.m))
+        keys = self._plane(scores.keys, self.m)
+        return Terms(float(self.call.scale), scores.cap, factor, table, q_position, k_position, queries, keys)
 
     def _bound(self, x: MaskBound) -> Bound:
         if x is None:
-            return Bound(NONE, None, None, None, None)
+            return UNBOUNDED
         if isinstance(x, Slot):
-            return Bound(SLOT, within(x.offset, self.n, self.m), None, None, None)
+            return Bound(SLOT, number(within(x.offset, self.n, self.m)))
         if isinstance(x, Tensor):
-            x = x.clamp(0, self.m).to(torch.int32).expand(self.batch, self.n)
-            return Bound(EACH, None, x, *x.stride())
-        return Bound(NUMBER, within(x, self.n, self.m), None, None, None)
+            each = self._of_tokens(x.clamp(0, self.m).to(torch.int32).expand(self.batch, self.n))
+            return Bound(EACH, each)
+        return Bound(NUMBER, number(within(x, self.n, self.m)))
 
     def _sight(self) -> Sight:
         spans = [Span(self._bound(start), self._bound(stop)) for start, stop in self.call.intervals]
@@ -104,15 +117,15 @@ class Launch:
         if rest is None:
             return Sight(first, second, q_document, k_document, None)
         pairs = rest.view(torch.uint8).expand(self.batch, self.heads, self.n, self.m)
-        return Sight(first, second, q_document, k_document, Pairs(pairs, *pairs.stride()))
+        return Sight(first, second, q_document, k_document, Pairs.of(pairs, pairs.stride(), _layout(pairs)))
 
     def _dropout(self) -> Dropout | None:
         call = self.call
         if not call.dropout or call.seed is None:
             return None
         queries, keys = (self._of_tokens(side.index) for side in (call.q_coordinates, call.k_coordinates))
-        below, factor = int(call.dropout * 2**32), 1 / (1 - call.dropout)
-        return Dropout(below, factor, call.seed, call.batch_offset, call.head_offset, queries, keys)
+        below, first_row, first_head = map(number, (int(call.dropout * 2**32), call.batch_offset, call.head_offset))
+        return Dropout(below, 1 / (1 - call.dropout), call.seed, first_row, first_head, queries, keys)
 
     # ------------------------------------------------------------ programs
 
@@ -122,7 +135,7 @@ class Launch:
         blocks = self.blocks("forward")
         start(
             _programs.forward, self.call.q, _tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
-            self.inputs, self.parts, _plane_of(results.out), results.row_max, results.row_sum,
+            self.inputs, self.parts, self._plane_of(results.out), results.row_max, results.row_sum,
             self.n, self.m, self.heads, self.group, **self.sizes, rows=blocks.rows, block=blocks.block,
         )  # fmt: skip
         return results
@@ -134,10 +147,10 @@ class Launch:
         lse = None if d_lse is None else d_lse.float().contiguous()
         start(
             _programs.deltas, self.call.q, _tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
-            _plane_of(_rows_together(results.out)), _plane_of(up), lse, delta, self.n, self.heads,
+            self._plane_of(_rows_together(results.out)), self._plane_of(up), lse, delta, self.n, self.heads,
             v_dim=self.v_dim, v_pad=self.sizes["v_pad"], rows=blocks.rows,
         )  # fmt: skip
-        shared = self.inputs, self.parts, _plane_of(up), (results.row_max, results.row_sum, delta)
+        shared = self.inputs, self.parts, self._plane_of(up), (results.row_max, results.row_sum, delta)
         found: Gradients = []
 
         def wanted(x: Tensor | None, like: Tensor | None = None) -> Tensor | None:
@@ -156,7 +169,7 @@ class Launch:
             start(
                 _programs.queries_gradient, call.q, _tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
                 *shared,
-                lse, own_delta, _plane_or_none(d_q), d_factor, d_queries, self.n, self.m, self.heads, self.group,
+                lse, own_delta, self._plane_or_none(d_q), d_factor, d_queries, self.n, self.m, self.heads, self.group,
                 **self.sizes, rows=blocks.rows, block=blocks.block,
             )  # fmt: skip
         if own_delta is not None:
@@ -168,7 +181,7 @@ class Launch:
             start(
                 _programs.keys_gradient, call.q, _tiles(self.m, blocks.block) * self.batch * self.kv_heads, blocks,
                 *shared,
-                _plane_or_none(d_k), _plane_or_none(d_v), d_keys, self.n, self.m, self.kv_heads, self.group,
+                self._plane_or_none(d_k), self._plane_or_none(d_v), d_keys, self.n, self.m, self.kv_heads, self.group,
                 **self.sizes, rows=blocks.rows, block=blocks.block,
             )  # fmt: skip
         if scores.table is not None and scores.table.values.requires_grad:
@@ -207,21 +220,6 @@ class Launch:
         return partial.double().sum(1).unflatten(0, (self.batch, self.heads))
 
 
-def start(program: Any, near: Tensor, grid: int, blocks: Blocks, *arguments: Any, **constants: Any) -> None:
-    """Starts ``grid`` instances of a program on the device of ``near``."""
-    if grid:
-        with torch.cuda.device(near.device) if near.is_cuda else nullcontext():
-            program[(grid,)](*arguments, **constants, num_warps=blocks.num_warps, num_stages=blocks.num_stages)
-
-
-def run_sums(x: Tensor, starts: Tensor) -> Tensor:
-    """Returns Σ x[h, starts[r] … starts[r + 1] − 1] of x [heads, length], float32 [heads, rows]."""
-    count = len(starts) - 1
-    out = torch.empty(len(x), count, dtype=torch.float32, device=x.device)
-    start(_programs.run_sums, x, out.numel(), Blocks(1, 1, 4, 1), x, starts, out, x.shape[1], count, block=1024)
-    return out
-
-
 def _sink_gradient(sink: Tensor, results: Results, delta: Tensor) -> Tensor:
     """−δ times the weight of the sink, [batch, heads, n]; 0 where nothing else is in sight."""
     weight = (sink.detach() - results.row_max).exp() / results.row_sum
@@ -240,12 +238,12 @@ def _empty_like(x: Tensor) -> Tensor:
     return found if found.stride(-1) == 1 else torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _plane_of(x: Tensor) -> Plane:
-    return Plane(x, *x.stride()[:3])
+def _layout(x: Tensor) -> Any:
+    return BESIDE if x.stride(-1) == 1 else ANY
 
 
-def _plane_or_none(x: Tensor | None) -> Plane | None:
-    return None if x is None else _plane_of(x)
+def _is_aligned(x: Tensor) -> bool:
+    return not any(stride % 16 for stride in x.stride()[:3])
 
 
 def _padded(width: int) -> int:

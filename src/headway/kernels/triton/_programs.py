@@ -1,4 +1,4 @@
-"""The programs that run on a GPU, in Triton. This is the one module that imports triton.
+"""The programs that run on a GPU, in Triton.
 
 A program computes a block of queries against the keys that they see (``forward``, ``queries_gradient``), or a block of
 keys against the queries that see them (``keys_gradient``). Blocks of which every pair is in sight go through a loop
@@ -16,17 +16,45 @@ import triton.language as tl
 PRECISION = tl.constexpr("ieee")  # of float32: products by tensor cores (tf32x3) leave out the last two bits
 LOG2E = tl.constexpr(1.4426950408889634)
 NONE, NUMBER, SLOT, EACH = (tl.constexpr(kind) for kind in range(4))
+ANY, ALIGNED, BESIDE = (tl.constexpr(layout) for layout in range(3))
 
 
 # ---------------------------------------------------------------- loads and products
 
 
 @triton.jit
+def _number(x):
+    """A whole number of a tuple, which is passed as 4x + 3."""
+    return (x - 3) >> 2
+
+
+@triton.jit
+def _stride(x, layout: tl.constexpr):
+    if layout == ALIGNED:
+        return tl.multiple_of((x - 3) >> 2, 16)  # what a call returns would forget it
+    else:
+        return _number(x)
+
+
+@triton.jit
+def _last_stride(x, layout: tl.constexpr):
+    if layout == BESIDE:
+        return 1
+    else:
+        return _stride(x, layout)
+
+
+@triton.jit
+def _first(x, b, h):
+    """Where the rows of a head are."""
+    return x.at + b.to(tl.int64) * _stride(x.b, x.layout) + h.to(tl.int64) * _stride(x.h, x.layout)
+
+
+@triton.jit
 def _matrix(x, b, h, at, inside, width: tl.constexpr, padded: tl.constexpr):
     """Loads rows ``at`` of x, [rows, padded]; 0 outside."""
     column = tl.arange(0, padded)
-    first = x.at + b.to(tl.int64) * x.b + h.to(tl.int64) * x.h
-    place = first + at.to(tl.int64)[:, None] * x.n + column[None, :]
+    place = _first(x, b, h) + at.to(tl.int64)[:, None] * _last_stride(x.n, x.layout) + column[None, :]
     if padded == width:
         return tl.load(place, mask=inside[:, None], other=0.0)
     else:
@@ -36,16 +64,14 @@ def _matrix(x, b, h, at, inside, width: tl.constexpr, padded: tl.constexpr):
 @triton.jit
 def _store_matrix(x, b, h, at, inside, value, width: tl.constexpr, padded: tl.constexpr):
     column = tl.arange(0, padded)
-    first = x.at + b.to(tl.int64) * x.b + h.to(tl.int64) * x.h
-    place = first + at.to(tl.int64)[:, None] * x.n + column[None, :]
+    place = _first(x, b, h) + at.to(tl.int64)[:, None] * _last_stride(x.n, x.layout) + column[None, :]
     tl.store(place, value.to(x.at.dtype.element_ty), mask=inside[:, None] & (column < width)[None, :])
 
 
 @triton.jit
 def _vector(x, b, h, at, inside, other):
     """Loads the numbers ``at`` of x, which has one for each token."""
-    place = x.at + b.to(tl.int64) * x.b + h.to(tl.int64) * x.h + at.to(tl.int64) * x.n
-    return tl.load(place, mask=inside, other=other)
+    return tl.load(_first(x, b, h) + at.to(tl.int64) * _last_stride(x.n, x.layout), mask=inside, other=other)
 
 
 @triton.jit
@@ -131,12 +157,13 @@ def _kept(drop, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr):
     """What dropout multiplies the weights of a block with: 0, or 1/(1 − dropout)."""
     seed = tl.load(drop.seed)
     one = tl.zeros([1], tl.int64)
-    head = _scrambled(_scrambled((one + b + drop.first_row).to(tl.uint32)) + (one + h + drop.first_head).to(tl.uint32))
+    row, head = one + b + _number(drop.first_row), one + h + _number(drop.first_head)
+    head = _scrambled(_scrambled(row.to(tl.uint32)) + head.to(tl.uint32))
     head = _scrambled((one + seed).to(tl.uint32) + _scrambled((one + (seed >> 32)).to(tl.uint32) + head))
     row = _scrambled(head + _vector(drop.queries, b, h, i, i_inside, 0).to(tl.uint32))
     column = _vector(drop.keys, b, h, j, j_inside, 0).to(tl.uint32)
     drawn = _scrambled(_by_query(row, flipped) + _by_key(column, flipped))
-    return tl.where(drawn.to(tl.int64) >= drop.below, drop.factor, 0.0)
+    return tl.where(drawn.to(tl.int64) >= _number(drop.below), drop.factor, 0.0)
 
 
 # ---------------------------------------------------------------- which keys a query sees
@@ -148,11 +175,11 @@ def _bound(x, b, i, inside, default):
     if x.kind == NONE:
         return i * 0 + default
     elif x.kind == NUMBER:
-        return i * 0 + x.value
+        return i * 0 + _number(x.value)
     elif x.kind == SLOT:
-        return i + x.value
+        return i + _number(x.value)
     else:
-        return tl.load(x.at + b.to(tl.int64) * x.b + i.to(tl.int64) * x.n, mask=inside, other=0)
+        return _vector(x.value, b, b, i, inside, 0)
 
 
 @triton.jit
@@ -176,8 +203,13 @@ def _in_sight(sight, b, h, i, j, i_inside, m, flipped: tl.constexpr):
         k = _vector(sight.k_document, b, h, j, j < m, 0)
         seen &= _by_query(q, flipped) == _by_key(k, flipped)
     if sight.rest is not None:
-        place = sight.rest.at + b.to(tl.int64) * sight.rest.b + h.to(tl.int64) * sight.rest.h
-        place = place + _by_query(i.to(tl.int64) * sight.rest.n, flipped) + column.to(tl.int64) * sight.rest.m
+        pairs = sight.rest
+        place = pairs.at + b.to(tl.int64) * _number(pairs.b) + h.to(tl.int64) * _number(pairs.h)
+        place = (
+            place
+            + _by_query(i.to(tl.int64) * _number(pairs.n), flipped)
+            + column.to(tl.int64) * _last_stride(pairs.m, pairs.layout)
+        )
         seen &= tl.load(place, mask=seen, other=0) != 0
     return seen
 
@@ -235,19 +267,19 @@ def _query_range(span, b, j, j_end, n, block: tl.constexpr):
     low, high = j * 0, j * 0 + n  # queries that may see some
     open_low, open_high = j * 0, j * 0 + n  # queries that see all
     if span.start.kind == SLOT:
-        high = tl.minimum(high, j_end - span.start.value)
-        open_high = tl.minimum(open_high, j - span.start.value + 1)
+        high = tl.minimum(high, j_end - _number(span.start.value))
+        open_high = tl.minimum(open_high, j - _number(span.start.value) + 1)
     elif span.start.kind == NUMBER:
-        high = tl.where(j_end > span.start.value, high, 0)
-        open_high = tl.where(j >= span.start.value, open_high, 0)
+        high = tl.where(j_end > _number(span.start.value), high, 0)
+        open_high = tl.where(j >= _number(span.start.value), open_high, 0)
     elif span.start.kind == EACH:
         open_high = j * 0
     if span.stop.kind == SLOT:
-        low = tl.maximum(low, j - span.stop.value + 1)
-        open_low = tl.maximum(open_low, j_end - span.stop.value)
+        low = tl.maximum(low, j - _number(span.stop.value) + 1)
+        open_low = tl.maximum(open_low, j_end - _number(span.stop.value))
     elif span.stop.kind == NUMBER:
-        high = tl.where(j < span.stop.value, high, 0)
-        open_high = tl.where(j_end <= span.stop.value, open_high, 0)
+        high = tl.where(j < _number(span.stop.value), high, 0)
+        open_high = tl.where(j_end <= _number(span.stop.value), open_high, 0)
     elif span.stop.kind == EACH:
         open_high = j * 0
     first, last = tl.maximum(low, 0) // block, tl.cdiv(tl.maximum(high, 0), block)
@@ -289,8 +321,8 @@ def _scores(products, terms, b, h, i, j, i_inside, j_inside, flipped: tl.constex
     if terms.factor is not None:
         score *= _by_query(_vector(terms.factor, b, h, i, i_inside, 0.0), flipped)
     if terms.table is not None:
-        table = terms.table.at + h.to(tl.int64) * terms.table.h
-        score += _look_up(table, _row_of(terms.table, b, i, j, i_inside, j_inside, flipped), interpreted)
+        table = terms.table.at + h.to(tl.int64) * _number(terms.table.h)
+        score += _look_up(table, _row_of(terms, b, i, j, i_inside, j_inside, flipped), interpreted)
     if terms.queries is not None:
         score += _by_query(_vector(terms.queries, b, h, i, i_inside, 0.0), flipped)
     if terms.keys is not None:
@@ -303,15 +335,15 @@ def _scores(products, terms, b, h, i, j, i_inside, j_inside, flipped: tl.constex
 
 
 @triton.jit
-def _row_of(table, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
+def _row_of(terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
     """The row of the table for each pair, from the distance key − query."""
-    if table.q is None:  # positions rise by one on both sides
-        row = _by_key(j, flipped) - _by_query(i, flipped) + table.origin
+    if terms.q_position is None:  # positions rise by one on both sides
+        row = _by_key(j, flipped) - _by_query(i, flipped) + _number(terms.table.origin)
     else:
-        q = _vector(table.q, b, b, i, i_inside, 0)
-        k = _vector(table.k, b, b, j, j_inside, 0)
-        row = _by_key(k, flipped) - _by_query(q, flipped) + table.origin
-    return tl.minimum(tl.maximum(row, 0), table.last).to(tl.int32)
+        q = _vector(terms.q_position, b, b, i, i_inside, 0)
+        k = _vector(terms.k_position, b, b, j, j_inside, 0)
+        row = _by_key(k, flipped) - _by_query(q, flipped) + _number(terms.table.origin)
+    return tl.minimum(tl.maximum(row, 0), _number(terms.table.last)).to(tl.int32)
 
 
 # ---------------------------------------------------------------- forward
@@ -348,7 +380,7 @@ def _add_keys(
     return total, above, sums
 
 
-@triton.jit(do_not_specialize=["parts", "n", "m"])
+@triton.jit(do_not_specialize=["n", "m"])
 def forward(
     x, parts, out, row_max, row_sum, n, m, heads, group,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
@@ -485,7 +517,7 @@ def _add_to_query(
     return d_q, of_values + tl.sum(product, 1), rising + tl.sum(product * slope, 1), whole + tl.sum(weight * slope, 1)
 
 
-@triton.jit(do_not_specialize=["parts", "n", "m"])
+@triton.jit(do_not_specialize=["n", "m"])
 def queries_gradient(
     x, parts, d_out, rows_of, d_lse, own_delta, d_q, d_factor, d_queries, n, m, heads, group,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
@@ -561,7 +593,7 @@ def _add_to_key(
     return d_k + _dot(gradient.to(q.dtype), q, interpreted), d_v, sums
 
 
-@triton.jit(do_not_specialize=["parts", "n", "m"])
+@triton.jit(do_not_specialize=["n", "m"])
 def keys_gradient(
     x, parts, d_out, rows_of, d_k, d_v, d_keys, n, m, kv_heads, group,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
@@ -625,7 +657,7 @@ def _tile_gradient(
     return weight * (values - _statistic(rows_of[2], which, i, i_inside, n, 0.0)[:, None]) * slope
 
 
-@triton.jit(do_not_specialize=["parts", "n", "m"])
+@triton.jit(do_not_specialize=["n", "m"])
 def diagonals_gradient(
     x, parts, d_out, rows_of, partial, n, m, heads, group,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
@@ -645,9 +677,9 @@ def diagonals_gradient(
     first, last = tl.maximum(0, -offset), tl.minimum(i_tiles, j_tiles - offset)
     if parts.sight.second is None:
         if parts.sight.first.stop.kind == SLOT:
-            last = tl.where(offset * block - block < parts.sight.first.stop.value - 1, last, first)
+            last = tl.where(offset * block - block < _number(parts.sight.first.stop.value) - 1, last, first)
         if parts.sight.first.start.kind == SLOT:
-            last = tl.where(offset * block + block > parts.sight.first.start.value, last, first)
+            last = tl.where(offset * block + block > _number(parts.sight.first.start.value), last, first)
     total = tl.zeros([block, block], tl.float32)
     for tile in range(first, last):
         gradient = _tile_gradient(
@@ -665,7 +697,7 @@ def diagonals_gradient(
     tl.store(place + block, tl.sum(far, 0))
 
 
-@triton.jit(do_not_specialize=["parts", "n", "m"])
+@triton.jit(do_not_specialize=["n", "m", "shares", "count"])
 def rows_gradient(
     x, parts, d_out, rows_of, partial, n, m, heads, group, shares, count,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
@@ -686,7 +718,7 @@ def rows_gradient(
         _, _, left, _, _, last = _query_tiles(parts.sight, b, j_tile * block, (j_tile + 1) * block, n, m, rows)
         for i_tile in range(left, last):
             i, j = i_tile * rows + tl.arange(0, rows), j_tile * block + tl.arange(0, block)
-            row = _row_of(parts.terms.table, b, i, j, i < n, j < m, False)
+            row = _row_of(parts.terms, b, i, j, i < n, j < m, False)
             inside = (i < n)[:, None] & (j < m)[None, :]
             low = tl.maximum(tl.min(tl.where(inside, row, count)), start)
             high = tl.minimum(tl.max(tl.where(inside, row, -1)), start + chunk - 1)

@@ -40,7 +40,7 @@ REST_LIMIT = 1 << 26
 
 def reasons_against(problem: Problem) -> list[str]:
     """Returns every reason why the kernel cannot run a call."""
-    reason = _installed.reason_against(problem.device, problem.capability)
+    reason = _installed.reason_against(problem.device) or _installed.too_old(problem.capability)
     if reason is not None:
         return [reason]
     return list(dict.fromkeys(_against(problem)))

@@ -46,7 +46,7 @@ class Runs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
-        from ._launch import run_sums
+        from ._start import run_sums
 
         (rows,) = ctx.saved_tensors
         numbers = torch.arange(ctx.count + 1, device=rows.device)

@@ -1,0 +1,27 @@
+"""Starts programs. Importing this module imports triton."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _programs
+from ._choices import Blocks
+
+
+def start(program: Any, near: Tensor, grid: int, blocks: Blocks, *arguments: Any, **constants: Any) -> None:
+    """Starts ``grid`` instances of a program on the device of ``near``."""
+    if grid:
+        with torch.cuda.device(near.device) if near.is_cuda else nullcontext():
+            program[(grid,)](*arguments, **constants, num_warps=blocks.num_warps, num_stages=blocks.num_stages)
+
+
+def run_sums(x: Tensor, starts: Tensor) -> Tensor:
+    """Returns Σ x[h, starts[r] … starts[r + 1] − 1] of x [heads, length], float32 [heads, rows]."""
+    count = len(starts) - 1
+    out = torch.empty(len(x), count, dtype=torch.float32, device=x.device)
+    start(_programs.run_sums, x, out.numel(), Blocks(1, 1, 4, 1), x, starts, out, x.shape[1], count, block=1024)
+    return out
