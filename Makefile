@@ -23,7 +23,7 @@ CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup compare test test-all test-families check check-native check-replay check-arm check-triton native library bench claims translation weights clean
+.PHONY: help setup compare test test-all test-families check check-native check-replay check-arm check-triton gpu native library bench claims translation weights clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -71,6 +71,12 @@ check-triton: library  ## run the Triton kernel's tests with other versions of t
 		test -d build/triton-$$version || $(PIP) install --quiet --no-deps --target build/triton-$$version triton==$$version || exit 1; \
 		PYTHONPATH="$$PWD/build/triton-$$version" $(PYTEST) tests/kernels/test_triton.py $(ARGS) || exit 1; \
 	done
+
+# PYTHON may be one that has torch for CUDA and pytest; else it is the one of .venv
+gpu:  ## run the tests and a short measurement on an NVIDIA GPU, in 9 minutes; writes gpu-out/gpu.md
+	@if $(PYTHON) -c 'import pytest, xdist, torch, triton; assert torch.cuda.is_available()' 2>/dev/null; then \
+		PYTHONPATH=src:tests $(PYTHON) -m gpu --out gpu-out $(ARGS); \
+	else $(MAKE) --no-print-directory library && PYTHONPATH=src:tests $(BIN)/python -m gpu --out gpu-out $(ARGS); fi
 
 native: $(NATIVE)/CMakeCache.txt  ## build the CPU kernel's library alone, where it is loaded from; compiles what changed
 	@cmake --build $(NATIVE) --parallel

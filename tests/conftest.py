@@ -28,6 +28,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="leave out tests marked slow, and of a test marked one_in(k) run every k-th case alone",
     )
+    parser.addoption(
+        "--triton-on", metavar="DEVICE", help="run the tests of the Triton kernel, on this device, and those of a GPU"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if device := config.getoption("triton_on"):
+        import triton_on
+
+        triton_on.install(device)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -136,6 +146,13 @@ def _parameters(item: pytest.Item) -> dict[str, object]:
     return {} if call is None else call.params
 
 
+def _is_of_triton(item: pytest.Item) -> bool:
+    """Whether a test is one of the Triton kernel, or of a GPU."""
+    if _parameters(item).get("kernel") == "triton" or item.path.name == "test_triton_programs.py":
+        return True
+    return item.get_closest_marker("gpu") is not None
+
+
 def _deselect(config: pytest.Config, items: list[pytest.Item], leaves_out: Callable[[pytest.Item], bool]) -> None:
     left_out = [item for item in items if leaves_out(item)]
     config.hook.pytest_deselected(items=left_out)
@@ -166,7 +183,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     from headway.kernels.cpu import _library
     from headway.kernels.triton import _installed
 
-    if not _installed.interprets():  # tests are of tensors on a CPU: tests/kernels/test_triton.py runs these
+    if config.getoption("triton_on"):
+        _deselect(config, items, lambda item: not _is_of_triton(item))
+    elif not _installed.interprets():  # tests are of tensors on a CPU: tests/kernels/test_triton.py runs these
         _deselect(config, items, lambda item: _parameters(item).get("kernel") == "triton")
     if config.getoption("cross_section"):
         chosen = set(_cross_section(items))

@@ -52,6 +52,8 @@ def test_interpreted(group: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *paths]
     # numpy warns of NaN, which some tests are about
     command += ["-W", "ignore::RuntimeWarning", *(["-k", chosen] if chosen else [])]
+    if group == "a few programs":
+        command += ["--triton-on", "cpu"]  # by which they run on a GPU
     ran = subprocess.run(command, cwd=ROOT, env=keeps | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout[-8000:] + ran.stderr[-2000:]
     passed = re.search(r"(\d+) passed", ran.stdout)

@@ -1,0 +1,97 @@
+"""The page that shows what came out on a GPU."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from typing import Any
+
+from .speed import DENSE, FLEX, OURS, OURS_PLAIN, SDPA, Case
+
+FIELDS = tuple(Case.__dataclass_fields__)
+SHOWN = 20
+"""Failures and reasons of skipped tests that are written out."""
+
+
+def facts() -> dict[str, str]:
+    """Returns the machine and the versions."""
+    import torch
+
+    found = {"date": datetime.date.today().isoformat(), "Python": platform.python_version(), "torch": torch.__version__}
+    for name in ("triton", "headway"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        found["GPU"] = (
+            f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, {properties.multi_processor_count} SMs"
+        )
+        found["CUDA"], found["cuDNN"] = str(torch.version.cuda), str(torch.backends.cudnn.version())
+    try:
+        asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+        found["commit"] = asked.stdout.strip() or "unknown"
+    except OSError:
+        found["commit"] = "unknown"
+    return found
+
+
+def text(
+    machine: dict[str, str], tests: Sequence[dict[str, Any]], speed: Sequence[dict[str, Any]], seconds: float
+) -> str:
+    """Returns the page as Markdown."""
+    parts = ["# What came out on a GPU", "", *(f"- {name}: {value}" for name, value in machine.items())]
+    parts += [f"- after {seconds:.0f} s", "", "## Tests", "", *_tests(tests), "", "## Speed", "", *_speed(speed)]
+    return "\n".join(parts) + "\n"
+
+
+def _tests(lines: Sequence[dict[str, Any]]) -> Iterable[str]:
+    counts = Counter(line["outcome"] for line in lines)
+    yield ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items())) or "None has run."
+    failed = [line for line in lines if line["outcome"] == "failed"]
+    files = Counter(line["test"].partition("::")[0] for line in failed)
+    yield from (f"- {count} failed in {file}" for file, count in files.most_common())
+    reasons = Counter(str(line.get("why", ""))[:160] for line in lines if line["outcome"] == "skipped")
+    yield from (f"- {count} skipped: {reason}" for reason, count in reasons.most_common(SHOWN))
+    for line in failed[:SHOWN]:
+        yield from ("", f"`{line['test']}`", "", "```", str(line.get("why", ""))[-1500:].replace("```", "'''"), "```")
+
+
+def _speed(rows: Sequence[dict[str, Any]]) -> Iterable[str]:
+    if not rows:
+        yield "Nothing was measured."
+        return
+    yield "Milliseconds, medians; × is the other side's time over headway's: above 1 headway is faster."
+    for direction in ("forward", "backward"):
+        sides = [OURS, OURS_PLAIN, SDPA, DENSE, FLEX]
+        yield from ("", f"### {direction}", "", f"| case | {' | '.join(sides)} |", "|---" * (len(sides) + 1) + "|")
+        for row in rows:
+            times = _best(row["ms"].get(direction, {}))
+            case = Case(**{name: row[name] for name in FIELDS})
+            cells = [_cell(side, times) for side in sides]
+            yield f"| {case} | {' | '.join(cells)} |"
+    said = {(side, why) for row in rows for side, why in row["says"].items()}
+    yield from ("", *(f"- {side}: {why}" for side, why in sorted(said)))
+    apart = [(side, value, row) for row in rows for side, value in row.get("apart", {}).items() if not value < 0.02]
+    yield from (
+        f"- **computes other numbers**: {side}, {value:.3g}, {row['encoding']} {row['n']}" for side, value, row in apart
+    )
+
+
+def _best(times: dict[str, float]) -> dict[str, float]:
+    """Of torch's back ends the fastest."""
+    found = {side: value for side, value in times.items() if not side.startswith(SDPA) or side == DENSE}
+    others = {side: value for side, value in times.items() if side not in found}
+    return found | ({SDPA: min(others.values())} if others else {})
+
+
+def _cell(side: str, times: dict[str, float]) -> str:
+    if side not in times:
+        return ""
+    ratio = "" if side == OURS or OURS not in times else f" ({times[side] / times[OURS]:.2f}×)"
+    return f"{times[side]:.3f}{ratio}"

@@ -1,0 +1,365 @@
+"""The time of attention on a GPU: the Triton kernel, torch's SDPA and compiled FlexAttention, in turn in one process.
+
+    python -m gpu.speed compile             runs each case once, several processes beside one another
+    python -m gpu.speed measure             measures the cases, and appends a row for each to a file
+
+A side that fails is a row's entry with its reason. Times are those between events of the device around
+several calls, so that what the host needs counts where it is slower; the median of several rounds is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from subprocess import TimeoutExpired
+from subprocess import run as start
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+import headway as hw
+from headway import masks as M
+from headway import terms as T
+from headway.biases import distance_bias
+from headway.call import make_call
+from headway.coordinates import Coordinates
+
+OURS, OURS_PLAIN = "headway", "headway, no bias"
+SDPA, DENSE, FLEX = "SDPA", "SDPA, dense bias", "FlexAttention"
+WINDOW, DOCUMENTS = 512, 8
+ROUNDS, LEAST_SECONDS = 7, 0.02
+DENSE_LIMIT = 1 << 31
+"""The most bytes of a dense bias that is measured."""
+BACK_ENDS = {"cuDNN": "CUDNN_ATTENTION", "flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call, causal, bfloat16.
+
+    Attributes:
+        encoding: "none", "alibi", "t5", "kerple", or a mask: "window", "documents".
+        learned: whether the bias has a gradient.
+    """
+
+    encoding: str
+    n: int
+    head_dim: int = 64
+    learned: bool = False
+    batch: int = 4
+    heads: int = 16
+    dtype: str = "bfloat16"
+
+    def __str__(self) -> str:
+        return f"{self.encoding}{', learned' if self.learned else ''}, {self.n} tokens, head_dim {self.head_dim}"
+
+
+def cases(quick: bool = True) -> list[Case]:
+    """The cases, in the order of their weight."""
+    lengths, widths = (4096, 16384, 1024), (64, 128)
+    kinds = [("t5", True), ("none", False), ("alibi", False), ("t5", False), ("kerple", True)]
+    kinds += [("window", False), ("documents", False)]
+    found = [Case(kind, n, width, learned) for width in widths for n in lengths for kind, learned in kinds]
+    return [case for case in found if not quick or case.head_dim == 64 or case.n == 4096]
+
+
+class Sides:
+    """The sides of a case as functions of nothing, which return the output.
+
+    Args:
+        case: the case.
+        device: "cuda"; "cpu" for a trial with triton's interpreter.
+    """
+
+    def __init__(self, case: Case, device: str = "cuda") -> None:
+        self.case, self.device = case, device
+        torch.manual_seed(0)
+        self.causal = M.Causal()
+        shape = (case.batch, case.heads, case.n, case.head_dim)
+        dtype = getattr(torch, case.dtype)
+        self.q, self.k, self.v, self.upstream = (torch.randn(shape, device=device).to(dtype) for _ in range(4))
+        for x in (self.q, self.k, self.v):
+            x.requires_grad_()
+        self.at = Coordinates.span(case.n, device=device)
+        self.ids = torch.arange(case.n, device=device) * DOCUMENTS // case.n
+        self.learned: list[Tensor] = []
+        self.values = self._values()
+
+    def _values(self) -> Any:
+        heads = self.case.heads
+
+        def leaf(x: Tensor) -> Tensor:
+            x = x.to(self.device)
+            if self.case.learned:
+                self.learned.append(x.requires_grad_())
+            return x
+
+        if self.case.encoding == "alibi":
+            slopes = leaf(2.0 ** -torch.linspace(0.5, 8, heads))
+            return T.Linear(slopes, slopes)
+        if self.case.encoding == "kerple":
+            return T.Log(leaf(torch.linspace(0.5, 1, heads)), leaf(torch.linspace(0.5, 1, heads)))
+        if self.case.encoding == "t5":
+            built = hw.encoding("t5", num_heads=heads, bidirectional=False).to(self.device)
+            built.requires_grad_(self.case.learned)
+            self.learned += [x for x in built.parameters() if x.requires_grad]
+            with torch.no_grad():
+                for x in built.parameters():
+                    x.normal_()
+            return make_call(self.q, self.k, self.v, encoding=built).terms[0].values
+        return None
+
+    def mask(self) -> M.Mask:
+        if self.case.encoding == "window":
+            return self.causal & M.Window(left=WINDOW - 1)
+        return self.causal & M.Documents(self.ids) if self.case.encoding == "documents" else self.causal
+
+    def ours(self) -> Tensor:
+        terms = () if self.values is None else (T.DistanceBias(self.values),)
+        return self._ours(terms, self.mask())
+
+    def ours_plain(self) -> Tensor:
+        return self._ours((), self.causal)
+
+    def _ours(self, terms: tuple[Any, ...], mask: M.Mask) -> Tensor:
+        sides = {"q_positions": self.at, "k_positions": self.at}
+        return hw.attention(self.q, self.k, self.v, terms=terms, mask=mask, kernel="triton", **sides)
+
+    def sdpa(self) -> Tensor:
+        return scaled_dot_product_attention(self.q, self.k, self.v, is_causal=True)
+
+    def strip(self) -> Tensor:
+        """The bias of each distance 1 − n … n − 1, [heads, 2n − 1], recorded if it is learned."""
+        n = self.case.n
+        q = Coordinates.span(1, start=n - 1, length=2 * n - 1, device=self.device)
+        found = distance_bias(self.values, q, Coordinates.span(2 * n - 1, device=self.device), torch.float32)
+        return found.expand(1, self.case.heads, 1, 2 * n - 1)[0, :, 0]
+
+    def dense(self) -> Tensor:
+        """The bias and the mask made anew in each call where the bias is learned, else beforehand."""
+        if self.values is None:
+            raise NotImplementedError("no bias")
+        if self.case.heads * self.case.n**2 * 2 > DENSE_LIMIT:
+            raise NotImplementedError("a dense bias of more than 2 GiB")
+        if not hasattr(self, "_dense"):
+            slots = torch.arange(self.case.n, device=self.device)
+            bias = self.strip()[:, slots[None, :] - slots[:, None] + self.case.n - 1].to(self.q.dtype)
+            bias = bias.masked_fill(slots[None, :] > slots[:, None], -torch.inf)[None].detach()
+            self._dense = bias.requires_grad_(self.case.learned)
+            if self.case.learned:
+                self.learned_dense = [self._dense]
+        return scaled_dot_product_attention(self.q, self.k, self.v, attn_mask=self._dense)
+
+    def flex(self, compiled: bool = True) -> Tensor:
+        """FlexAttention as its users write it: ALiBi in closed form, other biases as a table by distance."""
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        if not hasattr(self, "_flex"):
+            torch._dynamo.reset()
+            n, ids, kind = self.case.n, self.ids, self.case.encoding
+
+            def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+                if kind == "window":
+                    return (i >= j) & (i - j < WINDOW)
+                return (i >= j) & (ids[i] == ids[j]) if kind == "documents" else i >= j
+
+            self._block_mask = create_block_mask(seen, None, None, n, n, device=self.device)
+            self._flex = torch.compile(flex_attention, dynamic=False) if compiled else flex_attention
+        score_mod = None
+        if has_bias(self.case.encoding):
+            score_mod = self._score_mod()
+        found: Tensor = self._flex(self.q, self.k, self.v, score_mod=score_mod, block_mask=self._block_mask)
+        return found
+
+    def _score_mod(self) -> Callable[..., Tensor]:
+        n = self.case.n
+        if self.case.encoding == "alibi" and not self.case.learned:
+            slopes = self.values.past
+
+            def linear(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+                return score - slopes[h] * (i - j).abs()
+
+            return linear
+        table = self.strip().contiguous()
+
+        def by_distance(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return score + table[h, j - i + n - 1]
+
+        return by_distance
+
+    def all(self) -> dict[str, Callable[[], Tensor]]:
+        """The sides by name."""
+        found = {OURS: self.ours, OURS_PLAIN: self.ours_plain}
+        if self.case.encoding == "none":
+            del found[OURS_PLAIN]
+        if self.device == "cuda":
+            for name, back_end in BACK_ENDS.items():
+                found[f"{SDPA}, {name}"] = self._by(back_end)
+        else:
+            found[SDPA] = self.sdpa
+        if has_bias(self.case.encoding):
+            found[DENSE] = self.dense
+        return found | {FLEX: self.flex}
+
+    def _by(self, back_end: str) -> Callable[[], Tensor]:
+        def run() -> Tensor:
+            with sdpa_kernel(getattr(SDPBackend, back_end)):
+                return self.sdpa()
+
+        return run
+
+    def leaves(self, side: str) -> list[Tensor]:
+        """The tensors that a side computes gradients of."""
+        inputs = [self.q, self.k, self.v]
+        if side in (OURS, FLEX):
+            return [*inputs, *self.learned]
+        return [*inputs, *getattr(self, "learned_dense", [])] if side == DENSE else inputs
+
+
+def has_bias(encoding: str) -> bool:
+    return encoding in ("alibi", "t5", "kerple")
+
+
+@contextmanager
+def graphs_that_run_again() -> Iterator[None]:
+    import torch._functorch.config
+
+    with torch._functorch.config.patch(donated_buffer=False):
+        yield
+
+
+def measure(case: Case, device: str = "cuda", rounds: int = ROUNDS, once: bool = False) -> dict[str, Any]:
+    """Returns a row: for each side the milliseconds forward and backward, or why it has none.
+
+    Args:
+        case: the case.
+        device: where.
+        rounds: turns of all sides.
+        once: whether each side runs once alone, so that it is compiled.
+    """
+    sides = Sides(case, device)
+    says: dict[str, str] = {}
+    outputs: dict[str, Tensor] = {}
+    runs: dict[str, dict[str, Callable[[], object]]] = {"forward": {}, "backward": {}}
+    with graphs_that_run_again():
+        for name, side in sides.all().items():
+            try:
+                runs["forward"][name] = forward = _forward(side)
+                outputs[name] = forward()
+            except Exception as error:  # any failure of a side is its result
+                del runs["forward"][name]
+                says[name] = _said(error)
+                continue
+            try:
+                runs["backward"][name] = backward = _backward(side(), sides.leaves(name), sides.upstream)
+                backward()
+            except Exception as error:
+                runs["backward"].pop(name, None)
+                says[f"{name}, backward"] = _said(error)
+        row: dict[str, Any] = asdict(case) | {"ms": {}, "spread": {}, "says": says}
+        if once:
+            return row
+        row["apart"] = {name: _apart(outputs[OURS], out) for name, out in outputs.items() if _same(case, name)}
+        for direction, found in runs.items():
+            times = _in_turn(found, device, rounds)
+            row["ms"][direction] = {name: round(median(each), 4) for name, each in times.items()}
+            row["spread"][direction] = {name: round(max(each) / min(each), 3) for name, each in times.items()}
+    return row
+
+
+def _forward(side: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def run() -> Tensor:
+        with torch.no_grad():
+            return side()
+
+    return run
+
+
+def _backward(out: Tensor, leaves: list[Tensor], upstream: Tensor) -> Callable[[], object]:
+    return lambda: torch.autograd.grad(out, leaves, upstream, retain_graph=True)
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def _same(case: Case, side: str) -> bool:
+    """Whether a side computes what headway does."""
+    return side in (DENSE, FLEX) or (side.startswith(SDPA) and case.encoding == "none")
+
+
+def _apart(ours: Tensor, other: Tensor) -> float:
+    return float((ours.float() - other.float()).norm() / other.float().norm())
+
+
+def _in_turn(runs: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, list[float]]:
+    """Returns the milliseconds of a call of each function, as many as there are rounds."""
+    calls = {}
+    for name, run in runs.items():
+        once = _milliseconds(run, 1, device)
+        calls[name] = max(1, min(50, int(LEAST_SECONDS * 1e3 / max(once, 1e-3))))
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            times[name].append(_milliseconds(run, calls[name], device))
+    return times
+
+
+def _milliseconds(run: Callable[[], object], calls: int, device: str) -> float:
+    if device != "cuda":
+        began = time.perf_counter()
+        for _ in range(calls):
+            run()
+        return (time.perf_counter() - began) * 1e3 / calls
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(calls):
+        run()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / calls
+
+
+def compile_all(chosen: list[Case], jobs: int, deadline: float) -> None:
+    """Runs each case once, as many as ``jobs`` beside one another, so that all programs lie in caches on disk."""
+
+    def one(number: int) -> None:
+        if (left := deadline - time.time()) > 5:
+            with suppress(TimeoutExpired):
+                start([sys.executable, "-m", "gpu.speed", "once", str(number)], timeout=left, check=False)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(one, range(len(chosen))))
+
+
+def main(words: list[str]) -> None:
+    chosen, deadline = cases(), float(os.environ["HEADWAY_GPU_DEADLINE"])
+    if words[0] == "compile":
+        compile_all(chosen, jobs=min(8, os.cpu_count() or 1), deadline=deadline)
+    elif words[0] == "once":
+        print(json.dumps(measure(chosen[int(words[1])], once=True)), flush=True)
+    else:
+        for case in chosen:
+            if time.time() > deadline:
+                break
+            row = measure(case)
+            with Path(os.environ["HEADWAY_GPU_LOG"]).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+            print(f"{case}: {row['ms']} {row['says']}", flush=True)
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,276 @@
+"""What only a GPU shows of the Triton kernel: captured graphs, no waiting for the device, memory, many runs, size.
+
+Its numbers are tested by the tests of every kernel, with ``pytest --triton-on cuda``.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+import headway as hw
+from headway import masks as M
+from headway import terms as T
+from headway.coordinates import Coordinates
+from headway.kernels.triton import _installed
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(_installed.reason_against("cuda") is not None, reason=str(_installed.reason_against("cuda"))),
+]
+BATCH, HEADS, KV, WIDTH = 2, 4, 2, 64
+HALF = torch.bfloat16
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, device="cuda").to(dtype).requires_grad_()
+
+
+def inputs(n: int, dtype: torch.dtype = HALF, batch: int = BATCH, heads: int = HEADS, kv: int = KV) -> list[Tensor]:
+    return [draw(batch, h, n, WIDTH, dtype=dtype) for h in (heads, kv, kv)]
+
+
+def at(n: int) -> dict[str, Any]:
+    """Positions that rise by one, and the same with gaps."""
+    return {"q_positions": Coordinates.span(n, device="cuda"), "k_positions": Coordinates.span(n, device="cuda")}
+
+
+def gaps(n: int) -> dict[str, Any]:
+    side = Coordinates.of(torch.arange(n, device="cuda") * 2, n)
+    return {"q_positions": side, "k_positions": side}
+
+
+def rows() -> T.DistanceBias:
+    return T.DistanceBias(T.Rows(draw(HEADS, 65), T.Clip(-60, 4)))
+
+
+CALLS: dict[str, Callable[[int], tuple[list[Tensor], dict[str, Any]]]] = {
+    "plain": lambda n: ([], {"mask": M.Causal()}),
+    "table": lambda n: ([(bias := rows()).values.table], {"terms": (bias,), "mask": M.Causal(), **at(n)}),
+    "table with gaps": lambda n: ([(bias := rows()).values.table], {"terms": (bias,), **gaps(n)}),
+    "slopes": lambda n: (
+        [slope := draw(HEADS), other := draw(HEADS)],
+        {"terms": (T.DistanceBias(T.Linear(slope, other)),), "mask": M.Window(50, 50), **at(n)},
+    ),
+    "tokens, sinks and a cap": lambda n: (
+        [*(parts := [draw(BATCH, HEADS, n), draw(BATCH, 1, n), draw(BATCH, HEADS, n), draw(HEADS)])],
+        {
+            "terms": (T.TokenBias(parts[0], parts[1]), T.QueryScale(parts[2])),
+            "sink": parts[3],
+            "soft_cap": 5.0,
+            "mask": M.Causal() | M.KeepFirst(3),
+        },
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> Iterator[None]:
+    torch.manual_seed(0)
+    yield
+    torch.cuda.empty_cache()
+
+
+def both_ways(tensors: list[Tensor], learned: list[Tensor], arguments: dict[str, Any]) -> list[Tensor]:
+    """The output and every gradient."""
+    out = hw.attention(*tensors, kernel="triton", **arguments)
+    return [out, *torch.autograd.grad(out.square().sum(), [*tensors, *learned])]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_same_bits_in_a_hundred_runs(name: str) -> None:
+    tensors = inputs(300)
+    learned, arguments = CALLS[name](300)
+    first = both_ways(tensors, learned, arguments)
+    assert all(x.isfinite().all() for x in first)
+    for _ in range(100):
+        assert all(torch.equal(a, b) for a, b in zip(first, both_ways(tensors, learned, arguments), strict=True))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_host_does_not_wait_for_the_device(name: str) -> None:
+    tensors = inputs(200)
+    learned, arguments = CALLS[name](200)
+    both_ways(tensors, learned, arguments)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        both_ways(tensors, learned, arguments)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_captured_graph_repeats_the_call_on_new_numbers(name: str) -> None:
+    tensors = inputs(200)
+    learned, arguments = CALLS[name](200)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            both_ways(tensors, learned, arguments)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = both_ways(tensors, learned, arguments)
+    with torch.no_grad():
+        for x in (*tensors, *learned):
+            x.copy_(torch.randn_like(x))
+    graph.replay()
+    kept = [x.clone() for x in found]
+    for a, b in zip(kept, both_ways(tensors, learned, arguments), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_one_graph_of_the_compiler(name: str) -> None:
+    tensors = inputs(200)
+    learned, arguments = CALLS[name](200)
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return hw.attention(q, k, v, kernel="triton", **arguments)
+
+    out = torch.compile(run, fullgraph=True)(*tensors)
+    expected = both_ways(tensors, learned, arguments)
+    found = [out, *torch.autograd.grad(out.square().sum(), [*tensors, *learned])]
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints(reentrant: bool) -> None:
+    tensors = inputs(100)
+    learned, arguments = CALLS["table"](100)
+    arguments |= {"dropout": 0.2}
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return hw.attention(q, k, v, kernel="triton", **arguments)
+
+    found = []
+    for function in (run, lambda *x: checkpoint(run, *x, use_reentrant=reentrant)):
+        torch.manual_seed(3)
+        out = function(*tensors)
+        for x in (*tensors, *learned):
+            x.grad = None
+        out.square().sum().backward()
+        found.append([out, *(x.grad for x in (*tensors, *learned))])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_autocast() -> None:
+    tensors = inputs(100, torch.float32)
+    with torch.autocast("cuda", dtype=HALF):
+        out = hw.attention(*tensors, kernel="triton", mask=M.Causal())
+    assert out.dtype == HALF
+    expected = hw.attention(*(x.to(HALF) for x in tensors), kernel="triton", mask=M.Causal())
+    assert torch.equal(out, expected)
+
+
+def test_a_gradient_without_strides_of_its_own() -> None:
+    tensors = inputs(100)
+    found = []
+    for upstream in (torch.ones((), device="cuda", dtype=HALF).expand(BATCH, HEADS, 100, WIDTH), None):
+        out = hw.attention(*tensors, kernel="triton", mask=M.Causal())
+        found.append(torch.autograd.grad(out, tensors, torch.ones_like(out) if upstream is None else upstream))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(("n", "m"), [(0, 5), (5, 0), (0, 0), (1, 1)])
+def test_lengths_of_zero(n: int, m: int) -> None:
+    q, k, v = draw(1, 2, n, WIDTH), draw(1, 2, m, WIDTH), draw(1, 2, m, WIDTH)
+    out = hw.attention(q, k, v, kernel="triton")
+    expected = hw.attention(*(x.cpu() for x in (q, k, v)), kernel="reference")
+    torch.testing.assert_close(out.cpu(), expected)
+    for x in torch.autograd.grad(out.sum(), (q, k, v)):
+        assert x.isfinite().all()
+
+
+def test_tensors_that_begin_anywhere() -> None:
+    """Slices of storage that no 16 bytes divide, and rows that are 16 numbers apart no more."""
+    whole = [draw(BATCH, h, 101, WIDTH + 3, dtype=HALF) for h in (HEADS, KV, KV)]
+    views = [x[:, :, 1:, 3:] for x in whole]
+    out = hw.attention(*views, kernel="triton", mask=M.Causal())
+    copies = [x.detach().contiguous().requires_grad_() for x in views]
+    expected = hw.attention(*copies, kernel="triton", mask=M.Causal())
+    assert torch.equal(out, expected)
+    upstream = torch.randn_like(out)
+    of_views = torch.autograd.grad(out, whole, upstream)
+    of_copies = torch.autograd.grad(expected, copies, upstream)
+    assert all(torch.equal(a[:, :, 1:, 3:], b) for a, b in zip(of_views, of_copies, strict=True))
+
+
+def peak(n: int, name: str) -> int:
+    """The bytes that a call needs, forward and backward, besides its tensors."""
+    tensors = inputs(n, batch=1)
+    learned, arguments = CALLS[name](n)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    both_ways(tensors, learned, arguments)
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+@pytest.mark.parametrize("name", ["plain", "table", "slopes"])
+def test_memory_is_linear_in_the_tokens(name: str) -> None:
+    few, many = peak(8192, name), peak(32768, name)
+    assert many < 4.2 * few
+    assert many < 32768**2, "less than a byte for each pair"
+
+
+@pytest.mark.slow
+def test_tensors_of_more_numbers_than_int32_counts() -> None:
+    """The last head lies beyond 2³¹ numbers; a window keeps the work small."""
+    n = (1 << 31) // WIDTH // 16 + 4096
+    if torch.cuda.get_device_properties(0).total_memory < 64 << 30:
+        pytest.skip("needs a GPU with 64 GiB")
+    mask = M.Causal() & M.Window(100, 0)
+    q, k, v = (torch.randn(1, 16, n, WIDTH, device="cuda", dtype=HALF) for _ in range(3))
+    last = [x[:, -1:, -5000:].clone().requires_grad_() for x in (q, k, v)]
+    for x in (q, k, v):
+        x.requires_grad_()
+    out = hw.attention(q, k, v, mask=mask, kernel="triton")
+    upstream = torch.randn_like(out)
+    gradients = torch.autograd.grad(out, (q, k, v), upstream)
+    expected = hw.attention(*last, mask=mask, kernel="triton")
+    beyond = slice(200, None)  # queries whose window lies in the part
+    assert torch.equal(out[:, -1:, -5000:][:, :, beyond], expected[:, :, beyond])
+    of_part = torch.autograd.grad(expected, last, upstream[:, -1:, -5000:])
+    for a, b in zip(gradients, of_part, strict=True):
+        torch.testing.assert_close(a[:, -1:, -5000:][:, :, beyond], b[:, :, beyond], rtol=0.02, atol=0.02)
+
+
+def test_a_stream_of_its_own() -> None:
+    tensors = inputs(100)
+    expected = both_ways(tensors, [], {"mask": M.Causal()})
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        found = both_ways(tensors, [], {"mask": M.Causal()})
+    side.synchronize()
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_programs_are_compiled_once_for_all_lengths() -> None:
+    from headway.kernels.triton import _programs
+
+    def compiled() -> int:
+        return sum(len(cache[0]) for cache in _programs.forward.device_caches.values())
+
+    before = compiled()
+    for n in range(20, 84):
+        learned, arguments = CALLS["table"](n)
+        both_ways(inputs(n), learned, arguments)
+    assert compiled() - before <= 2
+
+
+def test_auto_runs_and_says_why() -> None:
+    """The kernel is not chosen before it has been measured."""
+    tensors = inputs(100)
+    _, arguments = CALLS["table"](100)
+    said = str(hw.explain(*tensors, **arguments))
+    assert "triton" in said
+    out = hw.attention(*tensors, **arguments)
+    torch.testing.assert_close(out, hw.attention(*tensors, kernel="triton", **arguments), rtol=0.02, atol=0.02)

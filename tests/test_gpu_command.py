@@ -1,0 +1,83 @@
+"""``make gpu``, where there is no GPU: what it says, its sides, and the page that it writes."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+ROW: dict[str, Any] = {
+    "encoding": "t5", "n": 4096, "head_dim": 64, "learned": True, "batch": 4, "heads": 16, "dtype": "bfloat16",
+    "ms": {
+        "forward": {"headway": 2.0, "SDPA, cuDNN": 1.0, "SDPA, flash": 1.5, "SDPA, dense bias": 3.0},
+        "backward": {"headway": 5.0},
+    },
+    "says": {"FlexAttention, backward": "OutOfMemoryError: 9 GiB"},
+    "apart": {"SDPA, dense bias": 0.5},
+}  # fmt: skip
+TESTS = [
+    {"test": "tests/a.py::test_one", "outcome": "passed"},
+    {"test": "tests/a.py::test_two", "outcome": "failed", "why": "assert 1 == 2"},
+    {"test": "tests/b.py::test_three", "outcome": "skipped", "why": "no such term"},
+]
+
+
+def test_the_page_shows_failures_reasons_and_ratios() -> None:
+    from gpu import page
+
+    said = page.text({"GPU": "one"}, TESTS, [ROW], 60.0)
+    for part in (
+        "- GPU: one",
+        "1 failed, 1 passed, 1 skipped",
+        "- 1 failed in tests/a.py",
+        "assert 1 == 2",
+        "- 1 skipped: no such term",
+        "| t5, learned, 4096 tokens, head_dim 64 | 2.000 |  | 1.000 (0.50×) | 3.000 (1.50×) |  |",
+        "- FlexAttention, backward: OutOfMemoryError: 9 GiB",
+        "**computes other numbers**: SDPA, dense bias, 0.5",
+    ):
+        assert part in said
+    nothing = page.text({}, [], [], 0.0)
+    assert "None has run." in nothing
+    assert "Nothing was measured." in nothing
+
+
+def test_the_quick_cases_are_of_each_kind_and_length() -> None:
+    from gpu.speed import cases
+
+    found = cases()
+    assert {case.n for case in found} == {1024, 4096, 16384}
+    assert {case.head_dim for case in found} == {64, 128}
+    assert len(found) == len(set(found)) == 28
+    assert set(found) < set(cases(quick=False))
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
+@pytest.mark.parametrize("encoding", ["none", "alibi", "t5", "kerple", "window", "documents"])
+def test_the_sides_compute_the_same(encoding: str) -> None:
+    """Those that a CPU can run: a dense bias, and FlexAttention as it is written, not compiled."""
+    import headway as hw
+    from gpu.speed import Case, Sides, has_bias
+
+    sides = Sides(Case(encoding, 24, 8, batch=1, heads=2, dtype="float32"), "cpu")
+    for x in (sides.q, sides.k, sides.v):
+        x.requires_grad_(False)
+    terms = () if sides.values is None else (hw.terms.DistanceBias(sides.values),)
+    expected = hw.attention(sides.q, sides.k, sides.v, terms=terms, mask=sides.mask(), kernel="reference")
+    with torch.no_grad():
+        torch.testing.assert_close(sides.flex(compiled=False), expected)
+        if has_bias(encoding):
+            torch.testing.assert_close(sides.dense(), expected)
+
+
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    command = [sys.executable, "-m", "gpu", "--out", str(tmp_path / "out")]
+    ran = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True)
+    assert ran.returncode == 2
+    assert "no NVIDIA GPU" in ran.stderr
+    assert not (tmp_path / "out").exists()
