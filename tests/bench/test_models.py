@@ -29,6 +29,7 @@ TINY = ModelPlan(
     prompts=(9, 5),
     train=(16, 24),
     sources=(12,),
+    steps=((2, 16),),
     seconds=0.0,
     rounds=1,
 )

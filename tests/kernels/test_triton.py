@@ -25,9 +25,9 @@ GROUPS = {
     "a few programs": (6, ["tests/kernels/test_triton_programs.py"], "test_terms"),
     "programs": (20, ["tests/kernels/test_triton_programs.py"], "not test_terms"),
     "terms": (
-        3,
+        2,
         [f"{KERNELS_TESTS}::test_promise_on_terms"],
-        "triton and (none-alone or temperature-cap or query-sink)",
+        "triton and (temperature-cap or (query-sink and log-sum-exp))",
     ),
     "tables": (2, [f"{KERNELS_TESTS}::test_promise_where_positions_rise_by_one"], "triton and (rows or logarithm)"),
     "masks": (2, [f"{KERNELS_TESTS}::test_masks"], "triton and (prefix or blockwise)"),
