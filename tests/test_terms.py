@@ -16,6 +16,7 @@ from torch import Tensor
 import headway as hw
 from headway import Coordinates
 from headway import terms as T
+from headway.errors import HeadwayError
 from headway.kernels import KERNELS
 from headway.testing.inputs import term_examples
 
@@ -83,6 +84,11 @@ def test_narrow_boundaries_do_not_change_a_distance(dtype: torch.dtype) -> None:
 def test_a_step_just_above_a_distance() -> None:
     above = torch.nextafter(torch.tensor([2.0]), torch.tensor([math.inf]))
     assert rows_at(T.Bucketize(above), torch.tensor([1, 2, 3])) == [0, 0, 1]
+
+
+def test_a_reach_below_0() -> None:
+    with pytest.raises(HeadwayError, match="reach of -1: give the largest size"):
+        T.Bucketize(torch.tensor([1, 2]), reach=-1)
 
 
 def test_grid_and_classes() -> None:

@@ -88,6 +88,11 @@ class Bucketize(Part):
     Args:
         boundaries: rising, [buckets − 1]. A bucket that begins just above b has the boundary torch.nextafter(b, ∞).
         axis: the axis of the positions.
+        reach: a number that no boundary exceeds in size, or None. Kernels on a GPU, which do not read the boundaries,
+            know by it from which distance on all are alike. It is not compared with the boundaries.
+
+    Raises:
+        HeadwayError: if ``reach`` is negative.
     """
 
     axes = named(boundaries="steps")
@@ -96,6 +101,11 @@ class Bucketize(Part):
 
     boundaries: Tensor
     axis: int = 0
+    reach: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.reach is not None and self.reach < 0:
+            raise HeadwayError(f"Bucketize has a reach of {self.reach}: give the largest size of a boundary, or None")
 
     @property
     def count(self) -> int:

@@ -19,8 +19,8 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "triton.json"
 ARCHITECTURES = (80, 90, 100)
 WIDTHS = {80: {"bfloat16": [64]}, 90: {"bfloat16": [64, 128], "float32": [64]}, 100: {"bfloat16": [64]}}
 """For each architecture the dtypes and widths of heads that are compiled; float32 takes ten times as long."""
-PARTS = ("plain", "table", "everything")
-"""What scores are made of; everything, once: whatever Triton's interpreter takes and its compiler does not."""
+PARTS = ("plain", "table", "linear", "logarithm", "everything")
+"""What scores are made of; those after the table once: whatever the interpreter takes and the compiler does not."""
 
 
 @dataclass(frozen=True)
@@ -149,12 +149,16 @@ def _call(kind: str, dtype: Any, width: int, n: int, m: int) -> Any:
         return torch.zeros(shape, dtype=dtype, requires_grad=True)
 
     q, k, v = (leaf(2, heads, tokens, width, dtype=dtype) for heads, tokens in ((4, n), (2, m), (2, m)))
+    q_at, k_at = (Coordinates.of(torch.arange(tokens) * 2, tokens) for tokens in (n, m))
+    if kind in ("linear", "logarithm"):
+        values = (T.Linear if kind == "linear" else T.Log)(leaf(4), leaf(4))
+        return make_call(q, k, v, terms=[T.DistanceBias(values)], q_positions=q_at, k_positions=k_at)
     terms: list[Any] = [] if kind == "plain" else [T.DistanceBias(T.Rows(leaf(4, 9), T.Clip(-4, 4)))]
     if kind != "everything":
         sides = Coordinates.span(n, start=m - n), Coordinates.span(m)
         return make_call(q, k, v, terms=terms, mask=M.Causal(), q_positions=sides[0], k_positions=sides[1])
+    terms += [T.DistanceBias(T.Power(leaf(4), leaf(4)))]
     terms += [T.QueryScale(leaf(2, 4, n)), T.TokenBias(leaf(2, 4, n), leaf(2, 4, m)), T.Sink(leaf(4)), T.SoftCap(30.0)]
-    q_at, k_at = (Coordinates.of(torch.arange(tokens) * 2, tokens) for tokens in (n, m))
     documents = M.Documents(*(-torch.arange(tokens) for tokens in (m, n)))
     mask = M.Padding(torch.tensor([m, min(m, 9)])) & (M.Window(9) | M.KeepFirst(2)) & documents
     mask = mask & M.Boolean(torch.ones(n, m, dtype=torch.bool))

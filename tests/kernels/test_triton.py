@@ -17,13 +17,14 @@ from headway.call import make_call
 from headway.coordinates import Coordinates
 from headway.kernels import KERNELS, Call, Problem
 from headway.kernels.triton import _installed, _supports
-from headway.kernels.triton._tables import table_of
+from headway.kernels.triton._tables import table_by_position, table_of_slots
 
 ROOT = Path(__file__).parents[2]
 KERNELS_TESTS = "tests/conformance/test_kernels.py"
+A_FEW = "everything or linear or power"
 GROUPS = {
-    "a few programs": (6, ["tests/kernels/test_triton_programs.py"], "test_terms"),
-    "programs": (20, ["tests/kernels/test_triton_programs.py"], "not test_terms"),
+    "a few programs": (4, ["tests/kernels/test_triton_programs.py"], f"test_terms and ({A_FEW})"),
+    "programs": (27, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
     "terms": (
         2,
         [f"{KERNELS_TESTS}::test_promise_on_terms"],
@@ -108,7 +109,16 @@ def rows(count: int) -> T.DistanceBias:
     return T.DistanceBias(T.Rows(torch.zeros(2, count), T.Clip(0, count - 1)))
 
 
+def buckets(reach: int | None) -> T.DistanceBias:
+    return T.DistanceBias(T.Rows(torch.zeros(2, 3), T.Bucketize(torch.tensor([-2, 1]), reach=reach)))
+
+
+def linear() -> T.DistanceBias:
+    return T.DistanceBias(T.Linear(torch.ones(2), torch.ones(2)))
+
+
 GAPS = {"q_positions": Coordinates.of(torch.tensor([0, 2, 5, 9]), 4), "k_positions": Coordinates.of(torch.arange(4), 4)}
+FLOATS = GAPS | {"q_positions": Coordinates.of(torch.rand(4), 4)}
 REFUSED = {
     "float64": (lambda: problem(dtype=torch.float64), "float64 would be rounded"),
     "wide": (lambda: problem(width=264), "above 256"),
@@ -117,15 +127,15 @@ REFUSED = {
         lambda: problem(T.DistanceBias(T.Rows(torch.zeros(2, 4), T.Classes(*[torch.zeros(1, 4).long()] * 2, 2)))),
         "no rows by Classes",
     ),
-    "a formula of gaps": (
-        lambda: problem(T.DistanceBias(T.Linear(torch.ones(2), torch.ones(2))), **GAPS),
-        "not known to rise by one",
+    "buckets without a reach, of gaps": (lambda: problem(buckets(None), **GAPS), "a reach of at most 65,536"),
+    "buckets that reach far, of gaps": (lambda: problem(buckets(1 << 17), **GAPS), "a reach of at most 65,536"),
+    "buckets of floats": (lambda: problem(buckets(2), **FLOATS), "of positions that are not whole"),
+    "knots of gaps": (
+        lambda: problem(T.DistanceBias(T.Piecewise(torch.zeros(2), torch.zeros(2, 2))), **GAPS),
+        "no DistanceBias of Piecewise",
     ),
-    "two tables of gaps": (lambda: problem(rows(2), rows(3), **GAPS), "not known to rise by one"),
-    "floats": (
-        lambda: problem(rows(2), q_positions=Coordinates.of(torch.rand(4), 4), k_positions=GAPS["k_positions"]),
-        "of whole positions",
-    ),
+    "two tables of gaps": (lambda: problem(rows(2), rows(3), **GAPS), "one table and one formula"),
+    "two formulas of gaps": (lambda: problem(linear(), linear(), **GAPS), "one table and one formula"),
 }
 
 
@@ -140,6 +150,8 @@ def test_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     span = {"q_positions": Coordinates.span(4), "k_positions": Coordinates.span(4)}
     assert on_a_gpu(monkeypatch, problem(*terms, mask=M.Causal(), **span)) == []
     assert on_a_gpu(monkeypatch, problem(rows(2), mask=M.Documents(torch.zeros(4).long()), **GAPS)) == []
+    assert on_a_gpu(monkeypatch, problem(buckets(2), linear(), **GAPS)) == []
+    assert on_a_gpu(monkeypatch, problem(rows(2), linear(), **FLOATS)) == []
 
 
 def test_a_mask_that_would_be_dense_is_refused_above_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,12 +187,31 @@ def test_the_table_of_distances_is_the_bias_of_each_pair() -> None:
         T.Cosines(torch.randn(2, 3), torch.rand(3)),
     ]
     q, k = Coordinates.span(6, start=3), Coordinates.span(9)
-    found = table_of(biases, q, k, rise_by_one=True)
+    found = table_of_slots(biases, q, k)
     at = torch.arange(9)[None, :] - torch.arange(6)[:, None] + found.origin
     whole = [T.DistanceBias(one) for one in biases]
     zeros = torch.zeros(1, 2, 6, 4), torch.zeros(1, 2, 9, 4), torch.zeros(1, 2, 9, 4)
     expected = _scores(make_call(*zeros, terms=whole, q_positions=q, k_positions=k))
     torch.testing.assert_close(found.values[:, at], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        T.Clip(-5, 1),
+        T.Clip(2, 6),
+        T.Bucketize(torch.tensor([-9.0, -2.5, 0, 0.5, 3]), reach=9),
+        T.Bucketize(torch.tensor([-3, 0, 2]), reach=40),
+        T.Bucketize(torch.tensor([0]), reach=0),
+    ],
+)
+def test_a_table_for_positions_has_the_row_of_each_distance(where: T.Clip | T.Bucketize) -> None:
+    q, k = Coordinates.of(torch.tensor([0, 3, 100]), 3), Coordinates.of(torch.arange(-60, 60), 120)
+    values = T.Rows(torch.arange(float(where.count))[None], where)
+    found = table_by_position(values, q, k)
+    distances = k.axis(0)[:, None, :] - q.axis(0)[:, :, None]
+    at = (distances + found.origin).clamp(0, found.values.shape[1] - 1)
+    assert torch.equal(found.values[0, at].long(), where.rows(q, k))
 
 
 def _scores(call: Call) -> torch.Tensor:

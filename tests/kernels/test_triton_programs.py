@@ -34,6 +34,18 @@ def gaps() -> tuple[Coordinates, Coordinates]:
     return keys.rows(M_ - N, M_), keys
 
 
+def between() -> tuple[Coordinates, Coordinates]:
+    """Positions that are not whole, in no order."""
+    keys = Coordinates.of(torch.rand(BATCH, M_, generator=torch.Generator().manual_seed(6)) * 99, M_)
+    return keys.rows(M_ - N, M_), keys
+
+
+def packed() -> tuple[Coordinates, Coordinates]:
+    """Three sequences in a row, with positions of their own."""
+    keys = Coordinates.of(torch.cat([torch.arange(length) for length in (31, 8, M_ - 39)]), M_)
+    return keys.rows(M_ - N, M_), keys
+
+
 def by_clip(draw: Draw, low: int, high: int) -> tuple[Any, ...]:
     return (T.DistanceBias(T.Rows(draw(HEADS, high - low + 1), T.Clip(low, high))),)
 
@@ -50,6 +62,23 @@ TERMS: dict[str, tuple[Callable[[], tuple[Coordinates, Coordinates]], Callable[[
     ),
     "piecewise": (span, lambda draw: (T.DistanceBias(T.Piecewise(torch.tensor([-50.0, -3, 0, 40]), draw(HEADS, 4))),)),
     "clipped rows, positions with gaps": (gaps, lambda draw: by_clip(draw, -90, 40)),
+    "clipped rows, positions between whole numbers": (between, lambda draw: by_clip(draw, -20, 30)),
+    "buckets within a reach, positions with gaps": (
+        gaps,
+        lambda draw: (T.DistanceBias(T.Rows(draw(1, 5), T.Bucketize(torch.tensor([-60.5, -9, 0, 1]), reach=61))),),
+    ),
+    "linear, positions of packed sequences": (
+        packed,
+        lambda draw: (T.DistanceBias(T.Linear(draw(HEADS).abs(), draw(HEADS).abs())),),
+    ),
+    "logarithm, positions between whole numbers": (
+        between,
+        lambda draw: (T.DistanceBias(T.Log(draw(HEADS).abs(), draw(1).abs())),),
+    ),
+    "power and clipped rows, positions with gaps": (
+        gaps,
+        lambda draw: (T.DistanceBias(T.Power(draw(1).abs(), draw(HEADS).abs())), *by_clip(draw, -90, 40)),
+    ),
     "everything else": (
         gaps,
         lambda draw: (

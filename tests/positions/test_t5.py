@@ -10,7 +10,7 @@ from headway import attention_weights
 from headway.coordinates import Coordinates
 from headway.errors import HeadwayError
 from headway.positions import T5
-from headway.terms import DistanceBias, Rows
+from headway.terms import Bucketize, DistanceBias, Rows
 
 SETTINGS = [
     (32, 128, True),
@@ -58,6 +58,18 @@ def test_buckets_are_the_literal_ones(setting: tuple[int, int, bool]) -> None:
     delta = torch.arange(-5000, 5001)
     expected = [literal(d, *setting) for d in delta.tolist()]
     assert buckets_of(T5(1, *setting), delta).tolist() == expected
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_no_boundary_exceeds_the_reach(setting: tuple[int, int, bool]) -> None:
+    at = Coordinates.of(torch.arange(3), 3)
+    (term,) = T5(1, *setting).terms(at, at)
+    assert isinstance(term, DistanceBias)
+    assert isinstance(term.values, Rows)
+    buckets = term.values.map
+    assert isinstance(buckets, Bucketize)
+    assert buckets.reach is not None
+    assert buckets.boundaries.abs().max() <= buckets.reach
 
 
 def test_float32_logarithms_give_the_same_buckets() -> None:

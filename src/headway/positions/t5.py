@@ -90,7 +90,7 @@ class T5(PositionEncoding):
     def terms(self, q_at: Coordinates, k_at: Coordinates, q_input: Input = None, k_input: Input = None) -> Terms:
         """Returns the bias, its buckets in the order of the distance: far past … 0 … far future."""
         boundaries, order = self.place(q_at).tables
-        return (DistanceBias(Rows(self.table.index_select(1, order), Bucketize(boundaries))),)
+        return (DistanceBias(Rows(self.table.index_select(1, order), Bucketize(boundaries, reach=self.max_distance))),)
 
     def oracle(self, pair: Pair) -> float:
         delta = math.trunc(pair.distance)

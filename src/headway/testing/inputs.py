@@ -179,7 +179,7 @@ def _tables_by_distance(draw: Draw, heads: int, n: int, m: int) -> dict[str, lis
     classes = Classes(ids[None, :n], ids[None, :m], 2)
     return {
         "distance bias, clipped rows": [DistanceBias(Rows(draw(heads, 9), Clip(-4, 4)))],
-        "distance bias, steps": [DistanceBias(Rows(draw(heads, 6), Bucketize(STEPS)))],
+        "distance bias, steps": [DistanceBias(Rows(draw(heads, 6), Bucketize(STEPS, reach=9)))],
         "distance bias, two tables": [
             DistanceBias(Rows(draw(heads, 9), Clip(-4, 4))),
             DistanceBias(Rows(draw(1, 5), Clip(-2, 2))),

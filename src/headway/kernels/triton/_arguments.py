@@ -1,7 +1,7 @@
 """What programs get: tensors with their strides, and the parts of scores, as named tuples.
 
-A field is None where a call has no such part; what may be None has no field that may (triton 3.6 could not compare
-it with None). Strides are in elements. Every whole number is passed by ``number``.
+A field is None where a call has no such part; what may be None has no field that may, and in ``Terms`` none that is a
+tuple (triton 3.6 could not compare it with None). Strides are in elements. Every whole number is passed by ``number``.
 """
 
 from __future__ import annotations
@@ -85,6 +85,16 @@ class Table(NamedTuple):
     origin: int
 
 
+class Formula(NamedTuple):
+    """A bias that is computed from the distance, with two parameters for each head."""
+
+    kind: Any
+    first: Any
+    second: Any
+    first_h: int
+    second_h: int
+
+
 class Terms(NamedTuple):
     scale: float
     cap: float | None
@@ -92,6 +102,9 @@ class Terms(NamedTuple):
     table: Table | None
     q_position: Plane | None
     k_position: Plane | None
+    formula: Formula | None
+    formula_q: Plane | None
+    formula_k: Plane | None
     queries: Plane | None
     keys: Plane | None
 

@@ -1,7 +1,7 @@
 """How large the blocks of a program are, and how many warps and stages it has: a table, since a graph of a GPU can
 only capture programs that are not tuned while they run.
 
-Chosen by what the compiler says of registers and shared memory (tests/kernels/test_triton_compiled.py), not by time.
+Chosen by what the compiler says of registers and shared memory (tests/golden/triton.json), not by time.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from ...masks import Bound as MaskBound
 from ...masks import Slot
 from .._results import Gradients, Results, new_results
 from ..lowering.masks import within
-from . import _programs
-from ._arguments import Bound, Dropout, Inputs, Pairs, Parts, Plane, Sight, Span, Table, Terms, number
+from . import _programs, _tables
+from ._arguments import Bound, Dropout, Formula, Inputs, Pairs, Parts, Plane, Sight, Span, Table, Terms, number
 from ._choices import INTERPRETED, Blocks, blocks_for
 from ._installed import interprets
 from ._lowered import TritonCall
@@ -22,6 +22,7 @@ from ._start import start
 
 NONE, NUMBER, SLOT, EACH = (tl.constexpr(kind) for kind in range(4))
 ANY, ALIGNED, BESIDE = (tl.constexpr(layout) for layout in range(3))
+FORMULAS = dict(zip(_tables.FORMULAS, map(tl.constexpr, range(3)), strict=True))
 UNBOUNDED = Bound(NONE, number(0))
 EVERYTHING = Span(UNBOUNDED, UNBOUNDED)
 CHUNK = 1024
@@ -95,7 +96,20 @@ class Launch:
             )
         factor, queries = (self._plane(x, self.n) for x in (scores.factor, scores.queries))
         keys = self._plane(scores.keys, self.m)
-        return Terms(float(self.call.scale), scores.cap, factor, table, q_position, k_position, queries, keys)
+        formula, formula_q, formula_k = self._formula()
+        return Terms(
+            float(self.call.scale), scores.cap, factor, table, q_position, k_position, formula, formula_q, formula_k,
+            queries, keys,
+        )  # fmt: skip
+
+    def _formula(self) -> tuple[Formula | None, Plane | None, Plane | None]:
+        formula = self.call.scores.formula
+        if formula is None:
+            return None, None, None
+        first, second = (x.detach().resolve_neg().contiguous() for x in (formula.first, formula.second))
+        first_h, second_h = (number(int(len(x) > 1)) for x in (first, second))
+        parameters = Formula(FORMULAS[formula.kind], first, second, first_h, second_h)
+        return parameters, self._of_tokens(formula.q), self._of_tokens(formula.k)
 
     def _bound(self, x: MaskBound) -> Bound:
         if x is None:
@@ -176,14 +190,19 @@ class Launch:
             delta = own_delta
             shared = *shared[:3], (results.row_max, results.row_sum, delta)
         d_k, d_v, d_keys = wanted(call.k), wanted(call.v), wanted(scores.keys, self.statistic(self.m))
-        if not d_k is d_v is d_keys is None:
+        slopes = [self.statistic(self.m) if x.requires_grad else None for x in scores.parameters]
+        if any(x is not None for x in (d_k, d_v, d_keys, *slopes)):
+            d_first, d_second = slopes or (None, None)
             blocks = self.blocks("keys")
             start(
                 _programs.keys_gradient, call.q, _tiles(self.m, blocks.block) * self.batch * self.kv_heads, blocks,
                 *shared,
-                self._plane_or_none(d_k), self._plane_or_none(d_v), d_keys, self.n, self.m, self.kv_heads, self.group,
-                **self.sizes, rows=blocks.rows, block=blocks.block,
+                self._plane_or_none(d_k), self._plane_or_none(d_v), d_keys, d_first, d_second,
+                self.n, self.m, self.kv_heads, self.group, **self.sizes, rows=blocks.rows, block=blocks.block,
             )  # fmt: skip
+            for x, by_key in zip(scores.parameters, slopes, strict=True):
+                if by_key is not None:
+                    found.append((x, by_key.double().sum(-1)))
         if scores.table is not None and scores.table.values.requires_grad:
             found.append((scores.table.values, self._table_gradient(shared)))
         if scores.sink is not None and scores.sink.requires_grad:

@@ -9,22 +9,23 @@ from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...masks import And, Documents, Mask
-from ...terms import DistanceBias, QueryScale, Sink, SoftCap, TokenBias
+from ...terms import Bias, DistanceBias, QueryScale, Rows, Sink, SoftCap, TokenBias
 from .._problem import Call
 from ..lowering import LoweredCall, lower
-from ._tables import DistanceTable, table_of
+from ._tables import FORMULAS, DistanceFormula, DistanceTable, formula_of, table_by_position, table_of_slots
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
     """What scores are made of besides products; None for what a call does not have. All tensors are float32.
 
-    score = cap(scale · factor · ⟨q, k⟩ + table[distance] + queries + keys)
+    score = cap(scale · factor · ⟨q, k⟩ + table[distance] + formula(distance) + queries + keys)
     """
 
     factor: Tensor | None
     """[b, heads or 1, n or 1]"""
     table: DistanceTable | None
+    formula: DistanceFormula | None
     queries: Tensor | None
     """[b, heads or 1, n]"""
     keys: Tensor | None
@@ -37,7 +38,13 @@ class Scores:
     def tensors(self) -> Iterable[Tensor]:
         """The tensors of which gradients may be wanted."""
         table = None if self.table is None else self.table.values
-        return [x for x in (self.factor, table, self.queries, self.keys, self.sink) if x is not None]
+        found = (self.factor, table, *self.parameters, self.queries, self.keys, self.sink)
+        return [x for x in found if x is not None]
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The parameters of the formula."""
+        return () if self.formula is None else (self.formula.first, self.formula.second)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,20 +62,34 @@ def lower_for_programs(call: Call) -> TritonCall:
     """Returns the call in terms that the programs take."""
     lowered = lower(call)
     q_at, k_at = call.q_coordinates, call.k_coordinates
-    rise_by_one = all(side.spanned is side.position for side in (q_at, k_at))
     terms = lowered.terms
-    biases = [term.values for term in terms if isinstance(term, DistanceBias)]
-    some = biases and call.q.shape[2] and call.k.shape[2]
+    some = call.q.shape[2] and call.k.shape[2]
+    biases = [term.values for term in terms if isinstance(term, DistanceBias)] if some else []
+    table, formula = _of_distances(biases, q_at, k_at)
     documents, allowed = _rest_of(lowered.rest, q_at, k_at)
     scores = Scores(
         _each([term.factor for term in terms if isinstance(term, QueryScale)]),
-        table_of(biases, q_at, k_at, rise_by_one) if some else None,
+        table,
+        formula,
         _each([term.queries for term in terms if isinstance(term, TokenBias)]),
         _each([term.keys for term in terms if isinstance(term, TokenBias)]),
         _each([term.by_query for term in terms if isinstance(term, Sink)]),
         next((float(term.cap) for term in terms if isinstance(term, SoftCap)), None),
     )
     return TritonCall._made({**lowered._values(), "scores": scores, "documents": documents, "allowed": allowed})
+
+
+def _of_distances(
+    biases: list[Bias], q: Coordinates, k: Coordinates
+) -> tuple[DistanceTable | None, DistanceFormula | None]:
+    """Returns the biases as a table and a formula; as a table alone where the positions of both sides rise by one."""
+    if not biases:
+        return None, None
+    if all(side.spanned is side.position for side in (q, k)):
+        return table_of_slots(biases, q, k), None
+    formula = next((formula_of(bias, q, k) for bias in biases if type(bias) in FORMULAS), None)
+    table = next((table_by_position(bias, q, k) for bias in biases if isinstance(bias, Rows)), None)
+    return table, formula
 
 
 def _each(parts: Iterable[Tensor | None]) -> Tensor | None:

@@ -17,6 +17,7 @@ PRECISION = tl.constexpr("ieee")  # of float32: products by tensor cores (tf32x3
 LOG2E = tl.constexpr(1.4426950408889634)
 NONE, NUMBER, SLOT, EACH = (tl.constexpr(kind) for kind in range(4))
 ANY, ALIGNED, BESIDE = (tl.constexpr(layout) for layout in range(3))
+LINEAR, LOG, POWER = (tl.constexpr(kind) for kind in range(3))
 
 
 # ---------------------------------------------------------------- loads and products
@@ -323,6 +324,8 @@ def _scores(products, terms, b, h, i, j, i_inside, j_inside, flipped: tl.constex
     if terms.table is not None:
         table = terms.table.at + h.to(tl.int64) * _number(terms.table.h)
         score += _look_up(table, _row_of(terms, b, i, j, i_inside, j_inside, flipped), interpreted)
+    if terms.formula is not None:
+        score += _formula(terms, b, h, i, j, i_inside, j_inside, flipped)[0]
     if terms.queries is not None:
         score += _by_query(_vector(terms.queries, b, h, i, i_inside, 0.0), flipped)
     if terms.keys is not None:
@@ -340,10 +343,46 @@ def _row_of(terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
     if terms.q_position is None:  # positions rise by one on both sides
         row = _by_key(j, flipped) - _by_query(i, flipped) + _number(terms.table.origin)
     else:
-        q = _vector(terms.q_position, b, b, i, i_inside, 0)
-        k = _vector(terms.k_position, b, b, j, j_inside, 0)
-        row = _by_key(k, flipped) - _by_query(q, flipped) + _number(terms.table.origin)
+        distance = _distance(terms.q_position, terms.k_position, b, i, j, i_inside, j_inside, flipped)
+        if distance.dtype.is_floating():
+            distance = tl.floor(distance)
+        row = distance + _number(terms.table.origin)
     return tl.minimum(tl.maximum(row, 0), _number(terms.table.last)).to(tl.int32)
+
+
+@triton.jit
+def _distance(q_position, k_position, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
+    """The distance key − query of each pair, in the dtype of the positions."""
+    q = _vector(q_position, b, b, i, i_inside, 0)
+    k = _vector(k_position, b, b, j, j_inside, 0)
+    return _by_key(k, flipped) - _by_query(q, flipped)
+
+
+@triton.jit
+def _formula(terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr):
+    """A bias of the distance for each pair, and its derivatives by both parameters."""
+    formula = terms.formula
+    distance = _distance(terms.formula_q, terms.formula_k, b, i, j, i_inside, j_inside, flipped).to(tl.float32)
+    far = tl.abs(distance)
+    first = tl.load(formula.first + h * _number(formula.first_h))
+    second = tl.load(formula.second + h * _number(formula.second_h))
+    if formula.kind == LINEAR:
+        past = distance <= 0
+        return -far * tl.where(past, first, second), tl.where(past, -far, 0.0), tl.where(past, 0.0, -far)
+    elif formula.kind == LOG:
+        size = _log1p(second * far)
+        return -first * size, -size, -first * far / (1 + second * far)
+    else:
+        log = tl.log(tl.where(far == 0, 1.0, far))
+        size = tl.where(far == 0, 0.0, tl.exp(second * log))
+        return -first * size, -size, -first * size * log
+
+
+@triton.jit
+def _log1p(x):
+    """ln(1 + x), for x ≥ 0, with the digits of a small x: ln(1 + x)·x/((1 + x) − 1) rounds twice alike."""
+    above = 1 + x
+    return tl.where(above == 1, x, tl.log(above) * (x / tl.where(above == 1, 1.0, above - 1)))
 
 
 # ---------------------------------------------------------------- forward
@@ -402,31 +441,16 @@ def forward(
     open_, end, left, left_last, right, right_last = _tiles(parts.sight, b, i, inside, m, block)
     for tile in range(open_, end):
         state = _add_keys(
-            state,
-            q,
-            x,
-            parts,
-            b,
-            h,
-            kv,
-            i,
-            inside,
-            tile,
-            m,
-            head_dim,
-            v_dim,
-            head_pad,
-            v_pad,
-            block,
-            False,
-            interpreted,
-        )
+            state, q, x, parts, b, h, kv, i, inside, tile, m,
+            head_dim, v_dim, head_pad, v_pad, block, False, interpreted,
+        )  # fmt: skip
     gap = right - left_last
     for step in range(left, right_last - gap):
         tile = tl.where(step < left_last, step, step + gap)
         state = _add_keys(
-            state, q, x, parts, b, h, kv, i, inside, tile, m, head_dim, v_dim, head_pad, v_pad, block, True, interpreted
-        )
+            state, q, x, parts, b, h, kv, i, inside, tile, m,
+            head_dim, v_dim, head_pad, v_pad, block, True, interpreted,
+        )  # fmt: skip
     total, largest, sums = state
     # a query that sees nothing, or scores of −∞ alone, gives zeros; of NaN the maximum is −∞ too, but no sum
     blind = (largest == float("-inf")) & (sums == 0)
@@ -574,7 +598,7 @@ def _add_to_key(
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
     rows: tl.constexpr, masked: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
-    d_k, d_v, sums = state
+    d_k, d_v, sums, firsts, seconds = state
     i = tile * rows + tl.arange(0, rows)
     i_inside = i < n
     q = _matrix(x.q, b, h, i, i_inside, head_dim, head_pad)
@@ -588,18 +612,25 @@ def _add_to_key(
     d_v += _dot(kept.to(v.dtype), up, interpreted)
     gradient = weight * (values - _statistic(rows_of[2], which, i, i_inside, n, 0.0)[None, :]) * slope
     sums += tl.sum(gradient, 1)
+    if parts.terms.formula is not None:
+        _, first, second = _formula(parts.terms, b, h, i, j, i_inside, j_inside, True)
+        firsts += tl.sum(gradient * first, 1)
+        seconds += tl.sum(gradient * second, 1)
     if parts.terms.factor is not None:
         gradient *= _vector(parts.terms.factor, b, h, i, i_inside, 0.0)[None, :]
-    return d_k + _dot(gradient.to(q.dtype), q, interpreted), d_v, sums
+    return d_k + _dot(gradient.to(q.dtype), q, interpreted), d_v, sums, firsts, seconds
 
 
 @triton.jit(do_not_specialize=["n", "m"])
 def keys_gradient(
-    x, parts, d_out, rows_of, d_k, d_v, d_keys, n, m, kv_heads, group,
+    x, parts, d_out, rows_of, d_k, d_v, d_keys, d_first, d_second, n, m, kv_heads, group,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
     rows: tl.constexpr, block: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a block of keys and values, over all heads that share them, and of the biases of the keys."""
+    """The gradients of a block of keys and values, over all heads that share them.
+
+    Also those of the biases of the keys, and for each key a part of those of a formula's parameters.
+    """
     tiles = tl.cdiv(m, block)
     b, kv = tl.program_id(0) // tiles // kv_heads, tl.program_id(0) // tiles % kv_heads
     start = (tl.program_id(0) % tiles) * block
@@ -613,7 +644,8 @@ def keys_gradient(
     for member in range(group):
         h = kv * group + member
         which = b * kv_heads * group + h
-        state = d_key, d_value, tl.zeros([block], tl.float32)
+        zeros = tl.zeros([block], tl.float32)
+        state = d_key, d_value, zeros, zeros, zeros
         for tile in range(open_, end):
             state = _add_to_key(
                 state, k, v, x, parts, d_out, rows_of, b, h, which, j, inside, tile, n, m,
@@ -625,9 +657,13 @@ def keys_gradient(
                 state, k, v, x, parts, d_out, rows_of, b, h, which, j, inside, tile, n, m,
                 head_dim, v_dim, head_pad, v_pad, rows, True, interpreted,
             )  # fmt: skip
-        d_key, d_value, sums = state
+        d_key, d_value, sums, firsts, seconds = state
         if d_keys is not None:
             _store_statistic(d_keys, which, j, inside, m, sums)
+        if d_first is not None:
+            _store_statistic(d_first, which, j, inside, m, firsts)
+        if d_second is not None:
+            _store_statistic(d_second, which, j, inside, m, seconds)
     if d_k is not None:
         _store_matrix(d_k, b, kv, j, inside, d_key * parts.terms.scale, head_dim, head_pad)
     if d_v is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,12 +27,15 @@ from ...terms import (
 from ...tracing import PLAIN_ALONE, plain_alone
 from .._problem import Problem, wants_gradient
 from . import _installed
+from ._tables import FORMULAS
 
 DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
 TERMS = frozenset({DistanceBias, QueryScale, Sink, SoftCap, TokenBias})
 INTERVALS = frozenset({Causal, Chunked, KeepFirst, Padding, Prefix, Window})
 CLOSED_FORMS = frozenset({Cosines, Linear, Log, Piecewise, Power})
 MAX_WIDTH = 256
+MAX_REACH = 1 << 16
+"""The largest distance up to which buckets are made a table."""
 MOST = 1 << 30
 """Slots of keys and queries are int32 in the programs, and sums of two of them fit."""
 REST_LIMIT = 1 << 26
@@ -65,10 +69,11 @@ def _against(problem: Problem) -> Iterator[str]:
     if biases and problem.positions_rise_by_one:
         for values in biases:
             yield from _against_bias(values)
-    elif biases:
-        clips = type(biases[0]) is Rows and type(biases[0].map) is Clip and problem.positions_are_whole
-        if len(biases) > 1 or not clips:
-            yield "where positions are not known to rise by one, it has one DistanceBias by Clip, of whole positions"
+    else:
+        for values in biases:
+            yield from _against_bias_by_position(values, problem.positions_are_whole)
+        if any(count > 1 for count in Counter(type(values) is Rows for values in biases).values()):
+            yield "where positions are not known to rise by one, it has one table and one formula of the distance"
     if problem.mask is not None and _dense_bytes(problem, problem.mask) > REST_LIMIT:
         yield f"its mask is no interval, and would be dense and larger than {REST_LIMIT >> 20} MiB"
 
@@ -84,6 +89,19 @@ def _against_bias(values: Any) -> Iterator[str]:
         yield "it has no gradient to the knots of Piecewise"
     elif kind is Cosines and wants_gradient(values.frequencies):
         yield "it has no gradient to the frequencies of Cosines"
+
+
+def _against_bias_by_position(values: Any, whole: bool) -> Iterator[str]:
+    where = "where positions are not known to rise by one"
+    if type(values) is Rows and type(values.map) is Bucketize:
+        if not whole:
+            yield "it has no rows by Bucketize of positions that are not whole"
+        elif values.map.reach is None or values.map.reach > MAX_REACH:
+            yield f"{where}, it has rows by Bucketize with a reach of at most {MAX_REACH:,}"
+    elif type(values) is Rows and type(values.map) is not Clip:
+        yield f"it has no rows by {type(values.map).__name__}"
+    elif type(values) is not Rows and type(values) not in FORMULAS:
+        yield f"{where}, it has no DistanceBias of {type(values).__name__}"
 
 
 def _dense_bytes(problem: Problem, mask: Mask) -> int:

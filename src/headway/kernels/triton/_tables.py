@@ -1,9 +1,12 @@
-"""Distance biases as one table with a row for each distance, by operations that autograd records.
+"""Distance biases as a table with a row for each distance, or as a formula, by operations that autograd records.
 
 Where positions rise by one on both sides, δ = key position − query position has n + m − 1 values, in the order of the
 slots' own distances, so that a bias of any form is a table of that many rows. Its gradient is a sum along each diagonal
 of the gradients of the scores. Rows of a table by a map are runs of that sequence, since maps rise with the distance:
 the gradient of a row is the sum of a run, in a fixed order, where ``index_add`` on a GPU would add in any order.
+
+Any other positions are read by the programs. A table has rows for the distances up to its reach then, and a formula of
+two numbers for each head is computed for each pair.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from torch import Tensor
 
 from ...biases import cosines, distance_bias
 from ...coordinates import Coordinates
-from ...terms import Bias, Clip, Cosines, Piecewise, Rows
+from ...terms import Bias, Bucketize, Clip, Cosines, Linear, Log, Part, Piecewise, Power, Rows
 
 
 class DistanceTable(NamedTuple):
@@ -33,6 +36,28 @@ class DistanceTable(NamedTuple):
     origin: int
     q: Tensor | None
     k: Tensor | None
+
+
+class DistanceFormula(NamedTuple):
+    """A bias that programs compute from the distance of positions; see ``FORMULAS``.
+
+    Attributes:
+        kind: the class of the bias.
+        first: its first parameter, float32 [heads or 1].
+        second: its second parameter, float32 [heads or 1].
+        q: the positions of the queries, [b, n].
+        k: those of the keys, [b, m].
+    """
+
+    kind: type[Part]
+    first: Tensor
+    second: Tensor
+    q: Tensor
+    k: Tensor
+
+
+FORMULAS = {Linear: ("past", "future"), Log: ("weight", "rate"), Power: ("weight", "exponent")}
+"""The formulas that programs compute, and the names of their parameters."""
 
 
 class Runs(torch.autograd.Function):
@@ -53,21 +78,31 @@ class Runs(torch.autograd.Function):
         return run_sums(upstream.contiguous(), torch.searchsorted(rows, numbers)), None
 
 
-def table_of(biases: Sequence[Bias], q: Coordinates, k: Coordinates, rise_by_one: bool) -> DistanceTable:
-    """Returns the sum of distance biases as a table.
+def table_by_position(rows: Rows, q: Coordinates, k: Coordinates) -> DistanceTable:
+    """Returns a bias of rows by ``Clip``, or by ``Bucketize`` with a reach, as a table of positions with any gaps."""
+    sides = q.axis(_axis_of(rows)), k.axis(_axis_of(rows))
+    if isinstance(rows.map, Clip):
+        return DistanceTable(rows.table.float(), -rows.map.low, *sides)
+    assert isinstance(rows.map, Bucketize)
+    assert rows.map.reach is not None
+    last = rows.map.reach + 1  # from here on all distances share a row
+    return DistanceTable(_bias_of(rows, torch.arange(-last, last + 1, device=rows.table.device)), last, *sides)
+
+
+def formula_of(values: Bias, q: Coordinates, k: Coordinates) -> DistanceFormula:
+    """Returns a bias of one of the ``FORMULAS``."""
+    first, second = (getattr(values, name).float() for name in FORMULAS[type(values)])
+    return DistanceFormula(type(values), first, second, q.axis(_axis_of(values)), k.axis(_axis_of(values)))
+
+
+def table_of_slots(biases: Sequence[Bias], q: Coordinates, k: Coordinates) -> DistanceTable:
+    """Returns the sum of distance biases as a table, where the positions of both sides rise by one.
 
     Args:
         biases: at least one.
         q: coordinates of the queries, of which there is at least one.
         k: coordinates of the keys, of which there is at least one.
-        rise_by_one: whether the positions of both sides rise by one.
     """
-    if not rise_by_one:
-        (rows,) = biases
-        assert isinstance(rows, Rows)
-        assert isinstance(rows.map, Clip)
-        axis = rows.map.axis
-        return DistanceTable(rows.table.float(), -rows.map.low, q.axis(axis), k.axis(axis))
     n, m = q.index.shape[1], k.index.shape[1]
     slots = torch.arange(1 - n, m, device=q.position.device)
     total = None
