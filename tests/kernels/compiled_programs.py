@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "triton.json"
 ARCHITECTURES = (80, 90, 100)
 WIDTHS = {80: {"bfloat16": [64]}, 90: {"bfloat16": [64, 128], "float32": [64]}, 100: {"bfloat16": [64]}}
 """For each architecture the dtypes and widths of heads that are compiled; float32 takes ten times as long."""
-PARTS = ("plain", "table", "linear", "logarithm", "everything")
+PARTS = ("plain", "table", "linear", "logarithm", "dense", "everything")
 """What scores are made of; those after the table once: whatever the interpreter takes and the compiler does not."""
 
 
@@ -153,6 +153,8 @@ def _call(kind: str, dtype: Any, width: int, n: int, m: int) -> Any:
     if kind in ("linear", "logarithm"):
         values = (T.Linear if kind == "linear" else T.Log)(leaf(4), leaf(4))
         return make_call(q, k, v, terms=[T.DistanceBias(values)], q_positions=q_at, k_positions=k_at)
+    if kind == "dense":
+        return make_call(q, k, v, terms=[T.DenseBias(leaf(1, 4, n, m, dtype=dtype))], mask=M.Causal())
     terms: list[Any] = [] if kind == "plain" else [T.DistanceBias(T.Rows(leaf(4, 9), T.Clip(-4, 4)))]
     if kind != "everything":
         sides = Coordinates.span(n, start=m - n), Coordinates.span(m)

@@ -21,14 +21,14 @@ from headway.kernels.triton._tables import table_by_position, table_of_slots
 
 ROOT = Path(__file__).parents[2]
 KERNELS_TESTS = "tests/conformance/test_kernels.py"
-A_FEW = "everything or linear or power"
+A_FEW = "everything or linear or power or (dense and shared)"
 GROUPS = {
-    "a few programs": (4, ["tests/kernels/test_triton_programs.py"], f"test_terms and ({A_FEW})"),
-    "programs": (27, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
+    "a few programs": (6, ["tests/kernels/test_triton_programs.py"], f"test_terms and ({A_FEW})"),
+    "programs": (29, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
     "terms": (
-        2,
+        3,
         [f"{KERNELS_TESTS}::test_promise_on_terms"],
-        "triton and (temperature-cap or (query-sink and log-sum-exp))",
+        "triton and (temperature-cap or ((query-sink or dense) and log-sum-exp))",
     ),
     "tables": (2, [f"{KERNELS_TESTS}::test_promise_where_positions_rise_by_one"], "triton and (rows or logarithm)"),
     "masks": (2, [f"{KERNELS_TESTS}::test_masks"], "triton and (prefix or blockwise)"),
@@ -113,6 +113,10 @@ def buckets(reach: int | None) -> T.DistanceBias:
     return T.DistanceBias(T.Rows(torch.zeros(2, 3), T.Bucketize(torch.tensor([-2, 1]), reach=reach)))
 
 
+def dense(*shape: int) -> T.DenseBias:
+    return T.DenseBias(torch.zeros(shape))
+
+
 def linear() -> T.DistanceBias:
     return T.DistanceBias(T.Linear(torch.ones(2), torch.ones(2)))
 
@@ -122,7 +126,9 @@ FLOATS = GAPS | {"q_positions": Coordinates.of(torch.rand(4), 4)}
 REFUSED = {
     "float64": (lambda: problem(dtype=torch.float64), "float64 would be rounded"),
     "wide": (lambda: problem(width=264), "above 256"),
-    "another term": (lambda: problem(T.DenseBias(torch.zeros(4, 4))), "no DenseBias"),
+    "another term": (lambda: problem(T.RelativeKeys(T.Rows(torch.zeros(2, 2, 8), T.Clip(0, 1)))), "no RelativeKeys"),
+    "a dense bias that is a function": (lambda: problem(T.DenseBias(torch.zeros_like)), "DenseBias of a function"),
+    "two dense biases": (lambda: problem(dense(4, 4), dense(1, 2, 4, 4)), "one DenseBias of pairs"),
     "a table of classes": (
         lambda: problem(T.DistanceBias(T.Rows(torch.zeros(2, 4), T.Classes(*[torch.zeros(1, 4).long()] * 2, 2)))),
         "no rows by Classes",
@@ -151,6 +157,7 @@ def test_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert on_a_gpu(monkeypatch, problem(*terms, mask=M.Causal(), **span)) == []
     assert on_a_gpu(monkeypatch, problem(rows(2), mask=M.Documents(torch.zeros(4).long()), **GAPS)) == []
     assert on_a_gpu(monkeypatch, problem(buckets(2), linear(), **GAPS)) == []
+    assert on_a_gpu(monkeypatch, problem(dense(4, 4), dense(1, 4), dense(2, 4, 1), dense())) == []
     assert on_a_gpu(monkeypatch, problem(rows(2), linear(), **FLOATS)) == []
 
 

@@ -79,6 +79,19 @@ TERMS: dict[str, tuple[Callable[[], tuple[Coordinates, Coordinates]], Callable[[
         gaps,
         lambda draw: (T.DistanceBias(T.Power(draw(1).abs(), draw(HEADS).abs())), *by_clip(draw, -90, 40)),
     ),
+    "a dense bias for each sequence and head": (span, lambda draw: (T.DenseBias(draw(BATCH, HEADS, N, M_)),)),
+    "a dense bias shared by sequences": (span, lambda draw: (T.DenseBias(draw(HEADS, N, M_)),)),
+    "a dense bias shared by heads, keys apart": (span, lambda draw: (T.DenseBias(draw(BATCH, 1, M_, N).mT),)),
+    "dense biases of pairs, of keys and of queries": (
+        gaps,
+        lambda draw: (
+            T.DenseBias(draw(N, M_)),
+            T.DenseBias(draw(BATCH, 1, 1, M_)),
+            T.DenseBias(draw(HEADS, N, 1)),
+            T.DenseBias(draw()),
+            T.SoftCap(3.0),
+        ),
+    ),
     "everything else": (
         gaps,
         lambda draw: (

@@ -1,7 +1,7 @@
 """The Triton kernel: attention on an NVIDIA GPU, forward and backward, with biases and their gradients, in O(n) memory.
 
 ``_supports`` decides which calls it takes, and ``_installed`` whether triton is here. ``_lowered`` and ``_tables``
-express a call in what the programs take: one number for each query, key and distance. ``_launch`` gathers the
+express a call in what the programs take: one number for each query, key, distance or pair. ``_launch`` gathers the
 arguments of the programs, which are in ``_programs``, and ``_start`` starts them; these three are imported when the
 first call runs, since they import triton.
 
@@ -24,7 +24,7 @@ from ._supports import reasons_against
 
 
 class TritonKernel(NativeKernel[TritonCall]):
-    """Attention on an NVIDIA GPU in Triton, for biases by distance and by token, query scales, sinks and soft caps."""
+    """Attention on an NVIDIA GPU in Triton, for biases, query scales, sinks and soft caps."""
 
     name = "triton"
 

@@ -41,19 +41,17 @@ class Plane(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """A tensor [batch, heads, queries, keys]; its layout says whether the keys of a query lie beside one another."""
+    """A tensor [batch, heads, queries, keys].
+
+    Its layout is passed beside it, since triton 3.6 would lose it here: nothing is known of its strides, or the keys of
+    a query lie beside one another, or they do and the other strides are multiples of 16.
+    """
 
     at: Any
     b: int
     h: int
     n: int
     m: int
-    layout: Any
-
-    @staticmethod
-    def of(x: Tensor, strides: Sequence[int], layout: Any) -> Pairs:
-        b, h, n, m = map(number, strides)
-        return Pairs(x, b, h, n, m, layout)
 
 
 class Bound(NamedTuple):
@@ -76,6 +74,7 @@ class Sight(NamedTuple):
     q_document: Plane | None
     k_document: Plane | None
     rest: Pairs | None
+    rest_layout: Any
 
 
 class Table(NamedTuple):
@@ -107,6 +106,8 @@ class Terms(NamedTuple):
     formula_k: Plane | None
     queries: Plane | None
     keys: Plane | None
+    dense: Pairs | None
+    dense_layout: Any
 
 
 class Dropout(NamedTuple):

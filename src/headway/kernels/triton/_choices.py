@@ -33,7 +33,7 @@ def blocks_for(program: str, dtype: torch.dtype, width: int) -> Blocks:
     """Returns the blocks of a program.
 
     Args:
-        program: "forward", "queries", "keys" or "table".
+        program: "forward", "queries", "keys" or "table", which is that of a dense bias too.
         dtype: the dtype of q, k and v.
         width: the larger head_dim, as a power of 2.
     """

@@ -21,7 +21,7 @@ from ._lowered import TritonCall
 from ._start import start
 
 NONE, NUMBER, SLOT, EACH = (tl.constexpr(kind) for kind in range(4))
-ANY, ALIGNED, BESIDE = (tl.constexpr(layout) for layout in range(3))
+ANY, ALIGNED, BESIDE, FLUSH = (tl.constexpr(layout) for layout in range(4))
 FORMULAS = dict(zip(_tables.FORMULAS, map(tl.constexpr, range(3)), strict=True))
 UNBOUNDED = Bound(NONE, number(0))
 EVERYTHING = Span(UNBOUNDED, UNBOUNDED)
@@ -84,6 +84,14 @@ class Launch:
         x = x.resolve_neg()
         return Plane.of(x, (x.stride(0) if x.shape[0] > 1 else 0, 0, x.stride(1)), _layout(x))
 
+    def _pairs(self, x: Tensor | None) -> tuple[Pairs | None, Any]:
+        """Of what broadcasts to [b, heads, n, m], and its layout."""
+        if x is None:
+            return None, ANY
+        x = x.detach().resolve_neg().expand(self.batch, self.heads, self.n, self.m)
+        layout = FLUSH if x.stride(3) == 1 and _is_aligned(x) else _layout(x)
+        return Pairs(x, *map(number, x.stride())), layout
+
     def _terms(self) -> Terms:
         scores = self.call.scores
         table, q_position, k_position = None, None, None
@@ -99,7 +107,7 @@ class Launch:
         formula, formula_q, formula_k = self._formula()
         return Terms(
             float(self.call.scale), scores.cap, factor, table, q_position, k_position, formula, formula_q, formula_k,
-            queries, keys,
+            queries, keys, *self._pairs(scores.dense),
         )  # fmt: skip
 
     def _formula(self) -> tuple[Formula | None, Plane | None, Plane | None]:
@@ -127,11 +135,8 @@ class Launch:
         second = spans[1] if len(spans) > 1 else None
         documents = self.call.documents
         q_document, k_document = (None, None) if documents is None else (self._of_tokens(x) for x in documents)
-        rest = self.call.allowed
-        if rest is None:
-            return Sight(first, second, q_document, k_document, None)
-        pairs = rest.view(torch.uint8).expand(self.batch, self.heads, self.n, self.m)
-        return Sight(first, second, q_document, k_document, Pairs.of(pairs, pairs.stride(), _layout(pairs)))
+        rest = None if self.call.allowed is None else self.call.allowed.view(torch.uint8)
+        return Sight(first, second, q_document, k_document, *self._pairs(rest))
 
     def _dropout(self) -> Dropout | None:
         call = self.call
@@ -205,6 +210,8 @@ class Launch:
                     found.append((x, by_key.double().sum(-1)))
         if scores.table is not None and scores.table.values.requires_grad:
             found.append((scores.table.values, self._table_gradient(shared)))
+        if scores.dense is not None and scores.dense.requires_grad:
+            found.append((scores.dense, self._dense_gradient(shared)))
         if scores.sink is not None and scores.sink.requires_grad:
             found.append((scores.sink, _sink_gradient(scores.sink, results, delta)))
         return found
@@ -237,6 +244,21 @@ class Launch:
             **self.sizes, rows=blocks.rows, block=blocks.block, chunk=CHUNK,
         )  # fmt: skip
         return partial.double().sum(1).unflatten(0, (self.batch, self.heads))
+
+    def _dense_gradient(self, shared: tuple[Any, ...]) -> Tensor:
+        """The gradient of the dense bias, in its shape and dtype."""
+        assert self.call.scores.dense is not None
+        blocks = self.blocks("table")
+        gradient = torch.empty_like(self.call.scores.dense, memory_format=torch.contiguous_format)
+        batch, heads = gradient.shape[:2]
+        tiles = _tiles(self.n, blocks.rows) * _tiles(self.m, blocks.block)
+        pairs, layout = self._pairs(gradient)
+        start(
+            _programs.dense_gradient, self.call.q, batch * heads * tiles, blocks, *shared,
+            pairs, self.n, self.m, self.heads, self.group, heads, self.batch // max(batch, 1),
+            self.heads // max(heads, 1), **self.sizes, rows=blocks.rows, block=blocks.block, layout=layout,
+        )  # fmt: skip
+        return gradient
 
 
 def _sink_gradient(sink: Tensor, results: Results, delta: Tensor) -> Tensor:

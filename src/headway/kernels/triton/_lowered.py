@@ -1,25 +1,28 @@
-"""A call in the terms that the programs take: one number for each query, key and distance."""
+"""A call in the terms that the programs take: one number for each query, key, distance or pair."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...masks import And, Documents, Mask
-from ...terms import Bias, DistanceBias, QueryScale, Rows, Sink, SoftCap, TokenBias
+from ...terms import Bias, DenseBias, DistanceBias, QueryScale, Rows, Sink, SoftCap, Term, TokenBias
 from .._problem import Call
 from ..lowering import LoweredCall, lower
 from ._tables import FORMULAS, DistanceFormula, DistanceTable, formula_of, table_by_position, table_of_slots
 
+DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
+
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What scores are made of besides products; None for what a call does not have. All tensors are float32.
+    """What scores are made of besides products; None for what a call does not have. All but ``dense`` are float32.
 
-    score = cap(scale · factor · ⟨q, k⟩ + table[distance] + formula(distance) + queries + keys)
+    score = cap(scale · factor · ⟨q, k⟩ + table[distance] + formula(distance) + queries + keys + dense)
     """
 
     factor: Tensor | None
@@ -30,6 +33,8 @@ class Scores:
     """[b, heads or 1, n]"""
     keys: Tensor | None
     """[b, heads or 1, m]"""
+    dense: Tensor | None
+    """[b or 1, heads or 1, n, m], of one of ``DTYPES``"""
     sink: Tensor | None
     """[b, heads or 1, n or 1]"""
     cap: float | None
@@ -38,7 +43,7 @@ class Scores:
     def tensors(self) -> Iterable[Tensor]:
         """The tensors of which gradients may be wanted."""
         table = None if self.table is None else self.table.values
-        found = (self.factor, table, *self.parameters, self.queries, self.keys, self.sink)
+        found = (self.factor, table, *self.parameters, self.queries, self.keys, self.dense, self.sink)
         return [x for x in found if x is not None]
 
     @property
@@ -67,12 +72,14 @@ def lower_for_programs(call: Call) -> TritonCall:
     biases = [term.values for term in terms if isinstance(term, DistanceBias)] if some else []
     table, formula = _of_distances(biases, q_at, k_at)
     documents, allowed = _rest_of(lowered.rest, q_at, k_at)
+    queries, keys, dense = _added(terms)
     scores = Scores(
         _each([term.factor for term in terms if isinstance(term, QueryScale)]),
         table,
         formula,
-        _each([term.queries for term in terms if isinstance(term, TokenBias)]),
-        _each([term.keys for term in terms if isinstance(term, TokenBias)]),
+        _each(queries),
+        _each(keys),
+        dense,
         _each([term.by_query for term in terms if isinstance(term, Sink)]),
         next((float(term.cap) for term in terms if isinstance(term, SoftCap)), None),
     )
@@ -90,6 +97,30 @@ def _of_distances(
     formula = next((formula_of(bias, q, k) for bias in biases if type(bias) in FORMULAS), None)
     table = next((table_by_position(bias, q, k) for bias in biases if isinstance(bias, Rows)), None)
     return table, formula
+
+
+def _added(terms: Iterable[Term]) -> tuple[list[Tensor | None], list[Tensor | None], Tensor | None]:
+    """Returns the biases of queries, those of keys, and the one of pairs: a dense bias is one of these three."""
+    queries, keys, dense = [], [], None
+    for term in terms:
+        if isinstance(term, TokenBias):
+            queries.append(term.queries)
+            keys.append(term.keys)
+        elif isinstance(term, DenseBias):
+            assert isinstance(term.values, Tensor)
+            values = term.values[(None,) * (4 - term.values.ndim)]
+            if values.shape[3] == 1:
+                queries.append(values[..., 0])
+            elif values.shape[2] == 1:
+                keys.append(values[:, :, 0])
+            else:
+                dense = values if values.dtype in DTYPES else values.float()
+    return queries, keys, dense
+
+
+def is_of_pairs(term: DenseBias) -> bool:
+    """Whether a dense bias has more than one query and more than one key."""
+    return isinstance(term.values, Tensor) and term.values.ndim > 1 and 1 not in term.values.shape[-2:]
 
 
 def _each(parts: Iterable[Tensor | None]) -> Tensor | None:

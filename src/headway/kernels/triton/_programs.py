@@ -16,7 +16,7 @@ import triton.language as tl
 PRECISION = tl.constexpr("ieee")  # of float32: products by tensor cores (tf32x3) leave out the last two bits
 LOG2E = tl.constexpr(1.4426950408889634)
 NONE, NUMBER, SLOT, EACH = (tl.constexpr(kind) for kind in range(4))
-ANY, ALIGNED, BESIDE = (tl.constexpr(layout) for layout in range(3))
+ANY, ALIGNED, BESIDE, FLUSH = (tl.constexpr(layout) for layout in range(4))
 LINEAR, LOG, POWER = (tl.constexpr(kind) for kind in range(3))
 
 
@@ -31,7 +31,7 @@ def _number(x):
 
 @triton.jit
 def _stride(x, layout: tl.constexpr):
-    if layout == ALIGNED:
+    if layout == ALIGNED or layout == FLUSH:
         return tl.multiple_of((x - 3) >> 2, 16)  # what a call returns would forget it
     else:
         return _number(x)
@@ -39,7 +39,7 @@ def _stride(x, layout: tl.constexpr):
 
 @triton.jit
 def _last_stride(x, layout: tl.constexpr):
-    if layout == BESIDE:
+    if layout == BESIDE or layout == FLUSH:
         return 1
     else:
         return _stride(x, layout)
@@ -73,6 +73,14 @@ def _store_matrix(x, b, h, at, inside, value, width: tl.constexpr, padded: tl.co
 def _vector(x, b, h, at, inside, other):
     """Loads the numbers ``at`` of x, which has one for each token."""
     return tl.load(_first(x, b, h) + at.to(tl.int64) * _last_stride(x.n, x.layout), mask=inside, other=other)
+
+
+@triton.jit
+def _of_pairs(x, layout: tl.constexpr, b, h, i, j, flipped: tl.constexpr):
+    """Where the numbers of the pairs of queries i and keys j are in x, which has one for each."""
+    first = x.at + b.to(tl.int64) * _stride(x.b, layout) + h.to(tl.int64) * _stride(x.h, layout)
+    rows = _by_query(i.to(tl.int64) * _stride(x.n, layout), flipped)
+    return first + rows + _by_key(j.to(tl.int64) * _last_stride(x.m, layout), flipped)
 
 
 @triton.jit
@@ -204,14 +212,7 @@ def _in_sight(sight, b, h, i, j, i_inside, m, flipped: tl.constexpr):
         k = _vector(sight.k_document, b, h, j, j < m, 0)
         seen &= _by_query(q, flipped) == _by_key(k, flipped)
     if sight.rest is not None:
-        pairs = sight.rest
-        place = pairs.at + b.to(tl.int64) * _number(pairs.b) + h.to(tl.int64) * _number(pairs.h)
-        place = (
-            place
-            + _by_query(i.to(tl.int64) * _number(pairs.n), flipped)
-            + column.to(tl.int64) * _last_stride(pairs.m, pairs.layout)
-        )
-        seen &= tl.load(place, mask=seen, other=0) != 0
+        seen &= tl.load(_of_pairs(sight.rest, sight.rest_layout, b, h, i, j, flipped), mask=seen, other=0) != 0
     return seen
 
 
@@ -330,6 +331,10 @@ def _scores(products, terms, b, h, i, j, i_inside, j_inside, flipped: tl.constex
         score += _by_query(_vector(terms.queries, b, h, i, i_inside, 0.0), flipped)
     if terms.keys is not None:
         score += _by_key(_vector(terms.keys, b, h, j, j_inside, 0.0), flipped)
+    if terms.dense is not None:
+        inside = _by_query(i_inside, flipped) & _by_key(j_inside, flipped)
+        place = _of_pairs(terms.dense, terms.dense_layout, b, h, i, j, flipped)
+        score += tl.load(place, mask=inside, other=0.0).to(tl.float32)
     if terms.cap is None:
         return score, 1.0
     else:
@@ -767,6 +772,37 @@ def rows_gradient(
                     sums += tl.where(own == one, tl.sum(tl.where(row == one, gradient, 0.0)), 0.0)
     place = partial + (which.to(tl.int64) * shares + share) * count + own
     tl.store(place, sums, mask=own < count)
+
+
+# ---------------------------------------------------------------- the gradient of a dense bias
+
+
+@triton.jit(do_not_specialize=["n", "m", "sequences", "members"])
+def dense_gradient(
+    x, parts, d_out, rows_of, d_dense, n, m, heads, group, own_heads, sequences, members,
+    head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
+    rows: tl.constexpr, block: tl.constexpr, layout: tl.constexpr, interpreted: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a tile of a dense bias: the sum over the sequences and heads that share it, in their order.
+
+    The bias has own_heads heads; each of its numbers is for ``sequences`` sequences and ``members`` heads.
+    """
+    i_tiles, j_tiles = tl.cdiv(n, rows), tl.cdiv(m, block)
+    own, tile = tl.program_id(0) // (i_tiles * j_tiles), tl.program_id(0) % (i_tiles * j_tiles)
+    own_b, own_h, i_tile, j_tile = own // own_heads, own % own_heads, tile // j_tiles, tile % j_tiles
+    i, j = i_tile * rows + tl.arange(0, rows), j_tile * block + tl.arange(0, block)
+    i_inside, j_inside = i < n, j < m
+    total = tl.zeros([rows, block], tl.float32)
+    for step in range(sequences * members):
+        b, h = own_b + step // members, own_h + step % members
+        _, _, first, _, _, last = _tiles(parts.sight, b, i, i_inside, m, block)
+        if (first <= j_tile) & (j_tile < last):
+            total += _tile_gradient(
+                x, parts, d_out, rows_of, b, h, h // group, b * heads + h, i_tile, j_tile, n, m,
+                head_dim, v_dim, head_pad, v_pad, rows, block, interpreted,
+            )  # fmt: skip
+    place = _of_pairs(d_dense, layout, own_b, own_h, i, j, False)
+    tl.store(place, total.to(d_dense.at.dtype.element_ty), mask=i_inside[:, None] & j_inside[None, :])
 
 
 @triton.jit

@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
 from ...masks import And, Boolean, Causal, Chunked, Documents, KeepFirst, Mask, Or, Padding, Prefix, Window
 from ...terms import (
     Bucketize,
     Clip,
     Cosines,
+    DenseBias,
     DistanceBias,
     Linear,
     Log,
@@ -27,10 +26,10 @@ from ...terms import (
 from ...tracing import PLAIN_ALONE, plain_alone
 from .._problem import Problem, wants_gradient
 from . import _installed
+from ._lowered import DTYPES, is_of_pairs
 from ._tables import FORMULAS
 
-DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
-TERMS = frozenset({DistanceBias, QueryScale, Sink, SoftCap, TokenBias})
+TERMS = frozenset({DenseBias, DistanceBias, QueryScale, Sink, SoftCap, TokenBias})
 INTERVALS = frozenset({Causal, Chunked, KeepFirst, Padding, Prefix, Window})
 CLOSED_FORMS = frozenset({Cosines, Linear, Log, Piecewise, Power})
 MAX_WIDTH = 256
@@ -74,6 +73,11 @@ def _against(problem: Problem) -> Iterator[str]:
             yield from _against_bias_by_position(values, problem.positions_are_whole)
         if any(count > 1 for count in Counter(type(values) is Rows for values in biases).values()):
             yield "where positions are not known to rise by one, it has one table and one formula of the distance"
+    dense = [term for term in problem.terms if isinstance(term, DenseBias)]
+    if any(callable(term.values) for term in dense):
+        yield "DenseBias of a function is Python, which it cannot call"
+    if sum(map(is_of_pairs, dense)) > 1:
+        yield "it has one DenseBias of pairs: add them before"
     if problem.mask is not None and _dense_bytes(problem, problem.mask) > REST_LIMIT:
         yield f"its mask is no interval, and would be dense and larger than {REST_LIMIT >> 20} MiB"
 
