@@ -67,6 +67,9 @@ def compile_all(architecture: int) -> Compiled:
             for kind in PARTS if (architecture, dtype, width) == (90, "bfloat16", 64) else ("plain", "table"):
                 name = f"{dtype}, {width}, {kind}"
                 run(kind, getattr(torch, dtype), width)
+                run(kind, getattr(torch, dtype), width, 1, 4096)
+                name += ", 32 rows"
+                run(kind, getattr(torch, dtype), width, 16, 4096)
     return Compiled(triton.__version__, found)
 
 
@@ -95,6 +98,7 @@ def versions_over_lengths() -> dict[str, int]:
             for n in lengths:
                 for m in (n, 3 * n + 1):
                     run(kind, torch.bfloat16, width, n, m)
+                run(kind, torch.bfloat16, width, 1, 500 + n)
     return {name: len(found) for name, found in keys.items()}
 
 
@@ -122,7 +126,7 @@ def start_by(start: Callable[..., None], architecture: int) -> None:
 
 
 def run(kind: str, dtype: Any, width: int, n: int = 256, m: int = 256) -> None:
-    """Starts all programs of a call."""
+    """Starts all programs of a call; of one that decodes those of its output."""
     import torch
 
     from headway.kernels.triton import _start
@@ -131,6 +135,8 @@ def run(kind: str, dtype: Any, width: int, n: int = 256, m: int = 256) -> None:
 
     launch = Launch(lower_for_programs(_call(kind, dtype, width, n, m)))
     results = launch.forward()
+    if 64 * n <= m:  # decoding
+        return
     launch.backward(results, torch.zeros_like(results.out), torch.zeros_like(results.row_max), False)
     if kind == "table":
         _start.run_sums(torch.zeros(4, 99), torch.arange(10))

@@ -24,7 +24,7 @@ KERNELS_TESTS = "tests/conformance/test_kernels.py"
 A_FEW = "everything or linear or power or (dense and shared)"
 GROUPS = {
     "a few programs": (6, ["tests/kernels/test_triton_programs.py"], f"test_terms and ({A_FEW})"),
-    "programs": (29, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
+    "programs": (61, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
     "terms": (
         3,
         [f"{KERNELS_TESTS}::test_promise_on_terms"],

@@ -124,6 +124,36 @@ def test_a_captured_graph_repeats_the_call_on_new_numbers(name: str) -> None:
         assert torch.equal(a, b)
 
 
+def test_a_captured_graph_decodes_from_caches_that_grow() -> None:
+    """The lengths are read on the device, and the keys of each sequence split anew."""
+    q, k, v = draw(3, 8, 1, WIDTH), draw(3, 2, 4096, WIDTH), draw(3, 2, 4096, WIDTH)
+    slopes, lengths = torch.rand(8, device="cuda"), torch.tensor([1, 70, 4000], device="cuda")
+
+    def step(kernel: str = "triton") -> Tensor:
+        positions = {
+            "q_positions": Coordinates.of((lengths - 1)[:, None], 1),
+            "k_positions": Coordinates.span(4096, device="cuda"),
+        }
+        terms = (T.DistanceBias(T.Linear(slopes, slopes)),)
+        with torch.no_grad():
+            return hw.attention(q, k, v, terms=terms, mask=M.Padding(lengths), kernel=kernel, **positions)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    for grown in ([1, 70, 4000], [2, 71, 4001], [4096, 1, 300]):
+        lengths.copy_(torch.tensor(grown))
+        graph.replay()
+        assert torch.equal(found, step())
+        torch.testing.assert_close(found, step("reference"), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_one_graph_of_the_compiler(name: str) -> None:
     tensors = inputs(200)

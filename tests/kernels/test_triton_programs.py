@@ -1,6 +1,7 @@
 """The Triton programs over several blocks, against the reference kernel in float64. ``test_triton`` runs it."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -105,7 +106,7 @@ TERMS: dict[str, tuple[Callable[[], tuple[Coordinates, Coordinates]], Callable[[
 
 
 def results(
-    kernel: str, dtype: torch.dtype, terms: str, mask: M.Mask | None, dropout: float = 0.0
+    kernel: str, dtype: torch.dtype, terms: str, mask: M.Mask | None, dropout: float = 0.0, gradients: bool = True
 ) -> tuple[list[Tensor], Call]:
     """The output, the log-sum-exp and the gradients of all that was drawn."""
     g = torch.Generator().manual_seed(1)
@@ -122,13 +123,15 @@ def results(
     out, lse = KERNELS[kernel].run(call)
     assert lse is not None
     lse = lse.masked_fill(lse == -torch.inf, 0)
+    if not gradients:
+        return [out, lse], call
     up = [torch.randn(x.shape, generator=g).to(x.dtype) for x in (out, lse)]
     return [out, lse, *torch.autograd.grad([out, lse], leaves, up)], call
 
 
-def agree(terms: str, mask: M.Mask | None, dropout: float = 0.0) -> None:
-    found, _ = results("triton", torch.float32, terms, mask, dropout)
-    expected, _ = results("reference", torch.float64, terms, mask, dropout)
+def agree(terms: str, mask: M.Mask | None, dropout: float = 0.0, gradients: bool = True) -> None:
+    found, _ = results("triton", torch.float32, terms, mask, dropout, gradients)
+    expected, _ = results("reference", torch.float64, terms, mask, dropout, gradients)
     for number, (a, b) in enumerate(zip(found, expected, strict=True)):
         assert b.abs().max() > 0
         error = (a.double() - b).abs().max() / b.abs().max()
@@ -157,6 +160,82 @@ def test_documents_by_ids_in_any_order() -> None:
 
 def test_dropout_drops_the_weights_that_reference_drops() -> None:
     agree("everything else", M.Causal(), dropout=0.3)
+
+
+# ---------------------------------------------------------------- few queries, whose keys are split
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Three queries and 200 keys, which are computed in three splits and merged two at once."""
+    from headway.kernels.triton import _launch
+
+    here, splits = sys.modules[__name__], []
+    split = _launch.splits_for
+    monkeypatch.setattr(here, "N", 3)
+    monkeypatch.setattr(here, "M_", 200)
+    monkeypatch.setattr(_launch, "splits_for", lambda *sizes: splits.append(split(*sizes)) or splits[-1])
+    monkeypatch.setattr(_launch, "SPLITS", 2)
+    if torch.cuda.is_available():
+        monkeypatch.setattr(_launch, "_processors", lambda device: 2)
+    yield
+    assert set(splits) == {3}
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("terms", TERMS)
+def test_few_queries(terms: str) -> None:
+    agree(terms, M.Window(None, 9), gradients=False)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("mask", [name for name in mask_examples(BATCH, 3, 200) if name != "nothing"])
+def test_few_queries_with_masks(mask: str) -> None:
+    agree("everything else", mask_examples(BATCH, 3, 200)[mask], gradients=False)
+
+
+@pytest.mark.usefixtures("few")
+def test_few_queries_that_see_a_part_of_the_keys() -> None:
+    """Splits are of what they see; more than there are blocks of it stay empty."""
+    agree("clipped rows", M.Window(40, 0), gradients=False)
+    agree("everything else", M.Padding(torch.tensor([200, 9])), gradients=False)
+    agree("everything else", M.Padding(torch.tensor([200, 0])), gradients=False)
+
+
+@pytest.mark.usefixtures("few")
+def test_gradients_and_dropout_of_few_queries() -> None:
+    agree("everything else", M.Causal(), dropout=0.3)
+
+
+def test_how_many_queries_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 64 in all heads that share keys, in one block; one more is too many."""
+    from headway.kernels.triton import _choices
+
+    assert _choices.splits_for(64, 128, 1, 2, 32) == 2
+    assert _choices.splits_for(65, 1 << 20, 1, 132, 64) == 0
+    assert _choices.splits_for(1, 127, 1, 2, 32) == 2
+    assert _choices.splits_for(1, 96, 1, 2, 32) == 0
+    assert _choices.splits_for(4, 32768, 64, 132, 64) == 8
+    assert _choices.splits_for(4, 32768, 5000, 132, 64) == 1
+    monkeypatch.setattr(sys.modules[__name__], "M_", 200)
+    for count in (8, 9, 32):  # rows of two heads: 16, 18 and 64
+        monkeypatch.setattr(sys.modules[__name__], "N", count)
+        agree("clipped rows", M.Causal(), gradients=False)
+
+
+def test_a_value_that_is_nan_in_one_split() -> None:
+    g = torch.Generator().manual_seed(7)
+    q, k, v = (torch.randn(1, 2, n, 16, generator=g) for n in (2, 160, 160))
+    v[0, 0, 100] = float("nan")
+    k[0, 1, 150] = float("nan")
+    seen = [KERNELS[name].run(make_call(q, k, v, mask=M.Causal()))[0] for name in ("triton", "reference")]
+    hidden = [
+        KERNELS[name].run(make_call(q, k, v, mask=M.Padding(torch.tensor([100]))))[0]
+        for name in ("triton", "reference")
+    ]
+    assert seen[0].isnan().any()
+    assert torch.equal(seen[0].isnan(), seen[1].isnan())
+    torch.testing.assert_close(*hidden)
 
 
 def test_a_table_of_several_chunks_and_shares(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,16 +27,27 @@ class Blocks(NamedTuple):
 
 INTERPRETED = Blocks(32, 32, 4, 1)
 """Small, so that short sequences have several blocks."""
+MAX_SPLIT_ROWS = 64
+"""The most queries, of all heads that share keys, whose keys are split."""
+SPLITS_OF_PROCESSOR = 4
+"""How many programs each multiprocessor is given: about twice what runs there at once."""
+LEAST_BLOCKS = 2
+"""The fewest blocks of keys of a split."""
 
 
 def blocks_for(program: str, dtype: torch.dtype, width: int) -> Blocks:
     """Returns the blocks of a program.
 
     Args:
-        program: "forward", "queries", "keys" or "table", which is that of a dense bias too.
+        program: "forward", "split", or "wide split" of more than 16 queries, "queries", "keys", or "table", which is
+            that of a dense bias too.
         dtype: the dtype of q, k and v.
         width: the larger head_dim, as a power of 2.
     """
+    if program == "split":
+        return Blocks(16, 32, 8, 3) if dtype == torch.float32 else Blocks(16, 64 if width <= 128 else 32, 4, 3)
+    if program == "wide split":
+        return blocks_for("split", dtype, width)._replace(rows=MAX_SPLIT_ROWS, num_stages=2)
     if dtype == torch.float32:
         return Blocks(32, 32, 8, 1) if width <= 128 else Blocks(16, 16, 8, 1)
     if width > 128:
@@ -46,3 +57,19 @@ def blocks_for(program: str, dtype: torch.dtype, width: int) -> Blocks:
     if program == "table":
         return Blocks(64, 64, 8, 1)
     return Blocks(128, 64, 8, 2)
+
+
+def splits_for(rows: int, keys: int, groups: int, processors: int, block: int) -> int:
+    """Returns in how many splits the keys of few queries are computed; 0 if the queries are too many, or the keys few.
+
+    Args:
+        rows: the queries of all heads that share keys.
+        keys: how many keys there are.
+        groups: the heads of keys in all sequences.
+        processors: the multiprocessors of the GPU.
+        block: keys of a block.
+    """
+    blocks = -(-keys // block)
+    if rows > MAX_SPLIT_ROWS or blocks < 2 * LEAST_BLOCKS:
+        return 0
+    return max(1, min(blocks // LEAST_BLOCKS, SPLITS_OF_PROCESSOR * processors // max(1, groups)))

@@ -15,7 +15,7 @@ from .._results import Gradients, Results, new_results
 from ..lowering.masks import within
 from . import _programs, _tables
 from ._arguments import Bound, Dropout, Formula, Inputs, Pairs, Parts, Plane, Sight, Span, Table, Terms, number
-from ._choices import INTERPRETED, Blocks, blocks_for
+from ._choices import INTERPRETED, Blocks, blocks_for, splits_for
 from ._installed import interprets
 from ._lowered import TritonCall
 from ._start import start
@@ -27,6 +27,8 @@ UNBOUNDED = Bound(NONE, number(0))
 EVERYTHING = Span(UNBOUNDED, UNBOUNDED)
 CHUNK = 1024
 """Rows of a table that one program sums."""
+SPLITS = 16
+"""Splits of keys that are merged at once."""
 PARTIAL = 1 << 24
 """The most numbers of partial sums of a table, unless the table alone is larger."""
 
@@ -56,7 +58,7 @@ class Launch:
 
     def blocks(self, program: str) -> Blocks:
         if interprets():
-            return INTERPRETED
+            return INTERPRETED._replace(rows=64) if program == "wide split" else INTERPRETED
         return blocks_for(program, self.call.q.dtype, max(self.sizes["head_pad"], self.sizes["v_pad"]))
 
     def statistic(self, tokens: int) -> Tensor:
@@ -151,6 +153,13 @@ class Launch:
     def forward(self) -> Results:
         call = self.call
         results = new_results(call.q, call.v, call.q.dtype)
+        blocks = self.blocks("split" if self.n * self.group <= 16 else "wide split")
+        splits = splits_for(
+            self.n * self.group, self.m, self.batch * self.kv_heads, _processors(call.q.device), blocks.block
+        )
+        if splits:
+            self._forward_in_splits(results, splits, blocks)
+            return results
         blocks = self.blocks("forward")
         start(
             _programs.forward, self.call.q, _tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
@@ -158,6 +167,21 @@ class Launch:
             self.n, self.m, self.heads, self.group, **self.sizes, rows=blocks.rows, block=blocks.block,
         )  # fmt: skip
         return results
+
+    def _forward_in_splits(self, results: Results, splits: int, blocks: Blocks) -> None:
+        rows = self.batch * self.heads * self.n
+        totals = torch.empty(splits, rows, self.v_dim, device=self.call.q.device)
+        largests, sums = torch.empty(2, splits, rows, device=self.call.q.device)
+        start(
+            _programs.split_forward, self.call.q, self.batch * self.kv_heads * splits, blocks,
+            self.inputs, self.parts, totals, largests, sums, self.n, self.m, self.heads, self.group, splits,
+            **self.sizes, rows=blocks.rows, block=blocks.block,
+        )  # fmt: skip
+        start(
+            _programs.merge_splits, self.call.q, rows, blocks, totals, largests, sums, self.parts.sink,
+            self._plane_of(results.out), results.row_max, results.row_sum, self.n, self.heads, splits,
+            v_dim=self.v_dim, v_pad=self.sizes["v_pad"], chunk=SPLITS,
+        )  # fmt: skip
 
     def backward(self, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool) -> Gradients:
         call, scores = self.call, self.call.scores
@@ -265,6 +289,11 @@ def _sink_gradient(sink: Tensor, results: Results, delta: Tensor) -> Tensor:
     """−δ times the weight of the sink, [batch, heads, n]; 0 where nothing else is in sight."""
     weight = (sink.detach() - results.row_max).exp() / results.row_sum
     return torch.where(delta == 0, 0.0, -delta * weight)
+
+
+def _processors(device: torch.device) -> int:
+    """Returns how many multiprocessors a GPU has; of the interpreter a few, so that short sequences are split."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
 
 
 def _rows_together(x: Tensor) -> Tensor:

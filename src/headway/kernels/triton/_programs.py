@@ -2,8 +2,9 @@
 
 A program computes a block of queries against the keys that they see (``forward``, ``queries_gradient``), or a block of
 keys against the queries that see them (``keys_gradient``). Blocks of which every pair is in sight go through a loop
-without masks, the others through a second loop; an index of that loop stands for blocks on either side. No program
-writes what another one writes, so that results are the same bits in every run.
+without masks, the others through a second loop; an index of that loop stands for blocks on either side. Few queries
+against many keys are computed in splits of the keys, which are merged (``split_forward``). No program writes what
+another one writes, so that results are the same bits in every run.
 
 What the scores are made of comes as named tuples (``arguments.py``), whose fields are None where a call has no such
 part; Triton compiles a program for each set of parts.
@@ -46,8 +47,17 @@ def _last_stride(x, layout: tl.constexpr):
 
 
 @triton.jit
+def _of_head(h, flipped: tl.constexpr):
+    """The head of a block of pairs as it is multiplied: a number, or, if each query has its own, a block."""
+    if h.type.is_block():
+        return _by_query(h, flipped)
+    else:
+        return h
+
+
+@triton.jit
 def _first(x, b, h):
-    """Where the rows of a head are."""
+    """Where the rows of a head are; of each query's head, if h is one for each."""
     return x.at + b.to(tl.int64) * _stride(x.b, x.layout) + h.to(tl.int64) * _stride(x.h, x.layout)
 
 
@@ -55,7 +65,8 @@ def _first(x, b, h):
 def _matrix(x, b, h, at, inside, width: tl.constexpr, padded: tl.constexpr):
     """Loads rows ``at`` of x, [rows, padded]; 0 outside."""
     column = tl.arange(0, padded)
-    place = _first(x, b, h) + at.to(tl.int64)[:, None] * _last_stride(x.n, x.layout) + column[None, :]
+    row = _first(x, b, _of_head(h, False)) + at.to(tl.int64)[:, None] * _last_stride(x.n, x.layout)
+    place = row + column[None, :]
     if padded == width:
         return tl.load(place, mask=inside[:, None], other=0.0)
     else:
@@ -78,7 +89,7 @@ def _vector(x, b, h, at, inside, other):
 @triton.jit
 def _of_pairs(x, layout: tl.constexpr, b, h, i, j, flipped: tl.constexpr):
     """Where the numbers of the pairs of queries i and keys j are in x, which has one for each."""
-    first = x.at + b.to(tl.int64) * _stride(x.b, layout) + h.to(tl.int64) * _stride(x.h, layout)
+    first = x.at + b.to(tl.int64) * _stride(x.b, layout) + _of_head(h, flipped).to(tl.int64) * _stride(x.h, layout)
     rows = _by_query(i.to(tl.int64) * _stride(x.n, layout), flipped)
     return first + rows + _by_key(j.to(tl.int64) * _last_stride(x.m, layout), flipped)
 
@@ -169,8 +180,8 @@ def _kept(drop, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr):
     row, head = one + b + _number(drop.first_row), one + h + _number(drop.first_head)
     head = _scrambled(_scrambled(row.to(tl.uint32)) + head.to(tl.uint32))
     head = _scrambled((one + seed).to(tl.uint32) + _scrambled((one + (seed >> 32)).to(tl.uint32) + head))
-    row = _scrambled(head + _vector(drop.queries, b, h, i, i_inside, 0).to(tl.uint32))
-    column = _vector(drop.keys, b, h, j, j_inside, 0).to(tl.uint32)
+    row = _scrambled(head + _vector(drop.queries, b, b, i, i_inside, 0).to(tl.uint32))
+    column = _vector(drop.keys, b, b, j, j_inside, 0).to(tl.uint32)
     drawn = _scrambled(_by_query(row, flipped) + _by_key(column, flipped))
     return tl.where(drawn.to(tl.int64) >= _number(drop.below), drop.factor, 0.0)
 
@@ -208,8 +219,8 @@ def _in_sight(sight, b, h, i, j, i_inside, m, flipped: tl.constexpr):
         start, stop = _interval(sight.second, b, i, i_inside, m)
         seen |= (column >= _by_query(start, flipped)) & (column < _by_query(stop, flipped))
     if sight.q_document is not None:
-        q = _vector(sight.q_document, b, h, i, i_inside, 0)
-        k = _vector(sight.k_document, b, h, j, j < m, 0)
+        q = _vector(sight.q_document, b, b, i, i_inside, 0)
+        k = _vector(sight.k_document, b, b, j, j < m, 0)
         seen &= _by_query(q, flipped) == _by_key(k, flipped)
     if sight.rest is not None:
         seen &= tl.load(_of_pairs(sight.rest, sight.rest_layout, b, h, i, j, flipped), mask=seen, other=0) != 0
@@ -258,6 +269,18 @@ def _tiles(sight, b, i, inside, m, block: tl.constexpr):
     else:
         other, other_last = _tiles_of(sight.second, b, i, inside, m, block)
         return _both(first, last, other, other_last)
+
+
+@triton.jit
+def _seen_tiles(sight, b, i, inside, m, block: tl.constexpr):
+    """The blocks of keys that the queries i see, as two ranges."""
+    first, last = _tiles_of(sight.first, b, i, inside, m, block)
+    if sight.second is None:
+        return first, last, last, last
+    else:
+        other, other_last = _tiles_of(sight.second, b, i, inside, m, block)
+        _, _, left, left_last, right, right_last = _both(first, last, other, other_last)
+        return left, left_last, right, right_last
 
 
 @triton.jit
@@ -323,14 +346,16 @@ def _scores(products, terms, b, h, i, j, i_inside, j_inside, flipped: tl.constex
     if terms.factor is not None:
         score *= _by_query(_vector(terms.factor, b, h, i, i_inside, 0.0), flipped)
     if terms.table is not None:
-        table = terms.table.at + h.to(tl.int64) * _number(terms.table.h)
+        table = terms.table.at + _of_head(h, flipped).to(tl.int64) * _number(terms.table.h)
         score += _look_up(table, _row_of(terms, b, i, j, i_inside, j_inside, flipped), interpreted)
     if terms.formula is not None:
         score += _formula(terms, b, h, i, j, i_inside, j_inside, flipped)[0]
     if terms.queries is not None:
         score += _by_query(_vector(terms.queries, b, h, i, i_inside, 0.0), flipped)
     if terms.keys is not None:
-        score += _by_key(_vector(terms.keys, b, h, j, j_inside, 0.0), flipped)
+        place = _first(terms.keys, b, _of_head(h, flipped))
+        place += _by_key(j.to(tl.int64) * _last_stride(terms.keys.n, terms.keys.layout), flipped)
+        score += tl.load(place, mask=_by_key(j_inside, flipped), other=0.0)
     if terms.dense is not None:
         inside = _by_query(i_inside, flipped) & _by_key(j_inside, flipped)
         place = _of_pairs(terms.dense, terms.dense_layout, b, h, i, j, flipped)
@@ -369,8 +394,8 @@ def _formula(terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr):
     formula = terms.formula
     distance = _distance(terms.formula_q, terms.formula_k, b, i, j, i_inside, j_inside, flipped).to(tl.float32)
     far = tl.abs(distance)
-    first = tl.load(formula.first + h * _number(formula.first_h))
-    second = tl.load(formula.second + h * _number(formula.second_h))
+    first = tl.load(formula.first + _of_head(h, flipped) * _number(formula.first_h))
+    second = tl.load(formula.second + _of_head(h, flipped) * _number(formula.second_h))
     if formula.kind == LINEAR:
         past = distance <= 0
         return -far * tl.where(past, first, second), tl.where(past, -far, 0.0), tl.where(past, 0.0, -far)
@@ -456,15 +481,21 @@ def forward(
             state, q, x, parts, b, h, kv, i, inside, tile, m,
             head_dim, v_dim, head_pad, v_pad, block, True, interpreted,
         )  # fmt: skip
+    _finish(state, parts.sink, out, row_max, row_sum, b, h, which, i, inside, n, v_dim, v_pad)
+
+
+@triton.jit
+def _finish(state, sink, out, row_max, row_sum, b, h, which, i, inside, n, v_dim: tl.constexpr, v_pad: tl.constexpr):
+    """Adds the sink, and stores the output and the statistics of the queries i."""
     total, largest, sums = state
     # a query that sees nothing, or scores of −∞ alone, gives zeros; of NaN the maximum is −∞ too, but no sum
     blind = (largest == float("-inf")) & (sums == 0)
-    if parts.sink is not None:
-        sink = _vector(parts.sink, b, h, i, inside, 0.0).to(tl.float32)
-        above = tl.maximum(largest, sink, propagate_nan=tl.PropagateNan.ALL)
+    if sink is not None:
+        logit = _vector(sink, b, h, i, inside, 0.0).to(tl.float32)
+        above = tl.maximum(largest, logit, propagate_nan=tl.PropagateNan.ALL)
         origin = tl.where(above == float("-inf"), 0.0, above)
         shrink = tl.exp2((largest - origin) * LOG2E)
-        sums = sums * shrink + tl.exp2((sink - origin) * LOG2E)
+        sums = sums * shrink + tl.exp2((logit - origin) * LOG2E)
         total *= shrink[:, None]
     else:
         above = largest
@@ -472,6 +503,78 @@ def forward(
     _store_matrix(out, b, h, i, inside, share, v_dim, v_pad)
     _store_statistic(row_max, which, i, inside, n, above)
     _store_statistic(row_sum, which, i, inside, n, sums)
+
+
+# ---------------------------------------------------------------- forward of few queries
+
+
+@triton.jit(do_not_specialize=["n", "m", "heads", "group", "splits"])
+def split_forward(
+    x, parts, totals, largests, sums_of, n, m, heads, group, splits,
+    head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
+    rows: tl.constexpr, block: tl.constexpr, interpreted: tl.constexpr,
+):  # fmt: skip
+    """The sums of all queries of the heads that share keys, over a split of the keys that any of them sees.
+
+    Row r of the block is query r % n of the group's head r // n, so that keys and values are loaded once for all.
+    totals: [splits, batch, heads, n, v_dim]; largests, sums_of: [splits, batch, heads, n], all float32.
+    """
+    kv_heads = heads // group
+    split, which = tl.program_id(0) % splits, tl.program_id(0) // splits
+    b, kv = which // kv_heads, which % kv_heads
+    r = tl.arange(0, rows)
+    h, i, inside = kv * group + r // n, r % n, r < n * group
+    q = _matrix(x.q, b, h, i, inside, head_dim, head_pad)
+    state = (
+        tl.zeros([rows, v_pad], tl.float32),
+        tl.full([rows], float("-inf"), tl.float32),
+        tl.zeros([rows], tl.float32),
+    )
+    left, left_last, right, right_last = _seen_tiles(parts.sight, b, i, inside, m, block)
+    gap = right - left_last
+    share = tl.cdiv(right_last - gap - left, splits)
+    start = left + split * share
+    for step in range(start, tl.minimum(start + share, right_last - gap)):
+        tile = tl.where(step < left_last, step, step + gap)
+        state = _add_keys(
+            state, q, x, parts, b, h, kv, i, inside, tile, m,
+            head_dim, v_dim, head_pad, v_pad, block, True, interpreted,
+        )  # fmt: skip
+    total, largest, sums = state
+    groups = tl.num_programs(0) // splits
+    row = ((split.to(tl.int64) * groups + which) * group + r // n) * n + i
+    column = tl.arange(0, v_pad)
+    tl.store(totals + row[:, None] * v_dim + column[None, :], total, mask=inside[:, None] & (column < v_dim)[None, :])
+    tl.store(largests + row, largest, mask=inside)
+    tl.store(sums_of + row, sums, mask=inside)
+
+
+@triton.jit(do_not_specialize=["n", "heads", "splits"])
+def merge_splits(
+    totals, largests, sums_of, sink, out, row_max, row_sum, n, heads, splits,
+    v_dim: tl.constexpr, v_pad: tl.constexpr, chunk: tl.constexpr,
+):  # fmt: skip
+    """The output and the statistics of a query from those of its splits, in their order."""
+    which, count = tl.program_id(0) // n, tl.num_programs(0)
+    b, h, i = which // heads, which % heads, tl.program_id(0) % n + tl.zeros([1], tl.int32)
+    column = tl.arange(0, v_pad)
+    total, sums = tl.zeros([1, v_pad], tl.float32), tl.zeros([1], tl.float32)
+    largest = tl.full([1], float("-inf"), tl.float32)
+    for first in range(0, splits, chunk):
+        split = first + tl.arange(0, chunk)
+        inside = split < splits
+        row = split.to(tl.int64) * count + tl.program_id(0)
+        part = tl.load(largests + row, mask=inside, other=float("-inf"))
+        above = tl.maximum(largest, tl.max(part, 0))
+        origin = tl.where(above == float("-inf"), 0.0, above)
+        shrink, factor = tl.exp2((largest - origin) * LOG2E), tl.exp2((part - origin) * LOG2E)
+        sums = sums * shrink + tl.sum(tl.load(sums_of + row, mask=inside, other=0.0) * factor, 0)
+        place = totals + row[:, None] * v_dim + column[None, :]
+        parts = tl.load(place, mask=inside[:, None] & (column < v_dim)[None, :], other=0.0)
+        total = total * shrink[:, None] + tl.sum(parts * factor[:, None], 0)[None, :]
+        largest = above
+    state = total, largest, sums
+    _finish(state, sink, out, row_max, row_sum, b, h, which, i, i < n, n, v_dim, v_pad)
 
 
 # ---------------------------------------------------------------- gradients
