@@ -5,415 +5,32 @@ keys against the queries that see them (``keys_gradient``). Blocks of which ever
 without masks, the others through a second loop; an index of that loop stands for blocks on either side. Few queries
 against many keys are computed in splits of the keys, which are merged (``split_forward``). No program writes what
 another one writes, so that results are the same bits in every run.
-
-What the scores are made of comes as named tuples (``arguments.py``), whose fields are None where a call has no such
-part; Triton compiles a program for each set of parts.
 """
 
 import triton
 import triton.language as tl
 
-# Triton reads global variables only if they are declared constant.
-PRECISION = tl.constexpr("ieee")  # of float32: products by tensor cores (tf32x3) leave out the last two bits
-LOG2E = tl.constexpr(1.4426950408889634)
-NONE, NUMBER, SLOT, EACH = (tl.constexpr(kind) for kind in range(4))
-ANY, ALIGNED, BESIDE, FLUSH = (tl.constexpr(layout) for layout in range(4))
-LINEAR, LOG, POWER = (tl.constexpr(kind) for kind in range(3))
-
-
-# ---------------------------------------------------------------- loads and products
-
-
-@triton.jit
-def _number(x):
-    """A whole number of a tuple, which is passed as 4x + 3."""
-    return (x - 3) >> 2
-
-
-@triton.jit
-def _stride(x, layout: tl.constexpr):
-    if layout == ALIGNED or layout == FLUSH:
-        return tl.multiple_of((x - 3) >> 2, 16)  # what a call returns would forget it
-    else:
-        return _number(x)
-
-
-@triton.jit
-def _last_stride(x, layout: tl.constexpr):
-    if layout == BESIDE or layout == FLUSH:
-        return 1
-    else:
-        return _stride(x, layout)
-
-
-@triton.jit
-def _of_head(h, flipped: tl.constexpr):
-    """The head of a block of pairs as it is multiplied: a number, or, if each query has its own, a block."""
-    if h.type.is_block():
-        return _by_query(h, flipped)
-    else:
-        return h
-
-
-@triton.jit
-def _first(x, b, h):
-    """Where the rows of a head are; of each query's head, if h is one for each."""
-    return x.at + b.to(tl.int64) * _stride(x.b, x.layout) + h.to(tl.int64) * _stride(x.h, x.layout)
-
-
-@triton.jit
-def _matrix(x, b, h, at, inside, width: tl.constexpr, padded: tl.constexpr):
-    """Loads rows ``at`` of x, [rows, padded]; 0 outside."""
-    column = tl.arange(0, padded)
-    row = _first(x, b, _of_head(h, False)) + at.to(tl.int64)[:, None] * _last_stride(x.n, x.layout)
-    place = row + column[None, :]
-    if padded == width:
-        return tl.load(place, mask=inside[:, None], other=0.0)
-    else:
-        return tl.load(place, mask=inside[:, None] & (column < width)[None, :], other=0.0)
-
-
-@triton.jit
-def _store_matrix(x, b, h, at, inside, value, width: tl.constexpr, padded: tl.constexpr):
-    column = tl.arange(0, padded)
-    place = _first(x, b, h) + at.to(tl.int64)[:, None] * _last_stride(x.n, x.layout) + column[None, :]
-    tl.store(place, value.to(x.at.dtype.element_ty), mask=inside[:, None] & (column < width)[None, :])
-
-
-@triton.jit
-def _vector(x, b, h, at, inside, other):
-    """Loads the numbers ``at`` of x, which has one for each token."""
-    return tl.load(_first(x, b, h) + at.to(tl.int64) * _last_stride(x.n, x.layout), mask=inside, other=other)
-
-
-@triton.jit
-def _of_pairs(x, layout: tl.constexpr, b, h, i, j, flipped: tl.constexpr):
-    """Where the numbers of the pairs of queries i and keys j are in x, which has one for each."""
-    first = x.at + b.to(tl.int64) * _stride(x.b, layout) + _of_head(h, flipped).to(tl.int64) * _stride(x.h, layout)
-    rows = _by_query(i.to(tl.int64) * _stride(x.n, layout), flipped)
-    return first + rows + _by_key(j.to(tl.int64) * _last_stride(x.m, layout), flipped)
-
-
-@triton.jit
-def _statistic(x, which, at, inside, n, other):
-    """Loads numbers of x, [batch·heads, n] float32, whose rows lie together."""
-    return tl.load(x + which.to(tl.int64) * n + at, mask=inside, other=other)
-
-
-@triton.jit
-def _store_statistic(x, which, at, inside, n, value):
-    tl.store(x + which.to(tl.int64) * n + at, value, mask=inside)
-
-
-@triton.jit
-def _dot(a, b, interpreted: tl.constexpr):
-    """a @ b in float32. The interpreter would multiply the bits of bfloat16 (triton#11584)."""
-    if interpreted:
-        return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=PRECISION)
-    else:
-        return tl.dot(a, b, input_precision=PRECISION)
-
-
-@triton.jit
-def _look_up(table, at, interpreted: tl.constexpr):
-    """table[at] for a block of pairs.
-
-    On a GPU by assembly: of ``tl.load`` in a loop the compiler makes copies to shared memory, 64 of 4 bytes each, or
-    gives the products another layout.
-    """
-    if interpreted:
-        return tl.load(table + at)
-    else:
-        return tl.inline_asm_elementwise(
-            "ld.global.nc.f32 $0, [$1];", "=f,l", [(table + at).to(tl.uint64, bitcast=True)], tl.float32, True, 1
-        )
-
-
-# ---------------------------------------------------------------- functions
-
-
-@triton.jit
-def _tanh(x):
-    """tanh x and its derivative, both by e⁻²ˣ: 1 − tanh² x has no digit left where tanh x is almost 1."""
-    size = tl.abs(x)
-    e = tl.exp2(size * (-2 * LOG2E))
-    half = 1 / (1 + e)
-    z = x * x
-    p = z * -5.70498872745e-3 + 2.06390887954e-2
-    p = p * z - 5.37397155531e-2
-    p = p * z + 1.33314422036e-1
-    p = p * z - 3.33332819422e-1
-    y = tl.where(size < 0.625, size + size * z * p, 1 - 2 * e * half)
-    return tl.where(x < 0, -y, y), 4 * e * half * half
-
-
-@triton.jit
-def _scrambled(x):
-    """A 32-bit hash with good avalanche, the same as in ``reference``."""
-    x = (x ^ (x >> 16)) * tl.full([1], 0x21F0AAAD, tl.uint32)
-    x = (x ^ (x >> 15)) * tl.full([1], 0x735A2D97, tl.uint32)
-    return x ^ (x >> 15)
-
-
-@triton.jit
-def _by_query(x, flipped: tl.constexpr):
-    """A number for each query as a block [queries, 1], or [1, queries]."""
-    if flipped:
-        return x[None, :]
-    else:
-        return x[:, None]
-
-
-@triton.jit
-def _by_key(x, flipped: tl.constexpr):
-    if flipped:
-        return x[:, None]
-    else:
-        return x[None, :]
-
-
-@triton.jit
-def _kept(drop, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr):
-    """What dropout multiplies the weights of a block with: 0, or 1/(1 − dropout)."""
-    seed = tl.load(drop.seed)
-    one = tl.zeros([1], tl.int64)
-    row, head = one + b + _number(drop.first_row), one + h + _number(drop.first_head)
-    head = _scrambled(_scrambled(row.to(tl.uint32)) + head.to(tl.uint32))
-    head = _scrambled((one + seed).to(tl.uint32) + _scrambled((one + (seed >> 32)).to(tl.uint32) + head))
-    row = _scrambled(head + _vector(drop.queries, b, b, i, i_inside, 0).to(tl.uint32))
-    column = _vector(drop.keys, b, b, j, j_inside, 0).to(tl.uint32)
-    drawn = _scrambled(_by_query(row, flipped) + _by_key(column, flipped))
-    return tl.where(drawn.to(tl.int64) >= _number(drop.below), drop.factor, 0.0)
-
-
-# ---------------------------------------------------------------- which keys a query sees
-
-
-@triton.jit
-def _bound(x, b, i, inside, default):
-    """A bound of an interval for the queries i, int32."""
-    if x.kind == NONE:
-        return i * 0 + default
-    elif x.kind == NUMBER:
-        return i * 0 + _number(x.value)
-    elif x.kind == SLOT:
-        return i + _number(x.value)
-    else:
-        return _vector(x.value, b, b, i, inside, 0)
-
-
-@triton.jit
-def _interval(span, b, i, inside, m):
-    start = tl.maximum(_bound(span.start, b, i, inside, 0), 0)
-    stop = tl.minimum(_bound(span.stop, b, i, inside, m), m)
-    return start, tl.where(inside, stop, 0)
-
-
-@triton.jit
-def _in_sight(sight, b, h, i, j, i_inside, m, flipped: tl.constexpr):
-    """Which keys j the queries i see."""
-    start, stop = _interval(sight.first, b, i, i_inside, m)
-    column = _by_key(j, flipped)
-    seen = (column >= _by_query(start, flipped)) & (column < _by_query(stop, flipped))
-    if sight.second is not None:
-        start, stop = _interval(sight.second, b, i, i_inside, m)
-        seen |= (column >= _by_query(start, flipped)) & (column < _by_query(stop, flipped))
-    if sight.q_document is not None:
-        q = _vector(sight.q_document, b, b, i, i_inside, 0)
-        k = _vector(sight.k_document, b, b, j, j < m, 0)
-        seen &= _by_query(q, flipped) == _by_key(k, flipped)
-    if sight.rest is not None:
-        seen &= tl.load(_of_pairs(sight.rest, sight.rest_layout, b, h, i, j, flipped), mask=seen, other=0) != 0
-    return seen
-
-
-@triton.jit
-def _tiles_of(span, b, i, inside, m, block: tl.constexpr):
-    """The blocks of keys that any of the queries i sees, first and after the last; 0, 0 for none."""
-    start, stop = _interval(span, b, i, inside, m)
-    some = stop > start
-    first = tl.min(tl.where(some, start, m), 0) // block
-    last = tl.cdiv(tl.max(tl.where(some, stop, 0), 0), block)
-    return tl.minimum(first, last), last
-
-
-@triton.jit
-def _open_tiles(span, b, i, inside, m, first, last, block: tl.constexpr):
-    """Of these blocks of keys those that each of the queries i sees whole."""
-    start, stop = _interval(span, b, i, inside, m)
-    begin = tl.cdiv(tl.max(tl.where(inside, start, 0), 0), block)
-    end = tl.min(tl.where(inside, stop, m), 0) // block
-    begin = tl.minimum(tl.maximum(begin, first), last)
-    return begin, tl.minimum(tl.maximum(end, begin), last)
-
-
-@triton.jit
-def _both(first, last, other, other_last):
-    """Two ranges of blocks in their order, without those of the second one that the first has; none is open."""
-    swap = other < first
-    left, left_last = tl.where(swap, other, first), tl.where(swap, other_last, last)
-    right, right_last = tl.where(swap, first, other), tl.where(swap, last, other_last)
-    right = tl.maximum(right, left_last)
-    return left, left, left, left_last, right, tl.maximum(right, right_last)
-
-
-@triton.jit
-def _tiles(sight, b, i, inside, m, block: tl.constexpr):
-    """The blocks of keys that the queries i see: a range without masks, open … end, and two ranges with masks."""
-    first, last = _tiles_of(sight.first, b, i, inside, m, block)
-    if (sight.second is None and sight.rest is None) and sight.q_document is None:
-        open_, end = _open_tiles(sight.first, b, i, inside, m, first, last, block)
-        return open_, end, first, open_, end, last
-    elif sight.second is None:
-        return first, first, first, last, last, last
-    else:
-        other, other_last = _tiles_of(sight.second, b, i, inside, m, block)
-        return _both(first, last, other, other_last)
-
-
-@triton.jit
-def _seen_tiles(sight, b, i, inside, m, block: tl.constexpr):
-    """The blocks of keys that the queries i see, as two ranges."""
-    first, last = _tiles_of(sight.first, b, i, inside, m, block)
-    if sight.second is None:
-        return first, last, last, last
-    else:
-        other, other_last = _tiles_of(sight.second, b, i, inside, m, block)
-        _, _, left, left_last, right, right_last = _both(first, last, other, other_last)
-        return left, left_last, right, right_last
-
-
-@triton.jit
-def _query_range(span, b, j, j_end, n, block: tl.constexpr):
-    """The blocks of queries of which one may see a key of j … j_end − 1, and of those the ones that see all of them.
-
-    Each as the first and the one after the last.
-    """
-    low, high = j * 0, j * 0 + n  # queries that may see some
-    open_low, open_high = j * 0, j * 0 + n  # queries that see all
-    if span.start.kind == SLOT:
-        high = tl.minimum(high, j_end - _number(span.start.value))
-        open_high = tl.minimum(open_high, j - _number(span.start.value) + 1)
-    elif span.start.kind == NUMBER:
-        high = tl.where(j_end > _number(span.start.value), high, 0)
-        open_high = tl.where(j >= _number(span.start.value), open_high, 0)
-    elif span.start.kind == EACH:
-        open_high = j * 0
-    if span.stop.kind == SLOT:
-        low = tl.maximum(low, j - _number(span.stop.value) + 1)
-        open_low = tl.maximum(open_low, j_end - _number(span.stop.value))
-    elif span.stop.kind == NUMBER:
-        high = tl.where(j < _number(span.stop.value), high, 0)
-        open_high = tl.where(j_end <= _number(span.stop.value), open_high, 0)
-    elif span.stop.kind == EACH:
-        open_high = j * 0
-    first, last = tl.maximum(low, 0) // block, tl.cdiv(tl.maximum(high, 0), block)
-    if span.start.kind == EACH or span.stop.kind == EACH:
-        first, last = last, first
-        for tile in range(tl.cdiv(n, block)):
-            i = tile * block + tl.arange(0, block)
-            start, stop = _interval(span, b, i, i < n, j_end)
-            hit = tl.max(((start < stop) & (stop > j)).to(tl.int32), 0) != 0
-            first = tl.where(hit, tl.minimum(first, tile), first)
-            last = tl.where(hit, tile + 1, last)
-    last = tl.maximum(last, first)
-    begin = tl.minimum(tl.maximum(tl.cdiv(tl.maximum(open_low, 0), block), first), last)
-    end = tl.minimum(tl.maximum(tl.maximum(open_high, 0) // block, begin), last)
-    return first, last, begin, end
-
-
-@triton.jit
-def _query_tiles(sight, b, j, j_end, n, m, block: tl.constexpr):
-    """As ``_tiles``, of the blocks of queries for the keys j … j_end − 1."""
-    first, last, open_, end = _query_range(sight.first, b, j, tl.minimum(j_end, m), n, block)
-    if (sight.second is None and sight.rest is None) and sight.q_document is None:
-        end = tl.where(j_end <= m, end, open_)
-        return open_, end, first, open_, end, last
-    elif sight.second is None:
-        return first, first, first, last, last, last
-    else:
-        other, other_last, _, _ = _query_range(sight.second, b, j, tl.minimum(j_end, m), n, block)
-        return _both(first, last, other, other_last)
-
-
-# ---------------------------------------------------------------- scores
-
-
-@triton.jit
-def _scores(products, terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr, interpreted: tl.constexpr):
-    """The scores of a block from the products ⟨q, k⟩, and the derivative by what the cap bounds; 1 without a cap."""
-    score = products * terms.scale
-    if terms.factor is not None:
-        score *= _by_query(_vector(terms.factor, b, h, i, i_inside, 0.0), flipped)
-    if terms.table is not None:
-        table = terms.table.at + _of_head(h, flipped).to(tl.int64) * _number(terms.table.h)
-        score += _look_up(table, _row_of(terms, b, i, j, i_inside, j_inside, flipped), interpreted)
-    if terms.formula is not None:
-        score += _formula(terms, b, h, i, j, i_inside, j_inside, flipped)[0]
-    if terms.queries is not None:
-        score += _by_query(_vector(terms.queries, b, h, i, i_inside, 0.0), flipped)
-    if terms.keys is not None:
-        place = _first(terms.keys, b, _of_head(h, flipped))
-        place += _by_key(j.to(tl.int64) * _last_stride(terms.keys.n, terms.keys.layout), flipped)
-        score += tl.load(place, mask=_by_key(j_inside, flipped), other=0.0)
-    if terms.dense is not None:
-        inside = _by_query(i_inside, flipped) & _by_key(j_inside, flipped)
-        place = _of_pairs(terms.dense, terms.dense_layout, b, h, i, j, flipped)
-        score += tl.load(place, mask=inside, other=0.0).to(tl.float32)
-    if terms.cap is None:
-        return score, 1.0
-    else:
-        value, slope = _tanh(score / terms.cap)
-        return value * terms.cap, slope
-
-
-@triton.jit
-def _row_of(terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
-    """The row of the table for each pair, from the distance key − query."""
-    if terms.q_position is None:  # positions rise by one on both sides
-        row = _by_key(j, flipped) - _by_query(i, flipped) + _number(terms.table.origin)
-    else:
-        distance = _distance(terms.q_position, terms.k_position, b, i, j, i_inside, j_inside, flipped)
-        if distance.dtype.is_floating():
-            distance = tl.floor(distance)
-        row = distance + _number(terms.table.origin)
-    return tl.minimum(tl.maximum(row, 0), _number(terms.table.last)).to(tl.int32)
-
-
-@triton.jit
-def _distance(q_position, k_position, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
-    """The distance key − query of each pair, in the dtype of the positions."""
-    q = _vector(q_position, b, b, i, i_inside, 0)
-    k = _vector(k_position, b, b, j, j_inside, 0)
-    return _by_key(k, flipped) - _by_query(q, flipped)
-
-
-@triton.jit
-def _formula(terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr):
-    """A bias of the distance for each pair, and its derivatives by both parameters."""
-    formula = terms.formula
-    distance = _distance(terms.formula_q, terms.formula_k, b, i, j, i_inside, j_inside, flipped).to(tl.float32)
-    far = tl.abs(distance)
-    first = tl.load(formula.first + _of_head(h, flipped) * _number(formula.first_h))
-    second = tl.load(formula.second + _of_head(h, flipped) * _number(formula.second_h))
-    if formula.kind == LINEAR:
-        past = distance <= 0
-        return -far * tl.where(past, first, second), tl.where(past, -far, 0.0), tl.where(past, 0.0, -far)
-    elif formula.kind == LOG:
-        size = _log1p(second * far)
-        return -first * size, -size, -first * far / (1 + second * far)
-    else:
-        log = tl.log(tl.where(far == 0, 1.0, far))
-        size = tl.where(far == 0, 0.0, tl.exp(second * log))
-        return -first * size, -size, -first * size * log
-
-
-@triton.jit
-def _log1p(x):
-    """ln(1 + x), for x ≥ 0, with the digits of a small x: ln(1 + x)·x/((1 + x) − 1) rounds twice alike."""
-    above = 1 + x
-    return tl.where(above == 1, x, tl.log(above) * (x / tl.where(above == 1, 1.0, above - 1)))
-
+from ._blocks import (
+    LOG2E,
+    SLOT,
+    by_query,
+    dot,
+    dropout_factors,
+    formula_of,
+    in_sight,
+    key_tiles,
+    load_matrix,
+    load_statistic,
+    load_vector,
+    place_of_pairs,
+    query_tiles,
+    scores_of,
+    seen_tiles,
+    store_matrix,
+    store_statistic,
+    table_row,
+    unpacked,
+)
 
 # ---------------------------------------------------------------- forward
 
@@ -428,13 +45,13 @@ def _add_keys(
     total, largest, sums = state
     j = tile * block + tl.arange(0, block)
     j_inside = j < m
-    k = _matrix(x.k, b, kv, j, j_inside, head_dim, head_pad)
-    v = _matrix(x.v, b, kv, j, j_inside, v_dim, v_pad)
-    score, _ = _scores(
-        _dot(q, tl.trans(k), interpreted), parts.terms, b, h, i, j, i_inside, j_inside, False, interpreted
+    k = load_matrix(x.k, b, kv, j, j_inside, head_dim, head_pad)
+    v = load_matrix(x.v, b, kv, j, j_inside, v_dim, v_pad)
+    score, _ = scores_of(
+        dot(q, tl.trans(k), interpreted), parts.terms, b, h, i, j, i_inside, j_inside, False, interpreted
     )
     if masked:
-        seen = _in_sight(parts.sight, b, h, i, j, i_inside, m, False)
+        seen = in_sight(parts.sight, b, h, i, j, i_inside, m, False)
         score = tl.where(seen, score, float("-inf"))
         # a key that no query here sees may hold NaN
         v = tl.where((tl.max(seen.to(tl.int32), 0) != 0)[:, None], v, 0.0)
@@ -444,8 +61,8 @@ def _add_keys(
     shrink = tl.exp2((largest - origin) * LOG2E)
     sums = sums * shrink + tl.sum(weight, 1)
     if parts.drop is not None:
-        weight *= _kept(parts.drop, b, h, i, j, i_inside, j_inside, False)
-    total = total * shrink[:, None] + _dot(weight.to(v.dtype), v, interpreted)
+        weight *= dropout_factors(parts.drop, b, h, i, j, i_inside, j_inside, False)
+    total = total * shrink[:, None] + dot(weight.to(v.dtype), v, interpreted)
     return total, above, sums
 
 
@@ -462,13 +79,13 @@ def forward(
     kv = h // group
     i = (tl.program_id(0) % tiles) * rows + tl.arange(0, rows)
     inside = i < n
-    q = _matrix(x.q, b, h, i, inside, head_dim, head_pad)
+    q = load_matrix(x.q, b, h, i, inside, head_dim, head_pad)
     state = (
         tl.zeros([rows, v_pad], tl.float32),
         tl.full([rows], float("-inf"), tl.float32),
         tl.zeros([rows], tl.float32),
     )
-    open_, end, left, left_last, right, right_last = _tiles(parts.sight, b, i, inside, m, block)
+    open_, end, left, left_last, right, right_last = key_tiles(parts.sight, b, i, inside, m, block)
     for tile in range(open_, end):
         state = _add_keys(
             state, q, x, parts, b, h, kv, i, inside, tile, m,
@@ -491,7 +108,7 @@ def _finish(state, sink, out, row_max, row_sum, b, h, which, i, inside, n, v_dim
     # a query that sees nothing, or scores of −∞ alone, gives zeros; of NaN the maximum is −∞ too, but no sum
     blind = (largest == float("-inf")) & (sums == 0)
     if sink is not None:
-        logit = _vector(sink, b, h, i, inside, 0.0).to(tl.float32)
+        logit = load_vector(sink, b, h, i, inside, 0.0).to(tl.float32)
         above = tl.maximum(largest, logit, propagate_nan=tl.PropagateNan.ALL)
         origin = tl.where(above == float("-inf"), 0.0, above)
         shrink = tl.exp2((largest - origin) * LOG2E)
@@ -500,9 +117,9 @@ def _finish(state, sink, out, row_max, row_sum, b, h, which, i, inside, n, v_dim
     else:
         above = largest
     share = tl.where(blind[:, None], 0.0, total / tl.where(sums == 0, 1.0, sums)[:, None])
-    _store_matrix(out, b, h, i, inside, share, v_dim, v_pad)
-    _store_statistic(row_max, which, i, inside, n, above)
-    _store_statistic(row_sum, which, i, inside, n, sums)
+    store_matrix(out, b, h, i, inside, share, v_dim, v_pad)
+    store_statistic(row_max, which, i, inside, n, above)
+    store_statistic(row_sum, which, i, inside, n, sums)
 
 
 # ---------------------------------------------------------------- forward of few queries
@@ -524,13 +141,13 @@ def split_forward(
     b, kv = which // kv_heads, which % kv_heads
     r = tl.arange(0, rows)
     h, i, inside = kv * group + r // n, r % n, r < n * group
-    q = _matrix(x.q, b, h, i, inside, head_dim, head_pad)
+    q = load_matrix(x.q, b, h, i, inside, head_dim, head_pad)
     state = (
         tl.zeros([rows, v_pad], tl.float32),
         tl.full([rows], float("-inf"), tl.float32),
         tl.zeros([rows], tl.float32),
     )
-    left, left_last, right, right_last = _seen_tiles(parts.sight, b, i, inside, m, block)
+    left, left_last, right, right_last = seen_tiles(parts.sight, b, i, inside, m, block)
     gap = right - left_last
     share = tl.cdiv(right_last - gap - left, splits)
     start = left + split * share
@@ -588,12 +205,12 @@ def deltas(out, d_out, d_lse, delta, n, heads, v_dim: tl.constexpr, v_pad: tl.co
     b, h = which // heads, which % heads
     i = (tl.program_id(0) % tiles) * rows + tl.arange(0, rows)
     inside = i < n
-    value = _matrix(out, b, h, i, inside, v_dim, v_pad).to(tl.float32)
-    gradient = _matrix(d_out, b, h, i, inside, v_dim, v_pad).to(tl.float32)
+    value = load_matrix(out, b, h, i, inside, v_dim, v_pad).to(tl.float32)
+    gradient = load_matrix(d_out, b, h, i, inside, v_dim, v_pad).to(tl.float32)
     found = tl.sum(value * gradient, 1)
     if d_lse is not None:
-        found -= _statistic(d_lse, which, i, inside, n, 0.0)
-    _store_statistic(delta, which, i, inside, n, found)
+        found -= load_statistic(d_lse, which, i, inside, n, 0.0)
+    store_statistic(delta, which, i, inside, n, found)
 
 
 @triton.jit
@@ -606,14 +223,14 @@ def _weights(
     products are ⟨q, k⟩, and values ⟨d_out, v⟩. The gradient of a score is weight·(gradient of weight − δ)·slope.
     """
     row_max, row_sum, _ = rows_of
-    score, slope = _scores(products, parts.terms, b, h, i, j, i_inside, j_inside, flipped, interpreted)
-    largest = _by_query(_statistic(row_max, which, i, i_inside, n, 0.0), flipped)
-    total = _by_query(_statistic(row_sum, which, i, i_inside, n, 1.0), flipped)
+    score, slope = scores_of(products, parts.terms, b, h, i, j, i_inside, j_inside, flipped, interpreted)
+    largest = by_query(load_statistic(row_max, which, i, i_inside, n, 0.0), flipped)
+    total = by_query(load_statistic(row_sum, which, i, i_inside, n, 1.0), flipped)
     weight = tl.exp2((score - largest) * LOG2E) / total
     unseen = score == float("-inf")
     seen = 0
     if masked:
-        seen = _in_sight(parts.sight, b, h, i, j, i_inside, m, flipped)
+        seen = in_sight(parts.sight, b, h, i, j, i_inside, m, flipped)
         unseen |= seen == 0
     weight = tl.where(unseen, 0.0, weight)
     # a key of weight 0 may have a value that is NaN
@@ -621,7 +238,7 @@ def _weights(
     if parts.drop is None:
         return weight, weight, values, slope, seen
     else:
-        factor = _kept(parts.drop, b, h, i, j, i_inside, j_inside, flipped)
+        factor = dropout_factors(parts.drop, b, h, i, j, i_inside, j_inside, flipped)
         return weight, weight * factor, values * factor, slope, seen
 
 
@@ -634,17 +251,17 @@ def _add_to_query(
     d_q, of_values, rising, whole = state
     j = tile * block + tl.arange(0, block)
     j_inside = j < m
-    k = _matrix(x.k, b, kv, j, j_inside, head_dim, head_pad)
-    v = _matrix(x.v, b, kv, j, j_inside, v_dim, v_pad)
-    products, values = _dot(q, tl.trans(k), interpreted), _dot(up, tl.trans(v), interpreted)
+    k = load_matrix(x.k, b, kv, j, j_inside, head_dim, head_pad)
+    v = load_matrix(x.v, b, kv, j, j_inside, v_dim, v_pad)
+    products, values = dot(q, tl.trans(k), interpreted), dot(up, tl.trans(v), interpreted)
     weight, _, values, slope, seen = _weights(
         parts, rows_of, products, values, b, h, which, i, j, i_inside, j_inside, n, m, masked, False, interpreted
     )
     if masked:
         k = tl.where((tl.max(seen.to(tl.int32), 0) != 0)[:, None], k, 0.0)
-    delta = _statistic(rows_of[2], which, i, i_inside, n, 0.0)
+    delta = load_statistic(rows_of[2], which, i, i_inside, n, 0.0)
     gradient = weight * (values - delta[:, None]) * slope
-    d_q += _dot(gradient.to(k.dtype), k, interpreted)
+    d_q += dot(gradient.to(k.dtype), k, interpreted)
     product = weight * values
     return d_q, of_values + tl.sum(product, 1), rising + tl.sum(product * slope, 1), whole + tl.sum(weight * slope, 1)
 
@@ -666,11 +283,11 @@ def queries_gradient(
     kv = h // group
     i = (tl.program_id(0) % tiles) * rows + tl.arange(0, rows)
     inside = i < n
-    q = _matrix(x.q, b, h, i, inside, head_dim, head_pad)
-    up = _matrix(d_out, b, h, i, inside, v_dim, v_pad)
+    q = load_matrix(x.q, b, h, i, inside, head_dim, head_pad)
+    up = load_matrix(d_out, b, h, i, inside, v_dim, v_pad)
     zeros = tl.zeros([rows], tl.float32)
     state = tl.zeros([rows, head_pad], tl.float32), zeros, zeros, zeros
-    open_, end, left, left_last, right, right_last = _tiles(parts.sight, b, i, inside, m, block)
+    open_, end, left, left_last, right, right_last = key_tiles(parts.sight, b, i, inside, m, block)
     for tile in range(open_, end):
         state = _add_to_query(
             state, q, up, x, parts, rows_of, b, h, kv, which, i, inside, tile, n, m,
@@ -685,19 +302,19 @@ def queries_gradient(
         )  # fmt: skip
     gradient, delta, rising, whole = state
     if d_lse is not None:
-        delta -= _statistic(d_lse, which, i, inside, n, 0.0)
+        delta -= load_statistic(d_lse, which, i, inside, n, 0.0)
     if own_delta is not None:
-        _store_statistic(own_delta, which, i, inside, n, delta)
+        store_statistic(own_delta, which, i, inside, n, delta)
     gradient *= parts.terms.scale
     if d_factor is not None:
         product = tl.where(gradient == 0, 0.0, gradient * q.to(tl.float32))  # a query that sees nothing may be NaN
-        _store_statistic(d_factor, which, i, inside, n, tl.sum(product, 1))
+        store_statistic(d_factor, which, i, inside, n, tl.sum(product, 1))
     if parts.terms.factor is not None:
-        gradient *= _vector(parts.terms.factor, b, h, i, inside, 0.0)[:, None]
+        gradient *= load_vector(parts.terms.factor, b, h, i, inside, 0.0)[:, None]
     if d_q is not None:
-        _store_matrix(d_q, b, h, i, inside, gradient, head_dim, head_pad)
+        store_matrix(d_q, b, h, i, inside, gradient, head_dim, head_pad)
     if d_queries is not None:
-        _store_statistic(d_queries, which, i, inside, n, rising - tl.where(whole == 0, 0.0, delta * whole))
+        store_statistic(d_queries, which, i, inside, n, rising - tl.where(whole == 0, 0.0, delta * whole))
 
 
 @triton.jit
@@ -709,24 +326,24 @@ def _add_to_key(
     d_k, d_v, sums, firsts, seconds = state
     i = tile * rows + tl.arange(0, rows)
     i_inside = i < n
-    q = _matrix(x.q, b, h, i, i_inside, head_dim, head_pad)
-    up = _matrix(d_out, b, h, i, i_inside, v_dim, v_pad)
-    products, values = _dot(k, tl.trans(q), interpreted), _dot(v, tl.trans(up), interpreted)
+    q = load_matrix(x.q, b, h, i, i_inside, head_dim, head_pad)
+    up = load_matrix(d_out, b, h, i, i_inside, v_dim, v_pad)
+    products, values = dot(k, tl.trans(q), interpreted), dot(v, tl.trans(up), interpreted)
     weight, kept, values, slope, seen = _weights(
         parts, rows_of, products, values, b, h, which, i, j, i_inside, j_inside, n, m, masked, True, interpreted
     )
     if masked:
         q = tl.where((tl.max(seen.to(tl.int32), 0) != 0)[:, None], q, 0.0)
-    d_v += _dot(kept.to(v.dtype), up, interpreted)
-    gradient = weight * (values - _statistic(rows_of[2], which, i, i_inside, n, 0.0)[None, :]) * slope
+    d_v += dot(kept.to(v.dtype), up, interpreted)
+    gradient = weight * (values - load_statistic(rows_of[2], which, i, i_inside, n, 0.0)[None, :]) * slope
     sums += tl.sum(gradient, 1)
     if parts.terms.formula is not None:
-        _, first, second = _formula(parts.terms, b, h, i, j, i_inside, j_inside, True)
+        _, first, second = formula_of(parts.terms, b, h, i, j, i_inside, j_inside, True)
         firsts += tl.sum(gradient * first, 1)
         seconds += tl.sum(gradient * second, 1)
     if parts.terms.factor is not None:
-        gradient *= _vector(parts.terms.factor, b, h, i, i_inside, 0.0)[None, :]
-    return d_k + _dot(gradient.to(q.dtype), q, interpreted), d_v, sums, firsts, seconds
+        gradient *= load_vector(parts.terms.factor, b, h, i, i_inside, 0.0)[None, :]
+    return d_k + dot(gradient.to(q.dtype), q, interpreted), d_v, sums, firsts, seconds
 
 
 @triton.jit(do_not_specialize=["n", "m"])
@@ -744,10 +361,10 @@ def keys_gradient(
     start = (tl.program_id(0) % tiles) * block
     j = start + tl.arange(0, block)
     inside = j < m
-    k = _matrix(x.k, b, kv, j, inside, head_dim, head_pad)
-    v = _matrix(x.v, b, kv, j, inside, v_dim, v_pad)
+    k = load_matrix(x.k, b, kv, j, inside, head_dim, head_pad)
+    v = load_matrix(x.v, b, kv, j, inside, v_dim, v_pad)
     d_key, d_value = tl.zeros([block, head_pad], tl.float32), tl.zeros([block, v_pad], tl.float32)
-    open_, end, left, left_last, right, right_last = _query_tiles(parts.sight, b, start, start + block, n, m, rows)
+    open_, end, left, left_last, right, right_last = query_tiles(parts.sight, b, start, start + block, n, m, rows)
     gap = right - left_last
     for member in range(group):
         h = kv * group + member
@@ -767,15 +384,15 @@ def keys_gradient(
             )  # fmt: skip
         d_key, d_value, sums, firsts, seconds = state
         if d_keys is not None:
-            _store_statistic(d_keys, which, j, inside, m, sums)
+            store_statistic(d_keys, which, j, inside, m, sums)
         if d_first is not None:
-            _store_statistic(d_first, which, j, inside, m, firsts)
+            store_statistic(d_first, which, j, inside, m, firsts)
         if d_second is not None:
-            _store_statistic(d_second, which, j, inside, m, seconds)
+            store_statistic(d_second, which, j, inside, m, seconds)
     if d_k is not None:
-        _store_matrix(d_k, b, kv, j, inside, d_key * parts.terms.scale, head_dim, head_pad)
+        store_matrix(d_k, b, kv, j, inside, d_key * parts.terms.scale, head_dim, head_pad)
     if d_v is not None:
-        _store_matrix(d_v, b, kv, j, inside, d_value, v_dim, v_pad)
+        store_matrix(d_v, b, kv, j, inside, d_value, v_dim, v_pad)
 
 
 # ---------------------------------------------------------------- the gradient of a table of distances
@@ -790,15 +407,15 @@ def _tile_gradient(
     """The gradients of the scores of a tile."""
     i, j = i_tile * rows + tl.arange(0, rows), j_tile * block + tl.arange(0, block)
     i_inside, j_inside = i < n, j < m
-    q = _matrix(x.q, b, h, i, i_inside, head_dim, head_pad)
-    up = _matrix(d_out, b, h, i, i_inside, v_dim, v_pad)
-    k = _matrix(x.k, b, kv, j, j_inside, head_dim, head_pad)
-    v = _matrix(x.v, b, kv, j, j_inside, v_dim, v_pad)
-    products, values = _dot(q, tl.trans(k), interpreted), _dot(up, tl.trans(v), interpreted)
+    q = load_matrix(x.q, b, h, i, i_inside, head_dim, head_pad)
+    up = load_matrix(d_out, b, h, i, i_inside, v_dim, v_pad)
+    k = load_matrix(x.k, b, kv, j, j_inside, head_dim, head_pad)
+    v = load_matrix(x.v, b, kv, j, j_inside, v_dim, v_pad)
+    products, values = dot(q, tl.trans(k), interpreted), dot(up, tl.trans(v), interpreted)
     weight, _, values, slope, _ = _weights(
         parts, rows_of, products, values, b, h, which, i, j, i_inside, j_inside, n, m, True, False, interpreted
     )
-    return weight * (values - _statistic(rows_of[2], which, i, i_inside, n, 0.0)[:, None]) * slope
+    return weight * (values - load_statistic(rows_of[2], which, i, i_inside, n, 0.0)[:, None]) * slope
 
 
 @triton.jit(do_not_specialize=["n", "m"])
@@ -821,9 +438,9 @@ def diagonals_gradient(
     first, last = tl.maximum(0, -offset), tl.minimum(i_tiles, j_tiles - offset)
     if parts.sight.second is None:
         if parts.sight.first.stop.kind == SLOT:
-            last = tl.where(offset * block - block < _number(parts.sight.first.stop.value) - 1, last, first)
+            last = tl.where(offset * block - block < unpacked(parts.sight.first.stop.value) - 1, last, first)
         if parts.sight.first.start.kind == SLOT:
-            last = tl.where(offset * block + block > _number(parts.sight.first.start.value), last, first)
+            last = tl.where(offset * block + block > unpacked(parts.sight.first.start.value), last, first)
     total = tl.zeros([block, block], tl.float32)
     for tile in range(first, last):
         gradient = _tile_gradient(
@@ -859,10 +476,10 @@ def rows_gradient(
     own = start + tl.arange(0, chunk)
     sums = tl.zeros([chunk], tl.float32)
     for j_tile in range(share, tl.cdiv(m, block), shares):
-        _, _, left, _, _, last = _query_tiles(parts.sight, b, j_tile * block, (j_tile + 1) * block, n, m, rows)
+        _, _, left, _, _, last = query_tiles(parts.sight, b, j_tile * block, (j_tile + 1) * block, n, m, rows)
         for i_tile in range(left, last):
             i, j = i_tile * rows + tl.arange(0, rows), j_tile * block + tl.arange(0, block)
-            row = _row_of(parts.terms, b, i, j, i < n, j < m, False)
+            row = table_row(parts.terms, b, i, j, i < n, j < m, False)
             inside = (i < n)[:, None] & (j < m)[None, :]
             low = tl.maximum(tl.min(tl.where(inside, row, count)), start)
             high = tl.minimum(tl.max(tl.where(inside, row, -1)), start + chunk - 1)
@@ -898,13 +515,13 @@ def dense_gradient(
     total = tl.zeros([rows, block], tl.float32)
     for step in range(sequences * members):
         b, h = own_b + step // members, own_h + step % members
-        _, _, first, _, _, last = _tiles(parts.sight, b, i, i_inside, m, block)
+        _, _, first, _, _, last = key_tiles(parts.sight, b, i, i_inside, m, block)
         if (first <= j_tile) & (j_tile < last):
             total += _tile_gradient(
                 x, parts, d_out, rows_of, b, h, h // group, b * heads + h, i_tile, j_tile, n, m,
                 head_dim, v_dim, head_pad, v_pad, rows, block, interpreted,
             )  # fmt: skip
-    place = _of_pairs(d_dense, layout, own_b, own_h, i, j, False)
+    place = place_of_pairs(d_dense, layout, own_b, own_h, i, j, False)
     tl.store(place, total.to(d_dense.at.dtype.element_ty), mask=i_inside[:, None] & j_inside[None, :])
 
 
