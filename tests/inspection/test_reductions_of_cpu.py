@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from cpu_calls import SHARING, Case, counting, heads_shared_out, reductions_of
+from cpu_calls import SHARING, Case, heads_shared_out
+from reduced_calls import counting, naive_reductions, pairs, reductions_of
 from torch import Tensor
 
 import headway as hw
@@ -17,16 +17,10 @@ from headway import masks as M
 from headway import terms as T
 from headway.call import make_call
 from headway.inspection import PooledMap, TopKeys, attention_statistics
-from headway.kernels import KERNELS, Call, Problem, ScoreBlock, reference
-from headway.kernels._reduce import SUMS
+from headway.kernels import KERNELS, Problem
 from headway.kernels.cpu import _library
 from headway.reductions import (
     Entropy,
-    Reduction,
-    WeightsOfMatches,
-)
-from headway.reductions import (
-    PooledMap as Pooled,
 )
 from headway.reductions import (
     TopKeys as Top,
@@ -40,42 +34,6 @@ FACTOR = 2.0
 """A statistic has at most so many times the error of the naive computation."""
 
 
-def dense(call: Call, reductions: Sequence[Reduction], counted: Tensor | None) -> tuple[list[Any], Tensor]:
-    """Reductions of all weights at once, in the dtype of the call, and the weights."""
-    with torch.no_grad():
-        _, _, scores, weights, _ = reference.steps(call.rotated(lambda x, rotation: rotation.of(x)))
-    n, m = scores.shape[2:]
-    dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
-    scores, weights, none = scores.to(dtype), weights.to(dtype), scores.new_empty(scores.shape[:3])
-    block = ScoreBlock(slice(0, n), slice(0, m), scores, weights.log(), weights, none, none)
-    found = []
-    for one in reductions:
-        total = SUMS[type(one)](call, one, counted)
-        total.add(block)
-        found.append(total.result())
-    return found, weights
-
-
-def pairs(
-    one: Reduction, found: Any, naive: Any, exact: Any, weights: Tensor
-) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
-    """What of a reduction is compared: ours, the naive one, the exact one."""
-    name = type(one).__name__
-    if isinstance(one, Top):
-        # which of two keys is first may hang on rounding: the key found has as large a weight
-        at = weights.gather(-1, found[1].clamp(min=0)).masked_fill(found[1] < 0, 0) if weights.shape[-1] else found[0]
-        return {
-            f"{name} {one.count}": (found[0], naive[0], exact[0]),
-            f"{name} {one.count} at keys": (at.to(found[0].dtype), naive[0], exact[0]),
-        }
-    if isinstance(one, Pooled):
-        return {f"{name} {i}": (found[i], naive[i], exact[i]) for i in range(2)}
-    if isinstance(one, WeightsOfMatches):
-        assert torch.equal(found[1], exact[1])
-        return {name: (found[0], naive[0], exact[0])}
-    return {name: (found, naive, exact)}
-
-
 def compared(case: Case, dtype: torch.dtype, scale: float | None = None) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
     """Every reduction of a call by the CPU kernel, naively in its dtype, and in float64."""
     made = {
@@ -87,8 +45,8 @@ def compared(case: Case, dtype: torch.dtype, scale: float | None = None) -> dict
     reductions = reductions_of(calls["exact"], case.seed)
     counted = counting(calls["exact"], case.seed)
     found = KERNELS["cpu"].reduce(calls["cpu"], reductions, counted)
-    naive, _ = dense(calls["naive"], reductions, counted)
-    exact, weights = dense(calls["exact"], reductions, counted)
+    naive, _ = naive_reductions(calls["naive"], reductions, counted)
+    exact, weights = naive_reductions(calls["exact"], reductions, counted)
     results: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
     for one, *values in zip(reductions, found, naive, exact, strict=True):
         results |= pairs(one, *values, weights)
@@ -198,45 +156,6 @@ def test_results_are_the_same_bits_for_any_number_of_threads(sharing: Any) -> No
             torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("n", [7, 300])
-def test_what_nobody_sees_is_not_read(n: int) -> None:
-    q, k, v = (torch.randn(1, 2, n, 8) for _ in range(3))
-    seen = torch.rand(n, n) < 0.5
-    seen[:, 3] = False
-    expected = attention_statistics(q, k, v, ["entropy", "received", "distances", PooledMap(3, 4)], mask=seen)
-    k[:, :, 3] = torch.nan
-    found = attention_statistics(q, k, v, ["entropy", "received", "distances", PooledMap(3, 4)], mask=seen)
-    for name in found:
-        for ours, theirs in zip(found[name], expected[name], strict=True):
-            torch.testing.assert_close(ours, theirs, equal_nan=True)
-
-
-def test_scores_as_far_apart_as_floats_can_be() -> None:
-    q, k, bias = torch.zeros(1, 1, 3, 8), torch.zeros(1, 1, 300, 8), torch.full((1, 1, 3, 300), -3e38)
-    bias[..., 299] = 3e38  # the difference is −∞
-    names = ["visible", "entropy", "distance"]
-    at = {"q_positions": torch.arange(3), "k_positions": torch.arange(300)}
-    for sink, entropy in ((None, 0.0), (torch.tensor([3.4e38]), 0.0)):
-        found = attention_statistics(q, k, None, names, terms=(T.DenseBias(bias),), sink=sink, kernel="cpu", **at)
-        assert found.visible.eq(300).all()
-        assert found.entropy.eq(entropy).all()
-    low = torch.full_like(bias, -3e38)
-    found = attention_statistics(
-        q, k, None, names, terms=(T.DenseBias(low),), sink=torch.tensor([3e38]), kernel="cpu", **at
-    )
-    assert found.entropy.eq(0).all()
-
-
-def test_distances_within_a_tile_of_far_indices() -> None:
-    index = torch.cat([torch.arange(10), (1 << 40) + torch.arange(54)])[None]
-    at = hw.Coordinates(index[..., None], index)
-    q, k = torch.randn(1, 2, 64, 8), torch.randn(1, 2, 64, 8)
-    weights = hw.attention_weights(q, k, k, mask=M.Window(3, 0), q_positions=at, k_positions=at)
-    expected = (weights.double() * (index - index.mT).abs()).sum(-1)
-    found = attention_statistics(q, k, None, "distance", mask=M.Window(3, 0), q_positions=at, k_positions=at)
-    torch.testing.assert_close(found.distance, expected.float())
-
-
 def test_more_keys_than_are_numbered() -> None:
     problem = Problem.of(make_call(*(torch.empty(1, 1, 3, 8) for _ in range(3))))
     assert not KERNELS["cpu"].why_not_reduce(problem, [Top(1)])
@@ -245,21 +164,6 @@ def test_more_keys_than_are_numbered() -> None:
         "it numbers the largest weights of at most 2,147,483,646 keys"
     ]
     assert not KERNELS["cpu"].why_not_reduce(problem, [Entropy()])
-
-
-def test_a_map_shows_what_is_not_a_number() -> None:
-    q, k = torch.randn(1, 1, 20, 8), torch.randn(1, 1, 20, 8)
-    k[0, 0, 3] = torch.nan
-    found = attention_statistics(q, k, None, PooledMap(2, 2), kernel="cpu").pooled_map
-    assert found.mass.isnan().all()
-    assert found.largest.isnan().all()
-
-
-def test_of_equal_scores_the_first_key_comes_first() -> None:
-    q, k = torch.zeros(1, 1, 300, 8), torch.randn(1, 1, 500, 8)
-    found = attention_statistics(q, k, None, ["largest", TopKeys(5)], kernel="cpu")
-    assert found.largest.key.eq(0).all()
-    assert found.top_keys.keys[0, 0].eq(torch.arange(5)).all()
 
 
 def test_auto_takes_the_cpu_kernel_and_another_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

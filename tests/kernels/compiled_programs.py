@@ -22,6 +22,9 @@ WIDTHS = {80: {"bfloat16": [64]}, 90: {"bfloat16": [64, 128], "float32": [64]}, 
 PARTS = ("plain", "table", "linear", "logarithm", "dense", "everything")
 """What scores are made of; those after the table once: whatever the interpreter takes and the compiler does not."""
 
+REDUCED = ("entropy and the largest", "every reduction")
+"""What is reduced of the weights: the first with the output, the second without it."""
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -70,6 +73,10 @@ def compile_all(architecture: int) -> Compiled:
                 run(kind, getattr(torch, dtype), width, 1, 4096)
                 name += ", 32 rows"
                 run(kind, getattr(torch, dtype), width, 16, 4096)
+                if kind in ("plain", "everything"):
+                    for amount in REDUCED:
+                        name = f"{dtype}, {width}, {kind}, {amount}"
+                        reduce(amount, kind, getattr(torch, dtype), width)
     return Compiled(triton.__version__, found)
 
 
@@ -99,6 +106,9 @@ def versions_over_lengths() -> dict[str, int]:
                 for m in (n, 3 * n + 1):
                     run(kind, torch.bfloat16, width, n, m)
                 run(kind, torch.bfloat16, width, 1, 500 + n)
+            name += ", every reduction"
+            for n in lengths if (kind, width) == ("plain", 24) else ():
+                reduce("every reduction", kind, torch.bfloat16, width, n)
     return {name: len(found) for name, found in keys.items()}
 
 
@@ -140,6 +150,25 @@ def run(kind: str, dtype: Any, width: int, n: int = 256, m: int = 256) -> None:
     launch.backward(results, torch.zeros_like(results.out), torch.zeros_like(results.row_max), False)
     if kind == "table":
         _start.run_sums(torch.zeros(4, 99), torch.arange(10))
+
+
+def reduce(amount: str, kind: str, dtype: Any, width: int, n: int = 256) -> None:
+    """Starts the programs that reduce the weights of a call."""
+    import torch
+
+    from headway import reductions as R
+    from headway.kernels._problem import of_weights
+    from headway.kernels.triton._lowered import lower_for_programs
+    from headway.kernels.triton._reductions import reduce_by_programs
+
+    call = _call(kind, dtype, width, n, n)
+    found: list[R.Reduction] = [R.Entropy(), R.TopKeys(1)]
+    if amount == "every reduction":
+        call, labels = of_weights(call), torch.zeros(2, n, dtype=torch.int64)
+        found += [R.VisibleKeys(), R.MeanDistance(), R.TopKeys(8), R.WeightsAt(torch.zeros(2, n, 5, dtype=torch.int64))]
+        found += [R.WeightsByLabel(labels, 5), R.WeightsByDistance(tuple(range(8)))]
+        found += [R.WeightsOfMatches(labels, labels, 7), R.ColumnSums(), R.PooledMap(8, 8)]
+    reduce_by_programs(lower_for_programs(call), found, torch.ones(2, n, dtype=torch.bool))
 
 
 def _call(kind: str, dtype: Any, width: int, n: int, m: int) -> Any:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from headway import masks as M
-from headway import reductions as R
 from headway import terms as T
 from headway.call import make_call
 from headway.coordinates import Coordinates
@@ -452,30 +451,6 @@ def _steps(r: random.Random, axis: int) -> T.Bucketize:
 
 
 # ---------------------------------------------------------------- reductions
-
-
-def reductions_of(call: Call, seed: int = 0) -> list[R.Reduction]:
-    """Every reduction, drawn to fit a call."""
-    g = torch.Generator().manual_seed(seed)
-    (batch, _, n, _), m = call.q.shape, call.k.shape[2]
-    some = torch.randint(1, 13, (8,), generator=g).tolist()
-    edges = torch.randint(-m - 3, m + 3, (some[0],), generator=g).unique().tolist()
-    ids = [torch.randint(-1, some[6], (batch, tokens), generator=g) for tokens in (n, m)]
-    queries, keys = (x + (x > 0) * (1 << 32) * torch.randint(2, x.shape, generator=g) for x in ids)
-    return [
-        *(R.Entropy(), R.VisibleKeys(), R.MeanDistance(), R.ColumnSums(), R.TopKeys(1), R.TopKeys(some[1])),
-        R.WeightsAt(torch.randint(-1, max(m, 1), (1, n, some[2] % 4 + 1), generator=g)),
-        R.WeightsAt(torch.randint(-1, max(m, 1), (batch, n, 1), generator=g)),
-        R.WeightsByLabel(torch.randint(-1, some[3], (batch, m), generator=g), some[3]),
-        R.WeightsByDistance(tuple(edges)),
-        R.WeightsOfMatches(queries, keys[: some[7] % 2 or batch], some[7] * 5 - 30),
-        R.PooledMap(max(1, min(some[4], n)), max(1, min(some[5] * 3, m))),
-    ]  # fmt: skip
-
-
-def counting(call: Call, seed: int) -> Tensor | None:
-    rows = torch.rand(call.q.shape[0], call.q.shape[2], generator=torch.Generator().manual_seed(seed)) < 0.8
-    return None if seed % 3 == 0 else rows[: 1 if seed % 3 == 1 else None]
 
 
 # ---------------------------------------------------------------- comparing

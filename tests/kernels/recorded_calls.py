@@ -30,9 +30,10 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from cpu_calls import FAR, MASKS, POSITIONS, TERMS, WAVES, Case, counting, errors, heads_shared_out, reductions_of
+from cpu_calls import FAR, MASKS, POSITIONS, TERMS, WAVES, Case, errors, heads_shared_out
 from cpu_words import Reader, computed
 from encoded_calls import IN_ATTENTION, encoded
+from reduced_calls import counting, reductions_of
 from torch import Tensor
 
 import headway as hw

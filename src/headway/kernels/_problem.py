@@ -13,7 +13,7 @@ from .._torch import constant_in_graphs
 from ..coordinates import Coordinates
 from ..masks import Mask
 from ..records import Record, attributes
-from ..terms import Part, Rotation, Term
+from ..terms import Part, RelativeValues, Rotation, Term
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +78,12 @@ def without_tables(call: Call) -> Call:
     """Returns the call with only what kernels read: no tables, and no rotation or function of the output."""
     q_at, k_at = _bare(call.q_coordinates), _bare(call.k_coordinates)
     return call._with(q_coordinates=q_at, k_coordinates=k_at, out_rotation=None, restore=None)
+
+
+def of_weights(call: Call) -> Call:
+    """Returns the call with what its weights before dropout depend on, and values of width 0."""
+    terms = tuple([term for term in call.terms if not isinstance(term, RelativeValues)])
+    return call._with(v=call.v[..., :0], v_rotation=None, dropout=0.0, terms=terms)
 
 
 def _bare(side: Coordinates) -> Coordinates:

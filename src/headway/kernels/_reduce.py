@@ -57,6 +57,8 @@ def reduce(
         if known == "reference" or name not in ("auto", known):
             continue
         against = kernel.why_not(problem) or kernel.why_not_reduce(problem, reductions)
+        if not against and name == "auto" and (deferral := kernel.defers(problem)) and deferral.to == "reference":
+            continue
         against = against if plain else [*against, "a tensor of the call is of a class of its own"]
         if not against:
             with torch.no_grad():

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from ...reductions import Reduction, TopKeys
-from ...terms import RelativeValues, Rotation, Term
+from ...terms import Rotation
 from ...tracing import watched
 from .._autograd import ORDINARY
 from .._base import Deferral, without_autocast
 from .._native import NativeKernel, NotOrdinaryError, recorded
-from .._problem import Call, Problem, without_tables
+from .._problem import Call, Problem, of_weights, without_tables
 from .._results import Gradients, Results, new_out, new_results
 from ..lowering import LoweredCall, lower
 from . import _library
@@ -31,10 +31,6 @@ from ._supports import reasons_against
 from ._tokens import rotate
 
 MANY = (1 << 31) - 1
-
-
-def _of_scores(terms: tuple[Term, ...]) -> tuple[Term, ...]:
-    return tuple([term for term in terms if not isinstance(term, RelativeValues)])
 
 
 class CpuKernel(NativeKernel[LoweredCall]):
@@ -77,8 +73,7 @@ class CpuKernel(NativeKernel[LoweredCall]):
         return [f"it has no reduction {kind.__name__}" for kind in kinds if kind not in REDUCTIONS]
 
     def reduce(self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None = None) -> list[Any]:
-        bare = call._with(v=call.v[..., :0], v_rotation=None, dropout=0.0, terms=_of_scores(call.terms))
-        return self._reduce(bare, reductions, counted)[1]
+        return self._reduce(of_weights(call), reductions, counted)[1]
 
     def reduces_as_it_runs(self, call: Call) -> bool:
         # a few queries are decoded, in another order of summation; reductions are of weights before dropout

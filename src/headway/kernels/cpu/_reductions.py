@@ -36,9 +36,10 @@ NAMES: dict[type[Reduction], str] = {
     Entropy: "entropy",
     VisibleKeys: "visible",
     MeanDistance: "distance",
-    WeightsByDistance: "ranges",
 }
 """Reductions whose result is a tensor as the kernel wrote it."""
+FAR = 1 << 62
+"""An edge beyond every distance, where no edges were given."""
 REDUCTIONS = frozenset((*SHARED, *SINGLE))
 
 
@@ -104,7 +105,7 @@ class ReductionWords:
         if count:
             descriptor.broadcast(self._of(WeightsByLabel)[0].labels)
             place("labels", n, count)
-        edges = [edge for one in self._of(WeightsByDistance) for edge in one.edges]
+        edges = [edge for one in self._of(WeightsByDistance) for edge in one.edges or (FAR,)]
         words.append(len(edges))
         if edges:
             descriptor.tensor(torch.tensor(edges))
@@ -137,6 +138,8 @@ class ReductionWords:
                 values.append(found["at"][..., at - width : at])
             elif isinstance(one, WeightsByLabel):
                 values.append(found["labels"] if one.count else self.call.q.new_empty(*self.call.q.shape[:3], 0))
+            elif isinstance(one, WeightsByDistance):
+                values.append(found["ranges"][..., : len(one.edges) + 1])
             elif isinstance(one, WeightsOfMatches):
                 values.append((found["match sums"], found["match counts"]))
             elif isinstance(one, ColumnSums):

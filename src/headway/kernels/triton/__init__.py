@@ -11,16 +11,21 @@ With TRITON_INTERPRET=1 in the environment the kernel takes tensors on a CPU, fo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from torch import Tensor
 
+from ...reductions import Reduction
 from .._autograd import ORDINARY
-from .._base import Deferral
-from .._native import NativeKernel, NotOrdinaryError
-from .._problem import Call, Problem
+from .._base import Deferral, without_autocast
+from .._native import NativeKernel, NotOrdinaryError, recorded
+from .._problem import Call, Problem, of_weights, without_tables
 from .._results import Gradients, Results
 from . import _installed
+from ._choices import MAX_SPLIT_ROWS
 from ._lowered import TritonCall, lower_for_programs
-from ._supports import reasons_against
+from ._supports import reasons_against, reasons_against_reductions
 
 
 class TritonKernel(NativeKernel[TritonCall]):
@@ -53,3 +58,26 @@ class TritonKernel(NativeKernel[TritonCall]):
         from ._launch import Launch
 
         return Launch(call).backward(results, d_out, d_lse, partial_keys)
+
+    def why_not_reduce(self, problem: Problem, reductions: Sequence[Reduction]) -> list[str]:
+        return reasons_against_reductions(problem, reductions)
+
+    def reduce(self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None = None) -> list[Any]:
+        return self._reduce(of_weights(call), reductions, counted)[1]
+
+    def reduces_as_it_runs(self, call: Call) -> bool:
+        # the keys of a few queries are split, in another order of summation
+        return call.q.shape[1] * call.q.shape[2] > MAX_SPLIT_ROWS * call.k.shape[1] and not recorded(call)
+
+    def run_and_reduce(
+        self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None = None
+    ) -> tuple[Tensor, list[Any]]:
+        results, values = self._reduce(call, reductions, counted)
+        out = self.restored(call, results.out)
+        return out if out.dtype == call.q.dtype else out.to(call.q.dtype), values
+
+    def _reduce(self, call: Call, reductions: Sequence[Reduction], counted: Tensor | None) -> tuple[Results, list[Any]]:
+        from ._reductions import reduce_by_programs
+
+        with without_autocast(call.q):
+            return reduce_by_programs(self.lower(without_tables(self.rotated(call))), reductions, counted)

@@ -123,7 +123,7 @@ class Dropout(NamedTuple):
 class Inputs(NamedTuple):
     q: Plane
     k: Plane
-    v: Plane
+    v: Plane | None
 
 
 class Parts(NamedTuple):
@@ -133,3 +133,36 @@ class Parts(NamedTuple):
     terms: Terms
     sight: Sight
     drop: Dropout | None
+
+
+class Wanted(NamedTuple):
+    """What is to be reduced of the weights of each query, and where it goes: [batch, heads, n], or numbers of each.
+
+    Programs know by their ``width`` whether anything is wanted, since triton 3.6 cannot compare it with None. What is
+    of tokens is [batch, tokens], and keys are [batch or 1, n, at_count], with the numbers beside one another. Labels
+    are −1 for none, those of keys below label_count; edges are those of range_count ranges, with that of their end.
+    """
+
+    entropy: Any = None
+    visible: Any = None
+    q_index: Any = None
+    k_index: Any = None
+    distance: Any = None
+    edges: Any = None
+    range_count: int | None = None
+    ranges: Any = None
+    q_label: Any = None
+    k_label: Any = None
+    most: int | None = None
+    matched: Any = None
+    matches: Any = None
+    label: Any = None
+    label_count: int | None = None
+    labels: Any = None
+    keys: Any = None
+    keys_b: int | None = None
+    at_count: int | None = None
+    at: Any = None
+    top_count: int | None = None
+    top: Any = None
+    top_keys: Any = None

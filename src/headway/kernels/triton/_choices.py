@@ -31,6 +31,8 @@ MAX_SPLIT_ROWS = 64
 """The most queries, of all heads that share keys, whose keys are split."""
 SPLITS_OF_PROCESSOR = 4
 """How many programs each multiprocessor is given: about twice what runs there at once."""
+MOST_REDUCED = 64
+"""The most numbers that a reduction has for each query in one pass."""
 LEAST_BLOCKS = 2
 """The fewest blocks of keys of a split."""
 
@@ -40,7 +42,7 @@ def blocks_for(program: str, dtype: torch.dtype, width: int) -> Blocks:
 
     Args:
         program: "forward", "split", or "wide split" of more than 16 queries, "queries", "keys", or "table", which is
-            that of a dense bias too.
+            that of a dense bias too, or "reductions" without an output.
         dtype: the dtype of q, k and v.
         width: the larger head_dim, as a power of 2.
     """
@@ -51,11 +53,13 @@ def blocks_for(program: str, dtype: torch.dtype, width: int) -> Blocks:
     if dtype == torch.float32:
         return Blocks(32, 32, 8, 1) if width <= 128 else Blocks(16, 16, 8, 1)
     if width > 128:
-        return Blocks(64, 32, 8, 1) if program in ("forward", "queries") else Blocks(32, 32, 4, 1)
+        return Blocks(64, 32, 8, 1) if program in ("forward", "reductions", "queries") else Blocks(32, 32, 4, 1)
     if program == "keys":
         return Blocks(32, 128, 8, 2) if width <= 64 else Blocks(32, 64, 8, 2)
     if program == "table":
         return Blocks(64, 64, 8, 1)
+    if program == "reductions":
+        return Blocks(64, 32, 8, 1)
     return Blocks(128, 64, 8, 2)
 
 

@@ -14,7 +14,7 @@ from ...masks import Slot
 from .._results import Gradients, Results, new_results
 from ..lowering.masks import within
 from . import _programs, _tables
-from ._arguments import Bound, Dropout, Formula, Inputs, Pairs, Parts, Plane, Sight, Span, Table, Terms, number
+from ._arguments import Bound, Dropout, Formula, Inputs, Pairs, Parts, Plane, Sight, Span, Table, Terms, Wanted, number
 from ._choices import INTERPRETED, Blocks, blocks_for, splits_for
 from ._installed import interprets
 from ._lowered import TritonCall
@@ -53,6 +53,11 @@ class Launch:
         self.parts = Parts(self._plane(call.scores.sink, self.n), self._terms(), self._sight(), self._dropout())
 
     @property
+    def widths(self) -> dict[str, Any]:
+        """The sizes of programs that read no values."""
+        return {name: self.sizes[name] for name in ("head_dim", "head_pad", "interpreted")}
+
+    @property
     def group(self) -> int:
         return self.heads // max(self.kv_heads, 1)
 
@@ -81,7 +86,7 @@ class Launch:
         x = x.detach().resolve_neg().expand(self.batch, self.heads, tokens)
         return Plane.of(x, x.stride(), _layout(x))
 
-    def _of_tokens(self, x: Tensor) -> Plane:
+    def of_tokens(self, x: Tensor) -> Plane:
         """Of [b, tokens], the same for all heads."""
         x = x.resolve_neg()
         return Plane.of(x, (x.stride(0) if x.shape[0] > 1 else 0, 0, x.stride(1)), _layout(x))
@@ -102,7 +107,7 @@ class Launch:
             heads, rows = values.shape
             table = Table(values, *map(number, (rows if heads > 1 else 0, rows - 1, scores.table.origin)))
             q_position, k_position = (
-                None if side is None else self._of_tokens(side) for side in (scores.table.q, scores.table.k)
+                None if side is None else self.of_tokens(side) for side in (scores.table.q, scores.table.k)
             )
         factor, queries = (self._plane(x, self.n) for x in (scores.factor, scores.queries))
         keys = self._plane(scores.keys, self.m)
@@ -119,7 +124,7 @@ class Launch:
         first, second = (x.detach().resolve_neg().contiguous() for x in (formula.first, formula.second))
         first_h, second_h = (number(int(len(x) > 1)) for x in (first, second))
         parameters = Formula(FORMULAS[formula.kind], first, second, first_h, second_h)
-        return parameters, self._of_tokens(formula.q), self._of_tokens(formula.k)
+        return parameters, self.of_tokens(formula.q), self.of_tokens(formula.k)
 
     def _bound(self, x: MaskBound) -> Bound:
         if x is None:
@@ -127,7 +132,7 @@ class Launch:
         if isinstance(x, Slot):
             return Bound(SLOT, number(within(x.offset, self.n, self.m)))
         if isinstance(x, Tensor):
-            each = self._of_tokens(x.clamp(0, self.m).to(torch.int32).expand(self.batch, self.n))
+            each = self.of_tokens(x.clamp(0, self.m).to(torch.int32).expand(self.batch, self.n))
             return Bound(EACH, each)
         return Bound(NUMBER, number(within(x, self.n, self.m)))
 
@@ -136,7 +141,7 @@ class Launch:
         first = spans[0] if spans else EVERYTHING
         second = spans[1] if len(spans) > 1 else None
         documents = self.call.documents
-        q_document, k_document = (None, None) if documents is None else (self._of_tokens(x) for x in documents)
+        q_document, k_document = (None, None) if documents is None else (self.of_tokens(x) for x in documents)
         rest = None if self.call.allowed is None else self.call.allowed.view(torch.uint8)
         return Sight(first, second, q_document, k_document, *self._pairs(rest))
 
@@ -144,7 +149,7 @@ class Launch:
         call = self.call
         if not call.dropout or call.seed is None:
             return None
-        queries, keys = (self._of_tokens(side.index) for side in (call.q_coordinates, call.k_coordinates))
+        queries, keys = (self.of_tokens(side.index) for side in (call.q_coordinates, call.k_coordinates))
         below, first_row, first_head = map(number, (int(call.dropout * 2**32), call.batch_offset, call.head_offset))
         return Dropout(below, 1 / (1 - call.dropout), call.seed, first_row, first_head, queries, keys)
 
@@ -160,13 +165,46 @@ class Launch:
         if splits:
             self._forward_in_splits(results, splits, blocks)
             return results
-        blocks = self.blocks("forward")
+        self.run_forward(results)
+        return results
+
+    def run_forward(self, results: Results, output: bool = True, wanted: Wanted | None = None, width: int = 0) -> None:
+        """Writes the statistics of each query, the output if it is to be, and what is wanted of the weights.
+
+        Args:
+            results: where to.
+            output: whether to write the output.
+            wanted: what is wanted of the weights, of a query at most ``width`` numbers, a power of 2; 0 for nothing.
+        """
+        blocks = self.blocks("forward" if output else "reductions")
+        inputs = self.inputs if output else self.inputs._replace(v=None)
         start(
             _programs.forward, self.call.q, _tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
-            self.inputs, self.parts, self._plane_of(results.out), results.row_max, results.row_sum,
-            self.n, self.m, self.heads, self.group, **self.sizes, rows=blocks.rows, block=blocks.block,
+            inputs, self.parts, wanted, self._plane_of(results.out) if output else None,
+            results.row_max, results.row_sum, self.n, self.m, self.heads, self.group,
+            **self.sizes, rows=blocks.rows, block=blocks.block, width=width,
         )  # fmt: skip
-        return results
+
+    def column_sums(self, results: Results, counted: Plane | None) -> Tensor:
+        """Returns the sums of the weights of each key over the queries that count, [batch, heads, m]."""
+        blocks, sums = self.blocks("keys"), self.statistic(self.m)
+        start(
+            _programs.column_sums, self.call.q, _tiles(self.m, blocks.block) * self.batch * self.heads, blocks,
+            self.inputs._replace(v=None), self.parts, (results.row_max, results.row_sum, None), counted, sums,
+            self.n, self.m, self.heads, self.group, **self.widths, rows=blocks.rows, block=blocks.block,
+        )  # fmt: skip
+        return sums
+
+    def pooled(self, results: Results, counted: Plane | None, down: int, across: int) -> tuple[Tensor, Tensor]:
+        """Returns the sums and the largest of the weights in each cell, [batch, heads, down, across]."""
+        blocks = self.blocks("table")
+        mass, largest = torch.empty(2, self.batch, self.heads, down, across, device=self.call.q.device)
+        start(
+            _programs.pooled_map, self.call.q, mass.numel(), blocks,
+            self.inputs._replace(v=None), self.parts, (results.row_max, results.row_sum, None), counted, mass, largest,
+            self.n, self.m, self.heads, self.group, down, across, **self.widths, rows=blocks.rows, block=blocks.block,
+        )  # fmt: skip
+        return mass, largest.masked_fill(mass.isnan(), torch.nan)  # NaN is lost among the largest
 
     def _forward_in_splits(self, results: Results, splits: int, blocks: Blocks) -> None:
         rows = self.batch * self.heads * self.n

@@ -31,48 +31,54 @@ from ._blocks import (
     table_row,
     unpacked,
 )
+from ._reducers import add_block, no_sums, scaled, store_sums
 
 # ---------------------------------------------------------------- forward
 
 
 @triton.jit
 def _add_keys(
-    state, q, x, parts, b, h, kv, i, i_inside, tile, m,
+    state, q, x, parts, wanted, b, h, kv, i, i_inside, tile, n, m,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
-    block: tl.constexpr, masked: tl.constexpr, interpreted: tl.constexpr,
+    block: tl.constexpr, width: tl.constexpr, masked: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
     """Adds a block of keys to the sums of the queries i."""
-    total, largest, sums = state
+    total, largest, sums, found = state
     j = tile * block + tl.arange(0, block)
     j_inside = j < m
     k = load_matrix(x.k, b, kv, j, j_inside, head_dim, head_pad)
-    v = load_matrix(x.v, b, kv, j, j_inside, v_dim, v_pad)
+    if x.v is not None:
+        v = load_matrix(x.v, b, kv, j, j_inside, v_dim, v_pad)
     score, _ = scores_of(
         dot(q, tl.trans(k), interpreted), parts.terms, b, h, i, j, i_inside, j_inside, False, interpreted
     )
     if masked:
         seen = in_sight(parts.sight, b, h, i, j, i_inside, m, False)
         score = tl.where(seen, score, float("-inf"))
-        # a key that no query here sees may hold NaN
-        v = tl.where((tl.max(seen.to(tl.int32), 0) != 0)[:, None], v, 0.0)
+        if x.v is not None:  # a key that no query here sees may hold NaN
+            v = tl.where((tl.max(seen.to(tl.int32), 0) != 0)[:, None], v, 0.0)
     above = tl.maximum(largest, tl.max(score, 1))
     origin = tl.where(above == float("-inf"), 0.0, above)
     weight = tl.exp2((score - origin[:, None]) * LOG2E)
     shrink = tl.exp2((largest - origin) * LOG2E)
+    if width > 0:
+        found = scaled(found, sums, largest, origin, shrink)
+        found = add_block(found, wanted, score, weight, origin, b, i, j, i_inside, j_inside, n, m, width)
     sums = sums * shrink + tl.sum(weight, 1)
-    if parts.drop is not None:
-        weight *= dropout_factors(parts.drop, b, h, i, j, i_inside, j_inside, False)
-    total = total * shrink[:, None] + dot(weight.to(v.dtype), v, interpreted)
-    return total, above, sums
+    if x.v is not None:
+        if parts.drop is not None:
+            weight *= dropout_factors(parts.drop, b, h, i, j, i_inside, j_inside, False)
+        total = total * shrink[:, None] + dot(weight.to(v.dtype), v, interpreted)
+    return total, above, sums, found
 
 
 @triton.jit(do_not_specialize=["n", "m"])
 def forward(
-    x, parts, out, row_max, row_sum, n, m, heads, group,
+    x, parts, wanted, out, row_max, row_sum, n, m, heads, group,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
-    rows: tl.constexpr, block: tl.constexpr, interpreted: tl.constexpr,
+    rows: tl.constexpr, block: tl.constexpr, width: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
-    """The output and the statistics of a block of queries."""
+    """The output and the statistics of a block of queries, and what is wanted of their weights."""
     tiles = tl.cdiv(n, rows)
     which = tl.program_id(0) // tiles
     b, h = which // heads, which % heads
@@ -84,27 +90,31 @@ def forward(
         tl.zeros([rows, v_pad], tl.float32),
         tl.full([rows], float("-inf"), tl.float32),
         tl.zeros([rows], tl.float32),
+        no_sums(wanted, rows, width),
     )
     open_, end, left, left_last, right, right_last = key_tiles(parts.sight, b, i, inside, m, block)
     for tile in range(open_, end):
         state = _add_keys(
-            state, q, x, parts, b, h, kv, i, inside, tile, m,
-            head_dim, v_dim, head_pad, v_pad, block, False, interpreted,
+            state, q, x, parts, wanted, b, h, kv, i, inside, tile, n, m,
+            head_dim, v_dim, head_pad, v_pad, block, width, False, interpreted,
         )  # fmt: skip
     gap = right - left_last
     for step in range(left, right_last - gap):
         tile = tl.where(step < left_last, step, step + gap)
         state = _add_keys(
-            state, q, x, parts, b, h, kv, i, inside, tile, m,
-            head_dim, v_dim, head_pad, v_pad, block, True, interpreted,
+            state, q, x, parts, wanted, b, h, kv, i, inside, tile, n, m,
+            head_dim, v_dim, head_pad, v_pad, block, width, True, interpreted,
         )  # fmt: skip
-    _finish(state, parts.sink, out, row_max, row_sum, b, h, which, i, inside, n, v_dim, v_pad)
+    _finish(state, wanted, parts.sink, out, row_max, row_sum, b, h, which, i, inside, n, v_dim, v_pad, width)
 
 
 @triton.jit
-def _finish(state, sink, out, row_max, row_sum, b, h, which, i, inside, n, v_dim: tl.constexpr, v_pad: tl.constexpr):
-    """Adds the sink, and stores the output and the statistics of the queries i."""
-    total, largest, sums = state
+def _finish(
+    state, wanted, sink, out, row_max, row_sum, b, h, which, i, inside, n,
+    v_dim: tl.constexpr, v_pad: tl.constexpr, width: tl.constexpr,
+):  # fmt: skip
+    """Adds the sink, and stores the output, the statistics and what is wanted of the queries i."""
+    total, largest, sums, found = state
     # a query that sees nothing, or scores of −∞ alone, gives zeros; of NaN the maximum is −∞ too, but no sum
     blind = (largest == float("-inf")) & (sums == 0)
     if sink is not None:
@@ -112,12 +122,18 @@ def _finish(state, sink, out, row_max, row_sum, b, h, which, i, inside, n, v_dim
         above = tl.maximum(largest, logit, propagate_nan=tl.PropagateNan.ALL)
         origin = tl.where(above == float("-inf"), 0.0, above)
         shrink = tl.exp2((largest - origin) * LOG2E)
-        sums = sums * shrink + tl.exp2((logit - origin) * LOG2E)
+        if width > 0:
+            found = scaled(found, sums, largest, origin, shrink)
+        of_keys = sums * shrink
+        sums = of_keys + tl.exp2((logit - origin) * LOG2E)
         total *= shrink[:, None]
     else:
-        above = largest
-    share = tl.where(blind[:, None], 0.0, total / tl.where(sums == 0, 1.0, sums)[:, None])
-    store_matrix(out, b, h, i, inside, share, v_dim, v_pad)
+        above, of_keys = largest, sums
+    if out is not None:
+        share = tl.where(blind[:, None], 0.0, total / tl.where(sums == 0, 1.0, sums)[:, None])
+        store_matrix(out, b, h, i, inside, share, v_dim, v_pad)
+    if width > 0:
+        store_sums(found, wanted, of_keys, sums, which, i, inside, n, width)
     store_statistic(row_max, which, i, inside, n, above)
     store_statistic(row_sum, which, i, inside, n, sums)
 
@@ -146,6 +162,7 @@ def split_forward(
         tl.zeros([rows, v_pad], tl.float32),
         tl.full([rows], float("-inf"), tl.float32),
         tl.zeros([rows], tl.float32),
+        no_sums(None, rows, 0),
     )
     left, left_last, right, right_last = seen_tiles(parts.sight, b, i, inside, m, block)
     gap = right - left_last
@@ -154,10 +171,10 @@ def split_forward(
     for step in range(start, tl.minimum(start + share, right_last - gap)):
         tile = tl.where(step < left_last, step, step + gap)
         state = _add_keys(
-            state, q, x, parts, b, h, kv, i, inside, tile, m,
-            head_dim, v_dim, head_pad, v_pad, block, True, interpreted,
+            state, q, x, parts, None, b, h, kv, i, inside, tile, n, m,
+            head_dim, v_dim, head_pad, v_pad, block, 0, True, interpreted,
         )  # fmt: skip
-    total, largest, sums = state
+    total, largest, sums, _ = state
     groups = tl.num_programs(0) // splits
     row = ((split.to(tl.int64) * groups + which) * group + r // n) * n + i
     column = tl.arange(0, v_pad)
@@ -190,8 +207,78 @@ def merge_splits(
         parts = tl.load(place, mask=inside[:, None] & (column < v_dim)[None, :], other=0.0)
         total = total * shrink[:, None] + tl.sum(parts * factor[:, None], 0)[None, :]
         largest = above
-    state = total, largest, sums
-    _finish(state, sink, out, row_max, row_sum, b, h, which, i, i < n, n, v_dim, v_pad)
+    state = total, largest, sums, no_sums(None, 1, 0)
+    _finish(state, None, sink, out, row_max, row_sum, b, h, which, i, i < n, n, v_dim, v_pad, 0)
+
+
+# ---------------------------------------------------------------- reductions over queries
+
+
+@triton.jit
+def _counting(weight, counted, b, i, i_inside, flipped: tl.constexpr):
+    """The weights of the queries that count; 0 for the others."""
+    if counted is not None:
+        i_inside = i_inside & (load_vector(counted, b, b, i, i_inside, 0) != 0)
+    return tl.where(by_query(i_inside, flipped), weight, 0.0)
+
+
+@triton.jit(do_not_specialize=["n", "m"])
+def column_sums(
+    x, parts, rows_of, counted, sums, n, m, heads, group,
+    head_dim: tl.constexpr, head_pad: tl.constexpr, rows: tl.constexpr, block: tl.constexpr, interpreted: tl.constexpr,
+):  # fmt: skip
+    """The sums of the weights of a block of keys over the queries that count, in float64."""
+    tiles = tl.cdiv(m, block)
+    which, start = tl.program_id(0) // tiles, (tl.program_id(0) % tiles) * block
+    b, h = which // heads, which % heads
+    j = start + tl.arange(0, block)
+    j_inside = j < m
+    k = load_matrix(x.k, b, h // group, j, j_inside, head_dim, head_pad)
+    total = tl.zeros([block], tl.float64)
+    _, _, first, _, _, last = query_tiles(parts.sight, b, start, start + block, n, m, rows)
+    for tile in range(first, last):
+        i = tile * rows + tl.arange(0, rows)
+        i_inside = i < n
+        q = load_matrix(x.q, b, h, i, i_inside, head_dim, head_pad)
+        weight = _weights(
+            parts, rows_of, dot(k, tl.trans(q), interpreted), b, h, which, i, j, i_inside, j_inside, n, m,
+            True, True, interpreted,
+        )[0]  # fmt: skip
+        total += tl.sum(_counting(weight, counted, b, i, i_inside, True), 1).to(tl.float64)
+    store_statistic(sums, which, j, j_inside, m, total.to(tl.float32))
+
+
+@triton.jit(do_not_specialize=["n", "m", "down", "across"])
+def pooled_map(
+    x, parts, rows_of, counted, mass, largest, n, m, heads, group, down, across,
+    head_dim: tl.constexpr, head_pad: tl.constexpr, rows: tl.constexpr, block: tl.constexpr, interpreted: tl.constexpr,
+):  # fmt: skip
+    """The sum and the largest of the weights in a cell, of the queries ⌈r·n/down⌉ … ⌈(r + 1)·n/down⌉ − 1 that count."""
+    which, cell = tl.program_id(0) // (down * across), tl.program_id(0) % (down * across)
+    b, h = which // heads, which % heads
+    row, column = (cell // across).to(tl.int64), (cell % across).to(tl.int64)
+    i_start, i_stop = tl.cdiv(row * n, down).to(tl.int32), tl.cdiv((row + 1) * n, down).to(tl.int32)
+    j_start, j_stop = tl.cdiv(column * m, across).to(tl.int32), tl.cdiv((column + 1) * m, across).to(tl.int32)
+    total, most = tl.zeros([rows], tl.float64), tl.zeros([rows], tl.float32)
+    for i_tile in range(tl.cdiv(i_stop - i_start, rows)):
+        i = i_start + i_tile * rows + tl.arange(0, rows)
+        i_inside = i < i_stop
+        q = load_matrix(x.q, b, h, i, i_inside, head_dim, head_pad)
+        left, _, _, last = seen_tiles(parts.sight, b, i, i_inside, m, block)
+        for j_tile in range(tl.maximum(left, j_start // block), tl.minimum(last, tl.cdiv(j_stop, block))):
+            j = j_tile * block + tl.arange(0, block)
+            j_inside = (j >= j_start) & (j < j_stop)
+            k = load_matrix(x.k, b, h // group, j, j_inside, head_dim, head_pad)
+            weight = _weights(
+                parts, rows_of, dot(q, tl.trans(k), interpreted), b, h, which, i, j, i_inside, j_inside, n, m,
+                True, False, interpreted,
+            )[0]  # fmt: skip
+            weight = tl.where(j_inside[None, :], _counting(weight, counted, b, i, i_inside, False), 0.0)
+            total += tl.sum(weight, 1).to(tl.float64)
+            most = tl.maximum(most, tl.max(weight, 1))
+    place = tl.program_id(0).to(tl.int64)
+    tl.store(mass + place, tl.sum(total, 0).to(tl.float32))
+    tl.store(largest + place, tl.max(most, 0))
 
 
 # ---------------------------------------------------------------- gradients
@@ -215,13 +302,10 @@ def deltas(out, d_out, d_lse, delta, n, heads, v_dim: tl.constexpr, v_pad: tl.co
 
 @triton.jit
 def _weights(
-    parts, rows_of, products, values, b, h, which, i, j, i_inside, j_inside, n, m,
+    parts, rows_of, products, b, h, which, i, j, i_inside, j_inside, n, m,
     masked: tl.constexpr, flipped: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
-    """Of a block the weights before and after dropout, their gradients, the cap's slope, and what is in sight.
-
-    products are ⟨q, k⟩, and values ⟨d_out, v⟩. The gradient of a score is weight·(gradient of weight − δ)·slope.
-    """
+    """The weights of a block from the products ⟨q, k⟩, the cap's slope, what has no weight, and what is in sight."""
     row_max, row_sum, _ = rows_of
     score, slope = scores_of(products, parts.terms, b, h, i, j, i_inside, j_inside, flipped, interpreted)
     largest = by_query(load_statistic(row_max, which, i, i_inside, n, 0.0), flipped)
@@ -232,7 +316,21 @@ def _weights(
     if masked:
         seen = in_sight(parts.sight, b, h, i, j, i_inside, m, flipped)
         unseen |= seen == 0
-    weight = tl.where(unseen, 0.0, weight)
+    return tl.where(unseen, 0.0, weight), slope, unseen, seen
+
+
+@triton.jit
+def _weights_and_gradients(
+    parts, rows_of, products, values, b, h, which, i, j, i_inside, j_inside, n, m,
+    masked: tl.constexpr, flipped: tl.constexpr, interpreted: tl.constexpr,
+):  # fmt: skip
+    """Of a block the weights before and after dropout, their gradients, the cap's slope, and what is in sight.
+
+    products are ⟨q, k⟩, and values ⟨d_out, v⟩. The gradient of a score is weight·(gradient of weight − δ)·slope.
+    """
+    weight, slope, unseen, seen = _weights(
+        parts, rows_of, products, b, h, which, i, j, i_inside, j_inside, n, m, masked, flipped, interpreted
+    )
     # a key of weight 0 may have a value that is NaN
     values = tl.where(unseen, 0.0, values)
     if parts.drop is None:
@@ -254,7 +352,7 @@ def _add_to_query(
     k = load_matrix(x.k, b, kv, j, j_inside, head_dim, head_pad)
     v = load_matrix(x.v, b, kv, j, j_inside, v_dim, v_pad)
     products, values = dot(q, tl.trans(k), interpreted), dot(up, tl.trans(v), interpreted)
-    weight, _, values, slope, seen = _weights(
+    weight, _, values, slope, seen = _weights_and_gradients(
         parts, rows_of, products, values, b, h, which, i, j, i_inside, j_inside, n, m, masked, False, interpreted
     )
     if masked:
@@ -329,7 +427,7 @@ def _add_to_key(
     q = load_matrix(x.q, b, h, i, i_inside, head_dim, head_pad)
     up = load_matrix(d_out, b, h, i, i_inside, v_dim, v_pad)
     products, values = dot(k, tl.trans(q), interpreted), dot(v, tl.trans(up), interpreted)
-    weight, kept, values, slope, seen = _weights(
+    weight, kept, values, slope, seen = _weights_and_gradients(
         parts, rows_of, products, values, b, h, which, i, j, i_inside, j_inside, n, m, masked, True, interpreted
     )
     if masked:
@@ -412,7 +510,7 @@ def _tile_gradient(
     k = load_matrix(x.k, b, kv, j, j_inside, head_dim, head_pad)
     v = load_matrix(x.v, b, kv, j, j_inside, v_dim, v_pad)
     products, values = dot(q, tl.trans(k), interpreted), dot(up, tl.trans(v), interpreted)
-    weight, _, values, slope, _ = _weights(
+    weight, _, values, slope, _ = _weights_and_gradients(
         parts, rows_of, products, values, b, h, which, i, j, i_inside, j_inside, n, m, True, False, interpreted
     )
     return weight * (values - load_statistic(rows_of[2], which, i, i_inside, n, 0.0)[:, None]) * slope

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
+
 from ...masks import And, Boolean, Causal, Chunked, Documents, KeepFirst, Mask, Or, Padding, Prefix, Window
+from ...reductions import PooledMap, Reduction, TopKeys
 from ...terms import (
     Bucketize,
     Clip,
@@ -23,9 +26,10 @@ from ...terms import (
     SoftCap,
     TokenBias,
 )
-from ...tracing import PLAIN_ALONE, plain_alone
+from ...tracing import PLAIN_ALONE, plain_alone, watched
 from .._problem import Problem, wants_gradient
 from . import _installed
+from ._choices import MOST_REDUCED
 from ._lowered import DTYPES, is_of_pairs
 from ._tables import FORMULAS
 
@@ -47,6 +51,19 @@ def reasons_against(problem: Problem) -> list[str]:
     if reason is not None:
         return [reason]
     return list(dict.fromkeys(_against(problem)))
+
+
+def reasons_against_reductions(problem: Problem, reductions: Sequence[Reduction]) -> list[str]:
+    """Returns every reason why the kernel cannot compute reductions of a call that it can run."""
+    if watched() or torch.compiler.is_compiling():
+        return ["it computes reductions where nothing looks on, such as a compiler or a mode"]
+    reasons = []
+    if any(isinstance(one, TopKeys) and one.count > MOST_REDUCED for one in reductions):
+        reasons.append(f"it finds at most {MOST_REDUCED} of the largest weights of a query")
+    cells = max((one.rows * one.columns for one in reductions if isinstance(one, PooledMap)), default=0)
+    if cells * problem.batch * problem.heads > MOST:
+        reasons.append(f"it has maps of at most {MOST:,} cells, for all sequences and heads")
+    return reasons
 
 
 def _against(problem: Problem) -> Iterator[str]:
