@@ -6,12 +6,18 @@ this one on a GPU too. With TRITON_INTERPRET=1 the device may be "cpu".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from headway.kernels import KERNELS, Call, _ops
-from headway.kernels._native import NativeKernel
 from headway.kernels._problem import without_tables
-from headway.kernels.triton import _installed
+from headway.kernels._results import Results
+from headway.kernels.triton import TritonKernel, _installed
+from headway.reductions import Reduction
 
 
 def moved(call: Call, device: str) -> Call:
@@ -26,13 +32,24 @@ def moved(call: Call, device: str) -> Call:
 def install(device: str) -> None:
     """From now on the Triton kernel takes calls on a CPU, and runs them on a device."""
     kernel = KERNELS["triton"]
-    assert isinstance(kernel, NativeKernel)
-    runs, refuses = kernel._run, _installed.reason_against
+    assert isinstance(kernel, TritonKernel)
+    runs, reduces, refuses = kernel._run, kernel._reduce, _installed.reason_against
 
     def run(call: Call) -> tuple[Tensor, Tensor | None]:
         home = call.q.device
         out, lse = runs(moved(kernel.rotated(call), device))
         return out.to(home), None if lse is None else lse.to(home)
 
+    def reduce(call: Call, reductions: Sequence[Reduction], counted: Tensor | None) -> tuple[Results, list[Any]]:
+        there = [
+            replace(one, **{name: x.to(device) for name, x in vars(one).items() if isinstance(x, Tensor)})
+            for one in reductions
+        ]
+        counted = None if counted is None else counted.to(device)
+        results, values = reduces(moved(kernel.rotated(call), device), there, counted)
+        home = call.q.device
+        return Results(*(x.to(home) for x in results)), tree_map_only(Tensor, lambda x: x.to(home), values)
+
     kernel._run = run  # type: ignore[method-assign]
+    kernel._reduce = reduce  # type: ignore[method-assign]
     _installed.reason_against = lambda found: refuses(device if found == "cpu" else found)

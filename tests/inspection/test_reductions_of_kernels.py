@@ -49,6 +49,7 @@ def drawn(
         for heads, tokens in ((HEADS, n), (1, m), (1, m))
     )
     bias, sink = (torch.randn(shape, generator=g).bfloat16().to(term_dtype) for shape in ((1, HEADS, m), (HEADS,)))
+    sink = 4 * sink  # above the largest score of some rows
     return make_call(q, k, v, terms=[T.TokenBias(None, bias)], sink=sink, **arguments)
 
 
@@ -99,7 +100,7 @@ def agree(kernel: str, *arguments: Any, **options: Any) -> None:
 
 @pytest.mark.parametrize("mask", mask_examples(BATCH, N, M_))
 def test_reductions_over_several_blocks(kernel: str, mask: str) -> None:
-    agree(kernel, 2, mask=mask_examples(BATCH, N, M_)[mask])
+    agree(kernel, 5, mask=mask_examples(BATCH, N, M_)[mask])
 
 
 def test_more_numbers_than_a_pass_has(kernel: str) -> None:

@@ -21,10 +21,16 @@ from headway.kernels.triton._tables import table_by_position, table_of_slots
 
 ROOT = Path(__file__).parents[2]
 KERNELS_TESTS = "tests/conformance/test_kernels.py"
+REDUCTIONS = "tests/inspection/test_reductions_of_kernels.py"
 A_FEW = "everything or linear or power or (dense and shared)"
 GROUPS = {
-    "a few programs": (6, ["tests/kernels/test_triton_programs.py"], f"test_terms and ({A_FEW})"),
+    "a few programs": (
+        8,
+        ["tests/kernels/test_triton_programs.py", REDUCTIONS],
+        f"(test_terms and ({A_FEW})) or (triton and (behind or first_key))",
+    ),
     "programs": (61, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
+    "reductions": (26, [REDUCTIONS], "triton and not (behind or first_key)"),
     "terms": (
         3,
         [f"{KERNELS_TESTS}::test_promise_on_terms"],
