@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 from compiled_programs import PARTS, Compiled, printed
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headway import masks as M
+from headway import reductions as R
 from headway import terms as T
 from headway.call import make_call
 from headway.coordinates import Coordinates
 from headway.kernels import KERNELS, Call, Problem
+from headway.kernels._reduce import reduce
 from headway.kernels.triton import _installed, _supports
 from headway.kernels.triton._tables import table_by_position, table_of_slots
 
@@ -231,3 +234,31 @@ def _scores(call: Call) -> torch.Tensor:
     from headway.kernels import reference
 
     return reference.steps(call)[2][0]
+
+
+# ---------------------------------------------------------------- reductions
+
+
+def test_reductions_that_it_refuses() -> None:
+    kernel, found = KERNELS["triton"], problem(width=16)
+    assert kernel.why_not_reduce(found, [R.TopKeys(64), R.PooledMap(1 << 14, 1 << 15)]) == []
+    assert kernel.why_not_reduce(found, [R.TopKeys(65), R.Entropy(), R.PooledMap(1 << 15, 1 << 15)]) == [
+        "it finds at most 64 of the largest weights of a query",
+        "it has maps of at most 1,073,741,824 cells, for all sequences and heads",
+    ]
+    with FakeTensorMode():
+        assert kernel.why_not_reduce(found, [R.Entropy()]) == [
+            "it computes reductions where nothing looks on, such as a compiler or a mode"
+        ]
+
+
+def test_auto_does_not_take_its_reductions_before_a_gpu_has_run_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, taken = KERNELS["triton"], list[str]()
+    monkeypatch.setattr(type(kernel), "why_not", lambda self, problem: [])
+    monkeypatch.setattr(type(kernel), "reduce", lambda self, *arguments: taken.append("triton") or [0])
+    q = torch.randn(1, 2, 5, 8)
+    call = make_call(q, q, q)
+    only = {"triton": kernel}
+    assert isinstance(reduce(only, call, [R.Entropy()])[0], torch.Tensor)
+    assert taken == []
+    assert reduce(only, call, [R.Entropy()], name="triton") == [0]

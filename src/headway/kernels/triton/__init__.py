@@ -1,9 +1,9 @@
 """The Triton kernel: attention on an NVIDIA GPU, forward and backward, with biases and their gradients, in O(n) memory.
 
 ``_supports`` decides which calls it takes, and ``_installed`` whether triton is here. ``_lowered`` and ``_tables``
-express a call in what the programs take: one number for each query, key, distance or pair. ``_launch`` gathers the
-arguments of the programs, which are in ``_programs``, and ``_start`` starts them; these three are imported when the
-first call runs, since they import triton.
+express a call in what the programs take: one number for each query, key, distance or pair. ``_launch`` and
+``_reductions`` gather the arguments of the programs, which are in ``_programs``, and ``_start`` starts them; these are
+imported when the first call runs, since they import triton.
 
 Gradients are the same bits in every run: no program writes what another one writes, and nothing is added atomically.
 With TRITON_INTERPRET=1 in the environment the kernel takes tensors on a CPU, for tests.
