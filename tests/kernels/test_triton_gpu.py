@@ -13,8 +13,11 @@ from torch.utils.checkpoint import checkpoint
 
 import headway as hw
 from headway import masks as M
+from headway import reductions as R
 from headway import terms as T
+from headway.call import make_call
 from headway.coordinates import Coordinates
+from headway.kernels import KERNELS
 from headway.kernels.triton import _installed
 
 pytestmark = [
@@ -55,6 +58,7 @@ CALLS: dict[str, Callable[[int], tuple[list[Tensor], dict[str, Any]]]] = {
         [slope := draw(HEADS), other := draw(HEADS)],
         {"terms": (T.DistanceBias(T.Linear(slope, other)),), "mask": M.Window(50, 50), **at(n)},
     ),
+    "dense": lambda n: ([bias := draw(HEADS, n, n, dtype=HALF)], {"terms": (T.DenseBias(bias),), "mask": M.Causal()}),
     "tokens, sinks and a cap": lambda n: (
         [*(parts := [draw(BATCH, HEADS, n), draw(BATCH, 1, n), draw(BATCH, HEADS, n), draw(HEADS)])],
         {
@@ -229,6 +233,40 @@ def test_tensors_that_begin_anywhere() -> None:
     of_views = torch.autograd.grad(out, whole, upstream)
     of_copies = torch.autograd.grad(expected, copies, upstream)
     assert all(torch.equal(a[:, :, 1:, 3:], b) for a, b in zip(of_views, of_copies, strict=True))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_output_of_a_pass_that_reduces_is_the_same_bits(name: str) -> None:
+    n = 300
+    q, k, v = inputs(n)
+    _, arguments = CALLS[name](n)
+    kernel, call = KERNELS["triton"], make_call(q, k, v, **arguments)
+    asked = [R.Entropy(), R.TopKeys(3), R.WeightsByDistance((-5, 0)), R.ColumnSums()]
+    with torch.no_grad():
+        out, values = kernel.run_and_reduce(call, asked)
+        assert torch.equal(out, kernel.run(call)[0])
+        for _ in range(20):
+            again, others = kernel.run_and_reduce(call, asked)
+            assert torch.equal(again, out)
+            for ours, theirs in zip(values, others, strict=True):
+                pairs = zip(*(x if isinstance(x, tuple) else (x,) for x in (ours, theirs)), strict=True)
+                assert all(torch.equal(*pair) for pair in pairs)
+
+
+def test_memory_of_reductions_is_linear_in_the_tokens() -> None:
+    asked = [R.Entropy(), R.TopKeys(1), R.ColumnSums(), R.PooledMap(8, 8)]
+
+    def needs(n: int) -> int:
+        q, k, v = inputs(n, batch=1)
+        call = make_call(q, k, v, mask=M.Causal())
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        KERNELS["triton"].reduce(call, asked)
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+
+    assert needs(32768) < 4.2 * needs(8192)
 
 
 def peak(n: int, name: str) -> int:
