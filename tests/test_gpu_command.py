@@ -11,12 +11,17 @@ import torch
 ROOT = Path(__file__).parents[1]
 ROW: dict[str, Any] = {
     "encoding": "t5", "n": 4096, "head_dim": 64, "learned": True, "batch": 4, "heads": 16, "dtype": "bfloat16",
+    "queries": 0, "kv_heads": 0,
     "ms": {
         "forward": {"headway": 2.0, "SDPA, cuDNN": 1.0, "SDPA, flash": 1.5, "SDPA, dense bias": 3.0},
         "backward": {"headway": 5.0},
     },
     "says": {"FlexAttention, backward": "OutOfMemoryError: 9 GiB"},
     "apart": {"SDPA, dense bias": 0.5},
+}  # fmt: skip
+DECODING = ROW | {
+    "n": 32768, "head_dim": 128, "learned": False, "batch": 8, "heads": 32, "queries": 1, "kv_heads": 8,
+    "ms": {"forward": {"headway": 0.4, "a copy of the keys": 0.3}}, "says": {}, "apart": {},
 }  # fmt: skip
 TESTS = [
     {"test": "tests/a.py::test_one", "outcome": "passed"},
@@ -28,14 +33,15 @@ TESTS = [
 def test_the_page_shows_failures_reasons_and_ratios() -> None:
     from gpu import page
 
-    said = page.text({"GPU": "one"}, TESTS, [ROW], 60.0)
+    said = page.text({"GPU": "one"}, TESTS, [ROW, DECODING], 60.0)
     for part in (
         "- GPU: one",
         "1 failed, 1 passed, 1 skipped",
         "- 1 failed in tests/a.py",
         "assert 1 == 2",
         "- 1 skipped: no such term",
-        "| t5, learned, 4096 tokens, head_dim 64 | 2.000 |  | 1.000 (0.50×) | 3.000 (1.50×) |  |",
+        "| t5, learned, 4096 tokens, head_dim 64 | 2.000 |  |  | 1.000 (0.50×) | 3.000 (1.50×) |  |",
+        "| decoding, t5, 8 × 32 heads on 8, 32768 keys, head_dim 128, 2684 GB/s | 0.400 |  | 0.300 (0.75×) |",
         "- FlexAttention, backward: OutOfMemoryError: 9 GiB",
         "**computes other numbers**: SDPA, dense bias, 0.5",
     ):
@@ -49,24 +55,29 @@ def test_the_quick_cases_are_of_each_kind_and_length() -> None:
     from gpu.speed import cases
 
     found = cases()
-    assert {case.n for case in found} == {1024, 4096, 16384}
+    assert {case.n for case in found} == {1024, 4096, 16384, 32768}
     assert {case.head_dim for case in found} == {64, 128}
-    assert len(found) == len(set(found)) == 28
+    assert len(found) == len(set(found)) == 31
     assert set(found) < set(cases(quick=False))
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
-@pytest.mark.parametrize("encoding", ["none", "alibi", "t5", "kerple", "window", "documents"])
-def test_the_sides_compute_the_same(encoding: str) -> None:
+@pytest.mark.parametrize(
+    ("encoding", "queries"),
+    [*((name, 0) for name in ("none", "alibi", "t5", "kerple", "window", "documents")), ("t5", 1), ("alibi", 1)],
+)
+def test_the_sides_compute_the_same(encoding: str, queries: int) -> None:
     """Those that a CPU can run: a dense bias, and FlexAttention as it is written, not compiled."""
     import headway as hw
     from gpu.speed import Case, Sides, has_bias
 
-    sides = Sides(Case(encoding, 24, 8, batch=1, heads=2, dtype="float32"), "cpu")
+    case = Case(encoding, 24, 8, batch=1, heads=2, dtype="float32", queries=queries, kv_heads=queries)
+    sides = Sides(case, "cpu")
     for x in (sides.q, sides.k, sides.v):
         x.requires_grad_(False)
     terms = () if sides.values is None else (hw.terms.DistanceBias(sides.values),)
-    expected = hw.attention(sides.q, sides.k, sides.v, terms=terms, mask=sides.mask(), kernel="reference")
+    at = {"q_positions": sides.q_at, "k_positions": sides.at}
+    expected = hw.attention(sides.q, sides.k, sides.v, terms=terms, mask=sides.mask(), kernel="reference", **at)
     with torch.no_grad():
         torch.testing.assert_close(sides.flex(compiled=False), expected)
         if has_bias(encoding):

@@ -10,9 +10,16 @@ from collections.abc import Iterable, Sequence
 from importlib import metadata
 from typing import Any
 
-from .speed import DENSE, FLEX, OURS, OURS_PLAIN, SDPA, Case
+from .speed import COPY, DENSE, FLEX, OURS, OURS_PLAIN, REDUCED, SDPA, Case
 
 FIELDS = tuple(Case.__dataclass_fields__)
+DECODING = "forward of one query, in a captured graph"
+TABLES = [
+    ("forward", "forward", [OURS, OURS_PLAIN, REDUCED, SDPA, DENSE, FLEX]),
+    ("backward", "backward", [OURS, OURS_PLAIN, SDPA, DENSE, FLEX]),
+    (DECODING, "forward", [OURS, OURS_PLAIN, COPY, SDPA, DENSE, FLEX]),
+]
+"""For each table its title, the direction, and the sides."""
 SHOWN = 20
 """Failures and reasons of skipped tests that are written out."""
 
@@ -67,14 +74,15 @@ def _speed(rows: Sequence[dict[str, Any]]) -> Iterable[str]:
         yield "Nothing was measured."
         return
     yield "Milliseconds, medians; × is the other side's time over headway's: above 1 headway is faster."
-    for direction in ("forward", "backward"):
-        sides = [OURS, OURS_PLAIN, SDPA, DENSE, FLEX]
-        yield from ("", f"### {direction}", "", f"| case | {' | '.join(sides)} |", "|---" * (len(sides) + 1) + "|")
-        for row in rows:
-            times = _best(row["ms"].get(direction, {}))
-            case = Case(**{name: row[name] for name in FIELDS})
-            cells = [_cell(side, times) for side in sides]
-            yield f"| {case} | {' | '.join(cells)} |"
+    known = [(Case(**{name: row[name] for name in FIELDS}), row["ms"]) for row in rows]
+    for title, direction, sides in TABLES:
+        yield from ("", f"### {title}", "", f"| case | {' | '.join(sides)} |", "|---" * (len(sides) + 1) + "|")
+        for case, ms in known:
+            if bool(case.queries) == (title == DECODING):
+                times = _best(ms.get(direction, {}))
+                cells = [_cell(side, times) for side in sides]
+                speed = f", {case.cache_bytes / times[OURS] / 1e6:.0f} GB/s" if case.queries and OURS in times else ""
+                yield f"| {case}{speed} | {' | '.join(cells)} |"
     said = {(side, why) for row in rows for side, why in row["says"].items()}
     yield from ("", *(f"- {side}: {why}" for side, why in sorted(said)))
     apart = [(side, value, row) for row in rows for side, value in row.get("apart", {}).items() if not value < 0.02]

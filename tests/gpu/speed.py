@@ -34,9 +34,12 @@ from headway import terms as T
 from headway.biases import distance_bias
 from headway.call import make_call
 from headway.coordinates import Coordinates
+from headway.kernels import KERNELS
+from headway.reductions import Entropy, TopKeys
 
-OURS, OURS_PLAIN = "headway", "headway, no bias"
-SDPA, DENSE, FLEX = "SDPA", "SDPA, dense bias", "FlexAttention"
+OURS, OURS_PLAIN, REDUCED = "headway", "headway, no bias", "headway, with entropy and the largest weight"
+SDPA, DENSE, FLEX, COPY = "SDPA", "SDPA, dense bias", "FlexAttention", "a copy of the keys"
+"""A copy reads and writes as many bytes as decoding reads of keys and values."""
 WINDOW, DOCUMENTS = 512, 8
 ROUNDS, LEAST_SECONDS = 7, 0.02
 DENSE_LIMIT = 1 << 31
@@ -51,6 +54,8 @@ class Case:
     Attributes:
         encoding: "none", "alibi", "t5", "kerple", or a mask: "window", "documents".
         learned: whether the bias has a gradient.
+        queries: the last queries alone, as in decoding, forward and in a captured graph; 0 for all.
+        kv_heads: heads of keys; 0 for as many as of queries.
     """
 
     encoding: str
@@ -60,8 +65,19 @@ class Case:
     batch: int = 4
     heads: int = 16
     dtype: str = "bfloat16"
+    queries: int = 0
+    kv_heads: int = 0
+
+    @property
+    def cache_bytes(self) -> int:
+        """The bytes of keys and values."""
+        kv = self.batch * (self.kv_heads or self.heads) * self.n * self.head_dim
+        return 2 * kv * getattr(torch, self.dtype).itemsize
 
     def __str__(self) -> str:
+        if self.queries:
+            sizes = f"{self.batch} × {self.heads} heads on {self.kv_heads}, {self.n} keys, head_dim {self.head_dim}"
+            return f"decoding, {self.encoding}, {sizes}"
         return f"{self.encoding}{', learned' if self.learned else ''}, {self.n} tokens, head_dim {self.head_dim}"
 
 
@@ -71,7 +87,9 @@ def cases(quick: bool = True) -> list[Case]:
     kinds = [("t5", True), ("none", False), ("alibi", False), ("t5", False), ("kerple", True)]
     kinds += [("window", False), ("documents", False)]
     found = [Case(kind, n, width, learned) for width in widths for n in lengths for kind, learned in kinds]
-    return [case for case in found if not quick or case.head_dim == 64 or case.n == 4096]
+    found = [case for case in found if not quick or case.head_dim == 64 or case.n == 4096]
+    decoding = [Case(kind, 32768, 128, batch=8, heads=32, queries=1, kv_heads=8) for kind in ("none", "t5", "alibi")]
+    return [*found[: len(kinds)], *decoding, *found[len(kinds) :]]
 
 
 class Sides:
@@ -85,13 +103,16 @@ class Sides:
     def __init__(self, case: Case, device: str = "cuda") -> None:
         self.case, self.device = case, device
         torch.manual_seed(0)
-        self.causal = M.Causal()
-        shape = (case.batch, case.heads, case.n, case.head_dim)
-        dtype = getattr(torch, case.dtype)
-        self.q, self.k, self.v, self.upstream = (torch.randn(shape, device=device).to(dtype) for _ in range(4))
+        self.causal, self.queries = M.Causal(), case.queries or case.n
+        dtype, kv = getattr(torch, case.dtype), (case.kv_heads or case.heads, case.n)
+        self.q, self.k, self.v, self.upstream = (
+            torch.randn(case.batch, heads, tokens, case.head_dim, device=device).to(dtype)
+            for heads, tokens in ((case.heads, self.queries), kv, kv, (case.heads, self.queries))
+        )
         for x in (self.q, self.k, self.v):
             x.requires_grad_()
         self.at = Coordinates.span(case.n, device=device)
+        self.q_at = Coordinates.span(self.queries, start=case.n - self.queries, length=case.n, device=device)
         self.ids = torch.arange(case.n, device=device) * DOCUMENTS // case.n
         self.learned: list[Tensor] = []
         self.values = self._values()
@@ -133,11 +154,27 @@ class Sides:
         return self._ours((), self.causal)
 
     def _ours(self, terms: tuple[Any, ...], mask: M.Mask) -> Tensor:
-        sides = {"q_positions": self.at, "k_positions": self.at}
+        sides = {"q_positions": self.q_at, "k_positions": self.at}
         return hw.attention(self.q, self.k, self.v, terms=terms, mask=mask, kernel="triton", **sides)
 
-    def sdpa(self) -> Tensor:
-        return scaled_dot_product_attention(self.q, self.k, self.v, is_causal=True)
+    def reduced(self) -> Tensor:
+        """As ``ours``, with statistics in the same pass."""
+        terms = () if self.values is None else (T.DistanceBias(self.values),)
+        sides = {"q_positions": self.q_at, "k_positions": self.at}
+        call = make_call(self.q, self.k, self.v, terms=terms, mask=self.mask(), **sides)
+        return KERNELS["triton"].run_and_reduce(call, [Entropy(), TopKeys(1)])[0]
+
+    def sdpa(self, bias: Tensor | None = None) -> Tensor:
+        causal = bias is None and not self.case.queries
+        grouped = bool(self.case.kv_heads)
+        return scaled_dot_product_attention(
+            self.q, self.k, self.v, attn_mask=bias, is_causal=causal, enable_gqa=grouped
+        )
+
+    def copy(self) -> Tensor:
+        if not hasattr(self, "_copy"):
+            self._copy = torch.empty_like(self.k)
+        return self._copy.copy_(self.k)
 
     def strip(self) -> Tensor:
         """The bias of each distance 1 − n … n − 1, [heads, 2n − 1], recorded if it is learned."""
@@ -150,16 +187,17 @@ class Sides:
         """The bias and the mask made anew in each call where the bias is learned, else beforehand."""
         if self.values is None:
             raise NotImplementedError("no bias")
-        if self.case.heads * self.case.n**2 * 2 > DENSE_LIMIT:
+        if self.case.heads * self.queries * self.case.n * 2 > DENSE_LIMIT:
             raise NotImplementedError("a dense bias of more than 2 GiB")
         if not hasattr(self, "_dense"):
             slots = torch.arange(self.case.n, device=self.device)
-            bias = self.strip()[:, slots[None, :] - slots[:, None] + self.case.n - 1].to(self.q.dtype)
-            bias = bias.masked_fill(slots[None, :] > slots[:, None], -torch.inf)[None].detach()
+            own = slots[-self.queries :, None]
+            bias = self.strip()[:, slots[None, :] - own + self.case.n - 1].to(self.q.dtype)
+            bias = bias.masked_fill(slots[None, :] > own, -torch.inf)[None].detach()
             self._dense = bias.requires_grad_(self.case.learned)
             if self.case.learned:
                 self.learned_dense = [self._dense]
-        return scaled_dot_product_attention(self.q, self.k, self.v, attn_mask=self._dense)
+        return self.sdpa(self._dense)
 
     def flex(self, compiled: bool = True) -> Tensor:
         """FlexAttention as its users write it: ALiBi in closed form, other biases as a table by distance."""
@@ -174,35 +212,42 @@ class Sides:
                     return (i >= j) & (i - j < WINDOW)
                 return (i >= j) & (ids[i] == ids[j]) if kind == "documents" else i >= j
 
-            self._block_mask = create_block_mask(seen, None, None, n, n, device=self.device)
+            # the last query sees all keys
+            blocks = None if self.case.queries else create_block_mask(seen, None, None, n, n, device=self.device)
+            self._block_mask = blocks
             self._flex = torch.compile(flex_attention, dynamic=False) if compiled else flex_attention
         score_mod = None
         if has_bias(self.case.encoding):
             score_mod = self._score_mod()
-        found: Tensor = self._flex(self.q, self.k, self.v, score_mod=score_mod, block_mask=self._block_mask)
+        given = {"score_mod": score_mod, "block_mask": self._block_mask, "enable_gqa": bool(self.case.kv_heads)}
+        found: Tensor = self._flex(self.q, self.k, self.v, **given)
         return found
 
     def _score_mod(self) -> Callable[..., Tensor]:
-        n = self.case.n
+        n, skipped = self.case.n, self.case.n - self.queries
         if self.case.encoding == "alibi" and not self.case.learned:
             slopes = self.values.past
 
             def linear(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-                return score - slopes[h] * (i - j).abs()
+                return score - slopes[h] * (i + skipped - j).abs()
 
             return linear
         table = self.strip().contiguous()
 
         def by_distance(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return score + table[h, j - i + n - 1]
+            return score + table[h, j - i - skipped + n - 1]
 
         return by_distance
 
     def all(self) -> dict[str, Callable[[], Tensor]]:
         """The sides by name."""
-        found = {OURS: self.ours, OURS_PLAIN: self.ours_plain}
-        if self.case.encoding == "none":
-            del found[OURS_PLAIN]
+        found: dict[str, Callable[[], Tensor]] = {OURS: self.ours}
+        if self.case.encoding != "none":
+            found[OURS_PLAIN] = self.ours_plain
+        if self.case.queries:
+            found[COPY] = self.copy
+        elif not self.case.learned:
+            found[REDUCED] = self.reduced
         if self.device == "cuda":
             for name, back_end in BACK_ENDS.items():
                 found[f"{SDPA}, {name}"] = self._by(back_end)
@@ -261,6 +306,8 @@ def measure(case: Case, device: str = "cuda", rounds: int = ROUNDS, once: bool =
                 del runs["forward"][name]
                 says[name] = _said(error)
                 continue
+            if case.queries or name == REDUCED:
+                continue
             try:
                 runs["backward"][name] = backward = _backward(side(), sides.leaves(name), sides.upstream)
                 backward()
@@ -271,6 +318,8 @@ def measure(case: Case, device: str = "cuda", rounds: int = ROUNDS, once: bool =
         if once:
             return row
         row["apart"] = {name: _apart(outputs[OURS], out) for name, out in outputs.items() if _same(case, name)}
+        if case.queries and device == "cuda":
+            runs["forward"] = {name: _captured(run) for name, run in runs["forward"].items()}
         for direction, found in runs.items():
             times = _in_turn(found, device, rounds)
             row["ms"][direction] = {name: round(median(each), 4) for name, each in times.items()}
@@ -286,6 +335,19 @@ def _forward(side: Callable[[], Tensor]) -> Callable[[], Tensor]:
     return run
 
 
+def _captured(run: Callable[[], object]) -> Callable[[], object]:
+    """Returns a replay of the run, which has run before, as one graph of the GPU."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
 def _backward(out: Tensor, leaves: list[Tensor], upstream: Tensor) -> Callable[[], object]:
     return lambda: torch.autograd.grad(out, leaves, upstream, retain_graph=True)
 
@@ -296,7 +358,7 @@ def _said(error: Exception) -> str:
 
 def _same(case: Case, side: str) -> bool:
     """Whether a side computes what headway does."""
-    return side in (DENSE, FLEX) or (side.startswith(SDPA) and case.encoding == "none")
+    return side in (DENSE, FLEX, REDUCED) or (side.startswith(SDPA) and case.encoding == "none")
 
 
 def _apart(ours: Tensor, other: Tensor) -> float:
