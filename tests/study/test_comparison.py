@@ -11,7 +11,7 @@ import torch
 import headway
 from headway import training
 from headway.errors import HeadwayError
-from headway.study import Watch, compare, comparison, run
+from headway.study import Watch, compare, comparison, models, run
 from headway.study.watch import Row
 from headway.training import Diverged, Trained
 
@@ -409,3 +409,33 @@ def test_equal_time_is_that_of_the_trainings_that_ended_well(
 
 def test_it_is_reached_as_headway_study() -> None:
     assert headway.study.compare is compare
+
+
+@pytest.mark.parametrize("used_by_shaw", ["sdpa", "triton", "reference"])
+def test_auto_takes_a_gpu_only_if_a_fused_kernel_trains_every_encoding(
+    used_by_shaw: str, text_file: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Placed(Watch):
+        def placed(self, device: str, why: str) -> None:
+            said.append((device, why))
+
+        def planned(self, protocol: Any, *others: Any) -> None:
+            said.append((protocol.device, ""))
+            raise KeyboardInterrupt
+
+    def used(spec: str | None, sizes: Any, batch: int, device: str, dtype: Any = None) -> str:
+        return used_by_shaw if spec == "shaw" and device == "cuda" else "sdpa"
+
+    said: list[tuple[str, str]] = []
+    monkeypatch.setattr(comparison, "device_named", lambda name: "cuda" if name == "auto" else name)
+    monkeypatch.setattr(models, "kernel_used", used)
+    for device in ("auto", "cuda"):
+        with pytest.raises(KeyboardInterrupt):
+            compare(text_file, ["rope", "shaw"], **{**tiny, "baselines": ["rnn"], "device": device}, watch=Placed())
+    if used_by_shaw == "reference":
+        assert said[0][0] == "cpu"
+        assert "no fused kernel computes the attention of shaw. Give --device cuda" in said[0][1]
+        assert [place for place, _ in said[1:]] == ["cpu", "cuda"]
+    else:
+        assert said[0] == ("cuda", "It runs on cuda, where a fused kernel computes the attention of every model.")
+        assert [place for place, _ in said[1:]] == ["cuda", "cuda"]

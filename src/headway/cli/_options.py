@@ -55,7 +55,8 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print the results alone, w
 Device = Annotated[
     str,
     typer.Option(
-        help="Where the model runs: cpu, cuda, cuda:1 …; auto takes a GPU if there is one.",
+        help="Where the model runs: cpu, cuda, cuda:1 …; auto takes a GPU if there is one (in a comparison only if "
+        "a fused kernel trains every encoding there).",
         autocompletion=completing(lambda: DEVICES),
     ),
 ]

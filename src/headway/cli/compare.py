@@ -282,6 +282,9 @@ class Screen:
         screen = self
 
         class Teller(Watch):
+            def placed(self, device: str, why: str) -> None:
+                screen.out.print(why, style="yellow" if device == "cpu" else None)
+
             def planned(self, protocol: Protocol, encodings: Sequence[str], done: int, total: int) -> None:
                 screen.planned(protocol, done, total)
 

@@ -10,10 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from ..devices import device_named
 from ..errors import HeadwayError
 from . import corpora, pace, report
 from .candidates import Candidate, candidates
+from .models import Sizes, automatic_device
 from .pace import Pace, Work
 from .protocol import Protocol
 from .results import Results
@@ -103,7 +106,7 @@ def compare(
             at least twice the longest window and at most 65,536.
         quick: whether seeds, steps and recall_steps that are None are 1, 150 and 0, for a few minutes in all. The
             results say so, and a folder has either quick results or others.
-        device: "cpu", "cuda" or "auto".
+        device: "cpu", "cuda", or "auto" for CUDA if there is a GPU and a fused kernel trains every encoding there.
         dtype: "float32", or "bfloat16" to train under autocast.
         compile: whether the language models are trained through ``torch.compile``.
         out: the folder for results, pictures, the report and checkpoints, from which the same call resumes; nothing is
@@ -117,7 +120,7 @@ def compare(
         HeadwayError: before any training, if the text is too short or no text, an encoding is unknown, sizes do not
             fit, the device is not there, or an earlier run in the folder had other settings.
     """
-    device = device_named(device)
+    place = device_named(device)
     budget = QUICK if quick else FULL
     seeds = budget.seeds if seeds is None else seeds
     if seeds < 1:
@@ -159,14 +162,22 @@ def compare(
             recall_steps=recall,
             evaluation_bytes=measured if evaluation_bytes is None else evaluation_bytes,
             quick=quick,
-            device=device,
+            device=place,
             dtype=dtype,
             compile=compile,
         )
 
     protocol = of(budget.steps if steps is None else steps)
     models = candidates(encodings, baselines, protocol, text.tokens.vocabulary)
-    comparison = _Comparison(text, of, protocol, models, seeds, watch or Watch())
+    watch = watch or Watch()
+    if device == "auto" and place != "cpu":
+        names = [model.name for model in models if model.cell is None]
+        sizes = Sizes.of(protocol, "language_model", text.tokens.vocabulary)
+        kernels_dtype = torch.bfloat16 if dtype == "bfloat16" else torch.float32
+        place, why = automatic_device(names, sizes, batch, place, kernels_dtype)
+        protocol = of(protocol.steps)
+        watch.placed(place, why)
+    comparison = _Comparison(text, of, protocol, models, seeds, watch)
     if out is None:
         with tempfile.TemporaryDirectory() as folder:
             results = comparison.go(Path(folder))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +24,9 @@ CLOSE_ENOUGH = 0.05
 EMBEDDING_SCALE = 4.0
 """The factor of token embeddings, which have an initial length of one: large enough for sines not to dominate them, and
 small enough for learned positions to have an effect."""
+
+FUSED = frozenset({"sdpa", "triton"})
+"""The kernels that are fast on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,29 @@ def kernel_used(spec: str | None, sizes: Sizes, batch: int, device: str, dtype: 
     x = torch.zeros(batch, sizes.max_length, sizes.width, device=device, dtype=dtype)
     found = explain(q, k, v, encoding=in_layer, mask=Causal(), scale=shape[3] ** -0.5, q_input=x, k_input=x)
     return found.kernel or "none"
+
+
+def automatic_device(
+    encodings: Iterable[str], sizes: Sizes, batch: int, gpu: str, dtype: torch.dtype
+) -> tuple[str, str]:
+    """Returns the device that "auto" stands for where there is a GPU, and a sentence that says why.
+
+    It is the GPU if a fused kernel trains every encoding there, else the CPU.
+
+    Args:
+        encodings: the names of the encodings.
+        sizes: the sizes of the models.
+        batch: sequences in a batch.
+        gpu: the device of the GPU.
+        dtype: the dtype of queries, keys and values.
+    """
+    slow = [spec for spec in encodings if kernel_used(spec, sizes, batch, gpu, dtype) not in FUSED]
+    if not slow:
+        return gpu, f"It runs on {gpu}, where a fused kernel computes the attention of every model."
+    return "cpu", (
+        f"It runs on the CPU: on {gpu} no fused kernel computes the attention of {', '.join(slow)}. Give --device "
+        f"{gpu} to use the GPU all the same, or leave them out."
+    )
 
 
 def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float) -> list[dict[str, object]]:

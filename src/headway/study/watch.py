@@ -15,6 +15,9 @@ class Watch:
     KeyboardInterrupt, stops the comparison, which the next call of ``compare`` resumes.
     """
 
+    def placed(self, device: str, why: str) -> None:
+        """Is called first where there is a GPU, if a ``device`` was to be chosen: it is this one, and ``why``."""
+
     def planned(self, protocol: Protocol, encodings: Sequence[str], done: int, total: int) -> None:
         """Is called once, when the ``protocol`` is fixed: of ``total`` trainings ``done`` are in the results already.
 
