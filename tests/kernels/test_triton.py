@@ -246,6 +246,8 @@ def test_reductions_that_it_refuses() -> None:
         "it finds at most 64 of the largest weights of a query",
         "it has maps of at most 1,073,741,824 cells, for all sequences and heads",
     ]
+    own = type("OfMyOwn", (R.Reduction,), {})
+    assert kernel.why_not_reduce(found, [own()]) == ["it has no reduction OfMyOwn"]
     with FakeTensorMode():
         assert kernel.why_not_reduce(found, [R.Entropy()]) == [
             "it computes reductions where nothing looks on, such as a compiler or a mode"

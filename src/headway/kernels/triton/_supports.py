@@ -9,7 +9,20 @@ from typing import Any
 import torch
 
 from ...masks import And, Boolean, Causal, Chunked, Documents, KeepFirst, Mask, Or, Padding, Prefix, Window
-from ...reductions import PooledMap, Reduction, TopKeys
+from ...reductions import (
+    ColumnSums,
+    Entropy,
+    MeanDistance,
+    PooledMap,
+    Reduction,
+    RowStatistics,
+    TopKeys,
+    VisibleKeys,
+    WeightsAt,
+    WeightsByDistance,
+    WeightsByLabel,
+    WeightsOfMatches,
+)
 from ...terms import (
     Bucketize,
     Clip,
@@ -36,6 +49,8 @@ from ._tables import FORMULAS
 TERMS = frozenset({DenseBias, DistanceBias, QueryScale, Sink, SoftCap, TokenBias})
 INTERVALS = frozenset({Causal, Chunked, KeepFirst, Padding, Prefix, Window})
 CLOSED_FORMS = frozenset({Cosines, Linear, Log, Piecewise, Power})
+OF_QUERIES = {RowStatistics, Entropy, VisibleKeys, MeanDistance, TopKeys, WeightsAt, WeightsByLabel, WeightsByDistance}
+REDUCTIONS = frozenset({*OF_QUERIES, WeightsOfMatches, ColumnSums, PooledMap})
 MAX_WIDTH = 256
 MAX_REACH = 1 << 16
 """The largest distance up to which buckets are made a table."""
@@ -57,7 +72,8 @@ def reasons_against_reductions(problem: Problem, reductions: Sequence[Reduction]
     """Returns every reason why the kernel cannot compute reductions of a call that it can run."""
     if watched() or torch.compiler.is_compiling():
         return ["it computes reductions where nothing looks on, such as a compiler or a mode"]
-    reasons = []
+    kinds = dict.fromkeys(type(one) for one in reductions)
+    reasons = [f"it has no reduction {kind.__name__}" for kind in kinds if kind not in REDUCTIONS]
     if any(isinstance(one, TopKeys) and one.count > MOST_REDUCED for one in reductions):
         reasons.append(f"it finds at most {MOST_REDUCED} of the largest weights of a query")
     cells = max((one.rows * one.columns for one in reductions if isinstance(one, PooledMap)), default=0)
