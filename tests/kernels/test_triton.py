@@ -106,6 +106,17 @@ def problem(*terms: T.Term, dtype: torch.dtype = torch.float16, width: int = 8, 
     return Problem(make_call(q, k, v, terms=list(terms), **arguments))  # type: ignore[arg-type]
 
 
+LONG = 3000
+"""So many tokens that a bias of two heads is larger than 64 MiB."""
+
+
+def long(*terms: T.Term, positions: torch.Tensor | None = None) -> Problem:
+    """Of many tokens, with positions that have gaps."""
+    q = torch.zeros(1, 2, LONG, 8, dtype=torch.float16)
+    at = Coordinates.of(torch.arange(LONG) * 2 if positions is None else positions, LONG)
+    return Problem(make_call(q, q, q, terms=list(terms), q_positions=at, k_positions=at))
+
+
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch, found: Problem, capability: tuple[int, int] = (9, 0)) -> list[str]:
     """The reasons against a problem, as if its tensors were on a GPU."""
     monkeypatch.setattr(_installed, "missing", lambda: None)
@@ -137,14 +148,20 @@ REFUSED = {
     "wide": (lambda: problem(width=264), "above 256"),
     "another term": (lambda: problem(T.RelativeKeys(T.Rows(torch.zeros(2, 2, 8), T.Clip(0, 1)))), "no RelativeKeys"),
     "a dense bias that is a function": (lambda: problem(T.DenseBias(torch.zeros_like)), "DenseBias of a function"),
-    "two dense biases": (lambda: problem(dense(4, 4), dense(1, 2, 4, 4)), "one DenseBias of pairs"),
-    "a table of classes": (
-        lambda: problem(T.DistanceBias(T.Rows(torch.zeros(2, 4), T.Classes(*[torch.zeros(1, 4).long()] * 2, 2)))),
-        "no rows by Classes",
+    "two large dense biases": (
+        lambda: long(*(T.DenseBias(torch.zeros(1, 1).expand(*shape, LONG, LONG)) for shape in ((2,), ()))),
+        "a sum of DenseBias would be a dense bias larger than 64 MiB",
     ),
-    "buckets without a reach, of gaps": (lambda: problem(buckets(None), **GAPS), "a reach of at most 65,536"),
-    "buckets that reach far, of gaps": (lambda: problem(buckets(1 << 17), **GAPS), "a reach of at most 65,536"),
-    "buckets of floats": (lambda: problem(buckets(2), **FLOATS), "of positions that are not whole"),
+    "a large table of classes": (
+        lambda: long(T.DistanceBias(T.Rows(torch.zeros(2, 4), T.Classes(*[torch.zeros(1, LONG).long()] * 2, 2)))),
+        "rows by Classes would be a dense bias larger than 64 MiB",
+    ),
+    "many buckets without a reach, of gaps": (lambda: long(buckets(None)), "rows by Bucketize would be a dense bias"),
+    "many buckets that reach far, of gaps": (lambda: long(buckets(1 << 17)), "rows by Bucketize would be a dense bias"),
+    "many buckets of floats": (
+        lambda: long(buckets(2), positions=torch.rand(LONG)),
+        "rows by Bucketize would be a dense bias",
+    ),
     "knots of gaps": (
         lambda: problem(T.DistanceBias(T.Piecewise(torch.zeros(2), torch.zeros(2, 2))), **GAPS),
         "no DistanceBias of Piecewise",

@@ -47,6 +47,17 @@ def packed() -> tuple[Coordinates, Coordinates]:
     return keys.rows(M_ - N, M_), keys
 
 
+def axes() -> tuple[Coordinates, Coordinates]:
+    """Places of a grid of 10 rows."""
+    slots = torch.arange(M_)
+    keys = Coordinates.of(torch.stack([slots // 10, slots % 10], -1)[None], M_)
+    return keys.rows(M_ - N, M_), keys
+
+
+def classes(tokens: int) -> Tensor:
+    return torch.randint(0, 3, (BATCH, tokens), generator=torch.Generator().manual_seed(tokens))
+
+
 def by_clip(draw: Draw, low: int, high: int) -> tuple[Any, ...]:
     return (T.DistanceBias(T.Rows(draw(HEADS, high - low + 1), T.Clip(low, high))),)
 
@@ -91,6 +102,24 @@ TERMS: dict[str, tuple[Callable[[], tuple[Coordinates, Coordinates]], Callable[[
             T.DenseBias(draw(HEADS, N, 1)),
             T.DenseBias(draw()),
             T.SoftCap(3.0),
+        ),
+    ),
+    "rows by a grid of axes": (
+        axes,
+        lambda draw: (T.DistanceBias(T.Rows(draw(HEADS, 35), T.Grid((T.Clip(-3, 3, axis=0), T.Clip(-2, 2, axis=1))))),),
+    ),
+    "rows by classes of each sequence, and by distance": (
+        span,
+        lambda draw: (
+            T.DistanceBias(T.Rows(draw(HEADS, 9), T.Classes(classes(N), classes(M_), 3))),
+            *by_clip(draw, -9, 9),
+        ),
+    ),
+    "buckets of any reach between whole numbers, and a dense bias": (
+        between,
+        lambda draw: (
+            T.DistanceBias(T.Rows(draw(1, 5), T.Bucketize(torch.tensor([-60.5, -9, 0, 1])))),
+            T.DenseBias(draw(BATCH, HEADS, N, M_)),
         ),
     ),
     "everything else": (

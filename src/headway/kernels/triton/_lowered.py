@@ -13,7 +13,16 @@ from ...masks import And, Documents, Mask
 from ...terms import Bias, DenseBias, DistanceBias, QueryScale, Rows, Sink, SoftCap, Term, TokenBias
 from .._problem import Call
 from ..lowering import LoweredCall, lower
-from ._tables import FORMULAS, DistanceFormula, DistanceTable, formula_of, table_by_position, table_of_slots
+from ._tables import (
+    FORMULAS,
+    DistanceFormula,
+    DistanceTable,
+    bias_of_pairs,
+    formula_of,
+    is_of_distances,
+    table_by_position,
+    table_of_slots,
+)
 
 DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
 
@@ -70,9 +79,13 @@ def lower_for_programs(call: Call) -> TritonCall:
     terms = lowered.terms
     some = call.q.shape[2] and call.k.shape[2]
     biases = [term.values for term in terms if isinstance(term, DistanceBias)] if some else []
-    table, formula = _of_distances(biases, q_at, k_at)
+    rising = all(side.spanned is side.position for side in (q_at, k_at))
+    whole = not any(side.position.is_floating_point() for side in (q_at, k_at))
+    by_pairs = [x for x in biases if isinstance(x, Rows) and not is_of_distances(x, rising, whole)]
+    others = [x for x in biases if not any(x is one for one in by_pairs)]
+    table, formula = _of_distances(others, rising, q_at, k_at)
     documents, allowed = _rest_of(lowered.rest, q_at, k_at)
-    queries, keys, dense = _added(terms)
+    queries, keys, dense = _added(terms, [bias_of_pairs(x, q_at, k_at) for x in by_pairs])
     scores = Scores(
         _each([term.factor for term in terms if isinstance(term, QueryScale)]),
         table,
@@ -87,20 +100,22 @@ def lower_for_programs(call: Call) -> TritonCall:
 
 
 def _of_distances(
-    biases: list[Bias], q: Coordinates, k: Coordinates
+    biases: list[Bias], rising: bool, q: Coordinates, k: Coordinates
 ) -> tuple[DistanceTable | None, DistanceFormula | None]:
     """Returns the biases as a table and a formula; as a table alone where the positions of both sides rise by one."""
     if not biases:
         return None, None
-    if all(side.spanned is side.position for side in (q, k)):
+    if rising:
         return table_of_slots(biases, q, k), None
     formula = next((formula_of(bias, q, k) for bias in biases if type(bias) in FORMULAS), None)
     table = next((table_by_position(bias, q, k) for bias in biases if isinstance(bias, Rows)), None)
     return table, formula
 
 
-def _added(terms: Iterable[Term]) -> tuple[list[Tensor | None], list[Tensor | None], Tensor | None]:
-    """Returns the biases of queries, those of keys, and the one of pairs: a dense bias is one of these three."""
+def _added(
+    terms: Iterable[Term], of_pairs: list[Tensor]
+) -> tuple[list[Tensor | None], list[Tensor | None], Tensor | None]:
+    """Returns the biases of queries, those of keys, and the sum of those of pairs: a dense bias is one of these."""
     queries, keys, dense = [], [], None
     for term in terms:
         if isinstance(term, TokenBias):
@@ -108,13 +123,15 @@ def _added(terms: Iterable[Term]) -> tuple[list[Tensor | None], list[Tensor | No
             keys.append(term.keys)
         elif isinstance(term, DenseBias):
             assert isinstance(term.values, Tensor)
-            values = term.values[(None,) * (4 - term.values.ndim)]
-            if values.shape[3] == 1:
-                queries.append(values[..., 0])
-            elif values.shape[2] == 1:
-                keys.append(values[:, :, 0])
-            else:
-                dense = values if values.dtype in DTYPES else values.float()
+            of_pairs = [*of_pairs, term.values[(None,) * (4 - term.values.ndim)]]
+    for values in of_pairs:
+        if values.shape[3] == 1:
+            queries.append(values[..., 0])
+        elif values.shape[2] == 1:
+            keys.append(values[:, :, 0])
+        else:
+            values = values if values.dtype in DTYPES else values.float()
+            dense = values if dense is None else dense.float() + values
     return queries, keys, dense
 
 

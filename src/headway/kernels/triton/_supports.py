@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,8 +23,6 @@ from ...reductions import (
     WeightsOfMatches,
 )
 from ...terms import (
-    Bucketize,
-    Clip,
     Cosines,
     DenseBias,
     DistanceBias,
@@ -44,7 +41,7 @@ from .._problem import Problem, wants_gradient
 from . import _installed
 from ._choices import MOST_REDUCED
 from ._lowered import DTYPES, is_of_pairs
-from ._tables import FORMULAS
+from ._tables import FORMULAS, is_of_distances
 
 TERMS = frozenset({DenseBias, DistanceBias, QueryScale, Sink, SoftCap, TokenBias})
 INTERVALS = frozenset({Causal, Chunked, KeepFirst, Padding, Prefix, Window})
@@ -52,12 +49,10 @@ CLOSED_FORMS = frozenset({Cosines, Linear, Log, Piecewise, Power})
 OF_QUERIES = {RowStatistics, Entropy, VisibleKeys, MeanDistance, TopKeys, WeightsAt, WeightsByLabel, WeightsByDistance}
 REDUCTIONS = frozenset({*OF_QUERIES, WeightsOfMatches, ColumnSums, PooledMap})
 MAX_WIDTH = 256
-MAX_REACH = 1 << 16
-"""The largest distance up to which buckets are made a table."""
 MOST = 1 << 30
 """Slots of keys and queries are int32 in the programs, and sums of two of them fit."""
 REST_LIMIT = 1 << 26
-"""The most bytes of a mask that is no interval and is made dense, one byte for each pair."""
+"""The most bytes of what is made dense: a mask that is no interval, of a byte for each pair, or a bias of 4 bytes."""
 
 
 def reasons_against(problem: Problem) -> list[str]:
@@ -98,29 +93,30 @@ def _against(problem: Problem) -> Iterator[str]:
     biases = [term.values for term in problem.terms if isinstance(term, DistanceBias)]
     for kind in {type(term): None for term in problem.terms if type(term) not in TERMS}:
         yield f"it has no {kind.__name__}"
-    if biases and problem.positions_rise_by_one:
-        for values in biases:
-            yield from _against_bias(values)
-    else:
-        for values in biases:
-            yield from _against_bias_by_position(values, problem.positions_are_whole)
-        if any(count > 1 for count in Counter(type(values) is Rows for values in biases).values()):
-            yield "where positions are not known to rise by one, it has one table and one formula of the distance"
+    rising = problem.positions_rise_by_one
+    of_rows = [values for values in biases if type(values) is Rows]
+    by_pairs = [values for values in of_rows if not is_of_distances(values, rising, problem.positions_are_whole)]
+    others = [values for values in biases if type(values) is not Rows]
+    for values in others:
+        yield from _against_bias(values) if rising else _against_bias_by_position(values)
+    if not rising and (len(others) > 1 or len(of_rows) - len(by_pairs) > 1):
+        yield "where positions are not known to rise by one, it has one table and one formula of the distance"
     dense = [term for term in problem.terms if isinstance(term, DenseBias)]
     if any(callable(term.values) for term in dense):
         yield "DenseBias of a function is Python, which it cannot call"
-    if sum(map(is_of_pairs, dense)) > 1:
-        yield "it has one DenseBias of pairs: add them before"
+    of_pairs = [term for term in dense if is_of_pairs(term)]
+    if by_pairs or len(of_pairs) > 1:
+        rows = max(problem.coordinate_rows, *(part.extent("batch") for part in (*by_pairs, *of_pairs)))
+        if rows * problem.heads * problem.n * problem.m * 4 > REST_LIMIT:
+            whose = ", ".join(f"rows by {type(values.map).__name__}" for values in by_pairs) or "a sum of DenseBias"
+            yield f"{whose} would be a dense bias larger than {REST_LIMIT >> 20} MiB"
     if problem.mask is not None and _dense_bytes(problem, problem.mask) > REST_LIMIT:
         yield f"its mask is no interval, and would be dense and larger than {REST_LIMIT >> 20} MiB"
 
 
 def _against_bias(values: Any) -> Iterator[str]:
     kind = type(values)
-    if kind is Rows:
-        if type(values.map) not in (Clip, Bucketize):
-            yield f"it has no rows by {type(values.map).__name__}"
-    elif kind not in CLOSED_FORMS:
+    if kind not in CLOSED_FORMS:
         yield f"it has no DistanceBias of {kind.__name__}"
     elif kind is Piecewise and wants_gradient(values.knots):
         yield "it has no gradient to the knots of Piecewise"
@@ -128,17 +124,10 @@ def _against_bias(values: Any) -> Iterator[str]:
         yield "it has no gradient to the frequencies of Cosines"
 
 
-def _against_bias_by_position(values: Any, whole: bool) -> Iterator[str]:
-    where = "where positions are not known to rise by one"
-    if type(values) is Rows and type(values.map) is Bucketize:
-        if not whole:
-            yield "it has no rows by Bucketize of positions that are not whole"
-        elif values.map.reach is None or values.map.reach > MAX_REACH:
-            yield f"{where}, it has rows by Bucketize with a reach of at most {MAX_REACH:,}"
-    elif type(values) is Rows and type(values.map) is not Clip:
-        yield f"it has no rows by {type(values.map).__name__}"
-    elif type(values) is not Rows and type(values) not in FORMULAS:
-        yield f"{where}, it has no DistanceBias of {type(values).__name__}"
+def _against_bias_by_position(values: Any) -> Iterator[str]:
+    if type(values) not in FORMULAS:
+        kind = type(values).__name__
+        yield f"where positions are not known to rise by one, it has no DistanceBias of {kind}"
 
 
 def _dense_bytes(problem: Problem, mask: Mask) -> int:

@@ -7,6 +7,9 @@ the gradient of a row is the sum of a run, in a fixed order, where ``index_add``
 
 Any other positions are read by the programs. A table has rows for the distances up to its reach then, and a formula of
 two numbers for each head is computed for each pair.
+
+Rows by any other map, such as those of Swin's windows, are looked up before, as a dense bias, and the gradient of a row
+is a sum over the pairs that have it, sorted by their rows, again in a fixed order.
 """
 
 from __future__ import annotations
@@ -60,6 +63,23 @@ FORMULAS = {Linear: ("past", "future"), Log: ("weight", "rate"), Power: ("weight
 """The formulas that programs compute, and the names of their parameters."""
 
 
+MAX_REACH = 1 << 16
+"""The largest distance up to which buckets are made a table, where positions do not rise by one."""
+
+
+def is_of_distances(rows: Rows, rising: bool, whole: bool) -> bool:
+    """Whether a bias of rows is a table of distances; else it is a dense bias.
+
+    Args:
+        rows: the bias.
+        rising: whether positions rise by one on both sides.
+        whole: whether positions are integers.
+    """
+    if rising or type(rows.map) is Clip:
+        return type(rows.map) in (Clip, Bucketize)
+    return type(rows.map) is Bucketize and whole and rows.map.reach is not None and rows.map.reach <= MAX_REACH
+
+
 class Runs(torch.autograd.Function):
     """table[:, rows] of (table, rows), where rows rise."""
 
@@ -76,6 +96,30 @@ class Runs(torch.autograd.Function):
         (rows,) = ctx.saved_tensors
         numbers = torch.arange(ctx.count + 1, device=rows.device)
         return run_sums(upstream.contiguous(), torch.searchsorted(rows, numbers)), None
+
+
+class Picked(torch.autograd.Function):
+    """table[:, rows] of (table, rows), in any order."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.count = table.shape[1]
+        return table.index_select(1, rows)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        from ._start import run_sums
+
+        rows, order = ctx.saved_tensors[0].sort(stable=True)
+        numbers = torch.arange(ctx.count + 1, device=rows.device)
+        return run_sums(upstream.index_select(1, order), torch.searchsorted(rows, numbers)), None
+
+
+def bias_of_pairs(rows: Rows, q: Coordinates, k: Coordinates) -> Tensor:
+    """Returns a bias of rows for each pair, float32 [b or 1, heads or 1, n, m]."""
+    of_pairs = rows.map.rows(q, k)
+    return Picked.apply(rows.table.float(), of_pairs.flatten()).unflatten(1, of_pairs.shape).movedim(1, 0)
 
 
 def table_by_position(rows: Rows, q: Coordinates, k: Coordinates) -> DistanceTable:
