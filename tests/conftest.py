@@ -34,6 +34,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("TRITON_INTERPRET"):
+        import interpreter
+
+        interpreter.install()
     if device := config.getoption("triton_on"):
         import triton_on
 

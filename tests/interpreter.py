@@ -1,0 +1,106 @@
+"""Triton's interpreter, faster and careful.
+
+By itself it puts its operations into ``triton.language`` at every call of a function inside a program, which takes more
+time than all operations; once for each program is enough. And it reads and writes at any address, where a GPU stops or,
+worse, does not: a program may only touch what lies within the tensors that it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class Addresses:
+    """The bytes of the tensors that the running program was given."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.spans: set[tuple[int, int]] = set()
+        self.edges: tuple[Any, Any] | None = None
+
+    def add(self, x: torch.Tensor) -> None:
+        """Adds the bytes from the first to the last number of a tensor."""
+        if x.numel():
+            reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) + 1
+            self.spans.add((x.data_ptr(), x.data_ptr() + reach * x.element_size()))
+            self.edges = None
+
+    def check(self, what: str, pointers: Any, mask: Any) -> None:
+        """Raises IndexError if any of the pointers that the mask chooses is outside of all tensors."""
+        if self.edges is None:
+            firsts, lasts = (np.array(side, dtype=np.uint64) for side in zip(*sorted(self.spans), strict=True))
+            self.edges = firsts, np.maximum.accumulate(lasts)
+        firsts, lasts = self.edges
+        at = pointers.data[np.broadcast_to(mask, pointers.data.shape)].astype(np.uint64)
+        if not at.size:
+            return
+        tensor = np.searchsorted(firsts, at, side="right") - 1
+        size = pointers.get_element_ty().primitive_bitwidth // 8
+        outside = (tensor < 0) | (at + np.uint64(size) > lasts[np.maximum(tensor, 0)])
+        if outside.any():
+            raise IndexError(f"a program {what} {outside.sum()} of {at.size} numbers outside of its tensors")
+
+
+def install() -> None:
+    """From now on programs are interpreted so."""
+    from triton.runtime import interpreter
+
+    addresses = Addresses()
+    _put_in_place_once(interpreter, addresses.clear)
+    convert, builder = interpreter._implicit_cvt, interpreter.InterpreterBuilder
+    load, store = builder.create_masked_load, builder.create_masked_store
+
+    def converted(argument: Any) -> Any:
+        if isinstance(argument, torch.Tensor):
+            addresses.add(argument)
+        return convert(argument)
+
+    def loaded(self: Any, pointers: Any, mask: Any, *others: Any) -> Any:
+        addresses.check("reads", pointers, mask.data)
+        return load(self, pointers, mask, *others)
+
+    def stored(self: Any, pointers: Any, value: Any, mask: Any, *others: Any) -> Any:
+        addresses.check("writes", pointers, mask.data)
+        return store(self, pointers, value, mask, *others)
+
+    interpreter._implicit_cvt = converted
+    builder.create_masked_load, builder.create_masked_store = loaded, stored
+
+
+def _put_in_place_once(interpreter: Any, end: Callable[[], None]) -> None:
+    """Lets a program's functions find the operations that were put in place when it began; ``end`` is called behind."""
+    whole, modules_of = interpreter._patch_lang, cache(_modules)
+    here: set[frozenset[str]] = set()
+    """The modules whose operations are in place."""
+
+    def once(fn: FunctionType) -> Any:
+        modules = modules_of(fn)
+        if modules in here:
+            return None  # inside a program, where nothing is to be restored
+        outermost = not here
+        scope = whole(fn)
+        here.add(modules)
+        if outermost:
+            restore = scope.restore
+
+            def restored() -> None:
+                here.clear()
+                end()
+                restore()
+
+            scope.restore = restored
+        return scope
+
+    interpreter._patch_lang = once
+
+
+def _modules(fn: FunctionType) -> frozenset[str]:
+    return frozenset(x.__name__ for x in fn.__globals__.values() if isinstance(x, ModuleType))
