@@ -24,7 +24,7 @@ def test_promise_on_terms(kernel: str, term: str, crossing: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("term", [name for name in checks.term_names() if name.startswith("distance bias")])
+@pytest.mark.parametrize("term", [x for x in checks.term_names() if x.startswith(("distance bias", "relative"))])
 def test_promise_where_positions_rise_by_one(kernel: str, term: str) -> None:
     assert checks.keeps_the_promise(kernel, term, "sink", positions="rising by one")
 

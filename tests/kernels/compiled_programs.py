@@ -19,8 +19,13 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "triton.json"
 ARCHITECTURES = (80, 90, 100)
 WIDTHS = {80: {"bfloat16": [64]}, 90: {"bfloat16": [64, 128], "float32": [64]}, 100: {"bfloat16": [64]}}
 """For each architecture the dtypes and widths of heads that are compiled; float32 takes ten times as long."""
-PARTS = ("plain", "table", "linear", "logarithm", "dense", "everything")
-"""What scores are made of; those after the table once: whatever the interpreter takes and the compiler does not."""
+EVERYWHERE = ("plain", "table", "relative keys")
+"""What scores are made of, for all of these."""
+PARTS = (
+    *EVERYWHERE,
+    *("linear", "logarithm", "stretched", "dense", "everything", "relative everything", "relative by row"),
+)
+"""What they are made of once: whatever the interpreter takes and the compiler does not."""
 
 REDUCED = ("entropy and the largest", "every reduction")
 """What is reduced of the weights: the first with the output, the second without it."""
@@ -60,16 +65,19 @@ def compile_all(architecture: int) -> Compiled:
 
     def compiled(program: Any, near: Any, grid: int, blocks: Any, *arguments: Any, **constants: Any) -> None:
         options = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages}
-        found[f"{name}, {program.fn.__name__}"] = _needs(
+        term = f" of {constants['kind'].value}" if "kind" in constants else ""
+        found[f"{name}, {program.fn.__name__}{term}"] = _needs(
             program.warmup(*arguments, **constants, grid=(1,), **options), tools
         )
 
     start_by(compiled, architecture)
     for dtype, widths in WIDTHS[architecture].items():
         for width in widths:
-            for kind in PARTS if (architecture, dtype, width) == (90, "bfloat16", 64) else ("plain", "table"):
+            for kind in PARTS if (architecture, dtype, width) == (90, "bfloat16", 64) else EVERYWHERE:
                 name = f"{dtype}, {width}, {kind}"
                 run(kind, getattr(torch, dtype), width)
+                if kind.startswith("relative"):  # as those of one row each they decode
+                    continue
                 run(kind, getattr(torch, dtype), width, 1, 4096)
                 name += ", 32 rows"
                 run(kind, getattr(torch, dtype), width, 16, 4096)
@@ -86,13 +94,15 @@ def versions_over_lengths() -> dict[str, int]:
     import triton
 
     keys: dict[str, set[str]] = {}
-    name = ""
+    name, term = "", ""
 
     def asked(*, key: str, fn: Any, **others: Any) -> bool:
-        keys.setdefault(f"{name}, {fn.name.split('.')[-1]}", set()).add(key)
+        keys.setdefault(f"{name}, {fn.name.split('.')[-1]}{term}", set()).add(key)
         return True  # nothing is to be done
 
     def noted(program: Any, near: Any, grid: int, blocks: Any, *arguments: Any, **constants: Any) -> None:
+        nonlocal term
+        term = f" of {constants['kind'].value}" if "kind" in constants else ""  # of relative terms
         program.warmup(*arguments, **constants, grid=(1,), num_warps=blocks.num_warps, num_stages=blocks.num_stages)
 
     start_by(noted, 90)
@@ -117,7 +127,7 @@ def start_by(start: Callable[..., None], architecture: int) -> None:
     import triton
     from triton.backends.compiler import GPUTarget
 
-    from headway.kernels.triton import _launch, _start
+    from headway.kernels.triton import _backward, _forward, _launch, _start
 
     class Driver:
         """Stands for the driver of a GPU of this architecture; nothing runs."""
@@ -132,7 +142,9 @@ def start_by(start: Callable[..., None], architecture: int) -> None:
             return GPUTarget("cuda", architecture, 32)
 
     triton.runtime.driver.set_active(Driver())
-    _launch.start = _start.start = start
+    for module in (_launch, _forward, _backward, _start):
+        module.start = start
+    _launch._has_warpgroups = lambda device: 90 <= architecture < 120
 
 
 def run(kind: str, dtype: Any, width: int, n: int = 256, m: int = 256) -> None:
@@ -140,14 +152,15 @@ def run(kind: str, dtype: Any, width: int, n: int = 256, m: int = 256) -> None:
     import torch
 
     from headway.kernels.triton import _start
-    from headway.kernels.triton._launch import Launch
+    from headway.kernels.triton._backward import Backward
+    from headway.kernels.triton._forward import Forward
     from headway.kernels.triton._lowered import lower_for_programs
 
-    launch = Launch(lower_for_programs(_call(kind, dtype, width, n, m)))
-    results = launch.forward()
+    call = lower_for_programs(_call(kind, dtype, width, n, m))
+    results = Forward(call).run()
     if 64 * n <= m:  # decoding
         return
-    launch.backward(results, torch.zeros_like(results.out), torch.zeros_like(results.row_max), False)
+    Backward(call, results, torch.zeros_like(results.out), torch.zeros_like(results.row_max), False).run()
     if kind == "table":
         _start.run_sums(torch.zeros(4, 99), torch.arange(10))
 
@@ -188,6 +201,11 @@ def _call(kind: str, dtype: Any, width: int, n: int, m: int) -> Any:
     if kind in ("linear", "logarithm"):
         values = (T.Linear if kind == "linear" else T.Log)(leaf(4), leaf(4))
         return make_call(q, k, v, terms=[T.DistanceBias(values)], q_positions=q_at, k_positions=k_at)
+    if kind.startswith("relative"):
+        return _relative_call(kind, (q, k, v), leaf, (q_at, k_at))
+    if kind == "stretched":
+        pieces = torch.zeros(7), leaf(4, 8), leaf(4, 8), leaf(1), leaf(1, n)
+        return make_call(q, k, v, terms=[T.DistanceBias(T.Stretched(*pieces))], mask=M.Causal())
     if kind == "dense":
         return make_call(q, k, v, terms=[T.DenseBias(leaf(1, 4, n, m, dtype=dtype))], mask=M.Causal())
     terms: list[Any] = [] if kind == "plain" else [T.DistanceBias(T.Rows(leaf(4, 9), T.Clip(-4, 4)))]
@@ -201,6 +219,22 @@ def _call(kind: str, dtype: Any, width: int, n: int, m: int) -> Any:
     mask = mask & M.Boolean(torch.ones(n, m, dtype=torch.bool))
     call = make_call(q, k, v, terms=terms, mask=mask, q_positions=q_at, k_positions=k_at)
     return call._with(dropout=0.1, seed=torch.zeros(1, dtype=torch.int64), wants_lse=True)
+
+
+def _relative_call(kind: str, tensors: Any, leaf: Any, gaps: Any) -> Any:
+    from headway import masks as M
+    from headway import terms as T
+    from headway.call import make_call
+    from headway.coordinates import Coordinates
+
+    n, m, width = tensors[0].shape[2], tensors[1].shape[2], tensors[0].shape[3]
+    at = gaps if "by row" in kind else (Coordinates.span(n, start=m - n), Coordinates.span(m))
+    terms = [
+        of(T.Rows(leaf(heads, 9, width), T.Clip(-4, 4)))
+        for heads, of in ((4, T.RelativeKeys), (4, T.RelativeQueries), (1, T.RelativeValues))
+        if kind in (f"relative {of.__name__[8:].lower()}", "relative everything", "relative by row")
+    ]
+    return make_call(*tensors, terms=terms, mask=M.Causal(), q_positions=at[0], k_positions=at[1])
 
 
 def _needs(kernel: Any, tools: Path) -> dict[str, int]:

@@ -32,14 +32,18 @@ GROUPS = {
         ["tests/kernels/test_triton_programs.py", REDUCTIONS],
         f"(test_terms and ({A_FEW})) or (triton and (behind or first_key))",
     ),
-    "programs": (61, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
+    "programs": (104, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
     "reductions": (26, [REDUCTIONS], "triton and not (behind or first_key)"),
     "terms": (
         3,
         [f"{KERNELS_TESTS}::test_promise_on_terms"],
         "triton and (temperature-cap or ((query-sink or dense) and log-sum-exp))",
     ),
-    "tables": (2, [f"{KERNELS_TESTS}::test_promise_where_positions_rise_by_one"], "triton and (rows or logarithm)"),
+    "tables": (
+        3,
+        [f"{KERNELS_TESTS}::test_promise_where_positions_rise_by_one"],
+        "triton and (rows or logarithm or (queries and values))",
+    ),
     "masks": (2, [f"{KERNELS_TESTS}::test_masks"], "triton and (prefix or blockwise)"),
     "calls": (
         60,
@@ -101,8 +105,10 @@ def test_a_program_is_compiled_at_most_twice_over_64_lengths() -> None:
 # ---------------------------------------------------------------- what it takes
 
 
-def problem(*terms: T.Term, dtype: torch.dtype = torch.float16, width: int = 8, **arguments: object) -> Problem:
-    q, k, v = (torch.zeros(1, 2, 4, width, dtype=dtype) for _ in range(3))
+def problem(
+    *terms: T.Term, dtype: torch.dtype = torch.float16, width: int = 8, v_width: int | None = None, **arguments: object
+) -> Problem:
+    q, k, v = (torch.zeros(1, 2, 4, size, dtype=dtype) for size in (width, width, v_width or width))
     return Problem(make_call(q, k, v, terms=list(terms), **arguments))  # type: ignore[arg-type]
 
 
@@ -129,6 +135,10 @@ def rows(count: int) -> T.DistanceBias:
     return T.DistanceBias(T.Rows(torch.zeros(2, count), T.Clip(0, count - 1)))
 
 
+def vectors(count: int = 2) -> T.RelativeKeys:
+    return T.RelativeKeys(T.Rows(torch.zeros(2, count, 8), T.Clip(0, count - 1)))
+
+
 def buckets(reach: int | None) -> T.DistanceBias:
     return T.DistanceBias(T.Rows(torch.zeros(2, 3), T.Bucketize(torch.tensor([-2, 1]), reach=reach)))
 
@@ -142,11 +152,41 @@ def linear() -> T.DistanceBias:
 
 
 GAPS = {"q_positions": Coordinates.of(torch.tensor([0, 2, 5, 9]), 4), "k_positions": Coordinates.of(torch.arange(4), 4)}
+SPAN = {"q_positions": Coordinates.span(4), "k_positions": Coordinates.span(4)}
+AXES = {name: Coordinates.of(torch.arange(8).view(1, 4, 2), 4) for name in SPAN}
 FLOATS = GAPS | {"q_positions": Coordinates.of(torch.rand(4), 4)}
 REFUSED = {
     "float64": (lambda: problem(dtype=torch.float64), "float64 would be rounded"),
     "wide": (lambda: problem(width=264), "above 256"),
-    "another term": (lambda: problem(T.RelativeKeys(T.Rows(torch.zeros(2, 2, 8), T.Clip(0, 1)))), "no RelativeKeys"),
+    "another term": (lambda: problem(T.Normalizer(torch.zeros_like)), "no Normalizer"),
+    "relative keys by classes": (
+        lambda: problem(T.RelativeKeys(T.Rows(torch.zeros(2, 4, 8), T.Classes(*[torch.zeros(1, 4).long()] * 2, 2)))),
+        "no relative vectors by Classes",
+    ),
+    "two terms of relative keys": (lambda: problem(vectors(), vectors()), "one RelativeKeys"),
+    "wide relative values": (
+        lambda: problem(T.RelativeValues(T.Rows(torch.zeros(1, 2, 264), T.Clip(0, 1))), v_width=264, **SPAN),
+        "above 256",
+    ),
+    "wide relative keys": (
+        lambda: problem(
+            T.RelativeKeys(T.Rows(torch.zeros(1, 2, 264), T.Clip(0, 1)), query=torch.zeros(1, 2, 4, 264)), **SPAN
+        ),
+        "relative vectors are wider than 256",
+    ),
+    "relative keys by buckets without a reach, of gaps": (
+        lambda: problem(T.RelativeKeys(T.Rows(torch.zeros(2, 2, 8), T.Bucketize(torch.tensor([0])))), **GAPS),
+        "need a reach",
+    ),
+    "many relative keys, of gaps": (lambda: problem(vectors(5000), **GAPS), "at most 4,096 relative vectors"),
+    "relative vectors of two axes": (
+        lambda: problem(vectors(), T.RelativeQueries(T.Rows(torch.zeros(2, 2, 8), T.Clip(0, 1, axis=1))), **AXES),
+        "by one axis",
+    ),
+    "wide sinusoids of gaps": (
+        lambda: long(T.RelativeKeys(T.Sinusoids(torch.zeros(2, 8, 250), torch.ones(125)))),
+        "sinusoids are columns of q and k, here 258",
+    ),
     "a dense bias that is a function": (lambda: problem(T.DenseBias(torch.zeros_like)), "DenseBias of a function"),
     "two large dense biases": (
         lambda: long(*(T.DenseBias(torch.zeros(1, 1).expand(*shape, LONG, LONG)) for shape in ((2,), ()))),
@@ -179,8 +219,10 @@ def test_what_it_refuses(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     terms = (rows(3), T.TokenBias(torch.zeros(1, 1, 4)), T.Sink(torch.zeros(2)), T.SoftCap(2.0))
-    span = {"q_positions": Coordinates.span(4), "k_positions": Coordinates.span(4)}
-    assert on_a_gpu(monkeypatch, problem(*terms, mask=M.Causal(), **span)) == []
+    assert on_a_gpu(monkeypatch, problem(*terms, mask=M.Causal(), **SPAN)) == []
+    unreached = T.RelativeQueries(T.Rows(torch.zeros(2, 2, 8), T.Bucketize(torch.tensor([0]))))
+    assert on_a_gpu(monkeypatch, problem(vectors(5000), unreached, **SPAN)) == []
+    assert on_a_gpu(monkeypatch, problem(T.RelativeKeys(T.Sinusoids(torch.zeros(2, 8, 600), torch.ones(300))))) == []
     assert on_a_gpu(monkeypatch, problem(rows(2), mask=M.Documents(torch.zeros(4).long()), **GAPS)) == []
     assert on_a_gpu(monkeypatch, problem(buckets(2), linear(), **GAPS)) == []
     assert on_a_gpu(monkeypatch, problem(dense(4, 4), dense(1, 4), dense(2, 4, 1), dense())) == []

@@ -322,10 +322,10 @@ def test_a_stream_of_its_own() -> None:
 
 
 def test_programs_are_compiled_once_for_all_lengths() -> None:
-    from headway.kernels.triton import _programs
+    from headway.kernels.triton import programs
 
     def compiled() -> int:
-        return sum(len(cache[0]) for cache in _programs.forward.device_caches.values())
+        return sum(len(cache[0]) for cache in programs.forward.device_caches.values())
 
     before = compiled()
     for n in range(20, 84):

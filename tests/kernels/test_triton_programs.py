@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from headway import terms as T
 from headway.call import make_call
 from headway.coordinates import Coordinates
 from headway.kernels import KERNELS, Call
+from headway.kernels._parts import attend_in_parts, cut
 from headway.kernels.triton import _installed
 from headway.testing.kernels import mask_examples
 
@@ -62,6 +64,36 @@ def by_clip(draw: Draw, low: int, high: int) -> tuple[Any, ...]:
     return (T.DistanceBias(T.Rows(draw(HEADS, high - low + 1), T.Clip(low, high))),)
 
 
+def keys_of_their_own(draw: Draw, low: int = -20) -> T.RelativeKeys:
+    """Relative keys of each head, of another width than the heads."""
+    rows = T.Rows(draw(HEADS, 6 - low, 20), T.Clip(low, 5))
+    return T.RelativeKeys(rows, draw(HEADS, 20), draw(BATCH, HEADS, N, 20))
+
+
+def relative(draw: Draw, low: int = -20) -> tuple[Any, ...]:
+    return (
+        keys_of_their_own(draw, low),
+        T.RelativeQueries(T.Rows(draw(1, 8 - low, WIDTH), T.Clip(low - 1, 6))),
+        T.RelativeValues(T.Rows(draw(HEADS, 6 - low, 16), T.Clip(low, 5))),
+    )
+
+
+def sinusoids(draw: Draw) -> tuple[Any, ...]:
+    rows = T.Sinusoids(draw(HEADS, WIDTH, 6), torch.tensor([1.0, 0.3, 0.05]))
+    return (T.RelativeKeys(rows, query_bias=draw(HEADS, WIDTH)), T.QueryScale(draw(BATCH, HEADS, N)))
+
+
+def stretched(draw: Draw, count: int = 5) -> tuple[Any, ...]:
+    """A bias in pieces of some length each, the outermost of which no pair has, and another bias by distance."""
+    first, rate, stretch = draw(1), draw(1), draw(BATCH, N)
+    slope, edges = draw(HEADS, count + 1), torch.linspace(0.3, 2.5, count - 1)
+    edges = torch.cat([torch.tensor([-torch.inf]), edges])
+    steps = (slope[:, 1:-1] - slope[:, 2:]) * edges[1:].to(slope.dtype)
+    intercept = first + torch.nn.functional.pad(steps.cumsum(-1), (2, 0))
+    pieces = T.Stretched(edges, intercept, slope, rate.exp() / 9, stretch.abs())
+    return (T.DistanceBias(pieces), T.DistanceBias(T.Linear(draw(1).abs(), draw(1).abs())))
+
+
 TERMS: dict[str, tuple[Callable[[], tuple[Coordinates, Coordinates]], Callable[[Draw], tuple[Any, ...]]]] = {
     "clipped rows": (span, lambda draw: by_clip(draw, -20, 5)),
     "buckets": (
@@ -91,6 +123,8 @@ TERMS: dict[str, tuple[Callable[[], tuple[Coordinates, Coordinates]], Callable[[
         gaps,
         lambda draw: (T.DistanceBias(T.Power(draw(1).abs(), draw(HEADS).abs())), *by_clip(draw, -90, 40)),
     ),
+    "stretched": (span, stretched),
+    "stretched in many pieces, positions between whole numbers": (between, lambda draw: stretched(draw, 20)),
     "a dense bias for each sequence and head": (span, lambda draw: (T.DenseBias(draw(BATCH, HEADS, N, M_)),)),
     "a dense bias shared by sequences": (span, lambda draw: (T.DenseBias(draw(HEADS, N, M_)),)),
     "a dense bias shared by heads, keys apart": (span, lambda draw: (T.DenseBias(draw(BATCH, 1, M_, N).mT),)),
@@ -122,6 +156,41 @@ TERMS: dict[str, tuple[Callable[[], tuple[Coordinates, Coordinates]], Callable[[
             T.DenseBias(draw(BATCH, HEADS, N, M_)),
         ),
     ),
+    "relative keys": (
+        span,
+        lambda draw: (T.RelativeKeys(T.Rows(draw(1, 26, WIDTH), T.Clip(-20, 5)), query_bias=draw(HEADS, WIDTH)),),
+    ),
+    "relative queries": (
+        span,
+        lambda draw: (
+            T.RelativeQueries(T.Rows(draw(HEADS, 5, WIDTH), T.Bucketize(torch.tensor([-60, -9, -1, 1]), reach=60))),
+        ),
+    ),
+    "relative values": (span, lambda draw: (T.RelativeValues(T.Rows(draw(1, 26, 16), T.Clip(-20, 5))),)),
+    "relative values, positions with gaps": (
+        gaps,
+        lambda draw: (T.RelativeValues(T.Rows(draw(HEADS, 9, 16), T.Clip(-6, 2))),),
+    ),
+    "relative keys, queries and values, scaled": (
+        span,
+        lambda draw: (*relative(draw), T.QueryScale(draw(BATCH, HEADS, N)), T.Sink(draw(HEADS)), T.SoftCap(3.0)),
+    ),
+    "relative keys, queries and values, positions with gaps": (
+        gaps,
+        lambda draw: (*relative(draw, -9), T.QueryScale(draw(BATCH, HEADS, N)), T.Sink(draw(HEADS))),
+    ),
+    "relative keys and a bias, positions between whole numbers": (
+        between,
+        lambda draw: (keys_of_their_own(draw), *by_clip(draw, -20, 30), T.SoftCap(3.0)),
+    ),
+    "relative queries by buckets, positions with gaps": (
+        gaps,
+        lambda draw: (
+            T.RelativeQueries(T.Rows(draw(1, 5, WIDTH), T.Bucketize(torch.tensor([-60.5, -9, 0, 1]), reach=61))),
+        ),
+    ),
+    "sinusoids": (span, sinusoids),
+    "sinusoids, positions between whole numbers": (between, sinusoids),
     "everything else": (
         gaps,
         lambda draw: (
@@ -135,9 +204,15 @@ TERMS: dict[str, tuple[Callable[[], tuple[Coordinates, Coordinates]], Callable[[
 
 
 def results(
-    kernel: str, dtype: torch.dtype, terms: str, mask: M.Mask | None, dropout: float = 0.0, gradients: bool = True
+    kernel: str,
+    dtype: torch.dtype,
+    terms: str,
+    mask: M.Mask | None,
+    dropout: float = 0.0,
+    gradients: bool = True,
+    parts: int = 1,
 ) -> tuple[list[Tensor], Call]:
-    """The output, the log-sum-exp and the gradients of all that was drawn."""
+    """The output, the log-sum-exp and the gradients of all that was drawn, from so many parts of the keys."""
     g = torch.Generator().manual_seed(1)
     leaves: list[Tensor] = []
 
@@ -149,7 +224,11 @@ def results(
     q_at, k_at = TERMS[terms][0]()
     call = make_call(q, k, v, terms=list(TERMS[terms][1](draw)), mask=mask, q_positions=q_at, k_positions=k_at)
     call = call._with(wants_lse=True, dropout=dropout, seed=torch.tensor([2**40 + 7]))
-    out, lse = KERNELS[kernel].run(call)
+    if parts == 1:
+        out, lse = KERNELS[kernel].run(call)
+    else:
+        edges = torch.linspace(0, M_, parts + 1).int().tolist()
+        out, lse = attend_in_parts([cut(call, "keys", *pair) for pair in pairwise(edges)], kernel)
     assert lse is not None
     lse = lse.masked_fill(lse == -torch.inf, 0)
     if not gradients:
@@ -158,8 +237,8 @@ def results(
     return [out, lse, *torch.autograd.grad([out, lse], leaves, up)], call
 
 
-def agree(terms: str, mask: M.Mask | None, dropout: float = 0.0, gradients: bool = True) -> None:
-    found, _ = results("triton", torch.float32, terms, mask, dropout, gradients)
+def agree(terms: str, mask: M.Mask | None, dropout: float = 0.0, gradients: bool = True, parts: int = 1) -> None:
+    found, _ = results("triton", torch.float32, terms, mask, dropout, gradients, parts)
     expected, _ = results("reference", torch.float64, terms, mask, dropout, gradients)
     for number, (a, b) in enumerate(zip(found, expected, strict=True)):
         assert b.abs().max() > 0
@@ -187,8 +266,20 @@ def test_documents_by_ids_in_any_order() -> None:
     agree("clipped rows, positions with gaps", M.Causal() & M.Documents(ids))
 
 
-def test_dropout_drops_the_weights_that_reference_drops() -> None:
-    agree("everything else", M.Causal(), dropout=0.3)
+@pytest.mark.parametrize("terms", ["everything else", "relative values", "relative values, positions with gaps"])
+def test_dropout_drops_the_weights_that_reference_drops(terms: str) -> None:
+    agree(terms, M.Causal(), dropout=0.3)
+
+
+def test_the_interpreter_stops_a_program_that_reads_outside_of_its_tensors() -> None:
+    """What holds all tests here."""
+    from headway.kernels.triton._start import run_sums
+
+    if torch.cuda.is_available():
+        pytest.skip("on a GPU nothing is watched")
+    assert torch.equal(run_sums(torch.ones(2, 5), torch.tensor([0, 5])), torch.full((2, 1), 5.0))
+    with pytest.raises(Exception, match="reads 1 of 6 numbers outside of its tensors"):
+        run_sums(torch.ones(1, 5), torch.tensor([0, 6]))
 
 
 # ---------------------------------------------------------------- few queries, whose keys are split
@@ -197,16 +288,16 @@ def test_dropout_drops_the_weights_that_reference_drops() -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Three queries and 200 keys, which are computed in three splits and merged two at once."""
-    from headway.kernels.triton import _launch
+    from headway.kernels.triton import _forward
 
     here, splits = sys.modules[__name__], []
-    split = _launch.splits_for
+    split = _forward.splits_for
     monkeypatch.setattr(here, "N", 3)
     monkeypatch.setattr(here, "M_", 200)
-    monkeypatch.setattr(_launch, "splits_for", lambda *sizes: splits.append(split(*sizes)) or splits[-1])
-    monkeypatch.setattr(_launch, "SPLITS", 2)
+    monkeypatch.setattr(_forward, "splits_for", lambda *sizes: splits.append(split(*sizes)) or splits[-1])
+    monkeypatch.setattr(_forward, "SPLITS", 2)
     if torch.cuda.is_available():
-        monkeypatch.setattr(_launch, "_processors", lambda device: 2)
+        monkeypatch.setattr(_forward, "_processors", lambda device: 2)
     yield
     assert set(splits) == {3}
 
@@ -267,16 +358,67 @@ def test_a_value_that_is_nan_in_one_split() -> None:
     torch.testing.assert_close(*hidden)
 
 
-def test_a_table_of_several_chunks_and_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    from headway.kernels.triton import _launch
+@pytest.mark.parametrize("terms", ["everything else", "stretched", "relative keys, queries and values, scaled"])
+def test_parts_of_the_keys(terms: str) -> None:
+    """Whose results are merged, and whose gradients are those of all keys."""
+    agree(terms, M.Window(None, 9), parts=2)
 
-    monkeypatch.setattr(_launch, "CHUNK", 32)
-    monkeypatch.setattr(_launch, "PARTIAL", 2 * BATCH * HEADS * 131)
+
+def test_a_table_of_several_chunks_and_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headway.kernels.triton import _backward
+
+    monkeypatch.setattr(_backward, "CHUNK", 32)
+    monkeypatch.setattr(_backward, "PARTIAL", 2 * BATCH * HEADS * 131)
     agree("clipped rows, positions with gaps", M.Window(60, 10))
 
 
+@pytest.mark.parametrize("where", [span, gaps])
+def test_nan_in_tokens_without_pairs_reaches_nothing(where: Callable[[], tuple[Coordinates, Coordinates]]) -> None:
+    g = torch.Generator().manual_seed(8)
+    q, k, v, up = (torch.randn(BATCH, h, n, WIDTH, generator=g) for h, n in ((2, N), (1, M_), (1, M_), (2, N)))
+    tables = [torch.randn(1, 12, WIDTH, generator=g).requires_grad_() for _ in range(3)]
+    seen = torch.ones(N, M_, dtype=torch.bool)
+    seen[5], seen[:, 40] = False, False
+    q_at, k_at = where()
+
+    def found(hidden: float) -> list[Tensor]:
+        tensors = [x.clone() for x in (q, k, v)]
+        tensors[0][:, :, 5], tensors[1][:, :, 40], tensors[2][:, :, 40] = hidden, hidden, hidden
+        leaves = [x.requires_grad_() for x in tensors]
+        kinds = (T.RelativeKeys, T.RelativeQueries, T.RelativeValues)
+        terms = [kind(T.Rows(table, T.Clip(-8, 3))) for kind, table in zip(kinds, tables, strict=True)]
+        terms.append(T.QueryScale(torch.ones(BATCH, 2, N).requires_grad_()))
+        call = make_call(*leaves, terms=terms, mask=M.Boolean(seen), q_positions=q_at, k_positions=k_at)
+        out, _ = KERNELS["triton"].run(call)
+        return [out, *torch.autograd.grad(out, [*leaves, *tables, terms[-1].factor], up)]
+
+    for a, b in zip(found(float("nan")), found(0.0), strict=True):
+        assert a.isfinite().all()
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_sinusoids_of_many_pairs_are_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where positions have gaps; where they rise by one, few queries take the vectors of blocks, in one split."""
+    from headway.kernels.triton import _lowered
+
+    monkeypatch.setattr(_lowered, "REST_LIMIT", 0)
+    agree("sinusoids, positions between whole numbers", M.Causal())
+    monkeypatch.setattr(sys.modules[__name__], "N", 3)
+    monkeypatch.setattr(sys.modules[__name__], "M_", 200)
+    agree("sinusoids", M.Causal())
+
+
+def test_vectors_of_several_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of one head of the vectors that have a part of the sequences and heads, and those that have all."""
+    from headway.kernels.triton import _backward
+
+    for most in (1, 1 << 24):
+        monkeypatch.setattr(_backward, "PARTIAL", most)
+        agree("relative keys", M.Causal())
+
+
 def test_the_same_bits_in_every_run() -> None:
-    for terms in ("clipped rows", "clipped rows, positions with gaps"):
+    for terms in ("clipped rows", "clipped rows, positions with gaps", "relative keys, queries and values, scaled"):
         one, other = (results("triton", torch.bfloat16, terms, M.Causal())[0] for _ in range(2))
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 

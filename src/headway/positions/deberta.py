@@ -139,7 +139,8 @@ class DeBERTa(PositionEncoding):
         if self.buckets == "clip":
             reach: Clip | Bucketize = Clip(1 - self.span, self.span) if backwards else Clip(-self.span, self.span - 1)
         else:
-            table, reach = table[:, 1:], Bucketize(edges)  # no distance is in bucket −S
+            # no distance is in bucket −S
+            table, reach = table[:, 1:], Bucketize(edges, reach=self.max_distance)
         return Rows(table.flip(1) if backwards else table, reach)
 
     def oracle(self, pair: Pair) -> float:

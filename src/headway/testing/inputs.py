@@ -219,7 +219,7 @@ def _relative_terms(draw: Draw, batch: int, heads: int, n: int, head_dim: int, v
             RelativeKeys(Rows(draw(heads, 9, head_dim), Clip(-4, 4)), query=draw(batch, heads, n, head_dim))
         ],
         "relative keys, sinusoids": [RelativeKeys(Sinusoids(draw(heads, head_dim, 6), FREQUENCIES))],
-        "relative queries": [RelativeQueries(Rows(draw(heads, 6, head_dim), Bucketize(STEPS)))],
+        "relative queries": [RelativeQueries(Rows(draw(heads, 6, head_dim), Bucketize(STEPS, reach=9)))],
         "relative values": [RelativeValues(Rows(draw(1, 9, v_dim), Clip(-4, 4)))],
         "relative keys, queries and values": [
             RelativeKeys(Rows(draw(1, 9, head_dim), Clip(-4, 4))),

@@ -22,7 +22,7 @@ from .terms import one_sink, one_temperature
 
 @dataclass(frozen=True, eq=False)
 class LoweredCall(Call):
-    """A call in simpler terms: one dtype for q, k and v, one query scale, one sink, no sinusoids, no mask.
+    """A call in simpler terms: one dtype for q, k and v, one query scale, one sink, no mask; by ``lower`` no sinusoids.
 
     A query sees the keys of any interval that the rest allows.
 
@@ -48,6 +48,14 @@ def _with_starts(q: Coordinates, k: Coordinates) -> tuple[Coordinates, Coordinat
 
 def lower(call: Call) -> LoweredCall:
     """Returns the call in simpler terms."""
+    lowered = simplified(call)
+    if any(isinstance(term, RelativeKeys) and isinstance(term.rows, Sinusoids) for term in lowered.terms):
+        return without_sinusoids(lowered, lowered.intervals)
+    return lowered
+
+
+def simplified(call: Call) -> LoweredCall:
+    """Returns the call in simpler terms, with its sinusoids as they are."""
     q_at, k_at = call.q_coordinates, call.k_coordinates
     if call.aligned and q_at.start is None:
         q_at, k_at = _with_starts(q_at, k_at)
@@ -65,8 +73,4 @@ def lower(call: Call) -> LoweredCall:
         terms = tuple([term for term in terms if not isinstance(term, Sink)])
     elif sinks > 1:
         terms = one_sink(terms)
-    if terms is not call.terms:
-        lowered = lowered._with(terms=terms)
-    if any(isinstance(term, RelativeKeys) and isinstance(term.rows, Sinusoids) for term in terms):
-        return without_sinusoids(lowered, intervals)
-    return lowered
+    return lowered if terms is call.terms else lowered._with(terms=terms)

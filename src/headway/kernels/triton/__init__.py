@@ -1,9 +1,9 @@
 """The Triton kernel: attention on an NVIDIA GPU, forward and backward, with biases and their gradients, in O(n) memory.
 
 ``_supports`` decides which calls it takes, and ``_installed`` whether triton is here. ``_lowered`` and ``_tables``
-express a call in what the programs take: one number for each query, key, distance or pair. ``_launch`` and
-``_reductions`` gather the arguments of the programs, which are in ``_programs``, and ``_start`` starts them; these are
-imported when the first call runs, since they import triton.
+express a call in what the programs take: one number for each query, key, distance or pair. ``_launch`` gathers
+the arguments of the programs, which are in ``programs``; ``_forward``, ``_reductions`` and ``_backward`` choose them,
+and ``_start`` starts them. These are imported when the first call runs, since they import triton.
 
 Gradients are the same bits in every run: no program writes what another one writes, and nothing is added atomically.
 With TRITON_INTERPRET=1 in the environment the kernel takes tensors on a CPU, for tests.
@@ -46,18 +46,18 @@ class TritonKernel(NativeKernel[TritonCall]):
         return lower_for_programs(call)
 
     def forward(self, call: TritonCall, keep: bool) -> Results:
-        from ._launch import Launch
+        from ._forward import Forward
 
         if not ORDINARY.issuperset(map(type, (call.q, call.k, call.v, *call.scores.tensors))):
             raise NotOrdinaryError
-        return Launch(call).forward()
+        return Forward(call).run()
 
     def backward(
         self, call: TritonCall, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
     ) -> Gradients:
-        from ._launch import Launch
+        from ._backward import Backward
 
-        return Launch(call).backward(results, d_out, d_lse, partial_keys)
+        return Backward(call, results, d_out, d_lse, partial_keys).run()
 
     def why_not_reduce(self, problem: Problem, reductions: Sequence[Reduction]) -> list[str]:
         return reasons_against_reductions(problem, reductions)

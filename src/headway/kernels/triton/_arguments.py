@@ -94,16 +94,78 @@ class Formula(NamedTuple):
     second_h: int
 
 
+class Stretched(NamedTuple):
+    """A bias in straight pieces, beyond the ``last`` edge and in front of each.
+
+    The edges are padded with ∞ to a power of 2. Steps are how much the slope changes at each; intercepts, slopes and
+    steps are [heads, pieces].
+    """
+
+    edges: Any
+    last: int
+    padded: Any
+    intercept: Any
+    slope: Any
+    step: Any
+    h: int
+    rate: Any
+
+
+class Sizes(NamedTuple):
+    """ln(1 + rate·|δ|) of each distance of slots, and its derivative by the rate."""
+
+    at: Any
+    by_rate: Any
+    last: int
+    origin: int
+
+
+class Vectors(NamedTuple):
+    """A vector for each distance of slots, [heads or 1, rows, width], whose numbers lie together."""
+
+    at: Any
+    h: int
+    last: int
+    origin: int
+    width: Any
+    padded: Any
+
+
+class ByRow(NamedTuple):
+    """A number of each token for each row of a table by distance, [batch, heads, tokens, rows]."""
+
+    at: Any
+    b: int
+    h: int
+    n: int
+    layout: Any
+    last: int
+    origin: int
+
+
 class Terms(NamedTuple):
+    """The parts of scores. ``of_queries`` and ``of_keys`` are products that are looked up by their distance."""
+
     scale: float
     cap: float | None
     factor: Plane | None
+    relative_keys: Vectors | None
+    relative_queries: Vectors | None
+    of_queries: ByRow | None
+    of_keys: ByRow | None
+    relative_q: Plane | None
+    relative_k: Plane | None
     table: Table | None
     q_position: Plane | None
     k_position: Plane | None
     formula: Formula | None
     formula_q: Plane | None
     formula_k: Plane | None
+    stretched: Stretched | None
+    stretch: Plane | None
+    sizes: Sizes | None
+    stretched_q: Plane | None
+    stretched_k: Plane | None
     queries: Plane | None
     keys: Plane | None
     dense: Pairs | None
@@ -121,15 +183,22 @@ class Dropout(NamedTuple):
 
 
 class Inputs(NamedTuple):
+    """What is multiplied: also the queries with relative keys, and the keys with relative queries."""
+
     q: Plane
     k: Plane
     v: Plane | None
+    to_keys: Plane | None
+    to_queries: Plane | None
 
 
 class Parts(NamedTuple):
     """What the scores and weights of a call are made of."""
 
     sink: Plane | None
+    relative_values: Vectors | None
+    of_values: ByRow | None
+    """The products of the gradients of the output with relative values, which are looked up."""
     terms: Terms
     sight: Sight
     drop: Dropout | None

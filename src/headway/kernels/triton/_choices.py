@@ -35,9 +35,18 @@ MOST_REDUCED = 64
 """The most numbers that a reduction has for each query in one pass."""
 LEAST_BLOCKS = 2
 """The fewest blocks of keys of a split."""
+SMALLEST = 32
+"""Keys of the smallest block of a split."""
 
 
-def blocks_for(program: str, dtype: torch.dtype, width: int) -> Blocks:
+def blocks_for(
+    program: str,
+    dtype: torch.dtype,
+    width: int,
+    relative: int = 0,
+    stretched: bool = False,
+    warpgroups: bool = False,
+) -> Blocks:
     """Returns the blocks of a program.
 
     Args:
@@ -45,11 +54,23 @@ def blocks_for(program: str, dtype: torch.dtype, width: int) -> Blocks:
             that of a dense bias too, or "reductions" without an output.
         dtype: the dtype of q, k and v.
         width: the larger head_dim, as a power of 2.
+        relative: how many terms have relative vectors that are multiplied in blocks, which must be square then.
+        stretched: whether there is a stretched bias, with which nothing is loaded ahead.
+        warpgroups: whether the GPU multiplies 64 rows at once, so that blocks of 64 fit registers.
     """
+    if relative:
+        if dtype == torch.float32 or width > 128:
+            return Blocks(32, 32, 8, 1) if width <= 128 else Blocks(16, 16, 8, 1)
+        if warpgroups and relative == 1 and program in ("forward", "reductions"):
+            return Blocks(64, 64, 4, 2 if width <= 64 else 1)
+        return Blocks(32, 32, 4, 1 if program == "table" else 2)
+    if stretched and dtype != torch.float32 and width <= 128 and "split" not in program:
+        return Blocks(64 if warpgroups else 32, 64, 8, 1)
     if program == "split":
         return Blocks(16, 32, 8, 3) if dtype == torch.float32 else Blocks(16, 64 if width <= 128 else 32, 4, 3)
     if program == "wide split":
-        return blocks_for("split", dtype, width)._replace(rows=MAX_SPLIT_ROWS, num_stages=2)
+        found = blocks_for("split", dtype, width)._replace(rows=MAX_SPLIT_ROWS, num_stages=2)
+        return found._replace(block=32, num_warps=8) if stretched else found
     if dtype == torch.float32:
         return Blocks(32, 32, 8, 1) if width <= 128 else Blocks(16, 16, 8, 1)
     if width > 128:
@@ -63,6 +84,11 @@ def blocks_for(program: str, dtype: torch.dtype, width: int) -> Blocks:
     return Blocks(128, 64, 8, 2)
 
 
+def are_few(rows: int, keys: int) -> bool:
+    """Returns whether so few queries have so many keys that these may be computed in splits; see ``splits_for``."""
+    return rows <= MAX_SPLIT_ROWS and keys > (2 * LEAST_BLOCKS - 1) * SMALLEST
+
+
 def splits_for(rows: int, keys: int, groups: int, processors: int, block: int) -> int:
     """Returns in how many splits the keys of few queries are computed; 0 if the queries are too many, or the keys few.
 
@@ -74,6 +100,6 @@ def splits_for(rows: int, keys: int, groups: int, processors: int, block: int) -
         block: keys of a block.
     """
     blocks = -(-keys // block)
-    if rows > MAX_SPLIT_ROWS or blocks < 2 * LEAST_BLOCKS:
+    if not are_few(rows, keys) or blocks < 2 * LEAST_BLOCKS:
         return 0
     return max(1, min(blocks // LEAST_BLOCKS, SPLITS_OF_PROCESSOR * processors // max(1, groups)))

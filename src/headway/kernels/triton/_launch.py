@@ -1,4 +1,4 @@
-"""Launches of the programs for a lowered call. Importing this module imports triton."""
+"""The arguments of the programs for a lowered call. Importing this module imports triton."""
 
 from __future__ import annotations
 
@@ -11,13 +11,31 @@ from torch import Tensor
 
 from ...masks import Bound as MaskBound
 from ...masks import Slot
-from .._results import Gradients, Results, new_results
+from .._problem import gpu
 from ..lowering.masks import within
-from . import _programs, _tables
-from ._arguments import Bound, Dropout, Formula, Inputs, Pairs, Parts, Plane, Sight, Span, Table, Terms, Wanted, number
-from ._choices import INTERPRETED, Blocks, blocks_for, splits_for
+from . import _tables, programs
+from ._arguments import (
+    Bound,
+    ByRow,
+    Dropout,
+    Formula,
+    Inputs,
+    Pairs,
+    Parts,
+    Plane,
+    Sight,
+    Sizes,
+    Span,
+    Stretched,
+    Table,
+    Terms,
+    Vectors,
+    number,
+)
+from ._choices import INTERPRETED, Blocks, blocks_for
 from ._installed import interprets
 from ._lowered import TritonCall
+from ._relative import Relative
 from ._start import start
 
 NONE, NUMBER, SLOT, EACH = (tl.constexpr(kind) for kind in range(4))
@@ -25,12 +43,9 @@ ANY, ALIGNED, BESIDE, FLUSH = (tl.constexpr(layout) for layout in range(4))
 FORMULAS = dict(zip(_tables.FORMULAS, map(tl.constexpr, range(3)), strict=True))
 UNBOUNDED = Bound(NONE, number(0))
 EVERYTHING = Span(UNBOUNDED, UNBOUNDED)
-CHUNK = 1024
-"""Rows of a table that one program sums."""
-SPLITS = 16
-"""Splits of keys that are merged at once."""
-PARTIAL = 1 << 24
-"""The most numbers of partial sums of a table, unless the table alone is larger."""
+ROWS = 32
+"""Rows of a table of which one program sums those of its tokens."""
+OF_KEYS, OF_QUERIES, OF_VALUES = (tl.constexpr(kind) for kind in range(3))
 
 
 class Launch:
@@ -38,19 +53,23 @@ class Launch:
 
     def __init__(self, call: TritonCall) -> None:
         self.call = call
-        q, k, v = (_rows_together(x) for x in (call.q, call.k, call.v))
+        q, k, v = (rows_together(x) for x in (call.q, call.k, call.v))
         self.batch, self.heads, self.n, self.head_dim = q.shape
         _, self.kv_heads, self.m, self.v_dim = v.shape
         self.aligned = all(_is_aligned(x) for x in (q, k, v))
-        self.inputs = Inputs(*map(self._plane_of, (q, k, v)))
+        relative = call.scores.relative_keys, call.scores.relative_queries
+        self.in_blocks = sum(x is not None and x.q is None for x in (*relative, call.relative_values))
+        self.inputs = Inputs(*map(self.plane_of, (q, k, v)), *map(self._tokens, relative))
         self.sizes = {
             "head_dim": self.head_dim,
             "v_dim": self.v_dim,
-            "head_pad": _padded(self.head_dim),
-            "v_pad": _padded(self.v_dim),
+            "head_pad": padded(self.head_dim),
+            "v_pad": padded(self.v_dim),
             "interpreted": interprets(),
         }
-        self.parts = Parts(self._plane(call.scores.sink, self.n), self._terms(), self._sight(), self._dropout())
+        sink = self._plane(call.scores.sink, self.n)
+        values = self._vectors(call.relative_values)
+        self.parts = Parts(sink, values, None, self._terms(), self._sight(), self._dropout())
 
     @property
     def widths(self) -> dict[str, Any]:
@@ -64,18 +83,20 @@ class Launch:
     def blocks(self, program: str) -> Blocks:
         if interprets():
             return INTERPRETED._replace(rows=64) if program == "wide split" else INTERPRETED
-        return blocks_for(program, self.call.q.dtype, max(self.sizes["head_pad"], self.sizes["v_pad"]))
+        width = max(self.sizes["head_pad"], self.sizes["v_pad"])
+        stretched, warpgroups = self.call.scores.stretched is not None, _has_warpgroups(self.call.q.device)
+        return blocks_for(program, self.call.q.dtype, width, self.in_blocks, stretched, warpgroups)
 
     def statistic(self, tokens: int) -> Tensor:
         """Allocates one number for each head and token."""
         return torch.empty(self.batch, self.heads, tokens, dtype=torch.float32, device=self.call.q.device)
 
-    def _plane_of(self, x: Tensor) -> Plane:
+    def plane_of(self, x: Tensor) -> Plane:
         """Of [b, heads, tokens, width]."""
         return Plane.of(x, x.stride()[:3], ALIGNED if self.aligned and _is_aligned(x) else ANY)
 
-    def _plane_or_none(self, x: Tensor | None) -> Plane | None:
-        return None if x is None else self._plane_of(x)
+    def plane_or_none(self, x: Tensor | None) -> Plane | None:
+        return None if x is None else self.plane_of(x)
 
     # ------------------------------------------------------------ parts
 
@@ -86,12 +107,33 @@ class Launch:
         x = x.detach().resolve_neg().expand(self.batch, self.heads, tokens)
         return Plane.of(x, x.stride(), _layout(x))
 
+    def _tokens(self, x: Relative | None) -> Plane | None:
+        """What relative vectors are multiplied with in blocks."""
+        return None if x is None or x.q is not None or x.tokens is None else self.plane_of(rows_together(x.tokens))
+
+    def _vectors(self, x: Relative | None) -> Vectors | None:
+        """The vectors that are multiplied in blocks."""
+        if x is None or x.q is not None:
+            return None
+        vectors = x.vectors.detach().resolve_neg().contiguous()
+        heads, rows, width = vectors.shape
+        stride, last, origin = map(number, (rows * width if heads > 1 else 0, rows - 1, x.origin))
+        return Vectors(vectors, stride, last, origin, tl.constexpr(width), tl.constexpr(padded(width)))
+
+    def by_row(self, x: Relative | None, numbers: Tensor | None) -> ByRow | None:
+        """The numbers of tokens for the rows of a table, [batch, heads, tokens, rows], that are looked up."""
+        if x is None or x.q is None or numbers is None:
+            return None
+        numbers = numbers.detach().resolve_neg().contiguous()
+        b, h, n, last, origin = map(number, (*numbers.stride()[:3], x.vectors.shape[1] - 1, x.origin))
+        return ByRow(numbers, b, h, n, ANY, last, origin)
+
     def of_tokens(self, x: Tensor) -> Plane:
         """Of [b, tokens], the same for all heads."""
         x = x.resolve_neg()
         return Plane.of(x, (x.stride(0) if x.shape[0] > 1 else 0, 0, x.stride(1)), _layout(x))
 
-    def _pairs(self, x: Tensor | None) -> tuple[Pairs | None, Any]:
+    def pairs(self, x: Tensor | None) -> tuple[Pairs | None, Any]:
         """Of what broadcasts to [b, heads, n, m], and its layout."""
         if x is None:
             return None, ANY
@@ -112,10 +154,26 @@ class Launch:
         factor, queries = (self._plane(x, self.n) for x in (scores.factor, scores.queries))
         keys = self._plane(scores.keys, self.m)
         formula, formula_q, formula_k = self._formula()
+        stretched, stretch, sizes, stretched_q, stretched_k = self._stretched()
         return Terms(
-            float(self.call.scale), scores.cap, factor, table, q_position, k_position, formula, formula_q, formula_k,
-            queries, keys, *self._pairs(scores.dense),
+            float(self.call.scale), scores.cap, factor, *self._relative(), *self._positions(),
+            table, q_position, k_position, formula, formula_q, formula_k,
+            stretched, stretch, sizes, stretched_q, stretched_k, queries, keys, *self.pairs(scores.dense),
         )  # fmt: skip
+
+    def _relative(self) -> tuple[Vectors | None, Vectors | None, ByRow | None, ByRow | None]:
+        """Relative keys and queries that are multiplied in blocks, and those whose products are looked up."""
+        keys, queries = self.call.scores.relative_keys, self.call.scores.relative_queries
+        of_queries, of_keys = (self.by_row(x, None if x is None else x.products) for x in (keys, queries))
+        return self._vectors(keys), self._vectors(queries), of_queries, of_keys
+
+    def _positions(self) -> tuple[Plane | None, Plane | None]:
+        """The positions by which relative terms are looked up."""
+        scores = self.call.scores
+        for x in (scores.relative_keys, scores.relative_queries, self.call.relative_values):
+            if x is not None and x.q is not None and x.k is not None:
+                return self.of_tokens(x.q), self.of_tokens(x.k)
+        return None, None
 
     def _formula(self) -> tuple[Formula | None, Plane | None, Plane | None]:
         formula = self.call.scores.formula
@@ -125,6 +183,25 @@ class Launch:
         first_h, second_h = (number(int(len(x) > 1)) for x in (first, second))
         parameters = Formula(FORMULAS[formula.kind], first, second, first_h, second_h)
         return parameters, self.of_tokens(formula.q), self.of_tokens(formula.k)
+
+    def _stretched(self) -> tuple[Stretched | None, Plane | None, Sizes | None, Plane | None, Plane | None]:
+        found = self.call.scores.stretched
+        if found is None:
+            return None, None, None, None, None
+        intercept, slope, rate = (x.detach().resolve_neg() for x in (found.intercept, found.slope, found.rate))
+        intercept, slope = (x.expand(self.heads, -1).contiguous() for x in (intercept, slope))
+        count, padded = len(found.edges), triton.next_power_of_2(max(1, len(found.edges)))
+        edges = torch.nn.functional.pad(found.edges, (0, padded - count), value=torch.inf)
+        steps = torch.nn.functional.pad(slope.diff(), (0, 1))
+        numbers = number(count), tl.constexpr(padded), intercept, slope, steps, number(count + 1), rate.contiguous()
+        stretched, stretch = Stretched(edges, *numbers), self.of_tokens(found.stretch.detach())
+        if found.sizes is not None:
+            size, by_rate = found.sizes
+            sizes = Sizes(size, by_rate, number(len(size) - 1), number(self.n - 1))
+            return stretched, stretch, sizes, None, None
+        assert found.q is not None
+        assert found.k is not None
+        return stretched, stretch, None, self.of_tokens(found.q), self.of_tokens(found.k)
 
     def _bound(self, x: MaskBound) -> Bound:
         if x is None:
@@ -143,7 +220,7 @@ class Launch:
         documents = self.call.documents
         q_document, k_document = (None, None) if documents is None else (self.of_tokens(x) for x in documents)
         rest = None if self.call.allowed is None else self.call.allowed.view(torch.uint8)
-        return Sight(first, second, q_document, k_document, *self._pairs(rest))
+        return Sight(first, second, q_document, k_document, *self.pairs(rest))
 
     def _dropout(self) -> Dropout | None:
         call = self.call
@@ -153,197 +230,32 @@ class Launch:
         below, first_row, first_head = map(number, (int(call.dropout * 2**32), call.batch_offset, call.head_offset))
         return Dropout(below, 1 / (1 - call.dropout), call.seed, first_row, first_head, queries, keys)
 
-    # ------------------------------------------------------------ programs
+    # ------------------------------------------------------------ sums of pairs by row
 
-    def forward(self) -> Results:
-        call = self.call
-        results = new_results(call.q, call.v, call.q.dtype)
-        blocks = self.blocks("split" if self.n * self.group <= 16 else "wide split")
-        splits = splits_for(
-            self.n * self.group, self.m, self.batch * self.kv_heads, _processors(call.q.device), blocks.block
-        )
-        if splits:
-            self._forward_in_splits(results, splits, blocks)
-            return results
-        self.run_forward(results)
-        return results
-
-    def run_forward(self, results: Results, output: bool = True, wanted: Wanted | None = None, width: int = 0) -> None:
-        """Writes the statistics of each query, the output if it is to be, and what is wanted of the weights.
-
-        Args:
-            results: where to.
-            output: whether to write the output.
-            wanted: what is wanted of the weights, of a query at most ``width`` numbers, a power of 2; 0 for nothing.
-        """
-        blocks = self.blocks("forward" if output else "reductions")
-        inputs = self.inputs if output else self.inputs._replace(v=None)
+    def sums_by_row(self, term: Relative, kind: Any, rows_of: tuple[Any, ...], up: Plane | None = None) -> Tensor:
+        """The sums over the pairs of each token with the same row, [batch, heads, tokens, rows]."""
+        blocks, count = self.blocks("table"), term.vectors.shape[1]
+        tokens, size = (self.m, blocks.block) if kind == OF_QUERIES else (self.n, blocks.rows)
+        sums = torch.empty(self.batch, self.heads, tokens, count, device=self.call.q.device)
         start(
-            _programs.forward, self.call.q, _tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
-            inputs, self.parts, wanted, self._plane_of(results.out) if output else None,
-            results.row_max, results.row_sum, self.n, self.m, self.heads, self.group,
-            **self.sizes, rows=blocks.rows, block=blocks.block, width=width,
-        )  # fmt: skip
-
-    def column_sums(self, results: Results, counted: Plane | None) -> Tensor:
-        """Returns the sums of the weights of each key over the queries that count, [batch, heads, m]."""
-        blocks, sums = self.blocks("keys"), self.statistic(self.m)
-        start(
-            _programs.column_sums, self.call.q, _tiles(self.m, blocks.block) * self.batch * self.heads, blocks,
-            self.inputs._replace(v=None), self.parts, (results.row_max, results.row_sum, None), counted, sums,
-            self.n, self.m, self.heads, self.group, **self.widths, rows=blocks.rows, block=blocks.block,
+            programs.sums_by_row, self.call.q,
+            self.batch * self.heads * tiles(tokens, size) * tiles(count, ROWS), blocks,
+            self.inputs, self.parts, up, rows_of, self.by_row(term, sums), sums,
+            self.n, self.m, self.heads, self.group, count, **self.sizes,
+            rows=blocks.rows, block=blocks.block, chunk=ROWS, kind=kind,
         )  # fmt: skip
         return sums
 
-    def pooled(self, results: Results, counted: Plane | None, down: int, across: int) -> tuple[Tensor, Tensor]:
-        """Returns the sums and the largest of the weights in each cell, [batch, heads, down, across]."""
-        blocks = self.blocks("table")
-        mass, largest = torch.empty(2, self.batch, self.heads, down, across, device=self.call.q.device)
-        start(
-            _programs.pooled_map, self.call.q, mass.numel(), blocks,
-            self.inputs._replace(v=None), self.parts, (results.row_max, results.row_sum, None), counted, mass, largest,
-            self.n, self.m, self.heads, self.group, down, across, **self.widths, rows=blocks.rows, block=blocks.block,
-        )  # fmt: skip
-        return mass, largest.masked_fill(mass.isnan(), torch.nan)  # NaN is lost among the largest
 
-    def _forward_in_splits(self, results: Results, splits: int, blocks: Blocks) -> None:
-        rows = self.batch * self.heads * self.n
-        totals = torch.empty(splits, rows, self.v_dim, device=self.call.q.device)
-        largests, sums = torch.empty(2, splits, rows, device=self.call.q.device)
-        start(
-            _programs.split_forward, self.call.q, self.batch * self.kv_heads * splits, blocks,
-            self.inputs, self.parts, totals, largests, sums, self.n, self.m, self.heads, self.group, splits,
-            **self.sizes, rows=blocks.rows, block=blocks.block,
-        )  # fmt: skip
-        start(
-            _programs.merge_splits, self.call.q, rows, blocks, totals, largests, sums, self.parts.sink,
-            self._plane_of(results.out), results.row_max, results.row_sum, self.n, self.heads, splits,
-            v_dim=self.v_dim, v_pad=self.sizes["v_pad"], chunk=SPLITS,
-        )  # fmt: skip
-
-    def backward(self, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool) -> Gradients:
-        call, scores = self.call, self.call.scores
-        up, delta = _rows_together(d_out), self.statistic(self.n)
-        blocks = self.blocks("queries")
-        lse = None if d_lse is None else d_lse.float().contiguous()
-        start(
-            _programs.deltas, self.call.q, _tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
-            self._plane_of(_rows_together(results.out)), self._plane_of(up), lse, delta, self.n, self.heads,
-            v_dim=self.v_dim, v_pad=self.sizes["v_pad"], rows=blocks.rows,
-        )  # fmt: skip
-        shared = self.inputs, self.parts, self._plane_of(up), (results.row_max, results.row_sum, delta)
-        found: Gradients = []
-
-        def wanted(x: Tensor | None, like: Tensor | None = None) -> Tensor | None:
-            """Allocates the gradient of x if it is wanted."""
-            if x is None or not x.requires_grad:
-                return None
-            gradient = _empty_like(x) if like is None else like
-            found.append((x, gradient))
-            return gradient
-
-        d_q = wanted(call.q)
-        d_factor = wanted(scores.factor, self.statistic(self.n))
-        d_queries = wanted(scores.queries, self.statistic(self.n))
-        own_delta = None if partial_keys else self.statistic(self.n)
-        if own_delta is not None or not d_q is d_factor is d_queries is None:
-            start(
-                _programs.queries_gradient, call.q, _tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
-                *shared,
-                lse, own_delta, self._plane_or_none(d_q), d_factor, d_queries, self.n, self.m, self.heads, self.group,
-                **self.sizes, rows=blocks.rows, block=blocks.block,
-            )  # fmt: skip
-        if own_delta is not None:
-            delta = own_delta
-            shared = *shared[:3], (results.row_max, results.row_sum, delta)
-        d_k, d_v, d_keys = wanted(call.k), wanted(call.v), wanted(scores.keys, self.statistic(self.m))
-        slopes = [self.statistic(self.m) if x.requires_grad else None for x in scores.parameters]
-        if any(x is not None for x in (d_k, d_v, d_keys, *slopes)):
-            d_first, d_second = slopes or (None, None)
-            blocks = self.blocks("keys")
-            start(
-                _programs.keys_gradient, call.q, _tiles(self.m, blocks.block) * self.batch * self.kv_heads, blocks,
-                *shared,
-                self._plane_or_none(d_k), self._plane_or_none(d_v), d_keys, d_first, d_second,
-                self.n, self.m, self.kv_heads, self.group, **self.sizes, rows=blocks.rows, block=blocks.block,
-            )  # fmt: skip
-            for x, by_key in zip(scores.parameters, slopes, strict=True):
-                if by_key is not None:
-                    found.append((x, by_key.double().sum(-1)))
-        if scores.table is not None and scores.table.values.requires_grad:
-            found.append((scores.table.values, self._table_gradient(shared)))
-        if scores.dense is not None and scores.dense.requires_grad:
-            found.append((scores.dense, self._dense_gradient(shared)))
-        if scores.sink is not None and scores.sink.requires_grad:
-            found.append((scores.sink, _sink_gradient(scores.sink, results, delta)))
-        return found
-
-    def _table_gradient(self, shared: tuple[Any, ...]) -> Tensor:
-        """The gradient of the table, [batch, heads, rows]."""
-        assert self.call.scores.table is not None
-        blocks, count = self.blocks("table"), self.call.scores.table.values.shape[1]
-        device = self.call.q.device
-        if self.call.scores.table.q is None:
-            side = blocks.block
-            i_tiles, diagonals = _tiles(self.n, side), _tiles(self.n, side) + _tiles(self.m, side) - 1
-            partial = torch.empty(self.batch * self.heads, diagonals, 2, side, device=device)
-            start(
-                _programs.diagonals_gradient, self.call.q, self.batch * self.heads * diagonals, blocks,
-                *shared, partial, self.n, self.m, self.heads, self.group, **self.sizes, block=side,
-            )  # fmt: skip
-            near, far = partial.unbind(2)
-            total = partial.new_zeros(self.batch * self.heads, (diagonals + 1) * side)
-            total[:, :-side] += near.flatten(1)
-            total[:, side:] += far.flatten(1)
-            skipped = i_tiles * side - self.n
-            return total[:, skipped : skipped + count].unflatten(0, (self.batch, self.heads))
-        shares = max(1, min(_tiles(self.m, blocks.block), PARTIAL // max(1, self.batch * self.heads * count)))
-        partial = torch.empty(self.batch * self.heads, shares, count, device=device)
-        grid = self.batch * self.heads * shares * _tiles(count, CHUNK)
-        start(
-            _programs.rows_gradient, self.call.q, grid, blocks, *shared, partial,
-            self.n, self.m, self.heads, self.group, shares, count,
-            **self.sizes, rows=blocks.rows, block=blocks.block, chunk=CHUNK,
-        )  # fmt: skip
-        return partial.double().sum(1).unflatten(0, (self.batch, self.heads))
-
-    def _dense_gradient(self, shared: tuple[Any, ...]) -> Tensor:
-        """The gradient of the dense bias, in its shape and dtype."""
-        assert self.call.scores.dense is not None
-        blocks = self.blocks("table")
-        gradient = torch.empty_like(self.call.scores.dense, memory_format=torch.contiguous_format)
-        batch, heads = gradient.shape[:2]
-        tiles = _tiles(self.n, blocks.rows) * _tiles(self.m, blocks.block)
-        pairs, layout = self._pairs(gradient)
-        start(
-            _programs.dense_gradient, self.call.q, batch * heads * tiles, blocks, *shared,
-            pairs, self.n, self.m, self.heads, self.group, heads, self.batch // max(batch, 1),
-            self.heads // max(heads, 1), **self.sizes, rows=blocks.rows, block=blocks.block, layout=layout,
-        )  # fmt: skip
-        return gradient
+def _has_warpgroups(device: torch.device) -> bool:
+    found = gpu(device) if device.type == "cuda" else None
+    return found is not None and (9, 0) <= found[0] < (12, 0)
 
 
-def _sink_gradient(sink: Tensor, results: Results, delta: Tensor) -> Tensor:
-    """−δ times the weight of the sink, [batch, heads, n]; 0 where nothing else is in sight."""
-    weight = (sink.detach() - results.row_max).exp() / results.row_sum
-    return torch.where(delta == 0, 0.0, -delta * weight)
-
-
-def _processors(device: torch.device) -> int:
-    """Returns how many multiprocessors a GPU has; of the interpreter a few, so that short sequences are split."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
-
-
-def _rows_together(x: Tensor) -> Tensor:
+def rows_together(x: Tensor) -> Tensor:
     """Returns x, with the numbers of each token beside one another."""
     x = x.detach().resolve_neg()
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
-
-
-def _empty_like(x: Tensor) -> Tensor:
-    """Allocates a tensor like x, with the numbers of each token beside one another."""
-    found = torch.empty_like(x)
-    return found if found.stride(-1) == 1 else torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def _layout(x: Tensor) -> Any:
@@ -354,10 +266,10 @@ def _is_aligned(x: Tensor) -> bool:
     return not any(stride % 16 for stride in x.stride()[:3])
 
 
-def _padded(width: int) -> int:
+def padded(width: int) -> int:
     """Returns the next power of 2, at least 16, which products need."""
     return max(16, triton.next_power_of_2(width))
 
 
-def _tiles(count: int, block: int) -> int:
+def tiles(count: int, block: int) -> int:
     return -(-count // block)

@@ -10,34 +10,68 @@ from torch import Tensor
 
 from ...coordinates import Coordinates
 from ...masks import And, Documents, Mask
-from ...terms import Bias, DenseBias, DistanceBias, QueryScale, Rows, Sink, SoftCap, Term, TokenBias
+from ...terms import (
+    Bias,
+    DenseBias,
+    DistanceBias,
+    QueryScale,
+    RelativeKeys,
+    RelativeQueries,
+    RelativeValues,
+    Rows,
+    Sink,
+    Sinusoids,
+    SoftCap,
+    Stretched,
+    Term,
+    TokenBias,
+)
 from .._problem import Call
-from ..lowering import LoweredCall, lower
+from ..lowering import LoweredCall, simplified
+from ..lowering.sinusoids import with_columns
+from ._choices import are_few
+from ._relative import Relative, by_sinusoids, relative, why_not_by_row
 from ._tables import (
     FORMULAS,
     DistanceFormula,
     DistanceTable,
+    StretchedPieces,
     bias_of_pairs,
     formula_of,
     is_of_distances,
+    stretched_pieces,
     table_by_position,
     table_of_slots,
 )
 
 DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
+RELATIVE = (RelativeKeys, RelativeQueries, RelativeValues)
+REST_LIMIT = 1 << 26
+"""The most bytes of what is made dense: a mask that is no interval, of a byte for each pair, or a bias of 4 bytes."""
+
+
+def is_small(batch: int, heads: int, n: int, m: int) -> bool:
+    """Returns whether a bias of these sizes may be made dense."""
+    return batch * heads * n * m * 4 <= REST_LIMIT
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What scores are made of besides products; None for what a call does not have. All but ``dense`` are float32.
+    """What scores are made of besides products; None for what a call does not have.
 
-    score = cap(scale · factor · ⟨q, k⟩ + table[distance] + formula(distance) + queries + keys + dense)
+    score = cap(scale · factor · (⟨q, k⟩ + relative products) + table[distance] + formula(distance)
+                + pieces(distance, query) + queries + keys + dense)
+
+    All are float32 but ``dense`` and relative vectors.
     """
 
     factor: Tensor | None
     """[b, heads or 1, n or 1]"""
+    relative_keys: Relative | None
+    relative_queries: Relative | None
     table: DistanceTable | None
     formula: DistanceFormula | None
+    stretched: StretchedPieces | None
     queries: Tensor | None
     """[b, heads or 1, n]"""
     keys: Tensor | None
@@ -52,7 +86,9 @@ class Scores:
     def tensors(self) -> Iterable[Tensor]:
         """The tensors of which gradients may be wanted."""
         table = None if self.table is None else self.table.values
-        found = (self.factor, table, *self.parameters, self.queries, self.keys, self.dense, self.sink)
+        relative = [x for term in (self.relative_keys, self.relative_queries) if term is not None for x in term.learned]
+        biases = table, *self.parameters, *self.pieces, self.queries, self.keys, self.dense
+        found = (self.factor, *relative, *biases, self.sink)
         return [x for x in found if x is not None]
 
     @property
@@ -60,12 +96,18 @@ class Scores:
         """The parameters of the formula."""
         return () if self.formula is None else (self.formula.first, self.formula.second)
 
+    @property
+    def pieces(self) -> tuple[Tensor, ...]:
+        """The parameters of the stretched bias."""
+        return () if self.stretched is None else self.stretched.parameters
+
 
 @dataclass(frozen=True, eq=False)
 class TritonCall(LoweredCall):
-    """A lowered call whose terms are ``scores``, and whose mask is intervals, documents and ``allowed``."""
+    """A lowered call of ``scores`` and relative values, whose mask is intervals, documents and ``allowed``."""
 
     scores: Scores = None  # type: ignore[assignment]
+    relative_values: Relative | None = None
     documents: tuple[Tensor, Tensor] | None = None
     """The documents of the queries and of the keys, [b, n] and [b, m]: a query sees those of its own."""
     allowed: Tensor | None = None
@@ -74,29 +116,77 @@ class TritonCall(LoweredCall):
 
 def lower_for_programs(call: Call) -> TritonCall:
     """Returns the call in terms that the programs take."""
-    lowered = lower(call)
+    simple = simplified(call)
+    lowered, of_sinusoids = _without_sinusoids(simple)
     q_at, k_at = call.q_coordinates, call.k_coordinates
     terms = lowered.terms
     some = call.q.shape[2] and call.k.shape[2]
     biases = [term.values for term in terms if isinstance(term, DistanceBias)] if some else []
     rising = all(side.spanned is side.position for side in (q_at, k_at))
+    in_blocks = bool(some) and _in_blocks(simple)
+    vectors = {type(x): relative(x, lowered, in_blocks) for x in terms if isinstance(x, RELATIVE)} if some else {}
     whole = not any(side.position.is_floating_point() for side in (q_at, k_at))
     by_pairs = [x for x in biases if isinstance(x, Rows) and not is_of_distances(x, rising, whole)]
-    others = [x for x in biases if not any(x is one for one in by_pairs)]
+    stretched = next((stretched_pieces(x, q_at, k_at, rising) for x in biases if isinstance(x, Stretched)), None)
+    others: list[Bias] = [x for x in biases if not (isinstance(x, Stretched) or any(x is one for one in by_pairs))]
     table, formula = _of_distances(others, rising, q_at, k_at)
     documents, allowed = _rest_of(lowered.rest, q_at, k_at)
-    queries, keys, dense = _added(terms, [bias_of_pairs(x, q_at, k_at) for x in by_pairs])
+    factor = _each([term.factor for term in terms if isinstance(term, QueryScale)])
+    of_pairs = [bias_of_pairs(x, q_at, k_at) for x in by_pairs]
+    if some:
+        of_pairs += [_scaled(x, lowered.scale, factor) for x in of_sinusoids]
+    queries, keys, dense = _added(terms, of_pairs)
     scores = Scores(
-        _each([term.factor for term in terms if isinstance(term, QueryScale)]),
+        factor,
+        vectors.get(RelativeKeys),
+        vectors.get(RelativeQueries),
         table,
         formula,
+        stretched,
         _each(queries),
         _each(keys),
         dense,
         _each([term.by_query for term in terms if isinstance(term, Sink)]),
         next((float(term.cap) for term in terms if isinstance(term, SoftCap)), None),
     )
-    return TritonCall._made({**lowered._values(), "scores": scores, "documents": documents, "allowed": allowed})
+    parts = {"scores": scores, "relative_values": vectors.get(RelativeValues)}
+    return TritonCall._made({**lowered._values(), **parts, "documents": documents, "allowed": allowed})
+
+
+def _in_blocks(call: Call) -> bool:
+    """Whether programs multiply blocks of relative vectors; not those of a few queries, unless nothing else is left."""
+    q, k = call.q_coordinates, call.k_coordinates
+    if any(side.spanned is not side.position for side in (q, k)):
+        return False
+    n, m, heads, kv_heads = call.q.shape[2], call.k.shape[2], call.q.shape[1], call.k.shape[1]
+    if not are_few(n * heads // max(kv_heads, 1), m):
+        return True
+    whole = not (q.position.is_floating_point() or k.position.is_floating_point())
+    found = [term.rows for term in call.terms if isinstance(term, RELATIVE)]
+    return not all(_is_small(call) if isinstance(x, Sinusoids) else why_not_by_row(x, whole) is None for x in found)
+
+
+def _is_small(call: Call) -> bool:
+    batch, heads, n, _ = call.q.shape
+    return is_small(batch, heads, n, call.k.shape[2])
+
+
+def _without_sinusoids(call: LoweredCall) -> tuple[LoweredCall, list[Tensor]]:
+    """Returns the call without sinusoids that programs do not multiply in blocks, and their products with q."""
+    found = [term for term in call.terms if isinstance(term, RelativeKeys) and isinstance(term.rows, Sinusoids)]
+    if not found or _in_blocks(call):
+        return call, []
+    rest = call._with(terms=_others(call.terms, found))
+    return (rest, [by_sinusoids(term, call) for term in found]) if _is_small(call) else (with_columns(rest, found), [])
+
+
+def _others(terms: tuple[Term, ...], those: list[RelativeKeys]) -> tuple[Term, ...]:
+    return tuple(term for term in terms if all(term is not one for one in those))
+
+
+def _scaled(products: Tensor, scale: float, factor: Tensor | None) -> Tensor:
+    """Returns products of pairs as what is added to scores."""
+    return products * scale if factor is None else products * scale * factor[..., None]
 
 
 def _of_distances(

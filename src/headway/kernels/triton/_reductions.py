@@ -28,10 +28,10 @@ from ...reductions import (
     WeightsByLabel,
     WeightsOfMatches,
 )
-from .._results import Results, new_results
+from .._results import Results
 from ._arguments import Wanted, number
 from ._choices import MOST_REDUCED as MOST
-from ._launch import Launch
+from ._forward import Forward
 from ._lowered import TritonCall
 
 R = TypeVar("R", bound=Reduction)
@@ -66,8 +66,8 @@ class Reducer:
     """
 
     def __init__(self, call: TritonCall, counted: Tensor | None) -> None:
-        self.call, self.launch = call, Launch(call)
-        self.results = new_results(call.q, call.v, call.q.dtype)
+        self.call, self.launch = call, Forward(call)
+        self.results = self.launch.new_results()
         self.counted = None if counted is None else self.launch.of_tokens(counted.view(torch.uint8))
         self.passes: list[dict[str, Any]] = [{}]
         """For each pass over the keys the fields of ``Wanted``, with numbers as they are."""
@@ -94,7 +94,7 @@ class Reducer:
     def _pass(self, fields: dict[str, Any], output: bool) -> None:
         width = triton.next_power_of_2(max(1, *(fields.get(name, 0) for name in COUNTS))) if fields else 0
         packed: dict[str, Any] = {name: number(x) if isinstance(x, int) else x for name, x in fields.items()}
-        self.launch.run_forward(self.results, output, Wanted(**packed), width)
+        self.launch.run_whole(self.results, output, Wanted(**packed), width)
 
     # ------------------------------------------------------------ of each query
 

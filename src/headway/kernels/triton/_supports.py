@@ -33,17 +33,20 @@ from ...terms import (
     QueryScale,
     Rows,
     Sink,
+    Sinusoids,
     SoftCap,
+    Stretched,
     TokenBias,
 )
 from ...tracing import PLAIN_ALONE, plain_alone, watched
 from .._problem import Problem, wants_gradient
 from . import _installed
 from ._choices import MOST_REDUCED
-from ._lowered import DTYPES, is_of_pairs
-from ._tables import FORMULAS, is_of_distances
+from ._lowered import DTYPES, RELATIVE, REST_LIMIT, is_of_pairs, is_small
+from ._relative import why_not_by_row
+from ._tables import FORMULAS, axis_of, is_of_distances
 
-TERMS = frozenset({DenseBias, DistanceBias, QueryScale, Sink, SoftCap, TokenBias})
+TERMS = frozenset({DenseBias, DistanceBias, QueryScale, Sink, SoftCap, TokenBias, *RELATIVE})
 INTERVALS = frozenset({Causal, Chunked, KeepFirst, Padding, Prefix, Window})
 CLOSED_FORMS = frozenset({Cosines, Linear, Log, Piecewise, Power})
 OF_QUERIES = {RowStatistics, Entropy, VisibleKeys, MeanDistance, TopKeys, WeightsAt, WeightsByLabel, WeightsByDistance}
@@ -51,8 +54,6 @@ REDUCTIONS = frozenset({*OF_QUERIES, WeightsOfMatches, ColumnSums, PooledMap})
 MAX_WIDTH = 256
 MOST = 1 << 30
 """Slots of keys and queries are int32 in the programs, and sums of two of them fit."""
-REST_LIMIT = 1 << 26
-"""The most bytes of what is made dense: a mask that is no interval, of a byte for each pair, or a bias of 4 bytes."""
 
 
 def reasons_against(problem: Problem) -> list[str]:
@@ -96,11 +97,17 @@ def _against(problem: Problem) -> Iterator[str]:
     rising = problem.positions_rise_by_one
     of_rows = [values for values in biases if type(values) is Rows]
     by_pairs = [values for values in of_rows if not is_of_distances(values, rising, problem.positions_are_whole)]
-    others = [values for values in biases if type(values) is not Rows]
+    stretched = [values for values in biases if type(values) is Stretched]
+    if len(stretched) > 1:
+        yield "it has one stretched bias"
+    if any(wants_gradient(values.edges) for values in stretched):
+        yield "it has no gradient to the edges of Stretched"
+    others = [values for values in biases if type(values) not in (Rows, Stretched)]
     for values in others:
         yield from _against_bias(values) if rising else _against_bias_by_position(values)
     if not rising and (len(others) > 1 or len(of_rows) - len(by_pairs) > 1):
         yield "where positions are not known to rise by one, it has one table and one formula of the distance"
+    yield from _against_relative(problem, rising)
     dense = [term for term in problem.terms if isinstance(term, DenseBias)]
     if any(callable(term.values) for term in dense):
         yield "DenseBias of a function is Python, which it cannot call"
@@ -112,6 +119,30 @@ def _against(problem: Problem) -> Iterator[str]:
             yield f"{whose} would be a dense bias larger than {REST_LIMIT >> 20} MiB"
     if problem.mask is not None and _dense_bytes(problem, problem.mask) > REST_LIMIT:
         yield f"its mask is no interval, and would be dense and larger than {REST_LIMIT >> 20} MiB"
+
+
+def _against_relative(problem: Problem, rising: bool) -> Iterator[str]:
+    """The reasons against relative keys, queries and values."""
+    terms: list[Any] = [term for term in problem.terms if type(term) in RELATIVE]
+    for kind in RELATIVE:
+        if sum(type(term) is kind for term in terms) > 1:
+            yield f"it has one {kind.__name__}"
+    gaps = "where positions are not known to rise by one, "
+    for rows in [term.rows for term in terms]:
+        if isinstance(rows, Sinusoids):
+            width = problem.head_dim + 2 * rows.frequencies.numel()
+            pairs = problem.batch, problem.heads, problem.n, problem.m
+            if not rising and width > MAX_WIDTH and not is_small(*pairs):
+                yield gaps + f"sinusoids are columns of q and k, here {width} with head_dim: at most {MAX_WIDTH}"
+        elif not is_of_distances(rows, True, True):
+            yield f"it has no relative vectors by {type(rows.map).__name__}"
+        elif rising:
+            if rows.table.shape[-1] > MAX_WIDTH:
+                yield f"relative vectors are wider than {MAX_WIDTH}"
+        elif (reason := why_not_by_row(rows, problem.positions_are_whole)) is not None:
+            yield gaps + reason
+    if not rising and len({axis_of(term.rows) for term in terms if isinstance(term.rows, Rows)}) > 1:
+        yield gaps + "relative vectors are by one axis of them"
 
 
 def _against_bias(values: Any) -> Iterator[str]:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ...biases import cosines, distance_bias
 from ...coordinates import Coordinates
-from ...terms import Bias, Bucketize, Clip, Cosines, Linear, Log, Part, Piecewise, Power, Rows
+from ...terms import Bias, Bucketize, Clip, Cosines, Linear, Log, Part, Piecewise, Power, Rows, Sinusoids, Stretched
 
 
 class DistanceTable(NamedTuple):
@@ -59,6 +59,36 @@ class DistanceFormula(NamedTuple):
     k: Tensor
 
 
+class StretchedPieces(NamedTuple):
+    """A bias in straight pieces of a distance that each query stretches, which programs compute.
+
+    Attributes:
+        edges: rising, float32 [pieces − 1].
+        intercept: of each piece, float32 [heads or 1, pieces].
+        slope: of each piece, float32 [heads or 1, pieces].
+        rate: float32 [1].
+        stretch: float32 [b, n].
+        sizes: where positions rise by one ln(1 + rate·|δ|) of each distance of slots, float32 [n + m − 1], and its
+            derivative by the rate; else None.
+        q: the positions of the queries, [b, n]; None if they rise by one.
+        k: those of the keys, [b, m].
+    """
+
+    edges: Tensor
+    intercept: Tensor
+    slope: Tensor
+    rate: Tensor
+    stretch: Tensor
+    sizes: tuple[Tensor, Tensor] | None
+    q: Tensor | None
+    k: Tensor | None
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The tensors of which programs give gradients."""
+        return self.intercept, self.slope, self.rate, self.stretch
+
+
 FORMULAS = {Linear: ("past", "future"), Log: ("weight", "rate"), Power: ("weight", "exponent")}
 """The formulas that programs compute, and the names of their parameters."""
 
@@ -81,7 +111,7 @@ def is_of_distances(rows: Rows, rising: bool, whole: bool) -> bool:
 
 
 class Runs(torch.autograd.Function):
-    """table[:, rows] of (table, rows), where rows rise."""
+    """table[:, rows] of (table, rows), where rows rise. A row is a number or a vector."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, rows: Tensor) -> Tensor:
@@ -124,19 +154,46 @@ def bias_of_pairs(rows: Rows, q: Coordinates, k: Coordinates) -> Tensor:
 
 def table_by_position(rows: Rows, q: Coordinates, k: Coordinates) -> DistanceTable:
     """Returns a bias of rows by ``Clip``, or by ``Bucketize`` with a reach, as a table of positions with any gaps."""
-    sides = q.axis(_axis_of(rows)), k.axis(_axis_of(rows))
+    return DistanceTable(*by_whole_distance(rows), q.axis(axis_of(rows)), k.axis(axis_of(rows)))
+
+
+def by_whole_distance(rows: Rows) -> tuple[Tensor, int]:
+    """Returns a table with a row for each distance up to its reach, and the row of distance 0.
+
+    Args:
+        rows: a table by ``Clip``, or by ``Bucketize`` with a reach.
+    """
     if isinstance(rows.map, Clip):
-        return DistanceTable(rows.table.float(), -rows.map.low, *sides)
+        return rows.table.float(), -rows.map.low
     assert isinstance(rows.map, Bucketize)
     assert rows.map.reach is not None
     last = rows.map.reach + 1  # from here on all distances share a row
-    return DistanceTable(_bias_of(rows, torch.arange(-last, last + 1, device=rows.table.device)), last, *sides)
+    return rows_at(rows, torch.arange(-last, last + 1, device=rows.table.device)), last
 
 
 def formula_of(values: Bias, q: Coordinates, k: Coordinates) -> DistanceFormula:
     """Returns a bias of one of the ``FORMULAS``."""
     first, second = (getattr(values, name).float() for name in FORMULAS[type(values)])
-    return DistanceFormula(type(values), first, second, q.axis(_axis_of(values)), k.axis(_axis_of(values)))
+    return DistanceFormula(type(values), first, second, q.axis(axis_of(values)), k.axis(axis_of(values)))
+
+
+def stretched_pieces(values: Stretched, q: Coordinates, k: Coordinates, rising: bool) -> StretchedPieces:
+    """Returns a stretched bias.
+
+    Args:
+        values: the bias.
+        q: coordinates of the queries, of which there is at least one.
+        k: coordinates of the keys, of which there is at least one.
+        rising: whether positions rise by one on both sides.
+    """
+    edges = values.edges.detach().float()
+    intercept, slope, rate, stretch = (x.float() for x in (values.intercept, values.slope, values.rate, values.stretch))
+    if not rising:
+        at = q.axis(values.axis), k.axis(values.axis)
+        return StretchedPieces(edges, intercept, slope, rate, stretch, None, *at)
+    far, wide = distances_of_slots(q, k, values.axis).abs().double(), values.rate.detach().double()
+    sizes = torch.log1p(wide * far).float(), (far / (1 + wide * far)).float()
+    return StretchedPieces(edges, intercept, slope, rate, stretch, sizes, None, None)
 
 
 def table_of_slots(biases: Sequence[Bias], q: Coordinates, k: Coordinates) -> DistanceTable:
@@ -147,31 +204,47 @@ def table_of_slots(biases: Sequence[Bias], q: Coordinates, k: Coordinates) -> Di
         q: coordinates of the queries, of which there is at least one.
         k: coordinates of the keys, of which there is at least one.
     """
-    n, m = q.index.shape[1], k.index.shape[1]
-    slots = torch.arange(1 - n, m, device=q.position.device)
     total = None
     for values in biases:
-        # every axis has the same positions, up to where they start
-        first = k.axis(_axis_of(values))[:1, :1] - q.axis(_axis_of(values))[:1, :1]
-        part = _bias_of(values, (slots + first[0]).contiguous())
+        part = _bias_of(values, distances_of_slots(q, k, axis_of(values)))
         total = part if total is None else total + part
     assert total is not None
-    return DistanceTable(total, n - 1, None, None)
+    return DistanceTable(total, q.index.shape[1] - 1, None, None)
 
 
-def _axis_of(values: Bias) -> int:
+def distances_of_slots(q: Coordinates, k: Coordinates, axis: int) -> Tensor:
+    """Returns the distances of n queries and m keys whose positions rise by one, in their order, [n + m − 1].
+
+    That of query slot i and key slot j is at j − i + n − 1.
+    """
+    n, m = q.index.shape[1], k.index.shape[1]
+    # every axis has the same positions, up to where they start
+    first = k.axis(axis)[:1, :1] - q.axis(axis)[:1, :1]
+    return (torch.arange(1 - n, m, device=q.position.device) + first[0]).contiguous()
+
+
+def axis_of(values: Bias | Sinusoids) -> int:
+    """Returns the axis of the positions that a function of the distance reads."""
     return values.maps[0].axis if isinstance(values, Rows) else values.axis  # type: ignore[union-attr]
+
+
+def rows_at(rows: Rows, distances: Tensor) -> Tensor:
+    """Returns the rows of the table at rising distances [count], float32 [heads or 1, count], or of vectors."""
+    query, keys = _at(distances, axis_of(rows))
+    return Runs.apply(rows.table.float(), rows.map.rows(query, keys)[0, 0])
+
+
+def _at(distances: Tensor, axis: int) -> tuple[Coordinates, Coordinates]:
+    """Returns one query at 0 and keys at these distances from it."""
+    positions = distances[None, :, None].expand(-1, -1, axis + 1)
+    return Coordinates(positions[:, :1] * 0, distances[None, :1]), Coordinates(positions, distances[None])
 
 
 def _bias_of(values: Bias, distances: Tensor) -> Tensor:
     """Returns the bias at rising distances [rows], float32 [heads or 1, rows]."""
-    axis = _axis_of(values)
-    # one query at 0, so that the keys' positions are the distances
-    positions = distances[None, :, None].expand(-1, -1, axis + 1)
-    keys = Coordinates(positions, distances[None])
-    query = Coordinates(positions[:, :1] * 0, distances[None, :1])
     if isinstance(values, Rows):
-        return Runs.apply(values.table.float(), values.map.rows(query, keys)[0, 0])
+        return rows_at(values, distances)
+    query, keys = _at(distances, axis_of(values))
     if isinstance(values, Piecewise):
         return _interpolated(values, distances.float())
     if isinstance(values, Cosines):

@@ -1,7 +1,7 @@
-"""What programs are made of: the loads, the masks and the scores of a block of queries and keys, in Triton.
+"""What programs are made of: loads, products, dropout and the masks of a block of queries and keys, in Triton.
 
-What the scores are made of comes as named tuples (``_arguments.py``), whose fields are None where a call has no such
-part; Triton compiles a program for each set of parts.
+What a program gets comes as named tuples (``_arguments.py``), whose fields are None where a call has no such part;
+Triton compiles a program for each set of parts.
 """
 
 import triton
@@ -12,7 +12,6 @@ PRECISION = tl.constexpr("ieee")  # of float32: products by tensor cores (tf32x3
 LOG2E = tl.constexpr(1.4426950408889634)
 NONE, NUMBER, SLOT, EACH = (tl.constexpr(kind) for kind in range(4))
 ANY, ALIGNED, BESIDE, FLUSH = (tl.constexpr(layout) for layout in range(4))
-LINEAR, LOG, POWER = (tl.constexpr(kind) for kind in range(3))
 
 
 # ---------------------------------------------------------------- loads and products
@@ -33,7 +32,7 @@ def _stride(x, layout: tl.constexpr):
 
 
 @triton.jit
-def _last_stride(x, layout: tl.constexpr):
+def last_stride(x, layout: tl.constexpr):
     if layout == BESIDE or layout == FLUSH:
         return 1
     else:
@@ -50,7 +49,7 @@ def of_head(h, flipped: tl.constexpr):
 
 
 @triton.jit
-def _place_of(x, b, h):
+def place_of(x, b, h):
     """Where the rows of a head are; of each query's head, if h is one for each."""
     return x.at + b.to(tl.int64) * _stride(x.b, x.layout) + h.to(tl.int64) * _stride(x.h, x.layout)
 
@@ -59,7 +58,7 @@ def _place_of(x, b, h):
 def load_matrix(x, b, h, at, inside, width: tl.constexpr, padded: tl.constexpr):
     """Loads rows ``at`` of x, [rows, padded]; 0 outside."""
     column = tl.arange(0, padded)
-    row = _place_of(x, b, of_head(h, False)) + at.to(tl.int64)[:, None] * _last_stride(x.n, x.layout)
+    row = place_of(x, b, of_head(h, False)) + at.to(tl.int64)[:, None] * last_stride(x.n, x.layout)
     place = row + column[None, :]
     if padded == width:
         return tl.load(place, mask=inside[:, None], other=0.0)
@@ -70,14 +69,14 @@ def load_matrix(x, b, h, at, inside, width: tl.constexpr, padded: tl.constexpr):
 @triton.jit
 def store_matrix(x, b, h, at, inside, value, width: tl.constexpr, padded: tl.constexpr):
     column = tl.arange(0, padded)
-    place = _place_of(x, b, h) + at.to(tl.int64)[:, None] * _last_stride(x.n, x.layout) + column[None, :]
+    place = place_of(x, b, h) + at.to(tl.int64)[:, None] * last_stride(x.n, x.layout) + column[None, :]
     tl.store(place, value.to(x.at.dtype.element_ty), mask=inside[:, None] & (column < width)[None, :])
 
 
 @triton.jit
 def load_vector(x, b, h, at, inside, other):
     """Loads the numbers ``at`` of x, which has one for each token."""
-    return tl.load(_place_of(x, b, h) + at.to(tl.int64) * _last_stride(x.n, x.layout), mask=inside, other=other)
+    return tl.load(place_of(x, b, h) + at.to(tl.int64) * last_stride(x.n, x.layout), mask=inside, other=other)
 
 
 @triton.jit
@@ -85,7 +84,7 @@ def place_of_pairs(x, layout: tl.constexpr, b, h, i, j, flipped: tl.constexpr):
     """Where the numbers of the pairs of queries i and keys j are in x, which has one for each."""
     first = x.at + b.to(tl.int64) * _stride(x.b, layout) + of_head(h, flipped).to(tl.int64) * _stride(x.h, layout)
     rows = by_query(i.to(tl.int64) * _stride(x.n, layout), flipped)
-    return first + rows + by_key(j.to(tl.int64) * _last_stride(x.m, layout), flipped)
+    return first + rows + by_key(j.to(tl.int64) * last_stride(x.m, layout), flipped)
 
 
 @triton.jit
@@ -109,7 +108,7 @@ def dot(a, b, interpreted: tl.constexpr):
 
 
 @triton.jit
-def _look_up(table, at, interpreted: tl.constexpr):
+def look_up(table, at, interpreted: tl.constexpr):
     """table[at] for a block of pairs.
 
     On a GPU by assembly: of ``tl.load`` in a loop the compiler makes copies to shared memory, 64 of 4 bytes each, or
@@ -123,22 +122,7 @@ def _look_up(table, at, interpreted: tl.constexpr):
         )
 
 
-# ---------------------------------------------------------------- functions
-
-
-@triton.jit
-def _tanh(x):
-    """tanh x and its derivative, both by e⁻²ˣ: 1 − tanh² x has no digit left where tanh x is almost 1."""
-    size = tl.abs(x)
-    e = tl.exp2(size * (-2 * LOG2E))
-    half = 1 / (1 + e)
-    z = x * x
-    p = z * -5.70498872745e-3 + 2.06390887954e-2
-    p = p * z - 5.37397155531e-2
-    p = p * z + 1.33314422036e-1
-    p = p * z - 3.33332819422e-1
-    y = tl.where(size < 0.625, size + size * z * p, 1 - 2 * e * half)
-    return tl.where(x < 0, -y, y), 4 * e * half * half
+# ---------------------------------------------------------------- dropout
 
 
 @triton.jit
@@ -328,82 +312,3 @@ def query_tiles(sight, b, j, j_end, n, m, block: tl.constexpr):
     else:
         other, other_last, _, _ = _query_range(sight.second, b, j, tl.minimum(j_end, m), n, block)
         return _both(first, last, other, other_last)
-
-
-# ---------------------------------------------------------------- scores
-
-
-@triton.jit
-def scores_of(products, terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr, interpreted: tl.constexpr):
-    """The scores of a block from the products ⟨q, k⟩, and the derivative by what the cap bounds; 1 without a cap."""
-    score = products * terms.scale
-    if terms.factor is not None:
-        score *= by_query(load_vector(terms.factor, b, h, i, i_inside, 0.0), flipped)
-    if terms.table is not None:
-        table = terms.table.at + of_head(h, flipped).to(tl.int64) * unpacked(terms.table.h)
-        score += _look_up(table, table_row(terms, b, i, j, i_inside, j_inside, flipped), interpreted)
-    if terms.formula is not None:
-        score += formula_of(terms, b, h, i, j, i_inside, j_inside, flipped)[0]
-    if terms.queries is not None:
-        score += by_query(load_vector(terms.queries, b, h, i, i_inside, 0.0), flipped)
-    if terms.keys is not None:
-        place = _place_of(terms.keys, b, of_head(h, flipped))
-        place += by_key(j.to(tl.int64) * _last_stride(terms.keys.n, terms.keys.layout), flipped)
-        score += tl.load(place, mask=by_key(j_inside, flipped), other=0.0)
-    if terms.dense is not None:
-        inside = by_query(i_inside, flipped) & by_key(j_inside, flipped)
-        place = place_of_pairs(terms.dense, terms.dense_layout, b, h, i, j, flipped)
-        score += tl.load(place, mask=inside, other=0.0).to(tl.float32)
-    if terms.cap is None:
-        return score, 1.0
-    else:
-        value, slope = _tanh(score / terms.cap)
-        return value * terms.cap, slope
-
-
-@triton.jit
-def table_row(terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
-    """The row of the table for each pair, from the distance key − query."""
-    if terms.q_position is None:  # positions rise by one on both sides
-        row = by_key(j, flipped) - by_query(i, flipped) + unpacked(terms.table.origin)
-    else:
-        distance = _distance(terms.q_position, terms.k_position, b, i, j, i_inside, j_inside, flipped)
-        if distance.dtype.is_floating():
-            distance = tl.floor(distance)
-        row = distance + unpacked(terms.table.origin)
-    return tl.minimum(tl.maximum(row, 0), unpacked(terms.table.last)).to(tl.int32)
-
-
-@triton.jit
-def _distance(q_position, k_position, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
-    """The distance key − query of each pair, in the dtype of the positions."""
-    q = load_vector(q_position, b, b, i, i_inside, 0)
-    k = load_vector(k_position, b, b, j, j_inside, 0)
-    return by_key(k, flipped) - by_query(q, flipped)
-
-
-@triton.jit
-def formula_of(terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr):
-    """A bias of the distance for each pair, and its derivatives by both parameters."""
-    formula = terms.formula
-    distance = _distance(terms.formula_q, terms.formula_k, b, i, j, i_inside, j_inside, flipped).to(tl.float32)
-    far = tl.abs(distance)
-    first = tl.load(formula.first + of_head(h, flipped) * unpacked(formula.first_h))
-    second = tl.load(formula.second + of_head(h, flipped) * unpacked(formula.second_h))
-    if formula.kind == LINEAR:
-        past = distance <= 0
-        return -far * tl.where(past, first, second), tl.where(past, -far, 0.0), tl.where(past, 0.0, -far)
-    elif formula.kind == LOG:
-        size = _log1p(second * far)
-        return -first * size, -size, -first * far / (1 + second * far)
-    else:
-        log = tl.log(tl.where(far == 0, 1.0, far))
-        size = tl.where(far == 0, 0.0, tl.exp(second * log))
-        return -first * size, -size, -first * size * log
-
-
-@triton.jit
-def _log1p(x):
-    """ln(1 + x), for x ≥ 0, with the digits of a small x: ln(1 + x)·x/((1 + x) − 1) rounds twice alike."""
-    above = 1 + x
-    return tl.where(above == 1, x, tl.log(above) * (x / tl.where(above == 1, 1.0, above - 1)))

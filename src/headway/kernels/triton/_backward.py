@@ -1,0 +1,244 @@
+"""The gradients of a lowered call. Importing this module imports triton."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._results import Gradients, Results
+from . import programs
+from ._launch import OF_KEYS, OF_QUERIES, OF_VALUES, Launch, padded, rows_together, tiles
+from ._lowered import TritonCall
+from ._relative import Relative
+from ._start import start
+from ._tables import DistanceTable, StretchedPieces
+
+CHUNK = 1024
+"""Rows of a table that one program sums."""
+PARTIAL = 1 << 24
+"""The most numbers of partial sums of a table, unless the table alone is larger."""
+
+
+class Backward(Launch):
+    """The programs of the gradients.
+
+    Args:
+        call: the call.
+        results: what was computed of it.
+        d_out: the gradient of the output.
+        d_lse: the gradient of the log-sum-exp, or None.
+        partial_keys: whether the results are those of more keys than the call's.
+    """
+
+    def __init__(
+        self, call: TritonCall, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool
+    ) -> None:
+        super().__init__(call)
+        self.results, self.partial_keys = results, partial_keys
+        self.d_out = d_out.to(call.q.dtype)  # that of merged parts is wider
+        self.d_lse = None if d_lse is None else d_lse.float().contiguous()
+        self.up = self.plane_of(rows_together(self.d_out))
+        self.found: Gradients = []
+        values = call.relative_values
+        if values is not None and values.q is not None:
+            looked_up = self.by_row(values, self.d_out.float() @ values.vectors.detach().mT)
+            self.parts = self.parts._replace(of_values=looked_up)
+        self.delta = self._delta()
+
+    @property
+    def shared(self) -> tuple[Any, ...]:
+        """What the programs of all gradients get."""
+        return self.inputs, self.parts, self.up, (self.results.row_max, self.results.row_sum, self.delta)
+
+    def run(self) -> Gradients:
+        """Returns the gradients of the call's tensors that are wanted."""
+        scores, values = self.call.scores, self.call.relative_values
+        self._of_queries()
+        self._of_keys()
+        for kind, term in ((OF_KEYS, scores.relative_keys), (OF_QUERIES, scores.relative_queries), (OF_VALUES, values)):
+            if term is not None:
+                self._of_relative(term, kind)
+        if scores.table is not None and scores.table.values.requires_grad:
+            self.found.append((scores.table.values, self._table_gradient(scores.table)))
+        if scores.stretched is not None:
+            self._of_pieces(scores.stretched)
+        if scores.dense is not None and scores.dense.requires_grad:
+            self.found.append((scores.dense, self._dense_gradient(scores.dense)))
+        if scores.sink is not None and scores.sink.requires_grad:
+            self.found.append((scores.sink, _sink_gradient(scores.sink, self.results, self.delta)))
+        return self.found
+
+    def _wanted(self, x: Tensor | None, like: Tensor | None = None) -> Tensor | None:
+        """Allocates the gradient of x, or that of each token, if it is wanted."""
+        if x is None or not x.requires_grad:
+            return None
+        gradient = _empty_like(x) if like is None else like
+        self.found.append((x, gradient))
+        return gradient
+
+    def _wanted_tokens(self, term: Relative | None) -> Tensor | None:
+        """Allocates the gradient of what relative vectors are multiplied with in blocks."""
+        return None if term is None or term.q is not None else self._wanted(term.tokens)
+
+    # ------------------------------------------------------------ of queries and keys
+
+    def _delta(self) -> Tensor:
+        """δ from the output, [batch, heads, n]."""
+        blocks, delta = self.blocks("queries"), self.statistic(self.n)
+        start(
+            programs.deltas, self.call.q, tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
+            self.plane_of(rows_together(self.results.out)), self.up, self.d_lse, delta, self.n, self.heads,
+            v_dim=self.v_dim, v_pad=self.sizes["v_pad"], rows=blocks.rows,
+        )  # fmt: skip
+        return delta
+
+    def _of_queries(self) -> None:
+        """The gradients of the queries and of what there is for each of them, and δ from its own products."""
+        call, scores = self.call, self.call.scores
+        blocks, stretched = self.blocks("queries"), scores.stretched
+        matrices = self._wanted(call.q), self._wanted_tokens(scores.relative_keys)
+        numbers = [self._wanted(x, self.statistic(self.n)) for x in (scores.factor, scores.queries)]
+        both = (None, None) if stretched is None else (stretched.stretch, stretched.rate)
+        sums = [None if x is None or not x.requires_grad else self.statistic(self.n) for x in both]
+        own_delta = None if self.partial_keys else self.statistic(self.n)
+        if all(x is None for x in (own_delta, *matrices, *numbers, *sums)):
+            return
+        start(
+            programs.queries_gradient, call.q, tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
+            *self.shared, self.d_lse, own_delta, *map(self.plane_or_none, matrices), *numbers, *sums,
+            self.n, self.m, self.heads, self.group, **self.sizes, rows=blocks.rows, block=blocks.block,
+        )  # fmt: skip
+        d_stretch, d_rate = sums
+        if stretched is not None and d_stretch is not None:
+            self.found.append((stretched.stretch, d_stretch.double().sum(1)))
+        if stretched is not None and d_rate is not None:
+            self.found.append((stretched.rate, d_rate.double().sum()[None]))
+        if own_delta is not None:
+            self.delta = own_delta
+
+    def _of_keys(self) -> None:
+        """The gradients of keys and values, of what there is for each key, and of the parameters of a formula."""
+        call, scores = self.call, self.call.scores
+        blocks = self.blocks("keys")
+        matrices = self._wanted(call.k), self._wanted_tokens(scores.relative_queries), self._wanted(call.v)
+        d_keys = self._wanted(scores.keys, self.statistic(self.m))
+        slopes = [self.statistic(self.m) if x.requires_grad else None for x in scores.parameters]
+        if all(x is None for x in (*matrices, d_keys, *slopes)):
+            return
+        d_first, d_second = slopes or (None, None)
+        start(
+            programs.keys_gradient, call.q, tiles(self.m, blocks.block) * self.batch * self.kv_heads, blocks,
+            *self.shared, *map(self.plane_or_none, matrices), d_keys, d_first, d_second,
+            self.n, self.m, self.kv_heads, self.group, **self.sizes, rows=blocks.rows, block=blocks.block,
+        )  # fmt: skip
+        for x, by_key in zip(scores.parameters, slopes, strict=True):
+            if by_key is not None:
+                self.found.append((x, by_key.double().sum(-1)))
+
+    # ------------------------------------------------------------ of biases by distance
+
+    def _table_gradient(self, table: DistanceTable) -> Tensor:
+        """The gradient of a table, [batch, heads, rows]."""
+        blocks, count = self.blocks("table"), table.values.shape[1]
+        if table.q is not None:
+            return self._rows_gradient(count)[0]
+        side = blocks.block
+        i_tiles, diagonals = tiles(self.n, side), tiles(self.n, side) + tiles(self.m, side) - 1
+        partial = torch.empty(self.batch * self.heads, diagonals, 2, side, device=self.call.q.device)
+        start(
+            programs.diagonals_gradient, self.call.q, self.batch * self.heads * diagonals, blocks,
+            *self.shared, partial, self.n, self.m, self.heads, self.group, **self.sizes, block=side,
+        )  # fmt: skip
+        near, far = partial.unbind(2)
+        total = partial.new_zeros(self.batch * self.heads, (diagonals + 1) * side)
+        total[:, :-side] += near.flatten(1)
+        total[:, side:] += far.flatten(1)
+        skipped = i_tiles * side - self.n
+        return total[:, skipped : skipped + count].unflatten(0, (self.batch, self.heads))
+
+    def _rows_gradient(self, count: int, slopes: bool = False) -> list[Tensor]:
+        """The sums of the gradients of scores by row of the table, or piece, and times t, [batch, heads, rows]."""
+        blocks, device = self.blocks("table"), self.call.q.device
+        shares = max(1, min(tiles(self.m, blocks.block), PARTIAL // max(1, self.batch * self.heads * count)))
+        partial = [torch.empty(self.batch * self.heads, shares, count, device=device) for _ in range(1 + slopes)]
+        start(
+            programs.rows_gradient, self.call.q, self.batch * self.heads * shares * tiles(count, CHUNK), blocks,
+            *self.shared, partial[0], partial[1] if slopes else None,
+            self.n, self.m, self.heads, self.group, shares, count,
+            **self.sizes, rows=blocks.rows, block=blocks.block, chunk=CHUNK,
+        )  # fmt: skip
+        return [x.double().sum(1).unflatten(0, (self.batch, self.heads)) for x in partial]
+
+    def _of_pieces(self, found: StretchedPieces) -> None:
+        """The gradients of the intercepts and the slopes of a stretched bias."""
+        both = found.intercept, found.slope
+        if any(x.requires_grad for x in both):
+            of_pieces = self._rows_gradient(found.slope.shape[1], slopes=True)
+            self.found += [pair for pair in zip(both, of_pieces, strict=True) if pair[0].requires_grad]
+
+    # ------------------------------------------------------------ of relative vectors
+
+    def _of_relative(self, term: Relative, kind: Any) -> None:
+        """The gradients of the vectors of a relative term, or of its products."""
+        x = term.vectors if term.products is None else term.products
+        if not x.requires_grad:
+            return
+        if term.q is None:
+            gradient = self._vectors_gradient(term, kind)
+        elif term.products is not None:
+            gradient = self.sums_by_row(term, kind, self.shared[3], self.up)
+        else:
+            gradient = self.sums_by_row(term, kind, self.shared[3]).mT @ self.d_out.float()
+        self.found.append((x, gradient))
+
+    def _vectors_gradient(self, term: Relative, kind: Any) -> Tensor:
+        """The gradient of the vectors of the distances of slots, [heads or 1, n + m − 1, width]."""
+        blocks, (heads, count, width) = self.blocks("table"), term.vectors.shape
+        side, members = blocks.block, self.batch * self.heads // max(heads, 1)
+        i_tiles, diagonals = tiles(self.n, side), tiles(self.n, side) + tiles(self.m, side) - 1
+        shares = max(1, min(members, PARTIAL // (heads * diagonals * 2 * side * width)))
+        partial = torch.empty(heads, shares, diagonals, 2, side, width, device=self.call.q.device)
+        start(
+            programs.vectors_gradient, self.call.q, heads * shares * diagonals, blocks,
+            *self.shared, partial, self.n, self.m, self.heads, self.group, heads, members, shares,
+            **self.sizes, width=width, padded=padded(width), block=side, kind=kind,
+        )  # fmt: skip
+        near, far = partial.sum(1).unbind(2)
+        if kind == OF_QUERIES:  # the nearer ones are below the distance of the corner, in falling order
+            near, far = far.flip(2), near.flip(2)
+        total = partial.new_zeros(heads, (diagonals + 1) * side, width)
+        total[:, :-side] += far.flatten(1, 2)
+        total[:, side:] += near.flatten(1, 2)
+        # the first number is that of the distance of slots −i_tiles·side, or for relative queries one more
+        skipped = i_tiles * side - self.n + (0 if kind == OF_QUERIES else 1)
+        return total[:, skipped : skipped + count] * (1.0 if kind == OF_VALUES else self.call.scale)
+
+    # ------------------------------------------------------------ of pairs
+
+    def _dense_gradient(self, dense: Tensor) -> Tensor:
+        """The gradient of the dense bias, in its shape and dtype."""
+        blocks = self.blocks("table")
+        gradient = torch.empty_like(dense, memory_format=torch.contiguous_format)
+        batch, heads = gradient.shape[:2]
+        blocks_of_pairs = tiles(self.n, blocks.rows) * tiles(self.m, blocks.block)
+        pairs, layout = self.pairs(gradient)
+        start(
+            programs.dense_gradient, self.call.q, batch * heads * blocks_of_pairs, blocks, *self.shared,
+            pairs, self.n, self.m, self.heads, self.group, heads, self.batch // max(batch, 1),
+            self.heads // max(heads, 1), **self.sizes, rows=blocks.rows, block=blocks.block, layout=layout,
+        )  # fmt: skip
+        return gradient
+
+
+def _sink_gradient(sink: Tensor, results: Results, delta: Tensor) -> Tensor:
+    """−δ times the weight of the sink, [batch, heads, n]; 0 where nothing else is in sight."""
+    weight = (sink.detach() - results.row_max).exp() / results.row_sum
+    return torch.where(delta == 0, 0.0, -delta * weight)
+
+
+def _empty_like(x: Tensor) -> Tensor:
+    """Allocates a tensor like x, with the numbers of each token beside one another."""
+    found = torch.empty_like(x)
+    return found if found.stride(-1) == 1 else torch.empty_like(x, memory_format=torch.contiguous_format)

@@ -1,0 +1,107 @@
+"""The output and the reductions of a lowered call. Importing this module imports triton."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .._results import Results, new_results
+from . import programs
+from ._arguments import Plane, Wanted
+from ._choices import Blocks, splits_for
+from ._launch import OF_VALUES, Launch, tiles
+from ._start import start
+
+SPLITS = 16
+"""Splits of keys that are merged at once."""
+
+
+class Forward(Launch):
+    """The programs of the output, and of the weights' reductions."""
+
+    def run(self) -> Results:
+        """Returns the output and the statistics of each query."""
+        results = self.new_results()
+        blocks = self.blocks("split" if self.n * self.group <= 16 else "wide split")
+        splits = splits_for(
+            self.n * self.group, self.m, self.batch * self.kv_heads, _processors(self.call.q.device), blocks.block
+        )
+        if splits and not self.in_blocks:
+            self._run_in_splits(results, splits, blocks)
+        else:
+            self.run_whole(results)
+        return results
+
+    def new_results(self) -> Results:
+        """Allocates the results; the output in float32 if relative values are still to be added to it."""
+        values = self.call.relative_values
+        dtype = self.call.q.dtype if values is None or values.q is None else torch.float32
+        return new_results(self.call.q, self.call.v, dtype)
+
+    def _add_relative_values(self, results: Results) -> None:
+        """Adds to the output the relative values that are looked up."""
+        values = self.call.relative_values
+        if values is not None and values.q is not None:
+            weights = self.sums_by_row(values, OF_VALUES, (results.row_max, results.row_sum, None))
+            results.out.add_(weights @ values.vectors.detach())
+
+    def run_whole(self, results: Results, output: bool = True, wanted: Wanted | None = None, width: int = 0) -> None:
+        """Writes the statistics of each query, the output if it is to be, and what is wanted of the weights.
+
+        Args:
+            results: where to.
+            output: whether to write the output.
+            wanted: what is wanted of the weights, of a query at most ``width`` numbers, a power of 2; 0 for nothing.
+        """
+        blocks = self.blocks("forward" if output else "reductions")
+        inputs = self.inputs if output else self.inputs._replace(v=None)
+        start(
+            programs.forward, self.call.q, tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
+            inputs, self.parts, wanted, self.plane_of(results.out) if output else None,
+            results.row_max, results.row_sum, self.n, self.m, self.heads, self.group,
+            **self.sizes, rows=blocks.rows, block=blocks.block, width=width,
+        )  # fmt: skip
+        if output:
+            self._add_relative_values(results)
+
+    def column_sums(self, results: Results, counted: Plane | None) -> Tensor:
+        """Returns the sums of the weights of each key over the queries that count, [batch, heads, m]."""
+        blocks, sums = self.blocks("keys"), self.statistic(self.m)
+        start(
+            programs.column_sums, self.call.q, tiles(self.m, blocks.block) * self.batch * self.heads, blocks,
+            self.inputs._replace(v=None), self.parts, (results.row_max, results.row_sum, None), counted, sums,
+            self.n, self.m, self.heads, self.group, **self.widths, rows=blocks.rows, block=blocks.block,
+        )  # fmt: skip
+        return sums
+
+    def pooled(self, results: Results, counted: Plane | None, down: int, across: int) -> tuple[Tensor, Tensor]:
+        """Returns the sums and the largest of the weights in each cell, [batch, heads, down, across]."""
+        blocks = self.blocks("table")
+        mass, largest = torch.empty(2, self.batch, self.heads, down, across, device=self.call.q.device)
+        start(
+            programs.pooled_map, self.call.q, mass.numel(), blocks,
+            self.inputs._replace(v=None), self.parts, (results.row_max, results.row_sum, None), counted, mass, largest,
+            self.n, self.m, self.heads, self.group, down, across, **self.widths, rows=blocks.rows, block=blocks.block,
+        )  # fmt: skip
+        return mass, largest.masked_fill(mass.isnan(), torch.nan)  # NaN is lost among the largest
+
+    def _run_in_splits(self, results: Results, splits: int, blocks: Blocks) -> None:
+        rows = self.batch * self.heads * self.n
+        totals = torch.empty(splits, rows, self.v_dim, device=self.call.q.device)
+        largests, sums = torch.empty(2, splits, rows, device=self.call.q.device)
+        start(
+            programs.split_forward, self.call.q, self.batch * self.kv_heads * splits, blocks,
+            self.inputs, self.parts, totals, largests, sums, self.n, self.m, self.heads, self.group, splits,
+            **self.sizes, rows=blocks.rows, block=blocks.block,
+        )  # fmt: skip
+        start(
+            programs.merge_splits, self.call.q, rows, blocks, totals, largests, sums, self.parts.sink,
+            self.plane_of(results.out), results.row_max, results.row_sum, self.n, self.heads, splits,
+            v_dim=self.v_dim, v_pad=self.sizes["v_pad"], chunk=SPLITS,
+        )  # fmt: skip
+        self._add_relative_values(results)
+
+
+def _processors(device: torch.device) -> int:
+    """Returns how many multiprocessors a GPU has; of the interpreter a few, so that short sequences are split."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2

@@ -1,0 +1,145 @@
+"""Relative keys, queries and values as the programs take them, by operations that autograd records.
+
+Where positions rise by one, a term has a vector for each distance of slots, and programs multiply these with the tokens
+block by block (``programs/_turns.py``): no number of a pair leaves a program.
+
+At any other positions the products of each token with every vector of the table are made here, [tokens, rows], and
+programs look up that of each pair. Their gradients, and the sums of the weights of each row, which are what relative
+values are multiplied with, come from a program that goes through the rows of each block (``sums_by_row``). This takes
+memory for each token and each vector, so that the table must not grow with the sequence.
+
+Sinusoids of such positions have no table. Their products with the queries are a dense bias of short calls, and else
+more columns of q and k (``lowering/sinusoids.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...terms import Bucketize, Clip, RelativeKeys, RelativeQueries, RelativeValues, Rows, Sinusoids
+from .._problem import Call
+from ..lowering.sinusoids import RotatedQuery
+from ._tables import axis_of, by_whole_distance, distances_of_slots, is_of_distances, rows_at
+
+MAX_ROWS = 1 << 12
+"""The most vectors of a table whose products with each token are made."""
+
+
+class Relative(NamedTuple):
+    """A relative term.
+
+    Attributes:
+        tokens: the queries or keys that are multiplied, [batch, heads or kv_heads, tokens, width]; None for values.
+        vectors: those of the distances, [heads or 1, rows, width].
+        products: of each token with each vector, float32 [batch, heads, tokens, rows], which are looked up; None if
+            programs multiply blocks, and for values.
+        origin: the vector of distance 0: of slots if positions rise by one, else of positions.
+        q: the positions of the queries, [b, n]; None if positions rise by one.
+        k: those of the keys.
+    """
+
+    tokens: Tensor | None
+    vectors: Tensor
+    products: Tensor | None
+    origin: int
+    q: Tensor | None
+    k: Tensor | None
+
+    @property
+    def learned(self) -> list[Tensor]:
+        """The tensors of which programs give gradients."""
+        found = [self.products] if self.products is not None else [self.tokens, self.vectors]
+        return [x for x in found if x is not None]
+
+
+class Products(torch.autograd.Function):
+    """a·bᵀ. A row whose products have no gradient, as those of a token without pairs, may hold NaN."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return a @ b.mT
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        a, b = ctx.saved_tensors
+        d_a, d_b = None, None
+        if ctx.needs_input_grad[0]:
+            d_a = (upstream @ b.nan_to_num(0, 0, 0)).sum_to_size(a.shape)
+        if ctx.needs_input_grad[1]:
+            d_b = (upstream.mT @ a.nan_to_num(0, 0, 0)).double().sum_to_size(b.shape).to(b.dtype)
+        return d_a, d_b
+
+
+def why_not_by_row(rows: Rows, whole: bool) -> str | None:
+    """Returns why the products with every vector of a table cannot be made; None if they can.
+
+    Args:
+        rows: the table, by ``Clip`` or ``Bucketize``.
+        whole: whether positions are integers.
+    """
+    if not is_of_distances(rows, False, whole):
+        return "relative vectors by Bucketize need a reach, and whole numbers"
+    assert isinstance(rows.map, (Clip, Bucketize))
+    reach = rows.map.reach if isinstance(rows.map, Bucketize) else None
+    count = rows.map.count if reach is None else 2 * reach + 3
+    return None if count <= MAX_ROWS else f"there are at most {MAX_ROWS:,} relative vectors, here {count:,}"
+
+
+def relative(term: RelativeKeys | RelativeQueries | RelativeValues, call: Call, in_blocks: bool) -> Relative:
+    """Returns a relative term of a lowered call.
+
+    Args:
+        term: the term, whose sinusoids are taken in blocks alone.
+        call: the call.
+        in_blocks: whether programs multiply blocks of the vectors.
+    """
+    rows, tokens = term.rows, None
+    if isinstance(term, RelativeKeys):
+        tokens = queries_of(term, call)
+    elif isinstance(term, RelativeQueries):
+        tokens = call.k if term.key is None else term.key.to(call.k.dtype)
+    q, k = call.q_coordinates, call.k_coordinates
+    if in_blocks:
+        vectors = vectors_at(rows, distances_of_slots(q, k, axis_of(rows))).to(call.q.dtype)
+        return Relative(tokens, vectors, None, q.index.shape[1] - 1, None, None)
+    assert isinstance(rows, Rows)
+    vectors, origin = by_whole_distance(rows)
+    products = None if tokens is None else Products.apply(_of_each_head(tokens, call).float(), vectors)
+    return Relative(tokens, vectors, products, origin, q.axis(axis_of(rows)), k.axis(axis_of(rows)))
+
+
+def queries_of(term: RelativeKeys, call: Call) -> Tensor:
+    """Returns what relative keys are multiplied with, in the dtype of q."""
+    query = call.q if term.query is None else term.query
+    if term.query_bias is not None:
+        query = query.float() + term.query_bias.float()[:, None]
+    return query.to(call.q.dtype)
+
+
+def _of_each_head(tokens: Tensor, call: Call) -> Tensor:
+    """Returns tokens [batch, heads, …], where keys of [batch, kv_heads, …] are repeated."""
+    return tokens.repeat_interleave(call.q.shape[1] // max(tokens.shape[1], 1), dim=1)
+
+
+def vectors_at(rows: Rows | Sinusoids, distances: Tensor) -> Tensor:
+    """Returns the vectors at rising distances [count], float32 [heads or 1, count, width]."""
+    if isinstance(rows, Rows):
+        return rows_at(rows, distances)
+    angle = distances[:, None].double() * rows.frequencies.double()
+    waves = torch.cat([-angle.sin(), angle.cos()], dim=-1).float()
+    return waves @ rows.weight.float().mT
+
+
+def by_sinusoids(term: RelativeKeys, call: Call) -> Tensor:
+    """Returns the unscaled products of queries and sinusoidal keys of each pair, float32 [batch, heads, n, m]."""
+    rows = term.rows
+    assert isinstance(rows, Sinusoids)
+    rates = rows.frequencies.double()
+    at, to = (side.axis(rows.axis).double() for side in (call.q_coordinates, call.k_coordinates))
+    turned = RotatedQuery.apply(queries_of(term, call).float(), rows.weight.float(), rates, at)
+    angle = (to[..., None] * rates)[:, None]
+    return Products.apply(turned, torch.cat([angle.sin(), angle.cos()], dim=-1).float())

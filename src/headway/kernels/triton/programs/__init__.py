@@ -1,0 +1,27 @@
+"""The programs that run on a GPU, in Triton.
+
+A program computes a block of queries, of keys, or of what is to be summed. No program writes what another one writes,
+so that results are the same bits in every run. Importing this room imports triton.
+"""
+
+from ._columns import column_sums, pooled_map
+from ._forward import forward, merge_splits, split_forward
+from ._gradients import deltas, keys_gradient, queries_gradient
+from ._sums import dense_gradient, diagonals_gradient, rows_gradient, run_sums, sums_by_row, vectors_gradient
+
+__all__ = [
+    "forward",
+    "split_forward",
+    "merge_splits",
+    "column_sums",
+    "pooled_map",
+    "deltas",
+    "queries_gradient",
+    "keys_gradient",
+    "diagonals_gradient",
+    "rows_gradient",
+    "vectors_gradient",
+    "sums_by_row",
+    "dense_gradient",
+    "run_sums",
+]

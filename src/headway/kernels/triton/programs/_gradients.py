@@ -1,0 +1,252 @@
+"""The programs of the gradients of queries, keys and values, and of what there is for each of them, in Triton.
+
+Blocks of which every pair is in sight go through a loop without masks, the others through a second one, as in
+``_forward.py``.
+"""
+
+import triton
+import triton.language as tl
+
+from ._blocks import (
+    dot,
+    key_tiles,
+    load_matrix,
+    load_statistic,
+    load_vector,
+    query_tiles,
+    store_matrix,
+    store_statistic,
+)
+from ._scores import formula_of, stretched_of
+from ._turns import add_vectors
+from ._weights import load_keys, load_queries, products_of, value_products, weights_and_gradients
+
+
+@triton.jit(do_not_specialize=["n"])
+def deltas(out, d_out, d_lse, delta, n, heads, v_dim: tl.constexpr, v_pad: tl.constexpr, rows: tl.constexpr):
+    """δ = Σ d_out·out − d_lse of a block of queries."""
+    tiles = tl.cdiv(n, rows)
+    which = tl.program_id(0) // tiles
+    b, h = which // heads, which % heads
+    i = (tl.program_id(0) % tiles) * rows + tl.arange(0, rows)
+    inside = i < n
+    value = load_matrix(out, b, h, i, inside, v_dim, v_pad).to(tl.float32)
+    gradient = load_matrix(d_out, b, h, i, inside, v_dim, v_pad).to(tl.float32)
+    found = tl.sum(value * gradient, 1)
+    if d_lse is not None:
+        found -= load_statistic(d_lse, which, i, inside, n, 0.0)
+    store_statistic(delta, which, i, inside, n, found)
+
+
+@triton.jit
+def _add_to_query(
+    state, queries, up, x, parts, rows_of, b, h, kv, which, i, i_inside, i_start, tile, n, m,
+    head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
+    block: tl.constexpr, masked: tl.constexpr, interpreted: tl.constexpr,
+):  # fmt: skip
+    d_q, d_to_keys, by_factor, of_values, rising, whole, of_stretch, whole_stretch, of_rate, whole_rate = state
+    j = tile * block + tl.arange(0, block)
+    j_inside = j < m
+    keys = load_keys(x, parts.terms, b, kv, j, j_inside, head_dim, head_pad)
+    v = load_matrix(x.v, b, kv, j, j_inside, v_dim, v_pad)
+    products = products_of(
+        queries, keys, parts.terms, b, h, i, j, i_inside, j_inside, i_start, tile * block, False, interpreted
+    )
+    values = value_products(up, v, parts, b, h, i, j, i_inside, j_inside, i_start, tile * block, False, interpreted)
+    weight, _, values, slope, seen = weights_and_gradients(
+        parts, rows_of, products, values, b, h, which, i, j, i_inside, j_inside, n, m, masked, False, interpreted
+    )
+    k, _ = keys
+    if masked:
+        k = tl.where((tl.max(seen.to(tl.int32), 0) != 0)[:, None], k, 0.0)
+    delta = load_statistic(rows_of[2], which, i, i_inside, n, 0.0)
+    gradient = weight * (values - delta[:, None]) * slope
+    d_q += dot(gradient.to(k.dtype), k, interpreted)
+    if parts.terms.relative_keys is not None:
+        d_to_keys = add_vectors(
+            d_to_keys, gradient, parts.terms.relative_keys, h, i_start, tile * block, False, block, interpreted
+        )
+    if parts.terms.factor is not None:  # where nothing is seen, products may be NaN
+        by_factor += tl.sum(tl.where(gradient == 0, 0.0, gradient * products), 1)
+    product = weight * values
+    of_values += tl.sum(product, 1)
+    if parts.terms.stretched is not None:
+        found = stretched_of(parts.terms, b, h, i, j, i_inside, j_inside, False, interpreted)
+        part = tl.where(weight == 0, 0.0, weight * slope * found[3])
+        of_stretch, whole_stretch = of_stretch + tl.sum(part * values, 1), whole_stretch + tl.sum(part, 1)
+        part = tl.where(weight == 0, 0.0, weight * slope * found[4])
+        of_rate, whole_rate = of_rate + tl.sum(part * values, 1), whole_rate + tl.sum(part, 1)
+    rising, whole = rising + tl.sum(product * slope, 1), whole + tl.sum(weight * slope, 1)
+    return d_q, d_to_keys, by_factor, of_values, rising, whole, of_stretch, whole_stretch, of_rate, whole_rate
+
+
+@triton.jit
+def _sum_of_gradients(gradients, weights, delta):
+    """Σ weight·(gradient of weight − δ) from its two sums; 0 for a query that sees nothing."""
+    return gradients - tl.where(weights == 0, 0.0, delta * weights)
+
+
+@triton.jit(do_not_specialize=["n", "m"])
+def queries_gradient(
+    x, parts, d_out, rows_of, d_lse, own_delta, d_q, d_to_keys, d_factor, d_queries, d_stretch, d_rate,
+    n, m, heads, group,
+    head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
+    rows: tl.constexpr, block: tl.constexpr, interpreted: tl.constexpr,
+):  # fmt: skip
+    """The gradients of a block of queries, of what relative keys are multiplied with, of their factors and biases.
+
+    Also those of their stretches, and of each query a part of that of the rate.
+
+    Also δ as Σ weight·(gradient of weight) − d_lse, of which nothing was rounded to the output's dtype: with it the
+    gradients of scores add up to what they should, which gradients of biases need, as sums of many.
+    """
+    tiles = tl.cdiv(n, rows)
+    which = tl.program_id(0) // tiles
+    b, h = which // heads, which % heads
+    kv = h // group
+    i_start = (tl.program_id(0) % tiles) * rows
+    i = i_start + tl.arange(0, rows)
+    inside = i < n
+    queries = load_queries(x, parts.terms, b, h, i, inside, head_dim, head_pad)
+    up = load_matrix(d_out, b, h, i, inside, v_dim, v_pad)
+    zeros = tl.zeros([rows], tl.float32)
+    of_relative = zeros
+    if parts.terms.relative_keys is not None:
+        of_relative = tl.zeros([rows, parts.terms.relative_keys.padded], tl.float32)
+    state = (
+        tl.zeros([rows, head_pad], tl.float32), of_relative, zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros,
+    )  # fmt: skip
+    open_, end, left, left_last, right, right_last = key_tiles(parts.sight, b, i, inside, m, block)
+    for tile in range(open_, end):
+        state = _add_to_query(
+            state, queries, up, x, parts, rows_of, b, h, kv, which, i, inside, i_start, tile, n, m,
+            head_dim, v_dim, head_pad, v_pad, block, False, interpreted,
+        )  # fmt: skip
+    gap = right - left_last
+    for step in range(left, right_last - gap):
+        tile = tl.where(step < left_last, step, step + gap)
+        state = _add_to_query(
+            state, queries, up, x, parts, rows_of, b, h, kv, which, i, inside, i_start, tile, n, m,
+            head_dim, v_dim, head_pad, v_pad, block, True, interpreted,
+        )  # fmt: skip
+    gradient, of_relative, by_factor, delta, rising, whole, of_stretch, whole_stretch, of_rate, whole_rate = state
+    if own_delta is None:  # of more keys than these
+        delta = load_statistic(rows_of[2], which, i, inside, n, 0.0)
+    else:
+        if d_lse is not None:
+            delta -= load_statistic(d_lse, which, i, inside, n, 0.0)
+        store_statistic(own_delta, which, i, inside, n, delta)
+    if d_factor is not None:
+        store_statistic(d_factor, which, i, inside, n, by_factor * parts.terms.scale)
+    if d_queries is not None:
+        store_statistic(d_queries, which, i, inside, n, _sum_of_gradients(rising, whole, delta))
+    if d_stretch is not None:
+        store_statistic(d_stretch, which, i, inside, n, _sum_of_gradients(of_stretch, whole_stretch, delta))
+    if d_rate is not None:
+        of_rate = _sum_of_gradients(of_rate, whole_rate, delta)
+        stretch = load_vector(parts.terms.stretch, b, b, i, inside, 0.0)
+        store_statistic(d_rate, which, i, inside, n, tl.where(of_rate == 0, 0.0, of_rate * stretch))
+    scale = zeros + parts.terms.scale
+    if parts.terms.factor is not None:
+        scale *= load_vector(parts.terms.factor, b, h, i, inside, 0.0)
+    if d_q is not None:
+        store_matrix(d_q, b, h, i, inside, gradient * scale[:, None], head_dim, head_pad)
+    if d_to_keys is not None:
+        store_matrix(
+            d_to_keys, b, h, i, inside, of_relative * scale[:, None],
+            parts.terms.relative_keys.width, parts.terms.relative_keys.padded,
+        )  # fmt: skip
+
+
+@triton.jit
+def _add_to_key(
+    state, keys, v, x, parts, d_out, rows_of, b, h, which, j, j_inside, j_start, tile, n, m,
+    head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
+    rows: tl.constexpr, masked: tl.constexpr, interpreted: tl.constexpr,
+):  # fmt: skip
+    d_k, d_to_queries, d_v, sums, firsts, seconds = state
+    i = tile * rows + tl.arange(0, rows)
+    i_inside = i < n
+    queries = load_queries(x, parts.terms, b, h, i, i_inside, head_dim, head_pad)
+    up = load_matrix(d_out, b, h, i, i_inside, v_dim, v_pad)
+    products = products_of(
+        queries, keys, parts.terms, b, h, i, j, i_inside, j_inside, tile * rows, j_start, True, interpreted
+    )
+    values = value_products(up, v, parts, b, h, i, j, i_inside, j_inside, tile * rows, j_start, True, interpreted)
+    weight, kept, values, slope, seen = weights_and_gradients(
+        parts, rows_of, products, values, b, h, which, i, j, i_inside, j_inside, n, m, masked, True, interpreted
+    )
+    q, _ = queries
+    if masked:
+        q = tl.where((tl.max(seen.to(tl.int32), 0) != 0)[:, None], q, 0.0)
+    d_v += dot(kept.to(v.dtype), up, interpreted)
+    gradient = weight * (values - load_statistic(rows_of[2], which, i, i_inside, n, 0.0)[None, :]) * slope
+    sums += tl.sum(gradient, 1)
+    if parts.terms.formula is not None:
+        _, first, second = formula_of(parts.terms, b, h, i, j, i_inside, j_inside, True)
+        firsts += tl.sum(gradient * first, 1)
+        seconds += tl.sum(gradient * second, 1)
+    if parts.terms.factor is not None:
+        gradient *= load_vector(parts.terms.factor, b, h, i, i_inside, 0.0)[None, :]
+    if parts.terms.relative_queries is not None:
+        d_to_queries = add_vectors(
+            d_to_queries, gradient, parts.terms.relative_queries, h, tile * rows, j_start, True, rows, interpreted
+        )
+    return d_k + dot(gradient.to(q.dtype), q, interpreted), d_to_queries, d_v, sums, firsts, seconds
+
+
+@triton.jit(do_not_specialize=["n", "m"])
+def keys_gradient(
+    x, parts, d_out, rows_of, d_k, d_to_queries, d_v, d_keys, d_first, d_second, n, m, kv_heads, group,
+    head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
+    rows: tl.constexpr, block: tl.constexpr, interpreted: tl.constexpr,
+):  # fmt: skip
+    """The gradients of a block of keys and values, over all heads that share them.
+
+    Also those of what relative queries are multiplied with, of the biases of the keys, and for each key a part of those
+    of a formula's parameters.
+    """
+    tiles = tl.cdiv(m, block)
+    b, kv = tl.program_id(0) // tiles // kv_heads, tl.program_id(0) // tiles % kv_heads
+    start = (tl.program_id(0) % tiles) * block
+    j = start + tl.arange(0, block)
+    inside = j < m
+    keys = load_keys(x, parts.terms, b, kv, j, inside, head_dim, head_pad)
+    v = load_matrix(x.v, b, kv, j, inside, v_dim, v_pad)
+    zeros = tl.zeros([block], tl.float32)
+    d_key, of_relative, d_value = tl.zeros([block, head_pad], tl.float32), zeros, tl.zeros([block, v_pad], tl.float32)
+    if parts.terms.relative_queries is not None:
+        of_relative = tl.zeros([block, parts.terms.relative_queries.padded], tl.float32)
+    open_, end, left, left_last, right, right_last = query_tiles(parts.sight, b, start, start + block, n, m, rows)
+    gap = right - left_last
+    for member in range(group):
+        h = kv * group + member
+        which = b * kv_heads * group + h
+        state = d_key, of_relative, d_value, zeros, zeros, zeros
+        for tile in range(open_, end):
+            state = _add_to_key(
+                state, keys, v, x, parts, d_out, rows_of, b, h, which, j, inside, start, tile, n, m,
+                head_dim, v_dim, head_pad, v_pad, rows, False, interpreted,
+            )  # fmt: skip
+        for step in range(left, right_last - gap):
+            tile = tl.where(step < left_last, step, step + gap)
+            state = _add_to_key(
+                state, keys, v, x, parts, d_out, rows_of, b, h, which, j, inside, start, tile, n, m,
+                head_dim, v_dim, head_pad, v_pad, rows, True, interpreted,
+            )  # fmt: skip
+        d_key, of_relative, d_value, sums, firsts, seconds = state
+        if d_keys is not None:
+            store_statistic(d_keys, which, j, inside, m, sums)
+        if d_first is not None:
+            store_statistic(d_first, which, j, inside, m, firsts)
+        if d_second is not None:
+            store_statistic(d_second, which, j, inside, m, seconds)
+    if d_k is not None:
+        store_matrix(d_k, b, kv, j, inside, d_key * parts.terms.scale, head_dim, head_pad)
+    if d_to_queries is not None:
+        store_matrix(
+            d_to_queries, b, kv, j, inside, of_relative * parts.terms.scale,
+            parts.terms.relative_queries.width, parts.terms.relative_queries.padded,
+        )  # fmt: skip
+    if d_v is not None:
+        store_matrix(d_v, b, kv, j, inside, d_value, v_dim, v_pad)

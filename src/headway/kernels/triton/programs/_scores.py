@@ -1,0 +1,195 @@
+"""The scores of a block from its products, with every bias of its pairs, in Triton."""
+
+import triton
+import triton.language as tl
+
+from ._blocks import (
+    LOG2E,
+    by_key,
+    by_query,
+    last_stride,
+    load_vector,
+    look_up,
+    of_head,
+    place_of,
+    place_of_pairs,
+    unpacked,
+)
+
+LINEAR, LOG, POWER = (tl.constexpr(kind) for kind in range(3))
+
+
+@triton.jit
+def scores_of(products, terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr, interpreted: tl.constexpr):
+    """The scores of a block from its products, and the derivative by what the cap bounds; 1 without a cap."""
+    score = products * terms.scale
+    if terms.factor is not None:
+        score *= by_query(load_vector(terms.factor, b, h, i, i_inside, 0.0), flipped)
+    if terms.table is not None:
+        table = terms.table.at + of_head(h, flipped).to(tl.int64) * unpacked(terms.table.h)
+        score += look_up(table, table_row(terms, b, i, j, i_inside, j_inside, flipped), interpreted)
+    if terms.formula is not None:
+        score += formula_of(terms, b, h, i, j, i_inside, j_inside, flipped)[0]
+    if terms.stretched is not None:
+        score += stretched_of(terms, b, h, i, j, i_inside, j_inside, flipped, interpreted)[0]
+    if terms.queries is not None:
+        score += by_query(load_vector(terms.queries, b, h, i, i_inside, 0.0), flipped)
+    if terms.keys is not None:
+        place = place_of(terms.keys, b, of_head(h, flipped))
+        place += by_key(j.to(tl.int64) * last_stride(terms.keys.n, terms.keys.layout), flipped)
+        score += tl.load(place, mask=by_key(j_inside, flipped), other=0.0)
+    if terms.dense is not None:
+        inside = by_query(i_inside, flipped) & by_key(j_inside, flipped)
+        place = place_of_pairs(terms.dense, terms.dense_layout, b, h, i, j, flipped)
+        score += tl.load(place, mask=inside, other=0.0).to(tl.float32)
+    if terms.cap is None:
+        return score, 1.0
+    else:
+        value, slope = _tanh(score / terms.cap)
+        return value * terms.cap, slope
+
+
+# ---------------------------------------------------------------- relative products that are looked up
+
+
+@triton.jit
+def with_looked_up(products, terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr, interpreted: tl.constexpr):
+    """Adds to the products of a block those of relative keys and queries that are looked up."""
+    if terms.of_queries is not None:
+        row = row_of(terms.of_queries, terms, b, i, j, i_inside, j_inside, flipped)
+        products += look_up_by_query(terms.of_queries, b, h, i, i_inside, row, flipped, interpreted)
+    if terms.of_keys is not None:
+        row = row_of(terms.of_keys, terms, b, i, j, i_inside, j_inside, flipped)
+        at = tl.where(j_inside, j, 0).to(tl.int64) * unpacked(terms.of_keys.n)
+        place = place_of(terms.of_keys, b, of_head(h, flipped)) + by_key(at, flipped)
+        products += look_up(place, row, interpreted)
+    return products
+
+
+@triton.jit
+def look_up_by_query(x, b, h, i, i_inside, row, flipped: tl.constexpr, interpreted: tl.constexpr):
+    """The number of each query at a row for each pair."""
+    at = tl.where(i_inside, i, 0).to(tl.int64) * unpacked(x.n)
+    return look_up(place_of(x, b, of_head(h, flipped)) + by_query(at, flipped), row, interpreted)
+
+
+@triton.jit
+def row_of(x, terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
+    """The row of a table of relative vectors for each pair."""
+    return _row_at(x, terms.relative_q, terms.relative_k, b, i, j, i_inside, j_inside, flipped)
+
+
+# ---------------------------------------------------------------- biases by distance
+
+
+@triton.jit
+def table_row(terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
+    """The row of the table of biases for each pair, from the distance key − query."""
+    if terms.q_position is None:  # positions rise by one on both sides
+        row = by_key(j, flipped) - by_query(i, flipped) + unpacked(terms.table.origin)
+        return tl.minimum(tl.maximum(row, 0), unpacked(terms.table.last)).to(tl.int32)
+    else:
+        return _row_at(terms.table, terms.q_position, terms.k_position, b, i, j, i_inside, j_inside, flipped)
+
+
+@triton.jit
+def _row_at(table, q_position, k_position, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
+    """The row of a table for the distance of each pair in positions."""
+    distance = _distance(q_position, k_position, b, i, j, i_inside, j_inside, flipped)
+    if distance.dtype.is_floating():
+        distance = tl.floor(distance)
+    row = distance + unpacked(table.origin)
+    return tl.minimum(tl.maximum(row, 0), unpacked(table.last)).to(tl.int32)
+
+
+@triton.jit
+def _distance(q_position, k_position, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
+    """The distance key − query of each pair, in the dtype of the positions."""
+    q = load_vector(q_position, b, b, i, i_inside, 0)
+    k = load_vector(k_position, b, b, j, j_inside, 0)
+    return by_key(k, flipped) - by_query(q, flipped)
+
+
+@triton.jit
+def formula_of(terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr):
+    """A bias of the distance for each pair, and its derivatives by both parameters."""
+    formula = terms.formula
+    distance = _distance(terms.formula_q, terms.formula_k, b, i, j, i_inside, j_inside, flipped).to(tl.float32)
+    far = tl.abs(distance)
+    first = tl.load(formula.first + of_head(h, flipped) * unpacked(formula.first_h))
+    second = tl.load(formula.second + of_head(h, flipped) * unpacked(formula.second_h))
+    if formula.kind == LINEAR:
+        past = distance <= 0
+        return -far * tl.where(past, first, second), tl.where(past, -far, 0.0), tl.where(past, 0.0, -far)
+    elif formula.kind == LOG:
+        size = _log1p(second * far)
+        return -first * size, -size, -first * far / (1 + second * far)
+    else:
+        log = tl.log(tl.where(far == 0, 1.0, far))
+        size = tl.where(far == 0, 0.0, tl.exp(second * log))
+        return -first * size, -size, -first * size * log
+
+
+@triton.jit
+def _sizes(terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr, interpreted: tl.constexpr):
+    """ln(1 + rate·|δ|) of each pair, and its derivative by the rate."""
+    if terms.sizes is not None:  # positions rise by one on both sides
+        at = by_key(j, flipped) - by_query(i, flipped) + unpacked(terms.sizes.origin)
+        at = tl.minimum(tl.maximum(at, 0), unpacked(terms.sizes.last)).to(tl.int32)
+        return look_up(terms.sizes.at, at, interpreted), look_up(terms.sizes.by_rate, at, interpreted)
+    else:
+        distance = _distance(terms.stretched_q, terms.stretched_k, b, i, j, i_inside, j_inside, flipped)
+        far, rate = tl.abs(distance.to(tl.float32)), tl.load(terms.stretched.rate)
+        return _log1p(rate * far), far / (1 + rate * far)
+
+
+@triton.jit
+def stretched_of(terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr, interpreted: tl.constexpr):
+    """A bias in straight pieces of t = ln(1 + rate·|δ|)·stretch for each pair.
+
+    Also the piece, t, and the derivatives by the stretch of the query, and by the rate divided by that stretch. A block
+    begins with the piece of its smallest t, and goes through the edges below its largest one, where the slope changes.
+    """
+    pieces = terms.stretched
+    size, by_rate = _sizes(terms, b, i, j, i_inside, j_inside, flipped, interpreted)
+    t = size * by_query(load_vector(terms.stretch, b, b, i, i_inside, 0.0), flipped)
+    inside = by_query(i_inside, flipped) & by_key(j_inside, flipped) & (t == t)
+    edges = tl.load(pieces.edges + tl.arange(0, terms.stretched.padded))
+    first = tl.sum((edges <= tl.min(tl.where(inside, t, float("inf")))).to(tl.int32), 0)
+    first = tl.minimum(first, unpacked(pieces.last))
+    last = tl.sum((edges <= tl.max(tl.where(inside, t, float("-inf")))).to(tl.int32), 0)
+    own = of_head(h, flipped).to(tl.int64) * unpacked(pieces.h)
+    slope = tl.load(pieces.slope + own + first) + tl.zeros_like(t)
+    bias = tl.load(pieces.intercept + own + first) + slope * t
+    piece = first + tl.zeros_like(t).to(tl.int32)
+    for one in range(first, last):
+        beyond, step = t - tl.load(pieces.edges + one), tl.load(pieces.step + own + one)
+        bias += step * tl.maximum(beyond, 0.0)
+        slope += tl.where(beyond >= 0, step, 0.0)
+        piece += (beyond >= 0).to(tl.int32)
+    return bias, piece, t, slope * size, slope * by_rate
+
+
+# ---------------------------------------------------------------- functions
+
+
+@triton.jit
+def _tanh(x):
+    """tanh x and its derivative, both by e⁻²ˣ: 1 − tanh² x has no digit left where tanh x is almost 1."""
+    size = tl.abs(x)
+    e = tl.exp2(size * (-2 * LOG2E))
+    half = 1 / (1 + e)
+    z = x * x
+    p = z * -5.70498872745e-3 + 2.06390887954e-2
+    p = p * z - 5.37397155531e-2
+    p = p * z + 1.33314422036e-1
+    p = p * z - 3.33332819422e-1
+    y = tl.where(size < 0.625, size + size * z * p, 1 - 2 * e * half)
+    return tl.where(x < 0, -y, y), 4 * e * half * half
+
+
+@triton.jit
+def _log1p(x):
+    """ln(1 + x), for x ≥ 0, with the digits of a small x: ln(1 + x)·x/((1 + x) − 1) rounds twice alike."""
+    above = 1 + x
+    return tl.where(above == 1, x, tl.log(above) * (x / tl.where(above == 1, 1.0, above - 1)))

@@ -1,0 +1,268 @@
+"""The programs of gradients that are sums over pairs: of tables, of relative vectors, and of dense biases, in Triton.
+
+No program writes what another one writes, and nothing is added atomically: gradients are the same bits in every run.
+"""
+
+import triton
+import triton.language as tl
+
+from ._blocks import SLOT, by_query, dot, key_tiles, load_vector, place_of_pairs, query_tiles, seen_tiles, unpacked
+from ._scores import row_of, stretched_of, table_row
+from ._turns import of_distances
+from ._weights import kept_weights, tile_gradient, tile_of
+
+OF_KEYS, OF_QUERIES, OF_VALUES = (tl.constexpr(kind) for kind in range(3))
+
+
+# ---------------------------------------------------------------- tables of biases
+
+
+@triton.jit
+def _diagonal(sight, offset, i_tiles, j_tiles, block: tl.constexpr):
+    """The tiles of queries of a diagonal of square tiles, first and after the last; none where nothing is in sight."""
+    first, last = tl.maximum(0, -offset), tl.minimum(i_tiles, j_tiles - offset)
+    if sight.second is None:
+        if sight.first.stop.kind == SLOT:
+            last = tl.where(offset * block - block < unpacked(sight.first.stop.value) - 1, last, first)
+        if sight.first.start.kind == SLOT:
+            last = tl.where(offset * block + block > unpacked(sight.first.start.value), last, first)
+    return first, last
+
+
+@triton.jit(do_not_specialize=["n", "m"])
+def diagonals_gradient(
+    x, parts, d_out, rows_of, partial, n, m, heads, group,
+    head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
+    block: tl.constexpr, interpreted: tl.constexpr,
+):  # fmt: skip
+    """The sums of the gradients of scores at each distance, over a diagonal of square tiles.
+
+    All tiles of a diagonal have the same distances at the same places, so that they are added as they are, and the
+    sum is reduced along its own diagonals once. partial: [batch·heads, diagonals, 2·block]; the first half has the
+    distances up to that of the corner, the other half those above.
+    """
+    i_tiles, j_tiles = tl.cdiv(n, block), tl.cdiv(m, block)
+    diagonals = i_tiles + j_tiles - 1
+    which, diagonal = tl.program_id(0) // diagonals, tl.program_id(0) % diagonals
+    b, h = which // heads, which % heads
+    offset = diagonal - i_tiles + 1
+    first, last = _diagonal(parts.sight, offset, i_tiles, j_tiles, block)
+    total = tl.zeros([block, block], tl.float32)
+    for tile in range(first, last):
+        gradient = tile_gradient(
+            x, parts, d_out, rows_of, b, h, h // group, which, tile, tile + offset, n, m,
+            head_dim, v_dim, head_pad, v_pad, block, block, interpreted,
+        )  # fmt: skip
+        total += gradient
+    row, column = tl.arange(0, block)[:, None], tl.arange(0, block)[None, :]
+    place = partial + (which.to(tl.int64) * diagonals + diagonal) * (2 * block) + tl.arange(0, block)
+    at = row + column - (block - 1)
+    near = tl.where(at >= 0, tl.gather(total, tl.maximum(at, 0), 1), 0.0)
+    tl.store(place, tl.sum(near, 0))
+    at = row + column + 1
+    far = tl.where(at < block, tl.gather(total, tl.minimum(at, block - 1), 1), 0.0)
+    tl.store(place + block, tl.sum(far, 0))
+
+
+@triton.jit(do_not_specialize=["n", "m", "shares", "count"])
+def rows_gradient(
+    x, parts, d_out, rows_of, partial, partial_slopes, n, m, heads, group, shares, count,
+    head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
+    rows: tl.constexpr, block: tl.constexpr, chunk: tl.constexpr, interpreted: tl.constexpr,
+):  # fmt: skip
+    """The sums of the gradients of scores in each row of the table, for positions with any gaps.
+
+    With partial_slopes those in each piece of a stretched bias, and there their sums times t. A program has every
+    ``shares``-th block of keys and a chunk of the table. In each tile it goes through the rows that occur.
+    partial: [batch·heads, shares, count].
+    """
+    chunks = tl.cdiv(count, chunk)
+    which, share = tl.program_id(0) // chunks // shares, tl.program_id(0) // chunks % shares
+    start = tl.program_id(0) % chunks * chunk
+    b, h = which // heads, which % heads
+    own = start + tl.arange(0, chunk)
+    sums, slopes = tl.zeros([chunk], tl.float32), tl.zeros([chunk], tl.float32)
+    for j_tile in range(share, tl.cdiv(m, block), shares):
+        _, _, left, _, _, last = query_tiles(parts.sight, b, j_tile * block, (j_tile + 1) * block, n, m, rows)
+        for i_tile in range(left, last):
+            i, j = i_tile * rows + tl.arange(0, rows), j_tile * block + tl.arange(0, block)
+            if partial_slopes is None:
+                row = table_row(parts.terms, b, i, j, i < n, j < m, False)
+            else:
+                found = stretched_of(parts.terms, b, h, i, j, i < n, j < m, False, interpreted)
+                row, t = found[1], found[2]
+            inside = (i < n)[:, None] & (j < m)[None, :]
+            low = tl.maximum(tl.min(tl.where(inside, row, count)), start)
+            high = tl.minimum(tl.max(tl.where(inside, row, -1)), start + chunk - 1)
+            if low <= high:
+                gradient = tile_gradient(
+                    x, parts, d_out, rows_of, b, h, h // group, which, i_tile, j_tile, n, m,
+                    head_dim, v_dim, head_pad, v_pad, rows, block, interpreted,
+                )  # fmt: skip
+                for one in range(low, high + 1):
+                    part = tl.where(row == one, gradient, 0.0)
+                    sums += tl.where(own == one, tl.sum(part), 0.0)
+                    if partial_slopes is not None:
+                        slopes += tl.where(own == one, tl.sum(tl.where(part == 0, 0.0, part * t)), 0.0)
+    place = (which.to(tl.int64) * shares + share) * count + own
+    tl.store(partial + place, sums, mask=own < count)
+    if partial_slopes is not None:
+        tl.store(partial_slopes + place, slopes, mask=own < count)
+
+
+# ---------------------------------------------------------------- relative keys, queries and values
+
+
+@triton.jit(do_not_specialize=["n", "m", "members", "shares"])
+def vectors_gradient(
+    x, parts, d_out, rows_of, partial, n, m, heads, group, own_heads, members, shares,
+    head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
+    width: tl.constexpr, padded: tl.constexpr, block: tl.constexpr, kind: tl.constexpr, interpreted: tl.constexpr,
+):  # fmt: skip
+    """The gradients of the vectors of the distances of a diagonal of square tiles, two blocks of them.
+
+    A head of the vectors is that of ``members`` sequences and heads, of which a program has every ``shares``-th.
+    partial: [own_heads, shares, diagonals, 2, block, width], the nearer distances and the farther ones.
+    """
+    i_tiles, j_tiles = tl.cdiv(n, block), tl.cdiv(m, block)
+    diagonals = i_tiles + j_tiles - 1
+    own, diagonal = tl.program_id(0) // diagonals // shares, tl.program_id(0) % diagonals
+    share, each = tl.program_id(0) // diagonals % shares, heads // own_heads
+    offset = diagonal - i_tiles + 1
+    first, last = _diagonal(parts.sight, offset, i_tiles, j_tiles, block)
+    near, far = tl.zeros([block, padded], tl.float32), tl.zeros([block, padded], tl.float32)
+    for member in range(share, members, shares):
+        b, h = member // each, own * each + member % each
+        for tile in range(first, last):
+            gradient, kept, seen, to_keys, to_queries, up = tile_of(
+                x, parts, d_out, rows_of, b, h, h // group, b * heads + h, tile, tile + offset, n, m,
+                head_dim, v_dim, head_pad, v_pad, block, block, kind != OF_QUERIES, interpreted,
+            )  # fmt: skip
+            if kind == OF_VALUES:
+                gradient, tokens = kept, up
+            else:
+                if parts.terms.factor is not None:
+                    i = tile * block + tl.arange(0, block)
+                    gradient *= by_query(load_vector(parts.terms.factor, b, h, i, i < n, 0.0), kind != OF_QUERIES)
+                if kind == OF_QUERIES:
+                    tokens = to_queries
+                else:
+                    tokens = to_keys
+                # a token without pairs may hold NaN
+                tokens = tl.where((tl.max(seen.to(tl.int32), 0) != 0)[:, None], tokens, 0.0)
+            nearer, farther = of_distances(gradient, 0, block)
+            near += dot(nearer.to(tokens.dtype), tokens, interpreted)
+            far += dot(farther.to(tokens.dtype), tokens, interpreted)
+    row, column = tl.arange(0, block)[:, None], tl.arange(0, padded)[None, :]
+    place = partial + (tl.program_id(0).to(tl.int64) * (2 * block) + row) * width + column
+    tl.store(place, near, mask=(row < block) & (column < width))
+    tl.store(place + block * width, far, mask=(row < block) & (column < width))
+
+
+@triton.jit(do_not_specialize=["n", "m", "count"])
+def sums_by_row(
+    x, parts, d_out, rows_of, table, sums, n, m, heads, group, count,
+    head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
+    rows: tl.constexpr, block: tl.constexpr, chunk: tl.constexpr, kind: tl.constexpr, interpreted: tl.constexpr,
+):  # fmt: skip
+    """The sums over the pairs of each token with the same row of a table of relative vectors.
+
+    Of the gradients of products, for each query, or for each key of relative queries; for relative values of the
+    weights after dropout. A program has a block of tokens and a chunk of the table, and in each tile it goes through
+    the rows that occur. sums: [batch·heads, tokens, count].
+    """
+    chunks = tl.cdiv(count, chunk)
+    start = tl.program_id(0) % chunks * chunk
+    if kind == OF_QUERIES:
+        tiles = tl.cdiv(m, block)
+    else:
+        tiles = tl.cdiv(n, rows)
+    which, tile = tl.program_id(0) // chunks // tiles, tl.program_id(0) // chunks % tiles
+    b, h = which // heads, which % heads
+    own = start + tl.arange(0, chunk)[None, :]
+    if kind == OF_QUERIES:
+        token, tokens = tile * block + tl.arange(0, block), m
+        _, _, first, _, _, last = query_tiles(parts.sight, b, tile * block, (tile + 1) * block, n, m, rows)
+        found = tl.zeros([block, chunk], tl.float32)
+    else:
+        token, tokens = tile * rows + tl.arange(0, rows), n
+        first, _, _, last = seen_tiles(parts.sight, b, token, token < n, m, block)
+        found = tl.zeros([rows, chunk], tl.float32)
+    for other in range(first, last):
+        if kind == OF_QUERIES:
+            i_tile, j_tile = other, tile
+        else:
+            i_tile, j_tile = tile, other
+        i, j = i_tile * rows + tl.arange(0, rows), j_tile * block + tl.arange(0, block)
+        row = row_of(table, parts.terms, b, i, j, i < n, j < m, False)
+        inside = (i < n)[:, None] & (j < m)[None, :]
+        low = tl.maximum(tl.min(tl.where(inside, row, count)), start)
+        high = tl.minimum(tl.max(tl.where(inside, row, -1)), start + chunk - 1)
+        if low <= high:
+            if kind == OF_VALUES:
+                value = kept_weights(
+                    x, parts, rows_of, b, h, h // group, which, i_tile, j_tile, n, m,
+                    head_dim, head_pad, rows, block, interpreted,
+                )  # fmt: skip
+            else:
+                value = tile_gradient(
+                    x, parts, d_out, rows_of, b, h, h // group, which, i_tile, j_tile, n, m,
+                    head_dim, v_dim, head_pad, v_pad, rows, block, interpreted,
+                )  # fmt: skip
+                if parts.terms.factor is not None:
+                    value *= load_vector(parts.terms.factor, b, h, i, i < n, 0.0)[:, None]
+                value *= parts.terms.scale
+            for one in range(low, high + 1):
+                part = tl.where(row == one, value, 0.0)
+                if kind == OF_QUERIES:
+                    part = tl.sum(part, 0)
+                else:
+                    part = tl.sum(part, 1)
+                found += tl.where(own == one, part[:, None], 0.0)
+    place = sums + (which.to(tl.int64) * tokens + token)[:, None] * count + own
+    tl.store(place, found, mask=(token < tokens)[:, None] & (own < count))
+
+
+# ---------------------------------------------------------------- dense biases, and rows of tables
+
+
+@triton.jit(do_not_specialize=["n", "m", "sequences", "members"])
+def dense_gradient(
+    x, parts, d_out, rows_of, d_dense, n, m, heads, group, own_heads, sequences, members,
+    head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
+    rows: tl.constexpr, block: tl.constexpr, layout: tl.constexpr, interpreted: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a tile of a dense bias: the sum over the sequences and heads that share it, in their order.
+
+    The bias has own_heads heads; each of its numbers is for ``sequences`` sequences and ``members`` heads.
+    """
+    i_tiles, j_tiles = tl.cdiv(n, rows), tl.cdiv(m, block)
+    own, tile = tl.program_id(0) // (i_tiles * j_tiles), tl.program_id(0) % (i_tiles * j_tiles)
+    own_b, own_h, i_tile, j_tile = own // own_heads, own % own_heads, tile // j_tiles, tile % j_tiles
+    i, j = i_tile * rows + tl.arange(0, rows), j_tile * block + tl.arange(0, block)
+    i_inside, j_inside = i < n, j < m
+    total = tl.zeros([rows, block], tl.float32)
+    for step in range(sequences * members):
+        b, h = own_b + step // members, own_h + step % members
+        _, _, first, _, _, last = key_tiles(parts.sight, b, i, i_inside, m, block)
+        if (first <= j_tile) & (j_tile < last):
+            total += tile_gradient(
+                x, parts, d_out, rows_of, b, h, h // group, b * heads + h, i_tile, j_tile, n, m,
+                head_dim, v_dim, head_pad, v_pad, rows, block, interpreted,
+            )  # fmt: skip
+    place = place_of_pairs(d_dense, layout, own_b, own_h, i, j, False)
+    tl.store(place, total.to(d_dense.at.dtype.element_ty), mask=i_inside[:, None] & j_inside[None, :])
+
+
+@triton.jit
+def run_sums(x, starts, out, length, count, width: tl.constexpr, padded: tl.constexpr, block: tl.constexpr):
+    """Sums of runs of rows of ``width`` numbers, out[h, r] = Σ x[h, starts[r] … starts[r + 1] − 1], in float64."""
+    h, r = tl.program_id(0).to(tl.int64) // count, tl.program_id(0).to(tl.int64) % count
+    start, stop = tl.load(starts + r), tl.load(starts + r + 1)
+    column = tl.arange(0, padded)
+    total = tl.zeros([block, padded], tl.float64)
+    for first in range(start, stop, block):
+        at = first + tl.arange(0, block)
+        place = x + (h * length + at)[:, None] * width + column[None, :]
+        total += tl.load(place, mask=(at < stop)[:, None] & (column < width)[None, :], other=0.0).to(tl.float64)
+    tl.store(out + (h * count + r) * width + column, tl.sum(total, 0).to(tl.float32), mask=column < width)

@@ -1,0 +1,93 @@
+"""Relative keys, queries and values of a square block of queries and keys, in Triton.
+
+Where positions rise by one, query r and key c of a block are c − r apart, besides what the whole block is: 2·block − 1
+distances, each with a vector. Products with the vectors of ``block`` distances are a matrix [queries, distances], and
+the products of a pair stand modulo ``block`` in column c − r, of the nearer distances (c ≥ r) or of the farther ones.
+So one choice between two matrices and one turn of each row give the matrix of the pairs (``of_pairs``), and the same
+backwards (``of_distances``): gradients of the pairs become two matrices that are multiplied with the vectors, or with
+the queries.
+
+Relative queries are products with keys: [distances, keys], where r − c takes the place of c − r.
+"""
+
+import triton
+import triton.language as tl
+
+from ._blocks import dot, unpacked
+
+
+@triton.jit
+def vectors_of(x, h, i_start, j_start, of_queries: tl.constexpr, block: tl.constexpr):
+    """The vectors of the nearer and of the farther distances of the block that begins at these slots."""
+    step = tl.arange(0, block)
+    first = j_start - i_start + unpacked(x.origin)
+    if of_queries:
+        return _vectors(x, h, first - step), _vectors(x, h, first - step + block)
+    else:
+        return _vectors(x, h, first + step), _vectors(x, h, first + step - block)
+
+
+@triton.jit
+def _vectors(x, h, row):
+    column = tl.arange(0, x.padded)
+    row = tl.minimum(tl.maximum(row, 0), unpacked(x.last))
+    place = x.at + h.to(tl.int64) * unpacked(x.h) + row.to(tl.int64)[:, None] * x.width + column[None, :]
+    if x.padded == x.width:
+        return tl.load(place)
+    else:
+        return tl.load(place, mask=(column < x.width)[None, :], other=0.0)
+
+
+@triton.jit
+def _along(axis: tl.constexpr, block: tl.constexpr):
+    """For each place of a block its number along an axis, and along the other one."""
+    row, column = tl.arange(0, block)[:, None], tl.arange(0, block)[None, :]
+    if axis == 0:
+        return row, column
+    else:
+        return column, row
+
+
+@triton.jit
+def of_pairs(near, far, axis: tl.constexpr, block: tl.constexpr):
+    """The block of pairs from those of the nearer and the farther distances, which lie along an axis."""
+    along, across = _along(axis, block)
+    either = tl.where(along + across < block, near, far)
+    return tl.gather(either, (along - across) & (block - 1), axis)
+
+
+@triton.jit
+def of_distances(pairs, axis: tl.constexpr, block: tl.constexpr):
+    """The blocks of the nearer and the farther distances from that of pairs; 0 for what is no pair of the block."""
+    along, across = _along(axis, block)
+    turned = tl.gather(pairs, (along + across) & (block - 1), axis)
+    return tl.where(along + across < block, turned, 0.0), tl.where(along + across < block, 0.0, turned)
+
+
+@triton.jit
+def products_by_distance(
+    tokens, x, h, i_start, j_start, of_queries: tl.constexpr, flipped: tl.constexpr, block: tl.constexpr,
+    interpreted: tl.constexpr,
+):  # fmt: skip
+    """The products of tokens [block, width] with the vectors of each pair: of queries, or of keys if ``of_queries``."""
+    near, far = vectors_of(x, h, i_start, j_start, of_queries, block)
+    if of_queries == flipped:
+        near, far = dot(tokens, tl.trans(near), interpreted), dot(tokens, tl.trans(far), interpreted)
+        return of_pairs(near, far, 1, block)
+    else:
+        near, far = dot(near, tl.trans(tokens), interpreted), dot(far, tl.trans(tokens), interpreted)
+        return of_pairs(near, far, 0, block)
+
+
+@triton.jit
+def add_vectors(
+    total, pairs, x, h, i_start, j_start, of_queries: tl.constexpr, block: tl.constexpr, interpreted: tl.constexpr
+):
+    """Adds to total [block, width] the vectors of each pair times the numbers of pairs.
+
+    These have along their first axis the queries, or, of relative queries, the keys.
+    """
+    near, far = vectors_of(x, h, i_start, j_start, of_queries, block)
+    nearer, farther = of_distances(pairs, 1, block)
+    total += dot(nearer.to(near.dtype), near, interpreted)
+    return total + dot(farther.to(far.dtype), far, interpreted)
