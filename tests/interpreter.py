@@ -88,6 +88,8 @@ def _put_in_place_once(interpreter: Any, end: Callable[[], None]) -> None:
         outermost = not here
         scope = whole(fn)
         here.add(modules)
+        # what numpy 2.4 refuses triton 3.6, which converts arrays of one number
+        scope.set_attr(interpreter.tl.tensor, "__index__", lambda x: int(x.handle.data.squeeze()))
         if outermost:
             restore = scope.restore
 

@@ -32,7 +32,7 @@ GROUPS = {
         ["tests/kernels/test_triton_programs.py", REDUCTIONS],
         f"(test_terms and ({A_FEW})) or (triton and (behind or first_key))",
     ),
-    "programs": (104, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
+    "programs": (107, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
     "reductions": (26, [REDUCTIONS], "triton and not (behind or first_key)"),
     "terms": (
         3,

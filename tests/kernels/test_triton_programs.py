@@ -408,6 +408,12 @@ def test_sinusoids_of_many_pairs_are_columns(monkeypatch: pytest.MonkeyPatch) ->
     agree("sinusoids", M.Causal())
 
 
+@pytest.mark.parametrize("terms", ["relative keys", "relative queries", "relative values"])
+def test_blocks_that_are_farther_apart_than_any_vector_reaches(terms: str) -> None:
+    """Their pairs share a vector, in the past and, without a mask, in the future."""
+    agree(terms, None)
+
+
 def test_vectors_of_several_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs of one head of the vectors that have a part of the sequences and heads, and those that have all."""
     from headway.kernels.triton import _backward

@@ -121,7 +121,10 @@ class Sizes(NamedTuple):
 
 
 class Vectors(NamedTuple):
-    """A vector for each distance of slots, [heads or 1, rows, width], whose numbers lie together."""
+    """A vector for each distance of slots, [heads or 1, rows, width], whose numbers lie together.
+
+    If they are clipped, those up to the first of two ends are alike, and those from the other one on.
+    """
 
     at: Any
     h: int
@@ -129,6 +132,8 @@ class Vectors(NamedTuple):
     origin: int
     width: Any
     padded: Any
+    clipped: Any
+    ends: Any
 
 
 class ByRow(NamedTuple):

@@ -202,7 +202,8 @@ class Backward(Launch):
         partial = torch.empty(heads, shares, diagonals, 2, side, width, device=self.call.q.device)
         start(
             programs.vectors_gradient, self.call.q, heads * shares * diagonals, blocks,
-            *self.shared, partial, self.n, self.m, self.heads, self.group, heads, members, shares,
+            *self.shared, term.ends, term.origin, partial,
+            self.n, self.m, self.heads, self.group, heads, members, shares,
             **self.sizes, width=width, padded=padded(width), block=side, kind=kind,
         )  # fmt: skip
         near, far = partial.sum(1).unbind(2)

@@ -62,7 +62,7 @@ def blocks_for(
         if dtype == torch.float32 or width > 128:
             return Blocks(32, 32, 8, 1) if width <= 128 else Blocks(16, 16, 8, 1)
         if warpgroups and relative == 1 and program in ("forward", "reductions"):
-            return Blocks(64, 64, 4, 2 if width <= 64 else 1)
+            return Blocks(64, 64, 4, 2) if width <= 64 else Blocks(64, 64, 8, 1)
         return Blocks(32, 32, 4, 1 if program == "table" else 2)
     if stretched and dtype != torch.float32 and width <= 128 and "split" not in program:
         return Blocks(64 if warpgroups else 32, 64, 8, 1)

@@ -118,7 +118,8 @@ class Launch:
         vectors = x.vectors.detach().resolve_neg().contiguous()
         heads, rows, width = vectors.shape
         stride, last, origin = map(number, (rows * width if heads > 1 else 0, rows - 1, x.origin))
-        return Vectors(vectors, stride, last, origin, tl.constexpr(width), tl.constexpr(padded(width)))
+        sizes = tl.constexpr(width), tl.constexpr(padded(width)), tl.constexpr(x.ends is not None)
+        return Vectors(vectors, stride, last, origin, *sizes, vectors if x.ends is None else x.ends)
 
     def by_row(self, x: Relative | None, numbers: Tensor | None) -> ByRow | None:
         """The numbers of tokens for the rows of a table, [batch, heads, tokens, rows], that are looked up."""

@@ -22,7 +22,7 @@ from torch import Tensor
 from ...terms import Bucketize, Clip, RelativeKeys, RelativeQueries, RelativeValues, Rows, Sinusoids
 from .._problem import Call
 from ..lowering.sinusoids import RotatedQuery
-from ._tables import axis_of, by_whole_distance, distances_of_slots, is_of_distances, rows_at
+from ._tables import axis_of, by_whole_distance, distances_of_slots, is_of_distances, row_of_each, rows_at
 
 MAX_ROWS = 1 << 12
 """The most vectors of a table whose products with each token are made."""
@@ -39,6 +39,8 @@ class Relative(NamedTuple):
         origin: the vector of distance 0: of slots if positions rise by one, else of positions.
         q: the positions of the queries, [b, n]; None if positions rise by one.
         k: those of the keys.
+        ends: of vectors of slots that are clipped two numbers, int32 [2]: those up to the first one are alike, and
+            those from the second one on; else None.
     """
 
     tokens: Tensor | None
@@ -47,6 +49,7 @@ class Relative(NamedTuple):
     origin: int
     q: Tensor | None
     k: Tensor | None
+    ends: Tensor | None = None
 
     @property
     def learned(self) -> list[Tensor]:
@@ -104,8 +107,10 @@ def relative(term: RelativeKeys | RelativeQueries | RelativeValues, call: Call, 
         tokens = call.k if term.key is None else term.key.to(call.k.dtype)
     q, k = call.q_coordinates, call.k_coordinates
     if in_blocks:
-        vectors = vectors_at(rows, distances_of_slots(q, k, axis_of(rows))).to(call.q.dtype)
-        return Relative(tokens, vectors, None, q.index.shape[1] - 1, None, None)
+        distances = distances_of_slots(q, k, axis_of(rows))
+        vectors = vectors_at(rows, distances).to(call.q.dtype)
+        ends = None if isinstance(rows, Sinusoids) else _ends(rows, distances)
+        return Relative(tokens, vectors, None, q.index.shape[1] - 1, None, None, ends)
     assert isinstance(rows, Rows)
     vectors, origin = by_whole_distance(rows)
     products = None if tokens is None else Products.apply(_of_each_head(tokens, call).float(), vectors)
@@ -118,6 +123,13 @@ def queries_of(term: RelativeKeys, call: Call) -> Tensor:
     if term.query_bias is not None:
         query = query.float() + term.query_bias.float()[:, None]
     return query.to(call.q.dtype)
+
+
+def _ends(rows: Rows, distances: Tensor) -> Tensor:
+    """Returns the last of the distances that have the row of the first one, and the first that has that of the last."""
+    at = row_of_each(rows, distances)
+    alike = (at == at[:1]).sum(), (at == at[-1:]).sum()
+    return torch.stack([alike[0] - 1, len(at) - alike[1]]).to(torch.int32)
 
 
 def _of_each_head(tokens: Tensor, call: Call) -> Tensor:

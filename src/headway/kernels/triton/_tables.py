@@ -230,8 +230,13 @@ def axis_of(values: Bias | Sinusoids) -> int:
 
 def rows_at(rows: Rows, distances: Tensor) -> Tensor:
     """Returns the rows of the table at rising distances [count], float32 [heads or 1, count], or of vectors."""
+    return Runs.apply(rows.table.float(), row_of_each(rows, distances))
+
+
+def row_of_each(rows: Rows, distances: Tensor) -> Tensor:
+    """Returns the row of each of these distances, int64 [count]."""
     query, keys = _at(distances, axis_of(rows))
-    return Runs.apply(rows.table.float(), rows.map.rows(query, keys)[0, 0])
+    return rows.map.rows(query, keys)[0, 0]
 
 
 def _at(distances: Tensor, axis: int) -> tuple[Coordinates, Coordinates]:

@@ -113,9 +113,9 @@ def rows_gradient(
 # ---------------------------------------------------------------- relative keys, queries and values
 
 
-@triton.jit(do_not_specialize=["n", "m", "members", "shares"])
+@triton.jit(do_not_specialize=["origin", "n", "m", "members", "shares"])
 def vectors_gradient(
-    x, parts, d_out, rows_of, partial, n, m, heads, group, own_heads, members, shares,
+    x, parts, d_out, rows_of, ends, origin, partial, n, m, heads, group, own_heads, members, shares,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
     width: tl.constexpr, padded: tl.constexpr, block: tl.constexpr, kind: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
@@ -131,6 +131,10 @@ def vectors_gradient(
     offset = diagonal - i_tiles + 1
     first, last = _diagonal(parts.sight, offset, i_tiles, j_tiles, block)
     near, far = tl.zeros([block, padded], tl.float32), tl.zeros([block, padded], tl.float32)
+    alike = False
+    if ends is not None:  # all distances of the diagonal share a vector, whose gradient stands in one row
+        center = offset * block + origin
+        alike = (center + block - 1 <= tl.load(ends)) | (center - block + 1 >= tl.load(ends + 1))
     for member in range(share, members, shares):
         b, h = member // each, own * each + member % each
         for tile in range(first, last):
@@ -150,9 +154,13 @@ def vectors_gradient(
                     tokens = to_keys
                 # a token without pairs may hold NaN
                 tokens = tl.where((tl.max(seen.to(tl.int32), 0) != 0)[:, None], tokens, 0.0)
-            nearer, farther = of_distances(gradient, 0, block)
-            near += dot(nearer.to(tokens.dtype), tokens, interpreted)
-            far += dot(farther.to(tokens.dtype), tokens, interpreted)
+            if alike:
+                both = tl.sum(tl.sum(gradient, 0)[:, None] * tokens.to(tl.float32), 0)
+                near += tl.where(tl.arange(0, block)[:, None] == 0, both[None, :], 0.0)
+            else:
+                nearer, farther = of_distances(gradient, 0, block)
+                near += dot(nearer.to(tokens.dtype), tokens, interpreted)
+                far += dot(farther.to(tokens.dtype), tokens, interpreted)
     row, column = tl.arange(0, block)[:, None], tl.arange(0, padded)[None, :]
     place = partial + (tl.program_id(0).to(tl.int64) * (2 * block) + row) * width + column
     tl.store(place, near, mask=(row < block) & (column < width))

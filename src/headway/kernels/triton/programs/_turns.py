@@ -13,14 +13,33 @@ Relative queries are products with keys: [distances, keys], where r − c takes 
 import triton
 import triton.language as tl
 
-from ._blocks import dot, unpacked
+from ._blocks import by_query, dot, unpacked
+
+# ---------------------------------------------------------------- vectors
+
+
+@triton.jit
+def _first(x, i_start, j_start):
+    """The vector of the distance from the first query to the first key of a block."""
+    return j_start - i_start + unpacked(x.origin)
+
+
+@triton.jit
+def have_one_vector(x, i_start, j_start, block: tl.constexpr):
+    """Whether all pairs of a block are so far apart that they share a vector."""
+    first = _first(x, i_start, j_start)
+    return (first + block - 1 <= tl.load(x.ends)) | (first - block + 1 >= tl.load(x.ends + 1))
+
+
+@triton.jit
+def _one_vector(x, h, i_start, j_start):
+    return tl.reshape(_vectors(x, h, _first(x, i_start, j_start) + tl.zeros([1], tl.int32)), [x.padded])
 
 
 @triton.jit
 def vectors_of(x, h, i_start, j_start, of_queries: tl.constexpr, block: tl.constexpr):
-    """The vectors of the nearer and of the farther distances of the block that begins at these slots."""
-    step = tl.arange(0, block)
-    first = j_start - i_start + unpacked(x.origin)
+    """The vectors of the nearer and of the farther distances of a block."""
+    step, first = tl.arange(0, block), _first(x, i_start, j_start)
     if of_queries:
         return _vectors(x, h, first - step), _vectors(x, h, first - step + block)
     else:
@@ -36,6 +55,9 @@ def _vectors(x, h, row):
         return tl.load(place)
     else:
         return tl.load(place, mask=(column < x.width)[None, :], other=0.0)
+
+
+# ---------------------------------------------------------------- pairs and distances
 
 
 @triton.jit
@@ -64,12 +86,31 @@ def of_distances(pairs, axis: tl.constexpr, block: tl.constexpr):
     return tl.where(along + across < block, turned, 0.0), tl.where(along + across < block, 0.0, turned)
 
 
+# ---------------------------------------------------------------- products
+
+
 @triton.jit
 def products_by_distance(
     tokens, x, h, i_start, j_start, of_queries: tl.constexpr, flipped: tl.constexpr, block: tl.constexpr,
     interpreted: tl.constexpr,
 ):  # fmt: skip
     """The products of tokens [block, width] with the vectors of each pair: of queries, or of keys if ``of_queries``."""
+    if x.clipped:
+        if have_one_vector(x, i_start, j_start, block):
+            one = tl.sum(tokens.to(tl.float32) * _one_vector(x, h, i_start, j_start).to(tl.float32)[None, :], 1)
+            found = by_query(one, flipped != of_queries) + tl.zeros([block, block], tl.float32)
+        else:
+            found = _turned_products(tokens, x, h, i_start, j_start, of_queries, flipped, block, interpreted)
+        return found
+    else:
+        return _turned_products(tokens, x, h, i_start, j_start, of_queries, flipped, block, interpreted)
+
+
+@triton.jit
+def _turned_products(
+    tokens, x, h, i_start, j_start, of_queries: tl.constexpr, flipped: tl.constexpr, block: tl.constexpr,
+    interpreted: tl.constexpr,
+):  # fmt: skip
     near, far = vectors_of(x, h, i_start, j_start, of_queries, block)
     if of_queries == flipped:
         near, far = dot(tokens, tl.trans(near), interpreted), dot(tokens, tl.trans(far), interpreted)
@@ -87,6 +128,20 @@ def add_vectors(
 
     These have along their first axis the queries, or, of relative queries, the keys.
     """
+    if x.clipped:
+        if have_one_vector(x, i_start, j_start, block):
+            total += tl.sum(pairs, 1)[:, None] * _one_vector(x, h, i_start, j_start).to(tl.float32)[None, :]
+        else:
+            total = _add_turned(total, pairs, x, h, i_start, j_start, of_queries, block, interpreted)
+        return total
+    else:
+        return _add_turned(total, pairs, x, h, i_start, j_start, of_queries, block, interpreted)
+
+
+@triton.jit
+def _add_turned(
+    total, pairs, x, h, i_start, j_start, of_queries: tl.constexpr, block: tl.constexpr, interpreted: tl.constexpr
+):
     near, far = vectors_of(x, h, i_start, j_start, of_queries, block)
     nearer, farther = of_distances(pairs, 1, block)
     total += dot(nearer.to(near.dtype), near, interpreted)
