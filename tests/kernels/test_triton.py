@@ -32,7 +32,7 @@ GROUPS = {
         ["tests/kernels/test_triton_programs.py", REDUCTIONS],
         f"(test_terms and ({A_FEW})) or (triton and (behind or first_key))",
     ),
-    "programs": (107, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
+    "programs": (109, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
     "reductions": (26, [REDUCTIONS], "triton and not (behind or first_key)"),
     "terms": (
         3,
@@ -143,6 +143,11 @@ def buckets(reach: int | None) -> T.DistanceBias:
     return T.DistanceBias(T.Rows(torch.zeros(2, 3), T.Bucketize(torch.tensor([-2, 1]), reach=reach)))
 
 
+def pieces() -> T.DistanceBias:
+    numbers = torch.zeros(1), torch.zeros(2, 2), torch.zeros(2, 2), torch.ones(1), torch.ones(1, 4)
+    return T.DistanceBias(T.Stretched(*numbers))
+
+
 def dense(*shape: int) -> T.DenseBias:
     return T.DenseBias(torch.zeros(shape))
 
@@ -202,12 +207,19 @@ REFUSED = {
         lambda: long(buckets(2), positions=torch.rand(LONG)),
         "rows by Bucketize would be a dense bias",
     ),
-    "knots of gaps": (
-        lambda: problem(T.DistanceBias(T.Piecewise(torch.zeros(2), torch.zeros(2, 2))), **GAPS),
-        "no DistanceBias of Piecewise",
+    "many knots of gaps": (
+        lambda: long(T.DistanceBias(T.Piecewise(torch.zeros(2), torch.zeros(2, 2)))),
+        "Piecewise would be a dense bias",
     ),
-    "two tables of gaps": (lambda: problem(rows(2), rows(3), **GAPS), "one table and one formula"),
-    "two formulas of gaps": (lambda: problem(linear(), linear(), **GAPS), "one table and one formula"),
+    "many cosines of gaps": (
+        lambda: long(T.DistanceBias(T.Cosines(torch.zeros(2, 2), torch.ones(2)))),
+        "Cosines would be a dense bias",
+    ),
+    "two tables and two formulas of many gaps": (
+        lambda: long(rows(2), linear(), rows(3), linear()),
+        "rows by Clip, Linear would be a dense bias",
+    ),
+    "two stretched biases": (lambda: problem(pieces(), pieces()), "one stretched bias"),
 }
 
 
@@ -226,7 +238,7 @@ def test_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert on_a_gpu(monkeypatch, problem(rows(2), mask=M.Documents(torch.zeros(4).long()), **GAPS)) == []
     assert on_a_gpu(monkeypatch, problem(buckets(2), linear(), **GAPS)) == []
     assert on_a_gpu(monkeypatch, problem(dense(4, 4), dense(1, 4), dense(2, 4, 1), dense())) == []
-    assert on_a_gpu(monkeypatch, problem(rows(2), linear(), **FLOATS)) == []
+    assert on_a_gpu(monkeypatch, problem(rows(2), linear(), rows(3), linear(), pieces(), **FLOATS)) == []
 
 
 def test_a_mask_that_would_be_dense_is_refused_above_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

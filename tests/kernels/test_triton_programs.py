@@ -125,6 +125,17 @@ TERMS: dict[str, tuple[Callable[[], tuple[Coordinates, Coordinates]], Callable[[
     ),
     "stretched": (span, stretched),
     "stretched in many pieces, positions between whole numbers": (between, lambda draw: stretched(draw, 20)),
+    "two tables, two formulas, knots and cosines, positions with gaps": (
+        gaps,
+        lambda draw: (
+            *by_clip(draw, -9, 4),
+            *by_clip(draw, -30, 2),
+            T.DistanceBias(T.Linear(draw(HEADS).abs(), draw(1).abs())),
+            T.DistanceBias(T.Log(draw(HEADS).abs(), draw(1).abs())),
+            T.DistanceBias(T.Piecewise(torch.tensor([-50.0, -3, 0, 40]), draw(HEADS, 4))),
+            T.DistanceBias(T.Cosines(draw(HEADS, 3), torch.tensor([1.0, 0.3, 0.05]))),
+        ),
+    ),
     "a dense bias for each sequence and head": (span, lambda draw: (T.DenseBias(draw(BATCH, HEADS, N, M_)),)),
     "a dense bias shared by sequences": (span, lambda draw: (T.DenseBias(draw(HEADS, N, M_)),)),
     "a dense bias shared by heads, keys apart": (span, lambda draw: (T.DenseBias(draw(BATCH, 1, M_, N).mT),)),

@@ -11,18 +11,15 @@ from torch import Tensor
 from ...coordinates import Coordinates
 from ...masks import And, Documents, Mask
 from ...terms import (
-    Bias,
     DenseBias,
     DistanceBias,
     QueryScale,
     RelativeKeys,
     RelativeQueries,
     RelativeValues,
-    Rows,
     Sink,
     Sinusoids,
     SoftCap,
-    Stretched,
     Term,
     TokenBias,
 )
@@ -32,13 +29,12 @@ from ..lowering.sinusoids import with_columns
 from ._choices import are_few
 from ._relative import Relative, by_sinusoids, relative, why_not_by_row
 from ._tables import (
-    FORMULAS,
     DistanceFormula,
     DistanceTable,
     StretchedPieces,
     bias_of_pairs,
+    divided,
     formula_of,
-    is_of_distances,
     stretched_pieces,
     table_by_position,
     table_of_slots,
@@ -126,13 +122,16 @@ def lower_for_programs(call: Call) -> TritonCall:
     in_blocks = bool(some) and _in_blocks(simple)
     vectors = {type(x): relative(x, lowered, in_blocks) for x in terms if isinstance(x, RELATIVE)} if some else {}
     whole = not any(side.position.is_floating_point() for side in (q_at, k_at))
-    by_pairs = [x for x in biases if isinstance(x, Rows) and not is_of_distances(x, rising, whole)]
-    stretched = next((stretched_pieces(x, q_at, k_at, rising) for x in biases if isinstance(x, Stretched)), None)
-    others: list[Bias] = [x for x in biases if not (isinstance(x, Stretched) or any(x is one for one in by_pairs))]
-    table, formula = _of_distances(others, rising, q_at, k_at)
+    kinds = divided(biases, rising, whole)
+    stretched = next((stretched_pieces(x, q_at, k_at, rising) for x in kinds.stretched), None)
+    table = table_of_slots(kinds.table, q_at, k_at) if kinds.table and rising else None
+    for rows in kinds.table if not rising else ():
+        assert isinstance(rows, Rows)
+        table = table_by_position(rows, q_at, k_at)
+    formula = next((formula_of(x, q_at, k_at) for x in kinds.formula), None)
     documents, allowed = _rest_of(lowered.rest, q_at, k_at)
     factor = _each([term.factor for term in terms if isinstance(term, QueryScale)])
-    of_pairs = [bias_of_pairs(x, q_at, k_at) for x in by_pairs]
+    of_pairs = [bias_of_pairs(x, q_at, k_at) for x in kinds.of_pairs]
     if some:
         of_pairs += [_scaled(x, lowered.scale, factor) for x in of_sinusoids]
     queries, keys, dense = _added(terms, of_pairs)
@@ -187,19 +186,6 @@ def _others(terms: tuple[Term, ...], those: list[RelativeKeys]) -> tuple[Term, .
 def _scaled(products: Tensor, scale: float, factor: Tensor | None) -> Tensor:
     """Returns products of pairs as what is added to scores."""
     return products * scale if factor is None else products * scale * factor[..., None]
-
-
-def _of_distances(
-    biases: list[Bias], rising: bool, q: Coordinates, k: Coordinates
-) -> tuple[DistanceTable | None, DistanceFormula | None]:
-    """Returns the biases as a table and a formula; as a table alone where the positions of both sides rise by one."""
-    if not biases:
-        return None, None
-    if rising:
-        return table_of_slots(biases, q, k), None
-    formula = next((formula_of(bias, q, k) for bias in biases if type(bias) in FORMULAS), None)
-    table = next((table_by_position(bias, q, k) for bias in biases if isinstance(bias, Rows)), None)
-    return table, formula
 
 
 def _added(

@@ -44,11 +44,11 @@ from . import _installed
 from ._choices import MOST_REDUCED
 from ._lowered import DTYPES, RELATIVE, REST_LIMIT, is_of_pairs, is_small
 from ._relative import why_not_by_row
-from ._tables import FORMULAS, axis_of, is_of_distances
+from ._tables import axis_of, divided, is_of_distances
 
 TERMS = frozenset({DenseBias, DistanceBias, QueryScale, Sink, SoftCap, TokenBias, *RELATIVE})
 INTERVALS = frozenset({Causal, Chunked, KeepFirst, Padding, Prefix, Window})
-CLOSED_FORMS = frozenset({Cosines, Linear, Log, Piecewise, Power})
+BIASES = frozenset({Cosines, Linear, Log, Piecewise, Power, Rows, Stretched})
 OF_QUERIES = {RowStatistics, Entropy, VisibleKeys, MeanDistance, TopKeys, WeightsAt, WeightsByLabel, WeightsByDistance}
 REDUCTIONS = frozenset({*OF_QUERIES, WeightsOfMatches, ColumnSums, PooledMap})
 MAX_WIDTH = 256
@@ -95,27 +95,20 @@ def _against(problem: Problem) -> Iterator[str]:
     for kind in {type(term): None for term in problem.terms if type(term) not in TERMS}:
         yield f"it has no {kind.__name__}"
     rising = problem.positions_rise_by_one
-    of_rows = [values for values in biases if type(values) is Rows]
-    by_pairs = [values for values in of_rows if not is_of_distances(values, rising, problem.positions_are_whole)]
-    stretched = [values for values in biases if type(values) is Stretched]
-    if len(stretched) > 1:
+    for values in biases:
+        yield from _against_bias(values)
+    kinds = divided(biases, rising, problem.positions_are_whole)
+    if len(kinds.stretched) > 1:
         yield "it has one stretched bias"
-    if any(wants_gradient(values.edges) for values in stretched):
-        yield "it has no gradient to the edges of Stretched"
-    others = [values for values in biases if type(values) not in (Rows, Stretched)]
-    for values in others:
-        yield from _against_bias(values) if rising else _against_bias_by_position(values)
-    if not rising and (len(others) > 1 or len(of_rows) - len(by_pairs) > 1):
-        yield "where positions are not known to rise by one, it has one table and one formula of the distance"
     yield from _against_relative(problem, rising)
     dense = [term for term in problem.terms if isinstance(term, DenseBias)]
     if any(callable(term.values) for term in dense):
         yield "DenseBias of a function is Python, which it cannot call"
     of_pairs = [term for term in dense if is_of_pairs(term)]
-    if by_pairs or len(of_pairs) > 1:
-        rows = max(problem.coordinate_rows, *(part.extent("batch") for part in (*by_pairs, *of_pairs)))
-        if rows * problem.heads * problem.n * problem.m * 4 > REST_LIMIT:
-            whose = ", ".join(f"rows by {type(values.map).__name__}" for values in by_pairs) or "a sum of DenseBias"
+    if kinds.of_pairs or len(of_pairs) > 1:
+        rows = max(problem.coordinate_rows, *(part.extent("batch") for part in (*kinds.of_pairs, *of_pairs)))
+        if not is_small(rows, problem.heads, problem.n, problem.m):
+            whose = ", ".join(map(_name_of, kinds.of_pairs)) or "a sum of DenseBias"
             yield f"{whose} would be a dense bias larger than {REST_LIMIT >> 20} MiB"
     if problem.mask is not None and _dense_bytes(problem, problem.mask) > REST_LIMIT:
         yield f"its mask is no interval, and would be dense and larger than {REST_LIMIT >> 20} MiB"
@@ -145,20 +138,20 @@ def _against_relative(problem: Problem, rising: bool) -> Iterator[str]:
         yield gaps + "relative vectors are by one axis of them"
 
 
+def _name_of(values: Any) -> str:
+    return f"rows by {type(values.map).__name__}" if isinstance(values, Rows) else type(values).__name__
+
+
 def _against_bias(values: Any) -> Iterator[str]:
     kind = type(values)
-    if kind not in CLOSED_FORMS:
+    if kind not in BIASES:
         yield f"it has no DistanceBias of {kind.__name__}"
     elif kind is Piecewise and wants_gradient(values.knots):
         yield "it has no gradient to the knots of Piecewise"
     elif kind is Cosines and wants_gradient(values.frequencies):
         yield "it has no gradient to the frequencies of Cosines"
-
-
-def _against_bias_by_position(values: Any) -> Iterator[str]:
-    if type(values) not in FORMULAS:
-        kind = type(values).__name__
-        yield f"where positions are not known to rise by one, it has no DistanceBias of {kind}"
+    elif kind is Stretched and wants_gradient(values.edges):
+        yield "it has no gradient to the edges of Stretched"
 
 
 def _dense_bytes(problem: Problem, mask: Mask) -> int:

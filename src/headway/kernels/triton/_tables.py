@@ -8,8 +8,8 @@ the gradient of a row is the sum of a run, in a fixed order, where ``index_add``
 Any other positions are read by the programs. A table has rows for the distances up to its reach then, and a formula of
 two numbers for each head is computed for each pair.
 
-Rows by any other map, such as those of Swin's windows, are looked up before, as a dense bias, and the gradient of a row
-is a sum over the pairs that have it, sorted by their rows, again in a fixed order.
+Whatever else there is, such as the rows of Swin's windows, or a second table, is made a dense bias before; the gradient
+of a row is then a sum over the pairs that have it, sorted by their rows, again in a fixed order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,21 @@ from torch import Tensor
 
 from ...biases import cosines, distance_bias
 from ...coordinates import Coordinates
-from ...terms import Bias, Bucketize, Clip, Cosines, Linear, Log, Part, Piecewise, Power, Rows, Sinusoids, Stretched
+from ...terms import (
+    Bias,
+    Bucketize,
+    Clip,
+    Cosines,
+    Linear,
+    Log,
+    Part,
+    Piecewise,
+    Power,
+    Rows,
+    Sinusoids,
+    Stretched,
+    distance,
+)
 
 
 class DistanceTable(NamedTuple):
@@ -146,10 +160,60 @@ class Picked(torch.autograd.Function):
         return run_sums(upstream.index_select(1, order), torch.searchsorted(rows, numbers)), None
 
 
-def bias_of_pairs(rows: Rows, q: Coordinates, k: Coordinates) -> Tensor:
-    """Returns a bias of rows for each pair, float32 [b or 1, heads or 1, n, m]."""
-    of_pairs = rows.map.rows(q, k)
-    return Picked.apply(rows.table.float(), of_pairs.flatten()).unflatten(1, of_pairs.shape).movedim(1, 0)
+class Divided(NamedTuple):
+    """The biases of a call, by how programs take them.
+
+    Attributes:
+        table: those that are one table of distances.
+        formula: those that are computed for each pair: one at most.
+        stretched: those in straight pieces that each query stretches.
+        of_pairs: those that are added to a dense bias.
+    """
+
+    table: list[Bias]
+    formula: list[Bias]
+    stretched: list[Stretched]
+    of_pairs: list[Bias]
+
+
+def divided(biases: Sequence[Bias], rising: bool, whole: bool) -> Divided:
+    """Divides biases by how programs take them.
+
+    Args:
+        biases: the biases.
+        rising: whether positions rise by one on both sides, so that a table may be of any of them.
+        whole: whether positions are integers.
+    """
+    found = Divided([], [], [], [])
+    for values in biases:
+        if isinstance(values, Stretched):
+            found.stretched.append(values)
+        elif isinstance(values, Rows):
+            of_distances = is_of_distances(values, rising, whole) and (rising or not found.table)
+            (found.table if of_distances else found.of_pairs).append(values)
+        elif rising:
+            found.table.append(values)
+        else:
+            in_programs = type(values) in FORMULAS and not found.formula
+            (found.formula if in_programs else found.of_pairs).append(values)
+    return found
+
+
+def bias_of_pairs(values: Bias, q: Coordinates, k: Coordinates) -> Tensor:
+    """Returns a bias of each pair, float32 [b or 1, heads or 1, n, m]."""
+    if isinstance(values, Rows):
+        return _picked(values.table.float(), values.map.rows(q, k))
+    if isinstance(values, Piecewise):
+        right, share = _between(values, distance(q, k, values.axis).float())
+        table = values.values.float()
+        low, high = _picked(table, right - 1), _picked(table, right)
+        return low + share[:, None] * (high - low)
+    return distance_bias(values, q, k, torch.float32).float()
+
+
+def _picked(table: Tensor, rows: Tensor) -> Tensor:
+    """Returns table[:, rows] of a table [heads, count] and rows [b, n, m], [b, heads, n, m]."""
+    return Picked.apply(table, rows.flatten()).unflatten(1, rows.shape).movedim(1, 0)
 
 
 def table_by_position(rows: Rows, q: Coordinates, k: Coordinates) -> DistanceTable:
@@ -257,10 +321,15 @@ def _bias_of(values: Bias, distances: Tensor) -> Tensor:
     return distance_bias(values, query, keys, torch.float32)[0, :, 0].float()
 
 
-def _interpolated(values: Piecewise, distances: Tensor) -> Tensor:
+def _between(values: Piecewise, distances: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the knot to the right of each distance, and how much of the way to it has been gone."""
     knots = values.knots.to(distances.dtype)
-    right = torch.searchsorted(knots, distances).clamp(1, len(knots) - 1)
-    share = ((distances - knots[right - 1]) / (knots[right] - knots[right - 1])).clamp(0, 1)
+    right = torch.searchsorted(knots, distances.contiguous()).clamp(1, len(knots) - 1)
+    return right, ((distances - knots[right - 1]) / (knots[right] - knots[right - 1])).clamp(0, 1)
+
+
+def _interpolated(values: Piecewise, distances: Tensor) -> Tensor:
+    right, share = _between(values, distances)
     table = values.values.float()
     low, high = Runs.apply(table, right - 1), Runs.apply(table, right)
     return low + share * (high - low)
