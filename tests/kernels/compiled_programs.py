@@ -66,6 +66,7 @@ def compile_all(architecture: int) -> Compiled:
     def compiled(program: Any, near: Any, grid: int, blocks: Any, *arguments: Any, **constants: Any) -> None:
         options = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages}
         term = f" of {constants['kind'].value}" if "kind" in constants else ""
+        term += ", interleaved" if constants.get("interleaved") else ""
         found[f"{name}, {program.fn.__name__}{term}"] = _needs(
             program.warmup(*arguments, **constants, grid=(1,), **options), tools
         )
@@ -103,6 +104,7 @@ def versions_over_lengths() -> dict[str, int]:
     def noted(program: Any, near: Any, grid: int, blocks: Any, *arguments: Any, **constants: Any) -> None:
         nonlocal term
         term = f" of {constants['kind'].value}" if "kind" in constants else ""  # of relative terms
+        term += ", interleaved" if constants.get("interleaved") else ""
         program.warmup(*arguments, **constants, grid=(1,), num_warps=blocks.num_warps, num_stages=blocks.num_stages)
 
     start_by(noted, 90)
@@ -155,6 +157,7 @@ def run(kind: str, dtype: Any, width: int, n: int = 256, m: int = 256) -> None:
     from headway.kernels.triton._backward import Backward
     from headway.kernels.triton._forward import Forward
     from headway.kernels.triton._lowered import lower_for_programs
+    from headway.terms import LAYOUTS, Rotation
 
     call = lower_for_programs(_call(kind, dtype, width, n, m))
     results = Forward(call).run()
@@ -163,6 +166,10 @@ def run(kind: str, dtype: Any, width: int, n: int = 256, m: int = 256) -> None:
     Backward(call, results, torch.zeros_like(results.out), torch.zeros_like(results.row_max), False).run()
     if kind == "table":
         _start.run_sums(torch.zeros(4, 99), torch.arange(10))
+    if kind == "plain":
+        angles = torch.zeros(1, 1, n, width // 2, dtype=torch.float64)
+        for layout in LAYOUTS:
+            _start.rotations(call.q, Rotation(angles, angles, layout))
 
 
 def reduce(amount: str, kind: str, dtype: Any, width: int, n: int = 256) -> None:

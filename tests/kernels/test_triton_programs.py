@@ -24,6 +24,8 @@ if _installed.reason_against("cpu"):
 BATCH, HEADS, KV, N, M_, WIDTH = 2, 2, 1, 70, 100, 24
 
 Draw = Callable[..., Tensor]
+TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 2**-7}
+"""What one rounding may be wrong by: the interpreter rounds to bfloat16 towards zero."""
 
 
 def span() -> tuple[Coordinates, Coordinates]:
@@ -291,6 +293,46 @@ def test_the_interpreter_stops_a_program_that_reads_outside_of_its_tensors() -> 
     assert torch.equal(run_sums(torch.ones(2, 5), torch.tensor([0, 5])), torch.full((2, 1), 5.0))
     with pytest.raises(Exception, match="reads 1 of 6 numbers outside of its tensors"):
         run_sums(torch.ones(1, 5), torch.tensor([0, 6]))
+
+
+@pytest.mark.parametrize("layout", T.LAYOUTS)
+@pytest.mark.parametrize(("width", "pairs", "start"), [(16, 8, 0), (24, 5, 3), (20, 10, 0), (7, 1, 5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rotations(layout: str, width: int, pairs: int, start: int, dtype: torch.dtype) -> None:
+    """Of x as projections lay it out, by angles of each sequence or head, or of all; a gradient is rotated back."""
+    from headway.kernels.triton._rotations import Rotated, rotate
+
+    g = torch.Generator().manual_seed(9)
+    x = torch.randn(BATCH, 40, HEADS, width, generator=g).to(dtype).transpose(1, 2).requires_grad_()
+    for among in ((BATCH, HEADS, 40), (1, 1, 40), (BATCH, 1, 40)):
+        angle = torch.randn(*among, pairs, generator=g, dtype=torch.float64)
+        rotation = T.Rotation(angle.cos() * 1.5, angle.sin() * 1.5, layout, start)
+        found = rotate(x, rotation)
+        assert type(found.grad_fn).__name__ == f"{Rotated.__name__}Backward"
+        assert found.stride() == x.stride()
+        exact = rotation.of(x.detach().double().requires_grad_())
+        torch.testing.assert_close(found.double(), exact, rtol=TOLERANCE[dtype], atol=1e-6)
+        up = torch.randn(x.shape, generator=g).to(dtype)
+        (gradient,) = torch.autograd.grad(found, x, up)
+        back = T.Rotation(rotation.cos, -rotation.sin, layout, start).of(up.double())
+        torch.testing.assert_close(gradient.double(), back, rtol=TOLERANCE[dtype], atol=1e-6)
+
+
+def test_rotations_of_tensors_that_lie_apart() -> None:
+    from headway.kernels.triton._rotations import rotate
+
+    angle = torch.randn(1, 1, 5, 4, dtype=torch.float64)
+    rotation = T.Rotation(angle.cos(), angle.sin())
+    for x in (
+        torch.randn(2, 2, 8, 5).mT,
+        torch.randn(2, 2, 5, 16)[..., ::2],
+        torch.randn(2, 2, 1, 8).expand(2, 2, 5, 8),
+    ):
+        torch.testing.assert_close(rotate(x, rotation), rotation.of(x))
+    torch.testing.assert_close(
+        rotate(torch.randn(2, 2, 0, 8), rotation._with(cos=angle.cos()[:, :, :0], sin=angle.sin()[:, :, :0])),
+        torch.zeros(2, 2, 0, 8),
+    )
 
 
 # ---------------------------------------------------------------- few queries, whose keys are split

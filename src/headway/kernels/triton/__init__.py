@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from ...reductions import Reduction
+from ...terms import Rotation
 from .._autograd import ORDINARY
 from .._base import Deferral, without_autocast
 from .._native import NativeKernel, NotOrdinaryError, recorded
@@ -25,6 +26,7 @@ from .._results import Gradients, Results
 from . import _installed
 from ._choices import MAX_SPLIT_ROWS
 from ._lowered import TritonCall, lower_for_programs
+from ._rotations import rotate
 from ._supports import reasons_against, reasons_against_reductions
 
 
@@ -41,6 +43,9 @@ class TritonKernel(NativeKernel[TritonCall]):
 
     def note(self) -> str:
         return _installed.missing() or ""
+
+    def rotate(self, x: Tensor, rotation: Rotation) -> Tensor:
+        return rotate(x, rotation)
 
     def lower(self, call: Call) -> TritonCall:
         return lower_for_programs(call)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .._results import Gradients, Results
 from . import programs
+from ._arguments import Plane
 from ._launch import OF_KEYS, OF_QUERIES, OF_VALUES, Launch, padded, rows_together, tiles
 from ._lowered import TritonCall
 from ._relative import Relative
@@ -97,26 +98,34 @@ class Backward(Launch):
     def _of_queries(self) -> None:
         """The gradients of the queries and of what there is for each of them, and δ from its own products."""
         call, scores = self.call, self.call.scores
-        blocks, stretched = self.blocks("queries"), scores.stretched
+        stretched = scores.stretched
         matrices = self._wanted(call.q), self._wanted_tokens(scores.relative_keys)
         numbers = [self._wanted(x, self.statistic(self.n)) for x in (scores.factor, scores.queries)]
         both = (None, None) if stretched is None else (stretched.stretch, stretched.rate)
         sums = [None if x is None or not x.requires_grad else self.statistic(self.n) for x in both]
-        own_delta = None if self.partial_keys else self.statistic(self.n)
-        if all(x is None for x in (own_delta, *matrices, *numbers, *sums)):
-            return
-        start(
-            programs.queries_gradient, call.q, tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
-            *self.shared, self.d_lse, own_delta, *map(self.plane_or_none, matrices), *numbers, *sums,
-            self.n, self.m, self.heads, self.group, **self.sizes, rows=blocks.rows, block=blocks.block,
-        )  # fmt: skip
+        found = *map(self.plane_or_none, matrices), *numbers, *sums
+        if not self.partial_keys:
+            # in float32 the gradients of queries and keys must be of one δ: those of learned angles cancel in them
+            self._start_queries(*(None for _ in found) if call.q.dtype == torch.float32 else found, delta=True)
+        if self.partial_keys or call.q.dtype == torch.float32:
+            self._start_queries(*found)
         d_stretch, d_rate = sums
         if stretched is not None and d_stretch is not None:
             self.found.append((stretched.stretch, d_stretch.double().sum(1)))
         if stretched is not None and d_rate is not None:
             self.found.append((stretched.rate, d_rate.double().sum()[None]))
-        if own_delta is not None:
-            self.delta = own_delta
+
+    def _start_queries(self, *found: Plane | Tensor | None, delta: bool = False) -> None:
+        """Writes what is to be found, and from then on has the δ of the program's own products if ``delta``."""
+        if not delta and all(x is None for x in found):
+            return
+        blocks, own_delta = self.blocks("queries"), self.statistic(self.n) if delta else None
+        start(
+            programs.queries_gradient, self.call.q, tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
+            *self.shared, self.d_lse, own_delta, *found,
+            self.n, self.m, self.heads, self.group, **self.sizes, rows=blocks.rows, block=blocks.block,
+        )  # fmt: skip
+        self.delta = self.delta if own_delta is None else own_delta
 
     def _of_keys(self) -> None:
         """The gradients of keys and values, of what there is for each key, and of the parameters of a formula."""

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import torch
 
+DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
+
 
 class Blocks(NamedTuple):
     """Attributes:

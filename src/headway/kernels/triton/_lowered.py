@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ...coordinates import Coordinates
@@ -17,6 +16,7 @@ from ...terms import (
     RelativeKeys,
     RelativeQueries,
     RelativeValues,
+    Rows,
     Sink,
     Sinusoids,
     SoftCap,
@@ -26,7 +26,7 @@ from ...terms import (
 from .._problem import Call
 from ..lowering import LoweredCall, simplified
 from ..lowering.sinusoids import with_columns
-from ._choices import are_few
+from ._choices import DTYPES, are_few
 from ._relative import Relative, by_sinusoids, relative, why_not_by_row
 from ._tables import (
     DistanceFormula,
@@ -40,7 +40,6 @@ from ._tables import (
     table_of_slots,
 )
 
-DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
 RELATIVE = (RelativeKeys, RelativeQueries, RelativeValues)
 REST_LIMIT = 1 << 26
 """The most bytes of what is made dense: a mask that is no interval, of a byte for each pair, or a bias of 4 bytes."""

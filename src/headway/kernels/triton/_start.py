@@ -7,10 +7,17 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 
+from ...terms import Rotation
 from . import programs
+from ._arguments import Plane
 from ._choices import Blocks
+
+ANY = tl.constexpr(0)
+TOKENS = 32
+"""Tokens that one program rotates."""
 
 
 def start(program: Any, near: Tensor, grid: int, blocks: Blocks, *arguments: Any, **constants: Any) -> None:
@@ -18,6 +25,24 @@ def start(program: Any, near: Tensor, grid: int, blocks: Blocks, *arguments: Any
     if grid:
         with torch.cuda.device(near.device) if near.is_cuda else nullcontext():
             program[(grid,)](*arguments, **constants, num_warps=blocks.num_warps, num_stages=blocks.num_stages)
+
+
+def rotations(x: Tensor, rotation: Rotation) -> Tensor:
+    """Returns x [batch, heads, n, head_dim] rotated, in its layout if its tokens are dense."""
+    x = x.resolve_neg()
+    x = x if x.stride(-1) == 1 else x.contiguous()
+    y = torch.empty_like(x)
+    y = y if y.stride(-1) == 1 else torch.empty_like(x, memory_format=torch.contiguous_format)
+    (batch, heads, n, width), pairs = x.shape, rotation.cos.shape[3]
+    cos, sin = (side.detach().expand(batch, heads, n, -1) for side in (rotation.cos, rotation.sin))
+    whole = width == 2 * pairs
+    start(
+        programs.rotations, x, batch * heads * -(-n // TOKENS), Blocks(TOKENS, 1, 4, 1),
+        *(Plane.of(one, one.stride()[:3], ANY) for one in (x, y, cos, sin)), n, heads, rotation.start,
+        width=width, pairs=pairs, padded=triton.next_power_of_2(pairs),
+        wide=0 if whole else triton.next_power_of_2(width), interleaved=rotation.layout == "interleaved", rows=TOKENS,
+    )  # fmt: skip
+    return y
 
 
 def run_sums(x: Tensor, starts: Tensor) -> Tensor:

@@ -41,8 +41,8 @@ from ...terms import (
 from ...tracing import PLAIN_ALONE, plain_alone, watched
 from .._problem import Problem, wants_gradient
 from . import _installed
-from ._choices import MOST_REDUCED
-from ._lowered import DTYPES, RELATIVE, REST_LIMIT, is_of_pairs, is_small
+from ._choices import DTYPES, MOST_REDUCED
+from ._lowered import RELATIVE, REST_LIMIT, is_of_pairs, is_small
 from ._relative import why_not_by_row
 from ._tables import axis_of, divided, is_of_distances
 

@@ -7,6 +7,7 @@ so that results are the same bits in every run. Importing this room imports trit
 from ._columns import column_sums, pooled_map
 from ._forward import forward, merge_splits, split_forward
 from ._gradients import deltas, keys_gradient, queries_gradient
+from ._rotations import rotations
 from ._sums import dense_gradient, diagonals_gradient, rows_gradient, run_sums, sums_by_row, vectors_gradient
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "sums_by_row",
     "dense_gradient",
     "run_sums",
+    "rotations",
 ]
