@@ -57,31 +57,37 @@ def test_the_quick_cases_are_of_each_kind_and_length() -> None:
     found = cases()
     assert {case.n for case in found} == {1024, 4096, 16384, 32768}
     assert {case.head_dim for case in found} == {64, 128}
-    assert len(found) == len(set(found)) == 31
+    assert len(found) == len(set(found)) == 43
     assert set(found) < set(cases(quick=False))
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 @pytest.mark.parametrize(
     ("encoding", "queries"),
-    [*((name, 0) for name in ("none", "alibi", "t5", "kerple", "window", "documents")), ("t5", 1), ("alibi", 1)],
+    [
+        *((name, 0) for name in ("none", "alibi", "t5", "kerple", "window", "documents")),
+        *((name, 0) for name in ("fire", "transformer-xl", "rope")),
+        *(("t5", 1), ("alibi", 1)),
+    ],
 )
 def test_the_sides_compute_the_same(encoding: str, queries: int) -> None:
     """Those that a CPU can run: a dense bias, and FlexAttention as it is written, not compiled."""
     import headway as hw
-    from gpu.speed import Case, Sides, has_bias
+    from gpu.speed import Case, Sides
 
     case = Case(encoding, 24, 8, batch=1, heads=2, dtype="float32", queries=queries, kv_heads=queries)
     sides = Sides(case, "cpu")
     for x in (sides.q, sides.k, sides.v):
         x.requires_grad_(False)
-    terms = () if sides.values is None else (hw.terms.DistanceBias(sides.values),)
     at = {"q_positions": sides.q_at, "k_positions": sides.at}
-    expected = hw.attention(sides.q, sides.k, sides.v, terms=terms, mask=sides.mask(), kernel="reference", **at)
     with torch.no_grad():
+        given = {"mask": sides.mask(), "kernel": "reference", **at, **sides.given}
+        expected = hw.attention(sides.q, sides.k, sides.v, **given)
         torch.testing.assert_close(sides.flex(compiled=False), expected)
-        if has_bias(encoding):
+        if sides.values is not None:
             torch.testing.assert_close(sides.dense(), expected)
+        if encoding == "rope":
+            torch.testing.assert_close(sides.sdpa(), expected)
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from headway.biases import distance_bias
 from headway.call import make_call
 from headway.coordinates import Coordinates
 from headway.kernels import KERNELS
+from headway.kernels.triton._relative import vectors_at
 from headway.reductions import Entropy, TopKeys
 
 OURS, OURS_PLAIN, REDUCED = "headway", "headway, no bias", "headway, with entropy and the largest weight"
@@ -42,8 +43,13 @@ SDPA, DENSE, FLEX, COPY = "SDPA", "SDPA, dense bias", "FlexAttention", "a copy o
 """A copy reads and writes as many bytes as decoding reads of keys and values."""
 WINDOW, DOCUMENTS = 512, 8
 ROUNDS, LEAST_SECONDS = 7, 0.02
-DENSE_LIMIT = 1 << 31
-"""The most bytes of a dense bias that is measured."""
+DENSE_LIMIT, PRODUCTS_LIMIT = 1 << 31, 1 << 33
+"""The most bytes of a dense bias that is measured, and of products with relative keys."""
+BIASES = ("alibi", "t5", "kerple")
+"""Encodings that are a bias by distance alone."""
+ENCODINGS = (*BIASES, "fire", "transformer-xl", "shaw", "rope")
+EMBED_DIM, REACH = 512, 16
+"""The width of Transformer-XL's sinusoids, and the distances of Shaw's."""
 BACK_ENDS = {"cuDNN": "CUDNN_ATTENTION", "flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION"}
 
 
@@ -52,7 +58,7 @@ class Case:
     """One call, causal, bfloat16.
 
     Attributes:
-        encoding: "none", "alibi", "t5", "kerple", or a mask: "window", "documents".
+        encoding: "none", or the name of one of ``ENCODINGS``, or a mask: "window", "documents".
         learned: whether the bias has a gradient.
         queries: the last queries alone, as in decoding, forward and in a captured graph; 0 for all.
         kv_heads: heads of keys; 0 for as many as of queries.
@@ -88,6 +94,8 @@ def cases(quick: bool = True) -> list[Case]:
     kinds += [("window", False), ("documents", False)]
     found = [Case(kind, n, width, learned) for width in widths for n in lengths for kind, learned in kinds]
     found = [case for case in found if not quick or case.head_dim == 64 or case.n == 4096]
+    others = [("rope", False), ("shaw", True), ("transformer-xl", True), ("fire", True)]
+    found[2 * len(kinds) : 2 * len(kinds)] = [Case(kind, n, 64, learned) for n in lengths for kind, learned in others]
     decoding = [Case(kind, 32768, 128, batch=8, heads=32, queries=1, kv_heads=8) for kind in ("none", "t5", "alibi")]
     return [*found[: len(kinds)], *decoding, *found[len(kinds) :]]
 
@@ -115,9 +123,18 @@ class Sides:
         self.q_at = Coordinates.span(self.queries, start=case.n - self.queries, length=case.n, device=device)
         self.ids = torch.arange(case.n, device=device) * DOCUMENTS // case.n
         self.learned: list[Tensor] = []
-        self.values = self._values()
+        self.values: Any = None
+        self.given: dict[str, Any] = {}
+        if case.encoding in ("alibi", "kerple"):
+            self.values = self._formula()
+            self.given = {"terms": (T.DistanceBias(self.values),)}
+        elif case.encoding in ENCODINGS:
+            self.given = {"encoding": self._built()}
+        if case.encoding == "t5":  # without the scale of its own
+            self.values = make_call(self.q, self.k, self.v, **self.given).terms[0].values
+            self.given = {"terms": (T.DistanceBias(self.values),)}
 
-    def _values(self) -> Any:
+    def _formula(self) -> Any:
         heads = self.case.heads
 
         def leaf(x: Tensor) -> Tensor:
@@ -129,17 +146,25 @@ class Sides:
         if self.case.encoding == "alibi":
             slopes = leaf(2.0 ** -torch.linspace(0.5, 8, heads))
             return T.Linear(slopes, slopes)
-        if self.case.encoding == "kerple":
-            return T.Log(leaf(torch.linspace(0.5, 1, heads)), leaf(torch.linspace(0.5, 1, heads)))
-        if self.case.encoding == "t5":
-            built = hw.encoding("t5", num_heads=heads, bidirectional=False).to(self.device)
-            built.requires_grad_(self.case.learned)
-            self.learned += [x for x in built.parameters() if x.requires_grad]
-            with torch.no_grad():
-                for x in built.parameters():
-                    x.normal_()
-            return make_call(self.q, self.k, self.v, encoding=built).terms[0].values
-        return None
+        return T.Log(leaf(torch.linspace(0.5, 1, heads)), leaf(torch.linspace(0.5, 1, heads)))
+
+    def _built(self) -> Any:
+        """The encoding, whose parameters are of order one."""
+        heads, head_dim = self.case.heads, self.case.head_dim
+        sizes = {
+            "t5": {"num_heads": heads, "bidirectional": False},
+            "fire": {"num_heads": heads},
+            "transformer-xl": {"embed_dim": EMBED_DIM, "num_heads": heads, "head_dim": head_dim},
+            "shaw": {"head_dim": head_dim, "max_distance": REACH},
+            "rope": {"head_dim": head_dim},
+        }
+        built = hw.encoding(self.case.encoding, **sizes[self.case.encoding]).to(self.device)
+        built.requires_grad_(self.case.learned)
+        self.learned += [x for x in built.parameters() if x.requires_grad]
+        with torch.no_grad():
+            for x in built.parameters():
+                x.normal_(std=EMBED_DIM**-0.5 if x.shape[-1] == EMBED_DIM else 1.0)
+        return built
 
     def mask(self) -> M.Mask:
         if self.case.encoding == "window":
@@ -147,29 +172,39 @@ class Sides:
         return self.causal & M.Documents(self.ids) if self.case.encoding == "documents" else self.causal
 
     def ours(self) -> Tensor:
-        terms = () if self.values is None else (T.DistanceBias(self.values),)
-        return self._ours(terms, self.mask())
+        return self._ours(self.given, self.mask())
 
     def ours_plain(self) -> Tensor:
-        return self._ours((), self.causal)
+        return self._ours({}, self.causal)
 
-    def _ours(self, terms: tuple[Any, ...], mask: M.Mask) -> Tensor:
+    def _ours(self, given: dict[str, Any], mask: M.Mask) -> Tensor:
         sides = {"q_positions": self.q_at, "k_positions": self.at}
-        return hw.attention(self.q, self.k, self.v, terms=terms, mask=mask, kernel="triton", **sides)
+        return hw.attention(self.q, self.k, self.v, mask=mask, kernel="triton", **given, **sides)
 
     def reduced(self) -> Tensor:
         """As ``ours``, with statistics in the same pass."""
-        terms = () if self.values is None else (T.DistanceBias(self.values),)
         sides = {"q_positions": self.q_at, "k_positions": self.at}
-        call = make_call(self.q, self.k, self.v, terms=terms, mask=self.mask(), **sides)
+        call = make_call(self.q, self.k, self.v, mask=self.mask(), **self.given, **sides)
         return KERNELS["triton"].run_and_reduce(call, [Entropy(), TopKeys(1)])[0]
 
     def sdpa(self, bias: Tensor | None = None) -> Tensor:
         causal = bias is None and not self.case.queries
         grouped = bool(self.case.kv_heads)
-        return scaled_dot_product_attention(
-            self.q, self.k, self.v, attn_mask=bias, is_causal=causal, enable_gqa=grouped
-        )
+        q, k = (self.q, self.k) if self.case.encoding != "rope" else self._rotated()
+        return scaled_dot_product_attention(q, k, self.v, attn_mask=bias, is_causal=causal, enable_gqa=grouped)
+
+    def _rotated(self) -> tuple[Tensor, Tensor]:
+        """q and k rotated by what torch's compiler makes of it."""
+        if not hasattr(self, "_rotate"):
+            rotation = make_call(self.q, self.k, self.v, q_positions=self.q_at, k_positions=self.at, **self.given)
+            cos, sin = rotation.k_rotation.cos.float(), rotation.k_rotation.sin.float()
+
+            def rotate(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+                return T.rotate(q, cos, sin, "interleaved"), T.rotate(k, cos, sin, "interleaved")
+
+            self._rotate = torch.compile(rotate, dynamic=False) if self.device == "cuda" else rotate
+        found: tuple[Tensor, Tensor] = self._rotate(self.q, self.k)
+        return found
 
     def copy(self) -> Tensor:
         if not hasattr(self, "_copy"):
@@ -200,7 +235,9 @@ class Sides:
         return self.sdpa(self._dense)
 
     def flex(self, compiled: bool = True) -> Tensor:
-        """FlexAttention as its users write it: ALiBi in closed form, other biases as a table by distance."""
+        """FlexAttention as its users write it: ALiBi and FIRE in closed form, other biases as a table by distance,
+        relative keys as a table of the products of each query with every distance.
+        """
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
         if not hasattr(self, "_flex"):
@@ -216,15 +253,22 @@ class Sides:
             blocks = None if self.case.queries else create_block_mask(seen, None, None, n, n, device=self.device)
             self._block_mask = blocks
             self._flex = torch.compile(flex_attention, dynamic=False) if compiled else flex_attention
-        score_mod = None
-        if has_bias(self.case.encoding):
-            score_mod = self._score_mod()
+        score_mod = self._score_mod() if self.case.encoding in ENCODINGS and self.case.encoding != "rope" else None
         given = {"score_mod": score_mod, "block_mask": self._block_mask, "enable_gqa": bool(self.case.kv_heads)}
-        found: Tensor = self._flex(self.q, self.k, self.v, **given)
+        q, k = (self.q, self.k) if self.case.encoding != "rope" else self._rotated()
+        if self.case.encoding == "transformer-xl":
+            q = self.given["encoding"].prepare_query(q, self.q_at)
+        found: Tensor = self._flex(q, k, self.v, **given)
         return found
 
     def _score_mod(self) -> Callable[..., Tensor]:
         n, skipped = self.case.n, self.case.n - self.queries
+        if self.case.encoding == "shaw":
+            raise NotImplementedError("it has no relative values")
+        if self.case.encoding == "transformer-xl":
+            return self._relative_keys()
+        if self.case.encoding == "fire":
+            return self._fire()
         if self.case.encoding == "alibi" and not self.case.learned:
             slopes = self.values.past
 
@@ -238,6 +282,35 @@ class Sides:
             return score + table[h, j - i - skipped + n - 1]
 
         return by_distance
+
+    def _relative_keys(self) -> Callable[..., Tensor]:
+        case, n = self.case, self.case.n
+        if case.batch * case.heads * n * (2 * n - 1) * self.q.itemsize > PRODUCTS_LIMIT:
+            raise NotImplementedError("products of each query with every distance of more than 8 GiB")
+        term = make_call(self.q, self.k, self.v, **self.given).terms[0]
+        vectors = vectors_at(term.rows, torch.arange(1 - n, n, device=self.device)).to(self.q.dtype)
+        query = (self.q + term.query_bias[:, None]).to(self.q.dtype)
+        products = query @ vectors.mT * case.head_dim**-0.5
+
+        def looked_up(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return score + products[b, h, i, j - i + n - 1]
+
+        return looked_up
+
+    def _fire(self) -> Callable[..., Tensor]:
+        built = self.given["encoding"]
+        a, b_, weight, last = built.inner.weight[:, 0], built.inner.bias, built.outer.weight, built.outer.bias
+        c, limit = built.c.abs(), (built.threshold * built.multiplier).abs()
+
+        def units(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            reach = torch.maximum(i, limit[0])
+            t = torch.log1p(c[0] * (i - j).abs()) / (torch.log1p(c[0] * reach) + 1e-6)
+            bias = last[h]
+            for unit in range(len(a)):
+                bias = bias + weight[h, unit] * torch.relu(a[unit] * t + b_[unit])
+            return score + bias
+
+        return units
 
     def all(self) -> dict[str, Callable[[], Tensor]]:
         """The sides by name."""
@@ -253,7 +326,7 @@ class Sides:
                 found[f"{SDPA}, {name}"] = self._by(back_end)
         else:
             found[SDPA] = self.sdpa
-        if has_bias(self.case.encoding):
+        if self.values is not None:
             found[DENSE] = self.dense
         return found | {FLEX: self.flex}
 
@@ -270,10 +343,6 @@ class Sides:
         if side in (OURS, FLEX):
             return [*inputs, *self.learned]
         return [*inputs, *getattr(self, "learned_dense", [])] if side == DENSE else inputs
-
-
-def has_bias(encoding: str) -> bool:
-    return encoding in ("alibi", "t5", "kerple")
 
 
 @contextmanager
@@ -358,7 +427,7 @@ def _said(error: Exception) -> str:
 
 def _same(case: Case, side: str) -> bool:
     """Whether a side computes what headway does."""
-    return side in (DENSE, FLEX, REDUCED) or (side.startswith(SDPA) and case.encoding == "none")
+    return side in (DENSE, FLEX, REDUCED) or (side.startswith(SDPA) and case.encoding in ("none", "rope"))
 
 
 def _apart(ours: Tensor, other: Tensor) -> float:

@@ -50,6 +50,23 @@ def rows() -> T.DistanceBias:
     return T.DistanceBias(T.Rows(draw(HEADS, 65), T.Clip(-60, 4)))
 
 
+def relative(tables: list[Tensor]) -> tuple[Any, ...]:
+    kinds = (T.RelativeKeys, T.RelativeQueries, T.RelativeValues)
+    return tuple(kind(T.Rows(table, T.Clip(-16, 16))) for kind, table in zip(kinds, tables, strict=False))
+
+
+def rates() -> Tensor:
+    return torch.logspace(0, -4, 32, device="cuda")
+
+
+def stretched(first: Tensor, slope: Tensor, rate: Tensor, stretch: Tensor) -> T.Stretched:
+    """Straight pieces that meet at the edges."""
+    edges = torch.linspace(0.2, 2, 7, device="cuda")
+    steps = (slope[:, :-1] - slope[:, 1:]) * edges
+    intercept = first[:, None] + torch.nn.functional.pad(steps.cumsum(-1), (1, 0))
+    return T.Stretched(edges, intercept, slope, rate.square(), stretch)
+
+
 CALLS: dict[str, Callable[[int], tuple[list[Tensor], dict[str, Any]]]] = {
     "plain": lambda n: ([], {"mask": M.Causal()}),
     "table": lambda n: ([(bias := rows()).values.table], {"terms": (bias,), "mask": M.Causal(), **at(n)}),
@@ -59,6 +76,22 @@ CALLS: dict[str, Callable[[int], tuple[list[Tensor], dict[str, Any]]]] = {
         {"terms": (T.DistanceBias(T.Linear(slope, other)),), "mask": M.Window(50, 50), **at(n)},
     ),
     "dense": lambda n: ([bias := draw(HEADS, n, n, dtype=HALF)], {"terms": (T.DenseBias(bias),), "mask": M.Causal()}),
+    "relative keys, queries and values": lambda n: (
+        [*(tables := [draw(1, 33, WIDTH), draw(HEADS, 33, WIDTH), draw(1, 33, WIDTH)])],
+        {"terms": relative(tables), "mask": M.Causal(), **at(n)},
+    ),
+    "relative keys and values with gaps": lambda n: (
+        [*(tables := [draw(1, 33, WIDTH), draw(1, 33, WIDTH)])],
+        {"terms": relative([tables[0], tables[0], tables[1]])[::2], "mask": M.Causal(), **gaps(n)},
+    ),
+    "sinusoids": lambda n: (
+        [weight := draw(HEADS, WIDTH, 64)],
+        {"terms": (T.RelativeKeys(T.Sinusoids(weight, rates())),), "mask": M.Causal(), **at(n)},
+    ),
+    "stretched": lambda n: (
+        [*(parts := [draw(HEADS), draw(HEADS, 8), draw(1), draw(1, n)])],
+        {"terms": (T.DistanceBias(stretched(*parts)),), **at(n)},
+    ),
     "tokens, sinks and a cap": lambda n: (
         [*(parts := [draw(BATCH, HEADS, n), draw(BATCH, 1, n), draw(BATCH, HEADS, n), draw(HEADS)])],
         {
@@ -281,7 +314,9 @@ def peak(n: int, name: str) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-@pytest.mark.parametrize("name", ["plain", "table", "slopes"])
+@pytest.mark.parametrize(
+    "name", ["plain", "table", "slopes", "relative keys, queries and values", "sinusoids", "stretched"]
+)
 def test_memory_is_linear_in_the_tokens(name: str) -> None:
     few, many = peak(8192, name), peak(32768, name)
     assert many < 4.2 * few
