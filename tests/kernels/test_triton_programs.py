@@ -1,20 +1,23 @@
 """The Triton programs over several blocks, against the reference kernel in float64. ``test_triton`` runs it."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten
 
 from headway import masks as M
+from headway import reductions as R
 from headway import terms as T
 from headway.call import make_call
 from headway.coordinates import Coordinates
 from headway.kernels import KERNELS, Call
 from headway.kernels._parts import attend_in_parts, cut
+from headway.kernels._reduce import reduce_blocks
 from headway.kernels.triton import _installed
 from headway.testing.kernels import mask_examples
 
@@ -224,8 +227,12 @@ def results(
     dropout: float = 0.0,
     gradients: bool = True,
     parts: int = 1,
+    reductions: Sequence[R.Reduction] = (),
 ) -> tuple[list[Tensor], Call]:
-    """The output, the log-sum-exp and the gradients of all that was drawn, from so many parts of the keys."""
+    """The output, the log-sum-exp and the gradients of all that was drawn, from so many parts of the keys.
+
+    With reductions the output and the numbers of these, from one pass where the kernel has it.
+    """
     g = torch.Generator().manual_seed(1)
     leaves: list[Tensor] = []
 
@@ -237,6 +244,15 @@ def results(
     q_at, k_at = TERMS[terms][0]()
     call = make_call(q, k, v, terms=list(TERMS[terms][1](draw)), mask=mask, q_positions=q_at, k_positions=k_at)
     call = call._with(wants_lse=True, dropout=dropout, seed=torch.tensor([2**40 + 7]))
+    if reductions:
+        with torch.no_grad():
+            out, _ = KERNELS[kernel].run(call)
+            if kernel == "reference":
+                values = reduce_blocks(call, reductions)
+            else:
+                same, values = KERNELS[kernel].run_and_reduce(call, reductions)
+                assert torch.equal(same, out)
+        return [out, *tree_flatten(values)[0]], call
     if parts == 1:
         out, lse = KERNELS[kernel].run(call)
     else:
@@ -448,6 +464,25 @@ def test_nan_in_tokens_without_pairs_reaches_nothing(where: Callable[[], tuple[C
     for a, b in zip(found(float("nan")), found(0.0), strict=True):
         assert a.isfinite().all()
         torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        "relative keys, queries and values, scaled",
+        "relative keys, queries and values, positions with gaps",
+        "stretched",
+    ],
+)
+def test_reductions_with_these_terms(terms: str) -> None:
+    """Also of maps whose cells begin anywhere, with the output of a call that reduces nothing."""
+    asked = [R.Entropy(), R.ColumnSums(), R.PooledMap(3, 2), R.TopKeys(2)]
+    (found, _), (exact, _) = (
+        results(kernel, dtype, terms, M.Window(None, 9), reductions=asked)
+        for kernel, dtype in (("triton", torch.float32), ("reference", torch.float64))
+    )
+    for a, b in zip(found, exact, strict=True):
+        torch.testing.assert_close(a.double(), b.double(), rtol=1e-4, atol=1e-5)
 
 
 def test_sinusoids_of_many_pairs_are_columns(monkeypatch: pytest.MonkeyPatch) -> None:
