@@ -23,7 +23,7 @@ EVERYWHERE = ("plain", "table", "relative keys")
 """What scores are made of, for all of these."""
 PARTS = (
     *EVERYWHERE,
-    *("linear", "logarithm", "stretched", "dense", "everything", "relative everything", "relative by row"),
+    *("slopes", "linear", "logarithm", "stretched", "dense", "everything", "relative everything", "relative by row"),
 )
 """What they are made of once: whatever the interpreter takes and the compiler does not."""
 
@@ -205,6 +205,9 @@ def _call(kind: str, dtype: Any, width: int, n: int, m: int) -> Any:
 
     q, k, v = (leaf(2, heads, tokens, width, dtype=dtype) for heads, tokens in ((4, n), (2, m), (2, m)))
     q_at, k_at = (Coordinates.of(torch.arange(tokens) * 2, tokens) for tokens in (n, m))
+    if kind == "slopes":
+        slopes = leaf(4)
+        return make_call(q, k, v, terms=[T.DistanceBias(T.Linear(slopes, slopes))], mask=M.Causal())
     if kind in ("linear", "logarithm"):
         values = (T.Linear if kind == "linear" else T.Log)(leaf(4), leaf(4))
         return make_call(q, k, v, terms=[T.DistanceBias(values)], q_positions=q_at, k_positions=k_at)

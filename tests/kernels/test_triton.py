@@ -20,7 +20,7 @@ from headway.coordinates import Coordinates
 from headway.kernels import KERNELS, Call, Problem
 from headway.kernels._reduce import reduce
 from headway.kernels.triton import _installed, _supports
-from headway.kernels.triton._tables import table_by_position, table_of_slots
+from headway.kernels.triton._tables import divided, table_by_position, table_of_slots
 
 ROOT = Path(__file__).parents[2]
 KERNELS_TESTS = "tests/conformance/test_kernels.py"
@@ -32,7 +32,7 @@ GROUPS = {
         ["tests/kernels/test_triton_programs.py", REDUCTIONS],
         f"(test_terms and ({A_FEW})) or (triton and (behind or first_key))",
     ),
-    "programs": (109, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
+    "programs": (134, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
     "reductions": (26, [REDUCTIONS], "triton and not (behind or first_key)"),
     "terms": (
         3,
@@ -280,6 +280,13 @@ def test_the_table_of_distances_is_the_bias_of_each_pair() -> None:
     zeros = torch.zeros(1, 2, 6, 4), torch.zeros(1, 2, 9, 4), torch.zeros(1, 2, 9, 4)
     expected = _scores(make_call(*zeros, terms=whole, q_positions=q, k_positions=k))
     torch.testing.assert_close(found.values[:, at], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_one_slope_is_a_formula_as_long_as_slots_are_exact() -> None:
+    one, two = (T.Linear(x, y) for x, y in ((torch.ones(2),) * 2, (torch.ones(2), torch.ones(2))))
+    assert divided([two, one, one], rising=True, whole=True) == ([two, one], [one], [], [])
+    assert divided([one], rising=True, whole=True, exact=False) == ([one], [], [], [])
+    assert divided([two, one], rising=False, whole=True) == ([], [two], [], [one])
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,11 @@ def by_clip(draw: Draw, low: int, high: int) -> tuple[Any, ...]:
     return (T.DistanceBias(T.Rows(draw(HEADS, high - low + 1), T.Clip(low, high))),)
 
 
+def one_slope(draw: Draw, heads: int = HEADS) -> tuple[Any, ...]:
+    slopes = draw(heads).abs()
+    return (T.DistanceBias(T.Linear(slopes, slopes)),)
+
+
 def keys_of_their_own(draw: Draw, low: int = -20) -> T.RelativeKeys:
     """Relative keys of each head, of another width than the heads."""
     rows = T.Rows(draw(HEADS, 6 - low, 20), T.Clip(low, 5))
@@ -109,6 +114,12 @@ TERMS: dict[str, tuple[Callable[[], tuple[Coordinates, Coordinates]], Callable[[
         span,
         lambda draw: (T.DistanceBias(T.Linear(draw(HEADS).abs(), draw(HEADS).abs())), *by_clip(draw, -3, 3)),
     ),
+    "one slope to both sides": (span, one_slope),
+    "one slope, another that all heads share, and a table": (
+        span,
+        lambda draw: (*one_slope(draw, 1), *one_slope(draw), *by_clip(draw, -3, 3)),
+    ),
+    "one slope to both sides, positions with gaps": (gaps, one_slope),
     "piecewise": (span, lambda draw: (T.DistanceBias(T.Piecewise(torch.tensor([-50.0, -3, 0, 40]), draw(HEADS, 4))),)),
     "clipped rows, positions with gaps": (gaps, lambda draw: by_clip(draw, -90, 40)),
     "clipped rows, positions between whole numbers": (between, lambda draw: by_clip(draw, -20, 30)),

@@ -85,7 +85,7 @@ class Table(NamedTuple):
 
 
 class Formula(NamedTuple):
-    """A bias that is computed from the distance, with two parameters for each head."""
+    """A bias that is computed from the distance, with two parameters for each head, or one."""
 
     kind: Any
     first: Any
@@ -164,6 +164,7 @@ class Terms(NamedTuple):
     q_position: Plane | None
     k_position: Plane | None
     formula: Formula | None
+    formula_start: Any
     formula_q: Plane | None
     formula_k: Plane | None
     stretched: Stretched | None

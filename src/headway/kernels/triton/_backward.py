@@ -136,7 +136,7 @@ class Backward(Launch):
         slopes = [self.statistic(self.m) if x.requires_grad else None for x in scores.parameters]
         if all(x is None for x in (*matrices, d_keys, *slopes)):
             return
-        d_first, d_second = slopes or (None, None)
+        d_first, d_second = (*slopes, None, None)[:2]
         start(
             programs.keys_gradient, call.q, tiles(self.m, blocks.block) * self.batch * self.kv_heads, blocks,
             *self.shared, *map(self.plane_or_none, matrices), d_keys, d_first, d_second,

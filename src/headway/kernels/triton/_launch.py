@@ -154,11 +154,11 @@ class Launch:
             )
         factor, queries = (self._plane(x, self.n) for x in (scores.factor, scores.queries))
         keys = self._plane(scores.keys, self.m)
-        formula, formula_q, formula_k = self._formula()
+        formula, formula_start, formula_q, formula_k = self._formula()
         stretched, stretch, sizes, stretched_q, stretched_k = self._stretched()
         return Terms(
             float(self.call.scale), scores.cap, factor, *self._relative(), *self._positions(),
-            table, q_position, k_position, formula, formula_q, formula_k,
+            table, q_position, k_position, formula, formula_start, formula_q, formula_k,
             stretched, stretch, sizes, stretched_q, stretched_k, queries, keys, *self.pairs(scores.dense),
         )  # fmt: skip
 
@@ -176,14 +176,15 @@ class Launch:
                 return self.of_tokens(x.q), self.of_tokens(x.k)
         return None, None
 
-    def _formula(self) -> tuple[Formula | None, Plane | None, Plane | None]:
-        formula = self.call.scores.formula
-        if formula is None:
-            return None, None, None
-        first, second = (x.detach().resolve_neg().contiguous() for x in (formula.first, formula.second))
-        first_h, second_h = (number(int(len(x) > 1)) for x in (first, second))
-        parameters = Formula(FORMULAS[formula.kind], first, second, first_h, second_h)
-        return parameters, self.of_tokens(formula.q), self.of_tokens(formula.k)
+    def _formula(self) -> tuple[Formula | None, Tensor | None, Plane | None, Plane | None]:
+        found = self.call.scores.formula
+        if found is None:
+            return None, None, None, None
+        parameters = [x.detach().resolve_neg().contiguous() for x in found.parameters]
+        second = parameters[1] if len(parameters) > 1 else None
+        of_heads = [number(int(x is not None and len(x) > 1)) for x in (parameters[0], second)]
+        q, k = (None if x is None else self.of_tokens(x) for x in (found.q, found.k))
+        return Formula(FORMULAS[found.kind], parameters[0], second, *of_heads), found.start, q, k
 
     def _stretched(self) -> tuple[Stretched | None, Plane | None, Sizes | None, Plane | None, Plane | None]:
         found = self.call.scores.stretched

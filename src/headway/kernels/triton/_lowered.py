@@ -29,6 +29,7 @@ from ..lowering.sinusoids import with_columns
 from ._choices import DTYPES, are_few
 from ._relative import Relative, by_sinusoids, relative, why_not_by_row
 from ._tables import (
+    MOST_EXACT,
     DistanceFormula,
     DistanceTable,
     StretchedPieces,
@@ -89,7 +90,7 @@ class Scores:
     @property
     def parameters(self) -> tuple[Tensor, ...]:
         """The parameters of the formula."""
-        return () if self.formula is None else (self.formula.first, self.formula.second)
+        return () if self.formula is None else self.formula.parameters
 
     @property
     def pieces(self) -> tuple[Tensor, ...]:
@@ -121,13 +122,13 @@ def lower_for_programs(call: Call) -> TritonCall:
     in_blocks = bool(some) and _in_blocks(simple)
     vectors = {type(x): relative(x, lowered, in_blocks) for x in terms if isinstance(x, RELATIVE)} if some else {}
     whole = not any(side.position.is_floating_point() for side in (q_at, k_at))
-    kinds = divided(biases, rising, whole)
+    kinds = divided(biases, rising, whole, max(call.q.shape[2], call.k.shape[2]) <= MOST_EXACT)
     stretched = next((stretched_pieces(x, q_at, k_at, rising) for x in kinds.stretched), None)
     table = table_of_slots(kinds.table, q_at, k_at) if kinds.table and rising else None
     for rows in kinds.table if not rising else ():
         assert isinstance(rows, Rows)
         table = table_by_position(rows, q_at, k_at)
-    formula = next((formula_of(x, q_at, k_at) for x in kinds.formula), None)
+    formula = next((formula_of(x, q_at, k_at, rising) for x in kinds.formula), None)
     documents, allowed = _rest_of(lowered.rest, q_at, k_at)
     factor = _each([term.factor for term in terms if isinstance(term, QueryScale)])
     of_pairs = [bias_of_pairs(x, q_at, k_at) for x in kinds.of_pairs]

@@ -56,21 +56,28 @@ class DistanceTable(NamedTuple):
 
 
 class DistanceFormula(NamedTuple):
-    """A bias that programs compute from the distance of positions; see ``FORMULAS``.
+    """A bias that programs compute from the distance; see ``FORMULAS``.
 
     Attributes:
         kind: the class of the bias.
         first: its first parameter, float32 [heads or 1].
-        second: its second parameter, float32 [heads or 1].
-        q: the positions of the queries, [b, n].
+        second: its second parameter, float32 [heads or 1]; None if it is the first as well, of a ``Linear``.
+        start: where positions rise by one the distance from the first query to the first key, [1]; else None.
+        q: the positions of the queries, [b, n]; None if they rise by one.
         k: those of the keys, [b, m].
     """
 
     kind: type[Part]
     first: Tensor
-    second: Tensor
-    q: Tensor
-    k: Tensor
+    second: Tensor | None
+    start: Tensor | None
+    q: Tensor | None
+    k: Tensor | None
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """Its parameters."""
+        return (self.first,) if self.second is None else (self.first, self.second)
 
 
 class StretchedPieces(NamedTuple):
@@ -107,6 +114,8 @@ FORMULAS = {Linear: ("past", "future"), Log: ("weight", "rate"), Power: ("weight
 """The formulas that programs compute, and the names of their parameters."""
 
 
+MOST_EXACT = 1 << 24
+"""The most slots whose numbers are exact in float32."""
 MAX_REACH = 1 << 16
 """The largest distance up to which buckets are made a table, where positions do not rise by one."""
 
@@ -176,13 +185,14 @@ class Divided(NamedTuple):
     of_pairs: list[Bias]
 
 
-def divided(biases: Sequence[Bias], rising: bool, whole: bool) -> Divided:
+def divided(biases: Sequence[Bias], rising: bool, whole: bool, exact: bool = True) -> Divided:
     """Divides biases by how programs take them.
 
     Args:
         biases: the biases.
         rising: whether positions rise by one on both sides, so that a table may be of any of them.
         whole: whether positions are integers.
+        exact: whether there are at most ``MOST_EXACT`` slots.
     """
     found = Divided([], [], [], [])
     for values in biases:
@@ -191,11 +201,12 @@ def divided(biases: Sequence[Bias], rising: bool, whole: bool) -> Divided:
         elif isinstance(values, Rows):
             of_distances = is_of_distances(values, rising, whole) and (rising or not found.table)
             (found.table if of_distances else found.of_pairs).append(values)
-        elif rising:
+        elif rising and not (has_one_slope(values) and exact and not found.formula):  # which costs less than a table
             found.table.append(values)
+        elif type(values) in FORMULAS and not found.formula:
+            found.formula.append(values)
         else:
-            in_programs = type(values) in FORMULAS and not found.formula
-            (found.formula if in_programs else found.of_pairs).append(values)
+            found.of_pairs.append(values)
     return found
 
 
@@ -235,10 +246,26 @@ def by_whole_distance(rows: Rows) -> tuple[Tensor, int]:
     return rows_at(rows, torch.arange(-last, last + 1, device=rows.table.device)), last
 
 
-def formula_of(values: Bias, q: Coordinates, k: Coordinates) -> DistanceFormula:
-    """Returns a bias of one of the ``FORMULAS``."""
-    first, second = (getattr(values, name).float() for name in FORMULAS[type(values)])
-    return DistanceFormula(type(values), first, second, q.axis(axis_of(values)), k.axis(axis_of(values)))
+def has_one_slope(values: Bias) -> bool:
+    """Tells whether a bias is linear with the same slope to both sides, of one tensor."""
+    return isinstance(values, Linear) and values.past is values.future
+
+
+def formula_of(values: Bias, q: Coordinates, k: Coordinates, rising: bool) -> DistanceFormula:
+    """Returns a bias of one of the ``FORMULAS``.
+
+    Args:
+        values: the bias.
+        q: coordinates of the queries, of which there is at least one.
+        k: coordinates of the keys, of which there is at least one.
+        rising: whether positions rise by one on both sides.
+    """
+    first, second = (getattr(values, name) for name in FORMULAS[type(values)])
+    parameters = first.float(), None if has_one_slope(values) else second.float()
+    at, to = q.axis(axis_of(values)), k.axis(axis_of(values))
+    if rising:
+        return DistanceFormula(type(values), *parameters, to[0, :1] - at[0, :1], None, None)
+    return DistanceFormula(type(values), *parameters, None, at, to)
 
 
 def stretched_pieces(values: Stretched, q: Coordinates, k: Coordinates, rising: bool) -> StretchedPieces:

@@ -114,11 +114,19 @@ def _distance(q_position, k_position, b, i, j, i_inside, j_inside, flipped: tl.c
 def formula_of(terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr):
     """A bias of the distance for each pair, and its derivatives by both parameters."""
     formula = terms.formula
-    distance = _distance(terms.formula_q, terms.formula_k, b, i, j, i_inside, j_inside, flipped).to(tl.float32)
+    if terms.formula_q is None:  # positions rise by one on both sides; slots are exact in float32
+        query = i.to(tl.float32) - tl.load(terms.formula_start).to(tl.float32)
+        distance = by_key(j.to(tl.float32), flipped) - by_query(query, flipped)
+    else:
+        distance = _distance(terms.formula_q, terms.formula_k, b, i, j, i_inside, j_inside, flipped).to(tl.float32)
     far = tl.abs(distance)
     first = tl.load(formula.first + of_head(h, flipped) * unpacked(formula.first_h))
-    second = tl.load(formula.second + of_head(h, flipped) * unpacked(formula.second_h))
-    if formula.kind == LINEAR:
+    second = first
+    if formula.second is not None:
+        second = tl.load(formula.second + of_head(h, flipped) * unpacked(formula.second_h))
+    if formula.second is None:  # the same slope to both sides
+        return -far * first, -far, tl.zeros_like(far)
+    elif formula.kind == LINEAR:
         past = distance <= 0
         return -far * tl.where(past, first, second), tl.where(past, -far, 0.0), tl.where(past, 0.0, -far)
     elif formula.kind == LOG:
