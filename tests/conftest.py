@@ -34,7 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if os.environ.get("TRITON_INTERPRET"):
+    from headway.kernels.triton import _installed
+
+    if _installed.interprets() and _installed.missing() is None:
         import interpreter
 
         interpreter.install()

@@ -18,6 +18,7 @@ from headway.kernels._problem import without_tables
 from headway.kernels._results import Results
 from headway.kernels.triton import TritonKernel, _installed
 from headway.reductions import Reduction
+from headway.terms import Rotation
 
 
 def moved(call: Call, device: str) -> Call:
@@ -33,7 +34,7 @@ def install(device: str) -> None:
     """From now on the Triton kernel takes calls on a CPU, and runs them on a device."""
     kernel = KERNELS["triton"]
     assert isinstance(kernel, TritonKernel)
-    runs, reduces, refuses = kernel._run, kernel._reduce, _installed.reason_against
+    runs, reduces, rotates, refuses = kernel._run, kernel._reduce, kernel.rotate, _installed.reason_against
 
     def run(call: Call) -> tuple[Tensor, Tensor | None]:
         home = call.q.device
@@ -50,6 +51,11 @@ def install(device: str) -> None:
         home = call.q.device
         return Results(*(x.to(home) for x in results)), tree_map_only(Tensor, lambda x: x.to(home), values)
 
+    def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+        there = rotation._with(cos=rotation.cos.to(device), sin=rotation.sin.to(device))
+        return rotates(x.to(device), there).to(x.device)
+
+    kernel.rotate = rotate  # type: ignore[method-assign]
     kernel._run = run  # type: ignore[method-assign]
     kernel._reduce = reduce  # type: ignore[method-assign]
     _installed.reason_against = lambda found: refuses(device if found == "cpu" else found)

@@ -16,17 +16,29 @@ from pathlib import Path
 from typing import Any
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "triton.json"
-ARCHITECTURES = (80, 90, 100)
-WIDTHS = {80: {"bfloat16": [64]}, 90: {"bfloat16": [64, 128], "float32": [64]}, 100: {"bfloat16": [64]}}
-"""For each architecture the dtypes and widths of heads that are compiled; float32 takes ten times as long."""
 EVERYWHERE = ("plain", "table", "relative keys")
-"""What scores are made of, for all of these."""
+"""What scores are made of, on nearly every architecture."""
 PARTS = (
     *EVERYWHERE,
-    *("slopes", "linear", "logarithm", "stretched", "dense", "everything", "relative everything", "relative by row"),
+    *("slopes", "linear", "logarithm", "stretched", "dense", "documents", "everything"),
+    *("relative everything", "relative by row"),
 )
 """What they are made of once: whatever the interpreter takes and the compiler does not."""
-
+COMPILED = {
+    80: {("bfloat16", 64): EVERYWHERE},
+    86: {("bfloat16", 128): ("plain", "dense", "everything")},  # as 8.9 and 12.0 it has the least shared memory
+    90: {
+        ("bfloat16", 64): PARTS,
+        ("bfloat16", 128): EVERYWHERE,
+        ("bfloat16", 256): ("plain",),
+        ("float16", 64): ("plain",),
+        ("float32", 64): ("plain", "relative keys"),
+    },
+    100: {("bfloat16", 64): EVERYWHERE},
+}
+"""What is compiled of each architecture, dtype and width of heads; float32 takes ten times as long."""
+LEAST_SHARED = 99 << 10
+"""The most bytes of shared memory that a program may have on every architecture of 8.0 and later."""
 REDUCED = ("entropy and the largest", "every reduction")
 """What is reduced of the weights: the first with the output, the second without it."""
 
@@ -65,27 +77,25 @@ def compile_all(architecture: int) -> Compiled:
 
     def compiled(program: Any, near: Any, grid: int, blocks: Any, *arguments: Any, **constants: Any) -> None:
         options = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages}
-        term = f" of {constants['kind'].value}" if "kind" in constants else ""
-        term += ", interleaved" if constants.get("interleaved") else ""
+        term = term_of(constants)
         found[f"{name}, {program.fn.__name__}{term}"] = _needs(
             program.warmup(*arguments, **constants, grid=(1,), **options), tools
         )
 
     start_by(compiled, architecture)
-    for dtype, widths in WIDTHS[architecture].items():
-        for width in widths:
-            for kind in PARTS if (architecture, dtype, width) == (90, "bfloat16", 64) else EVERYWHERE:
-                name = f"{dtype}, {width}, {kind}"
-                run(kind, getattr(torch, dtype), width)
-                if kind.startswith("relative"):  # as those of one row each they decode
-                    continue
-                run(kind, getattr(torch, dtype), width, 1, 4096)
-                name += ", 32 rows"
-                run(kind, getattr(torch, dtype), width, 16, 4096)
-                if kind in ("plain", "everything"):
-                    for amount in REDUCED:
-                        name = f"{dtype}, {width}, {kind}, {amount}"
-                        reduce(amount, kind, getattr(torch, dtype), width)
+    for (dtype, width), kinds in COMPILED[architecture].items():
+        for kind in kinds:
+            name = f"{dtype}, {width}, {kind}"
+            run(kind, getattr(torch, dtype), width)
+            if kind.startswith("relative"):  # as those of one row each they decode
+                continue
+            run(kind, getattr(torch, dtype), width, 1, 4096)
+            name += ", 32 rows"
+            run(kind, getattr(torch, dtype), width, 16, 4096)
+            if kind in ("plain", "everything"):
+                for amount in REDUCED:
+                    name = f"{dtype}, {width}, {kind}, {amount}"
+                    reduce(amount, kind, getattr(torch, dtype), width)
     return Compiled(triton.__version__, found)
 
 
@@ -103,8 +113,7 @@ def versions_over_lengths() -> dict[str, int]:
 
     def noted(program: Any, near: Any, grid: int, blocks: Any, *arguments: Any, **constants: Any) -> None:
         nonlocal term
-        term = f" of {constants['kind'].value}" if "kind" in constants else ""  # of relative terms
-        term += ", interleaved" if constants.get("interleaved") else ""
+        term = term_of(constants)
         program.warmup(*arguments, **constants, grid=(1,), num_warps=blocks.num_warps, num_stages=blocks.num_stages)
 
     start_by(noted, 90)
@@ -122,6 +131,12 @@ def versions_over_lengths() -> dict[str, int]:
             for n in lengths if (kind, width) == ("plain", 24) else ():
                 reduce("every reduction", kind, torch.bfloat16, width, n)
     return {name: len(found) for name, found in keys.items()}
+
+
+def term_of(constants: dict[str, Any]) -> str:
+    """Returns what a program is of, if it is one for relative keys, queries or values, for keys, or interleaved."""
+    term = f" of {constants['kind'].value}" if "kind" in constants else ""
+    return term + "".join(f", {name}" for name in ("of_keys", "interleaved") if constants.get(name))
 
 
 def start_by(start: Callable[..., None], architecture: int) -> None:
@@ -218,6 +233,9 @@ def _call(kind: str, dtype: Any, width: int, n: int, m: int) -> Any:
         return make_call(q, k, v, terms=[T.DistanceBias(T.Stretched(*pieces))], mask=M.Causal())
     if kind == "dense":
         return make_call(q, k, v, terms=[T.DenseBias(leaf(1, 4, n, m, dtype=dtype))], mask=M.Causal())
+    if kind == "documents":
+        documents = M.Documents(*(-torch.arange(tokens) for tokens in (m, n)))
+        return make_call(q, k, v, mask=M.Causal() & documents)
     terms: list[Any] = [] if kind == "plain" else [T.DistanceBias(T.Rows(leaf(4, 9), T.Clip(-4, 4)))]
     if kind != "everything":
         sides = Coordinates.span(n, start=m - n), Coordinates.span(m)
@@ -265,7 +283,7 @@ def _needs(kernel: Any, tools: Path) -> dict[str, int]:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--write"]:
-        every = {number: Compiled.here(number) for number in ARCHITECTURES}
+        every = {number: Compiled.here(number) for number in COMPILED}
         kept = {"triton": every[90].version, "programs": {number: one.programs for number, one in every.items()}}
         GOLDEN.write_text(json.dumps(kept, indent=1) + "\n")
     elif sys.argv[1:] == ["--lengths"]:

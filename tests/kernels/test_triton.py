@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from compiled_programs import PARTS, Compiled, printed
+from compiled_programs import COMPILED, LEAST_SHARED, PARTS, Compiled, printed
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headway import masks as M
@@ -32,7 +32,7 @@ GROUPS = {
         ["tests/kernels/test_triton_programs.py", REDUCTIONS],
         f"(test_terms and ({A_FEW})) or (triton and (behind or first_key))",
     ),
-    "programs": (134, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
+    "programs": (175, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
     "reductions": (26, [REDUCTIONS], "triton and not (behind or first_key)"),
     "terms": (
         3,
@@ -40,9 +40,9 @@ GROUPS = {
         "triton and (temperature-cap or ((query-sink or dense) and log-sum-exp))",
     ),
     "tables": (
-        3,
+        4,
         [f"{KERNELS_TESTS}::test_promise_where_positions_rise_by_one"],
-        "triton and (rows or logarithm or (queries and values))",
+        "triton and (rows or logarithm or stretched or (queries and values))",
     ),
     "masks": (2, [f"{KERNELS_TESTS}::test_masks"], "triton and (prefix or blockwise)"),
     "calls": (
@@ -80,13 +80,15 @@ def test_interpreted(group: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(_installed.missing() is not None, reason=str(_installed.missing()))
-@pytest.mark.parametrize("architecture", [80, 90, 100])
+@pytest.mark.parametrize("architecture", COMPILED)
 def test_compiled(architecture: int) -> None:
-    """The compiler takes every program of the table of choices, and needs no more than what is kept.
+    """The compiler takes the programs, and needs what is kept: of all parts for 9.0, of common ones for others.
 
     ``python tests/kernels/compiled_programs.py --write`` keeps what it needs now.
     """
     found = Compiled.here(architecture)
+    if architecture == 86:
+        assert {name: one for name, one in found.programs.items() if one["shared"] > LEAST_SHARED} == {}
     kept = json.loads((ROOT / "tests/golden/triton.json").read_text())
     expected = kept["programs"][str(architecture)]
     if found.version == kept["triton"]:
@@ -143,8 +145,14 @@ def buckets(reach: int | None) -> T.DistanceBias:
     return T.DistanceBias(T.Rows(torch.zeros(2, 3), T.Bucketize(torch.tensor([-2, 1]), reach=reach)))
 
 
-def pieces() -> T.DistanceBias:
-    numbers = torch.zeros(1), torch.zeros(2, 2), torch.zeros(2, 2), torch.ones(1), torch.ones(1, 4)
+def pieces(edges: torch.Tensor | None = None) -> T.DistanceBias:
+    numbers = (
+        torch.zeros(1) if edges is None else edges,
+        torch.zeros(2, 2),
+        torch.zeros(2, 2),
+        torch.ones(1),
+        torch.ones(1, 4),
+    )
     return T.DistanceBias(T.Stretched(*numbers))
 
 
@@ -156,6 +164,8 @@ def linear() -> T.DistanceBias:
     return T.DistanceBias(T.Linear(torch.ones(2), torch.ones(2)))
 
 
+MANY = torch.zeros(1, 1, dtype=torch.int64).expand(1, 1 << 30)
+KNOTS = torch.tensor([0.0, 1.0], requires_grad=True)
 GAPS = {"q_positions": Coordinates.of(torch.tensor([0, 2, 5, 9]), 4), "k_positions": Coordinates.of(torch.arange(4), 4)}
 SPAN = {"q_positions": Coordinates.span(4), "k_positions": Coordinates.span(4)}
 AXES = {name: Coordinates.of(torch.arange(8).view(1, 4, 2), 4) for name in SPAN}
@@ -219,6 +229,41 @@ REFUSED = {
         lambda: long(rows(2), linear(), rows(3), linear()),
         "rows by Clip, Linear would be a dense bias",
     ),
+    "a gradient to knots": (
+        lambda: problem(T.DistanceBias(T.Piecewise(KNOTS, torch.zeros(2, 2)))),
+        "no gradient to the knots",
+    ),
+    "a gradient to frequencies": (
+        lambda: problem(T.DistanceBias(T.Cosines(torch.zeros(2, 2), KNOTS))),
+        "no gradient to the frequencies",
+    ),
+    "a gradient to edges": (lambda: problem(pieces(KNOTS[:1])), "no gradient to the edges"),
+    "a gradient to positions": (
+        lambda: problem(rows(2), **GAPS | {"q_positions": Coordinates.of(KNOTS[[0, 0, 1, 1]], 4)}),
+        "no gradient to positions",
+    ),
+    "values of no width": (
+        lambda: Problem(make_call(*[torch.zeros(1, 1, 1, width, dtype=torch.float16) for width in (8, 8, 0)])),
+        "a head_dim is 0",
+    ),
+    "too many tokens": (
+        lambda: Problem(
+            make_call(
+                *[torch.zeros(1, 1, 1, 8).expand(1, 1, 1 << 30, 8)] * 3,
+                **dict.fromkeys(SPAN, Coordinates(MANY[..., None], MANY)),
+            )
+        ),
+        "more than 1,073,740,800 tokens",
+    ),
+    "two terms of relative queries": (
+        lambda: problem(*[T.RelativeQueries(vectors().rows)] * 2),
+        "one RelativeQueries",
+    ),
+    "two terms of relative values": (
+        lambda: problem(*[T.RelativeValues(vectors().rows)] * 2),
+        "one RelativeValues",
+    ),
+    "two soft caps": (lambda: problem(T.SoftCap(3.0), T.SoftCap(0.5)), "one SoftCap"),
     "two stretched biases": (lambda: problem(pieces(), pieces()), "one stretched bias"),
 }
 

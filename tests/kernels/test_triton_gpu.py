@@ -3,11 +3,11 @@
 Its numbers are tested by the tests of every kernel, with ``pytest --triton-on cuda``.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import torch
+from gpu_calls import BATCH, CALLS, HALF, HEADS, KV, WIDTH, both_ways, draw, inputs
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -24,84 +24,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(_installed.reason_against("cuda") is not None, reason=str(_installed.reason_against("cuda"))),
 ]
-BATCH, HEADS, KV, WIDTH = 2, 4, 2, 64
-HALF = torch.bfloat16
-
-
-def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(*shape, device="cuda").to(dtype).requires_grad_()
-
-
-def inputs(n: int, dtype: torch.dtype = HALF, batch: int = BATCH, heads: int = HEADS, kv: int = KV) -> list[Tensor]:
-    return [draw(batch, h, n, WIDTH, dtype=dtype) for h in (heads, kv, kv)]
-
-
-def at(n: int) -> dict[str, Any]:
-    """Positions that rise by one, and the same with gaps."""
-    return {"q_positions": Coordinates.span(n, device="cuda"), "k_positions": Coordinates.span(n, device="cuda")}
-
-
-def gaps(n: int) -> dict[str, Any]:
-    side = Coordinates.of(torch.arange(n, device="cuda") * 2, n)
-    return {"q_positions": side, "k_positions": side}
-
-
-def rows() -> T.DistanceBias:
-    return T.DistanceBias(T.Rows(draw(HEADS, 65), T.Clip(-60, 4)))
-
-
-def relative(tables: list[Tensor]) -> tuple[Any, ...]:
-    kinds = (T.RelativeKeys, T.RelativeQueries, T.RelativeValues)
-    return tuple(kind(T.Rows(table, T.Clip(-16, 16))) for kind, table in zip(kinds, tables, strict=False))
-
-
-def rates() -> Tensor:
-    return torch.logspace(0, -4, 32, device="cuda")
-
-
-def stretched(first: Tensor, slope: Tensor, rate: Tensor, stretch: Tensor) -> T.Stretched:
-    """Straight pieces that meet at the edges."""
-    edges = torch.linspace(0.2, 2, 7, device="cuda")
-    steps = (slope[:, :-1] - slope[:, 1:]) * edges
-    intercept = first[:, None] + torch.nn.functional.pad(steps.cumsum(-1), (1, 0))
-    return T.Stretched(edges, intercept, slope, rate.square(), stretch)
-
-
-CALLS: dict[str, Callable[[int], tuple[list[Tensor], dict[str, Any]]]] = {
-    "plain": lambda n: ([], {"mask": M.Causal()}),
-    "table": lambda n: ([(bias := rows()).values.table], {"terms": (bias,), "mask": M.Causal(), **at(n)}),
-    "table with gaps": lambda n: ([(bias := rows()).values.table], {"terms": (bias,), **gaps(n)}),
-    "slopes": lambda n: (
-        [slope := draw(HEADS), other := draw(HEADS)],
-        {"terms": (T.DistanceBias(T.Linear(slope, other)),), "mask": M.Window(50, 50), **at(n)},
-    ),
-    "dense": lambda n: ([bias := draw(HEADS, n, n, dtype=HALF)], {"terms": (T.DenseBias(bias),), "mask": M.Causal()}),
-    "relative keys, queries and values": lambda n: (
-        [*(tables := [draw(1, 33, WIDTH), draw(HEADS, 33, WIDTH), draw(1, 33, WIDTH)])],
-        {"terms": relative(tables), "mask": M.Causal(), **at(n)},
-    ),
-    "relative keys and values with gaps": lambda n: (
-        [*(tables := [draw(1, 33, WIDTH), draw(1, 33, WIDTH)])],
-        {"terms": relative([tables[0], tables[0], tables[1]])[::2], "mask": M.Causal(), **gaps(n)},
-    ),
-    "sinusoids": lambda n: (
-        [weight := draw(HEADS, WIDTH, 64)],
-        {"terms": (T.RelativeKeys(T.Sinusoids(weight, rates())),), "mask": M.Causal(), **at(n)},
-    ),
-    "stretched": lambda n: (
-        [*(parts := [draw(HEADS), draw(HEADS, 8), draw(1), draw(1, n)])],
-        {"terms": (T.DistanceBias(stretched(*parts)),), **at(n)},
-    ),
-    "tokens, sinks and a cap": lambda n: (
-        [*(parts := [draw(BATCH, HEADS, n), draw(BATCH, 1, n), draw(BATCH, HEADS, n), draw(HEADS)])],
-        {
-            "terms": (T.TokenBias(parts[0], parts[1]), T.QueryScale(parts[2])),
-            "sink": parts[3],
-            "soft_cap": 5.0,
-            "mask": M.Causal() | M.KeepFirst(3),
-        },
-    ),
-}
 
 
 @pytest.fixture(autouse=True)
@@ -109,12 +31,6 @@ def _seed() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch.cuda.empty_cache()
-
-
-def both_ways(tensors: list[Tensor], learned: list[Tensor], arguments: dict[str, Any]) -> list[Tensor]:
-    """The output and every gradient."""
-    out = hw.attention(*tensors, kernel="triton", **arguments)
-    return [out, *torch.autograd.grad(out.square().sum(), [*tensors, *learned])]
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -315,7 +231,7 @@ def peak(n: int, name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", ["plain", "table", "slopes", "relative keys, queries and values", "sinusoids", "stretched"]
+    "name", ["plain", "table", "one slope", "documents", "relative keys, queries and values", "sinusoids", "stretched"]
 )
 def test_memory_is_linear_in_the_tokens(name: str) -> None:
     few, many = peak(8192, name), peak(32768, name)

@@ -1,10 +1,12 @@
 """The Triton programs over several blocks, against the reference kernel in float64. ``test_triton`` runs it."""
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+import gpu_calls
 import pytest
 import torch
 from torch import Tensor
@@ -15,11 +17,12 @@ from headway import reductions as R
 from headway import terms as T
 from headway.call import make_call
 from headway.coordinates import Coordinates
-from headway.kernels import KERNELS, Call
+from headway.kernels import KERNELS, Call, Problem
 from headway.kernels._parts import attend_in_parts, cut
 from headway.kernels._reduce import reduce_blocks
 from headway.kernels.triton import _installed
 from headway.testing.kernels import mask_examples
+from triton_on import moved
 
 if _installed.reason_against("cpu"):
     pytest.skip("triton is to interpret, or a GPU to run them: tests/kernels/test_triton.py", allow_module_level=True)
@@ -248,12 +251,13 @@ def results(
     leaves: list[Tensor] = []
 
     def draw(*shape: int) -> Tensor:
-        leaves.append(torch.randn(shape, generator=g).to(dtype).requires_grad_())
+        leaves.append(torch.randn(shape, generator=g, dtype=torch.float32).to(dtype).requires_grad_())
         return leaves[-1]
 
     q, k, v = draw(BATCH, HEADS, N, WIDTH), draw(BATCH, KV, M_, WIDTH), draw(BATCH, KV, M_, 16)
     q_at, k_at = TERMS[terms][0]()
     call = make_call(q, k, v, terms=list(TERMS[terms][1](draw)), mask=mask, q_positions=q_at, k_positions=k_at)
+    assert KERNELS[kernel].why_not(Problem(call)) == []
     call = call._with(wants_lse=True, dropout=dropout, seed=torch.tensor([2**40 + 7]))
     if reductions:
         with torch.no_grad():
@@ -273,7 +277,7 @@ def results(
     lse = lse.masked_fill(lse == -torch.inf, 0)
     if not gradients:
         return [out, lse], call
-    up = [torch.randn(x.shape, generator=g).to(x.dtype) for x in (out, lse)]
+    up = [torch.randn(x.shape, generator=g, dtype=torch.float32).to(x.dtype) for x in (out, lse)]
     return [out, lse, *torch.autograd.grad([out, lse], leaves, up)], call
 
 
@@ -306,6 +310,74 @@ def test_documents_by_ids_in_any_order() -> None:
     agree("clipped rows, positions with gaps", M.Causal() & M.Documents(ids))
 
 
+def in_blocks(*among: int) -> Tensor:
+    """A mask of [*among, N, M_] with blocks of 32 that are in sight, out of sight, and neither; others per row."""
+    g = torch.Generator().manual_seed(4)
+    kind = torch.randint(0, 3, (*among, N // 32 + 1, M_ // 32 + 1), generator=g)
+    kind = kind.repeat_interleave(32, -2).repeat_interleave(32, -1)[..., :N, :M_]
+    return torch.where(kind == 2, torch.rand(kind.shape, generator=g) < 0.5, kind == 1)
+
+
+IRREGULAR: dict[str, Callable[[], M.Mask]] = {
+    "documents that come again": lambda: (
+        M.Documents(torch.tensor([4] * 33 + [0] * 31 + [9] * 3 + [4] * 33)) & M.Causal()
+    ),
+    "documents of each sequence": lambda: M.Documents(classes(5).repeat_interleave(20, 1)),
+    "blocks": lambda: M.Boolean(in_blocks()),
+    "blocks of each head, and intervals of each sequence": lambda: (
+        M.Boolean(in_blocks(1, HEADS)) & M.Padding(torch.tensor([M_, 64])) & (M.Window(40, 0) | M.KeepFirst(3))
+    ),
+    "blocks of each sequence and head": lambda: M.Boolean(in_blocks(BATCH, HEADS)),
+    "keys alone": lambda: M.Boolean(in_blocks()[None, None, :1]),
+}
+"""Masks that are more than intervals."""
+
+
+@pytest.mark.parametrize("mask", IRREGULAR)
+def test_masks_that_are_more_than_intervals(mask: str) -> None:
+    agree("everything else" if "head" in mask else "clipped rows", IRREGULAR[mask]())
+
+
+def test_relative_keys_with_masks_that_are_more_than_intervals() -> None:
+    agree("relative keys", IRREGULAR["documents that come again"]())
+
+
+def test_lists_of_blocks_may_be_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headway.kernels.triton import _launch
+
+    monkeypatch.setattr(_launch, "MOST_LISTED", 0)
+    agree("everything else", IRREGULAR["blocks of each head, and intervals of each sequence"]())
+
+
+@pytest.mark.parametrize("of_keys", [False, True], ids=["of queries", "of keys"])
+@pytest.mark.parametrize("mask", IRREGULAR)
+def test_lists_have_the_blocks_in_sight(mask: str, of_keys: bool) -> None:
+    from headway.kernels.triton._launch import Launch
+    from headway.kernels.triton._lowered import lower_for_programs
+
+    q, k = torch.zeros(BATCH, HEADS, N, WIDTH), torch.zeros(BATCH, KV, M_, WIDTH)
+    sides = span()
+    call = make_call(q, k, k, mask=IRREGULAR[mask](), q_positions=sides[0], k_positions=sides[1])
+    launch = Launch(lower_for_programs(moved(call, "cuda" if torch.cuda.is_available() else "cpu")))
+    blocks = launch.blocks("keys" if of_keys else "forward")
+    lists = launch.listed(blocks, of_keys).sight.lists
+    assert lists is not None
+    assert launch.listed(blocks, of_keys).sight.lists is lists  # not made again
+    rows, width = blocks.rows, blocks.block
+    seen = IRREGULAR[mask]().allowed(*sides).expand(*lists.at.shape[:2], N, M_)
+    found = lists.at.tolist()
+    for b, h, i, j in itertools.product(*map(range, (*seen.shape[:2], -(-N // rows), -(-M_ // width)))):
+        tile = seen[b, h, i * rows : (i + 1) * rows, j * width : (j + 1) * width]
+        one, other = (found[b][h][j], i) if of_keys else (found[b][h][i], j)
+        open_, masked = one[2 : 2 + one[0]], one[-1 : -1 - one[1] : -1]
+        assert sorted(open_) == open_
+        assert sorted(masked) == masked
+        # where all of it must be in sight: queries beyond the last one compute nothing that is kept, keys do
+        complete = tile.shape[1] == width and (tile.shape[0] == rows or not of_keys)
+        assert (other in open_) == (bool(tile.all()) and complete)
+        assert (other in masked) == (bool(tile.any()) and other not in open_)
+
+
 @pytest.mark.parametrize("terms", ["everything else", "relative values", "relative values, positions with gaps"])
 def test_dropout_drops_the_weights_that_reference_drops(terms: str) -> None:
     agree(terms, M.Causal(), dropout=0.3)
@@ -325,17 +397,20 @@ def test_the_interpreter_stops_a_program_that_reads_outside_of_its_tensors() -> 
 @pytest.mark.parametrize("layout", T.LAYOUTS)
 @pytest.mark.parametrize(("width", "pairs", "start"), [(16, 8, 0), (24, 5, 3), (20, 10, 0), (7, 1, 5)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_rotations(layout: str, width: int, pairs: int, start: int, dtype: torch.dtype) -> None:
+def test_rotations(
+    layout: str, width: int, pairs: int, start: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of x as projections lay it out, by angles of each sequence or head, or of all; a gradient is rotated back."""
-    from headway.kernels.triton._rotations import Rotated, rotate
+    from headway.kernels.triton import _start
 
+    count, started = [], _start.rotations
+    monkeypatch.setattr(_start, "rotations", lambda *arguments: count.append(1) or started(*arguments))
     g = torch.Generator().manual_seed(9)
     x = torch.randn(BATCH, 40, HEADS, width, generator=g).to(dtype).transpose(1, 2).requires_grad_()
     for among in ((BATCH, HEADS, 40), (1, 1, 40), (BATCH, 1, 40)):
         angle = torch.randn(*among, pairs, generator=g, dtype=torch.float64)
         rotation = T.Rotation(angle.cos() * 1.5, angle.sin() * 1.5, layout, start)
-        found = rotate(x, rotation)
-        assert type(found.grad_fn).__name__ == f"{Rotated.__name__}Backward"
+        found = KERNELS["triton"].rotate(x, rotation)
         assert found.stride() == x.stride()
         exact = rotation.of(x.detach().double().requires_grad_())
         torch.testing.assert_close(found.double(), exact, rtol=TOLERANCE[dtype], atol=1e-6)
@@ -343,11 +418,11 @@ def test_rotations(layout: str, width: int, pairs: int, start: int, dtype: torch
         (gradient,) = torch.autograd.grad(found, x, up)
         back = T.Rotation(rotation.cos, -rotation.sin, layout, start).of(up.double())
         torch.testing.assert_close(gradient.double(), back, rtol=TOLERANCE[dtype], atol=1e-6)
+    assert len(count) == 6, "torch rotated"
 
 
 def test_rotations_of_tensors_that_lie_apart() -> None:
-    from headway.kernels.triton._rotations import rotate
-
+    rotate = KERNELS["triton"].rotate
     angle = torch.randn(1, 1, 5, 4, dtype=torch.float64)
     rotation = T.Rotation(angle.cos(), angle.sin())
     for x in (
@@ -370,11 +445,15 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Three queries and 200 keys, which are computed in three splits and merged two at once."""
     from headway.kernels.triton import _forward
 
-    here, splits = sys.modules[__name__], []
-    split = _forward.splits_for
+    here, splits, run = sys.modules[__name__], [], _forward.Forward._run_in_splits
+
+    def noted(self: _forward.Forward, results: Any, count: int, blocks: Any) -> None:
+        splits.append(count)
+        run(self, results, count, blocks)
+
     monkeypatch.setattr(here, "N", 3)
     monkeypatch.setattr(here, "M_", 200)
-    monkeypatch.setattr(_forward, "splits_for", lambda *sizes: splits.append(split(*sizes)) or splits[-1])
+    monkeypatch.setattr(_forward.Forward, "_run_in_splits", noted)
     monkeypatch.setattr(_forward, "SPLITS", 2)
     if torch.cuda.is_available():
         monkeypatch.setattr(_forward, "_processors", lambda device: 2)
@@ -405,6 +484,7 @@ def test_few_queries_that_see_a_part_of_the_keys() -> None:
 @pytest.mark.usefixtures("few")
 def test_gradients_and_dropout_of_few_queries() -> None:
     agree("everything else", M.Causal(), dropout=0.3)
+    agree("relative keys, queries and values, scaled", M.Causal())
 
 
 def test_how_many_queries_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,7 +518,15 @@ def test_a_value_that_is_nan_in_one_split() -> None:
     torch.testing.assert_close(*hidden)
 
 
-@pytest.mark.parametrize("terms", ["everything else", "stretched", "relative keys, queries and values, scaled"])
+@pytest.mark.parametrize(
+    "terms",
+    [
+        "everything else",
+        "stretched",
+        "relative keys, queries and values, scaled",
+        "relative values, positions with gaps",
+    ],
+)
 def test_parts_of_the_keys(terms: str) -> None:
     """Whose results are merged, and whose gradients are those of all keys."""
     agree(terms, M.Window(None, 9), parts=2)
@@ -467,7 +555,7 @@ def test_nan_in_tokens_without_pairs_reaches_nothing(where: Callable[[], tuple[C
         leaves = [x.requires_grad_() for x in tensors]
         kinds = (T.RelativeKeys, T.RelativeQueries, T.RelativeValues)
         terms = [kind(T.Rows(table, T.Clip(-8, 3))) for kind, table in zip(kinds, tables, strict=True)]
-        terms.append(T.QueryScale(torch.ones(BATCH, 2, N).requires_grad_()))
+        terms += [T.SoftCap(4.0), T.QueryScale(torch.ones(BATCH, 2, N).requires_grad_())]
         call = make_call(*leaves, terms=terms, mask=M.Boolean(seen), q_positions=q_at, k_positions=k_at)
         out, _ = KERNELS["triton"].run(call)
         return [out, *torch.autograd.grad(out, [*leaves, *tables, terms[-1].factor], up)]
@@ -485,8 +573,8 @@ def test_nan_in_tokens_without_pairs_reaches_nothing(where: Callable[[], tuple[C
         "stretched",
     ],
 )
-def test_reductions_with_these_terms(terms: str) -> None:
-    """Also of maps whose cells begin anywhere, with the output of a call that reduces nothing."""
+def test_reductions_with_relative_vectors_and_stretched_biases(terms: str) -> None:
+    """The output is that of a call without reductions; the cells of the map do not begin at blocks."""
     asked = [R.Entropy(), R.ColumnSums(), R.PooledMap(3, 2), R.TopKeys(2)]
     (found, _), (exact, _) = (
         results(kernel, dtype, terms, M.Window(None, 9), reductions=asked)
@@ -497,14 +585,27 @@ def test_reductions_with_these_terms(terms: str) -> None:
 
 
 def test_sinusoids_of_many_pairs_are_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where positions have gaps; where they rise by one, few queries take the vectors of blocks, in one split."""
+    """Where positions have gaps."""
     from headway.kernels.triton import _lowered
 
     monkeypatch.setattr(_lowered, "REST_LIMIT", 0)
     agree("sinusoids, positions between whole numbers", M.Causal())
+    _, call = results("triton", torch.float32, "sinusoids, positions between whole numbers", None, gradients=False)
+    assert _lowered.lower_for_programs(call).q.shape[-1] == WIDTH + 6
+
+
+def test_sinusoids_of_few_queries_are_multiplied_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where positions rise by one, and the products of all pairs would be too large."""
+    from headway.kernels.triton import _lowered
+
+    monkeypatch.setattr(_lowered, "REST_LIMIT", 0)
     monkeypatch.setattr(sys.modules[__name__], "N", 3)
     monkeypatch.setattr(sys.modules[__name__], "M_", 200)
     agree("sinusoids", M.Causal())
+    _, call = results("triton", torch.float32, "sinusoids", None, gradients=False)
+    relative = _lowered.lower_for_programs(call).scores.relative_keys
+    assert relative is not None
+    assert relative.q is None
 
 
 @pytest.mark.parametrize("terms", ["relative keys", "relative queries", "relative values"])
@@ -522,10 +623,15 @@ def test_vectors_of_several_shares(monkeypatch: pytest.MonkeyPatch) -> None:
         agree("relative keys", M.Causal())
 
 
-def test_the_same_bits_in_every_run() -> None:
-    for terms in ("clipped rows", "clipped rows, positions with gaps", "relative keys, queries and values, scaled"):
-        one, other = (results("triton", torch.bfloat16, terms, M.Causal())[0] for _ in range(2))
-        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+@pytest.mark.parametrize("name", gpu_calls.CALLS)
+def test_the_calls_of_a_gpu(name: str) -> None:
+    """They are taken, and their gradients may be computed again."""
+    tensors = gpu_calls.inputs(24)
+    learned, arguments = gpu_calls.CALLS[name](24)
+    one, other = (gpu_calls.both_ways(tensors, learned, arguments) for _ in range(2))
+    for a, b in zip(one, other, strict=True):
+        assert a.isfinite().all()
+        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("widths", [(1, 1), (96, 96), (20, 130), (256, 8)], ids=str)
@@ -542,6 +648,85 @@ def test_widths(widths: tuple[int, int]) -> None:
 
     for a, b in zip(of("triton", leaves), of("reference", expected), strict=True):
         torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5)
+
+
+def test_nan_in_a_query_that_sees_nothing_does_not_reach_its_scale() -> None:
+    """Where sinusoids are a dense bias."""
+    g = torch.Generator().manual_seed(8)
+    q, k, v = (torch.randn(1, 2, 8, WIDTH, generator=g) for _ in range(3))
+    q[:, :, 3] = float("nan")
+    seen = torch.ones(8, 8, dtype=torch.bool)
+    seen[3] = False
+    positions = Coordinates.of(torch.arange(8) * 3, 8)
+    found = []
+    for kernel, dtype in (("triton", torch.float32), ("reference", torch.float64)):
+        factor = torch.ones(1, 2, 1, dtype=dtype, requires_grad=True)
+        rows = T.Sinusoids(torch.ones(2, WIDTH, 6, dtype=dtype), torch.tensor([1.0, 0.3, 0.05]))
+        call = make_call(
+            *(x.to(dtype) for x in (q, k, v)),
+            terms=[T.RelativeKeys(rows), T.QueryScale(factor)],
+            mask=M.Boolean(seen),
+            q_positions=positions,
+            k_positions=positions,
+        )
+        out, _ = KERNELS[kernel].run(call)
+        found += [x.double() for x in torch.autograd.grad(out.square().sum(), factor)]
+    assert found[1].abs().min() > 0
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def test_the_default_dtype_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> list[Tensor]:
+        several = ("clipped rows, positions with gaps", "relative values, positions with gaps")
+        every = [x for terms in several for x in results("triton", torch.float32, terms, M.Causal())[0]]
+        with monkeypatch.context() as few:
+            few.setattr(sys.modules[__name__], "N", 3)
+            few.setattr(sys.modules[__name__], "M_", 200)
+            every += results("triton", torch.float32, "clipped rows", M.Causal(), gradients=False)[0]
+        asked = [R.ColumnSums(), R.PooledMap(3, 2), R.TopKeys(2)]
+        return every + results("triton", torch.float32, "clipped rows", M.Causal(), reductions=asked)[0]
+
+    before, default = found(), torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        for a, b in zip(found(), before, strict=True):
+            assert torch.equal(a, b)
+            assert a.dtype == b.dtype
+    finally:
+        torch.set_default_dtype(default)
+
+
+def test_no_sequences_have_a_dense_bias_with_a_gradient() -> None:
+    q, bias = torch.zeros(0, HEADS, 5, WIDTH), torch.randn(HEADS, 5, 5, requires_grad=True)
+    out, _ = KERNELS["triton"].run(make_call(q, q, q, terms=[T.DenseBias(bias)]))
+    (gradient,) = torch.autograd.grad(out.sum(), bias)
+    assert torch.equal(gradient, torch.zeros(HEADS, 5, 5))
+
+
+def test_rows_of_positions_whose_distance_float32_would_round() -> None:
+    g, far = torch.Generator().manual_seed(2), 1 << 25
+    q, k, v = (torch.randn(1, HEADS, 6, WIDTH, generator=g) for _ in range(3))
+    table = torch.randn(HEADS, 9, generator=g)
+    sides = [Coordinates.of(x, 6) for x in (torch.zeros(6), far + 4 * torch.arange(6.0))]
+    found = []
+    for kernel, dtype in (("triton", torch.float32), ("reference", torch.float64)):
+        rows = table.to(dtype).requires_grad_()
+        terms = [T.DistanceBias(T.Rows(rows, T.Clip(far + 1, far + 9)))]
+        call = make_call(*(x.to(dtype) for x in (q, k, v)), terms=terms, q_positions=sides[0], k_positions=sides[1])
+        out, _ = KERNELS[kernel].run(call)
+        found.append([x.double() for x in (out, *torch.autograd.grad(out.square().sum(), rows))])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_an_infinite_stretch_reads_no_further_than_the_last_piece() -> None:
+    q = torch.randn(1, HEADS, 6, WIDTH, generator=torch.Generator().manual_seed(2))
+    stretch = torch.tensor([[1, 2, torch.inf, 1, 2, 3]])
+    pieces = torch.linspace(0.1, 2, 5), torch.zeros(HEADS, 6), torch.zeros(HEADS, 6), torch.ones(1), stretch
+    term = T.DistanceBias(T.Stretched(*pieces))
+    found, exact = (KERNELS[kernel].run(make_call(q, q, q, terms=[term]))[0] for kernel in ("triton", "reference"))
+    assert found[:, :, 3:].isfinite().all()
+    torch.testing.assert_close(found, exact, equal_nan=True)
 
 
 def test_scores_of_thousands() -> None:

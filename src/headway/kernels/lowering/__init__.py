@@ -22,7 +22,7 @@ from .terms import one_sink, one_temperature
 
 @dataclass(frozen=True, eq=False)
 class LoweredCall(Call):
-    """A call in simpler terms: one dtype for q, k and v, one query scale, one sink, no mask; by ``lower`` no sinusoids.
+    """A call with one dtype for q, k and v, one query scale, one sink and no mask; from ``lower`` no sinusoids.
 
     A query sees the keys of any interval that the rest allows.
 

@@ -1,9 +1,10 @@
 """The Triton kernel: attention on an NVIDIA GPU, forward and backward, with biases and their gradients, in O(n) memory.
 
-``_supports`` decides which calls it takes, and ``_installed`` whether triton is here. ``_lowered`` and ``_tables``
-express a call in what the programs take: one number for each query, key, distance or pair. ``_launch`` gathers
-the arguments of the programs, which are in ``programs``; ``_forward``, ``_reductions`` and ``_backward`` choose them,
-and ``_start`` starts them. These are imported when the first call runs, since they import triton.
+``_supports`` decides which calls it takes, and ``_installed`` whether triton is here. ``_lowered``, ``_tables`` and
+``_relative`` express a call in what the programs take: numbers for each query, key, distance or pair, and relative
+vectors; rotations are applied before (``_rotations``). ``_launch`` gathers the arguments of the programs, which are in
+``programs``; ``_forward``, ``_reductions`` and ``_backward`` choose them, and ``_start`` starts them. These files are
+imported when the first call runs, since they import triton.
 
 Gradients are the same bits in every run: no program writes what another one writes, and nothing is added atomically.
 With TRITON_INTERPRET=1 in the environment the kernel takes tensors on a CPU, for tests.
@@ -31,7 +32,7 @@ from ._supports import reasons_against, reasons_against_reductions
 
 
 class TritonKernel(NativeKernel[TritonCall]):
-    """Attention on an NVIDIA GPU in Triton, for biases, query scales, sinks and soft caps."""
+    """Attention on an NVIDIA GPU in Triton, forward and backward."""
 
     name = "triton"
 

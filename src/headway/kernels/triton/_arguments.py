@@ -68,6 +68,19 @@ class Span(NamedTuple):
     stop: Bound
 
 
+class Lists(NamedTuple):
+    """Which blocks are in sight of each block of queries, or of keys, int32 [batch, heads, blocks, width].
+
+    A list has the numbers of those in sight whole, and of the others; then the first ones, and from the end the others.
+    ``b`` and ``h`` are lists from one sequence to the next, and from one head to the next.
+    """
+
+    at: Any
+    b: int
+    h: int
+    width: int
+
+
 class Sight(NamedTuple):
     first: Span
     second: Span | None
@@ -75,6 +88,7 @@ class Sight(NamedTuple):
     k_document: Plane | None
     rest: Pairs | None
     rest_layout: Any
+    lists: Lists | None
 
 
 class Table(NamedTuple):
@@ -85,7 +99,7 @@ class Table(NamedTuple):
 
 
 class Formula(NamedTuple):
-    """A bias that is computed from the distance, with two parameters for each head, or one."""
+    """A bias that is computed from the distance, with two parameters for each head, which may be the same."""
 
     kind: Any
     first: Any

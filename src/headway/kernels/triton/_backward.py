@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._results import Gradients, Results
 from . import programs
-from ._arguments import Plane
+from ._arguments import Parts, Plane
 from ._launch import OF_KEYS, OF_QUERIES, OF_VALUES, Launch, padded, rows_together, tiles
 from ._lowered import TritonCall
 from ._relative import Relative
@@ -51,7 +51,10 @@ class Backward(Launch):
     @property
     def shared(self) -> tuple[Any, ...]:
         """What the programs of all gradients get."""
-        return self.inputs, self.parts, self.up, (self.results.row_max, self.results.row_sum, self.delta)
+        return self._shared(self.parts)
+
+    def _shared(self, parts: Parts) -> tuple[Any, ...]:
+        return self.inputs, parts, self.up, (self.results.row_max, self.results.row_sum, self.delta)
 
     def run(self) -> Gradients:
         """Returns the gradients of the call's tensors that are wanted."""
@@ -104,11 +107,14 @@ class Backward(Launch):
         both = (None, None) if stretched is None else (stretched.stretch, stretched.rate)
         sums = [None if x is None or not x.requires_grad else self.statistic(self.n) for x in both]
         found = *map(self.plane_or_none, matrices), *numbers, *sums
-        if not self.partial_keys:
-            # in float32 the gradients of queries and keys must be of one δ: those of learned angles cancel in them
-            self._start_queries(*(None for _ in found) if call.q.dtype == torch.float32 else found, delta=True)
-        if self.partial_keys or call.q.dtype == torch.float32:
+        if self.partial_keys:
             self._start_queries(*found)
+        elif call.q.dtype == torch.float32:
+            # the gradients of queries and keys must be of one δ: those of learned angles cancel in them
+            self._start_queries(*[None] * len(found), delta=True)
+            self._start_queries(*found)
+        else:
+            self._start_queries(*found, delta=True)
         d_stretch, d_rate = sums
         if stretched is not None and d_stretch is not None:
             self.found.append((stretched.stretch, d_stretch.double().sum(1)))
@@ -122,7 +128,7 @@ class Backward(Launch):
         blocks, own_delta = self.blocks("queries"), self.statistic(self.n) if delta else None
         start(
             programs.queries_gradient, self.call.q, tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
-            *self.shared, self.d_lse, own_delta, *found,
+            *self._shared(self.listed(blocks)), self.d_lse, own_delta, *found,
             self.n, self.m, self.heads, self.group, **self.sizes, rows=blocks.rows, block=blocks.block,
         )  # fmt: skip
         self.delta = self.delta if own_delta is None else own_delta
@@ -139,7 +145,8 @@ class Backward(Launch):
         d_first, d_second = (*slopes, None, None)[:2]
         start(
             programs.keys_gradient, call.q, tiles(self.m, blocks.block) * self.batch * self.kv_heads, blocks,
-            *self.shared, *map(self.plane_or_none, matrices), d_keys, d_first, d_second,
+            *self._shared(self.listed(blocks, of_keys=True)),
+            *map(self.plane_or_none, matrices), d_keys, d_first, d_second,
             self.n, self.m, self.kv_heads, self.group, **self.sizes, rows=blocks.rows, block=blocks.block,
         )  # fmt: skip
         for x, by_key in zip(scores.parameters, slopes, strict=True):
@@ -155,7 +162,7 @@ class Backward(Launch):
             return self._rows_gradient(count)[0]
         side = blocks.block
         i_tiles, diagonals = tiles(self.n, side), tiles(self.n, side) + tiles(self.m, side) - 1
-        partial = torch.empty(self.batch * self.heads, diagonals, 2, side, device=self.call.q.device)
+        partial = self.buffer(self.batch * self.heads, diagonals, 2, side)
         start(
             programs.diagonals_gradient, self.call.q, self.batch * self.heads * diagonals, blocks,
             *self.shared, partial, self.n, self.m, self.heads, self.group, **self.sizes, block=side,
@@ -169,9 +176,9 @@ class Backward(Launch):
 
     def _rows_gradient(self, count: int, slopes: bool = False) -> list[Tensor]:
         """The sums of the gradients of scores by row of the table, or piece, and times t, [batch, heads, rows]."""
-        blocks, device = self.blocks("table"), self.call.q.device
+        blocks = self.blocks("table")
         shares = max(1, min(tiles(self.m, blocks.block), PARTIAL // max(1, self.batch * self.heads * count)))
-        partial = [torch.empty(self.batch * self.heads, shares, count, device=device) for _ in range(1 + slopes)]
+        partial = [self.buffer(self.batch * self.heads, shares, count) for _ in range(1 + slopes)]
         start(
             programs.rows_gradient, self.call.q, self.batch * self.heads * shares * tiles(count, CHUNK), blocks,
             *self.shared, partial[0], partial[1] if slopes else None,
@@ -208,7 +215,7 @@ class Backward(Launch):
         side, members = blocks.block, self.batch * self.heads // max(heads, 1)
         i_tiles, diagonals = tiles(self.n, side), tiles(self.n, side) + tiles(self.m, side) - 1
         shares = max(1, min(members, PARTIAL // (heads * diagonals * 2 * side * width)))
-        partial = torch.empty(heads, shares, diagonals, 2, side, width, device=self.call.q.device)
+        partial = self.buffer(heads, shares, diagonals, 2, side, width)
         start(
             programs.vectors_gradient, self.call.q, heads * shares * diagonals, blocks,
             *self.shared, term.ends, term.origin, partial,
@@ -231,6 +238,8 @@ class Backward(Launch):
         """The gradient of the dense bias, in its shape and dtype."""
         blocks = self.blocks("table")
         gradient = torch.empty_like(dense, memory_format=torch.contiguous_format)
+        if not self.batch * self.heads:
+            return gradient.zero_()
         batch, heads = gradient.shape[:2]
         blocks_of_pairs = tiles(self.n, blocks.rows) * tiles(self.m, blocks.block)
         pairs, layout = self.pairs(gradient)

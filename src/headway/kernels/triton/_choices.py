@@ -1,5 +1,5 @@
-"""How large the blocks of a program are, and how many warps and stages it has: a table, since a graph of a GPU can
-only capture programs that are not tuned while they run.
+"""How large the blocks of a program are, and how many warps and stages it has: fixed, since a graph of a GPU can only
+capture programs that are not tuned while they run.
 
 Chosen by what the compiler says of registers and shared memory (tests/golden/triton.json), not by time.
 """
@@ -83,6 +83,8 @@ def blocks_for(
         return Blocks(64, 64, 8, 1)
     if program == "reductions":
         return Blocks(64, 32, 8, 1)
+    if program == "queries" and width > 64 and not warpgroups:
+        return Blocks(64, 64, 8, 2)
     return Blocks(128, 64, 8, 2)
 
 

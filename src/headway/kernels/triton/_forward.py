@@ -57,7 +57,7 @@ class Forward(Launch):
         inputs = self.inputs if output else self.inputs._replace(v=None)
         start(
             programs.forward, self.call.q, tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
-            inputs, self.parts, wanted, self.plane_of(results.out) if output else None,
+            inputs, self.listed(blocks), wanted, self.plane_of(results.out) if output else None,
             results.row_max, results.row_sum, self.n, self.m, self.heads, self.group,
             **self.sizes, rows=blocks.rows, block=blocks.block, width=width,
         )  # fmt: skip
@@ -77,7 +77,7 @@ class Forward(Launch):
     def pooled(self, results: Results, counted: Plane | None, down: int, across: int) -> tuple[Tensor, Tensor]:
         """Returns the sums and the largest of the weights in each cell, [batch, heads, down, across]."""
         blocks = self.blocks("table")
-        mass, largest = torch.empty(2, self.batch, self.heads, down, across, device=self.call.q.device)
+        mass, largest = self.buffer(2, self.batch, self.heads, down, across)
         start(
             programs.pooled_map, self.call.q, mass.numel(), blocks,
             self.inputs._replace(v=None), self.parts, (results.row_max, results.row_sum, None), counted, mass, largest,
@@ -87,8 +87,8 @@ class Forward(Launch):
 
     def _run_in_splits(self, results: Results, splits: int, blocks: Blocks) -> None:
         rows = self.batch * self.heads * self.n
-        totals = torch.empty(splits, rows, self.v_dim, device=self.call.q.device)
-        largests, sums = torch.empty(2, splits, rows, device=self.call.q.device)
+        totals = self.buffer(splits, rows, self.v_dim)
+        largests, sums = self.buffer(2, splits, rows)
         start(
             programs.split_forward, self.call.q, self.batch * self.kv_heads * splits, blocks,
             self.inputs, self.parts, totals, largests, sums, self.n, self.m, self.heads, self.group, splits,

@@ -20,6 +20,7 @@ from ._arguments import (
     Dropout,
     Formula,
     Inputs,
+    Lists,
     Pairs,
     Parts,
     Plane,
@@ -41,8 +42,13 @@ from ._start import start
 NONE, NUMBER, SLOT, EACH = (tl.constexpr(kind) for kind in range(4))
 ANY, ALIGNED, BESIDE, FLUSH = (tl.constexpr(layout) for layout in range(4))
 FORMULAS = dict(zip(_tables.FORMULAS, map(tl.constexpr, range(3)), strict=True))
+SLOPE = tl.constexpr(3)
 UNBOUNDED = Bound(NONE, number(0))
 EVERYTHING = Span(UNBOUNDED, UNBOUNDED)
+COUNTS = 2
+"""The numbers in front of a list of blocks."""
+MOST_LISTED = 1 << 24
+"""The most numbers in lists of blocks."""
 ROWS = 32
 """Rows of a table of which one program sums those of its tokens."""
 OF_KEYS, OF_QUERIES, OF_VALUES = (tl.constexpr(kind) for kind in range(3))
@@ -69,6 +75,7 @@ class Launch:
         }
         sink = self._plane(call.scores.sink, self.n)
         values = self._vectors(call.relative_values)
+        self.lists: dict[tuple[int, int, bool], Lists | None] = {}
         self.parts = Parts(sink, values, None, self._terms(), self._sight(), self._dropout())
 
     @property
@@ -87,9 +94,13 @@ class Launch:
         stretched, warpgroups = self.call.scores.stretched is not None, _has_warpgroups(self.call.q.device)
         return blocks_for(program, self.call.q.dtype, width, self.in_blocks, stretched, warpgroups)
 
+    def buffer(self, *shape: int) -> Tensor:
+        """Allocates numbers in float32."""
+        return torch.empty(shape, dtype=torch.float32, device=self.call.q.device)
+
     def statistic(self, tokens: int) -> Tensor:
         """Allocates one number for each head and token."""
-        return torch.empty(self.batch, self.heads, tokens, dtype=torch.float32, device=self.call.q.device)
+        return self.buffer(self.batch, self.heads, tokens)
 
     def plane_of(self, x: Tensor) -> Plane:
         """Of [b, heads, tokens, width]."""
@@ -180,11 +191,11 @@ class Launch:
         found = self.call.scores.formula
         if found is None:
             return None, None, None, None
-        parameters = [x.detach().resolve_neg().contiguous() for x in found.parameters]
-        second = parameters[1] if len(parameters) > 1 else None
-        of_heads = [number(int(x is not None and len(x) > 1)) for x in (parameters[0], second)]
+        first, second = (x.detach().resolve_neg().contiguous() for x in (found.parameters[0], found.parameters[-1]))
+        of_heads = [number(int(len(x) > 1)) for x in (first, second)]
         q, k = (None if x is None else self.of_tokens(x) for x in (found.q, found.k))
-        return Formula(FORMULAS[found.kind], parameters[0], second, *of_heads), found.start, q, k
+        kind = SLOPE if found.second is None else FORMULAS[found.kind]
+        return Formula(kind, first, second, *of_heads), found.start, q, k
 
     def _stretched(self) -> tuple[Stretched | None, Plane | None, Sizes | None, Plane | None, Plane | None]:
         found = self.call.scores.stretched
@@ -222,7 +233,41 @@ class Launch:
         documents = self.call.documents
         q_document, k_document = (None, None) if documents is None else (self.of_tokens(x) for x in documents)
         rest = None if self.call.allowed is None else self.call.allowed.view(torch.uint8)
-        return Sight(first, second, q_document, k_document, *self.pairs(rest))
+        return Sight(first, second, q_document, k_document, *self.pairs(rest), None)
+
+    def listed(self, blocks: Blocks, of_keys: bool = False) -> Parts:
+        """Returns the parts, with lists of the blocks in sight where intervals do not say it all.
+
+        Args:
+            blocks: those of the program that goes through the lists.
+            of_keys: whether it computes blocks of keys; else of queries.
+        """
+        size = blocks.rows, blocks.block, of_keys
+        if size not in self.lists:
+            self.lists[size] = self._list(blocks, of_keys)
+        return self.parts._replace(sight=self.parts.sight._replace(lists=self.lists[size]))
+
+    def _list(self, blocks: Blocks, of_keys: bool) -> Lists | None:
+        call = self.call
+        if call.documents is None and call.allowed is None:
+            return None
+        bounds = [bound for interval in call.intervals for bound in interval if isinstance(bound, Tensor)]
+        allowed = [] if call.allowed is None else [call.allowed]
+        batch = max(len(x) for x in (*bounds, *(call.documents or ()), *allowed))
+        heads = max((x.shape[1] for x in allowed), default=1)
+        own, others = tiles(self.n, blocks.rows), tiles(self.m, blocks.block)
+        own, others = (others, own) if of_keys else (own, others)
+        width = others + COUNTS
+        if batch * heads * own * width > MOST_LISTED:
+            return None
+        at = torch.empty(batch, heads, own, width, dtype=torch.int32, device=call.q.device)
+        b, h = heads * own if batch > 1 else 0, own if heads > 1 else 0
+        lists = Lists(at, *map(number, (b, h, width)))
+        start(
+            programs.list_tiles, call.q, batch * heads * own, blocks, self.parts.sight._replace(lists=lists),
+            self.n, self.m, heads, rows=blocks.rows, block=blocks.block, of_keys=of_keys,
+        )  # fmt: skip
+        return lists
 
     def _dropout(self) -> Dropout | None:
         call = self.call
@@ -238,7 +283,7 @@ class Launch:
         """The sums over the pairs of each token with the same row, [batch, heads, tokens, rows]."""
         blocks, count = self.blocks("table"), term.vectors.shape[1]
         tokens, size = (self.m, blocks.block) if kind == OF_QUERIES else (self.n, blocks.rows)
-        sums = torch.empty(self.batch, self.heads, tokens, count, device=self.call.q.device)
+        sums = self.buffer(self.batch, self.heads, tokens, count)
         start(
             programs.sums_by_row, self.call.q,
             self.batch * self.heads * tiles(tokens, size) * tiles(count, ROWS), blocks,

@@ -1,10 +1,12 @@
-"""A call in the terms that the programs take: one number for each query, key, distance or pair."""
+"""A call in what the programs take: numbers for each query, key, distance or pair, and relative vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...coordinates import Coordinates
@@ -185,7 +187,25 @@ def _others(terms: tuple[Term, ...], those: list[RelativeKeys]) -> tuple[Term, .
 
 def _scaled(products: Tensor, scale: float, factor: Tensor | None) -> Tensor:
     """Returns products of pairs as what is added to scores."""
-    return products * scale if factor is None else products * scale * factor[..., None]
+    return products * scale if factor is None else Scaled.apply(products * scale, factor)
+
+
+class Scaled(torch.autograd.Function):
+    """products·factor of (products [batch, heads, n, m], factor [b, h, n]).
+
+    A product of no weight, which may be NaN, adds nothing to the gradient of the factor.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, products: Tensor, factor: Tensor) -> Tensor:
+        ctx.save_for_backward(products, factor)
+        return products * factor[..., None]
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor]:
+        products, factor = ctx.saved_tensors
+        by_factor = torch.where(upstream == 0, 0.0, upstream * products).sum(-1).sum_to_size(factor.shape)
+        return torch.where(upstream == 0, 0.0, upstream * factor[..., None]), by_factor
 
 
 def _added(

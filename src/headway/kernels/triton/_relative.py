@@ -39,8 +39,8 @@ class Relative(NamedTuple):
         origin: the vector of distance 0: of slots if positions rise by one, else of positions.
         q: the positions of the queries, [b, n]; None if positions rise by one.
         k: those of the keys.
-        ends: of vectors of slots that are clipped two numbers, int32 [2]: those up to the first one are alike, and
-            those from the second one on; else None.
+        ends: int32 [2]: all distances of slots up to the first number share a vector, and all from the second one on;
+            None for sinusoids, and for vectors by position.
     """
 
     tokens: Tensor | None
@@ -59,7 +59,7 @@ class Relative(NamedTuple):
 
 
 class Products(torch.autograd.Function):
-    """a·bᵀ. A row whose products have no gradient, as those of a token without pairs, may hold NaN."""
+    """a·bᵀ, where rows without a gradient, such as those of tokens without pairs, may hold NaN."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:

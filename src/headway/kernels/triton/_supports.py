@@ -52,8 +52,10 @@ BIASES = frozenset({Cosines, Linear, Log, Piecewise, Power, Rows, Stretched})
 OF_QUERIES = {RowStatistics, Entropy, VisibleKeys, MeanDistance, TopKeys, WeightsAt, WeightsByLabel, WeightsByDistance}
 REDUCTIONS = frozenset({*OF_QUERIES, WeightsOfMatches, ColumnSums, PooledMap})
 MAX_WIDTH = 256
-MOST = 1 << 30
-"""Slots of keys and queries are int32 in the programs, and sums of two of them fit."""
+MOST_CELLS = 1 << 30
+"""The most cells of all maps together."""
+MOST_TOKENS = (1 << 30) - 1024
+"""Slots of keys and queries are int32 in the programs, and sums of two of them and a block fit."""
 
 
 def reasons_against(problem: Problem) -> list[str]:
@@ -73,8 +75,8 @@ def reasons_against_reductions(problem: Problem, reductions: Sequence[Reduction]
     if any(isinstance(one, TopKeys) and one.count > MOST_REDUCED for one in reductions):
         reasons.append(f"it finds at most {MOST_REDUCED} of the largest weights of a query")
     cells = max((one.rows * one.columns for one in reductions if isinstance(one, PooledMap)), default=0)
-    if cells * problem.batch * problem.heads > MOST:
-        reasons.append(f"it has maps of at most {MOST:,} cells, for all sequences and heads")
+    if cells * problem.batch * problem.heads > MOST_CELLS:
+        reasons.append(f"it has maps of at most {MOST_CELLS:,} cells, for all sequences and heads")
     return reasons
 
 
@@ -89,8 +91,10 @@ def _against(problem: Problem) -> Iterator[str]:
         yield f"a head_dim is above {MAX_WIDTH}"
     if min(problem.head_dim, problem.v_head_dim) < 1:
         yield "a head_dim is 0"
-    if max(problem.n, problem.m) > MOST:
-        yield f"there are more than {MOST:,} tokens"
+    if max(problem.n, problem.m) > MOST_TOKENS:
+        yield f"there are more than {MOST_TOKENS:,} tokens"
+    if sum(type(term) is SoftCap for term in problem.terms) > 1:
+        yield "it has one SoftCap"
     biases = [term.values for term in problem.terms if isinstance(term, DistanceBias)]
     for kind in {type(term): None for term in problem.terms if type(term) not in TERMS}:
         yield f"it has no {kind.__name__}"

@@ -3,7 +3,8 @@
 Where positions rise by one on both sides, δ = key position − query position has n + m − 1 values, in the order of the
 slots' own distances, so that a bias of any form is a table of that many rows. Its gradient is a sum along each diagonal
 of the gradients of the scores. Rows of a table by a map are runs of that sequence, since maps rise with the distance:
-the gradient of a row is the sum of a run, in a fixed order, where ``index_add`` on a GPU would add in any order.
+the gradient of a row is the sum of a run, in a fixed order, where ``index_add`` on a GPU would add in any order. A
+``Linear`` with one slope is a formula there too.
 
 Any other positions are read by the programs. A table has rows for the distances up to its reach then, and a formula of
 two numbers for each head is computed for each pair.
@@ -61,7 +62,7 @@ class DistanceFormula(NamedTuple):
     Attributes:
         kind: the class of the bias.
         first: its first parameter, float32 [heads or 1].
-        second: its second parameter, float32 [heads or 1]; None if it is the first as well, of a ``Linear``.
+        second: its second parameter, float32 [heads or 1]; None for a ``Linear`` with one slope.
         start: where positions rise by one the distance from the first query to the first key, [1]; else None.
         q: the positions of the queries, [b, n]; None if they rise by one.
         k: those of the keys, [b, m].
@@ -201,12 +202,10 @@ def divided(biases: Sequence[Bias], rising: bool, whole: bool, exact: bool = Tru
         elif isinstance(values, Rows):
             of_distances = is_of_distances(values, rising, whole) and (rising or not found.table)
             (found.table if of_distances else found.of_pairs).append(values)
-        elif rising and not (has_one_slope(values) and exact and not found.formula):  # which costs less than a table
-            found.table.append(values)
-        elif type(values) in FORMULAS and not found.formula:
-            found.formula.append(values)
+        elif type(values) in FORMULAS and not found.formula and (not rising or (has_one_slope(values) and exact)):
+            found.formula.append(values)  # one slope takes fewer instructions than a table, two slopes take more
         else:
-            found.of_pairs.append(values)
+            (found.table if rising else found.of_pairs).append(values)
     return found
 
 
@@ -247,7 +246,7 @@ def by_whole_distance(rows: Rows) -> tuple[Tensor, int]:
 
 
 def has_one_slope(values: Bias) -> bool:
-    """Tells whether a bias is linear with the same slope to both sides, of one tensor."""
+    """Returns whether a bias is linear with the same slope to both sides, of one tensor."""
     return isinstance(values, Linear) and values.past is values.future
 
 

@@ -8,12 +8,14 @@ from ._columns import column_sums, pooled_map
 from ._forward import forward, merge_splits, split_forward
 from ._gradients import deltas, keys_gradient, queries_gradient
 from ._rotations import rotations
+from ._sight import list_tiles
 from ._sums import dense_gradient, diagonals_gradient, rows_gradient, run_sums, sums_by_row, vectors_gradient
 
 __all__ = [
     "forward",
     "split_forward",
     "merge_splits",
+    "list_tiles",
     "column_sums",
     "pooled_map",
     "deltas",

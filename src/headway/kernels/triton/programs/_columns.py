@@ -3,7 +3,8 @@
 import triton
 import triton.language as tl
 
-from ._blocks import by_query, load_vector, query_tiles, seen_tiles, store_statistic
+from ._blocks import by_query, load_vector, store_statistic
+from ._sight import query_tiles, seen_tiles
 from ._weights import load_keys, load_queries, products_of, weights_of
 
 

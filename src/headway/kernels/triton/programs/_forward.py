@@ -8,20 +8,10 @@ queries against many keys are computed in splits of the keys, which are merged.
 import triton
 import triton.language as tl
 
-from ._blocks import (
-    LOG2E,
-    dot,
-    dropout_factors,
-    in_sight,
-    key_tiles,
-    load_matrix,
-    load_vector,
-    seen_tiles,
-    store_matrix,
-    store_statistic,
-)
+from ._blocks import LOG2E, dot, dropout_factors, load_matrix, load_vector, store_matrix, store_statistic
 from ._reducers import add_block, no_sums, scaled, store_sums
 from ._scores import scores_of
+from ._sight import in_sight, key_tiles, list_of, listed_ranges, masked_tile, open_tile, seen_tiles
 from ._turns import add_vectors
 from ._weights import load_keys, load_queries, products_of
 
@@ -88,15 +78,20 @@ def forward(
         tl.zeros([rows], tl.float32),
         no_sums(wanted, rows, width),
     )
-    open_, end, left, left_last, right, right_last = key_tiles(parts.sight, b, i, inside, m, block)
-    for tile in range(open_, end):
+    listed = list_of(parts.sight, b, h, tl.program_id(0) % tiles)
+    ranges = key_tiles(parts.sight, b, i, inside, m, block)
+    if parts.sight.lists is not None:
+        ranges = listed_ranges(listed)
+    open_, end, left, left_last, right, right_last = ranges
+    for step in range(open_, end):
+        tile = open_tile(parts.sight, listed, step)
         state = _add_keys(
             state, queries, x, parts, wanted, b, h, kv, i, inside, i_start, tile, n, m,
             head_dim, v_dim, head_pad, v_pad, block, width, False, interpreted,
         )  # fmt: skip
     gap = right - left_last
     for step in range(left, right_last - gap):
-        tile = tl.where(step < left_last, step, step + gap)
+        tile = masked_tile(parts.sight, listed, step, left_last, gap)
         state = _add_keys(
             state, queries, x, parts, wanted, b, h, kv, i, inside, i_start, tile, n, m,
             head_dim, v_dim, head_pad, v_pad, block, width, True, interpreted,

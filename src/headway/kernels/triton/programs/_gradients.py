@@ -7,17 +7,9 @@ Blocks of which every pair is in sight go through a loop without masks, the othe
 import triton
 import triton.language as tl
 
-from ._blocks import (
-    dot,
-    key_tiles,
-    load_matrix,
-    load_statistic,
-    load_vector,
-    query_tiles,
-    store_matrix,
-    store_statistic,
-)
+from ._blocks import dot, load_matrix, load_statistic, load_vector, store_matrix, store_statistic
 from ._scores import formula_of, stretched_of
+from ._sight import key_tiles, list_of, listed_ranges, masked_tile, open_tile, query_tiles
 from ._turns import add_vectors
 from ._weights import load_keys, load_queries, products_of, value_products, weights_and_gradients
 
@@ -97,8 +89,8 @@ def queries_gradient(
 
     Also those of their stretches, and of each query a part of that of the rate.
 
-    Also δ as Σ weight·(gradient of weight) − d_lse, of which nothing was rounded to the output's dtype: with it the
-    gradients of scores add up to what they should, which gradients of biases need, as sums of many.
+    Also δ as Σ weight·(gradient of weight) − d_lse, computed without rounding to the output's dtype; the gradients of
+    biases, which are sums over many pairs, need it.
     """
     tiles = tl.cdiv(n, rows)
     which = tl.program_id(0) // tiles
@@ -116,21 +108,26 @@ def queries_gradient(
     state = (
         tl.zeros([rows, head_pad], tl.float32), of_relative, zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros,
     )  # fmt: skip
-    open_, end, left, left_last, right, right_last = key_tiles(parts.sight, b, i, inside, m, block)
-    for tile in range(open_, end):
+    listed = list_of(parts.sight, b, h, tl.program_id(0) % tiles)
+    ranges = key_tiles(parts.sight, b, i, inside, m, block)
+    if parts.sight.lists is not None:
+        ranges = listed_ranges(listed)
+    open_, end, left, left_last, right, right_last = ranges
+    for step in range(open_, end):
+        tile = open_tile(parts.sight, listed, step)
         state = _add_to_query(
             state, queries, up, x, parts, rows_of, b, h, kv, which, i, inside, i_start, tile, n, m,
             head_dim, v_dim, head_pad, v_pad, block, False, interpreted,
         )  # fmt: skip
     gap = right - left_last
     for step in range(left, right_last - gap):
-        tile = tl.where(step < left_last, step, step + gap)
+        tile = masked_tile(parts.sight, listed, step, left_last, gap)
         state = _add_to_query(
             state, queries, up, x, parts, rows_of, b, h, kv, which, i, inside, i_start, tile, n, m,
             head_dim, v_dim, head_pad, v_pad, block, True, interpreted,
         )  # fmt: skip
     gradient, of_relative, by_factor, delta, rising, whole, of_stretch, whole_stretch, of_rate, whole_rate = state
-    if own_delta is None:  # of more keys than these
+    if own_delta is None:  # δ was computed before
         delta = load_statistic(rows_of[2], which, i, inside, n, 0.0)
     else:
         if d_lse is not None:
@@ -217,19 +214,24 @@ def keys_gradient(
     d_key, of_relative, d_value = tl.zeros([block, head_pad], tl.float32), zeros, tl.zeros([block, v_pad], tl.float32)
     if parts.terms.relative_queries is not None:
         of_relative = tl.zeros([block, parts.terms.relative_queries.padded], tl.float32)
-    open_, end, left, left_last, right, right_last = query_tiles(parts.sight, b, start, start + block, n, m, rows)
-    gap = right - left_last
+    ranges = query_tiles(parts.sight, b, start, start + block, n, m, rows)
     for member in range(group):
         h = kv * group + member
         which = b * kv_heads * group + h
+        listed = list_of(parts.sight, b, h, tl.program_id(0) % tiles)
+        if parts.sight.lists is not None:
+            ranges = listed_ranges(listed)
+        open_, end, left, left_last, right, right_last = ranges
+        gap = right - left_last
         state = d_key, of_relative, d_value, zeros, zeros, zeros
-        for tile in range(open_, end):
+        for step in range(open_, end):
+            tile = open_tile(parts.sight, listed, step)
             state = _add_to_key(
                 state, keys, v, x, parts, d_out, rows_of, b, h, which, j, inside, start, tile, n, m,
                 head_dim, v_dim, head_pad, v_pad, rows, False, interpreted,
             )  # fmt: skip
         for step in range(left, right_last - gap):
-            tile = tl.where(step < left_last, step, step + gap)
+            tile = masked_tile(parts.sight, listed, step, left_last, gap)
             state = _add_to_key(
                 state, keys, v, x, parts, d_out, rows_of, b, h, which, j, inside, start, tile, n, m,
                 head_dim, v_dim, head_pad, v_pad, rows, True, interpreted,

@@ -16,7 +16,8 @@ from ._blocks import (
     unpacked,
 )
 
-LINEAR, LOG, POWER = (tl.constexpr(kind) for kind in range(3))
+LINEAR, LOG, POWER, SLOPE = (tl.constexpr(kind) for kind in range(4))
+FAR = tl.constexpr(2.0**60)  # beyond every distance
 
 
 @triton.jit
@@ -98,6 +99,7 @@ def _row_at(table, q_position, k_position, b, i, j, i_inside, j_inside, flipped:
     distance = _distance(q_position, k_position, b, i, j, i_inside, j_inside, flipped)
     if distance.dtype.is_floating():
         distance = tl.floor(distance)
+        distance = tl.where(distance > -FAR, tl.where(distance < FAR, distance, FAR), -FAR).to(tl.int64)
     row = distance + unpacked(table.origin)
     return tl.minimum(tl.maximum(row, 0), unpacked(table.last)).to(tl.int32)
 
@@ -121,15 +123,20 @@ def formula_of(terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr):
         distance = _distance(terms.formula_q, terms.formula_k, b, i, j, i_inside, j_inside, flipped).to(tl.float32)
     far = tl.abs(distance)
     first = tl.load(formula.first + of_head(h, flipped) * unpacked(formula.first_h))
-    second = first
-    if formula.second is not None:
-        second = tl.load(formula.second + of_head(h, flipped) * unpacked(formula.second_h))
-    if formula.second is None:  # the same slope to both sides
+    if formula.kind == SLOPE:
         return -far * first, -far, tl.zeros_like(far)
-    elif formula.kind == LINEAR:
+    else:
+        second = tl.load(formula.second + of_head(h, flipped) * unpacked(formula.second_h))
+        return _of_two(formula.kind, distance, far, first, second)
+
+
+@triton.jit
+def _of_two(kind: tl.constexpr, distance, far, first, second):
+    """A bias with two parameters, and its derivatives by both."""
+    if kind == LINEAR:
         past = distance <= 0
         return -far * tl.where(past, first, second), tl.where(past, -far, 0.0), tl.where(past, 0.0, -far)
-    elif formula.kind == LOG:
+    elif kind == LOG:
         size = _log1p(second * far)
         return -first * size, -size, -first * far / (1 + second * far)
     else:
@@ -166,6 +173,7 @@ def stretched_of(terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr, i
     first = tl.sum((edges <= tl.min(tl.where(inside, t, float("inf")))).to(tl.int32), 0)
     first = tl.minimum(first, unpacked(pieces.last))
     last = tl.sum((edges <= tl.max(tl.where(inside, t, float("-inf")))).to(tl.int32), 0)
+    last = tl.minimum(last, unpacked(pieces.last))
     own = of_head(h, flipped).to(tl.int64) * unpacked(pieces.h)
     slope = tl.load(pieces.slope + own + first) + tl.zeros_like(t)
     bias = tl.load(pieces.intercept + own + first) + slope * t

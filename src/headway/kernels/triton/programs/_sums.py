@@ -6,8 +6,9 @@ No program writes what another one writes, and nothing is added atomically: grad
 import triton
 import triton.language as tl
 
-from ._blocks import SLOT, by_query, dot, key_tiles, load_vector, place_of_pairs, query_tiles, seen_tiles, unpacked
+from ._blocks import by_query, dot, load_vector, place_of_pairs, unpacked
 from ._scores import row_of, stretched_of, table_row
+from ._sight import SLOT, is_in_sight, key_tiles, query_tiles, seen_tiles
 from ._turns import of_distances
 from ._weights import kept_weights, tile_gradient, tile_of
 
@@ -49,11 +50,11 @@ def diagonals_gradient(
     first, last = _diagonal(parts.sight, offset, i_tiles, j_tiles, block)
     total = tl.zeros([block, block], tl.float32)
     for tile in range(first, last):
-        gradient = tile_gradient(
-            x, parts, d_out, rows_of, b, h, h // group, which, tile, tile + offset, n, m,
-            head_dim, v_dim, head_pad, v_pad, block, block, interpreted,
-        )  # fmt: skip
-        total += gradient
+        if is_in_sight(parts.sight, b, h, tile, tile + offset, n, m, block, block):
+            total += tile_gradient(
+                x, parts, d_out, rows_of, b, h, h // group, which, tile, tile + offset, n, m,
+                head_dim, v_dim, head_pad, v_pad, block, block, interpreted,
+            )  # fmt: skip
     row, column = tl.arange(0, block)[:, None], tl.arange(0, block)[None, :]
     place = partial + (which.to(tl.int64) * diagonals + diagonal) * (2 * block) + tl.arange(0, block)
     at = row + column - (block - 1)
@@ -94,7 +95,7 @@ def rows_gradient(
             inside = (i < n)[:, None] & (j < m)[None, :]
             low = tl.maximum(tl.min(tl.where(inside, row, count)), start)
             high = tl.minimum(tl.max(tl.where(inside, row, -1)), start + chunk - 1)
-            if low <= high:
+            if (low <= high) & is_in_sight(parts.sight, b, h, i_tile, j_tile, n, m, rows, block):
                 gradient = tile_gradient(
                     x, parts, d_out, rows_of, b, h, h // group, which, i_tile, j_tile, n, m,
                     head_dim, v_dim, head_pad, v_pad, rows, block, interpreted,
@@ -206,7 +207,7 @@ def sums_by_row(
         inside = (i < n)[:, None] & (j < m)[None, :]
         low = tl.maximum(tl.min(tl.where(inside, row, count)), start)
         high = tl.minimum(tl.max(tl.where(inside, row, -1)), start + chunk - 1)
-        if low <= high:
+        if (low <= high) & is_in_sight(parts.sight, b, h, i_tile, j_tile, n, m, rows, block):
             if kind == OF_VALUES:
                 value = kept_weights(
                     x, parts, rows_of, b, h, h // group, which, i_tile, j_tile, n, m,
@@ -253,7 +254,8 @@ def dense_gradient(
     for step in range(sequences * members):
         b, h = own_b + step // members, own_h + step % members
         _, _, first, _, _, last = key_tiles(parts.sight, b, i, i_inside, m, block)
-        if (first <= j_tile) & (j_tile < last):
+        near = (first <= j_tile) & (j_tile < last)
+        if near & is_in_sight(parts.sight, b, h, i_tile, j_tile, n, m, rows, block):
             total += tile_gradient(
                 x, parts, d_out, rows_of, b, h, h // group, b * heads + h, i_tile, j_tile, n, m,
                 head_dim, v_dim, head_pad, v_pad, rows, block, interpreted,

@@ -3,8 +3,9 @@
 import triton
 import triton.language as tl
 
-from ._blocks import LOG2E, by_query, dot, dropout_factors, in_sight, load_matrix, load_statistic
+from ._blocks import LOG2E, by_query, dot, dropout_factors, load_matrix, load_statistic
 from ._scores import look_up_by_query, row_of, scores_of, with_looked_up
+from ._sight import in_sight
 from ._turns import products_by_distance
 
 # ---------------------------------------------------------------- products
@@ -91,6 +92,8 @@ def weights_of(
     if masked:
         seen = in_sight(parts.sight, b, h, i, j, i_inside, m, flipped)
         unseen |= seen == 0
+    if parts.terms.cap is not None:  # the products of what is not in sight may be NaN
+        slope = tl.where(unseen, 0.0, slope)
     return tl.where(unseen, 0.0, weight), slope, unseen, seen
 
 

@@ -1,0 +1,243 @@
+"""Which keys a query sees, and which blocks of keys and queries a program goes through, in Triton.
+
+Intervals say which blocks are in sight, and which of these whole. Documents and any other rest of a mask do not: a
+program before (``list_tiles``) looks at every block in the intervals and lists those in sight, the whole ones in front,
+the others from the end.
+"""
+
+import triton
+import triton.language as tl
+
+from ._blocks import by_key, by_query, load_vector, place_of_pairs, unpacked
+
+NONE, NUMBER, SLOT, EACH = (tl.constexpr(kind) for kind in range(4))
+COUNTS = tl.constexpr(2)  # the numbers in front of a list
+
+
+@triton.jit
+def _bound(x, b, i, inside, default):
+    """A bound of an interval for the queries i, int32."""
+    if x.kind == NONE:
+        return i * 0 + default
+    elif x.kind == NUMBER:
+        return i * 0 + unpacked(x.value)
+    elif x.kind == SLOT:
+        return i + unpacked(x.value)
+    else:
+        return load_vector(x.value, b, b, i, inside, 0)
+
+
+@triton.jit
+def _interval(span, b, i, inside, m):
+    start = tl.maximum(_bound(span.start, b, i, inside, 0), 0)
+    stop = tl.minimum(_bound(span.stop, b, i, inside, m), m)
+    return start, tl.where(inside, stop, 0)
+
+
+@triton.jit
+def in_sight(sight, b, h, i, j, i_inside, m, flipped: tl.constexpr):
+    """Which keys j the queries i see."""
+    start, stop = _interval(sight.first, b, i, i_inside, m)
+    column = by_key(j, flipped)
+    seen = (column >= by_query(start, flipped)) & (column < by_query(stop, flipped))
+    if sight.second is not None:
+        start, stop = _interval(sight.second, b, i, i_inside, m)
+        seen |= (column >= by_query(start, flipped)) & (column < by_query(stop, flipped))
+    if sight.q_document is not None:
+        q = load_vector(sight.q_document, b, b, i, i_inside, 0)
+        k = load_vector(sight.k_document, b, b, j, j < m, 0)
+        seen &= by_query(q, flipped) == by_key(k, flipped)
+    if sight.rest is not None:
+        seen &= tl.load(place_of_pairs(sight.rest, sight.rest_layout, b, h, i, j, flipped), mask=seen, other=0) != 0
+    return seen
+
+
+@triton.jit
+def _tiles_of(span, b, i, inside, m, block: tl.constexpr):
+    """The blocks of keys that any of the queries i sees, first and after the last; 0, 0 for none."""
+    start, stop = _interval(span, b, i, inside, m)
+    some = stop > start
+    first = tl.min(tl.where(some, start, m), 0) // block
+    last = tl.cdiv(tl.max(tl.where(some, stop, 0), 0), block)
+    return tl.minimum(first, last), last
+
+
+@triton.jit
+def _open_tiles(span, b, i, inside, m, first, last, block: tl.constexpr):
+    """Of these blocks of keys those that each of the queries i sees whole."""
+    start, stop = _interval(span, b, i, inside, m)
+    begin = tl.cdiv(tl.max(tl.where(inside, start, 0), 0), block)
+    end = tl.min(tl.where(inside, stop, m), 0) // block
+    begin = tl.minimum(tl.maximum(begin, first), last)
+    return begin, tl.minimum(tl.maximum(end, begin), last)
+
+
+@triton.jit
+def _both(first, last, other, other_last):
+    """Two ranges of blocks in their order, without those of the second one that the first has; none is open."""
+    swap = other < first
+    left, left_last = tl.where(swap, other, first), tl.where(swap, other_last, last)
+    right, right_last = tl.where(swap, first, other), tl.where(swap, last, other_last)
+    right = tl.maximum(right, left_last)
+    return left, left, left, left_last, right, tl.maximum(right, right_last)
+
+
+@triton.jit
+def key_tiles(sight, b, i, inside, m, block: tl.constexpr):
+    """The blocks of keys that the queries i see: a range without masks, open … end, and two ranges with masks."""
+    first, last = _tiles_of(sight.first, b, i, inside, m, block)
+    if (sight.second is None and sight.rest is None) and sight.q_document is None:
+        open_, end = _open_tiles(sight.first, b, i, inside, m, first, last, block)
+        return open_, end, first, open_, end, last
+    elif sight.second is None:
+        return first, first, first, last, last, last
+    else:
+        other, other_last = _tiles_of(sight.second, b, i, inside, m, block)
+        return _both(first, last, other, other_last)
+
+
+@triton.jit
+def seen_tiles(sight, b, i, inside, m, block: tl.constexpr):
+    """The blocks of keys that the queries i see, as two ranges."""
+    first, last = _tiles_of(sight.first, b, i, inside, m, block)
+    if sight.second is None:
+        return first, last, last, last
+    else:
+        other, other_last = _tiles_of(sight.second, b, i, inside, m, block)
+        _, _, left, left_last, right, right_last = _both(first, last, other, other_last)
+        return left, left_last, right, right_last
+
+
+@triton.jit
+def _query_range(span, b, j, j_end, n, block: tl.constexpr):
+    """The blocks of queries of which one may see a key of j … j_end − 1, and of those the ones that see all of them.
+
+    Each as the first and the one after the last.
+    """
+    low, high = j * 0, j * 0 + n  # queries that may see some
+    open_low, open_high = j * 0, j * 0 + n  # queries that see all
+    if span.start.kind == SLOT:
+        high = tl.minimum(high, j_end - unpacked(span.start.value))
+        open_high = tl.minimum(open_high, j - unpacked(span.start.value) + 1)
+    elif span.start.kind == NUMBER:
+        high = tl.where(j_end > unpacked(span.start.value), high, 0)
+        open_high = tl.where(j >= unpacked(span.start.value), open_high, 0)
+    elif span.start.kind == EACH:
+        open_high = j * 0
+    if span.stop.kind == SLOT:
+        low = tl.maximum(low, j - unpacked(span.stop.value) + 1)
+        open_low = tl.maximum(open_low, j_end - unpacked(span.stop.value))
+    elif span.stop.kind == NUMBER:
+        high = tl.where(j < unpacked(span.stop.value), high, 0)
+        open_high = tl.where(j_end <= unpacked(span.stop.value), open_high, 0)
+    elif span.stop.kind == EACH:
+        open_high = j * 0
+    first, last = tl.maximum(low, 0) // block, tl.cdiv(tl.maximum(high, 0), block)
+    if span.start.kind == EACH or span.stop.kind == EACH:
+        first, last = last, first
+        for tile in range(tl.cdiv(n, block)):
+            i = tile * block + tl.arange(0, block)
+            start, stop = _interval(span, b, i, i < n, j_end)
+            hit = tl.max(((start < stop) & (stop > j)).to(tl.int32), 0) != 0
+            first = tl.where(hit, tl.minimum(first, tile), first)
+            last = tl.where(hit, tile + 1, last)
+    last = tl.maximum(last, first)
+    begin = tl.minimum(tl.maximum(tl.cdiv(tl.maximum(open_low, 0), block), first), last)
+    end = tl.minimum(tl.maximum(tl.maximum(open_high, 0) // block, begin), last)
+    return first, last, begin, end
+
+
+@triton.jit
+def query_tiles(sight, b, j, j_end, n, m, block: tl.constexpr):
+    """As ``_tiles``, of the blocks of queries for the keys j … j_end − 1."""
+    first, last, open_, end = _query_range(sight.first, b, j, tl.minimum(j_end, m), n, block)
+    if (sight.second is None and sight.rest is None) and sight.q_document is None:
+        end = tl.where(j_end <= m, end, open_)
+        return open_, end, first, open_, end, last
+    elif sight.second is None:
+        return first, first, first, last, last, last
+    else:
+        other, other_last, _, _ = _query_range(sight.second, b, j, tl.minimum(j_end, m), n, block)
+        return _both(first, last, other, other_last)
+
+
+# ---------------------------------------------------------------- lists of blocks
+
+
+@triton.jit
+def list_of(sight, b, h, tile):
+    """Where the list of a block of queries, or of keys, is; 0 without lists."""
+    if sight.lists is None:
+        return 0
+    else:
+        row = b.to(tl.int64) * unpacked(sight.lists.b) + h * unpacked(sight.lists.h) + tile
+        return sight.lists.at + row * unpacked(sight.lists.width)
+
+
+@triton.jit
+def listed_ranges(listed):
+    """Two ranges of steps of a list, as ``key_tiles`` has them: without masks, and with masks."""
+    opened, masked = tl.load(listed), tl.load(listed + 1)
+    return opened * 0, opened, opened * 0, masked, masked, masked
+
+
+@triton.jit
+def open_tile(sight, listed, step):
+    """The block of a step of the range without masks."""
+    if sight.lists is None:
+        return step
+    else:
+        return tl.load(listed + COUNTS + step)
+
+
+@triton.jit
+def masked_tile(sight, listed, step, left_last, gap):
+    """The block of a step of the two ranges with masks, of which the first ends with ``left_last``."""
+    if sight.lists is None:
+        return tl.where(step < left_last, step, step + gap)
+    else:
+        return tl.load(listed + unpacked(sight.lists.width) - 1 - step)
+
+
+@triton.jit(do_not_specialize=["n", "m", "heads"])
+def list_tiles(sight, n, m, heads, rows: tl.constexpr, block: tl.constexpr, of_keys: tl.constexpr):
+    """Lists the blocks of keys that a block of queries sees, or the blocks of queries that see a block of keys."""
+    if of_keys:
+        tiles = tl.cdiv(m, block)
+    else:
+        tiles = tl.cdiv(n, rows)
+    which, own = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    b, h = which // heads, which % heads
+    listed = list_of(sight, b, h, own)
+    if of_keys:
+        _, _, left, left_last, right, right_last = query_tiles(sight, b, own * block, (own + 1) * block, n, m, rows)
+    else:
+        queries = own * rows + tl.arange(0, rows)
+        left, left_last, right, right_last = seen_tiles(sight, b, queries, queries < n, m, block)
+    opened, masked, gap = own * 0, own * 0, right - left_last
+    for step in range(left, right_last - gap):
+        tile = tl.where(step < left_last, step, step + gap)
+        if of_keys:
+            i, j = tile * rows + tl.arange(0, rows), own * block + tl.arange(0, block)
+        else:
+            i, j = own * rows + tl.arange(0, rows), tile * block + tl.arange(0, block)
+        seen = in_sight(sight, b, h, i, j, i < n, m, False)
+        some = tl.max(tl.max(seen.to(tl.int32), 1), 0)
+        if not of_keys:  # queries beyond the last one are never stored
+            seen |= (i >= n)[:, None]
+        whole = tl.min(tl.min(seen.to(tl.int32), 1), 0)
+        tl.store(listed + COUNTS + opened, tile, mask=whole != 0)
+        tl.store(listed + unpacked(sight.lists.width) - 1 - masked, tile, mask=(some != 0) & (whole == 0))
+        opened, masked = opened + whole, masked + some * (1 - whole)
+    tl.store(listed, opened)
+    tl.store(listed + 1, masked)
+
+
+@triton.jit
+def is_in_sight(sight, b, h, i_tile, j_tile, n, m, rows: tl.constexpr, block: tl.constexpr):
+    """Whether any pair of a block is in sight, where intervals do not say it."""
+    if (sight.rest is None) and (sight.q_document is None):
+        return True
+    else:
+        i, j = i_tile * rows + tl.arange(0, rows), j_tile * block + tl.arange(0, block)
+        return tl.max(tl.max(in_sight(sight, b, h, i, j, i < n, m, False).to(tl.int32), 1), 0) != 0
