@@ -163,33 +163,33 @@ class ByRow(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """The parts of scores. ``of_queries`` and ``of_keys`` are products that are looked up by their distance."""
+    """The parts of scores. ``query_products`` and ``key_products`` are those that are looked up by their distance."""
 
     scale: float
-    cap: float | None
-    factor: Plane | None
-    relative_keys: Vectors | None
-    relative_queries: Vectors | None
-    of_queries: ByRow | None
-    of_keys: ByRow | None
-    relative_q: Plane | None
-    relative_k: Plane | None
-    table: Table | None
-    q_position: Plane | None
-    k_position: Plane | None
-    formula: Formula | None
-    formula_start: Any
-    formula_q: Plane | None
-    formula_k: Plane | None
-    stretched: Stretched | None
-    stretch: Plane | None
-    sizes: Sizes | None
-    stretched_q: Plane | None
-    stretched_k: Plane | None
-    queries: Plane | None
-    keys: Plane | None
-    dense: Pairs | None
     dense_layout: Any
+    cap: float | None = None
+    factor: Plane | None = None
+    relative_keys: Vectors | None = None
+    relative_queries: Vectors | None = None
+    query_products: ByRow | None = None
+    key_products: ByRow | None = None
+    relative_q_position: Plane | None = None
+    relative_k_position: Plane | None = None
+    table: Table | None = None
+    q_position: Plane | None = None
+    k_position: Plane | None = None
+    formula: Formula | None = None
+    formula_start: Any = None
+    formula_q: Plane | None = None
+    formula_k: Plane | None = None
+    stretched: Stretched | None = None
+    stretch: Plane | None = None
+    sizes: Sizes | None = None
+    stretched_q: Plane | None = None
+    stretched_k: Plane | None = None
+    queries: Plane | None = None
+    keys: Plane | None = None
+    dense: Pairs | None = None
 
 
 class Dropout(NamedTuple):
@@ -208,8 +208,8 @@ class Inputs(NamedTuple):
     q: Plane
     k: Plane
     v: Plane | None
-    to_keys: Plane | None
-    to_queries: Plane | None
+    for_relative_keys: Plane | None
+    for_relative_queries: Plane | None
 
 
 class Parts(NamedTuple):

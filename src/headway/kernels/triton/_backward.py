@@ -10,11 +10,12 @@ from torch import Tensor
 from .._results import Gradients, Results
 from . import programs
 from ._arguments import Parts, Plane
-from ._launch import OF_KEYS, OF_QUERIES, OF_VALUES, Launch, padded, rows_together, tiles
+from ._launch import Launch, rows_together, tiles
 from ._lowered import TritonCall
 from ._relative import Relative
 from ._start import start
 from ._tables import DistanceTable, StretchedPieces
+from .programs import RELATIVE_KEYS, RELATIVE_QUERIES, RELATIVE_VALUES
 
 CHUNK = 1024
 """Rows of a table that one program sums."""
@@ -61,7 +62,11 @@ class Backward(Launch):
         scores, values = self.call.scores, self.call.relative_values
         self._of_queries()
         self._of_keys()
-        for kind, term in ((OF_KEYS, scores.relative_keys), (OF_QUERIES, scores.relative_queries), (OF_VALUES, values)):
+        for kind, term in (
+            (RELATIVE_KEYS, scores.relative_keys),
+            (RELATIVE_QUERIES, scores.relative_queries),
+            (RELATIVE_VALUES, values),
+        ):
             if term is not None:
                 self._of_relative(term, kind)
         if scores.table is not None and scores.table.values.requires_grad:
@@ -218,19 +223,19 @@ class Backward(Launch):
         partial = self.buffer(heads, shares, diagonals, 2, side, width)
         start(
             programs.vectors_gradient, self.call.q, heads * shares * diagonals, blocks,
-            *self.shared, term.ends, term.origin, partial,
+            *self.shared, self.vectors(term), partial,
             self.n, self.m, self.heads, self.group, heads, members, shares,
-            **self.sizes, width=width, padded=padded(width), block=side, kind=kind,
+            **self.sizes, block=side, kind=kind,
         )  # fmt: skip
         near, far = partial.sum(1).unbind(2)
-        if kind == OF_QUERIES:  # the nearer ones are below the distance of the corner, in falling order
+        if kind == RELATIVE_QUERIES:  # the nearer ones are below the distance of the corner, in falling order
             near, far = far.flip(2), near.flip(2)
         total = partial.new_zeros(heads, (diagonals + 1) * side, width)
         total[:, :-side] += far.flatten(1, 2)
         total[:, side:] += near.flatten(1, 2)
         # the first number is that of the distance of slots −i_tiles·side, or for relative queries one more
-        skipped = i_tiles * side - self.n + (0 if kind == OF_QUERIES else 1)
-        return total[:, skipped : skipped + count] * (1.0 if kind == OF_VALUES else self.call.scale)
+        skipped = i_tiles * side - self.n + (0 if kind == RELATIVE_QUERIES else 1)
+        return total[:, skipped : skipped + count] * (1.0 if kind == RELATIVE_VALUES else self.call.scale)
 
     # ------------------------------------------------------------ of pairs
 

@@ -9,8 +9,9 @@ from .._results import Results, new_results
 from . import programs
 from ._arguments import Plane, Wanted
 from ._choices import Blocks, splits_for
-from ._launch import OF_VALUES, Launch, tiles
+from ._launch import Launch, tiles
 from ._start import start
+from .programs import RELATIVE_VALUES
 
 SPLITS = 16
 """Splits of keys that are merged at once."""
@@ -42,7 +43,7 @@ class Forward(Launch):
         """Adds to the output the relative values that are looked up."""
         values = self.call.relative_values
         if values is not None and values.q is not None:
-            weights = self.sums_by_row(values, OF_VALUES, (results.row_max, results.row_sum, None))
+            weights = self.sums_by_row(values, RELATIVE_VALUES, (results.row_max, results.row_sum, None))
             results.out.add_(weights @ values.vectors.detach())
 
     def run_whole(self, results: Results, output: bool = True, wanted: Wanted | None = None, width: int = 0) -> None:

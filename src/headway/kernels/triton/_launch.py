@@ -11,9 +11,10 @@ from torch import Tensor
 
 from ...masks import Bound as MaskBound
 from ...masks import Slot
+from ...terms import Linear, Log, Power
 from .._problem import gpu
 from ..lowering.masks import within
-from . import _tables, programs
+from . import programs
 from ._arguments import (
     Bound,
     ByRow,
@@ -38,20 +39,30 @@ from ._installed import interprets
 from ._lowered import TritonCall
 from ._relative import Relative
 from ._start import start
+from .programs import (
+    ALIGNED,
+    ANY,
+    BESIDE,
+    COUNTS,
+    EACH,
+    FLUSH,
+    LINEAR,
+    LOG,
+    NONE,
+    NUMBER,
+    POWER,
+    RELATIVE_QUERIES,
+    SLOPE,
+    SLOT,
+)
 
-NONE, NUMBER, SLOT, EACH = (tl.constexpr(kind) for kind in range(4))
-ANY, ALIGNED, BESIDE, FLUSH = (tl.constexpr(layout) for layout in range(4))
-FORMULAS = dict(zip(_tables.FORMULAS, map(tl.constexpr, range(3)), strict=True))
-SLOPE = tl.constexpr(3)
+FORMULAS = {Linear: LINEAR, Log: LOG, Power: POWER}
 UNBOUNDED = Bound(NONE, number(0))
 EVERYTHING = Span(UNBOUNDED, UNBOUNDED)
-COUNTS = 2
-"""The numbers in front of a list of blocks."""
 MOST_LISTED = 1 << 24
 """The most numbers in lists of blocks."""
 ROWS = 32
 """Rows of a table of which one program sums those of its tokens."""
-OF_KEYS, OF_QUERIES, OF_VALUES = (tl.constexpr(kind) for kind in range(3))
 
 
 class Launch:
@@ -74,7 +85,7 @@ class Launch:
             "interpreted": interprets(),
         }
         sink = self._plane(call.scores.sink, self.n)
-        values = self._vectors(call.relative_values)
+        values = self.vectors(call.relative_values)
         self.lists: dict[tuple[int, int, bool], Lists | None] = {}
         self.parts = Parts(sink, values, None, self._terms(), self._sight(), self._dropout())
 
@@ -122,7 +133,7 @@ class Launch:
         """What relative vectors are multiplied with in blocks."""
         return None if x is None or x.q is not None or x.tokens is None else self.plane_of(rows_together(x.tokens))
 
-    def _vectors(self, x: Relative | None) -> Vectors | None:
+    def vectors(self, x: Relative | None) -> Vectors | None:
         """The vectors that are multiplied in blocks."""
         if x is None or x.q is not None:
             return None
@@ -155,66 +166,74 @@ class Launch:
 
     def _terms(self) -> Terms:
         scores = self.call.scores
-        table, q_position, k_position = None, None, None
-        if scores.table is not None:
-            values = scores.table.values.detach().resolve_neg().contiguous()
-            heads, rows = values.shape
-            table = Table(values, *map(number, (rows if heads > 1 else 0, rows - 1, scores.table.origin)))
-            q_position, k_position = (
-                None if side is None else self.of_tokens(side) for side in (scores.table.q, scores.table.k)
-            )
-        factor, queries = (self._plane(x, self.n) for x in (scores.factor, scores.queries))
-        keys = self._plane(scores.keys, self.m)
-        formula, formula_start, formula_q, formula_k = self._formula()
-        stretched, stretch, sizes, stretched_q, stretched_k = self._stretched()
+        dense, layout = self.pairs(scores.dense)
         return Terms(
-            float(self.call.scale), scores.cap, factor, *self._relative(), *self._positions(),
-            table, q_position, k_position, formula, formula_start, formula_q, formula_k,
-            stretched, stretch, sizes, stretched_q, stretched_k, queries, keys, *self.pairs(scores.dense),
-        )  # fmt: skip
+            scale=float(self.call.scale),
+            cap=scores.cap,
+            factor=self._plane(scores.factor, self.n),
+            queries=self._plane(scores.queries, self.n),
+            keys=self._plane(scores.keys, self.m),
+            dense=dense,
+            dense_layout=layout,
+            **self._relative(),
+            **self._table(),
+            **self._formula(),
+            **self._stretched(),
+        )
 
-    def _relative(self) -> tuple[Vectors | None, Vectors | None, ByRow | None, ByRow | None]:
+    def _sides(self, q: Tensor | None, k: Tensor | None) -> list[Plane | None]:
+        """The positions of both sides; None where they rise by one."""
+        return [None if x is None else self.of_tokens(x) for x in (q, k)]
+
+    def _relative(self) -> dict[str, Any]:
         """Relative keys and queries that are multiplied in blocks, and those whose products are looked up."""
         keys, queries = self.call.scores.relative_keys, self.call.scores.relative_queries
-        of_queries, of_keys = (self.by_row(x, None if x is None else x.products) for x in (keys, queries))
-        return self._vectors(keys), self._vectors(queries), of_queries, of_keys
+        found: dict[str, Any] = {"relative_keys": self.vectors(keys), "relative_queries": self.vectors(queries)}
+        for name, x in (("query_products", keys), ("key_products", queries)):
+            found[name] = self.by_row(x, None if x is None else x.products)
+        for x in (keys, queries, self.call.relative_values):
+            if x is not None and x.q is not None:  # the same of all
+                found["relative_q_position"], found["relative_k_position"] = self._sides(x.q, x.k)
+        return found
 
-    def _positions(self) -> tuple[Plane | None, Plane | None]:
-        """The positions by which relative terms are looked up."""
-        scores = self.call.scores
-        for x in (scores.relative_keys, scores.relative_queries, self.call.relative_values):
-            if x is not None and x.q is not None and x.k is not None:
-                return self.of_tokens(x.q), self.of_tokens(x.k)
-        return None, None
+    def _table(self) -> dict[str, Any]:
+        found = self.call.scores.table
+        if found is None:
+            return {}
+        values = found.values.detach().resolve_neg().contiguous()
+        heads, rows = values.shape
+        table = Table(values, *map(number, (rows if heads > 1 else 0, rows - 1, found.origin)))
+        q, k = self._sides(found.q, found.k)
+        return {"table": table, "q_position": q, "k_position": k}
 
-    def _formula(self) -> tuple[Formula | None, Tensor | None, Plane | None, Plane | None]:
+    def _formula(self) -> dict[str, Any]:
         found = self.call.scores.formula
         if found is None:
-            return None, None, None, None
+            return {}
         first, second = (x.detach().resolve_neg().contiguous() for x in (found.parameters[0], found.parameters[-1]))
-        of_heads = [number(int(len(x) > 1)) for x in (first, second)]
-        q, k = (None if x is None else self.of_tokens(x) for x in (found.q, found.k))
         kind = SLOPE if found.second is None else FORMULAS[found.kind]
-        return Formula(kind, first, second, *of_heads), found.start, q, k
+        formula = Formula(kind, first, second, *(number(int(len(x) > 1)) for x in (first, second)))
+        q, k = self._sides(found.q, found.k)
+        return {"formula": formula, "formula_start": found.start, "formula_q": q, "formula_k": k}
 
-    def _stretched(self) -> tuple[Stretched | None, Plane | None, Sizes | None, Plane | None, Plane | None]:
+    def _stretched(self) -> dict[str, Any]:
         found = self.call.scores.stretched
         if found is None:
-            return None, None, None, None, None
+            return {}
         intercept, slope, rate = (x.detach().resolve_neg() for x in (found.intercept, found.slope, found.rate))
         intercept, slope = (x.expand(self.heads, -1).contiguous() for x in (intercept, slope))
         count, padded = len(found.edges), triton.next_power_of_2(max(1, len(found.edges)))
         edges = torch.nn.functional.pad(found.edges, (0, padded - count), value=torch.inf)
         steps = torch.nn.functional.pad(slope.diff(), (0, 1))
         numbers = number(count), tl.constexpr(padded), intercept, slope, steps, number(count + 1), rate.contiguous()
-        stretched, stretch = Stretched(edges, *numbers), self.of_tokens(found.stretch.detach())
+        sizes = None
         if found.sizes is not None:
             size, by_rate = found.sizes
             sizes = Sizes(size, by_rate, number(len(size) - 1), number(self.n - 1))
-            return stretched, stretch, sizes, None, None
-        assert found.q is not None
-        assert found.k is not None
-        return stretched, stretch, None, self.of_tokens(found.q), self.of_tokens(found.k)
+        q, k = self._sides(found.q, found.k)
+        stretch = self.of_tokens(found.stretch.detach())
+        stretched = {"stretched": Stretched(edges, *numbers), "stretch": stretch, "sizes": sizes}
+        return {**stretched, "stretched_q": q, "stretched_k": k}
 
     def _bound(self, x: MaskBound) -> Bound:
         if x is None:
@@ -257,7 +276,7 @@ class Launch:
         heads = max((x.shape[1] for x in allowed), default=1)
         own, others = tiles(self.n, blocks.rows), tiles(self.m, blocks.block)
         own, others = (others, own) if of_keys else (own, others)
-        width = others + COUNTS
+        width = others + COUNTS.value
         if batch * heads * own * width > MOST_LISTED:
             return None
         at = torch.empty(batch, heads, own, width, dtype=torch.int32, device=call.q.device)
@@ -279,15 +298,15 @@ class Launch:
 
     # ------------------------------------------------------------ sums of pairs by row
 
-    def sums_by_row(self, term: Relative, kind: Any, rows_of: tuple[Any, ...], up: Plane | None = None) -> Tensor:
+    def sums_by_row(self, term: Relative, kind: Any, statistics: tuple[Any, ...], up: Plane | None = None) -> Tensor:
         """The sums over the pairs of each token with the same row, [batch, heads, tokens, rows]."""
         blocks, count = self.blocks("table"), term.vectors.shape[1]
-        tokens, size = (self.m, blocks.block) if kind == OF_QUERIES else (self.n, blocks.rows)
+        tokens, size = (self.m, blocks.block) if kind == RELATIVE_QUERIES else (self.n, blocks.rows)
         sums = self.buffer(self.batch, self.heads, tokens, count)
         start(
             programs.sums_by_row, self.call.q,
             self.batch * self.heads * tiles(tokens, size) * tiles(count, ROWS), blocks,
-            self.inputs, self.parts, up, rows_of, self.by_row(term, sums), sums,
+            self.inputs, self.parts, up, statistics, self.by_row(term, sums), sums,
             self.n, self.m, self.heads, self.group, count, **self.sizes,
             rows=blocks.rows, block=blocks.block, chunk=ROWS, kind=kind,
         )  # fmt: skip

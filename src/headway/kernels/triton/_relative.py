@@ -1,7 +1,7 @@
 """Relative keys, queries and values as the programs take them, by operations that autograd records.
 
 Where positions rise by one, a term has a vector for each distance of slots, and programs multiply these with the tokens
-block by block (``programs/_turns.py``): no number of a pair leaves a program.
+block by block (``programs/_skew.py``): no number of a pair leaves a program.
 
 At any other positions the products of each token with every vector of the table are made here, [tokens, rows], and
 programs look up that of each pair. Their gradients, and the sums of the weights of each row, which are what relative

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from ...terms import Rotation
@@ -15,7 +14,6 @@ from . import programs
 from ._arguments import Plane
 from ._choices import Blocks
 
-ANY = tl.constexpr(0)
 TOKENS = 32
 """Tokens that one program rotates."""
 
@@ -38,7 +36,7 @@ def rotations(x: Tensor, rotation: Rotation) -> Tensor:
     whole = width == 2 * pairs
     start(
         programs.rotations, x, batch * heads * -(-n // TOKENS), Blocks(TOKENS, 1, 4, 1),
-        *(Plane.of(one, one.stride()[:3], ANY) for one in (x, y, cos, sin)), n, heads, rotation.start,
+        *(Plane.of(one, one.stride()[:3], programs.ANY) for one in (x, y, cos, sin)), n, heads, rotation.start,
         width=width, pairs=pairs, padded=triton.next_power_of_2(pairs),
         wide=0 if whole else triton.next_power_of_2(width), interleaved=rotation.layout == "interleaved", rows=TOKENS,
     )  # fmt: skip

@@ -4,14 +4,42 @@ A program computes a block of queries, of keys, or of what is to be summed. No p
 so that results are the same bits in every run. Importing this room imports triton.
 """
 
+from ._blocks import ALIGNED, ANY, BESIDE, FLUSH
 from ._columns import column_sums, pooled_map
 from ._forward import forward, merge_splits, split_forward
 from ._gradients import deltas, keys_gradient, queries_gradient
 from ._rotations import rotations
-from ._sight import list_tiles
-from ._sums import dense_gradient, diagonals_gradient, rows_gradient, run_sums, sums_by_row, vectors_gradient
+from ._scores import LINEAR, LOG, POWER, SLOPE
+from ._sight import COUNTS, EACH, NONE, NUMBER, SLOT, list_tiles
+from ._sums import (
+    RELATIVE_KEYS,
+    RELATIVE_QUERIES,
+    RELATIVE_VALUES,
+    dense_gradient,
+    diagonals_gradient,
+    rows_gradient,
+    run_sums,
+    sums_by_row,
+    vectors_gradient,
+)
 
 __all__ = [
+    "ANY",
+    "ALIGNED",
+    "BESIDE",
+    "FLUSH",
+    "NONE",
+    "NUMBER",
+    "SLOT",
+    "EACH",
+    "COUNTS",
+    "LINEAR",
+    "LOG",
+    "POWER",
+    "SLOPE",
+    "RELATIVE_KEYS",
+    "RELATIVE_QUERIES",
+    "RELATIVE_VALUES",
     "forward",
     "split_forward",
     "merge_splits",

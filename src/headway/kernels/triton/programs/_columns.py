@@ -18,7 +18,7 @@ def _counting(weight, counted, b, i, i_inside, flipped: tl.constexpr):
 
 @triton.jit(do_not_specialize=["n", "m"])
 def column_sums(
-    x, parts, rows_of, counted, sums, n, m, heads, group,
+    x, parts, statistics, counted, sums, n, m, heads, group,
     head_dim: tl.constexpr, head_pad: tl.constexpr, rows: tl.constexpr, block: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
     """The sums of the weights of a block of keys over the queries that count, in float64."""
@@ -38,7 +38,7 @@ def column_sums(
             queries, keys, parts.terms, b, h, i, j, i_inside, j_inside, tile * rows, start, True, interpreted
         )
         weight = weights_of(
-            parts, rows_of, products, b, h, which, i, j, i_inside, j_inside, n, m, True, True, interpreted
+            parts, statistics, products, b, h, which, i, j, i_inside, j_inside, n, m, True, True, interpreted
         )[0]
         total += tl.sum(_counting(weight, counted, b, i, i_inside, True), 1).to(tl.float64)
     store_statistic(sums, which, j, j_inside, m, total.to(tl.float32))
@@ -46,7 +46,7 @@ def column_sums(
 
 @triton.jit(do_not_specialize=["n", "m", "down", "across"])
 def pooled_map(
-    x, parts, rows_of, counted, mass, largest, n, m, heads, group, down, across,
+    x, parts, statistics, counted, mass, largest, n, m, heads, group, down, across,
     head_dim: tl.constexpr, head_pad: tl.constexpr, rows: tl.constexpr, block: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
     """The sum and the largest of the weights in a cell, of the queries ⌈r·n/down⌉ … ⌈(r + 1)·n/down⌉ − 1 that count."""
@@ -70,7 +70,7 @@ def pooled_map(
                 queries, keys, parts.terms, b, h, i, j, i_inside, j_inside, i_first, j_tile * block, False, interpreted
             )
             weight = weights_of(
-                parts, rows_of, products, b, h, which, i, j, i_inside, j_inside, n, m, True, False, interpreted
+                parts, statistics, products, b, h, which, i, j, i_inside, j_inside, n, m, True, False, interpreted
             )[0]
             weight = tl.where(j_inside[None, :], _counting(weight, counted, b, i, i_inside, False), 0.0)
             total += tl.sum(weight, 1).to(tl.float64)

@@ -12,7 +12,7 @@ from ._blocks import LOG2E, dot, dropout_factors, load_matrix, load_vector, stor
 from ._reducers import add_block, no_sums, scaled, store_sums
 from ._scores import scores_of
 from ._sight import in_sight, key_tiles, list_of, listed_ranges, masked_tile, open_tile, seen_tiles
-from ._turns import add_vectors
+from ._skew import add_vectors
 from ._weights import load_keys, load_queries, products_of
 
 

@@ -10,7 +10,7 @@ import triton.language as tl
 from ._blocks import dot, load_matrix, load_statistic, load_vector, store_matrix, store_statistic
 from ._scores import formula_of, stretched_of
 from ._sight import key_tiles, list_of, listed_ranges, masked_tile, open_tile, query_tiles
-from ._turns import add_vectors
+from ._skew import add_vectors
 from ._weights import load_keys, load_queries, products_of, value_products, weights_and_gradients
 
 
@@ -32,11 +32,11 @@ def deltas(out, d_out, d_lse, delta, n, heads, v_dim: tl.constexpr, v_pad: tl.co
 
 @triton.jit
 def _add_to_query(
-    state, queries, up, x, parts, rows_of, b, h, kv, which, i, i_inside, i_start, tile, n, m,
+    state, queries, up, x, parts, statistics, b, h, kv, which, i, i_inside, i_start, tile, n, m,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
     block: tl.constexpr, masked: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
-    d_q, d_to_keys, by_factor, of_values, rising, whole, of_stretch, whole_stretch, of_rate, whole_rate = state
+    d_q, for_keys, by_factor, of_values, rising, whole, of_stretch, whole_stretch, of_rate, whole_rate = state
     j = tile * block + tl.arange(0, block)
     j_inside = j < m
     keys = load_keys(x, parts.terms, b, kv, j, j_inside, head_dim, head_pad)
@@ -46,17 +46,17 @@ def _add_to_query(
     )
     values = value_products(up, v, parts, b, h, i, j, i_inside, j_inside, i_start, tile * block, False, interpreted)
     weight, _, values, slope, seen = weights_and_gradients(
-        parts, rows_of, products, values, b, h, which, i, j, i_inside, j_inside, n, m, masked, False, interpreted
+        parts, statistics, products, values, b, h, which, i, j, i_inside, j_inside, n, m, masked, False, interpreted
     )
     k, _ = keys
     if masked:
         k = tl.where((tl.max(seen.to(tl.int32), 0) != 0)[:, None], k, 0.0)
-    delta = load_statistic(rows_of[2], which, i, i_inside, n, 0.0)
+    delta = load_statistic(statistics[2], which, i, i_inside, n, 0.0)
     gradient = weight * (values - delta[:, None]) * slope
     d_q += dot(gradient.to(k.dtype), k, interpreted)
     if parts.terms.relative_keys is not None:
-        d_to_keys = add_vectors(
-            d_to_keys, gradient, parts.terms.relative_keys, h, i_start, tile * block, False, block, interpreted
+        for_keys = add_vectors(
+            for_keys, gradient, parts.terms.relative_keys, h, i_start, tile * block, False, block, interpreted
         )
     if parts.terms.factor is not None:  # where nothing is seen, products may be NaN
         by_factor += tl.sum(tl.where(gradient == 0, 0.0, gradient * products), 1)
@@ -69,7 +69,7 @@ def _add_to_query(
         part = tl.where(weight == 0, 0.0, weight * slope * found[4])
         of_rate, whole_rate = of_rate + tl.sum(part * values, 1), whole_rate + tl.sum(part, 1)
     rising, whole = rising + tl.sum(product * slope, 1), whole + tl.sum(weight * slope, 1)
-    return d_q, d_to_keys, by_factor, of_values, rising, whole, of_stretch, whole_stretch, of_rate, whole_rate
+    return d_q, for_keys, by_factor, of_values, rising, whole, of_stretch, whole_stretch, of_rate, whole_rate
 
 
 @triton.jit
@@ -80,7 +80,7 @@ def _sum_of_gradients(gradients, weights, delta):
 
 @triton.jit(do_not_specialize=["n", "m"])
 def queries_gradient(
-    x, parts, d_out, rows_of, d_lse, own_delta, d_q, d_to_keys, d_factor, d_queries, d_stretch, d_rate,
+    x, parts, d_out, statistics, d_lse, own_delta, d_q, d_for_relative_keys, d_factor, d_queries, d_stretch, d_rate,
     n, m, heads, group,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
     rows: tl.constexpr, block: tl.constexpr, interpreted: tl.constexpr,
@@ -116,19 +116,19 @@ def queries_gradient(
     for step in range(open_, end):
         tile = open_tile(parts.sight, listed, step)
         state = _add_to_query(
-            state, queries, up, x, parts, rows_of, b, h, kv, which, i, inside, i_start, tile, n, m,
+            state, queries, up, x, parts, statistics, b, h, kv, which, i, inside, i_start, tile, n, m,
             head_dim, v_dim, head_pad, v_pad, block, False, interpreted,
         )  # fmt: skip
     gap = right - left_last
     for step in range(left, right_last - gap):
         tile = masked_tile(parts.sight, listed, step, left_last, gap)
         state = _add_to_query(
-            state, queries, up, x, parts, rows_of, b, h, kv, which, i, inside, i_start, tile, n, m,
+            state, queries, up, x, parts, statistics, b, h, kv, which, i, inside, i_start, tile, n, m,
             head_dim, v_dim, head_pad, v_pad, block, True, interpreted,
         )  # fmt: skip
     gradient, of_relative, by_factor, delta, rising, whole, of_stretch, whole_stretch, of_rate, whole_rate = state
     if own_delta is None:  # δ was computed before
-        delta = load_statistic(rows_of[2], which, i, inside, n, 0.0)
+        delta = load_statistic(statistics[2], which, i, inside, n, 0.0)
     else:
         if d_lse is not None:
             delta -= load_statistic(d_lse, which, i, inside, n, 0.0)
@@ -148,20 +148,20 @@ def queries_gradient(
         scale *= load_vector(parts.terms.factor, b, h, i, inside, 0.0)
     if d_q is not None:
         store_matrix(d_q, b, h, i, inside, gradient * scale[:, None], head_dim, head_pad)
-    if d_to_keys is not None:
+    if d_for_relative_keys is not None:
         store_matrix(
-            d_to_keys, b, h, i, inside, of_relative * scale[:, None],
+            d_for_relative_keys, b, h, i, inside, of_relative * scale[:, None],
             parts.terms.relative_keys.width, parts.terms.relative_keys.padded,
         )  # fmt: skip
 
 
 @triton.jit
 def _add_to_key(
-    state, keys, v, x, parts, d_out, rows_of, b, h, which, j, j_inside, j_start, tile, n, m,
+    state, keys, v, x, parts, d_out, statistics, b, h, which, j, j_inside, j_start, tile, n, m,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
     rows: tl.constexpr, masked: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
-    d_k, d_to_queries, d_v, sums, firsts, seconds = state
+    d_k, for_queries, d_v, sums, firsts, seconds = state
     i = tile * rows + tl.arange(0, rows)
     i_inside = i < n
     queries = load_queries(x, parts.terms, b, h, i, i_inside, head_dim, head_pad)
@@ -171,13 +171,13 @@ def _add_to_key(
     )
     values = value_products(up, v, parts, b, h, i, j, i_inside, j_inside, tile * rows, j_start, True, interpreted)
     weight, kept, values, slope, seen = weights_and_gradients(
-        parts, rows_of, products, values, b, h, which, i, j, i_inside, j_inside, n, m, masked, True, interpreted
+        parts, statistics, products, values, b, h, which, i, j, i_inside, j_inside, n, m, masked, True, interpreted
     )
     q, _ = queries
     if masked:
         q = tl.where((tl.max(seen.to(tl.int32), 0) != 0)[:, None], q, 0.0)
     d_v += dot(kept.to(v.dtype), up, interpreted)
-    gradient = weight * (values - load_statistic(rows_of[2], which, i, i_inside, n, 0.0)[None, :]) * slope
+    gradient = weight * (values - load_statistic(statistics[2], which, i, i_inside, n, 0.0)[None, :]) * slope
     sums += tl.sum(gradient, 1)
     if parts.terms.formula is not None:
         _, first, second = formula_of(parts.terms, b, h, i, j, i_inside, j_inside, True)
@@ -186,15 +186,15 @@ def _add_to_key(
     if parts.terms.factor is not None:
         gradient *= load_vector(parts.terms.factor, b, h, i, i_inside, 0.0)[None, :]
     if parts.terms.relative_queries is not None:
-        d_to_queries = add_vectors(
-            d_to_queries, gradient, parts.terms.relative_queries, h, tile * rows, j_start, True, rows, interpreted
+        for_queries = add_vectors(
+            for_queries, gradient, parts.terms.relative_queries, h, tile * rows, j_start, True, rows, interpreted
         )
-    return d_k + dot(gradient.to(q.dtype), q, interpreted), d_to_queries, d_v, sums, firsts, seconds
+    return d_k + dot(gradient.to(q.dtype), q, interpreted), for_queries, d_v, sums, firsts, seconds
 
 
 @triton.jit(do_not_specialize=["n", "m"])
 def keys_gradient(
-    x, parts, d_out, rows_of, d_k, d_to_queries, d_v, d_keys, d_first, d_second, n, m, kv_heads, group,
+    x, parts, d_out, statistics, d_k, d_for_relative_queries, d_v, d_keys, d_first, d_second, n, m, kv_heads, group,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
     rows: tl.constexpr, block: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
@@ -227,13 +227,13 @@ def keys_gradient(
         for step in range(open_, end):
             tile = open_tile(parts.sight, listed, step)
             state = _add_to_key(
-                state, keys, v, x, parts, d_out, rows_of, b, h, which, j, inside, start, tile, n, m,
+                state, keys, v, x, parts, d_out, statistics, b, h, which, j, inside, start, tile, n, m,
                 head_dim, v_dim, head_pad, v_pad, rows, False, interpreted,
             )  # fmt: skip
         for step in range(left, right_last - gap):
             tile = masked_tile(parts.sight, listed, step, left_last, gap)
             state = _add_to_key(
-                state, keys, v, x, parts, d_out, rows_of, b, h, which, j, inside, start, tile, n, m,
+                state, keys, v, x, parts, d_out, statistics, b, h, which, j, inside, start, tile, n, m,
                 head_dim, v_dim, head_pad, v_pad, rows, True, interpreted,
             )  # fmt: skip
         d_key, of_relative, d_value, sums, firsts, seconds = state
@@ -245,9 +245,9 @@ def keys_gradient(
             store_statistic(d_second, which, j, inside, m, seconds)
     if d_k is not None:
         store_matrix(d_k, b, kv, j, inside, d_key * parts.terms.scale, head_dim, head_pad)
-    if d_to_queries is not None:
+    if d_for_relative_queries is not None:
         store_matrix(
-            d_to_queries, b, kv, j, inside, of_relative * parts.terms.scale,
+            d_for_relative_queries, b, kv, j, inside, of_relative * parts.terms.scale,
             parts.terms.relative_queries.width, parts.terms.relative_queries.padded,
         )  # fmt: skip
     if d_v is not None:

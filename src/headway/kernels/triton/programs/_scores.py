@@ -56,13 +56,13 @@ def scores_of(products, terms, b, h, i, j, i_inside, j_inside, flipped: tl.const
 @triton.jit
 def with_looked_up(products, terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr, interpreted: tl.constexpr):
     """Adds to the products of a block those of relative keys and queries that are looked up."""
-    if terms.of_queries is not None:
-        row = row_of(terms.of_queries, terms, b, i, j, i_inside, j_inside, flipped)
-        products += look_up_by_query(terms.of_queries, b, h, i, i_inside, row, flipped, interpreted)
-    if terms.of_keys is not None:
-        row = row_of(terms.of_keys, terms, b, i, j, i_inside, j_inside, flipped)
-        at = tl.where(j_inside, j, 0).to(tl.int64) * unpacked(terms.of_keys.n)
-        place = place_of(terms.of_keys, b, of_head(h, flipped)) + by_key(at, flipped)
+    if terms.query_products is not None:
+        row = row_of(terms.query_products, terms, b, i, j, i_inside, j_inside, flipped)
+        products += look_up_by_query(terms.query_products, b, h, i, i_inside, row, flipped, interpreted)
+    if terms.key_products is not None:
+        row = row_of(terms.key_products, terms, b, i, j, i_inside, j_inside, flipped)
+        at = tl.where(j_inside, j, 0).to(tl.int64) * unpacked(terms.key_products.n)
+        place = place_of(terms.key_products, b, of_head(h, flipped)) + by_key(at, flipped)
         products += look_up(place, row, interpreted)
     return products
 
@@ -77,7 +77,7 @@ def look_up_by_query(x, b, h, i, i_inside, row, flipped: tl.constexpr, interpret
 @triton.jit
 def row_of(x, terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
     """The row of a table of relative vectors for each pair."""
-    return _row_at(x, terms.relative_q, terms.relative_k, b, i, j, i_inside, j_inside, flipped)
+    return _row_at(x, terms.relative_q_position, terms.relative_k_position, b, i, j, i_inside, j_inside, flipped)
 
 
 # ---------------------------------------------------------------- biases by distance

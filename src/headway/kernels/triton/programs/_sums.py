@@ -9,10 +9,10 @@ import triton.language as tl
 from ._blocks import by_query, dot, load_vector, place_of_pairs, unpacked
 from ._scores import row_of, stretched_of, table_row
 from ._sight import SLOT, is_in_sight, key_tiles, query_tiles, seen_tiles
-from ._turns import of_distances
+from ._skew import have_one_vector, unskewed
 from ._weights import kept_weights, tile_gradient, tile_of
 
-OF_KEYS, OF_QUERIES, OF_VALUES = (tl.constexpr(kind) for kind in range(3))
+RELATIVE_KEYS, RELATIVE_QUERIES, RELATIVE_VALUES = (tl.constexpr(kind) for kind in range(3))
 
 
 # ---------------------------------------------------------------- tables of biases
@@ -32,7 +32,7 @@ def _diagonal(sight, offset, i_tiles, j_tiles, block: tl.constexpr):
 
 @triton.jit(do_not_specialize=["n", "m"])
 def diagonals_gradient(
-    x, parts, d_out, rows_of, partial, n, m, heads, group,
+    x, parts, d_out, statistics, partial, n, m, heads, group,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
     block: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
@@ -52,7 +52,7 @@ def diagonals_gradient(
     for tile in range(first, last):
         if is_in_sight(parts.sight, b, h, tile, tile + offset, n, m, block, block):
             total += tile_gradient(
-                x, parts, d_out, rows_of, b, h, h // group, which, tile, tile + offset, n, m,
+                x, parts, d_out, statistics, b, h, h // group, which, tile, tile + offset, n, m,
                 head_dim, v_dim, head_pad, v_pad, block, block, interpreted,
             )  # fmt: skip
     row, column = tl.arange(0, block)[:, None], tl.arange(0, block)[None, :]
@@ -67,7 +67,7 @@ def diagonals_gradient(
 
 @triton.jit(do_not_specialize=["n", "m", "shares", "count"])
 def rows_gradient(
-    x, parts, d_out, rows_of, partial, partial_slopes, n, m, heads, group, shares, count,
+    x, parts, d_out, statistics, partial, partial_slopes, n, m, heads, group, shares, count,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
     rows: tl.constexpr, block: tl.constexpr, chunk: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
@@ -97,7 +97,7 @@ def rows_gradient(
             high = tl.minimum(tl.max(tl.where(inside, row, -1)), start + chunk - 1)
             if (low <= high) & is_in_sight(parts.sight, b, h, i_tile, j_tile, n, m, rows, block):
                 gradient = tile_gradient(
-                    x, parts, d_out, rows_of, b, h, h // group, which, i_tile, j_tile, n, m,
+                    x, parts, d_out, statistics, b, h, h // group, which, i_tile, j_tile, n, m,
                     head_dim, v_dim, head_pad, v_pad, rows, block, interpreted,
                 )  # fmt: skip
                 for one in range(low, high + 1):
@@ -114,11 +114,11 @@ def rows_gradient(
 # ---------------------------------------------------------------- relative keys, queries and values
 
 
-@triton.jit(do_not_specialize=["origin", "n", "m", "members", "shares"])
+@triton.jit(do_not_specialize=["n", "m", "members", "shares"])
 def vectors_gradient(
-    x, parts, d_out, rows_of, ends, origin, partial, n, m, heads, group, own_heads, members, shares,
+    x, parts, d_out, statistics, vectors, partial, n, m, heads, group, own_heads, members, shares,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
-    width: tl.constexpr, padded: tl.constexpr, block: tl.constexpr, kind: tl.constexpr, interpreted: tl.constexpr,
+    block: tl.constexpr, kind: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
     """The gradients of the vectors of the distances of a diagonal of square tiles, two blocks of them.
 
@@ -131,46 +131,45 @@ def vectors_gradient(
     share, each = tl.program_id(0) // diagonals % shares, heads // own_heads
     offset = diagonal - i_tiles + 1
     first, last = _diagonal(parts.sight, offset, i_tiles, j_tiles, block)
-    near, far = tl.zeros([block, padded], tl.float32), tl.zeros([block, padded], tl.float32)
+    near, far = tl.zeros([block, vectors.padded], tl.float32), tl.zeros([block, vectors.padded], tl.float32)
     alike = False
-    if ends is not None:  # all distances of the diagonal share a vector, whose gradient stands in one row
-        center = offset * block + origin
-        alike = (center + block - 1 <= tl.load(ends)) | (center - block + 1 >= tl.load(ends + 1))
+    if vectors.clipped:  # if all distances of the diagonal share a vector, its gradient stands in one row
+        alike = have_one_vector(vectors, 0, offset * block, block)
     for member in range(share, members, shares):
         b, h = member // each, own * each + member % each
         for tile in range(first, last):
-            gradient, kept, seen, to_keys, to_queries, up = tile_of(
-                x, parts, d_out, rows_of, b, h, h // group, b * heads + h, tile, tile + offset, n, m,
-                head_dim, v_dim, head_pad, v_pad, block, block, kind != OF_QUERIES, interpreted,
+            gradient, kept, seen, for_relative_keys, for_relative_queries, up = tile_of(
+                x, parts, d_out, statistics, b, h, h // group, b * heads + h, tile, tile + offset, n, m,
+                head_dim, v_dim, head_pad, v_pad, block, block, kind != RELATIVE_QUERIES, interpreted,
             )  # fmt: skip
-            if kind == OF_VALUES:
+            if kind == RELATIVE_VALUES:
                 gradient, tokens = kept, up
             else:
                 if parts.terms.factor is not None:
                     i = tile * block + tl.arange(0, block)
-                    gradient *= by_query(load_vector(parts.terms.factor, b, h, i, i < n, 0.0), kind != OF_QUERIES)
-                if kind == OF_QUERIES:
-                    tokens = to_queries
+                    gradient *= by_query(load_vector(parts.terms.factor, b, h, i, i < n, 0.0), kind != RELATIVE_QUERIES)
+                if kind == RELATIVE_QUERIES:
+                    tokens = for_relative_queries
                 else:
-                    tokens = to_keys
+                    tokens = for_relative_keys
                 # a token without pairs may hold NaN
                 tokens = tl.where((tl.max(seen.to(tl.int32), 0) != 0)[:, None], tokens, 0.0)
             if alike:
                 both = tl.sum(tl.sum(gradient, 0)[:, None] * tokens.to(tl.float32), 0)
                 near += tl.where(tl.arange(0, block)[:, None] == 0, both[None, :], 0.0)
             else:
-                nearer, farther = of_distances(gradient, 0, block)
+                nearer, farther = unskewed(gradient, 0, block)
                 near += dot(nearer.to(tokens.dtype), tokens, interpreted)
                 far += dot(farther.to(tokens.dtype), tokens, interpreted)
-    row, column = tl.arange(0, block)[:, None], tl.arange(0, padded)[None, :]
-    place = partial + (tl.program_id(0).to(tl.int64) * (2 * block) + row) * width + column
-    tl.store(place, near, mask=(row < block) & (column < width))
-    tl.store(place + block * width, far, mask=(row < block) & (column < width))
+    row, column = tl.arange(0, block)[:, None], tl.arange(0, vectors.padded)[None, :]
+    place = partial + (tl.program_id(0).to(tl.int64) * (2 * block) + row) * vectors.width + column
+    tl.store(place, near, mask=(row < block) & (column < vectors.width))
+    tl.store(place + block * vectors.width, far, mask=(row < block) & (column < vectors.width))
 
 
 @triton.jit(do_not_specialize=["n", "m", "count"])
 def sums_by_row(
-    x, parts, d_out, rows_of, table, sums, n, m, heads, group, count,
+    x, parts, d_out, statistics, table, sums, n, m, heads, group, count,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
     rows: tl.constexpr, block: tl.constexpr, chunk: tl.constexpr, kind: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
@@ -182,14 +181,14 @@ def sums_by_row(
     """
     chunks = tl.cdiv(count, chunk)
     start = tl.program_id(0) % chunks * chunk
-    if kind == OF_QUERIES:
+    if kind == RELATIVE_QUERIES:
         tiles = tl.cdiv(m, block)
     else:
         tiles = tl.cdiv(n, rows)
     which, tile = tl.program_id(0) // chunks // tiles, tl.program_id(0) // chunks % tiles
     b, h = which // heads, which % heads
     own = start + tl.arange(0, chunk)[None, :]
-    if kind == OF_QUERIES:
+    if kind == RELATIVE_QUERIES:
         token, tokens = tile * block + tl.arange(0, block), m
         _, _, first, _, _, last = query_tiles(parts.sight, b, tile * block, (tile + 1) * block, n, m, rows)
         found = tl.zeros([block, chunk], tl.float32)
@@ -198,7 +197,7 @@ def sums_by_row(
         first, _, _, last = seen_tiles(parts.sight, b, token, token < n, m, block)
         found = tl.zeros([rows, chunk], tl.float32)
     for other in range(first, last):
-        if kind == OF_QUERIES:
+        if kind == RELATIVE_QUERIES:
             i_tile, j_tile = other, tile
         else:
             i_tile, j_tile = tile, other
@@ -208,14 +207,14 @@ def sums_by_row(
         low = tl.maximum(tl.min(tl.where(inside, row, count)), start)
         high = tl.minimum(tl.max(tl.where(inside, row, -1)), start + chunk - 1)
         if (low <= high) & is_in_sight(parts.sight, b, h, i_tile, j_tile, n, m, rows, block):
-            if kind == OF_VALUES:
+            if kind == RELATIVE_VALUES:
                 value = kept_weights(
-                    x, parts, rows_of, b, h, h // group, which, i_tile, j_tile, n, m,
+                    x, parts, statistics, b, h, h // group, which, i_tile, j_tile, n, m,
                     head_dim, head_pad, rows, block, interpreted,
                 )  # fmt: skip
             else:
                 value = tile_gradient(
-                    x, parts, d_out, rows_of, b, h, h // group, which, i_tile, j_tile, n, m,
+                    x, parts, d_out, statistics, b, h, h // group, which, i_tile, j_tile, n, m,
                     head_dim, v_dim, head_pad, v_pad, rows, block, interpreted,
                 )  # fmt: skip
                 if parts.terms.factor is not None:
@@ -223,7 +222,7 @@ def sums_by_row(
                 value *= parts.terms.scale
             for one in range(low, high + 1):
                 part = tl.where(row == one, value, 0.0)
-                if kind == OF_QUERIES:
+                if kind == RELATIVE_QUERIES:
                     part = tl.sum(part, 0)
                 else:
                     part = tl.sum(part, 1)
@@ -237,7 +236,7 @@ def sums_by_row(
 
 @triton.jit(do_not_specialize=["n", "m", "sequences", "members"])
 def dense_gradient(
-    x, parts, d_out, rows_of, d_dense, n, m, heads, group, own_heads, sequences, members,
+    x, parts, d_out, statistics, d_dense, n, m, heads, group, own_heads, sequences, members,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
     rows: tl.constexpr, block: tl.constexpr, layout: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
@@ -257,7 +256,7 @@ def dense_gradient(
         near = (first <= j_tile) & (j_tile < last)
         if near & is_in_sight(parts.sight, b, h, i_tile, j_tile, n, m, rows, block):
             total += tile_gradient(
-                x, parts, d_out, rows_of, b, h, h // group, b * heads + h, i_tile, j_tile, n, m,
+                x, parts, d_out, statistics, b, h, h // group, b * heads + h, i_tile, j_tile, n, m,
                 head_dim, v_dim, head_pad, v_pad, rows, block, interpreted,
             )  # fmt: skip
     place = place_of_pairs(d_dense, layout, own_b, own_h, i, j, False)

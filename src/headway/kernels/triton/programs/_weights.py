@@ -6,7 +6,7 @@ import triton.language as tl
 from ._blocks import LOG2E, by_query, dot, dropout_factors, load_matrix, load_statistic
 from ._scores import look_up_by_query, row_of, scores_of, with_looked_up
 from ._sight import in_sight
-from ._turns import products_by_distance
+from ._skew import products_by_distance
 
 # ---------------------------------------------------------------- products
 
@@ -14,21 +14,21 @@ from ._turns import products_by_distance
 @triton.jit
 def load_queries(x, terms, b, h, i, inside, head_dim: tl.constexpr, head_pad: tl.constexpr):
     """The queries i, and what relative keys are multiplied with; 0 without these."""
-    q, to_keys = load_matrix(x.q, b, h, i, inside, head_dim, head_pad), 0
-    if x.to_keys is not None:
-        to_keys = load_matrix(x.to_keys, b, h, i, inside, terms.relative_keys.width, terms.relative_keys.padded)
-    return q, to_keys
+    q, other = load_matrix(x.q, b, h, i, inside, head_dim, head_pad), 0
+    if x.for_relative_keys is not None:
+        other = load_matrix(x.for_relative_keys, b, h, i, inside, terms.relative_keys.width, terms.relative_keys.padded)
+    return q, other
 
 
 @triton.jit
 def load_keys(x, terms, b, kv, j, inside, head_dim: tl.constexpr, head_pad: tl.constexpr):
     """The keys j, and what relative queries are multiplied with; 0 without these."""
-    k, to_queries = load_matrix(x.k, b, kv, j, inside, head_dim, head_pad), 0
-    if x.to_queries is not None:
-        to_queries = load_matrix(
-            x.to_queries, b, kv, j, inside, terms.relative_queries.width, terms.relative_queries.padded
+    k, other = load_matrix(x.k, b, kv, j, inside, head_dim, head_pad), 0
+    if x.for_relative_queries is not None:
+        other = load_matrix(
+            x.for_relative_queries, b, kv, j, inside, terms.relative_queries.width, terms.relative_queries.padded
         )
-    return k, to_queries
+    return k, other
 
 
 @triton.jit
@@ -37,19 +37,19 @@ def products_of(
     flipped: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
     """⟨q, k⟩ of a block, and the products of relative keys and queries."""
-    q, to_keys = queries
-    k, to_queries = keys
+    q, for_relative_keys = queries
+    k, for_relative_queries = keys
     if flipped:
         products = dot(k, tl.trans(q), interpreted)
     else:
         products = dot(q, tl.trans(k), interpreted)
     if terms.relative_keys is not None:
         products += products_by_distance(
-            to_keys, terms.relative_keys, h, i_start, j_start, False, flipped, k.shape[0], interpreted
+            for_relative_keys, terms.relative_keys, h, i_start, j_start, False, flipped, k.shape[0], interpreted
         )
     if terms.relative_queries is not None:
         products += products_by_distance(
-            to_queries, terms.relative_queries, h, i_start, j_start, True, flipped, k.shape[0], interpreted
+            for_relative_queries, terms.relative_queries, h, i_start, j_start, True, flipped, k.shape[0], interpreted
         )
     return with_looked_up(products, terms, b, h, i, j, i_inside, j_inside, flipped, interpreted)
 
@@ -78,11 +78,11 @@ def value_products(
 
 @triton.jit
 def weights_of(
-    parts, rows_of, products, b, h, which, i, j, i_inside, j_inside, n, m,
+    parts, statistics, products, b, h, which, i, j, i_inside, j_inside, n, m,
     masked: tl.constexpr, flipped: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
     """The weights of a block from its products, the cap's slope, what has no weight, and what is in sight."""
-    row_max, row_sum, _ = rows_of
+    row_max, row_sum, _ = statistics
     score, slope = scores_of(products, parts.terms, b, h, i, j, i_inside, j_inside, flipped, interpreted)
     largest = by_query(load_statistic(row_max, which, i, i_inside, n, 0.0), flipped)
     total = by_query(load_statistic(row_sum, which, i, i_inside, n, 1.0), flipped)
@@ -99,7 +99,7 @@ def weights_of(
 
 @triton.jit
 def weights_and_gradients(
-    parts, rows_of, products, values, b, h, which, i, j, i_inside, j_inside, n, m,
+    parts, statistics, products, values, b, h, which, i, j, i_inside, j_inside, n, m,
     masked: tl.constexpr, flipped: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
     """Of a block the weights before and after dropout, their gradients, the cap's slope, and what is in sight.
@@ -108,7 +108,7 @@ def weights_and_gradients(
     weight·(gradient of weight − δ)·slope.
     """
     weight, slope, unseen, seen = weights_of(
-        parts, rows_of, products, b, h, which, i, j, i_inside, j_inside, n, m, masked, flipped, interpreted
+        parts, statistics, products, b, h, which, i, j, i_inside, j_inside, n, m, masked, flipped, interpreted
     )
     # a key of weight 0 may have a value that is NaN
     values = tl.where(unseen, 0.0, values)
@@ -121,20 +121,20 @@ def weights_and_gradients(
 
 @triton.jit
 def tile_gradient(
-    x, parts, d_out, rows_of, b, h, kv, which, i_tile, j_tile, n, m,
+    x, parts, d_out, statistics, b, h, kv, which, i_tile, j_tile, n, m,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
     rows: tl.constexpr, block: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
     """The gradients of the scores of a tile."""
     return tile_of(
-        x, parts, d_out, rows_of, b, h, kv, which, i_tile, j_tile, n, m,
+        x, parts, d_out, statistics, b, h, kv, which, i_tile, j_tile, n, m,
         head_dim, v_dim, head_pad, v_pad, rows, block, False, interpreted,
     )[0]  # fmt: skip
 
 
 @triton.jit
 def tile_of(
-    x, parts, d_out, rows_of, b, h, kv, which, i_tile, j_tile, n, m,
+    x, parts, d_out, statistics, b, h, kv, which, i_tile, j_tile, n, m,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
     rows: tl.constexpr, block: tl.constexpr, flipped: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
@@ -151,15 +151,15 @@ def tile_of(
     )
     values = value_products(up, v, parts, b, h, i, j, i_inside, j_inside, i_start, j_start, flipped, interpreted)
     weight, kept, values, slope, seen = weights_and_gradients(
-        parts, rows_of, products, values, b, h, which, i, j, i_inside, j_inside, n, m, True, flipped, interpreted
+        parts, statistics, products, values, b, h, which, i, j, i_inside, j_inside, n, m, True, flipped, interpreted
     )
-    delta = by_query(load_statistic(rows_of[2], which, i, i_inside, n, 0.0), flipped)
+    delta = by_query(load_statistic(statistics[2], which, i, i_inside, n, 0.0), flipped)
     return weight * (values - delta) * slope, kept, seen, queries[1], keys[1], up
 
 
 @triton.jit
 def kept_weights(
-    x, parts, rows_of, b, h, kv, which, i_tile, j_tile, n, m,
+    x, parts, statistics, b, h, kv, which, i_tile, j_tile, n, m,
     head_dim: tl.constexpr, head_pad: tl.constexpr, rows: tl.constexpr, block: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
     """The weights of a tile after dropout."""
@@ -171,7 +171,7 @@ def kept_weights(
         queries, keys, parts.terms, b, h, i, j, i_inside, j_inside, i_tile * rows, j_tile * block, False, interpreted
     )
     weight = weights_of(
-        parts, rows_of, products, b, h, which, i, j, i_inside, j_inside, n, m, True, False, interpreted
+        parts, statistics, products, b, h, which, i, j, i_inside, j_inside, n, m, True, False, interpreted
     )[0]
     if parts.drop is not None:
         weight *= dropout_factors(parts.drop, b, h, i, j, i_inside, j_inside, False)

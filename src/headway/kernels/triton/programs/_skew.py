@@ -1,11 +1,11 @@
 """Relative keys, queries and values of a square block of queries and keys, in Triton.
 
-Where positions rise by one, query r and key c of a block are c − r apart, besides what the whole block is: 2·block − 1
-distances, each with a vector. Products with the vectors of ``block`` distances are a matrix [queries, distances], and
-the products of a pair stand modulo ``block`` in column c − r, of the nearer distances (c ≥ r) or of the farther ones.
-So one choice between two matrices and one turn of each row give the matrix of the pairs (``of_pairs``), and the same
-backwards (``of_distances``): gradients of the pairs become two matrices that are multiplied with the vectors, or with
-the queries.
+Where positions rise by one, the pairs of a block of queries r and keys c have 2·block − 1 distances c − r, counted from
+that of its corner, each with a vector. Products with the vectors of ``block`` distances are a matrix [queries,
+distances], where the product of a pair stands in column c − r modulo ``block``: of the matrix of the nearer distances
+(c ≥ r), or of the farther ones. A choice between the two and a rotation of row r by r places give the matrix of pairs
+(``skewed``; Huang et al., Music Transformer, 2018, skew one matrix of all distances by padding it). ``unskewed`` is the
+inverse: gradients of pairs become two matrices, to be multiplied with the vectors, or with the queries.
 
 Relative queries are products with keys: [distances, keys], where r − c takes the place of c − r.
 """
@@ -71,7 +71,7 @@ def _along(axis: tl.constexpr, block: tl.constexpr):
 
 
 @triton.jit
-def of_pairs(near, far, axis: tl.constexpr, block: tl.constexpr):
+def skewed(near, far, axis: tl.constexpr, block: tl.constexpr):
     """The block of pairs from those of the nearer and the farther distances, which lie along an axis."""
     along, across = _along(axis, block)
     either = tl.where(along + across < block, near, far)
@@ -79,11 +79,11 @@ def of_pairs(near, far, axis: tl.constexpr, block: tl.constexpr):
 
 
 @triton.jit
-def of_distances(pairs, axis: tl.constexpr, block: tl.constexpr):
+def unskewed(pairs, axis: tl.constexpr, block: tl.constexpr):
     """The blocks of the nearer and the farther distances from that of pairs; 0 for what is no pair of the block."""
     along, across = _along(axis, block)
-    turned = tl.gather(pairs, (along + across) & (block - 1), axis)
-    return tl.where(along + across < block, turned, 0.0), tl.where(along + across < block, 0.0, turned)
+    rotated = tl.gather(pairs, (along + across) & (block - 1), axis)
+    return tl.where(along + across < block, rotated, 0.0), tl.where(along + across < block, 0.0, rotated)
 
 
 # ---------------------------------------------------------------- products
@@ -100,24 +100,24 @@ def products_by_distance(
             one = tl.sum(tokens.to(tl.float32) * _one_vector(x, h, i_start, j_start).to(tl.float32)[None, :], 1)
             found = by_query(one, flipped != of_queries) + tl.zeros([block, block], tl.float32)
         else:
-            found = _turned_products(tokens, x, h, i_start, j_start, of_queries, flipped, block, interpreted)
+            found = _skewed_products(tokens, x, h, i_start, j_start, of_queries, flipped, block, interpreted)
         return found
     else:
-        return _turned_products(tokens, x, h, i_start, j_start, of_queries, flipped, block, interpreted)
+        return _skewed_products(tokens, x, h, i_start, j_start, of_queries, flipped, block, interpreted)
 
 
 @triton.jit
-def _turned_products(
+def _skewed_products(
     tokens, x, h, i_start, j_start, of_queries: tl.constexpr, flipped: tl.constexpr, block: tl.constexpr,
     interpreted: tl.constexpr,
 ):  # fmt: skip
     near, far = vectors_of(x, h, i_start, j_start, of_queries, block)
     if of_queries == flipped:
         near, far = dot(tokens, tl.trans(near), interpreted), dot(tokens, tl.trans(far), interpreted)
-        return of_pairs(near, far, 1, block)
+        return skewed(near, far, 1, block)
     else:
         near, far = dot(near, tl.trans(tokens), interpreted), dot(far, tl.trans(tokens), interpreted)
-        return of_pairs(near, far, 0, block)
+        return skewed(near, far, 0, block)
 
 
 @triton.jit
@@ -132,17 +132,17 @@ def add_vectors(
         if have_one_vector(x, i_start, j_start, block):
             total += tl.sum(pairs, 1)[:, None] * _one_vector(x, h, i_start, j_start).to(tl.float32)[None, :]
         else:
-            total = _add_turned(total, pairs, x, h, i_start, j_start, of_queries, block, interpreted)
+            total = _add_skewed(total, pairs, x, h, i_start, j_start, of_queries, block, interpreted)
         return total
     else:
-        return _add_turned(total, pairs, x, h, i_start, j_start, of_queries, block, interpreted)
+        return _add_skewed(total, pairs, x, h, i_start, j_start, of_queries, block, interpreted)
 
 
 @triton.jit
-def _add_turned(
+def _add_skewed(
     total, pairs, x, h, i_start, j_start, of_queries: tl.constexpr, block: tl.constexpr, interpreted: tl.constexpr
 ):
     near, far = vectors_of(x, h, i_start, j_start, of_queries, block)
-    nearer, farther = of_distances(pairs, 1, block)
+    nearer, farther = unskewed(pairs, 1, block)
     total += dot(nearer.to(near.dtype), near, interpreted)
     return total + dot(farther.to(far.dtype), far, interpreted)
