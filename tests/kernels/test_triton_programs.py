@@ -634,6 +634,12 @@ def test_the_calls_of_a_gpu(name: str) -> None:
         assert torch.equal(a, b)
 
 
+def test_the_same_bits_in_every_run() -> None:
+    for terms in ("clipped rows", "clipped rows, positions with gaps", "relative keys, queries and values, scaled"):
+        one, other = (results("triton", torch.bfloat16, terms, M.Causal())[0] for _ in range(2))
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
 @pytest.mark.parametrize("widths", [(1, 1), (96, 96), (20, 130), (256, 8)], ids=str)
 def test_widths(widths: tuple[int, int]) -> None:
     g = torch.Generator().manual_seed(3)
