@@ -11,7 +11,7 @@ import triton.language as tl
 from ._blocks import LOG2E, dot, dropout_factors, load_matrix, load_vector, store_matrix, store_statistic
 from ._reducers import add_block, no_sums, scaled, store_sums
 from ._scores import scores_of
-from ._sight import in_sight, key_tiles, list_of, listed_ranges, masked_tile, open_tile, seen_tiles
+from ._sight import in_sight, key_steps, list_of, masked_tile, open_tile, seen_tiles
 from ._skew import add_vectors
 from ._weights import load_keys, load_queries, products_of
 
@@ -79,10 +79,7 @@ def forward(
         no_sums(wanted, rows, width),
     )
     listed = list_of(parts.sight, b, h, tl.program_id(0) % tiles)
-    ranges = key_tiles(parts.sight, b, i, inside, m, block)
-    if parts.sight.lists is not None:
-        ranges = listed_ranges(listed)
-    open_, end, left, left_last, right, right_last = ranges
+    open_, end, left, left_last, right, right_last = key_steps(parts.sight, listed, b, i, inside, m, block)
     for step in range(open_, end):
         tile = open_tile(parts.sight, listed, step)
         state = _add_keys(

@@ -9,7 +9,7 @@ import triton.language as tl
 
 from ._blocks import dot, load_matrix, load_statistic, load_vector, store_matrix, store_statistic
 from ._scores import formula_of, stretched_of
-from ._sight import key_tiles, list_of, listed_ranges, masked_tile, open_tile, query_tiles
+from ._sight import key_steps, list_of, listed_ranges, masked_tile, open_tile, query_tiles
 from ._skew import add_vectors
 from ._weights import load_keys, load_queries, products_of, value_products, weights_and_gradients
 
@@ -109,10 +109,7 @@ def queries_gradient(
         tl.zeros([rows, head_pad], tl.float32), of_relative, zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros,
     )  # fmt: skip
     listed = list_of(parts.sight, b, h, tl.program_id(0) % tiles)
-    ranges = key_tiles(parts.sight, b, i, inside, m, block)
-    if parts.sight.lists is not None:
-        ranges = listed_ranges(listed)
-    open_, end, left, left_last, right, right_last = ranges
+    open_, end, left, left_last, right, right_last = key_steps(parts.sight, listed, b, i, inside, m, block)
     for step in range(open_, end):
         tile = open_tile(parts.sight, listed, step)
         state = _add_to_query(

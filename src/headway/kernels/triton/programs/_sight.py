@@ -182,6 +182,15 @@ def listed_ranges(listed):
 
 
 @triton.jit
+def key_steps(sight, listed, b, i, inside, m, block: tl.constexpr):
+    """Two ranges of steps for the blocks of keys that the queries i see: of a list, or as ``key_tiles``."""
+    if sight.lists is None:
+        return key_tiles(sight, b, i, inside, m, block)
+    else:
+        return listed_ranges(listed)
+
+
+@triton.jit
 def open_tile(sight, listed, step):
     """The block of a step of the range without masks."""
     if sight.lists is None:
