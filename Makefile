@@ -19,11 +19,12 @@ NATIVE := build/native
 SANITIZED := build/native-asan
 NATIVE_TESTS ?= $(wildcard tests/kernels/test_cpu*.py tests/kernels/test_parts*.py tests/inspection/*_of_cpu.py) tests/conformance -k "cpu or test_parts.py"
 TRITON ?= 3.6.0 3.8.0 3.9.0
+TORCH_VERSIONS ?= 2.11.0 2.14.1
 CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup compare test test-all test-families check check-native check-replay check-arm check-triton gpu native library bench claims translation weights clean
+.PHONY: help setup compare test test-all test-families check check-native check-replay check-arm check-triton check-torch gpu native library bench claims translation weights clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -70,6 +71,17 @@ check-triton: library  ## run the Triton kernel's tests with other versions of t
 	for version in $(TRITON); do \
 		test -d build/triton-$$version || $(PIP) install --quiet --no-deps --target build/triton-$$version triton==$$version || exit 1; \
 		PYTHONPATH="$$PWD/build/triton-$$version" $(PYTEST) tests/kernels/test_triton.py $(ARGS) || exit 1; \
+	done
+
+check-torch: library  ## run all tests with other versions of torch (TORCH_VERSIONS="2.11.0"; 5 GB and half an hour each)
+	for version in $(TORCH_VERSIONS); do \
+		other=build/torch-$$version; \
+		grep -vE '^(torch|triton|setuptools)==' constraints.txt > build/torch-$$version.txt || exit 1; \
+		test -f $$other/.ready || { $(PYTHON) -m venv --clear $$other && \
+			$$other/bin/python -m pip install --quiet -c build/torch-$$version.txt torch==$$version \
+				--config-settings wheel.cmake=false -e ".[study,test]" && \
+			$$other/bin/python -m pip install --quiet -c build/torch-$$version.txt --no-deps timm && touch $$other/.ready; } || exit 1; \
+		OMP_NUM_THREADS=1 $$other/bin/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal $(ARGS) || exit 1; \
 	done
 
 # PYTHON may be one that has torch for CUDA and pytest; else it is the one of .venv

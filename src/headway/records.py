@@ -272,9 +272,11 @@ def attributes(part: Any) -> dict[str, Any]:
     Args:
         part: the object.
     """
-    held = dict(vars(part)) if hasattr(part, "__dict__") else {}
-    if dataclasses.is_dataclass(part):  # one with slots has fields outside of __dict__
-        held.update((field.name, getattr(part, field.name)) for field in dataclasses.fields(part))
+    if not dataclasses.is_dataclass(part):
+        return dict(vars(part)) if hasattr(part, "__dict__") else {}
+    held = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    if not torch.compiler.is_compiling() and hasattr(part, "__dict__"):  # which torch 2.11's compiler does not follow
+        held.update(vars(part))
     return held
 
 

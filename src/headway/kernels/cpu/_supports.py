@@ -71,11 +71,11 @@ def reasons_against(problem: Problem) -> list[str]:
         count = 0
         for term in problem.terms:
             count += 2 if type(term) is TokenBias else 1
-            reasons += _against_term(term)
+            reasons.extend(_against_term(term))  # torch 2.11's compiler cannot add a generator to a list
         if count > MAX_TERMS:
             reasons.append(f"it takes at most {MAX_TERMS} terms, of which a TokenBias may be two")
     if problem.mask is not None:
-        reasons += _against_mask(problem.mask)
+        reasons.extend(_against_mask(problem.mask))
     return list(dict.fromkeys(reasons)) if len(reasons) > 1 else reasons
 
 
