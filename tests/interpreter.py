@@ -1,12 +1,14 @@
 """Triton's interpreter, faster and careful.
 
 By itself it puts its operations into ``triton.language`` at every call of a function inside a program, which takes more
-time than all operations; once for each program is enough. And it reads and writes at any address, where a GPU stops or,
+time than all operations; once for each program is enough. It describes the shape and dtype of every result anew, and
+computes twice what may overflow without looking at it. And it reads and writes at any address, where a GPU stops or,
 worse, does not: a program may only touch what lies within the tensors that it is given.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import cache
 from types import FunctionType, ModuleType
@@ -55,6 +57,8 @@ def install() -> None:
 
     addresses = Addresses()
     _put_in_place_once(interpreter, addresses.clear)
+    _describe_once(interpreter)
+    interpreter.TritonSemantic.binary_op_sanitize_overflow_impl = _refuse_overflow
     convert, builder = interpreter._implicit_cvt, interpreter.InterpreterBuilder
     load, store = builder.create_masked_load, builder.create_masked_store
 
@@ -102,6 +106,47 @@ def _put_in_place_once(interpreter: Any, end: Callable[[], None]) -> None:
         return scope
 
     interpreter._patch_lang = once
+
+
+def _describe_once(interpreter: Any) -> None:
+    """Keeps what triton works out of the shape and dtype of a block; names tell them apart."""
+    block, tensor, numpy_dtype = interpreter.tl.block_type, interpreter.tl.tensor, interpreter._get_np_dtype
+    describe, fill = block.__init__, tensor.__init__
+    of_blocks: dict[Any, dict[str, Any]] = {}
+    of_tensors: dict[str, dict[str, Any]] = {}
+    dtypes: dict[str, Any] = {}
+
+    def described(self: Any, element: Any, shape: Any) -> None:
+        key = element.name, *(getattr(size, "value", size) for size in shape)
+        if key not in of_blocks:
+            describe(self, element, shape)
+            of_blocks[key] = dict(vars(self))
+        else:
+            vars(self).update(of_blocks[key])
+
+    def filled(self: Any, handle: Any, kind: Any) -> None:
+        if kind.name not in of_tensors:
+            fill(self, handle, kind)
+            of_tensors[kind.name] = {name: x for name, x in vars(self).items() if name not in ("handle", "type")}
+        else:
+            vars(self).update(of_tensors[kind.name], handle=handle, type=kind)
+
+    def dtype_of(kind: Any) -> Any:
+        if kind.name not in dtypes:
+            dtypes[kind.name] = numpy_dtype(kind)
+        return dtypes[kind.name]
+
+    block.__init__, tensor.__init__, interpreter._get_np_dtype = described, filled, dtype_of
+
+
+def _refuse_overflow(self: Any, a: Any, b: Any, operation: Any) -> None:
+    """Raises OverflowError if a sum, difference or product is too large for its signed integers."""
+    kind = a.type.scalar
+    if kind.int_bitwidth >= 64 or not kind.is_int_signed():
+        return
+    exact = getattr(operator, operation.__name__)(*(x.handle.data.astype(np.int64) for x in (a, b)))
+    if exact.size and not kind.get_int_min_value() <= exact.min() <= exact.max() <= kind.get_int_max_value():
+        raise OverflowError(f"a program computes {exact.min()} to {exact.max()} by {operation.__name__} in {kind}")
 
 
 def _modules(fn: FunctionType) -> frozenset[str]:
