@@ -50,6 +50,7 @@ def test_windows_turn_by_a_base_of_their_own_that_no_scaling_reaches() -> None:
         (THIRD, {"use_bidirectional_attention": True}),
         (THIRD, {"attn_logit_softcapping": 50.0}),  # transformers reads it and does nothing
         (SECOND, {"use_bidirectional_attention": True}),
+        (THIRD, {"sliding_window": 0}),
     ],
 )
 def test_what_is_refused(config: dict[str, Any], said: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import headway
+from headway import HeadwayError
 from headway.checkpoints import Config
 from headway.checkpoints.llama import ROPES, LLaMA
 from headway.masks import Window
@@ -32,6 +33,12 @@ def test_a_rotation_that_changes_beyond_the_trained_length(kind: str, tmp_path: 
     theirs = their_model(plain)
     with pytest.raises(AssertionError, match="differ"):
         compare(ours, theirs)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, True])
+def test_a_window_of_no_tokens_is_refused(size: Any) -> None:
+    with pytest.raises(HeadwayError, match=f"the config's sliding_window is {size}: give a whole number above 0"):
+        LLaMA().build(Config({**SMALL, "sliding_window": size}), head=False)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from ..errors import HeadwayError, unknown
+from ..masks import Window
 from ..nn import Head
 from ..nn.feed_forward import Activation
 from ..positions import PositionEncoding, from_rope_parameters
@@ -105,6 +106,17 @@ class Config(Mapping[str, Any]):
         if value not in allowed:
             said = " or ".join(repr(one) for one in allowed)
             raise HeadwayError(f"the config's {key} is {value!r}: headway reads such models with {said} only")
+
+    def window(self) -> Window:
+        """The mask of sliding_window tokens, which counts the query.
+
+        Raises:
+            HeadwayError: if sliding_window is not a whole number above 0.
+        """
+        size = self["sliding_window"]
+        if type(size) is not int or size < 1:
+            raise HeadwayError(f"the config's sliding_window is {size!r}: give a whole number above 0, or none")
+        return Window(size - 1)
 
     def activation(self, key: str, default: str = "gelu", *, gated: bool = False) -> str:
         """headway's name of the activation under a key.

@@ -7,7 +7,6 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..masks import Window
 from ..models import Decoder, Stack
 from ..nn import Block, Embedding, Head, MultiHeadAttention
 from ._base import SMALL, Config, Family
@@ -113,7 +112,7 @@ class Gemma3(Family):
                 FULL: config.rope(config["head_dim"], base=1_000_000.0, kind=FULL),
                 SLIDING: Config(near).rope(config["head_dim"], kind=SLIDING),
             }
-        window = Window(config["sliding_window"] - 1)
+        window = config.window()
         stack = Stack(
             blocks,
             [rope[kind] for kind in kinds],

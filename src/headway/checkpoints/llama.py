@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from ..masks import Mask, Window
+from ..masks import Mask
 from ..models import Decoder, Stack
 from ..nn import Block, Embedding, Head, MultiHeadAttention
 from ..positions import PositionEncoding
@@ -167,11 +167,10 @@ def _encodings(config: Config, head_dim: int, layers: int) -> list[PositionEncod
 
 def _masks(config: Config, encodings: Sequence[PositionEncoding | None]) -> list[Mask | None]:
     """The mask of each layer: a window if it is named, in Qwen from a layer on, in SmolLM 3 without RoPE; else None."""
-    size = config.get("sliding_window")
-    if size is None or not config.get("use_sliding_window", True):
+    if config.get("sliding_window") is None or not config.get("use_sliding_window", True):
         return [None] * len(encodings)
     smol, first = config.get("model_type") == "smollm3", config.get("max_window_layers", 0)
     windowed = [encoding is None if smol else layer >= first for layer, encoding in enumerate(encodings)]
     if (kinds := config.get("layer_types")) is not None:
         windowed = [kind == "sliding_attention" for kind in kinds]
-    return [Window(size - 1) if one else None for one in windowed]
+    return [config.window() if one else None for one in windowed]

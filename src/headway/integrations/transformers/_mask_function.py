@@ -115,7 +115,10 @@ def _as_mask(function: Callable[..., Any], shifts: list[Tensor], tokens: int) ->
         parts = [_as_mask(part, shifts, tokens) for part in held["mask_functions"]]
         return None if None in parts else _join(or_, parts)
     if name == "sliding_window_overlay":
-        return Window(left=held["sliding_window"] - 1) if held["sliding_window"] < tokens else None
+        size = held["sliding_window"]
+        if size < 1:
+            raise HeadwayError(f"the config's sliding_window is {size}: give a whole number above 0, or None")
+        return Window(left=size - 1) if size < tokens else None
     if name == "sliding_window_bidirectional_overlay":
         return Window(held["sliding_window"], held["sliding_window"])
     if name == "chunked_overlay":
