@@ -20,7 +20,7 @@ EVERYWHERE = ("plain", "table", "relative keys")
 """What scores are made of, on nearly every architecture."""
 PARTS = (
     *EVERYWHERE,
-    *("slopes", "linear", "logarithm", "stretched", "dense", "documents", "everything"),
+    *("slopes", "linear", "logarithm", "grid", "stretched", "dense", "documents", "everything"),
     *("relative everything", "relative by row"),
 )
 """What they are made of once: whatever the interpreter takes and the compiler does not."""
@@ -144,7 +144,7 @@ def start_by(start: Callable[..., None], architecture: int) -> None:
     import triton
     from triton.backends.compiler import GPUTarget
 
-    from headway.kernels.triton import _backward, _forward, _launch, _start
+    from headway.kernels.triton import _backward, _forward, _launch, _lowered, _start
 
     class Driver:
         """Stands for the driver of a GPU of this architecture; nothing runs."""
@@ -161,6 +161,7 @@ def start_by(start: Callable[..., None], architecture: int) -> None:
     triton.runtime.driver.set_active(Driver())
     for module in (_launch, _forward, _backward, _start):
         module.start = start
+    _lowered.REST_LIMIT = 0  # no table is made a dense bias
     _launch._has_warpgroups = lambda device: 90 <= architecture < 120
 
 
@@ -225,6 +226,10 @@ def _call(kind: str, dtype: Any, width: int, n: int, m: int) -> Any:
         return make_call(q, k, v, terms=[T.DistanceBias(T.Linear(slopes, slopes))], mask=M.Causal())
     if kind in ("linear", "logarithm"):
         values = (T.Linear if kind == "linear" else T.Log)(leaf(4), leaf(4))
+        return make_call(q, k, v, terms=[T.DistanceBias(values)], q_positions=q_at, k_positions=k_at)
+    if kind == "grid":
+        q_at, k_at = (Coordinates.of(torch.arange(2 * tokens).view(1, tokens, 2), tokens) for tokens in (n, m))
+        values = T.Rows(leaf(4, 35), T.Grid((T.Clip(-3, 3), T.Clip(-2, 2, axis=1))))
         return make_call(q, k, v, terms=[T.DistanceBias(values)], q_positions=q_at, k_positions=k_at)
     if kind.startswith("relative"):
         return _relative_call(kind, (q, k, v), leaf, (q_at, k_at))

@@ -36,6 +36,13 @@ def gaps(n: int) -> dict[str, Any]:
     return {"q_positions": side, "k_positions": side}
 
 
+def image(n: int, width: int = 64) -> dict[str, Any]:
+    """Places of an image in the order of its rows."""
+    slots = torch.arange(n, device=DEVICE)
+    side = Coordinates.of(torch.stack([slots // width, slots % width], -1)[None], n)
+    return {"q_positions": side, "k_positions": side}
+
+
 def blocks(n: int) -> Tensor:
     """A mask with a part of the blocks of 64 in sight."""
     side = torch.arange(n, device=DEVICE) // 64
@@ -82,6 +89,13 @@ CALLS: dict[str, Callable[[int], tuple[list[Tensor], dict[str, Any]]]] = {
         [*(parts := [draw(HEADS), positive(HEADS)])],
         {"terms": (T.DistanceBias(T.Log(*parts)),), "mask": M.Causal(), **gaps(n)},
     ),
+    "rows of an image": lambda n: (
+        [table := draw(HEADS, 7 * 19)],
+        {
+            "terms": (T.DistanceBias(T.Rows(table, T.Grid((T.Clip(-3, 3), T.Clip(-9, 9, axis=1))))),),
+            **image(n),
+        },
+    ),
     "rotations": lambda n: (
         [],
         {"encoding": hw.encoding("rope", head_dim=WIDTH).to(DEVICE), "mask": M.Causal(), **at(n)},
@@ -122,7 +136,9 @@ CALLS: dict[str, Callable[[int], tuple[list[Tensor], dict[str, Any]]]] = {
 """For each path what is learned, and the arguments of a call of n tokens."""
 
 
-def both_ways(tensors: list[Tensor], learned: list[Tensor], arguments: dict[str, Any]) -> list[Tensor]:
+def both_ways(
+    tensors: list[Tensor], learned: list[Tensor], arguments: dict[str, Any], kernel: str = "triton"
+) -> list[Tensor]:
     """The output and every gradient."""
-    out = hw.attention(*tensors, kernel="triton", **arguments)
+    out = hw.attention(*tensors, kernel=kernel, **arguments)
     return [out, *torch.autograd.grad(out.square().sum(), [*tensors, *learned])]

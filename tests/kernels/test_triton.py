@@ -32,7 +32,7 @@ GROUPS = {
         ["tests/kernels/test_triton_programs.py", REDUCTIONS],
         f"(test_terms and ({A_FEW})) or (triton and (behind or first_key))",
     ),
-    "programs": (175, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
+    "programs": (182, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
     "reductions": (26, [REDUCTIONS], "triton and not (behind or first_key)"),
     "terms": (
         3,
@@ -141,6 +141,10 @@ def vectors(count: int = 2) -> T.RelativeKeys:
     return T.RelativeKeys(T.Rows(torch.zeros(2, count, 8), T.Clip(0, count - 1)))
 
 
+def of_classes(count: int) -> T.DistanceBias:
+    return T.DistanceBias(T.Rows(torch.zeros(2, count**2), T.Classes(*[torch.zeros(1, LONG).long()] * 2, count)))
+
+
 def buckets(reach: int | None) -> T.DistanceBias:
     return T.DistanceBias(T.Rows(torch.zeros(2, 3), T.Bucketize(torch.tensor([-2, 1]), reach=reach)))
 
@@ -207,9 +211,19 @@ REFUSED = {
         lambda: long(*(T.DenseBias(torch.zeros(1, 1).expand(*shape, LONG, LONG)) for shape in ((2,), ()))),
         "a sum of DenseBias would be a dense bias larger than 64 MiB",
     ),
-    "a large table of classes": (
-        lambda: long(T.DistanceBias(T.Rows(torch.zeros(2, 4), T.Classes(*[torch.zeros(1, LONG).long()] * 2, 2)))),
+    "two large tables of classes": (
+        lambda: long(of_classes(2), of_classes(3)),
         "rows by Classes would be a dense bias larger than 64 MiB",
+    ),
+    "a large table of three axes": (
+        lambda: long(T.DistanceBias(T.Rows(torch.zeros(2, 8), T.Grid((T.Clip(0, 1),) * 3)))),
+        "rows by Grid would be a dense bias",
+    ),
+    "a large table of buckets and an axis": (
+        lambda: long(
+            T.DistanceBias(T.Rows(torch.zeros(2, 4), T.Grid((T.Bucketize(torch.tensor([0]), reach=1), T.Clip(0, 1)))))
+        ),
+        "rows by Grid would be a dense bias",
     ),
     "many buckets without a reach, of gaps": (lambda: long(buckets(None)), "rows by Bucketize would be a dense bias"),
     "many buckets that reach far, of gaps": (lambda: long(buckets(1 << 17)), "rows by Bucketize would be a dense bias"),
@@ -227,7 +241,7 @@ REFUSED = {
     ),
     "two tables and two formulas of many gaps": (
         lambda: long(rows(2), linear(), rows(3), linear()),
-        "rows by Clip, Linear would be a dense bias",
+        "Linear would be a dense bias",
     ),
     "a gradient to knots": (
         lambda: problem(T.DistanceBias(T.Piecewise(KNOTS, torch.zeros(2, 2)))),
@@ -284,6 +298,10 @@ def test_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert on_a_gpu(monkeypatch, problem(buckets(2), linear(), **GAPS)) == []
     assert on_a_gpu(monkeypatch, problem(dense(4, 4), dense(1, 4), dense(2, 4, 1), dense())) == []
     assert on_a_gpu(monkeypatch, problem(rows(2), linear(), rows(3), linear(), pieces(), **FLOATS)) == []
+    assert (
+        on_a_gpu(monkeypatch, long(rows(2), rows(3), linear(), T.DenseBias(torch.zeros(1, 1).expand(LONG, LONG)))) == []
+    )
+    assert on_a_gpu(monkeypatch, long(of_classes(2), rows(2))) == []
 
 
 def test_a_mask_that_would_be_dense_is_refused_above_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,9 +347,9 @@ def test_the_table_of_distances_is_the_bias_of_each_pair() -> None:
 
 def test_one_slope_is_a_formula_as_long_as_slots_are_exact() -> None:
     one, two = (T.Linear(x, y) for x, y in ((torch.ones(2),) * 2, (torch.ones(2), torch.ones(2))))
-    assert divided([two, one, one], rising=True, whole=True) == ([two, one], [one], [], [])
-    assert divided([one], rising=True, whole=True, exact=False) == ([one], [], [], [])
-    assert divided([two, one], rising=False, whole=True) == ([], [two], [], [one])
+    assert divided([two, one, one], rising=True, whole=True) == ([two, one], [one], [], [], [])
+    assert divided([one], rising=True, whole=True, exact=False) == ([one], [], [], [], [])
+    assert divided([two, one], rising=False, whole=True) == ([], [two], [], [one], [])
 
 
 @pytest.mark.parametrize(

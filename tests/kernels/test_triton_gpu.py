@@ -142,6 +142,16 @@ def test_checkpoints(reentrant: bool) -> None:
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
+def test_rows_of_an_image_that_would_be_a_large_dense_bias() -> None:
+    n = 2200
+    tensors = inputs(n, torch.float32, batch=1)
+    learned, arguments = CALLS["rows of an image"](n)
+    found, exact = (both_ways(tensors, learned, arguments, kernel) for kernel in ("triton", "reference"))
+    for a, b in zip(found, exact, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+    assert all(torch.equal(a, b) for a, b in zip(found, both_ways(tensors, learned, arguments), strict=True))
+
+
 def test_autocast() -> None:
     tensors = inputs(100, torch.float32)
     with torch.autocast("cuda", dtype=HALF):
@@ -231,7 +241,11 @@ def peak(n: int, name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", ["plain", "table", "one slope", "documents", "relative keys, queries and values", "sinusoids", "stretched"]
+    "name",
+    [
+        *("plain", "table", "one slope", "rows of an image", "documents"),
+        *("relative keys, queries and values", "sinusoids", "stretched"),
+    ],
 )
 def test_memory_is_linear_in_the_tokens(name: str) -> None:
     few, many = peak(8192, name), peak(32768, name)

@@ -179,6 +179,12 @@ TERMS: dict[str, tuple[Callable[[], tuple[Coordinates, Coordinates]], Callable[[
             *by_clip(draw, -9, 9),
         ),
     ),
+    "rows by classes and a distance between whole numbers": (
+        between,
+        lambda draw: (
+            T.DistanceBias(T.Rows(draw(1, 63), T.Grid((T.Classes(classes(N), classes(M_), 3), T.Clip(-2, 4))))),
+        ),
+    ),
     "buckets of any reach between whole numbers, and a dense bias": (
         between,
         lambda draw: (
@@ -394,6 +400,24 @@ def test_the_interpreter_stops_a_program_that_reads_outside_of_its_tensors() -> 
         run_sums(torch.ones(1, 5), torch.tensor([0, 6]))
 
 
+def test_the_interpreter_stops_a_program_whose_numbers_are_too_large() -> None:
+    import triton
+    import triton.language as tl
+
+    if torch.cuda.is_available():
+        pytest.skip("on a GPU nothing is watched")
+
+    @triton.jit
+    def doubled(x, out):
+        tl.store(out, tl.load(x) + tl.load(x))
+
+    largest = torch.tensor([2**30], dtype=torch.int32)
+    doubled[(1,)](largest - 1, found := torch.zeros_like(largest))
+    assert found == 2**31 - 2
+    with pytest.raises(Exception, match="computes 2147483648 to 2147483648 by add in int32"):
+        doubled[(1,)](largest, found)
+
+
 @pytest.mark.parametrize("layout", T.LAYOUTS)
 @pytest.mark.parametrize(("width", "pairs", "start"), [(16, 8, 0), (24, 5, 3), (20, 10, 0), (7, 1, 5)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -606,6 +630,23 @@ def test_sinusoids_of_few_queries_are_multiplied_in_blocks(monkeypatch: pytest.M
     relative = _lowered.lower_for_programs(call).scores.relative_keys
     assert relative is not None
     assert relative.q is None
+
+
+@pytest.mark.parametrize("few", [False, True], ids=["", "few queries"])
+@pytest.mark.parametrize("terms", [name for name in TERMS if name.startswith("rows by")])
+def test_rows_by_axes_or_classes_that_would_be_a_large_dense_bias(
+    terms: str, few: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headway.kernels.triton import _lowered
+
+    monkeypatch.setattr(_lowered, "REST_LIMIT", 0)
+    if few:
+        monkeypatch.setattr(sys.modules[__name__], "N", 3)
+        monkeypatch.setattr(sys.modules[__name__], "M_", 200)
+    agree(terms, M.Window(None, 9))
+    scores = _lowered.lower_for_programs(results("triton", torch.float32, terms, None, gradients=False)[1]).scores
+    assert scores.grid is not None
+    assert scores.dense is None
 
 
 @pytest.mark.parametrize("terms", ["relative keys", "relative queries", "relative values"])

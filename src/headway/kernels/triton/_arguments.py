@@ -98,6 +98,25 @@ class Table(NamedTuple):
     origin: int
 
 
+class Axis(NamedTuple):
+    """The numbers of the queries and of the keys, and the place of equal ones of 0 to the last."""
+
+    q: Plane
+    k: Plane
+    last: int
+    origin: int
+
+
+class Grid(NamedTuple):
+    """A bias for each place of the first axis, or of both."""
+
+    at: Any
+    h: int
+    axes: Any
+    first: Axis
+    second: Axis
+
+
 class Formula(NamedTuple):
     """A bias that is computed from the distance, with two parameters for each head, which may be the same."""
 
@@ -178,6 +197,7 @@ class Terms(NamedTuple):
     table: Table | None = None
     q_position: Plane | None = None
     k_position: Plane | None = None
+    grid: Grid | None = None
     formula: Formula | None = None
     formula_start: Any = None
     formula_q: Plane | None = None

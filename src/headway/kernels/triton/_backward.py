@@ -15,7 +15,7 @@ from ._lowered import TritonCall
 from ._relative import Relative
 from ._start import start
 from ._tables import DistanceTable, StretchedPieces
-from .programs import RELATIVE_KEYS, RELATIVE_QUERIES, RELATIVE_VALUES
+from .programs import BY_AXES, BY_DISTANCE, BY_PIECE, RELATIVE_KEYS, RELATIVE_QUERIES, RELATIVE_VALUES
 
 CHUNK = 1024
 """Rows of a table that one program sums."""
@@ -71,6 +71,8 @@ class Backward(Launch):
                 self._of_relative(term, kind)
         if scores.table is not None and scores.table.values.requires_grad:
             self.found.append((scores.table.values, self._table_gradient(scores.table)))
+        if scores.grid is not None and scores.grid.values.requires_grad:
+            self.found.append((scores.grid.values, self._rows_gradient(scores.grid.values.shape[1], BY_AXES)[0]))
         if scores.stretched is not None:
             self._of_pieces(scores.stretched)
         if scores.dense is not None and scores.dense.requires_grad:
@@ -158,13 +160,13 @@ class Backward(Launch):
             if by_key is not None:
                 self.found.append((x, by_key.double().sum(-1)))
 
-    # ------------------------------------------------------------ of biases by distance
+    # ------------------------------------------------------------ of tables of biases
 
     def _table_gradient(self, table: DistanceTable) -> Tensor:
         """The gradient of a table, [batch, heads, rows]."""
         blocks, count = self.blocks("table"), table.values.shape[1]
         if table.q is not None:
-            return self._rows_gradient(count)[0]
+            return self._rows_gradient(count, BY_DISTANCE)[0]
         side = blocks.block
         i_tiles, diagonals = tiles(self.n, side), tiles(self.n, side) + tiles(self.m, side) - 1
         partial = self.buffer(self.batch * self.heads, diagonals, 2, side)
@@ -179,16 +181,16 @@ class Backward(Launch):
         skipped = i_tiles * side - self.n
         return total[:, skipped : skipped + count].unflatten(0, (self.batch, self.heads))
 
-    def _rows_gradient(self, count: int, slopes: bool = False) -> list[Tensor]:
-        """The sums of the gradients of scores by row of the table, or piece, and times t, [batch, heads, rows]."""
+    def _rows_gradient(self, count: int, by: Any) -> list[Tensor]:
+        """The sums of the gradients of scores by row of a table, or piece, and times t, [batch, heads, rows]."""
         blocks = self.blocks("table")
         shares = max(1, min(tiles(self.m, blocks.block), PARTIAL // max(1, self.batch * self.heads * count)))
-        partial = [self.buffer(self.batch * self.heads, shares, count) for _ in range(1 + slopes)]
+        partial = [self.buffer(self.batch * self.heads, shares, count) for _ in range(2 if by == BY_PIECE else 1)]
         start(
             programs.rows_gradient, self.call.q, self.batch * self.heads * shares * tiles(count, CHUNK), blocks,
-            *self.shared, partial[0], partial[1] if slopes else None,
+            *self.shared, partial[0], partial[1] if by == BY_PIECE else None,
             self.n, self.m, self.heads, self.group, shares, count,
-            **self.sizes, rows=blocks.rows, block=blocks.block, chunk=CHUNK,
+            **self.sizes, rows=blocks.rows, block=blocks.block, chunk=CHUNK, by=by,
         )  # fmt: skip
         return [x.double().sum(1).unflatten(0, (self.batch, self.heads)) for x in partial]
 
@@ -196,7 +198,7 @@ class Backward(Launch):
         """The gradients of the intercepts and the slopes of a stretched bias."""
         both = found.intercept, found.slope
         if any(x.requires_grad for x in both):
-            of_pieces = self._rows_gradient(found.slope.shape[1], slopes=True)
+            of_pieces = self._rows_gradient(found.slope.shape[1], BY_PIECE)
             self.found += [pair for pair in zip(both, of_pieces, strict=True) if pair[0].requires_grad]
 
     # ------------------------------------------------------------ of relative vectors

@@ -16,10 +16,12 @@ from .._problem import gpu
 from ..lowering.masks import within
 from . import programs
 from ._arguments import (
+    Axis,
     Bound,
     ByRow,
     Dropout,
     Formula,
+    Grid,
     Inputs,
     Lists,
     Pairs,
@@ -177,6 +179,7 @@ class Launch:
             dense_layout=layout,
             **self._relative(),
             **self._table(),
+            **self._grid(),
             **self._formula(),
             **self._stretched(),
         )
@@ -205,6 +208,18 @@ class Launch:
         table = Table(values, *map(number, (rows if heads > 1 else 0, rows - 1, found.origin)))
         q, k = self._sides(found.q, found.k)
         return {"table": table, "q_position": q, "k_position": k}
+
+    def _grid(self) -> dict[str, Any]:
+        found = self.call.scores.grid
+        if found is None:
+            return {}
+        values = found.values.detach().resolve_neg().contiguous()
+        heads, rows = values.shape
+        axes = [
+            Axis(self.of_tokens(one.q), self.of_tokens(one.k), number(one.last), number(one.origin))
+            for one in found.axes
+        ]
+        return {"grid": Grid(values, number(rows if heads > 1 else 0), tl.constexpr(len(axes)), axes[0], axes[-1])}
 
     def _formula(self) -> dict[str, Any]:
         found = self.call.scores.formula

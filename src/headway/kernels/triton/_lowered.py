@@ -12,6 +12,7 @@ from torch import Tensor
 from ...coordinates import Coordinates
 from ...masks import And, Documents, Mask
 from ...terms import (
+    Bias,
     DenseBias,
     DistanceBias,
     QueryScale,
@@ -25,7 +26,7 @@ from ...terms import (
     Term,
     TokenBias,
 )
-from .._problem import Call
+from .._problem import Call, Problem
 from ..lowering import LoweredCall, simplified
 from ..lowering.sinusoids import with_columns
 from ._choices import DTYPES, are_few
@@ -34,11 +35,14 @@ from ._tables import (
     MOST_EXACT,
     DistanceFormula,
     DistanceTable,
+    Divided,
+    GridTable,
     StretchedPieces,
     bias_of_pairs,
     divided,
     formula_of,
     stretched_pieces,
+    table_by_axes,
     table_by_position,
     table_of_slots,
 )
@@ -57,8 +61,8 @@ def is_small(batch: int, heads: int, n: int, m: int) -> bool:
 class Scores:
     """What scores are made of besides products; None for what a call does not have.
 
-    score = cap(scale · factor · (⟨q, k⟩ + relative products) + table[distance] + formula(distance)
-                + pieces(distance, query) + queries + keys + dense)
+    score = cap(scale · factor · (⟨q, k⟩ + relative products) + table[distance] + grid[places]
+                + formula(distance) + pieces(distance, query) + queries + keys + dense)
 
     All are float32 but ``dense`` and relative vectors.
     """
@@ -68,6 +72,7 @@ class Scores:
     relative_keys: Relative | None
     relative_queries: Relative | None
     table: DistanceTable | None
+    grid: GridTable | None
     formula: DistanceFormula | None
     stretched: StretchedPieces | None
     queries: Tensor | None
@@ -83,9 +88,9 @@ class Scores:
     @property
     def tensors(self) -> Iterable[Tensor]:
         """The tensors of which gradients may be wanted."""
-        table = None if self.table is None else self.table.values
+        table, grid = (None if x is None else x.values for x in (self.table, self.grid))
         relative = [x for term in (self.relative_keys, self.relative_queries) if term is not None for x in term.learned]
-        biases = table, *self.parameters, *self.pieces, self.queries, self.keys, self.dense
+        biases = table, grid, *self.parameters, *self.pieces, self.queries, self.keys, self.dense
         found = (self.factor, *relative, *biases, self.sink)
         return [x for x in found if x is not None]
 
@@ -112,27 +117,40 @@ class TritonCall(LoweredCall):
     """What the rest of the mask allows, bool; broadcasts to [batch, heads, n, m]."""
 
 
+def kinds_of(problem: Problem) -> Divided:
+    """Returns the biases by distance of a problem, by how programs take them."""
+    biases = [term.values for term in problem.terms if isinstance(term, DistanceBias)]
+    if not problem.n or not problem.m:
+        biases = []
+    few = max(problem.n, problem.m) <= MOST_EXACT
+    found = divided(biases, problem.positions_rise_by_one, problem.positions_are_whole, few)
+    return found.with_grid() if would_be_large(problem, found.of_pairs) else found
+
+
+def would_be_large(problem: Problem, of_pairs: list[Bias]) -> bool:
+    """Returns whether the sum of these and of the dense biases would be made, and be too large."""
+    dense = [term for term in problem.terms if isinstance(term, DenseBias) and is_of_pairs(term)]
+    if not of_pairs and len(dense) < 2:
+        return False
+    rows = max(problem.coordinate_rows, *(part.extent("batch") for part in (*of_pairs, *dense)))
+    return not is_small(rows, problem.heads, problem.n, problem.m)
+
+
 def lower_for_programs(call: Call) -> TritonCall:
     """Returns the call in terms that the programs take."""
     simple = simplified(call)
-    lowered, of_sinusoids = _without_sinusoids(simple)
-    q_at, k_at = call.q_coordinates, call.k_coordinates
-    terms = lowered.terms
-    some = call.q.shape[2] and call.k.shape[2]
-    biases = [term.values for term in terms if isinstance(term, DistanceBias)] if some else []
-    rising = all(side.spanned is side.position for side in (q_at, k_at))
-    in_blocks = bool(some) and _in_blocks(simple)
+    some = bool(call.q.shape[2] and call.k.shape[2])
+    in_blocks = some and _in_blocks(simple)
+    lowered, of_sinusoids = _without_sinusoids(simple, in_blocks)
+    terms, q_at, k_at = lowered.terms, lowered.q_coordinates, lowered.k_coordinates
     vectors = {type(x): relative(x, lowered, in_blocks) for x in terms if isinstance(x, RELATIVE)} if some else {}
-    whole = not any(side.position.is_floating_point() for side in (q_at, k_at))
-    kinds = divided(biases, rising, whole, max(call.q.shape[2], call.k.shape[2]) <= MOST_EXACT)
-    stretched = next((stretched_pieces(x, q_at, k_at, rising) for x in kinds.stretched), None)
+    factor = _each([term.factor for term in terms if isinstance(term, QueryScale)])
+    problem = Problem(lowered)
+    rising, kinds = problem.positions_rise_by_one, kinds_of(problem)
     table = table_of_slots(kinds.table, q_at, k_at) if kinds.table and rising else None
     for rows in kinds.table if not rising else ():
         assert isinstance(rows, Rows)
         table = table_by_position(rows, q_at, k_at)
-    formula = next((formula_of(x, q_at, k_at, rising) for x in kinds.formula), None)
-    documents, allowed = _rest_of(lowered.rest, q_at, k_at)
-    factor = _each([term.factor for term in terms if isinstance(term, QueryScale)])
     of_pairs = [bias_of_pairs(x, q_at, k_at) for x in kinds.of_pairs]
     if some:
         of_pairs += [_scaled(x, lowered.scale, factor) for x in of_sinusoids]
@@ -142,28 +160,29 @@ def lower_for_programs(call: Call) -> TritonCall:
         vectors.get(RelativeKeys),
         vectors.get(RelativeQueries),
         table,
-        formula,
-        stretched,
+        next((table_by_axes(x, q_at, k_at) for x in kinds.grid), None),
+        next((formula_of(x, q_at, k_at, rising) for x in kinds.formula), None),
+        next((stretched_pieces(x, q_at, k_at, rising) for x in kinds.stretched), None),
         _each(queries),
         _each(keys),
         dense,
         _each([term.by_query for term in terms if isinstance(term, Sink)]),
         next((float(term.cap) for term in terms if isinstance(term, SoftCap)), None),
     )
+    documents, allowed = _rest_of(lowered.rest, q_at, k_at)
     parts = {"scores": scores, "relative_values": vectors.get(RelativeValues)}
     return TritonCall._made({**lowered._values(), **parts, "documents": documents, "allowed": allowed})
 
 
 def _in_blocks(call: Call) -> bool:
     """Whether programs multiply blocks of relative vectors; not those of a few queries, unless nothing else is left."""
-    q, k = call.q_coordinates, call.k_coordinates
-    if any(side.spanned is not side.position for side in (q, k)):
+    problem = Problem(call)
+    if not problem.positions_rise_by_one:
         return False
-    n, m, heads, kv_heads = call.q.shape[2], call.k.shape[2], call.q.shape[1], call.k.shape[1]
-    if not are_few(n * heads // max(kv_heads, 1), m):
+    if not are_few(problem.n * problem.heads // max(problem.kv_heads, 1), problem.m):
         return True
-    whole = not (q.position.is_floating_point() or k.position.is_floating_point())
     found = [term.rows for term in call.terms if isinstance(term, RELATIVE)]
+    whole = problem.positions_are_whole
     return not all(_is_small(call) if isinstance(x, Sinusoids) else why_not_by_row(x, whole) is None for x in found)
 
 
@@ -172,10 +191,10 @@ def _is_small(call: Call) -> bool:
     return is_small(batch, heads, n, call.k.shape[2])
 
 
-def _without_sinusoids(call: LoweredCall) -> tuple[LoweredCall, list[Tensor]]:
+def _without_sinusoids(call: LoweredCall, in_blocks: bool) -> tuple[LoweredCall, list[Tensor]]:
     """Returns the call without sinusoids that programs do not multiply in blocks, and their products with q."""
     found = [term for term in call.terms if isinstance(term, RelativeKeys) and isinstance(term.rows, Sinusoids)]
-    if not found or _in_blocks(call):
+    if not found or in_blocks:
         return call, []
     rest = call._with(terms=_others(call.terms, found))
     return (rest, [by_sinusoids(term, call) for term in found]) if _is_small(call) else (with_columns(rest, found), [])

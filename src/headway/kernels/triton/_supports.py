@@ -42,9 +42,9 @@ from ...tracing import PLAIN_ALONE, plain_alone, watched
 from .._problem import Problem, wants_gradient
 from . import _installed
 from ._choices import DTYPES, MOST_REDUCED
-from ._lowered import RELATIVE, REST_LIMIT, is_of_pairs, is_small
+from ._lowered import RELATIVE, REST_LIMIT, is_small, kinds_of, would_be_large
 from ._relative import why_not_by_row
-from ._tables import axis_of, divided, is_of_distances
+from ._tables import axis_of, is_of_distances
 
 TERMS = frozenset({DenseBias, DistanceBias, QueryScale, Sink, SoftCap, TokenBias, *RELATIVE})
 INTERVALS = frozenset({Causal, Chunked, KeepFirst, Padding, Prefix, Window})
@@ -95,25 +95,19 @@ def _against(problem: Problem) -> Iterator[str]:
         yield f"there are more than {MOST_TOKENS:,} tokens"
     if sum(type(term) is SoftCap for term in problem.terms) > 1:
         yield "it has one SoftCap"
-    biases = [term.values for term in problem.terms if isinstance(term, DistanceBias)]
     for kind in {type(term): None for term in problem.terms if type(term) not in TERMS}:
         yield f"it has no {kind.__name__}"
-    rising = problem.positions_rise_by_one
-    for values in biases:
+    for values in [term.values for term in problem.terms if isinstance(term, DistanceBias)]:
         yield from _against_bias(values)
-    kinds = divided(biases, rising, problem.positions_are_whole)
+    kinds = kinds_of(problem)
     if len(kinds.stretched) > 1:
         yield "it has one stretched bias"
-    yield from _against_relative(problem, rising)
-    dense = [term for term in problem.terms if isinstance(term, DenseBias)]
-    if any(callable(term.values) for term in dense):
+    yield from _against_relative(problem, problem.positions_rise_by_one)
+    if any(isinstance(term, DenseBias) and callable(term.values) for term in problem.terms):
         yield "DenseBias of a function is Python, which it cannot call"
-    of_pairs = [term for term in dense if is_of_pairs(term)]
-    if kinds.of_pairs or len(of_pairs) > 1:
-        rows = max(problem.coordinate_rows, *(part.extent("batch") for part in (*kinds.of_pairs, *of_pairs)))
-        if not is_small(rows, problem.heads, problem.n, problem.m):
-            whose = ", ".join(map(_name_of, kinds.of_pairs)) or "a sum of DenseBias"
-            yield f"{whose} would be a dense bias larger than {REST_LIMIT >> 20} MiB"
+    if would_be_large(problem, kinds.of_pairs):
+        whose = ", ".join(map(_name_of, kinds.of_pairs)) or "a sum of DenseBias"
+        yield f"{whose} would be a dense bias larger than {REST_LIMIT >> 20} MiB"
     if problem.mask is not None and _dense_bytes(problem, problem.mask) > REST_LIMIT:
         yield f"its mask is no interval, and would be dense and larger than {REST_LIMIT >> 20} MiB"
 

@@ -10,7 +10,9 @@ Any other positions are read by the programs. A table has rows for the distances
 two numbers for each head is computed for each pair.
 
 Whatever else there is, such as the rows of Swin's windows, or a second table, is made a dense bias before; the gradient
-of a row is then a sum over the pairs that have it, sorted by their rows, again in a fixed order.
+of a row is then a sum over the pairs that have it, sorted by their rows, again in a fixed order. If that were too large
+one table by classes or by one or two axes is read by the programs: the row of a pair is found from numbers of its
+query and of its key.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ from ...coordinates import Coordinates
 from ...terms import (
     Bias,
     Bucketize,
+    Classes,
     Clip,
     Cosines,
+    Grid,
     Linear,
     Log,
     Part,
@@ -54,6 +58,34 @@ class DistanceTable(NamedTuple):
     origin: int
     q: Tensor | None
     k: Tensor | None
+
+
+class Axis(NamedTuple):
+    """What finds a place for each pair: that of a query and a key is k − q + origin, at least 0 and at most ``last``.
+
+    Attributes:
+        q: a number for each query, [b, n].
+        k: a number for each key, [b, m].
+        origin: the place of equal numbers.
+        last: the last place.
+    """
+
+    q: Tensor
+    k: Tensor
+    origin: int
+    last: int
+
+
+class GridTable(NamedTuple):
+    """The bias of each place of one axis, or of each pair of places of two, of which the second one runs faster.
+
+    Attributes:
+        values: float32 [heads or 1, places].
+        axes: one or two.
+    """
+
+    values: Tensor
+    axes: tuple[Axis, ...]
 
 
 class DistanceFormula(NamedTuple):
@@ -178,12 +210,20 @@ class Divided(NamedTuple):
         formula: those that are computed for each pair: one at most.
         stretched: those in straight pieces that each query stretches.
         of_pairs: those that are added to a dense bias.
+        grid: those that are a table by axes or classes: one at most, and none unless ``of_pairs`` were too large.
     """
 
     table: list[Bias]
     formula: list[Bias]
     stretched: list[Stretched]
     of_pairs: list[Bias]
+    grid: list[Rows]
+
+    def with_grid(self) -> Divided:
+        """Returns the same, with the first that can be as a table by axes or classes."""
+        grid = [x for x in self.of_pairs if isinstance(x, Rows) and all(type(y) in (Clip, Classes) for y in _axes(x))]
+        grid = [x for x in grid if len(_axes(x)) <= 2][:1]
+        return self._replace(of_pairs=[x for x in self.of_pairs if all(x is not one for one in grid)], grid=grid)
 
 
 def divided(biases: Sequence[Bias], rising: bool, whole: bool, exact: bool = True) -> Divided:
@@ -195,7 +235,7 @@ def divided(biases: Sequence[Bias], rising: bool, whole: bool, exact: bool = Tru
         whole: whether positions are integers.
         exact: whether there are at most ``MOST_EXACT`` slots.
     """
-    found = Divided([], [], [], [])
+    found = Divided([], [], [], [], [])
     for values in biases:
         if isinstance(values, Stretched):
             found.stretched.append(values)
@@ -229,6 +269,22 @@ def _picked(table: Tensor, rows: Tensor) -> Tensor:
 def table_by_position(rows: Rows, q: Coordinates, k: Coordinates) -> DistanceTable:
     """Returns a bias of rows by ``Clip``, or by ``Bucketize`` with a reach, as a table of positions with any gaps."""
     return DistanceTable(*by_whole_distance(rows), q.axis(axis_of(rows)), k.axis(axis_of(rows)))
+
+
+def _axes(rows: Rows) -> tuple[Any, ...]:
+    """Returns the maps of which each finds one place."""
+    return rows.map.maps if type(rows.map) is Grid else (rows.map,)
+
+
+def table_by_axes(rows: Rows, q: Coordinates, k: Coordinates) -> GridTable:
+    """Returns a bias of rows by ``Clip`` or ``Classes``, or by a ``Grid`` of two of these."""
+    return GridTable(rows.table.float(), tuple(_axis(one, q, k) for one in _axes(rows)))
+
+
+def _axis(one: Clip | Classes, q: Coordinates, k: Coordinates) -> Axis:
+    if isinstance(one, Clip):
+        return Axis(q.axis(one.axis), k.axis(one.axis), -one.low, one.count - 1)
+    return Axis(-one.classes * one.q_class.long(), one.k_class.long(), 0, one.count - 1)
 
 
 def by_whole_distance(rows: Rows) -> tuple[Tensor, int]:

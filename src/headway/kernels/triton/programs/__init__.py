@@ -12,6 +12,9 @@ from ._rotations import rotations
 from ._scores import LINEAR, LOG, POWER, SLOPE
 from ._sight import COUNTS, EACH, NONE, NUMBER, SLOT, list_tiles
 from ._sums import (
+    BY_AXES,
+    BY_DISTANCE,
+    BY_PIECE,
     RELATIVE_KEYS,
     RELATIVE_QUERIES,
     RELATIVE_VALUES,
@@ -40,6 +43,9 @@ __all__ = [
     "RELATIVE_KEYS",
     "RELATIVE_QUERIES",
     "RELATIVE_VALUES",
+    "BY_DISTANCE",
+    "BY_AXES",
+    "BY_PIECE",
     "forward",
     "split_forward",
     "merge_splits",

@@ -29,6 +29,9 @@ def scores_of(products, terms, b, h, i, j, i_inside, j_inside, flipped: tl.const
     if terms.table is not None:
         table = terms.table.at + of_head(h, flipped).to(tl.int64) * unpacked(terms.table.h)
         score += look_up(table, table_row(terms, b, i, j, i_inside, j_inside, flipped), interpreted)
+    if terms.grid is not None:
+        table = terms.grid.at + of_head(h, flipped).to(tl.int64) * unpacked(terms.grid.h)
+        score += look_up(table, grid_row(terms, b, i, j, i_inside, j_inside, flipped), interpreted)
     if terms.formula is not None:
         score += formula_of(terms, b, h, i, j, i_inside, j_inside, flipped)[0]
     if terms.stretched is not None:
@@ -94,8 +97,23 @@ def table_row(terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
 
 
 @triton.jit
+def grid_row(terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
+    """The row of the table by axes or classes for each pair."""
+    row = _place_on(terms.grid.first, b, i, j, i_inside, j_inside, flipped)
+    if terms.grid.axes == 2:
+        row *= unpacked(terms.grid.second.last) + 1
+        row += _place_on(terms.grid.second, b, i, j, i_inside, j_inside, flipped)
+    return row
+
+
+@triton.jit
+def _place_on(axis, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
+    return _row_at(axis, axis.q, axis.k, b, i, j, i_inside, j_inside, flipped)
+
+
+@triton.jit
 def _row_at(table, q_position, k_position, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
-    """The row of a table for the distance of each pair in positions."""
+    """The row of a table for the distance of each pair in positions, or in numbers of an axis."""
     distance = _distance(q_position, k_position, b, i, j, i_inside, j_inside, flipped)
     if distance.dtype.is_floating():
         distance = tl.floor(distance)

@@ -7,12 +7,13 @@ import triton
 import triton.language as tl
 
 from ._blocks import by_query, dot, load_vector, place_of_pairs, unpacked
-from ._scores import row_of, stretched_of, table_row
+from ._scores import grid_row, row_of, stretched_of, table_row
 from ._sight import SLOT, is_in_sight, key_tiles, query_tiles, seen_tiles
 from ._skew import have_one_vector, unskewed
 from ._weights import kept_weights, tile_gradient, tile_of
 
 RELATIVE_KEYS, RELATIVE_QUERIES, RELATIVE_VALUES = (tl.constexpr(kind) for kind in range(3))
+BY_DISTANCE, BY_AXES, BY_PIECE = (tl.constexpr(kind) for kind in range(3))
 
 
 # ---------------------------------------------------------------- tables of biases
@@ -69,11 +70,11 @@ def diagonals_gradient(
 def rows_gradient(
     x, parts, d_out, statistics, partial, partial_slopes, n, m, heads, group, shares, count,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
-    rows: tl.constexpr, block: tl.constexpr, chunk: tl.constexpr, interpreted: tl.constexpr,
+    rows: tl.constexpr, block: tl.constexpr, chunk: tl.constexpr, by: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
-    """The sums of the gradients of scores in each row of the table, for positions with any gaps.
+    """The sums of the gradients of scores in each row of a table: by distance, for positions with any gaps, or by axes.
 
-    With partial_slopes those in each piece of a stretched bias, and there their sums times t. A program has every
+    BY_PIECE those in each piece of a stretched bias, and their sums times t in partial_slopes. A program has every
     ``shares``-th block of keys and a chunk of the table. In each tile it goes through the rows that occur.
     partial: [batch·heads, shares, count].
     """
@@ -87,8 +88,10 @@ def rows_gradient(
         _, _, left, _, _, last = query_tiles(parts.sight, b, j_tile * block, (j_tile + 1) * block, n, m, rows)
         for i_tile in range(left, last):
             i, j = i_tile * rows + tl.arange(0, rows), j_tile * block + tl.arange(0, block)
-            if partial_slopes is None:
+            if by == BY_DISTANCE:
                 row = table_row(parts.terms, b, i, j, i < n, j < m, False)
+            elif by == BY_AXES:
+                row = grid_row(parts.terms, b, i, j, i < n, j < m, False)
             else:
                 found = stretched_of(parts.terms, b, h, i, j, i < n, j < m, False, interpreted)
                 row, t = found[1], found[2]
@@ -103,11 +106,11 @@ def rows_gradient(
                 for one in range(low, high + 1):
                     part = tl.where(row == one, gradient, 0.0)
                     sums += tl.where(own == one, tl.sum(part), 0.0)
-                    if partial_slopes is not None:
+                    if by == BY_PIECE:
                         slopes += tl.where(own == one, tl.sum(tl.where(part == 0, 0.0, part * t)), 0.0)
     place = (which.to(tl.int64) * shares + share) * count + own
     tl.store(partial + place, sums, mask=own < count)
-    if partial_slopes is not None:
+    if by == BY_PIECE:
         tl.store(partial_slopes + place, slopes, mask=own < count)
 
 
