@@ -16,6 +16,7 @@ ROW: dict[str, Any] = {
         "forward": {"headway": 2.0, "SDPA, cuDNN": 1.0, "SDPA, flash": 1.5, "SDPA, dense bias": 3.0},
         "backward": {"headway": 5.0},
     },
+    "host": {"forward": {"headway": 0.11, "SDPA, cuDNN": 0.05, "SDPA, flash": 0.06}, "backward": {"headway": 0.4}},
     "says": {"FlexAttention, backward": "OutOfMemoryError: 9 GiB"},
     "apart": {"SDPA, dense bias": 0.5},
 }  # fmt: skip
@@ -42,6 +43,7 @@ def test_the_page_shows_failures_reasons_and_ratios() -> None:
         "- 1 skipped: no such term",
         "| t5, learned, 4096 tokens, head_dim 64 | 2.000 |  |  | 1.000 (0.50×) | 3.000 (1.50×) |  |",
         "| decoding, t5, 8 × 32 heads on 8, 32768 keys, head_dim 128, 2684 GB/s | 0.400 |  | 0.300 (0.75×) |",
+        "| t5, learned, 4096 tokens, head_dim 64 | 0.11 + 0.40 | 0.05 |  |  |",
         "- FlexAttention, backward: OutOfMemoryError: 9 GiB",
         "**computes other numbers**: SDPA, dense bias, 0.5",
     ):

@@ -1,7 +1,6 @@
 """headway: multi-head attention for PyTorch into which any position encoding plugs."""
 
 from importlib import import_module as _import_module
-from importlib.metadata import version as _version
 from os import environ as _environ
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from .checkpoints import load, save
     from .inspection import ablate, attention_statistics, capture
 
-__version__ = _version("headway")
+__version__ = "0.1.0"
 
 __all__ = [
     "attention",

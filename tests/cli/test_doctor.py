@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from importlib import metadata
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+import headway
 from headway import HeadwayError
 from headway.cli import _diagnosis, main
 from headway.cli._diagnosis import CHECKS, VARIABLES, Section, examine
@@ -42,6 +45,26 @@ def test_what_works(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"torch            {metadata.version('torch')}" in said
     assert "tables of the command line" in said
     assert said.endswith("What is installed works.\n")
+
+
+def test_a_source_tree_that_is_not_installed_works() -> None:
+    code = """
+import sys
+from importlib.metadata import Distribution, PackageNotFoundError
+find = Distribution.from_name
+
+def from_name(name):
+    if name == "headway":
+        raise PackageNotFoundError(name)
+    return find(name)
+
+Distribution.from_name = from_name
+from headway.cli import main
+sys.exit(main(["doctor"]))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert f"headway          {headway.__version__}, in " in ran.stdout
 
 
 def test_json_is_one_object(capsys: pytest.CaptureFixture[str], monkeypatch: Patch) -> None:

@@ -7,8 +7,11 @@ import platform
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from importlib import metadata
 from typing import Any
+
+import headway
 
 from .speed import COPY, DENSE, FLEX, OURS, OURS_PLAIN, REDUCED, SDPA, Case
 
@@ -20,6 +23,7 @@ TABLES = [
     (DECODING, "forward", [OURS, OURS_PLAIN, COPY, SDPA, DENSE, FLEX]),
 ]
 """For each table its title, the direction, and the sides."""
+HOSTS = [OURS, SDPA, DENSE, FLEX]
 SHOWN = 20
 """Failures and reasons of skipped tests that are written out."""
 
@@ -29,11 +33,9 @@ def facts() -> dict[str, str]:
     import torch
 
     found = {"date": datetime.date.today().isoformat(), "Python": platform.python_version(), "torch": torch.__version__}
-    for name in ("triton", "headway"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+    with suppress(metadata.PackageNotFoundError):
+        found["triton"] = metadata.version("triton")
+    found["headway"] = headway.__version__
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
         found["GPU"] = (
@@ -73,7 +75,7 @@ def _speed(rows: Sequence[dict[str, Any]]) -> Iterable[str]:
     if not rows:
         yield "Nothing was measured."
         return
-    yield "Milliseconds, medians; × is the other side's time over headway's: above 1 headway is faster."
+    yield "Milliseconds of the device, medians; × is the other side's time over headway's: above 1 headway is faster."
     known = [(Case(**{name: row[name] for name in FIELDS}), row["ms"]) for row in rows]
     for title, direction, sides in TABLES:
         yield from ("", f"### {title}", "", f"| case | {' | '.join(sides)} |", "|---" * (len(sides) + 1) + "|")
@@ -83,12 +85,29 @@ def _speed(rows: Sequence[dict[str, Any]]) -> Iterable[str]:
                 cells = [_cell(side, times) for side in sides]
                 speed = f", {case.cache_bytes / times[OURS] / 1e6:.0f} GB/s" if case.queries and OURS in times else ""
                 yield f"| {case}{speed} | {' | '.join(cells)} |"
+    yield from _host(rows)
     said = {(side, why) for row in rows for side, why in row["says"].items()}
     yield from ("", *(f"- {side}: {why}" for side, why in sorted(said)))
     apart = [(side, value, row) for row in rows for side, value in row.get("apart", {}).items() if not value < 0.02]
     yield from (
         f"- **computes other numbers**: {side}, {value:.3g}, {row['encoding']} {row['n']}" for side, value, row in apart
     )
+
+
+def _host(rows: Sequence[dict[str, Any]]) -> Iterable[str]:
+    """What the host needs, of the cases with the fewest tokens; that of decoding in a graph is a replay's."""
+    found = [row for row in rows if not row["queries"] and row.get("host")]
+    if not found:
+        return
+    fewest = min(row["n"] for row in found)
+    yield from ("", "### milliseconds of the host for a call, forward and backward", "")
+    yield from (f"| case | {' | '.join(HOSTS)} |", "|---" * (len(HOSTS) + 1) + "|")
+    for row in found:
+        if row["n"] == fewest:
+            case = Case(**{name: row[name] for name in FIELDS})
+            times = [_best(row["host"].get(direction, {})) for direction in ("forward", "backward")]
+            cells = [" + ".join(f"{each[side]:.2f}" for each in times if side in each) for side in HOSTS]
+            yield f"| {case} | {' | '.join(cells)} |"
 
 
 def _best(times: dict[str, float]) -> dict[str, float]:

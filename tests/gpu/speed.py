@@ -3,8 +3,9 @@
     python -m gpu.speed compile             runs each case once, several processes beside one another
     python -m gpu.speed measure             measures the cases, and appends a row for each to a file
 
-A side that fails is a row's entry with its reason. Times are those between events of the device around
-several calls, so that what the host needs counts where it is slower; the median of several rounds is kept.
+A side that fails is a row's entry with its reason. Times are those between events of the device around several calls,
+which the host gives it ahead, while it waits; what the host needs for a call stands beside them. The median of several
+rounds is kept.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ SDPA, DENSE, FLEX, COPY = "SDPA", "SDPA, dense bias", "FlexAttention", "a copy o
 """A copy reads and writes as many bytes as decoding reads of keys and values."""
 WINDOW, DOCUMENTS = 512, 8
 ROUNDS, LEAST_SECONDS = 7, 0.02
+CYCLES = 2e9
+"""Cycles of a GPU in a second, at most."""
 DENSE_LIMIT, PRODUCTS_LIMIT = 1 << 31, 1 << 33
 """The most bytes of a dense bias that is measured, and of products with relative keys."""
 BIASES = ("alibi", "t5", "kerple")
@@ -383,14 +386,16 @@ def measure(case: Case, device: str = "cuda", rounds: int = ROUNDS, once: bool =
             except Exception as error:
                 runs["backward"].pop(name, None)
                 says[f"{name}, backward"] = _said(error)
-        row: dict[str, Any] = asdict(case) | {"ms": {}, "spread": {}, "says": says}
+        row: dict[str, Any] = asdict(case) | {"ms": {}, "spread": {}, "host": {}, "says": says}
         if once:
             return row
         row["apart"] = {name: _apart(outputs[OURS], out) for name, out in outputs.items() if _same(case, name)}
         if case.queries and device == "cuda":
             runs["forward"] = {name: _captured(run) for name, run in runs["forward"].items()}
         for direction, found in runs.items():
-            times = _in_turn(found, device, rounds)
+            hosts = {name: _host_milliseconds(run, device) for name, run in found.items()}
+            times = _in_turn(found, hosts, device, rounds)
+            row["host"][direction] = {name: round(each, 4) for name, each in hosts.items()}
             row["ms"][direction] = {name: round(median(each), 4) for name, each in times.items()}
             row["spread"][direction] = {name: round(max(each) / min(each), 3) for name, each in times.items()}
     return row
@@ -434,20 +439,22 @@ def _apart(ours: Tensor, other: Tensor) -> float:
     return float((ours.float() - other.float()).norm() / other.float().norm())
 
 
-def _in_turn(runs: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, list[float]]:
-    """Returns the milliseconds of a call of each function, as many as there are rounds."""
+def _in_turn(
+    runs: dict[str, Callable[[], object]], hosts: dict[str, float], device: str, rounds: int
+) -> dict[str, list[float]]:
+    """Returns the milliseconds of a call of each function, as many as there are rounds; ``hosts`` are the host's."""
     calls = {}
     for name, run in runs.items():
-        once = _milliseconds(run, 1, device)
+        once = _milliseconds(run, 1, hosts[name], device)
         calls[name] = max(1, min(50, int(LEAST_SECONDS * 1e3 / max(once, 1e-3))))
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
-            times[name].append(_milliseconds(run, calls[name], device))
+            times[name].append(_milliseconds(run, calls[name], hosts[name], device))
     return times
 
 
-def _milliseconds(run: Callable[[], object], calls: int, device: str) -> float:
+def _milliseconds(run: Callable[[], object], calls: int, host: float, device: str) -> float:
     if device != "cuda":
         began = time.perf_counter()
         for _ in range(calls):
@@ -455,12 +462,26 @@ def _milliseconds(run: Callable[[], object], calls: int, device: str) -> float:
         return (time.perf_counter() - began) * 1e3 / calls
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
+    # the device waits until the host has given it all calls, so that it never waits for one of them
+    torch.cuda._sleep(int((1.5 * host * calls + 0.1) * 1e-3 * CYCLES))
     begin.record()
     for _ in range(calls):
         run()
     end.record()
     end.synchronize()
     return float(begin.elapsed_time(end)) / calls
+
+
+def _host_milliseconds(run: Callable[[], object], device: str, calls: int = 5) -> float:
+    """Returns the median of what the host needs for a call."""
+    found = []
+    for _ in range(calls):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        run()
+        found.append((time.perf_counter() - began) * 1e3)
+    return median(found)
 
 
 def compile_all(chosen: list[Case], jobs: int, deadline: float) -> None:

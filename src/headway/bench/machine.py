@@ -6,7 +6,6 @@ import hashlib
 import os
 import platform
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,15 @@ def where(*parts: str) -> dict[str, Any]:
     Args:
         *parts: folders of headway that are measured in addition to the kernels.
     """
+    from .. import __version__
+
     library = _library.load()
     return {
         "processor": processor(),
         "isa": "none" if library.c is None else _library.isa(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "headway": f"{version('headway')}+{fingerprint(*parts)}",
+        "headway": f"{__version__}+{fingerprint(*parts)}",
     }
 
 

@@ -210,8 +210,9 @@ def _version(package: str) -> str | None:
 
 
 def _least_versions() -> dict[str, str]:
-    """The least version of each package that headway names in its metadata."""
-    found = (re.match(r"([\w.-]+)\s*>=\s*([\d.]+)", line) for line in requires("headway") or ())
+    """The least version of each package that headway names in its metadata; none of a source tree that has none."""
+    named = [] if _version("headway") is None else requires("headway") or []
+    found = (re.match(r"([\w.-]+)\s*>=\s*([\d.]+)", line) for line in named)
     return {_key(one[1]): one[2] for one in found if one is not None}
 
 
