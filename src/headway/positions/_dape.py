@@ -131,7 +131,7 @@ def _uniform(*shape: int, fan_in: int) -> nn.Parameter:
     return nn.Parameter((2 * torch.rand(*shape) - 1) / math.sqrt(fan_in))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Corrected:
     """The function of a ScoreMap; ``parts`` are the biases with the names of the tensors that it gets as arguments."""
 
