@@ -67,8 +67,10 @@ class PoPE(PositionEncoding):
         """Returns q [batch, num_heads, n, head_dim] as complex numbers, [batch, num_heads, n, 2·head_dim]."""
         need_width(q, "head_dim", self.head_dim)
         need_width(q.transpose(1, -1), "num_heads", self.num_heads)
-        delta = self.phase.double().clamp(-2 * math.pi, 0.0)[:, None]
-        return _polar(q, self.place(coordinates).tables - delta)
+        delta = self.phase.double()
+        # as clamp, with a gradient at the bounds: phases begin at 0, and from torch 2.15 on clamp has none there
+        delta = torch.where(delta > 0, 0.0, torch.where(delta < -2 * math.pi, -2 * math.pi, delta))
+        return _polar(q, self.place(coordinates).tables - delta[:, None])
 
     def prepare_key(self, k: Tensor, coordinates: Coordinates) -> Tensor:
         """Returns k [batch, heads, m, head_dim] as complex numbers, [batch, heads, m, 2·head_dim]."""
