@@ -19,7 +19,7 @@ NATIVE := build/native
 SANITIZED := build/native-asan
 NATIVE_TESTS ?= $(wildcard tests/kernels/test_cpu*.py tests/kernels/test_parts*.py tests/inspection/*_of_cpu.py) tests/conformance -k "cpu or test_parts.py"
 TRITON ?= 3.6.0 3.8.0 3.9.0
-TORCH_VERSIONS ?= 2.11.0 2.14.1
+TORCH_VERSIONS ?= 2.11.0 2.15.0
 CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
