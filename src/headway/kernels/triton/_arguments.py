@@ -1,7 +1,8 @@
 """What programs get: tensors with their strides, and the parts of scores, as named tuples.
 
 A field is None where a call has no such part; what may be None has no field that may, and in ``Terms`` none that is a
-tuple (triton 3.6 could not compare it with None). Strides are in elements. Every whole number is passed by ``number``.
+tuple with constants, such as a layout (triton 3.6 could not compare it with None). Strides are in elements. Every whole
+number is passed by ``number``.
 """
 
 from __future__ import annotations
@@ -99,20 +100,17 @@ class Table(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """The numbers of the queries and of the keys, and the place of equal ones of 0 to the last."""
+    """The last place of an axis, and that of equal numbers of a query and a key."""
 
-    q: Plane
-    k: Plane
     last: int
     origin: int
 
 
 class Grid(NamedTuple):
-    """A bias for each place of the first axis, or of both."""
+    """A bias for each place of the first axis, or of both; the numbers of tokens stand in ``Terms``."""
 
     at: Any
     h: int
-    axes: Any
     first: Axis
     second: Axis
 
@@ -198,6 +196,10 @@ class Terms(NamedTuple):
     q_position: Plane | None = None
     k_position: Plane | None = None
     grid: Grid | None = None
+    first_q: Plane | None = None
+    first_k: Plane | None = None
+    second_q: Plane | None = None
+    second_k: Plane | None = None
     formula: Formula | None = None
     formula_start: Any = None
     formula_q: Plane | None = None

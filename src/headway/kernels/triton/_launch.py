@@ -215,11 +215,11 @@ class Launch:
             return {}
         values = found.values.detach().resolve_neg().contiguous()
         heads, rows = values.shape
-        axes = [
-            Axis(self.of_tokens(one.q), self.of_tokens(one.k), number(one.last), number(one.origin))
-            for one in found.axes
-        ]
-        return {"grid": Grid(values, number(rows if heads > 1 else 0), tl.constexpr(len(axes)), axes[0], axes[-1])}
+        axes = [Axis(number(one.last), number(one.origin)) for one in found.axes]
+        sides: dict[str, Any] = {}
+        for name, one in zip(("first", "second"), found.axes, strict=False):
+            sides |= {f"{name}_q": self.of_tokens(one.q), f"{name}_k": self.of_tokens(one.k)}
+        return {"grid": Grid(values, number(rows if heads > 1 else 0), axes[0], axes[-1]), **sides}
 
     def _formula(self) -> dict[str, Any]:
         found = self.call.scores.formula

@@ -99,16 +99,11 @@ def table_row(terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
 @triton.jit
 def grid_row(terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
     """The row of the table by axes or classes for each pair."""
-    row = _place_on(terms.grid.first, b, i, j, i_inside, j_inside, flipped)
-    if terms.grid.axes == 2:
+    row = _row_at(terms.grid.first, terms.first_q, terms.first_k, b, i, j, i_inside, j_inside, flipped)
+    if terms.second_q is not None:
         row *= unpacked(terms.grid.second.last) + 1
-        row += _place_on(terms.grid.second, b, i, j, i_inside, j_inside, flipped)
+        row += _row_at(terms.grid.second, terms.second_q, terms.second_k, b, i, j, i_inside, j_inside, flipped)
     return row
-
-
-@triton.jit
-def _place_on(axis, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
-    return _row_at(axis, axis.q, axis.k, b, i, j, i_inside, j_inside, flipped)
 
 
 @triton.jit
