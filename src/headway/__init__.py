@@ -4,6 +4,8 @@ from importlib import import_module as _import_module
 from os import environ as _environ
 from typing import TYPE_CHECKING, Any
 
+from .version import __version__ as __version__
+
 if "_HEADWAY_COMPLETE" not in _environ:  # a shell that completes a command line does not wait for torch
     from . import masks, models, nn, positions, terms
     from . import properties as properties  # sets PositionEncoding.properties
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from . import checkpoints, inspection, integrations, study, testing, vectors
     from .checkpoints import load, save
     from .inspection import ablate, attention_statistics, capture
-
-__version__ = "0.1.0"
 
 __all__ = [
     "attention",

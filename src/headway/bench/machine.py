@@ -14,6 +14,7 @@ import torch
 from ..errors import HeadwayError
 from ..kernels.cpu import _library
 from ..processor import cpuinfo
+from ..version import __version__
 
 BURST = 5e7, 1e9
 """The least and the most floating-point operations of one run of the register-only loop."""
@@ -28,8 +29,6 @@ def where(*parts: str) -> dict[str, Any]:
     Args:
         *parts: folders of headway that are measured in addition to the kernels.
     """
-    from .. import __version__
-
     library = _library.load()
     return {
         "processor": processor(),
