@@ -79,7 +79,7 @@ check-torch: library  ## run all tests with other versions of torch (TORCH_VERSI
 		grep -vE '^(torch|triton|setuptools)==' constraints.txt > build/torch-$$version.txt || exit 1; \
 		test -f $$other/.ready || { $(PYTHON) -m venv --clear $$other && \
 			$$other/bin/python -m pip install --quiet -c build/torch-$$version.txt torch==$$version \
-				--config-settings wheel.cmake=false -e ".[study,test]" && \
+				--config-settings wheel.cmake=false -e ".[study,test,dev]" && \
 			$$other/bin/python -m pip install --quiet -c build/torch-$$version.txt --no-deps timm && touch $$other/.ready; } || exit 1; \
 		OMP_NUM_THREADS=1 $$other/bin/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal $(ARGS) || exit 1; \
 	done
