@@ -22,6 +22,9 @@ from torch.utils._pytree import tree_map_only as tree_map_only
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+COMPILER_FOLLOWS_DICT = tuple([int(part) for part in torch.__version__.split(".")[:2]]) >= (2, 12)
+"""Whether torch's compiler follows the ``__dict__`` of a frozen dataclass; that of torch 2.11 follows fields alone."""
+
 # ---------------------------------------------------------------- tracers, modes and transforms
 
 _KEYS = torch._C.DispatchKey

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from ._torch import COMPILER_FOLLOWS_DICT
 from .errors import HeadwayError
 
 
@@ -275,8 +276,8 @@ def attributes(part: Any) -> dict[str, Any]:
     if not dataclasses.is_dataclass(part):
         return dict(vars(part)) if hasattr(part, "__dict__") else {}
     held = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
-    if not torch.compiler.is_compiling() and hasattr(part, "__dict__"):  # which torch 2.11's compiler does not follow
-        held.update(vars(part))
+    if hasattr(part, "__dict__") and (COMPILER_FOLLOWS_DICT or not torch.compiler.is_compiling()):
+        held.update(vars(part))  # a user's class may set others
     return held
 
 

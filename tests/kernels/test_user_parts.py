@@ -13,6 +13,7 @@ import headway as hw
 from headway import Coordinates
 from headway import masks as M
 from headway import terms as T
+from headway._torch import COMPILER_FOLLOWS_DICT
 from headway.kernels import reference
 from headway.kernels.lowering.masks import lower_mask
 from headway.nn.cache import Retention
@@ -143,6 +144,29 @@ def test_a_subclass_of_a_term_or_of_rows(term: Any) -> None:
         torch.testing.assert_close(found, expected)
     reasons = hw.explain(*inputs, terms=(term,)).reasons
     assert any("it has no" in reason for reason in reasons["cpu"])
+
+
+@dataclass(frozen=True, eq=False)
+class Shifted(T.Clip):
+    """A subclass that holds something beside its fields."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "shift", 1)
+
+    def rows(self, q: Coordinates, k: Coordinates) -> Tensor:
+        return (super().rows(q, k) + self.shift).clamp(max=self.count - 1)  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(not COMPILER_FOLLOWS_DICT, reason="torch 2.11 follows the fields of a dataclass alone")
+def test_what_is_no_field_comes_along_under_the_compiler() -> None:
+    q, table = torch.randn(1, 2, N, 8), torch.randn(2, 5)
+
+    def run(q: Tensor, table: Tensor) -> Tensor:
+        return hw.attention(q, q, q, terms=[T.DistanceBias(T.Rows(table, Shifted(-2, 2)))])
+
+    found = torch.compile(run, fullgraph=True, backend="aot_eager")(q, table)
+    torch.testing.assert_close(found, run(q, table))
 
 
 def test_under_the_compiler() -> None:
