@@ -81,7 +81,7 @@ check-torch: library  ## run all tests with other versions of torch (TORCH_VERSI
 			$$other/bin/python -m pip install --quiet -c build/torch-$$version.txt torch==$$version \
 				--config-settings wheel.cmake=false -e ".[study,test,dev]" && \
 			$$other/bin/python -m pip install --quiet -c build/torch-$$version.txt --no-deps timm && touch $$other/.ready; } || exit 1; \
-		OMP_NUM_THREADS=1 $$other/bin/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal $(ARGS) || exit 1; \
+		$(subst $(BIN),$$other/bin,$(PYTEST)) $(ARGS) || exit 1; \
 	done
 
 # PYTHON may be one that has torch for CUDA and pytest; else it is the one of .venv

@@ -139,9 +139,8 @@ class Launch:
         """The vectors that are multiplied in blocks."""
         if x is None or x.q is not None:
             return None
-        vectors = x.vectors.detach().resolve_neg().contiguous()
-        heads, rows, width = vectors.shape
-        stride, last, origin = map(number, (rows * width if heads > 1 else 0, rows - 1, x.origin))
+        (vectors, stride), (_, rows, width) = _by_head(x.vectors), x.vectors.shape
+        last, origin = map(number, (rows - 1, x.origin))
         sizes = tl.constexpr(width), tl.constexpr(padded(width)), tl.constexpr(x.ends is not None)
         return Vectors(vectors, stride, last, origin, *sizes, vectors if x.ends is None else x.ends)
 
@@ -203,9 +202,7 @@ class Launch:
         found = self.call.scores.table
         if found is None:
             return {}
-        values = found.values.detach().resolve_neg().contiguous()
-        heads, rows = values.shape
-        table = Table(values, *map(number, (rows if heads > 1 else 0, rows - 1, found.origin)))
+        table = Table(*_by_head(found.values), *map(number, (found.values.shape[1] - 1, found.origin)))
         q, k = self._sides(found.q, found.k)
         return {"table": table, "q_position": q, "k_position": k}
 
@@ -213,13 +210,11 @@ class Launch:
         found = self.call.scores.grid
         if found is None:
             return {}
-        values = found.values.detach().resolve_neg().contiguous()
-        heads, rows = values.shape
         axes = [Axis(number(one.last), number(one.origin)) for one in found.axes]
         sides: dict[str, Any] = {}
         for name, one in zip(("first", "second"), found.axes, strict=False):
             sides |= {f"{name}_q": self.of_tokens(one.q), f"{name}_k": self.of_tokens(one.k)}
-        return {"grid": Grid(values, number(rows if heads > 1 else 0), axes[0], axes[-1]), **sides}
+        return {"grid": Grid(*_by_head(found.values), axes[0], axes[-1]), **sides}
 
     def _formula(self) -> dict[str, Any]:
         found = self.call.scores.formula
@@ -337,6 +332,12 @@ def rows_together(x: Tensor) -> Tensor:
     """Returns x, with the numbers of each token beside one another."""
     x = x.detach().resolve_neg()
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _by_head(x: Tensor) -> tuple[Tensor, int]:
+    """Returns x [heads or 1, …] with its numbers beside one another, and how far apart its heads are."""
+    x = x.detach().resolve_neg().contiguous()
+    return x, number(x.stride(0) if len(x) > 1 else 0)
 
 
 def _layout(x: Tensor) -> Any:

@@ -221,9 +221,10 @@ class Divided(NamedTuple):
 
     def with_grid(self) -> Divided:
         """Returns the same, with the first that can be as a table by axes or classes."""
-        grid = [x for x in self.of_pairs if isinstance(x, Rows) and all(type(y) in (Clip, Classes) for y in _axes(x))]
-        grid = [x for x in grid if len(_axes(x)) <= 2][:1]
-        return self._replace(of_pairs=[x for x in self.of_pairs if all(x is not one for one in grid)], grid=grid)
+        found = next((x for x in self.of_pairs if isinstance(x, Rows) and _is_by_axes(x)), None)
+        if found is None:
+            return self
+        return self._replace(of_pairs=[x for x in self.of_pairs if x is not found], grid=[found])
 
 
 def divided(biases: Sequence[Bias], rising: bool, whole: bool, exact: bool = True) -> Divided:
@@ -274,6 +275,10 @@ def table_by_position(rows: Rows, q: Coordinates, k: Coordinates) -> DistanceTab
 def _axes(rows: Rows) -> tuple[Any, ...]:
     """Returns the maps of which each finds one place."""
     return rows.map.maps if type(rows.map) is Grid else (rows.map,)
+
+
+def _is_by_axes(rows: Rows) -> bool:
+    return len(_axes(rows)) <= 2 and all(type(one) in (Clip, Classes) for one in _axes(rows))
 
 
 def table_by_axes(rows: Rows, q: Coordinates, k: Coordinates) -> GridTable:
