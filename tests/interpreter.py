@@ -2,8 +2,9 @@
 
 By itself it puts its operations into ``triton.language`` at every call of a function inside a program, which takes more
 time than all operations; once for each program is enough. It describes the shape and dtype of every result anew, and
-computes twice what may overflow without looking at it. And it reads and writes at any address, where a GPU stops or,
-worse, does not: a program may only touch what lies within the tensors that it is given.
+computes twice what may overflow without looking at it. It rounds the product of ``tl.fma`` before it adds to it, as no
+GPU does. And it reads and writes at any address, where a GPU stops or, worse, does not: a program may only touch
+what lies within the tensors that it is given.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ def install() -> None:
     addresses = Addresses()
     _put_in_place_once(interpreter, addresses.clear)
     _describe_once(interpreter)
+    interpreter.InterpreterBuilder.create_fma = _fused
     interpreter.TritonSemantic.binary_op_sanitize_overflow_impl = _refuse_overflow
     convert, builder = interpreter._implicit_cvt, interpreter.InterpreterBuilder
     load, store = builder.create_masked_load, builder.create_masked_store
@@ -137,6 +139,13 @@ def _describe_once(interpreter: Any) -> None:
         return dtypes[kind.name]
 
     block.__init__, tensor.__init__, interpreter._get_np_dtype = described, filled, dtype_of
+
+
+def _fused(self: Any, x: Any, y: Any, z: Any) -> Any:
+    """x·y + z of float32, rounded once: the product of two of them is exact in float64."""
+    with np.errstate(all="ignore"):
+        found = x.data.astype(np.float64) * y.data + z.data
+        return type(x)(found.astype(z.data.dtype), z.dtype.scalar)
 
 
 def _refuse_overflow(self: Any, a: Any, b: Any, operation: Any) -> None:

@@ -1,6 +1,8 @@
-"""What the Triton programs need on a GPU that is not here: registers, spills and shared memory, by the compiler alone.
+"""What the Triton programs need on a GPU that is not here: registers, spills, shared memory, and how many instructions
+their loops have, by the compiler alone.
 
-``python tests/kernels/compiled_programs.py --write`` keeps it in tests/golden/triton.json.
+``python tests/kernels/compiled_programs.py --write`` keeps it in tests/golden/triton.json, and ``--table`` prints the
+table of docs/gpu.md from it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ EVERYWHERE = ("plain", "table", "relative keys")
 """What scores are made of, on nearly every architecture."""
 PARTS = (
     *EVERYWHERE,
-    *("slopes", "linear", "logarithm", "grid", "stretched", "dense", "documents", "everything"),
+    *("long table", "slopes", "linear", "logarithm", "grid", "stretched", "dense", "documents", "everything"),
     *("relative everything", "relative by row"),
 )
 """What they are made of once: whatever the interpreter takes and the compiler does not."""
@@ -39,6 +41,8 @@ COMPILED = {
 """What is compiled of each architecture, dtype and width of heads; float32 takes ten times as long."""
 LEAST_SHARED = 99 << 10
 """The most bytes of shared memory that a program may have on every architecture of 8.0 and later."""
+LOOPS = ("forward", "queries_gradient", "keys_gradient", "diagonals_gradient")
+"""The programs of which the instructions of loops are counted, for 9.0 alone."""
 REDUCED = ("entropy and the largest", "every reduction")
 """What is reduced of the weights: the first with the output, the second without it."""
 
@@ -51,7 +55,7 @@ class Compiled:
     """
 
     version: str
-    programs: dict[str, dict[str, int]]
+    programs: dict[str, dict[str, Any]]
 
     @staticmethod
     def here(architecture: int) -> Compiled:
@@ -71,16 +75,18 @@ def compile_all(architecture: int) -> Compiled:
     import torch
     import triton
 
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, dict[str, Any]] = {}
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     name = ""
 
     def compiled(program: Any, near: Any, grid: int, blocks: Any, *arguments: Any, **constants: Any) -> None:
         options = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages}
         term = term_of(constants)
-        found[f"{name}, {program.fn.__name__}{term}"] = _needs(
-            program.warmup(*arguments, **constants, grid=(1,), **options), tools
-        )
+        kernel = program.warmup(*arguments, **constants, grid=(1,), **options)
+        needs = _needs(kernel, tools)
+        if architecture == 90 and program.fn.__name__ in LOOPS:
+            needs |= {"loops": _loops(kernel, tools), "block": blocks[:3]}
+        found[f"{name}, {program.fn.__name__}{term}"] = needs
 
     start_by(compiled, architecture)
     for (dtype, width), kinds in COMPILED[architecture].items():
@@ -136,7 +142,7 @@ def versions_over_lengths() -> dict[str, int]:
 def term_of(constants: dict[str, Any]) -> str:
     """Returns what a program is of, if it is one for relative keys, queries or values, for keys, or interleaved."""
     term = f" of {constants['kind'].value}" if "kind" in constants else ""
-    return term + "".join(f", {name}" for name in ("of_keys", "interleaved") if constants.get(name))
+    return term + "".join(f", {name}" for name in ("of_keys", "interleaved", "with_delta") if constants.get(name))
 
 
 def start_by(start: Callable[..., None], architecture: int) -> None:
@@ -227,6 +233,8 @@ def _call(kind: str, dtype: Any, width: int, n: int, m: int) -> Any:
     if kind in ("linear", "logarithm"):
         values = (T.Linear if kind == "linear" else T.Log)(leaf(4), leaf(4))
         return make_call(q, k, v, terms=[T.DistanceBias(values)], q_positions=q_at, k_positions=k_at)
+    if kind == "long table":
+        return make_call(q, k, v, terms=[T.DistanceBias(T.Log(leaf(4), leaf(4)))], mask=M.Causal())
     if kind == "grid":
         q_at, k_at = (Coordinates.of(torch.arange(2 * tokens).view(1, tokens, 2), tokens) for tokens in (n, m))
         values = T.Rows(leaf(4, 35), T.Grid((T.Clip(-3, 3), T.Clip(-2, 2, axis=1))))
@@ -270,12 +278,9 @@ def _relative_call(kind: str, tensors: Any, leaf: Any, gaps: Any) -> Any:
     return make_call(*tensors, terms=terms, mask=M.Causal(), q_positions=at[0], k_positions=at[1])
 
 
-def _needs(kernel: Any, tools: Path) -> dict[str, int]:
+def _needs(kernel: Any, tools: Path) -> dict[str, Any]:
     """Returns the registers, the bytes that do not fit in them, shared memory, and instructions of tensor cores."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(kernel.asm["cubin"])
-        file.flush()
-        used = subprocess.run([tools / "cuobjdump", "-res-usage", file.name], capture_output=True, text=True).stdout
+    used = _said(kernel, tools / "cuobjdump", "-res-usage")
     numbers = {word: int(number) for word, number in re.findall(r"(REG|STACK):(\d+)", used)}
     products = re.findall(r"wgmma\.mma_async|mma\.sync|tcgen05\.mma", kernel.asm["ptx"])
     return {
@@ -286,11 +291,70 @@ def _needs(kernel: Any, tools: Path) -> dict[str, int]:
     }
 
 
+def _loops(kernel: Any, tools: Path) -> list[int]:
+    """Returns how many instructions the innermost loops with products have, in their order."""
+    code, labels = list[str](), dict[str, int]()
+    for line in _said(kernel, tools / "nvdisasm", "-c").splitlines():
+        if label := re.match(r"\s*(\.L_\w+):", line):
+            labels[label[1]] = len(code)
+        elif instruction := re.match(r"\s*/\*[0-9a-f]+\*/\s+(.*);", line):
+            code.append(instruction[1])
+    jumps = [(re.search(r"\bBRA\b.*(\.L_\w+)", one), at) for at, one in enumerate(code)]
+    loops = [(labels[jump[1]], at) for jump, at in jumps if jump is not None and labels.get(jump[1], at + 1) <= at]
+    loops = [one for one in loops if any("MMA" in instruction for instruction in code[slice(*one)])]
+    inner = [x for x in loops if not any(x != y and x[0] <= y[0] and y[1] <= x[1] for y in loops)]
+    return [last - first + 1 for first, last in inner]
+
+
+def _said(kernel: Any, *command: Any) -> str:
+    """Returns what a tool prints of a compiled program."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        return subprocess.run([*command, file.name], capture_output=True, text=True).stdout
+
+
+SIDE = 64
+"""Queries and keys of the pairs that the table is of."""
+FLOPS = 4096
+"""What the tensor cores of a multiprocessor compute in a clock; its 4 schedulers start one instruction each."""
+SHOWN = {"plain": "none", "table": "table of distances", "long table": "table, formulas", "slopes": "one slope"} | {
+    "dense": "dense",
+    "stretched": "stretched",
+    "documents": "documents",
+    "relative keys": "relative keys",
+}
+PRODUCTS = {"forward": 2, "queries_gradient": 3, "keys_gradient": 4}
+
+
+def table_of_loops() -> str:
+    """Returns the table of docs/gpu.md: for 64 × 64 pairs without masks the clocks for all instructions."""
+    kept = json.loads(GOLDEN.read_text())["programs"]["90"]
+    lines = ["| bias, head_dim | " + " | ".join(PRODUCTS) + " |", "|---" * 4 + "|"]
+    for width in (64, 128):
+        clocks = [str(2 * SIDE * SIDE * width * count // FLOPS) for count in PRODUCTS.values()]
+        lines.append(f"| *tensor cores, {width}* | *" + "* | *".join(clocks) + "* |")
+        for kind, shown in SHOWN.items():
+            if (f"bfloat16, {width}, {kind}, forward") in kept:
+                needs = [kept[f"bfloat16, {width}, {kind}, {program}"] for program in PRODUCTS]
+                lines.append(f"| {shown}, {width} | " + " | ".join(map(_clocks, needs)) + " |")
+    return "\n".join(lines)
+
+
+def _clocks(needs: dict[str, Any]) -> str:
+    """The clocks for the loops without masks: of a clipped table those of far blocks, and of near ones."""
+    rows, block, warps = needs["block"]
+    pairs = rows * block / SIDE**2
+    return " / ".join(str(round(one * warps / 4 / pairs)) for one in needs["loops"][:-1])
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["--write"]:
         every = {number: Compiled.here(number) for number in COMPILED}
         kept = {"triton": every[90].version, "programs": {number: one.programs for number, one in every.items()}}
         GOLDEN.write_text(json.dumps(kept, indent=1) + "\n")
+    elif sys.argv[1:] == ["--table"]:
+        print(table_of_loops())
     elif sys.argv[1:] == ["--lengths"]:
         print(json.dumps(versions_over_lengths()))
     else:

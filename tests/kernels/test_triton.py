@@ -5,11 +5,12 @@ import os
 import re
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
-from compiled_programs import COMPILED, LEAST_SHARED, PARTS, Compiled, printed
+from compiled_programs import COMPILED, LEAST_SHARED, PARTS, Compiled, printed, table_of_loops
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headway import masks as M
@@ -20,7 +21,9 @@ from headway.coordinates import Coordinates
 from headway.kernels import KERNELS, Call, Problem
 from headway.kernels._reduce import reduce
 from headway.kernels.triton import _installed, _supports
-from headway.kernels.triton._tables import divided, table_by_position, table_of_slots
+from headway.kernels.triton._choices import DTYPES, blocks_for
+from headway.kernels.triton._lowered import lower_for_programs
+from headway.kernels.triton._tables import BEYOND, divided, table_by_position, table_of_slots
 
 ROOT = Path(__file__).parents[2]
 KERNELS_TESTS = "tests/conformance/test_kernels.py"
@@ -95,6 +98,10 @@ def test_compiled(architecture: int) -> None:
         assert found.programs == expected
     else:  # another version needs other registers
         assert list(found.programs) == list(expected)
+
+
+def test_the_docs_have_the_instructions_of_loops() -> None:
+    assert table_of_loops() in (ROOT / "docs/gpu.md").read_text()
 
 
 @pytest.mark.skipif(_installed.missing() is not None, reason=str(_installed.missing()))
@@ -310,6 +317,29 @@ def test_a_mask_that_would_be_dense_is_refused_above_a_limit(monkeypatch: pytest
         assert any("would be dense" in found for found in on_a_gpu(monkeypatch, problem(mask=mask))), mask
     for mask in (M.Boolean(torch.ones(4, 4).bool()), M.Causal() & M.Window(2), M.Causal() | M.KeepFirst(1)):
         assert on_a_gpu(monkeypatch, problem(mask=mask)) == [], mask
+
+
+def test_padding_makes_no_bound_of_each_query() -> None:
+    q = torch.zeros(2, 1, 6, 4)
+    lengths = torch.tensor([6, 4])
+    for mask, intervals in (
+        (M.Padding(lengths), ()),
+        (M.Causal() & M.Padding(lengths), ((None, M.Slot(1)),)),
+        (M.Padding(lengths) & M.Window(2) & M.Causal(), ((M.Slot(-2), M.Slot(1)),)),
+    ):
+        found = lower_for_programs(make_call(q, q, q, mask=mask))
+        assert found.intervals == intervals
+        assert found.real_keys[0] is None
+        assert torch.equal(found.real_keys[1], lengths[:, None])
+
+
+def test_no_block_is_larger_than_a_square_or_what_tables_have_beyond_the_last_slot() -> None:
+    programs = ("forward", "split", "wide split", "queries", "keys", "diagonals", "table", "reductions")
+    for program, dtype, width, warpgroups in product(programs, DTYPES, (16, 64, 128, 256), (False, True)):
+        found = blocks_for(program, dtype, width, warpgroups=warpgroups)
+        for size in (found.rows, found.block):
+            assert size <= BEYOND
+            assert BEYOND % size == 0
 
 
 def test_devices_that_it_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:

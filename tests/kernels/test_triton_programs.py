@@ -564,6 +564,75 @@ def test_a_table_of_several_chunks_and_shares(monkeypatch: pytest.MonkeyPatch) -
     agree("clipped rows, positions with gaps", M.Window(60, 10))
 
 
+SOME_WITHOUT_PAIRS: dict[str, M.Mask] = {
+    "causal": M.Causal(),
+    "window": M.Window(4, 1),
+    "window of the first tokens": M.Window(4, 0) & M.Prefix(torch.tensor([9])),
+    "two intervals": M.Causal() & (M.Window(4) | M.KeepFirst(2)),
+    "chunks": M.Chunked(16),
+    "padding": M.Window(30, 2) & M.Padding(torch.tensor([33])),
+    "documents": M.Window(9, 0) & M.Documents(torch.arange(70) // 20, torch.arange(40) // 20 + 1),
+}
+
+
+@pytest.mark.parametrize("start", [-25, 30, 60])
+@pytest.mark.parametrize("mask", SOME_WITHOUT_PAIRS)
+def test_nan_in_tokens_that_a_mask_leaves_without_pairs(mask: str, start: int) -> None:
+    n, m = 40, 70
+    at = {"q_positions": Coordinates.span(n, start=start), "k_positions": Coordinates.span(m)}
+    g = torch.Generator().manual_seed(3)
+    q, k, v, up = (torch.randn(1, 1, count, 16, generator=g) for count in (n, m, m, n))
+    seen = SOME_WITHOUT_PAIRS[mask].allowed(*at.values()).broadcast_to(1, 1, n, m)
+
+    def found(hidden: float) -> list[Tensor]:
+        unused = ~seen.any(-2)[..., None]
+        leaves = [q.masked_fill(~seen.any(-1)[..., None], hidden), k.masked_fill(unused, hidden)]
+        leaves = [x.requires_grad_() for x in (*leaves, v.masked_fill(unused, hidden))]
+        out, _ = KERNELS["triton"].run(make_call(*leaves, mask=SOME_WITHOUT_PAIRS[mask], **at))
+        return [out, *torch.autograd.grad(out, leaves, up)]
+
+    for a, b in zip(found(float("nan")), found(0.0), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [None, M.Causal(), M.Window(60, 70), M.Window(1), M.Documents(torch.tensor([1] * 55 + [0] * 45))],
+    ids=["none", "causal", "window", "last two", "documents"],
+)
+@pytest.mark.parametrize("reach", [(-20, 5), (20, 60), (-90, -60), (3, 3)], ids=str)
+def test_squares_beyond_the_ends_of_a_table(
+    reach: tuple[int, int], mask: M.Mask | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which the gradient of the table is summed with those of keys."""
+    if gpu_calls.DEVICE == "cuda":
+        pytest.skip("on a GPU squares have 128 tokens: test_a_table_of_several_squares")
+    from triton import language as tl
+
+    from headway.kernels.triton.programs import _scores, _sums
+
+    for room in (_scores, _sums):
+        monkeypatch.setattr(room, "SQUARE", tl.constexpr(32))
+    monkeypatch.setitem(TERMS, "clipped rows", (span, lambda draw: by_clip(draw, *reach)))
+    agree("clipped rows", mask)
+
+
+def test_a_table_of_several_squares() -> None:
+    n, g = 290, torch.Generator().manual_seed(2)
+    numbers = [torch.randn(shape, generator=g) for shape in ((1, 2, n, 16), *[(1, 1, n, 16)] * 2, (2, 25))]
+    up = torch.randn(1, 2, n, 16, generator=g)
+
+    def gradients(kernel: str, dtype: torch.dtype) -> list[Tensor]:
+        q, k, v, table = (x.to(dtype).requires_grad_() for x in numbers)
+        terms = [T.DistanceBias(T.Rows(table, T.Clip(-20, 4)))]
+        at = {"q_positions": Coordinates.span(n), "k_positions": Coordinates.span(n)}
+        out, _ = KERNELS[kernel].run(make_call(q, k, v, terms=terms, **at))
+        return [out, *torch.autograd.grad(out, [q, k, v, table], up.to(dtype))]
+
+    for a, b in zip(gradients("triton", torch.float32), gradients("reference", torch.float64), strict=True):
+        assert (a.double() - b).abs().max() < 1e-5 * b.abs().max()
+
+
 @pytest.mark.parametrize("where", [span, gaps])
 def test_nan_in_tokens_without_pairs_reaches_nothing(where: Callable[[], tuple[Coordinates, Coordinates]]) -> None:
     g = torch.Generator().manual_seed(8)
@@ -774,6 +843,25 @@ def test_an_infinite_stretch_reads_no_further_than_the_last_piece() -> None:
     found, exact = (KERNELS[kernel].run(make_call(q, q, q, terms=[term]))[0] for kernel in ("triton", "reference"))
     assert found[:, :, 3:].isfinite().all()
     torch.testing.assert_close(found, exact, equal_nan=True)
+
+
+@pytest.mark.parametrize("level", [2.0**29, -1e9, 1e10, -1e12, 1e30, -3.3e38, 3.3e38])
+def test_rows_of_scores_that_are_all_as_large(level: float) -> None:
+    """As those of queries whose keys are all hidden by finite biases."""
+    g = torch.Generator().manual_seed(4)
+    q, k, v, up = (torch.randn(1, 1, 40, 16, generator=g) for _ in range(4))
+    bias = torch.full((1, 1, 40, 40), level)
+    bias[..., ::3] -= abs(level) / 4 + (0 if level > 0 else 100)
+    bias[:, :, 7] = torch.randn(40, generator=g)
+
+    def found(kernel: str) -> list[Tensor]:
+        leaves = [x.clone().requires_grad_() for x in (q, k, v, bias)]
+        call = make_call(*leaves[:3], terms=[T.DenseBias(leaves[3]), T.Sink(torch.tensor([level]))])
+        out, _ = KERNELS[kernel].run(call)
+        return [out, *torch.autograd.grad(out, leaves, up)]
+
+    for a, b in zip(found("triton"), found("reference"), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_scores_of_thousands() -> None:

@@ -65,8 +65,12 @@ class Bound(NamedTuple):
 
 
 class Span(NamedTuple):
+    """An interval of keys for each query, of those from ``first`` on to ``last`` of each sequence, [batch]."""
+
     start: Bound
     stop: Bound
+    first: Bound
+    last: Bound
 
 
 class Lists(NamedTuple):
@@ -147,7 +151,6 @@ class Sizes(NamedTuple):
 
     at: Any
     by_rate: Any
-    last: int
     origin: int
 
 
@@ -180,7 +183,10 @@ class ByRow(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """The parts of scores. ``query_products`` and ``key_products`` are those that are looked up by their distance."""
+    """The parts of scores. ``query_products`` and ``key_products`` are those that are looked up by their distance.
+
+    All rows of the table up to the first of two ``table_ends`` are alike, and all from the second one on.
+    """
 
     scale: float
     dense_layout: Any
@@ -193,6 +199,7 @@ class Terms(NamedTuple):
     relative_q_position: Plane | None = None
     relative_k_position: Plane | None = None
     table: Table | None = None
+    table_ends: Any = None
     q_position: Plane | None = None
     k_position: Plane | None = None
     grid: Grid | None = None
@@ -232,6 +239,17 @@ class Inputs(NamedTuple):
     v: Plane | None
     for_relative_keys: Plane | None
     for_relative_queries: Plane | None
+
+
+class Statistics(NamedTuple):
+    """What weights are computed from again, and δ, [batch, heads, n] each: exp(score − largest)/sum is
+    2^(score·rate + offset)·inverse.
+    """
+
+    rate: Any
+    offset: Any
+    inverse: Any
+    delta: Any
 
 
 class Parts(NamedTuple):

@@ -14,7 +14,7 @@ from ._launch import Launch, rows_together, tiles
 from ._lowered import TritonCall
 from ._relative import Relative
 from ._start import start
-from ._tables import DistanceTable, StretchedPieces
+from ._tables import BEYOND, DistanceTable, StretchedPieces
 from .programs import BY_AXES, BY_DISTANCE, BY_PIECE, RELATIVE_KEYS, RELATIVE_QUERIES, RELATIVE_VALUES
 
 CHUNK = 1024
@@ -43,11 +43,13 @@ class Backward(Launch):
         self.d_lse = None if d_lse is None else d_lse.float().contiguous()
         self.up = self.plane_of(rows_together(self.d_out))
         self.found: Gradients = []
+        self.far: Tensor | None = None
+        """For each key what it adds to the gradients of the first and the last number of a clipped table."""
         values = call.relative_values
         if values is not None and values.q is not None:
             looked_up = self.by_row(values, self.d_out.float() @ values.vectors.detach().mT)
             self.parts = self.parts._replace(of_values=looked_up)
-        self.delta = self._delta()
+        self.statistics = self.statistics_of(results, self.up, self.d_lse)
 
     @property
     def shared(self) -> tuple[Any, ...]:
@@ -55,7 +57,7 @@ class Backward(Launch):
         return self._shared(self.parts)
 
     def _shared(self, parts: Parts) -> tuple[Any, ...]:
-        return self.inputs, parts, self.up, (self.results.row_max, self.results.row_sum, self.delta)
+        return self.inputs, parts, self.up, self.statistics
 
     def run(self) -> Gradients:
         """Returns the gradients of the call's tensors that are wanted."""
@@ -78,7 +80,7 @@ class Backward(Launch):
         if scores.dense is not None and scores.dense.requires_grad:
             self.found.append((scores.dense, self._dense_gradient(scores.dense)))
         if scores.sink is not None and scores.sink.requires_grad:
-            self.found.append((scores.sink, _sink_gradient(scores.sink, self.results, self.delta)))
+            self.found.append((scores.sink, _sink_gradient(scores.sink, self.results, self.statistics.delta)))
         return self.found
 
     def _wanted(self, x: Tensor | None, like: Tensor | None = None) -> Tensor | None:
@@ -94,16 +96,6 @@ class Backward(Launch):
         return None if term is None or term.q is not None else self._wanted(term.tokens)
 
     # ------------------------------------------------------------ of queries and keys
-
-    def _delta(self) -> Tensor:
-        """δ from the output, [batch, heads, n]."""
-        blocks, delta = self.blocks("queries"), self.statistic(self.n)
-        start(
-            programs.deltas, self.call.q, tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
-            self.plane_of(rows_together(self.results.out)), self.up, self.d_lse, delta, self.n, self.heads,
-            v_dim=self.v_dim, v_pad=self.sizes["v_pad"], rows=blocks.rows,
-        )  # fmt: skip
-        return delta
 
     def _of_queries(self) -> None:
         """The gradients of the queries and of what there is for each of them, and δ from its own products."""
@@ -138,7 +130,8 @@ class Backward(Launch):
             *self._shared(self.listed(blocks)), self.d_lse, own_delta, *found,
             self.n, self.m, self.heads, self.group, **self.sizes, rows=blocks.rows, block=blocks.block,
         )  # fmt: skip
-        self.delta = self.delta if own_delta is None else own_delta
+        if own_delta is not None:
+            self.statistics = self.statistics._replace(delta=own_delta)
 
     def _of_keys(self) -> None:
         """The gradients of keys and values, of what there is for each key, and of the parameters of a formula."""
@@ -147,13 +140,16 @@ class Backward(Launch):
         matrices = self._wanted(call.k), self._wanted_tokens(scores.relative_queries), self._wanted(call.v)
         d_keys = self._wanted(scores.keys, self.statistic(self.m))
         slopes = [self.statistic(self.m) if x.requires_grad else None for x in scores.parameters]
-        if all(x is None for x in (*matrices, d_keys, *slopes)):
+        table = scores.table
+        if table is not None and table.ends is not None and table.values.requires_grad:
+            self.far = self.buffer(2, self.batch, self.heads, self.m)
+        if all(x is None for x in (*matrices, d_keys, *slopes, self.far)):
             return
         d_first, d_second = (*slopes, None, None)[:2]
         start(
             programs.keys_gradient, call.q, tiles(self.m, blocks.block) * self.batch * self.kv_heads, blocks,
             *self._shared(self.listed(blocks, of_keys=True)),
-            *map(self.plane_or_none, matrices), d_keys, d_first, d_second,
+            *map(self.plane_or_none, matrices), d_keys, d_first, d_second, self.far,
             self.n, self.m, self.kv_heads, self.group, **self.sizes, rows=blocks.rows, block=blocks.block,
         )  # fmt: skip
         for x, by_key in zip(scores.parameters, slopes, strict=True):
@@ -164,7 +160,7 @@ class Backward(Launch):
 
     def _table_gradient(self, table: DistanceTable) -> Tensor:
         """The gradient of a table, [batch, heads, rows]."""
-        blocks, count = self.blocks("table"), table.values.shape[1]
+        blocks, count = self.blocks("diagonals"), table.values.shape[1]
         if table.q is not None:
             return self._rows_gradient(count, BY_DISTANCE)[0]
         side = blocks.block
@@ -175,11 +171,16 @@ class Backward(Launch):
             *self.shared, partial, self.n, self.m, self.heads, self.group, **self.sizes, block=side,
         )  # fmt: skip
         near, far = partial.unbind(2)
-        total = partial.new_zeros(self.batch * self.heads, (diagonals + 1) * side)
-        total[:, :-side] += near.flatten(1)
-        total[:, side:] += far.flatten(1)
+        total = partial.new_zeros(self.batch * self.heads, (diagonals + 1) * side + 2 * BEYOND)
+        total[:, BEYOND : -side - BEYOND] += near.flatten(1)
+        total[:, side + BEYOND : -BEYOND] += far.flatten(1)
         skipped = i_tiles * side - self.n
-        return total[:, skipped : skipped + count].unflatten(0, (self.batch, self.heads))
+        total = total[:, skipped : skipped + count].unflatten(0, (self.batch, self.heads))
+        if self.far is not None:
+            behind, before = self.far.double().sum(-1).float()
+            total[..., 0] += behind
+            total[..., -1] += before
+        return total
 
     def _rows_gradient(self, count: int, by: Any) -> list[Tensor]:
         """The sums of the gradients of scores by row of a table, or piece, and times t, [batch, heads, rows]."""
@@ -211,9 +212,9 @@ class Backward(Launch):
         if term.q is None:
             gradient = self._vectors_gradient(term, kind)
         elif term.products is not None:
-            gradient = self.sums_by_row(term, kind, self.shared[3], self.up)
+            gradient = self.sums_by_row(term, kind, self.statistics, self.up)
         else:
-            gradient = self.sums_by_row(term, kind, self.shared[3]).mT @ self.d_out.float()
+            gradient = self.sums_by_row(term, kind, self.statistics).mT @ self.d_out.float()
         self.found.append((x, gradient))
 
     def _vectors_gradient(self, term: Relative, kind: Any) -> Tensor:

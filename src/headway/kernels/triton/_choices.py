@@ -52,8 +52,8 @@ def blocks_for(
     """Returns the blocks of a program.
 
     Args:
-        program: "forward", "split", or "wide split" of more than 16 queries, "queries", "keys", or "table", which is
-            that of a dense bias too, or "reductions" without an output.
+        program: "forward", "split", or "wide split" of more than 16 queries, "queries", "keys", "diagonals", "table",
+            which is that of a dense bias too, or "reductions" without an output.
         dtype: the dtype of q, k and v.
         width: the larger head_dim, as a power of 2.
         relative: how many terms have relative vectors that are multiplied in blocks, which must be square then.
@@ -65,7 +65,7 @@ def blocks_for(
             return Blocks(32, 32, 8, 1) if width <= 128 else Blocks(16, 16, 8, 1)
         if warpgroups and relative == 1 and program in ("forward", "reductions"):
             return Blocks(64, 64, 4, 2) if width <= 64 else Blocks(64, 64, 8, 1)
-        return Blocks(32, 32, 4, 1 if program == "table" else 2)
+        return Blocks(32, 32, 4, 1 if program in ("table", "diagonals") else 2)
     if stretched and dtype != torch.float32 and width <= 128 and "split" not in program:
         return Blocks(64 if warpgroups else 32, 64, 8, 1)
     if program == "split":
@@ -77,8 +77,10 @@ def blocks_for(
         return Blocks(32, 32, 8, 1) if width <= 128 else Blocks(16, 16, 8, 1)
     if width > 128:
         return Blocks(64, 32, 8, 1) if program in ("forward", "reductions", "queries") else Blocks(32, 32, 4, 1)
-    if program == "keys":
-        return Blocks(32, 128, 8, 2) if width <= 64 else Blocks(32, 64, 8, 2)
+    if program == "keys":  # with 64 keys the warpgroups would share these, and take twice as many instructions
+        return Blocks(32, 128, 8, 2) if width <= 64 or warpgroups else Blocks(32, 64, 8, 2)
+    if program == "diagonals":
+        return Blocks(64, 64, 4, 1)
     if program == "table":
         return Blocks(64, 64, 8, 1)
     if program == "reductions":

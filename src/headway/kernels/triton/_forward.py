@@ -43,7 +43,7 @@ class Forward(Launch):
         """Adds to the output the relative values that are looked up."""
         values = self.call.relative_values
         if values is not None and values.q is not None:
-            weights = self.sums_by_row(values, RELATIVE_VALUES, (results.row_max, results.row_sum, None))
+            weights = self.sums_by_row(values, RELATIVE_VALUES, self.statistics_of(results))
             results.out.add_(weights @ values.vectors.detach())
 
     def run_whole(self, results: Results, output: bool = True, wanted: Wanted | None = None, width: int = 0) -> None:
@@ -70,7 +70,7 @@ class Forward(Launch):
         blocks, sums = self.blocks("keys"), self.statistic(self.m)
         start(
             programs.column_sums, self.call.q, tiles(self.m, blocks.block) * self.batch * self.heads, blocks,
-            self.inputs._replace(v=None), self.parts, (results.row_max, results.row_sum, None), counted, sums,
+            self.inputs._replace(v=None), self.parts, self.statistics_of(results), counted, sums,
             self.n, self.m, self.heads, self.group, **self.widths, rows=blocks.rows, block=blocks.block,
         )  # fmt: skip
         return sums
@@ -81,7 +81,7 @@ class Forward(Launch):
         mass, largest = self.buffer(2, self.batch, self.heads, down, across)
         start(
             programs.pooled_map, self.call.q, mass.numel(), blocks,
-            self.inputs._replace(v=None), self.parts, (results.row_max, results.row_sum, None), counted, mass, largest,
+            self.inputs._replace(v=None), self.parts, self.statistics_of(results), counted, mass, largest,
             self.n, self.m, self.heads, self.group, down, across, **self.widths, rows=blocks.rows, block=blocks.block,
         )  # fmt: skip
         return mass, largest.masked_fill(mass.isnan(), torch.nan)  # NaN is lost among the largest

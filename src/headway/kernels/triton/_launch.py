@@ -13,6 +13,7 @@ from ...masks import Bound as MaskBound
 from ...masks import Slot
 from ...terms import Linear, Log, Power
 from .._problem import gpu
+from .._results import Results
 from ..lowering.masks import within
 from . import programs
 from ._arguments import (
@@ -30,6 +31,7 @@ from ._arguments import (
     Sight,
     Sizes,
     Span,
+    Statistics,
     Stretched,
     Table,
     Terms,
@@ -41,6 +43,7 @@ from ._installed import interprets
 from ._lowered import TritonCall
 from ._relative import Relative
 from ._start import start
+from ._tables import BEYOND
 from .programs import (
     ALIGNED,
     ANY,
@@ -60,7 +63,6 @@ from .programs import (
 
 FORMULAS = {Linear: LINEAR, Log: LOG, Power: POWER}
 UNBOUNDED = Bound(NONE, number(0))
-EVERYTHING = Span(UNBOUNDED, UNBOUNDED)
 MOST_LISTED = 1 << 24
 """The most numbers in lists of blocks."""
 ROWS = 32
@@ -204,7 +206,7 @@ class Launch:
             return {}
         table = Table(*_by_head(found.values), *map(number, (found.values.shape[1] - 1, found.origin)))
         q, k = self._sides(found.q, found.k)
-        return {"table": table, "q_position": q, "k_position": k}
+        return {"table": table, "table_ends": found.ends, "q_position": q, "k_position": k}
 
     def _grid(self) -> dict[str, Any]:
         found = self.call.scores.grid
@@ -239,7 +241,7 @@ class Launch:
         sizes = None
         if found.sizes is not None:
             size, by_rate = found.sizes
-            sizes = Sizes(size, by_rate, number(len(size) - 1), number(self.n - 1))
+            sizes = Sizes(size, by_rate, number(self.n - 1 + BEYOND))
         q, k = self._sides(found.q, found.k)
         stretch = self.of_tokens(found.stretch.detach())
         stretched = {"stretched": Stretched(edges, *numbers), "stretch": stretch, "sizes": sizes}
@@ -255,14 +257,20 @@ class Launch:
             return Bound(EACH, each)
         return Bound(NUMBER, number(within(x, self.n, self.m)))
 
+    def _limit(self, x: MaskBound) -> Bound:
+        """A bound of the keys of each sequence, a number or [b, 1]."""
+        if not isinstance(x, Tensor):
+            return self._bound(x)
+        return Bound(EACH, self.of_tokens(x.clamp(0, self.m).to(torch.int32).expand(self.batch, 1)))
+
     def _sight(self) -> Sight:
-        spans = [Span(self._bound(start), self._bound(stop)) for start, stop in self.call.intervals]
-        first = spans[0] if spans else EVERYTHING
+        limits = [self._limit(x) for x in self.call.real_keys]
+        spans = [Span(*map(self._bound, each), *limits) for each in self.call.intervals or [(None, None)]]
         second = spans[1] if len(spans) > 1 else None
         documents = self.call.documents
         q_document, k_document = (None, None) if documents is None else (self.of_tokens(x) for x in documents)
         rest = None if self.call.allowed is None else self.call.allowed.view(torch.uint8)
-        return Sight(first, second, q_document, k_document, *self.pairs(rest), None)
+        return Sight(spans[0], second, q_document, k_document, *self.pairs(rest), None)
 
     def listed(self, blocks: Blocks, of_keys: bool = False) -> Parts:
         """Returns the parts, with lists of the blocks in sight where intervals do not say it all.
@@ -280,7 +288,7 @@ class Launch:
         call = self.call
         if call.documents is None and call.allowed is None:
             return None
-        bounds = [bound for interval in call.intervals for bound in interval if isinstance(bound, Tensor)]
+        bounds = [bound for each in (*call.intervals, call.real_keys) for bound in each if isinstance(bound, Tensor)]
         allowed = [] if call.allowed is None else [call.allowed]
         batch = max(len(x) for x in (*bounds, *(call.documents or ()), *allowed))
         heads = max((x.shape[1] for x in allowed), default=1)
@@ -306,9 +314,23 @@ class Launch:
         below, first_row, first_head = map(number, (int(call.dropout * 2**32), call.batch_offset, call.head_offset))
         return Dropout(below, 1 / (1 - call.dropout), call.seed, first_row, first_head, queries, keys)
 
+    # ------------------------------------------------------------ of weights that are computed again
+
+    def statistics_of(self, results: Results, up: Plane | None = None, d_lse: Tensor | None = None) -> Statistics:
+        """What weights are computed from again, and δ from the output if its gradient is given."""
+        blocks = self.blocks("queries")
+        found = Statistics(*(self.statistic(self.n) for _ in Statistics._fields))
+        start(
+            programs.query_statistics, self.call.q, tiles(self.n, blocks.rows) * self.batch * self.heads, blocks,
+            results.row_max, results.row_sum, None if up is None else self.plane_of(rows_together(results.out)), up,
+            d_lse, found, self.n, self.heads,
+            v_dim=self.v_dim, v_pad=self.sizes["v_pad"], rows=blocks.rows, with_delta=up is not None,
+        )  # fmt: skip
+        return found
+
     # ------------------------------------------------------------ sums of pairs by row
 
-    def sums_by_row(self, term: Relative, kind: Any, statistics: tuple[Any, ...], up: Plane | None = None) -> Tensor:
+    def sums_by_row(self, term: Relative, kind: Any, statistics: Statistics, up: Plane | None = None) -> Tensor:
         """The sums over the pairs of each token with the same row, [batch, heads, tokens, rows]."""
         blocks, count = self.blocks("table"), term.vectors.shape[1]
         tokens, size = (self.m, blocks.block) if kind == RELATIVE_QUERIES else (self.n, blocks.rows)

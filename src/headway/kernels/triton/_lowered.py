@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...coordinates import Coordinates
-from ...masks import And, Documents, Mask
+from ...masks import And, Bounds, Documents, Mask, Padding
 from ...terms import (
     Bias,
     DenseBias,
@@ -107,10 +107,12 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class TritonCall(LoweredCall):
-    """A lowered call of ``scores`` and relative values, whose mask is intervals, documents and ``allowed``."""
+    """A lowered call of ``scores``, whose mask is intervals, ``real_keys``, documents and ``allowed``."""
 
     scores: Scores = None  # type: ignore[assignment]
     relative_values: Relative | None = None
+    real_keys: Bounds = (None, None)
+    """The keys of each sequence that are no padding: a number or [b or 1, 1], or None."""
     documents: tuple[Tensor, Tensor] | None = None
     """The documents of the queries and of the keys, [b, n] and [b, m]: a query sees those of its own."""
     allowed: Tensor | None = None
@@ -138,7 +140,8 @@ def would_be_large(problem: Problem, of_pairs: list[Bias]) -> bool:
 
 def lower_for_programs(call: Call) -> TritonCall:
     """Returns the call in terms that the programs take."""
-    simple = simplified(call)
+    mask, real_keys = _without_padding(call)
+    simple = simplified(call if mask is call.mask else call._with(mask=mask))
     some = bool(call.q.shape[2] and call.k.shape[2])
     in_blocks = some and _in_blocks(simple)
     lowered, of_sinusoids = _without_sinusoids(simple, in_blocks)
@@ -170,8 +173,22 @@ def lower_for_programs(call: Call) -> TritonCall:
         next((float(term.cap) for term in terms if isinstance(term, SoftCap)), None),
     )
     documents, allowed = _rest_of(lowered.rest, q_at, k_at)
-    parts = {"scores": scores, "relative_values": vectors.get(RelativeValues)}
+    parts = {"scores": scores, "relative_values": vectors.get(RelativeValues), "real_keys": real_keys}
     return TritonCall._made({**lowered._values(), **parts, "documents": documents, "allowed": allowed})
+
+
+def _without_padding(call: Call) -> tuple[Mask | None, Bounds]:
+    """Returns the mask without padding, and which keys of each sequence are none.
+
+    Bounds of each sequence would else be intersected with those of each query, and become numbers of each query.
+    """
+    mask = call.mask
+    for part in mask.masks if isinstance(mask, And) else (mask,):
+        bounds = part.interval(call.q_coordinates, call.k_coordinates) if type(part) is Padding else None
+        if bounds is not None:
+            others = tuple(one for one in mask.masks if one is not part) if isinstance(mask, And) else ()
+            return And(others) if len(others) > 1 else next(iter(others), None), bounds
+    return mask, (None, None)
 
 
 def _in_blocks(call: Call) -> bool:

@@ -22,7 +22,7 @@ from torch import Tensor
 from ...terms import Bucketize, Clip, RelativeKeys, RelativeQueries, RelativeValues, Rows, Sinusoids
 from .._problem import Call
 from ..lowering.sinusoids import RotatedQuery
-from ._tables import axis_of, by_whole_distance, distances_of_slots, is_of_distances, row_of_each, rows_at
+from ._tables import axis_of, by_whole_distance, distances_of_slots, ends_of, is_of_distances, row_of_each, rows_at
 
 MAX_ROWS = 1 << 12
 """The most vectors of a table whose products with each token are made."""
@@ -109,7 +109,7 @@ def relative(term: RelativeKeys | RelativeQueries | RelativeValues, call: Call, 
     if in_blocks:
         distances = distances_of_slots(q, k, axis_of(rows))
         vectors = vectors_at(rows, distances).to(call.q.dtype)
-        ends = None if isinstance(rows, Sinusoids) else _ends(rows, distances)
+        ends = None if isinstance(rows, Sinusoids) else ends_of(row_of_each(rows, distances))
         return Relative(tokens, vectors, None, q.index.shape[1] - 1, None, None, ends)
     assert isinstance(rows, Rows)
     vectors, origin = by_whole_distance(rows)
@@ -123,13 +123,6 @@ def queries_of(term: RelativeKeys, call: Call) -> Tensor:
     if term.query_bias is not None:
         query = query.float() + term.query_bias.float()[:, None]
     return query.to(call.q.dtype)
-
-
-def _ends(rows: Rows, distances: Tensor) -> Tensor:
-    """Returns the last of the distances that have the row of the first one, and the first that has that of the last."""
-    at = row_of_each(rows, distances)
-    alike = (at == at[:1]).sum(), (at == at[-1:]).sum()
-    return torch.stack([alike[0] - 1, len(at) - alike[1]]).to(torch.int32)
 
 
 def _of_each_head(tokens: Tensor, call: Call) -> Tensor:

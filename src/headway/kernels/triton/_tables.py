@@ -52,12 +52,15 @@ class DistanceTable(NamedTuple):
         origin: the row of distance 0: of slots if positions rise by one, else of positions.
         q: the positions of the queries, int64 [b, n]; None if positions rise by one.
         k: those of the keys.
+        ends: int32 [2] if positions rise by one and the bias is of rows: all rows up to the first number are one row of
+            those, and all from the second number on; else None.
     """
 
     values: Tensor
     origin: int
     q: Tensor | None
     k: Tensor | None
+    ends: Tensor | None = None
 
 
 class Axis(NamedTuple):
@@ -122,8 +125,8 @@ class StretchedPieces(NamedTuple):
         slope: of each piece, float32 [heads or 1, pieces].
         rate: float32 [1].
         stretch: float32 [b, n].
-        sizes: where positions rise by one ln(1 + rate·|δ|) of each distance of slots, float32 [n + m − 1], and its
-            derivative by the rate; else None.
+        sizes: where positions rise by one ln(1 + rate·|δ|) of each distance of slots, and of ``BEYOND`` more on either
+            side, float32, and its derivative by the rate; else None.
         q: the positions of the queries, [b, n]; None if they rise by one.
         k: those of the keys, [b, m].
     """
@@ -147,6 +150,9 @@ FORMULAS = {Linear: ("past", "future"), Log: ("weight", "rate"), Power: ("weight
 """The formulas that programs compute, and the names of their parameters."""
 
 
+BEYOND = 128
+"""The most slots that a block may have beyond the last one: tables of distances of slots have rows for these too, so
+that programs read them without a comparison."""
 MOST_EXACT = 1 << 24
 """The most slots whose numbers are exact in float32."""
 MAX_REACH = 1 << 16
@@ -342,7 +348,7 @@ def stretched_pieces(values: Stretched, q: Coordinates, k: Coordinates, rising: 
     if not rising:
         at = q.axis(values.axis), k.axis(values.axis)
         return StretchedPieces(edges, intercept, slope, rate, stretch, None, *at)
-    far, wide = distances_of_slots(q, k, values.axis).abs().double(), values.rate.detach().double()
+    far, wide = distances_of_slots(q, k, values.axis, BEYOND).abs().double(), values.rate.detach().double()
     sizes = torch.log1p(wide * far).float(), (far / (1 + wide * far)).float()
     return StretchedPieces(edges, intercept, slope, rate, stretch, sizes, None, None)
 
@@ -355,23 +361,32 @@ def table_of_slots(biases: Sequence[Bias], q: Coordinates, k: Coordinates) -> Di
         q: coordinates of the queries, of which there is at least one.
         k: coordinates of the keys, of which there is at least one.
     """
-    total = None
+    total, ends = None, None
     for values in biases:
-        part = _bias_of(values, distances_of_slots(q, k, axis_of(values)))
+        distances = distances_of_slots(q, k, axis_of(values), BEYOND)
+        part = _bias_of(values, distances)
         total = part if total is None else total + part
+        if isinstance(values, Rows) and len(biases) == 1:
+            ends = ends_of(row_of_each(values, distances))
     assert total is not None
-    return DistanceTable(total, q.index.shape[1] - 1, None, None)
+    return DistanceTable(total, q.index.shape[1] - 1 + BEYOND, None, None, ends)
 
 
-def distances_of_slots(q: Coordinates, k: Coordinates, axis: int) -> Tensor:
+def ends_of(rows: Tensor) -> Tensor:
+    """Returns the last place that has the row of the first one, and the first that has that of the last, int32 [2]."""
+    first, last = torch.searchsorted(rows, rows[:1], right=True) - 1, torch.searchsorted(rows, rows[-1:])
+    return torch.cat([first, last]).to(torch.int32)
+
+
+def distances_of_slots(q: Coordinates, k: Coordinates, axis: int, beyond: int = 0) -> Tensor:
     """Returns the distances of n queries and m keys whose positions rise by one, in their order, [n + m − 1].
 
-    That of query slot i and key slot j is at j − i + n − 1.
+    That of query slot i and key slot j is at j − i + n − 1. There are ``beyond`` more on either side.
     """
     n, m = q.index.shape[1], k.index.shape[1]
     # every axis has the same positions, up to where they start
     first = k.axis(axis)[:1, :1] - q.axis(axis)[:1, :1]
-    return (torch.arange(1 - n, m, device=q.position.device) + first[0]).contiguous()
+    return (torch.arange(1 - n - beyond, m + beyond, device=q.position.device) + first[0]).contiguous()
 
 
 def axis_of(values: Bias | Sinusoids) -> int:

@@ -7,7 +7,7 @@ so that results are the same bits in every run. Importing this room imports trit
 from ._blocks import ALIGNED, ANY, BESIDE, FLUSH
 from ._columns import column_sums, pooled_map
 from ._forward import forward, merge_splits, split_forward
-from ._gradients import deltas, keys_gradient, queries_gradient
+from ._gradients import keys_gradient, queries_gradient, query_statistics
 from ._rotations import rotations
 from ._scores import LINEAR, LOG, POWER, SLOPE
 from ._sight import COUNTS, EACH, NONE, NUMBER, SLOT, list_tiles
@@ -52,7 +52,7 @@ __all__ = [
     "list_tiles",
     "column_sums",
     "pooled_map",
-    "deltas",
+    "query_statistics",
     "queries_gradient",
     "keys_gradient",
     "diagonals_gradient",

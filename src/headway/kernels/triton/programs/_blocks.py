@@ -10,6 +10,7 @@ import triton.language as tl
 # Triton reads global variables only if they are declared constant.
 PRECISION = tl.constexpr("ieee")  # of float32: products by tensor cores (tf32x3) leave out the last two bits
 LOG2E = tl.constexpr(1.4426950408889634)
+APART = tl.constexpr(2.0**30)  # floats from here on are so far apart that exp of a difference is 0
 ANY, ALIGNED, BESIDE, FLUSH = (tl.constexpr(layout) for layout in range(4))
 
 
@@ -93,6 +94,14 @@ def load_statistic(x, which, at, inside, n, other):
 
 
 @triton.jit
+def load_exponents(statistics, which, i, inside, n):
+    """The rates, the offsets and the inverse sums of the queries i."""
+    rate = load_statistic(statistics.rate, which, i, inside, n, 0.0)
+    offset = load_statistic(statistics.offset, which, i, inside, n, 0.0)
+    return rate, offset, load_statistic(statistics.inverse, which, i, inside, n, 0.0)
+
+
+@triton.jit
 def store_statistic(x, which, at, inside, n, value):
     tl.store(x + which.to(tl.int64) * n + at, value, mask=inside)
 
@@ -104,6 +113,42 @@ def dot(a, b, interpreted: tl.constexpr):
         return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=PRECISION)
     else:
         return tl.dot(a, b, input_precision=PRECISION)
+
+
+@triton.jit
+def _rate(largest):
+    return tl.where(tl.abs(largest) < APART, LOG2E, 1.0)
+
+
+@triton.jit
+def offset_of(largest):
+    """The offset of rows with this largest score, see ``exponents``; +∞ for rows without scores."""
+    return -largest * _rate(largest)
+
+
+@triton.jit
+def exponents(largest):
+    """A rate and an offset for each row of scores, with which exp(score − largest) is 2^(score·rate + offset).
+
+    That takes one operation for each score, and is rounded once. The offset is rounded too, which multiplies all powers
+    of a row by the same number; ``excess`` is that number. It would be too large where the largest score is beyond
+    2³⁰, but there floats are so far apart that all powers are 0 or 1, with a rate of 1 as well, and offsets are exact.
+    """
+    offset = offset_of(largest)
+    return _rate(largest), tl.where(offset == float("inf"), 0.0, offset)
+
+
+@triton.jit
+def powers(score, rate, offset):
+    """2^(score·rate + offset), see ``exponents``."""
+    return tl.exp2(tl.fma(score, rate, offset))
+
+
+@triton.jit
+def excess(largest):
+    """How many times exp(score − largest) the powers of a row are, see ``exponents``."""
+    rate, offset = exponents(largest)
+    return tl.where(largest == float("-inf"), 1.0, powers(largest, rate, offset))
 
 
 @triton.jit
@@ -119,6 +164,20 @@ def look_up(table, at, interpreted: tl.constexpr):
         return tl.inline_asm_elementwise(
             "ld.global.nc.f32 $0, [$1];", "=f,l", [(table + at).to(tl.uint64, bitcast=True)], tl.float32, True, 1
         )
+
+
+@triton.jit
+def read_pairs(place, interpreted: tl.constexpr):
+    """The numbers of pairs in float32; on a GPU by assembly, as those of a table."""
+    if interpreted:
+        return tl.load(place).to(tl.float32)
+    elif place.dtype.element_ty == tl.float32:
+        return look_up(place, 0, interpreted)
+    else:
+        bits = tl.inline_asm_elementwise(
+            "ld.global.nc.b16 $0, [$1];", "=h,l", [place.to(tl.uint64, bitcast=True)], tl.int16, True, 1
+        )
+        return bits.to(place.dtype.element_ty, bitcast=True).to(tl.float32)
 
 
 # ---------------------------------------------------------------- dropout
@@ -147,6 +206,13 @@ def by_key(x, flipped: tl.constexpr):
         return x[:, None]
     else:
         return x[None, :]
+
+
+@triton.jit
+def slots(x):
+    """Slots as int64, such that the compiler sees which part of them all threads share, and which is constant."""
+    step = tl.arange(0, x.shape[0])
+    return (x - step).to(tl.int64) + step
 
 
 @triton.jit

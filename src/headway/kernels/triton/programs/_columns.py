@@ -38,7 +38,7 @@ def column_sums(
             queries, keys, parts.terms, b, h, i, j, i_inside, j_inside, tile * rows, start, True, interpreted
         )
         weight = weights_of(
-            parts, statistics, products, b, h, which, i, j, i_inside, j_inside, n, m, True, True, interpreted
+            parts, statistics, products, None, b, h, which, i, j, i_inside, j_inside, n, m, True, True, interpreted
         )[0]
         total += tl.sum(_counting(weight, counted, b, i, i_inside, True), 1).to(tl.float64)
     store_statistic(sums, which, j, j_inside, m, total.to(tl.float32))
@@ -70,7 +70,7 @@ def pooled_map(
                 queries, keys, parts.terms, b, h, i, j, i_inside, j_inside, i_first, j_tile * block, False, interpreted
             )
             weight = weights_of(
-                parts, statistics, products, b, h, which, i, j, i_inside, j_inside, n, m, True, False, interpreted
+                parts, statistics, products, None, b, h, which, i, j, i_inside, j_inside, n, m, True, False, interpreted
             )[0]
             weight = tl.where(j_inside[None, :], _counting(weight, counted, b, i, i_inside, False), 0.0)
             total += tl.sum(weight, 1).to(tl.float64)

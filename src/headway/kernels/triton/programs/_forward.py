@@ -8,17 +8,28 @@ queries against many keys are computed in splits of the keys, which are merged.
 import triton
 import triton.language as tl
 
-from ._blocks import LOG2E, dot, dropout_factors, load_matrix, load_vector, store_matrix, store_statistic
+from ._blocks import (
+    dot,
+    dropout_factors,
+    excess,
+    exponents,
+    load_matrix,
+    load_vector,
+    offset_of,
+    powers,
+    store_matrix,
+    store_statistic,
+)
 from ._reducers import add_block, no_sums, scaled, store_sums
-from ._scores import scores_of
-from ._sight import in_sight, key_steps, list_of, masked_tile, open_tile, seen_tiles
+from ._scores import far_biases, near_keys, scores_of
+from ._sight import in_sight, key_steps, keys_in_sight, list_of, masked_tile, open_tile, seen_tiles
 from ._skew import add_vectors
 from ._weights import load_keys, load_queries, products_of
 
 
 @triton.jit
 def _add_keys(
-    state, queries, x, parts, wanted, b, h, kv, i, i_inside, i_start, tile, n, m,
+    state, queries, x, parts, wanted, beyond, b, h, kv, i, i_inside, i_start, tile, n, m,
     head_dim: tl.constexpr, v_dim: tl.constexpr, head_pad: tl.constexpr, v_pad: tl.constexpr,
     block: tl.constexpr, width: tl.constexpr, masked: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
@@ -32,17 +43,19 @@ def _add_keys(
     products = products_of(
         queries, keys, parts.terms, b, h, i, j, i_inside, j_inside, i_start, tile * block, False, interpreted
     )
-    score, _ = scores_of(products, parts.terms, b, h, i, j, i_inside, j_inside, False, interpreted)
+    score, _ = scores_of(products, parts.terms, beyond, b, h, i, j, i_inside, j_inside, False, interpreted)
     if masked:
         seen = in_sight(parts.sight, b, h, i, j, i_inside, m, False)
         score = tl.where(seen, score, float("-inf"))
         if x.v is not None:  # a key that no query here sees may hold NaN
-            v = tl.where((tl.max(seen.to(tl.int32), 0) != 0)[:, None], v, 0.0)
+            rows: tl.constexpr = score.shape[0]
+            v = tl.where(keys_in_sight(parts.sight, seen, b, j, i_start, rows, n, m)[:, None], v, 0.0)
     above = tl.maximum(largest, tl.max(score, 1))
-    origin = tl.where(above == float("-inf"), 0.0, above)
-    weight = tl.exp2((score - origin[:, None]) * LOG2E)
-    shrink = tl.exp2((largest - origin) * LOG2E)
+    rate, offset = exponents(above)
+    weight = powers(score, rate[:, None], offset[:, None])
+    shrink = tl.exp2(offset - offset_of(largest))
     if width > 0:
+        origin = tl.where(above == float("-inf"), 0.0, above)
         found = scaled(found, sums, largest, origin, shrink)
         found = add_block(found, wanted, score, weight, origin, b, i, j, i_inside, j_inside, n, m, width)
     sums = sums * shrink + tl.sum(weight, 1)
@@ -80,17 +93,28 @@ def forward(
     )
     listed = list_of(parts.sight, b, h, tl.program_id(0) % tiles)
     open_, end, left, left_last, right, right_last = key_steps(parts.sight, listed, b, i, inside, m, block)
-    for step in range(open_, end):
+    low, high = open_, end
+    if parts.terms.table_ends is not None and parts.sight.lists is None:
+        low, high = near_keys(parts.terms, i_start, open_, end, rows, block)
+        biases = far_biases(parts.terms, h)
+        for step in range(open_, end - (high - low)):
+            tile = tl.where(step < low, step, step + (high - low))
+            beyond = tl.where(step < low, biases[0], biases[1])
+            state = _add_keys(
+                state, queries, x, parts, wanted, beyond, b, h, kv, i, inside, i_start, tile, n, m,
+                head_dim, v_dim, head_pad, v_pad, block, width, False, interpreted,
+            )  # fmt: skip
+    for step in range(low, high):
         tile = open_tile(parts.sight, listed, step)
         state = _add_keys(
-            state, queries, x, parts, wanted, b, h, kv, i, inside, i_start, tile, n, m,
+            state, queries, x, parts, wanted, None, b, h, kv, i, inside, i_start, tile, n, m,
             head_dim, v_dim, head_pad, v_pad, block, width, False, interpreted,
         )  # fmt: skip
     gap = right - left_last
     for step in range(left, right_last - gap):
         tile = masked_tile(parts.sight, listed, step, left_last, gap)
         state = _add_keys(
-            state, queries, x, parts, wanted, b, h, kv, i, inside, i_start, tile, n, m,
+            state, queries, x, parts, wanted, None, b, h, kv, i, inside, i_start, tile, n, m,
             head_dim, v_dim, head_pad, v_pad, block, width, True, interpreted,
         )  # fmt: skip
     _finish(state, wanted, parts.sink, out, row_max, row_sum, b, h, which, i, inside, n, v_dim, v_pad, width)
@@ -108,20 +132,23 @@ def _finish(
     if sink is not None:
         logit = load_vector(sink, b, h, i, inside, 0.0).to(tl.float32)
         above = tl.maximum(largest, logit, propagate_nan=tl.PropagateNan.ALL)
-        origin = tl.where(above == float("-inf"), 0.0, above)
-        shrink = tl.exp2((largest - origin) * LOG2E)
+        rate, offset = exponents(above)
+        shrink = tl.exp2(offset - offset_of(largest))
         if width > 0:
-            found = scaled(found, sums, largest, origin, shrink)
+            found = scaled(found, sums, largest, tl.where(above == float("-inf"), 0.0, above), shrink)
         of_keys = sums * shrink
-        sums = of_keys + tl.exp2((logit - origin) * LOG2E)
+        sums = of_keys + powers(logit, rate, offset)
         total *= shrink[:, None]
     else:
         above, of_keys = largest, sums
     if out is not None:
         share = tl.where(blind[:, None], 0.0, total / tl.where(sums == 0, 1.0, sums)[:, None])
         store_matrix(out, b, h, i, inside, share, v_dim, v_pad)
+    part = 1 / excess(above)
+    sums *= part
     if width > 0:
-        store_sums(found, wanted, of_keys, sums, which, i, inside, n, width)
+        found = scaled(found, sums * 0, sums * 0, sums * 0, part)
+        store_sums(found, wanted, of_keys * part, sums, which, i, inside, n, width)
     store_statistic(row_max, which, i, inside, n, above)
     store_statistic(row_sum, which, i, inside, n, sums)
 
@@ -161,7 +188,7 @@ def split_forward(
     for step in range(start, tl.minimum(start + share, right_last - gap)):
         tile = tl.where(step < left_last, step, step + gap)
         state = _add_keys(
-            state, queries, x, parts, None, b, h, kv, i, inside, 0, tile, n, m,
+            state, queries, x, parts, None, None, b, h, kv, i, inside, 0, tile, n, m,
             head_dim, v_dim, head_pad, v_pad, block, 0, True, interpreted,
         )  # fmt: skip
     total, largest, sums, _ = state
@@ -190,8 +217,8 @@ def merge_splits(
         row = split.to(tl.int64) * count + tl.program_id(0)
         part = tl.load(largests + row, mask=inside, other=float("-inf"))
         above = tl.maximum(largest, tl.max(part, 0))
-        origin = tl.where(above == float("-inf"), 0.0, above)
-        shrink, factor = tl.exp2((largest - origin) * LOG2E), tl.exp2((part - origin) * LOG2E)
+        _, offset = exponents(above)
+        shrink, factor = tl.exp2(offset - offset_of(largest)), tl.exp2(offset - offset_of(part))
         sums = sums * shrink + tl.sum(tl.load(sums_of + row, mask=inside, other=0.0) * factor, 0)
         place = totals + row[:, None] * v_dim + column[None, :]
         parts = tl.load(place, mask=inside[:, None] & (column < v_dim)[None, :], other=0.0)

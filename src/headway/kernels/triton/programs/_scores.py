@@ -13,20 +13,30 @@ from ._blocks import (
     of_head,
     place_of,
     place_of_pairs,
+    read_pairs,
+    slots,
     unpacked,
 )
 
 LINEAR, LOG, POWER, SLOPE = (tl.constexpr(kind) for kind in range(4))
 FAR = tl.constexpr(2.0**60)  # beyond every distance
+SQUARE = tl.constexpr(128)  # a multiple of all blocks
 
 
 @triton.jit
-def scores_of(products, terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr, interpreted: tl.constexpr):
-    """The scores of a block from its products, and the derivative by what the cap bounds; 1 without a cap."""
+def scores_of(
+    products, terms, beyond, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr, interpreted: tl.constexpr
+):
+    """The scores of a block from its products, and the derivative by what the cap bounds; 1 without a cap.
+
+    beyond is the bias by the table if all pairs share it, and else None.
+    """
     score = products * terms.scale
     if terms.factor is not None:
         score *= by_query(load_vector(terms.factor, b, h, i, i_inside, 0.0), flipped)
-    if terms.table is not None:
+    if beyond is not None:
+        score += beyond
+    elif terms.table is not None:
         table = terms.table.at + of_head(h, flipped).to(tl.int64) * unpacked(terms.table.h)
         score += look_up(table, table_row(terms, b, i, j, i_inside, j_inside, flipped), interpreted)
     if terms.grid is not None:
@@ -43,9 +53,8 @@ def scores_of(products, terms, b, h, i, j, i_inside, j_inside, flipped: tl.const
         place += by_key(j.to(tl.int64) * last_stride(terms.keys.n, terms.keys.layout), flipped)
         score += tl.load(place, mask=by_key(j_inside, flipped), other=0.0)
     if terms.dense is not None:
-        inside = by_query(i_inside, flipped) & by_key(j_inside, flipped)
-        place = place_of_pairs(terms.dense, terms.dense_layout, b, h, i, j, flipped)
-        score += tl.load(place, mask=inside, other=0.0).to(tl.float32)
+        i, j = tl.where(i_inside, i, 0), tl.where(j_inside, j, 0)  # what is outside is never used
+        score += read_pairs(place_of_pairs(terms.dense, terms.dense_layout, b, h, i, j, flipped), interpreted)
     if terms.cap is None:
         return score, 1.0
     else:
@@ -90,10 +99,62 @@ def row_of(x, terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
 def table_row(terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr):
     """The row of the table of biases for each pair, from the distance key − query."""
     if terms.q_position is None:  # positions rise by one on both sides
-        row = by_key(j, flipped) - by_query(i, flipped) + unpacked(terms.table.origin)
-        return tl.minimum(tl.maximum(row, 0), unpacked(terms.table.last)).to(tl.int32)
+        return by_key(slots(j), flipped) - by_query(slots(i), flipped) + unpacked(terms.table.origin)
     else:
         return _row_at(terms.table, terms.q_position, terms.k_position, b, i, j, i_inside, j_inside, flipped)
+
+
+@triton.jit
+def far_biases(terms, h):
+    """The biases of all distances up to the first end of the table, and of all from the second one on."""
+    table = terms.table.at + h.to(tl.int64) * unpacked(terms.table.h)
+    return tl.load(table), tl.load(table + unpacked(terms.table.last))
+
+
+@triton.jit
+def near_keys(terms, i_start, first, last, rows: tl.constexpr, block: tl.constexpr):
+    """Of a range of blocks of keys the part outside of which all pairs with a block of queries share a bias."""
+    if terms.table_ends is None:
+        return first, last
+    else:
+        shift = i_start - unpacked(terms.table.origin)
+        low = tl.maximum(tl.load(terms.table_ends) + shift + 1, 0) // block
+        high = tl.cdiv(tl.maximum(tl.load(terms.table_ends + 1) + shift + rows - 1, 0), block)
+        low = tl.minimum(tl.maximum(low, first), last)
+        return low, tl.minimum(tl.maximum(high, low), last)
+
+
+@triton.jit
+def squares_apart(terms):
+    """How many squares of ``SQUARE`` tokens a query is behind a key, and before it, from where on the bias is shared.
+
+    The gradient of the table is divided by squares: blocks are parts of them, so that all programs agree on it.
+    """
+    origin = unpacked(terms.table.origin)
+    behind = tl.cdiv(origin - tl.load(terms.table_ends) + SQUARE - 1, SQUARE)
+    return behind, tl.cdiv(tl.load(terms.table_ends + 1) - origin + SQUARE - 1, SQUARE)
+
+
+@triton.jit
+def near_queries(terms, j_start, first, last, rows: tl.constexpr):
+    """Of a range of blocks of queries the part outside of which squares share a bias with a block of keys."""
+    if terms.table_ends is None:
+        return first, last
+    else:
+        behind, before = squares_apart(terms)
+        square: tl.constexpr = SQUARE // rows
+        low = tl.maximum(j_start // SQUARE - before + 1, 0) * square
+        high = tl.maximum(j_start // SQUARE + behind, 0) * square
+        low = tl.minimum(tl.maximum(low, first), last)
+        return low, tl.minimum(tl.maximum(high, low), last)
+
+
+@triton.jit
+def are_far(terms, i_start, j_start):
+    """Whether the queries of a block are so far behind its keys, or before them, that squares share a bias."""
+    behind, before = squares_apart(terms)
+    apart = i_start // SQUARE - j_start // SQUARE
+    return apart >= behind, (apart < behind) & (-apart >= before)
 
 
 @triton.jit
@@ -126,12 +187,25 @@ def _distance(q_position, k_position, b, i, j, i_inside, j_inside, flipped: tl.c
 
 
 @triton.jit
+def _distance_of_slots(i, j, start, flipped: tl.constexpr):
+    """start + key slot − query slot of each pair; steps of the columns, of which a thread has many, are constant."""
+    if flipped:
+        step = tl.arange(0, i.shape[0])
+        return (by_key(j.to(tl.float32), True) - by_query((i - step).to(tl.float32) - start, True)) - by_query(
+            step.to(tl.float32), True
+        )
+    else:
+        step = tl.arange(0, j.shape[0])
+        base = by_key((j - step).to(tl.float32), False) - by_query(i.to(tl.float32) - start, False)
+        return base + by_key(step.to(tl.float32), False)
+
+
+@triton.jit
 def formula_of(terms, b, h, i, j, i_inside, j_inside, flipped: tl.constexpr):
     """A bias of the distance for each pair, and its derivatives by both parameters."""
     formula = terms.formula
     if terms.formula_q is None:  # positions rise by one on both sides; slots are exact in float32
-        query = i.to(tl.float32) - tl.load(terms.formula_start).to(tl.float32)
-        distance = by_key(j.to(tl.float32), flipped) - by_query(query, flipped)
+        distance = _distance_of_slots(i, j, tl.load(terms.formula_start).to(tl.float32), flipped)
     else:
         distance = _distance(terms.formula_q, terms.formula_k, b, i, j, i_inside, j_inside, flipped).to(tl.float32)
     far = tl.abs(distance)
@@ -162,8 +236,7 @@ def _of_two(kind: tl.constexpr, distance, far, first, second):
 def _sizes(terms, b, i, j, i_inside, j_inside, flipped: tl.constexpr, interpreted: tl.constexpr):
     """ln(1 + rate·|δ|) of each pair, and its derivative by the rate."""
     if terms.sizes is not None:  # positions rise by one on both sides
-        at = by_key(j, flipped) - by_query(i, flipped) + unpacked(terms.sizes.origin)
-        at = tl.minimum(tl.maximum(at, 0), unpacked(terms.sizes.last)).to(tl.int32)
+        at = by_key(slots(j), flipped) - by_query(slots(i), flipped) + unpacked(terms.sizes.origin)
         return look_up(terms.sizes.at, at, interpreted), look_up(terms.sizes.by_rate, at, interpreted)
     else:
         distance = _distance(terms.stretched_q, terms.stretched_k, b, i, j, i_inside, j_inside, flipped)

@@ -8,7 +8,7 @@ the others from the end.
 import triton
 import triton.language as tl
 
-from ._blocks import by_key, by_query, load_vector, place_of_pairs, unpacked
+from ._blocks import by_key, by_query, load_vector, place_of, place_of_pairs, unpacked
 
 NONE, NUMBER, SLOT, EACH = (tl.constexpr(kind) for kind in range(4))
 COUNTS = tl.constexpr(2)  # the numbers in front of a list
@@ -28,21 +28,44 @@ def _bound(x, b, i, inside, default):
 
 
 @triton.jit
+def _limit(x, b, default):
+    if x.kind == NONE:
+        return default + b * 0
+    elif x.kind == NUMBER:
+        return unpacked(x.value) + b * 0
+    else:
+        return tl.load(place_of(x.value, b, b))
+
+
+@triton.jit
+def _keys_of(span, b, m):
+    """The keys of a sequence that are no padding, the first and the one after the last."""
+    return tl.maximum(_limit(span.first, b, 0), 0), tl.minimum(_limit(span.last, b, m), m)
+
+
+@triton.jit
 def _interval(span, b, i, inside, m):
-    start = tl.maximum(_bound(span.start, b, i, inside, 0), 0)
-    stop = tl.minimum(_bound(span.stop, b, i, inside, m), m)
+    first, last = _keys_of(span, b, m)
+    start = tl.maximum(_bound(span.start, b, i, inside, 0), first)
+    stop = tl.minimum(_bound(span.stop, b, i, inside, m), last)
     return start, tl.where(inside, stop, 0)
+
+
+@triton.jit
+def _in_interval(span, b, i, j, i_inside, m, flipped: tl.constexpr):
+    start, stop = _interval(span, b, i, i_inside, m)
+    seen = by_key(j, flipped) < by_query(stop, flipped)
+    if span.start.kind != NONE or span.first.kind != NONE:
+        seen &= by_key(j, flipped) >= by_query(start, flipped)
+    return seen
 
 
 @triton.jit
 def in_sight(sight, b, h, i, j, i_inside, m, flipped: tl.constexpr):
     """Which keys j the queries i see."""
-    start, stop = _interval(sight.first, b, i, i_inside, m)
-    column = by_key(j, flipped)
-    seen = (column >= by_query(start, flipped)) & (column < by_query(stop, flipped))
+    seen = _in_interval(sight.first, b, i, j, i_inside, m, flipped)
     if sight.second is not None:
-        start, stop = _interval(sight.second, b, i, i_inside, m)
-        seen |= (column >= by_query(start, flipped)) & (column < by_query(stop, flipped))
+        seen |= _in_interval(sight.second, b, i, j, i_inside, m, flipped)
     if sight.q_document is not None:
         q = load_vector(sight.q_document, b, b, i, i_inside, 0)
         k = load_vector(sight.k_document, b, b, j, j < m, 0)
@@ -50,6 +73,51 @@ def in_sight(sight, b, h, i, j, i_inside, m, flipped: tl.constexpr):
     if sight.rest is not None:
         seen &= tl.load(place_of_pairs(sight.rest, sight.rest_layout, b, h, i, j, flipped), mask=seen, other=0) != 0
     return seen
+
+
+@triton.jit
+def _in_any(span, seen, b, j, i_start, rows: tl.constexpr, n, m):
+    """Which keys j are in the interval of any query of a block."""
+    if span.start.kind == EACH or span.stop.kind == EACH:
+        return tl.max(seen.to(tl.int32), 0) != 0
+    else:  # bounds are the same for all or move by one: the intervals together are one
+        begin, end = _keys_of(span, b, m)
+        start = tl.maximum(_bound(span.start, b, i_start, True, 0), begin)
+        stop = tl.minimum(_bound(span.stop, b, tl.minimum(i_start + rows, n) - 1, True, m), end)
+        if span.start.kind == SLOT and span.stop.kind == SLOT:
+            stop = tl.where(unpacked(span.start.value) < unpacked(span.stop.value), stop, 0)
+        return (j >= start) & (j < stop)
+
+
+@triton.jit
+def keys_in_sight(sight, seen, b, j, i_start, rows: tl.constexpr, n, m):
+    """Which keys j any query of a block sees; ``seen`` are the pairs in sight, [queries, keys]."""
+    if sight.q_document is not None or sight.rest is not None:
+        return tl.max(seen.to(tl.int32), 0) != 0
+    elif sight.second is None:
+        return _in_any(sight.first, seen, b, j, i_start, rows, n, m)
+    else:
+        first = _in_any(sight.first, seen, b, j, i_start, rows, n, m)
+        return first | _in_any(sight.second, seen, b, j, i_start, rows, n, m)
+
+
+@triton.jit
+def _meets(span, b, i, i_inside, start, stop, m):
+    """Which of the queries i see any of the keys start … stop − 1."""
+    first, last = _interval(span, b, i, i_inside, m)
+    return tl.maximum(first, start) < tl.minimum(last, stop)
+
+
+@triton.jit
+def queries_in_sight(sight, seen, b, i, i_inside, j_start, block: tl.constexpr, m):
+    """Which queries i see any key of a block; ``seen`` are the pairs in sight, [keys, queries]."""
+    if sight.q_document is not None or sight.rest is not None:
+        return tl.max(seen.to(tl.int32), 0) != 0
+    elif sight.second is None:
+        return _meets(sight.first, b, i, i_inside, j_start, j_start + block, m)
+    else:
+        first = _meets(sight.first, b, i, i_inside, j_start, j_start + block, m)
+        return first | _meets(sight.second, b, i, i_inside, j_start, j_start + block, m)
 
 
 @triton.jit
@@ -150,14 +218,20 @@ def _query_range(span, b, j, j_end, n, block: tl.constexpr):
 @triton.jit
 def query_tiles(sight, b, j, j_end, n, m, block: tl.constexpr):
     """As ``_tiles``, of the blocks of queries for the keys j … j_end − 1."""
-    first, last, open_, end = _query_range(sight.first, b, j, tl.minimum(j_end, m), n, block)
+    begin, finish = _keys_of(sight.first, b, m)
+    low, high = tl.maximum(j, begin), tl.minimum(j_end, finish)
+    first, last, open_, end = _query_range(sight.first, b, low, high, n, block)
     if (sight.second is None and sight.rest is None) and sight.q_document is None:
-        end = tl.where(j_end <= m, end, open_)
+        last = tl.where(low < high, last, first)
+        open_, end = tl.minimum(open_, last), tl.where((begin <= j) & (j_end <= finish), tl.minimum(end, last), 0)
+        end = tl.maximum(end, open_)
         return open_, end, first, open_, end, last
     elif sight.second is None:
+        last = tl.where(low < high, last, first)
         return first, first, first, last, last, last
     else:
-        other, other_last, _, _ = _query_range(sight.second, b, j, tl.minimum(j_end, m), n, block)
+        other, other_last, _, _ = _query_range(sight.second, b, low, high, n, block)
+        last, other_last = tl.where(low < high, last, first), tl.where(low < high, other_last, other)
         return _both(first, last, other, other_last)
 
 

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from ._blocks import by_query, dot, load_vector, place_of_pairs, unpacked
-from ._scores import grid_row, row_of, stretched_of, table_row
+from ._scores import SQUARE, are_far, grid_row, row_of, squares_apart, stretched_of, table_row
 from ._sight import SLOT, is_in_sight, key_tiles, query_tiles, seen_tiles
 from ._skew import have_one_vector, unskewed
 from ._weights import kept_weights, tile_gradient, tile_of
@@ -31,6 +31,15 @@ def _diagonal(sight, offset, i_tiles, j_tiles, block: tl.constexpr):
     return first, last
 
 
+@triton.jit
+def _is_near(terms, i_start, j_start):
+    if terms.table_ends is None:
+        return True
+    else:
+        behind, before = are_far(terms, i_start, j_start)
+        return (behind | before) == 0
+
+
 @triton.jit(do_not_specialize=["n", "m"])
 def diagonals_gradient(
     x, parts, d_out, statistics, partial, n, m, heads, group,
@@ -49,9 +58,14 @@ def diagonals_gradient(
     b, h = which // heads, which % heads
     offset = diagonal - i_tiles + 1
     first, last = _diagonal(parts.sight, offset, i_tiles, j_tiles, block)
+    if parts.terms.table_ends is not None:  # what is far is summed with the gradients of keys
+        behind, before = squares_apart(parts.terms)
+        all_far = (-offset * block >= behind * SQUARE + SQUARE) | (offset * block >= before * SQUARE + SQUARE)
+        last = tl.where(all_far, first, last)
     total = tl.zeros([block, block], tl.float32)
     for tile in range(first, last):
-        if is_in_sight(parts.sight, b, h, tile, tile + offset, n, m, block, block):
+        near = _is_near(parts.terms, tile * block, (tile + offset) * block)
+        if near & is_in_sight(parts.sight, b, h, tile, tile + offset, n, m, block, block):
             total += tile_gradient(
                 x, parts, d_out, statistics, b, h, h // group, which, tile, tile + offset, n, m,
                 head_dim, v_dim, head_pad, v_pad, block, block, interpreted,

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from ._blocks import LOG2E, by_query, dot, dropout_factors, load_matrix, load_statistic
+from ._blocks import by_query, dot, dropout_factors, load_exponents, load_matrix, load_statistic, powers
 from ._scores import look_up_by_query, row_of, scores_of, with_looked_up
 from ._sight import in_sight
 from ._skew import products_by_distance
@@ -78,28 +78,25 @@ def value_products(
 
 @triton.jit
 def weights_of(
-    parts, statistics, products, b, h, which, i, j, i_inside, j_inside, n, m,
+    parts, statistics, products, beyond, b, h, which, i, j, i_inside, j_inside, n, m,
     masked: tl.constexpr, flipped: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
-    """The weights of a block from its products, the cap's slope, what has no weight, and what is in sight."""
-    row_max, row_sum, _ = statistics
-    score, slope = scores_of(products, parts.terms, b, h, i, j, i_inside, j_inside, flipped, interpreted)
-    largest = by_query(load_statistic(row_max, which, i, i_inside, n, 0.0), flipped)
-    total = by_query(load_statistic(row_sum, which, i, i_inside, n, 1.0), flipped)
-    weight = tl.exp2((score - largest) * LOG2E) / total
-    unseen = score == float("-inf")
+    """The weights of a block from its products, the cap's slope, and what is in sight if it is ``masked``."""
+    score, slope = scores_of(products, parts.terms, beyond, b, h, i, j, i_inside, j_inside, flipped, interpreted)
+    rate, offset, inverse = load_exponents(statistics, which, i, i_inside, n)
+    weight = powers(score, by_query(rate, flipped), by_query(offset, flipped)) * by_query(inverse, flipped)
     seen = 0
     if masked:
         seen = in_sight(parts.sight, b, h, i, j, i_inside, m, flipped)
-        unseen |= seen == 0
-    if parts.terms.cap is not None:  # the products of what is not in sight may be NaN
-        slope = tl.where(unseen, 0.0, slope)
-    return tl.where(unseen, 0.0, weight), slope, unseen, seen
+        weight = tl.where(seen, weight, 0.0)
+        if parts.terms.cap is not None:  # the products of what is not in sight may be NaN
+            slope = tl.where(seen, slope, 0.0)
+    return weight, slope, seen
 
 
 @triton.jit
 def weights_and_gradients(
-    parts, statistics, products, values, b, h, which, i, j, i_inside, j_inside, n, m,
+    parts, statistics, products, values, beyond, b, h, which, i, j, i_inside, j_inside, n, m,
     masked: tl.constexpr, flipped: tl.constexpr, interpreted: tl.constexpr,
 ):  # fmt: skip
     """Of a block the weights before and after dropout, their gradients, the cap's slope, and what is in sight.
@@ -107,11 +104,14 @@ def weights_and_gradients(
     products are those of queries and keys, and values ⟨d_out, v⟩. The gradient of a score is
     weight·(gradient of weight − δ)·slope.
     """
-    weight, slope, unseen, seen = weights_of(
-        parts, statistics, products, b, h, which, i, j, i_inside, j_inside, n, m, masked, flipped, interpreted
+    weight, slope, seen = weights_of(
+        parts, statistics, products, beyond, b, h, which, i, j, i_inside, j_inside, n, m, masked, flipped, interpreted
     )
-    # a key of weight 0 may have a value that is NaN
-    values = tl.where(unseen, 0.0, values)
+    # a key of weight 0, by its mask or by a bias of −∞, may have a value that is NaN
+    if (parts.terms.dense is not None or parts.terms.keys is not None) or parts.terms.queries is not None:
+        values = tl.where(weight == 0, 0.0, values)
+    elif masked:
+        values = tl.where(seen, values, 0.0)
     if parts.drop is None:
         return weight, weight, values, slope, seen
     else:
@@ -151,9 +151,10 @@ def tile_of(
     )
     values = value_products(up, v, parts, b, h, i, j, i_inside, j_inside, i_start, j_start, flipped, interpreted)
     weight, kept, values, slope, seen = weights_and_gradients(
-        parts, statistics, products, values, b, h, which, i, j, i_inside, j_inside, n, m, True, flipped, interpreted
-    )
-    delta = by_query(load_statistic(statistics[2], which, i, i_inside, n, 0.0), flipped)
+        parts, statistics, products, values, None, b, h, which, i, j, i_inside, j_inside, n, m,
+        True, flipped, interpreted,
+    )  # fmt: skip
+    delta = by_query(load_statistic(statistics.delta, which, i, i_inside, n, 0.0), flipped)
     return weight * (values - delta) * slope, kept, seen, queries[1], keys[1], up
 
 
@@ -171,7 +172,7 @@ def kept_weights(
         queries, keys, parts.terms, b, h, i, j, i_inside, j_inside, i_tile * rows, j_tile * block, False, interpreted
     )
     weight = weights_of(
-        parts, statistics, products, b, h, which, i, j, i_inside, j_inside, n, m, True, False, interpreted
+        parts, statistics, products, None, b, h, which, i, j, i_inside, j_inside, n, m, True, False, interpreted
     )[0]
     if parts.drop is not None:
         weight *= dropout_factors(parts.drop, b, h, i, j, i_inside, j_inside, False)
