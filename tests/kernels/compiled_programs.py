@@ -318,6 +318,8 @@ SIDE = 64
 """Queries and keys of the pairs that the table is of."""
 FLOPS = 4096
 """What the tensor cores of a multiprocessor compute in a clock; its 4 schedulers start one instruction each."""
+REGISTERS, SHARED = 1 << 16, 228 << 10
+"""What a multiprocessor has; 1 KiB of shared memory of each program is the system's."""
 SHOWN = {"plain": "none", "table": "table of distances", "long table": "table, formulas", "slopes": "one slope"} | {
     "dense": "dense",
     "stretched": "stretched",
@@ -342,10 +344,16 @@ def table_of_loops() -> str:
 
 
 def _clocks(needs: dict[str, Any]) -> str:
-    """The clocks for the loops without masks: of a clipped table those of far blocks, and of near ones."""
+    """The clocks for the loops without masks: of a clipped table those of far blocks, and of near ones.
+
+    Behind a cross how many programs a multiprocessor runs at once, if there is more than one.
+    """
     rows, block, warps = needs["block"]
     pairs = rows * block / SIDE**2
-    return " / ".join(str(round(one * warps / 4 / pairs)) for one in needs["loops"][:-1])
+    clocks = " / ".join(str(round(one * warps / 4 / pairs)) for one in needs["loops"][:-1])
+    registers = -(-needs["registers"] // 8) * 8 * 32 * warps
+    at_once = min(REGISTERS // registers, SHARED // (needs["shared"] + 1024))
+    return clocks if at_once == 1 else f"{clocks} ×{at_once}"
 
 
 if __name__ == "__main__":

@@ -114,14 +114,11 @@ def far_biases(terms, h):
 @triton.jit
 def near_keys(terms, i_start, first, last, rows: tl.constexpr, block: tl.constexpr):
     """Of a range of blocks of keys the part outside of which all pairs with a block of queries share a bias."""
-    if terms.table_ends is None:
-        return first, last
-    else:
-        shift = i_start - unpacked(terms.table.origin)
-        low = tl.maximum(tl.load(terms.table_ends) + shift + 1, 0) // block
-        high = tl.cdiv(tl.maximum(tl.load(terms.table_ends + 1) + shift + rows - 1, 0), block)
-        low = tl.minimum(tl.maximum(low, first), last)
-        return low, tl.minimum(tl.maximum(high, low), last)
+    shift = i_start - unpacked(terms.table.origin)
+    low = tl.maximum(tl.load(terms.table_ends) + shift + 1, 0) // block
+    high = tl.cdiv(tl.maximum(tl.load(terms.table_ends + 1) + shift + rows - 1, 0), block)
+    low = tl.minimum(tl.maximum(low, first), last)
+    return low, tl.minimum(tl.maximum(high, low), last)
 
 
 @triton.jit
@@ -138,15 +135,12 @@ def squares_apart(terms):
 @triton.jit
 def near_queries(terms, j_start, first, last, rows: tl.constexpr):
     """Of a range of blocks of queries the part outside of which squares share a bias with a block of keys."""
-    if terms.table_ends is None:
-        return first, last
-    else:
-        behind, before = squares_apart(terms)
-        square: tl.constexpr = SQUARE // rows
-        low = tl.maximum(j_start // SQUARE - before + 1, 0) * square
-        high = tl.maximum(j_start // SQUARE + behind, 0) * square
-        low = tl.minimum(tl.maximum(low, first), last)
-        return low, tl.minimum(tl.maximum(high, low), last)
+    behind, before = squares_apart(terms)
+    square: tl.constexpr = SQUARE // rows
+    low = tl.maximum(j_start // SQUARE - before + 1, 0) * square
+    high = tl.maximum(j_start // SQUARE + behind, 0) * square
+    low = tl.minimum(tl.maximum(low, first), last)
+    return low, tl.minimum(tl.maximum(high, low), last)
 
 
 @triton.jit
