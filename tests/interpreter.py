@@ -2,8 +2,8 @@
 
 By itself it puts its operations into ``triton.language`` at every call of a function inside a program, which takes more
 time than all operations; once for each program is enough. It describes the shape and dtype of every result anew, and
-computes twice what may overflow without looking at it. It rounds the product of ``tl.fma`` before it adds to it, as no
-GPU does. And it reads and writes at any address, where a GPU stops or, worse, does not: a program may only touch
+computes twice what may overflow without looking at it. It rounds the product of ``tl.fma`` before the sum, where a GPU
+rounds once. And it reads and writes at any address, where a GPU stops or, worse, does not: a program may only touch
 what lies within the tensors that it is given.
 """
 

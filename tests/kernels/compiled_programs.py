@@ -320,7 +320,11 @@ FLOPS = 4096
 """What the tensor cores of a multiprocessor compute in a clock; its 4 schedulers start one instruction each."""
 REGISTERS, SHARED = 1 << 16, 228 << 10
 """What a multiprocessor has; 1 KiB of shared memory of each program is the system's."""
-SHOWN = {"plain": "none", "table": "table of distances", "long table": "table, formulas", "slopes": "one slope"} | {
+SHOWN = {
+    "plain": "none",
+    "table": "table of distances",
+    "long table": "table, formulas",
+    "slopes": "one slope",
     "dense": "dense",
     "stretched": "stretched",
     "documents": "documents",
@@ -337,7 +341,7 @@ def table_of_loops() -> str:
         clocks = [str(2 * SIDE * SIDE * width * count // FLOPS) for count in PRODUCTS.values()]
         lines.append(f"| *tensor cores, {width}* | *" + "* | *".join(clocks) + "* |")
         for kind, shown in SHOWN.items():
-            if (f"bfloat16, {width}, {kind}, forward") in kept:
+            if f"bfloat16, {width}, {kind}, forward" in kept:
                 needs = [kept[f"bfloat16, {width}, {kind}, {program}"] for program in PRODUCTS]
                 lines.append(f"| {shown}, {width} | " + " | ".join(map(_clocks, needs)) + " |")
     return "\n".join(lines)

@@ -65,7 +65,7 @@ class Bound(NamedTuple):
 
 
 class Span(NamedTuple):
-    """An interval of keys for each query, of those from ``first`` on to ``last`` of each sequence, [batch]."""
+    """An interval of keys for each query, start … stop − 1, of the keys first … last − 1 of its sequence, [batch]."""
 
     start: Bound
     stop: Bound
@@ -242,8 +242,9 @@ class Inputs(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What weights are computed from again, and δ, [batch, heads, n] each: exp(score − largest)/sum is
-    2^(score·rate + offset)·inverse.
+    """What weights are computed from again, and δ, [batch, heads, n] each.
+
+    weight = exp(score − largest)/sum = 2^(score·rate + offset)·inverse
     """
 
     rate: Any

@@ -178,9 +178,9 @@ def lower_for_programs(call: Call) -> TritonCall:
 
 
 def _without_padding(call: Call) -> tuple[Mask | None, Bounds]:
-    """Returns the mask without padding, and which keys of each sequence are none.
+    """Returns the mask without padding, and which keys of each sequence are not padding.
 
-    Bounds of each sequence would else be intersected with those of each query, and become numbers of each query.
+    Otherwise bounds of each sequence would be intersected with those of each query, and become numbers of each query.
     """
     mask = call.mask
     for part in mask.masks if isinstance(mask, And) else (mask,):

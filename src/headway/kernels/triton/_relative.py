@@ -22,7 +22,7 @@ from torch import Tensor
 from ...terms import Bucketize, Clip, RelativeKeys, RelativeQueries, RelativeValues, Rows, Sinusoids
 from .._problem import Call
 from ..lowering.sinusoids import RotatedQuery
-from ._tables import axis_of, by_whole_distance, distances_of_slots, ends_of, is_of_distances, row_of_each, rows_at
+from ._tables import axis_of, by_whole_distance, distances_of_slots, is_of_distances, rows_and_ends, rows_at
 
 MAX_ROWS = 1 << 12
 """The most vectors of a table whose products with each token are made."""
@@ -108,9 +108,10 @@ def relative(term: RelativeKeys | RelativeQueries | RelativeValues, call: Call, 
     q, k = call.q_coordinates, call.k_coordinates
     if in_blocks:
         distances = distances_of_slots(q, k, axis_of(rows))
-        vectors = vectors_at(rows, distances).to(call.q.dtype)
-        ends = None if isinstance(rows, Sinusoids) else ends_of(row_of_each(rows, distances))
-        return Relative(tokens, vectors, None, q.index.shape[1] - 1, None, None, ends)
+        found, ends = (
+            (vectors_at(rows, distances), None) if isinstance(rows, Sinusoids) else rows_and_ends(rows, distances)
+        )
+        return Relative(tokens, found.to(call.q.dtype), None, q.index.shape[1] - 1, None, None, ends)
     assert isinstance(rows, Rows)
     vectors, origin = by_whole_distance(rows)
     products = None if tokens is None else Products.apply(_of_each_head(tokens, call).float(), vectors)

@@ -361,21 +361,13 @@ def table_of_slots(biases: Sequence[Bias], q: Coordinates, k: Coordinates) -> Di
         q: coordinates of the queries, of which there is at least one.
         k: coordinates of the keys, of which there is at least one.
     """
-    total, ends = None, None
-    for values in biases:
-        distances = distances_of_slots(q, k, axis_of(values), BEYOND)
-        part = _bias_of(values, distances)
-        total = part if total is None else total + part
-        if isinstance(values, Rows) and len(biases) == 1:
-            ends = ends_of(row_of_each(values, distances))
-    assert total is not None
-    return DistanceTable(total, q.index.shape[1] - 1 + BEYOND, None, None, ends)
-
-
-def ends_of(rows: Tensor) -> Tensor:
-    """Returns the last place that has the row of the first one, and the first that has that of the last, int32 [2]."""
-    first, last = torch.searchsorted(rows, rows[:1], right=True) - 1, torch.searchsorted(rows, rows[-1:])
-    return torch.cat([first, last]).to(torch.int32)
+    origin = q.index.shape[1] - 1 + BEYOND
+    all_distances = [distances_of_slots(q, k, axis_of(values), BEYOND) for values in biases]
+    if len(biases) == 1 and isinstance(biases[0], Rows):
+        found, ends = rows_and_ends(biases[0], all_distances[0])
+        return DistanceTable(found, origin, None, None, ends)
+    first, *others = [_bias_of(values, distances) for values, distances in zip(biases, all_distances, strict=True)]
+    return DistanceTable(sum(others, first), origin, None, None)
 
 
 def distances_of_slots(q: Coordinates, k: Coordinates, axis: int, beyond: int = 0) -> Tensor:
@@ -397,6 +389,13 @@ def axis_of(values: Bias | Sinusoids) -> int:
 def rows_at(rows: Rows, distances: Tensor) -> Tensor:
     """Returns the rows of the table at rising distances [count], float32 [heads or 1, count], or of vectors."""
     return Runs.apply(rows.table.float(), row_of_each(rows, distances))
+
+
+def rows_and_ends(rows: Rows, distances: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns ``rows_at``, and which places share the row of the first and of the last: up to and from, int32 [2]."""
+    at = row_of_each(rows, distances)
+    first, last = torch.searchsorted(at, at[:1], right=True) - 1, torch.searchsorted(at, at[-1:])
+    return Runs.apply(rows.table.float(), at), torch.cat([first, last]).to(torch.int32)
 
 
 def row_of_each(rows: Rows, distances: Tensor) -> Tensor:

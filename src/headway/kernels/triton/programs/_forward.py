@@ -21,7 +21,7 @@ from ._blocks import (
     store_statistic,
 )
 from ._reducers import add_block, no_sums, scaled, store_sums
-from ._scores import far_biases, near_keys, scores_of
+from ._scores import far_biases, far_block, near_keys, scores_of
 from ._sight import in_sight, key_steps, keys_in_sight, list_of, masked_tile, open_tile, seen_tiles
 from ._skew import add_vectors
 from ._weights import load_keys, load_queries, products_of
@@ -96,10 +96,9 @@ def forward(
     low, high = open_, end
     if parts.terms.table_ends is not None and parts.sight.lists is None:
         low, high = near_keys(parts.terms, i_start, open_, end, rows, block)
-        biases = far_biases(parts.terms, h)
+        past, future = far_biases(parts.terms, h)
         for step in range(open_, end - (high - low)):
-            tile = tl.where(step < low, step, step + (high - low))
-            beyond = tl.where(step < low, biases[0], biases[1])
+            tile, beyond = far_block(step, low, high, past, future)
             state = _add_keys(
                 state, queries, x, parts, wanted, beyond, b, h, kv, i, inside, i_start, tile, n, m,
                 head_dim, v_dim, head_pad, v_pad, block, width, False, interpreted,

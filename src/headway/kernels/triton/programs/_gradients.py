@@ -17,7 +17,7 @@ from ._blocks import (
     store_matrix,
     store_statistic,
 )
-from ._scores import are_far, far_biases, formula_of, near_keys, near_queries, stretched_of
+from ._scores import are_far, far_biases, far_block, formula_of, near_keys, near_queries, stretched_of
 from ._sight import (
     key_steps,
     keys_in_sight,
@@ -152,10 +152,9 @@ def queries_gradient(
     low, high = open_, end
     if parts.terms.table_ends is not None and parts.sight.lists is None:
         low, high = near_keys(parts.terms, i_start, open_, end, rows, block)
-        biases = far_biases(parts.terms, h)
+        past, future = far_biases(parts.terms, h)
         for step in range(open_, end - (high - low)):
-            tile = tl.where(step < low, step, step + (high - low))
-            beyond = tl.where(step < low, biases[0], biases[1])
+            tile, beyond = far_block(step, low, high, past, future)
             state = _add_to_query(
                 state, queries, up, x, parts, statistics, own_delta, d_q, d_for_relative_keys, d_factor, d_queries,
                 d_stretch, d_rate, beyond, b, h, kv, which, i, inside, i_start, tile, n, m,
@@ -291,10 +290,9 @@ def keys_gradient(
         low, high = open_, end
         if parts.terms.table_ends is not None and parts.sight.lists is None:
             low, high = near_queries(parts.terms, start, open_, end, rows)
-            biases = far_biases(parts.terms, h)
+            past, future = far_biases(parts.terms, h)
             for step in range(open_, end - (high - low)):
-                tile = tl.where(step < low, step, step + (high - low))
-                beyond = tl.where(step < low, biases[1], biases[0])
+                tile, beyond = far_block(step, low, high, future, past)
                 state = _add_to_key(
                     state, keys, v, x, parts, d_out, statistics, d_k, d_for_relative_queries, d_v, d_keys, d_first,
                     d_second, d_far, beyond, b, h, which, j, inside, start, tile, n, m,

@@ -112,6 +112,12 @@ def far_biases(terms, h):
 
 
 @triton.jit
+def far_block(step, low, high, first, last):
+    """The block of a step of a loop over those outside of low … high − 1, and its bias: ``first`` for those before."""
+    return tl.where(step < low, step, step + (high - low)), tl.where(step < low, first, last)
+
+
+@triton.jit
 def near_keys(terms, i_start, first, last, rows: tl.constexpr, block: tl.constexpr):
     """Of a range of blocks of keys the part outside of which all pairs with a block of queries share a bias."""
     shift = i_start - unpacked(terms.table.origin)
