@@ -193,6 +193,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _deselect(config, items, lambda item: not _is_of_triton(item))
     elif not _installed.interprets():  # tests are of tensors on a CPU: tests/kernels/test_triton.py runs these
         _deselect(config, items, lambda item: _parameters(item).get("kernel") == "triton")
+    _deselect(
+        config, items, lambda item: _parameters(item).get("kernel") == "flex"
+    )  # tests/kernels/test_flex.py has it
     if config.getoption("cross_section"):
         chosen = set(_cross_section(items))
         _deselect(config, items, lambda item: item not in chosen)

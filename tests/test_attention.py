@@ -479,6 +479,7 @@ def test_explain_as_text() -> None:
         f"  cpu: {against}",
         "  triton: it runs on an NVIDIA GPU, and q is on cpu",
         "  sdpa: chosen",
+        "  flex: it is compiled for a GPU, and q is on cpu",
         "  reference: could run it too",
     ]
     said = str(hw.explain(q, k, v, soft_cap=2.0, sink=torch.zeros(4)))
@@ -550,7 +551,7 @@ BAD: dict[str, tuple[tuple[Any, Any, Any], dict[str, Any], str]] = {
     "kernel": (
         (Q, K, V),
         {"kernel": "flash"},
-        r"there is no kernel 'flash': give one of auto, cpu, triton, sdpa, reference",
+        r"there is no kernel 'flash': give one of auto, cpu, triton, sdpa, flex, reference",
     ),
     "terms": ((Q, K, V), {"terms": T.Sink(r(4))}, r"terms is a Sink: give a tuple of headway\.terms"),
     "no terms": ((Q, K, V), {"terms": (1,)}, r"terms hold a int: give objects of headway\.terms"),

@@ -62,7 +62,7 @@ TAKEN = [
 
 
 def test_every_kernel_and_every_call_has_its_turn() -> None:
-    elsewhere = {"cpu"} if _library.why_not() else set()
+    elsewhere = {"flex"} | ({"cpu"} if _library.why_not() else set())
     if _installed.reason_against("cpu"):
         elsewhere.add("triton")
     assert {kernel for kernel, _ in TAKEN} | elsewhere == set(KERNELS)
@@ -411,6 +411,7 @@ def test_explain_needs_no_data() -> None:
     on_meta = {
         "cpu": [*real.reasons["cpu"], "it runs on a CPU and q is on meta"],
         "triton": ["it runs on an NVIDIA GPU, and q is on meta"],
+        "flex": ["it is compiled for a GPU, and q is on meta"],
     }
     q, k, v = (x.detach().to("meta") for x in inputs_of(5))
     assert hw.explain(q, k, v, mask=M.Causal()).reasons == {**real.reasons, **on_meta}

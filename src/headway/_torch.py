@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -196,3 +196,10 @@ def has_amx() -> bool:
     """Returns whether the processor has AMX."""
     found: bool = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
     return found
+
+
+def up_to_programs(count: int) -> AbstractContextManager[Any]:
+    """Returns a context in which torch's compiler keeps up to ``count`` programs of a function."""
+    from torch._dynamo import config
+
+    return config.patch(recompile_limit=count) if hasattr(config, "recompile_limit") else nullcontext()

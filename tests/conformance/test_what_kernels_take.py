@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 
-from headway.kernels import KERNELS, Problem
+from headway.kernels import KERNELS, FlexKernel, Problem
 from headway.kernels.cpu import _library
 from headway.kernels.triton import _installed
 from headway.masks import Causal
@@ -20,7 +20,8 @@ from headway.testing.kernels import CROSSINGS, build, term_names
 GOLDEN = Path(__file__).parents[1] / "golden" / "what_kernels_take.json"
 
 
-@mock.patch.object(_installed, "reason_against", return_value=None)  # triton's programs, as if there were a GPU
+@mock.patch.object(FlexKernel, "devices", frozenset({"cpu"}))  # as if there were a GPU, here and for triton's programs
+@mock.patch.object(_installed, "reason_against", return_value=None)
 def taken_today(_: object) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for name, kind in ENCODINGS.items():

@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 TESTS = [
     "tests/kernels/test_triton_gpu.py",
     "tests/kernels/test_triton_programs.py",
+    "tests/kernels/test_flex.py",
     "tests/inspection/test_reductions_of_kernels.py",
     "tests/kernels/test_sdpa_backends.py",
     "tests/conformance/test_kernels.py",

@@ -220,7 +220,9 @@ def test_a_kernel_that_is_not_known_is_refused_with_a_cache_too() -> None:
         MultiHeadAttention(16, 4, encoding=headway.encoding("rope", head_dim=4), kernel="gpu"),
         KeyValueCache(),
     )
-    with pytest.raises(HeadwayError, match="there is no kernel 'gpu': give one of auto, cpu, triton, sdpa, reference"):
+    with pytest.raises(
+        HeadwayError, match="there is no kernel 'gpu': give one of auto, cpu, triton, sdpa, flex, reference"
+    ):
         layer(torch.randn(2, 5, 16), cache=cache)
     assert len(cache) == 0
 

@@ -8,6 +8,7 @@ from ._parts import attend_in_parts, cut, merged, why_not_in_parts
 from ._problem import Call, Problem
 from ._reduce import reduce, reduce_blocks
 from .cpu import CpuKernel
+from .flex import FlexKernel
 from .reference import ReferenceKernel
 from .sdpa import SdpaKernel
 from .triton import TritonKernel
@@ -16,6 +17,7 @@ KERNELS: dict[str, Kernel] = {
     "cpu": CpuKernel(),
     "triton": TritonKernel(),
     "sdpa": SdpaKernel(),
+    "flex": FlexKernel(),
     "reference": ReferenceKernel(),
 }
 
@@ -25,6 +27,7 @@ __all__ = [
     "Choice",
     "ComposedKernel",
     "CpuKernel",
+    "FlexKernel",
     "Kernel",
     "NativeKernel",
     "Problem",

@@ -108,7 +108,7 @@ def _against(problem: Problem) -> Iterator[str]:
     if would_be_large(problem, kinds.of_pairs):
         whose = ", ".join(map(_name_of, kinds.of_pairs)) or "a sum of DenseBias"
         yield f"{whose} would be a dense bias larger than {REST_LIMIT >> 20} MiB"
-    if problem.mask is not None and _dense_bytes(problem, problem.mask) > REST_LIMIT:
+    if problem.mask is not None and mask_bytes(problem, problem.mask) > REST_LIMIT:
         yield f"its mask is no interval, and would be dense and larger than {REST_LIMIT >> 20} MiB"
 
 
@@ -152,7 +152,7 @@ def _against_bias(values: Any) -> Iterator[str]:
         yield "it has no gradient to the edges of Stretched"
 
 
-def _dense_bytes(problem: Problem, mask: Mask) -> int:
+def mask_bytes(problem: Problem, mask: Mask) -> int:
     """The most bytes of a mask that is made dense; none of one that is intervals, documents, or a tensor of pairs."""
     if type(mask) is Boolean or not _may_be_dense(mask, problem.keys_in_order):
         return 0
