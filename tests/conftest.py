@@ -38,8 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
     if _installed.interprets() and _installed.missing() is None:
         import interpreter
+        from headway.testing import kernels
 
         interpreter.install()
+        kernels.DRAWS = 6  # programs are slow so
     if device := config.getoption("triton_on"):
         import triton_on
 

@@ -35,7 +35,8 @@ GROUPS = {
         ["tests/kernels/test_triton_programs.py", REDUCTIONS],
         f"(test_terms and ({A_FEW})) or (triton and (behind or first_key))",
     ),
-    "programs": (182, ["tests/kernels/test_triton_programs.py"], f"not (test_terms and ({A_FEW}))"),
+    "programs": (200, ["tests/kernels/test_triton_programs.py"], "not test_terms"),
+    "programs of terms": (27, ["tests/kernels/test_triton_programs.py"], f"test_terms and not ({A_FEW})"),
     "reductions": (26, [REDUCTIONS], "triton and not (behind or first_key)"),
     "terms": (
         3,

@@ -745,9 +745,9 @@ def test_the_calls_of_a_gpu(name: str) -> None:
 
 
 def test_the_same_bits_in_every_run() -> None:
-    for terms in ("clipped rows", "clipped rows, positions with gaps", "relative keys, queries and values, scaled"):
-        one, other = (results("triton", torch.bfloat16, terms, M.Causal())[0] for _ in range(2))
-        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    """Interpreted, it finds what is read before it is written; tests/kernels/test_triton_gpu.py has every path."""
+    one, other = (results("triton", torch.bfloat16, "clipped rows", M.Causal())[0] for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("widths", [(1, 1), (96, 96), (20, 130), (256, 8)], ids=str)
