@@ -26,7 +26,10 @@ from headway.testing import kernels as checks
 from headway.testing.tolerances import DRAWS, GRADIENT_FACTOR, OUTPUT_FACTOR, Comparison
 from triton_on import moved
 
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning",
+    "ignore:flex_attention called without torch.compile:UserWarning",
+)
 
 
 @pytest.fixture
@@ -35,7 +38,6 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FlexKernel, "devices", frozenset({"cpu"}))
     monkeypatch.setattr(flex, "_compiled", flex._function)
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)  # which refuses gradients on a CPU
-    monkeypatch.setattr(flex_attention, "_warn_once", lambda *_, **__: None)
     torch._dynamo.reset()
 
 
