@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .._torch import up_to_programs
-from ..masks import And, Bounds, Documents
+from ..masks import Bounds
 from ..terms import Bias, DenseBias, DistanceBias, Linear, QueryScale, Rows, Sink, SoftCap, Stretched, TokenBias
 from ..tracing import PLAIN_ALONE, plain_alone
 from ._base import Deferral, Kernel, without_autocast
@@ -24,7 +24,8 @@ from ._problem import Call, Problem, wants_gradient
 from .lowering import LoweredCall, simplified
 from .lowering.masks import EVERYTHING, slots
 from .triton import _installed
-from .triton._lowered import REST_LIMIT
+from .triton._choices import DTYPES
+from .triton._lowered import REST_LIMIT, added, rest_of, sum_of
 from .triton._supports import mask_bytes
 from .triton._tables import (
     DistanceTable,
@@ -46,7 +47,6 @@ LEAST_WIDTH = 16
 """The smallest head_dim that FlexAttention takes: to a smaller one columns of zeros are added, which change nothing."""
 OLDEST_GPU = (7, 0)
 """The oldest compute capability for which torch compiles Triton programs."""
-DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 ADDED = (DistanceBias, TokenBias, DenseBias)
 TERMS = frozenset({*ADDED, QueryScale, Sink, SoftCap})
 MOST_PROGRAMS = 256
@@ -55,7 +55,7 @@ STAGES = {"fwd_num_stages": 2, "bwd_num_stages": 2}
 """How many blocks are loaded ahead. With three, torch's choice for Hopper, a table would need more shared memory than
 there is, 247,808 bytes at head_dim 64, since its numbers for a block of pairs are loaded ahead too."""
 PAIRS_AT_ONCE = 1 << 24
-"""The pairs of which it is found out at once whether they are visible, in bytes."""
+"""The number of pairs whose visibility is computed at once; each takes a byte."""
 
 
 class FlexKernel(Kernel):
@@ -192,21 +192,15 @@ def _compiled() -> Callable[..., Any]:
 
 
 def _score_of(call: LoweredCall) -> ScoreOf | None:
-    """Returns what FlexAttention computes of each product, scaled, of a sequence, a head, a query and a key."""
+    """Returns the ``score_mod`` of FlexAttention, which adds biases to a scaled product and caps it; None for none."""
     batch, heads, n, _ = call.q.shape
     m = call.k.shape[2]
     by_distance = [_bias_of(values, call) for values in _merged(call)]
-    queries, keys, dense = [], [], []
-    for term in call.terms:
-        if isinstance(term, TokenBias):
-            queries += [] if term.queries is None else [term.queries.float()]
-            keys += [] if term.keys is None else [term.keys.float()]
-        elif isinstance(term, DenseBias):
-            assert isinstance(term.values, Tensor)
-            dense.append(term.values)
-    of_query = _for_all(sum(queries[1:], queries[0]), batch, heads, n) if queries else None
-    of_key = _for_all(sum(keys[1:], keys[0]), batch, heads, m) if keys else None
-    of_pair = sum(dense[1:], dense[0].float() if dense[1:] else dense[0]).expand(batch, heads, n, m) if dense else None
+    queries, keys, dense = added(call.terms, [])
+    of_query, of_key = sum_of(queries), sum_of(keys)
+    of_query = None if of_query is None else _for_all(of_query, batch, heads, n)
+    of_key = None if of_key is None else _for_all(of_key, batch, heads, m)
+    of_pair = None if dense is None else dense.expand(batch, heads, n, m)
     cap = next((float(term.cap) for term in call.terms if isinstance(term, SoftCap)), None)
     if not by_distance and of_query is None and of_key is None and of_pair is None and cap is None:
         return None
@@ -287,14 +281,7 @@ class Sight(NamedTuple):
     @staticmethod
     def of(call: LoweredCall) -> Sight:
         """Returns what the mask of a ``call`` is made of."""
-        q_at, k_at, rest = call.q_coordinates, call.k_coordinates, call.rest
-        documents = allowed = None
-        for part in rest.masks if isinstance(rest, And) else () if rest is None else (rest,):
-            if type(part) is Documents and documents is None:
-                documents = part.ids_of(q_at, k_at)
-            else:
-                here = part.allowed(q_at, k_at)
-                allowed = here if allowed is None else allowed & here
+        documents, allowed = rest_of(call.rest, call.q_coordinates, call.k_coordinates)
         if allowed is not None:
             allowed = allowed.expand(-1, -1, call.q.shape[2], call.k.shape[2])
         return Sight(tuple([_ends(bounds, call) for bounds in call.intervals or (EVERYTHING,)]), documents, allowed)
@@ -312,7 +299,7 @@ def _ends(bounds: Bounds, call: LoweredCall) -> tuple[Tensor, Tensor]:
 
 
 def _visible(sight: Sight) -> PairWise:
-    """Returns which pairs are visible as FlexAttention asks: of a sequence, a head, a query and a key."""
+    """Returns the ``mask_mod`` of FlexAttention: whether, in a sequence and a head, a query sees a key."""
     low, high = map(_without_ones, sight.intervals[0])
     low_2, high_2 = map(_without_ones, sight.intervals[-1])
     two, of_one_document = len(sight.intervals) > 1, sight.documents is not None

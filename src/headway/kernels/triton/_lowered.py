@@ -147,7 +147,7 @@ def lower_for_programs(call: Call) -> TritonCall:
     lowered, of_sinusoids = _without_sinusoids(simple, in_blocks)
     terms, q_at, k_at = lowered.terms, lowered.q_coordinates, lowered.k_coordinates
     vectors = {type(x): relative(x, lowered, in_blocks) for x in terms if isinstance(x, RELATIVE)} if some else {}
-    factor = _each([term.factor for term in terms if isinstance(term, QueryScale)])
+    factor = sum_of([term.factor for term in terms if isinstance(term, QueryScale)])
     problem = Problem(lowered)
     rising, kinds = problem.positions_rise_by_one, kinds_of(problem)
     table = table_of_slots(kinds.table, q_at, k_at) if kinds.table and rising else None
@@ -157,7 +157,7 @@ def lower_for_programs(call: Call) -> TritonCall:
     of_pairs = [bias_of_pairs(x, q_at, k_at) for x in kinds.of_pairs]
     if some:
         of_pairs += [_scaled(x, lowered.scale, factor) for x in of_sinusoids]
-    queries, keys, dense = _added(terms, of_pairs)
+    queries, keys, dense = added(terms, of_pairs)
     scores = Scores(
         factor,
         vectors.get(RelativeKeys),
@@ -166,13 +166,13 @@ def lower_for_programs(call: Call) -> TritonCall:
         next((table_by_axes(x, q_at, k_at) for x in kinds.grid), None),
         next((formula_of(x, q_at, k_at, rising) for x in kinds.formula), None),
         next((stretched_pieces(x, q_at, k_at, rising) for x in kinds.stretched), None),
-        _each(queries),
-        _each(keys),
+        sum_of(queries),
+        sum_of(keys),
         dense,
-        _each([term.by_query for term in terms if isinstance(term, Sink)]),
+        sum_of([term.by_query for term in terms if isinstance(term, Sink)]),
         next((float(term.cap) for term in terms if isinstance(term, SoftCap)), None),
     )
-    documents, allowed = _rest_of(lowered.rest, q_at, k_at)
+    documents, allowed = rest_of(lowered.rest, q_at, k_at)
     parts = {"scores": scores, "relative_values": vectors.get(RelativeValues), "real_keys": real_keys}
     return TritonCall._made({**lowered._values(), **parts, "documents": documents, "allowed": allowed})
 
@@ -244,7 +244,7 @@ class Scaled(torch.autograd.Function):
         return torch.where(upstream == 0, 0.0, upstream * factor[..., None]), by_factor
 
 
-def _added(
+def added(
     terms: Iterable[Term], of_pairs: list[Tensor]
 ) -> tuple[list[Tensor | None], list[Tensor | None], Tensor | None]:
     """Returns the biases of queries, those of keys, and the sum of those of pairs: a dense bias is one of these."""
@@ -272,7 +272,7 @@ def is_of_pairs(term: DenseBias) -> bool:
     return isinstance(term.values, Tensor) and term.values.ndim > 1 and 1 not in term.values.shape[-2:]
 
 
-def _each(parts: Iterable[Tensor | None]) -> Tensor | None:
+def sum_of(parts: Iterable[Tensor | None]) -> Tensor | None:
     """Returns the sum of the parts in float32; None for none. There is one query scale and one sink at most."""
     total = None
     for part in parts:
@@ -281,7 +281,7 @@ def _each(parts: Iterable[Tensor | None]) -> Tensor | None:
     return total
 
 
-def _rest_of(rest: Mask | None, q: Coordinates, k: Coordinates) -> tuple[tuple[Tensor, Tensor] | None, Tensor | None]:
+def rest_of(rest: Mask | None, q: Coordinates, k: Coordinates) -> tuple[tuple[Tensor, Tensor] | None, Tensor | None]:
     """Returns the documents and the dense part of what no interval says."""
     if rest is None:
         return None, None
