@@ -1,23 +1,57 @@
-"""Atomic writes of files and folders, checkpoints of a training, and folders that one process at a time uses."""
+"""The writer of files and folders, each whole or not at all; and folders that one process at a time uses."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+import stat
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from typing_extensions import Self
 
 from .errors import HeadwayError
+from .extras import need
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HIDDEN = ".headway-", ".part"
+"""How the names of the folders begin and end in which files are written before they take their places."""
+LOCK = ".headway-lock"
+"""The file by which a ``LockedFolder`` is locked."""
+
+
+class _WriteError(HeadwayError):
+    """Something cannot be written."""
+
+
+def _cannot_write(path: Path, error: BaseException, remedy: str = "give a place that can be written to") -> _WriteError:
+    return _WriteError(f"{path} cannot be written ({_reason(error)}): {remedy}")
+
+
+def _reason(error: BaseException) -> str:
+    """What the system said; other errors may have been made of its own."""
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, OSError) and behind.strerror:
+            return behind.strerror
+        behind = behind.__cause__ or behind.__context__
+    return " ".join(str(error).split())
 
 
 def need_file_place(path: Path) -> None:
-    """Checks that a path can be a file: in a folder that exists, and no folder itself.
+    """Checks that a path can be a file: in a folder that exists and can be written to, and no folder or device itself.
 
     Args:
         path: the path.
@@ -25,8 +59,14 @@ def need_file_place(path: Path) -> None:
     Raises:
         HeadwayError: if it cannot.
     """
-    if not path.parent.is_dir() or path.is_dir():
+    try:
+        there = path.parent.is_dir() and (not path.exists() or path.is_file())
+    except OSError as error:  # such as a name that is too long
+        raise _cannot_write(path, error) from None
+    if not there:
         raise HeadwayError(f"{path} cannot be written: give a file in a folder that exists")
+    if not os.access(path.parent, os.W_OK):
+        raise HeadwayError(f"{path} cannot be written, since its folder cannot: give a file in a folder that is yours")
 
 
 def need_folder_place(path: Path, *, empty: bool = False) -> None:
@@ -39,13 +79,31 @@ def need_folder_place(path: Path, *, empty: bool = False) -> None:
     Raises:
         HeadwayError: if it cannot.
     """
-    there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    try:
+        there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    except OSError as error:  # such as a name that is too long
+        raise _cannot_write(path, error, "give another folder") from None
     if not there.is_dir():
         raise HeadwayError(f"{path} cannot be a folder, since {there} is a file: give another folder")
     if not os.access(there, os.W_OK):
         raise HeadwayError(f"{path} cannot be written to: give a folder that is yours")
     if empty and path.is_dir() and any(path.iterdir()):
         raise HeadwayError(f"{path} has files: give a new folder, or empty that one")
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder, and those above it, unless it is there.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        HeadwayError: if it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_write(path, error, "give another folder") from error
 
 
 def from_json(text: str) -> Any:
@@ -63,12 +121,18 @@ def from_json(text: str) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+# ---------------------------------------------------------------- the writer
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a temporary file that replaces ``path`` at the end, or is deleted if an error occurs.
 
         with atomic_write(path) as part:
-            part.write_text(text)
+            figure.savefig(part)
+
+    The temporary file has the same name, in a hidden folder beside ``path`` that no other process uses. A file that
+    was there keeps its mode; a link is replaced and not followed.
 
     Args:
         path: the file to write, in a folder that exists.
@@ -78,19 +142,17 @@ def atomic_write(path: Path) -> Iterator[Path]:
             fails.
     """
     need_file_place(path)
-    part = path.with_name(f".{path.name}.part")
     try:
-        part.touch()
-        usual = part.stat().st_mode
-        yield part
-        part.chmod(usual)  # safetensors makes files that only their owner may read
-        with part.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        with _beside(path) as part:
+            part.touch()
+            mode = stat.S_IMODE((path if path.exists() else part).stat().st_mode)
+            yield part
+            with part.open("rb+") as file:
+                os.fsync(file.fileno())
+            part.chmod(mode)  # safetensors makes files that only their owner may read
+            os.replace(part, path)
     except OSError as error:
-        raise HeadwayError(f"{path} cannot be written ({error}): give a place that can be written to") from error
-    finally:
-        part.unlink(missing_ok=True)
+        raise _cannot_write(path, error) from error
 
 
 @contextmanager
@@ -100,7 +162,7 @@ def atomic_folder(path: Path, last: Sequence[str] = ()) -> Iterator[Path]:
         with atomic_folder(path) as part:
             save(model, part)
 
-    In a folder that exists, files of the same names are replaced, one after the other.
+    In a folder that exists, files of the same names are replaced, one after the other, by one process at a time.
 
     Args:
         path: the folder to write; the folders above it are created if needed.
@@ -110,41 +172,89 @@ def atomic_folder(path: Path, last: Sequence[str] = ()) -> Iterator[Path]:
     Raises:
         HeadwayError: if writing fails.
     """
-    place = path.absolute()  # "." has no name
-    part = place.with_name(f".{place.name}.part")
+    place = Path(os.path.abspath(path))  # "." has no name
     try:
-        shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
-        part.mkdir(parents=True)
-        yield part
-        if place.exists():
-            for name in last:
-                (place / name).unlink(missing_ok=True)
-            for file in sorted(part.iterdir(), key=lambda file: last.index(file.name) if file.name in last else -1):
-                os.replace(file, place / file.name)
-        else:
+        make_folder(place.parent)
+        with _beside(place) as part:
+            part.mkdir()
+            yield part
+            _put(part, place, last)
+    except (OSError, _WriteError) as error:  # the names of files within are those of a folder that is gone
+        raise _cannot_write(path, error, "give a folder that can be") from error
+
+
+def _put(part: Path, place: Path, last: Sequence[str]) -> None:
+    """Moves a folder, or its files into one that is there."""
+    if not place.exists():
+        try:
             part.rename(place)
-    except OSError as error:
-        raise HeadwayError(f"{path} cannot be written ({error}): give a folder that can be") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+            return
+        except OSError:
+            if not place.is_dir():  # if it is, another process has made it meanwhile
+                raise
+    with _opened(place) as folder:
+        _locked(folder, wait=True)
+        for name in last:
+            (place / name).unlink(missing_ok=True)
+        for file in sorted(part.iterdir(), key=lambda file: last.index(file.name) if file.name in last else -1):
+            os.replace(file, place / file.name)
 
 
-def remove_folder(path: Path) -> None:
-    """Removes a folder; a process that is killed meanwhile leaves all of it or nothing under its name.
+@contextmanager
+def _beside(place: Path) -> Iterator[Path]:
+    """Yields a path of the same name in a new hidden folder beside it, which is removed at the end.
+
+    While the folder is in use it is locked. Those that killed processes have left are not, and are removed here; where
+    folders cannot be locked they stay, since they may be in use.
+    """
+    for left in place.parent.glob("????????".join(HIDDEN)):
+        with _opened(left) as folder:
+            if _locked(folder):
+                shutil.rmtree(left, ignore_errors=True)
+    while True:
+        hidden = Path(mkdtemp(dir=place.parent, prefix=HIDDEN[0], suffix=HIDDEN[1]))
+        with _opened(hidden) as folder:
+            if _locked(folder) is False or not hidden.exists():  # another process has removed it before it was locked
+                continue
+            try:
+                yield hidden / place.name
+            finally:
+                shutil.rmtree(hidden, ignore_errors=True)
+            return
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text in UTF-8; what that has not, as the bytes of a name that is none, as JSON escapes it.
 
     Args:
-        path: the folder.
+        path: the file, in a folder that exists.
+        text: the text.
 
     Raises:
-        HeadwayError: if it cannot be removed.
+        HeadwayError: if the file cannot be written.
     """
-    gone = path.with_name(f"{path.name}.gone")
-    try:
-        shutil.rmtree(gone, ignore_errors=True)  # of a process that was killed
-        path.rename(gone)
-        shutil.rmtree(gone)
-    except OSError as error:
-        raise HeadwayError(f"{path} cannot be removed ({error}): delete it yourself") from error
+    with atomic_write(path) as part:
+        part.write_bytes(text.encode("utf-8", "backslashreplace"))
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> None:
+    """Writes tensors as safetensors.
+
+    Args:
+        path: the file, in a folder that exists.
+        tensors: the tensors by their names, contiguous and without shared memory.
+        about: texts about them, by their names.
+
+    Raises:
+        HeadwayError: if the file cannot be written, or safetensors is not installed.
+    """
+    library = need("safetensors", "writing .safetensors", "checkpoints")
+    save_file = need("safetensors.torch", "writing .safetensors", "checkpoints").save_file
+    with atomic_write(path) as part:
+        try:
+            save_file(dict(tensors), part, metadata=None if about is None else dict(about))
+        except library.SafetensorError as error:  # its error for a full disk too
+            raise _cannot_write(path, error) from error
 
 
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -157,9 +267,35 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
     Raises:
         HeadwayError: if the file cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    import torch
+
+    make_folder(path.parent)
     with atomic_write(path) as part:
-        torch.save(state, part)
+        try:
+            with part.open("wb") as file:  # of a file that it opens itself, torch does not say what went wrong
+                torch.save(state, file)
+        except RuntimeError as error:
+            raise _cannot_write(path, error) from error
+
+
+def remove_folder(path: Path) -> None:
+    """Removes a folder; a process that is killed meanwhile leaves all of it or nothing under its name.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        HeadwayError: if it cannot be removed.
+    """
+    try:
+        with _beside(path.absolute()) as gone:
+            path.rename(gone)
+            shutil.rmtree(gone)
+    except OSError as error:
+        raise HeadwayError(f"{path} cannot be removed ({_reason(error)}): delete it yourself") from error
+
+
+# ---------------------------------------------------------------- checkpoints that are read
 
 
 def read_checkpoint(path: Path | None) -> dict[str, Any] | None:
@@ -174,6 +310,8 @@ def read_checkpoint(path: Path | None) -> dict[str, Any] | None:
     Raises:
         HeadwayError: if the file is damaged.
     """
+    import torch
+
     if path is None or not path.exists():
         return None
     try:
@@ -205,11 +343,16 @@ def naming_checkpoint(path: Path | None) -> Iterator[None]:
         ) from error
 
 
+# ---------------------------------------------------------------- locks
+
+
 class LockedFolder:
     """A folder that one process at a time writes to, as a context manager.
 
     A subclass sets ``used_by``, the name of the work for messages, and may set ``called`` and ``remedy``, what messages
     call the folder and advise; it may override ``_begin``, which reads the files of the folder once it is locked.
+
+    Where the system has no locks, as some network mounts, a warning says that nothing keeps another process out.
 
     Args:
         out: the folder; it is created if needed.
@@ -224,43 +367,64 @@ class LockedFolder:
 
     def __init__(self, out: str | Path) -> None:
         self.out = Path(out)
-        self._lock: IO[str] | None = None
+        self._lock: int | None = None
 
     def __enter__(self) -> Self:
         try:
             self.out.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.out / "lock", "w")
+            self._lock = os.open(self.out / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         except OSError as error:
             raise HeadwayError(
                 f"{self.called} {self.out} cannot be written to ({error.strerror}): {self.remedy}"
             ) from None
         try:
-            if not _locked(self._lock):
+            locked = _locked(self._lock)
+            if locked is False:
                 raise HeadwayError(
                     f"{self.called} {self.out} is in use by another {self.used_by}: wait for it, or {self.remedy}"
                 )
+            if locked is None:
+                warnings.warn(
+                    f"{self.called} {self.out} cannot be locked on its file system: let no other {self.used_by} use it",
+                    stacklevel=2,
+                )
             self._begin()
         except BaseException:
-            self._lock.close()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:
-            self._lock.close()
+            os.close(self._lock)
+            self._lock = None
 
     def _begin(self) -> None:
         """Is called once the folder is locked; an error raised here unlocks the folder."""
 
 
-def _locked(file: IO[str]) -> bool:
-    """Locks the file for this process, if no other holds it; true also on systems without such locks."""
+@contextmanager
+def _opened(folder: Path) -> Iterator[int | None]:
+    """Yields the descriptor of a folder, to lock it; None if there is none, as on Windows."""
     try:
-        import fcntl
-    except ImportError:
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        found = os.open(folder, os.O_RDONLY)
     except OSError:
+        found = None
+    try:
+        yield found
+    finally:
+        if found is not None:
+            os.close(found)
+
+
+def _locked(opened: int | None, wait: bool = False) -> bool | None:
+    """Locks a file or folder until it is closed: False if another process holds it, None if it cannot be locked."""
+    if fcntl is None or opened is None:
+        return None
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except (BlockingIOError, PermissionError):  # EWOULDBLOCK, and EACCES of shares of Windows
         return False
+    except OSError:
+        return None
     return True

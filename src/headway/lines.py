@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .errors import HeadwayError
-from .files import atomic_write
+from .files import write_text
 
 __all__ = ["append_lines", "read_lines", "write_lines"]
 
@@ -63,7 +63,7 @@ def append_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     Raises:
         HeadwayError: if the file cannot be written.
     """
-    new = "".join(map(_line, rows)).encode()
+    new = "".join(map(_line, rows)).encode("utf-8", "backslashreplace")  # as write_text
     try:
         with path.open("a+b") as file:
             _end_line(file)
@@ -87,8 +87,7 @@ def write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
         HeadwayError: if the file cannot be written.
     """
     new = "".join(map(_line, rows))
-    with atomic_write(path) as part:
-        part.write_text(new, encoding="utf-8")
+    write_text(path, new)
 
 
 def _end_line(file: IO[bytes]) -> None:

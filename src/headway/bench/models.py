@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from .. import checkpoints
 from ..errors import HeadwayError
+from ..files import write_text
 from ..integrations.transformers import register, use_bias_table
 from ..nn import prepack
 from . import report, steps
@@ -140,7 +141,7 @@ def bench_models(
             results.rows = sorted(rows.here, key=lambda row: place.get(ModelCase(**row["case"]), len(place)))
             if results.rows or results.notes:
                 text = report.models(results.rows, rows.where, command, results.notes)
-                report.save(rows.out / "models.md", text)
+                write_text(rows.out / "models.md", text)
     return results
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from ..files import atomic_write
 from ..table import Table
 from . import statistics
 from .cases import STATISTICS_MEMORY, WINDOW, Case, ModelCase, pairs
@@ -51,17 +49,6 @@ def markdown(rows: Sequence[Row], where: dict[str, Any], command: str, notes: Se
     parts.append(_titled("Statistics", statistics_of_attention(rows)))
     parts.append(_titled("Memory of statistics", memory_of_statistics(rows)))
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def save(path: Path, text: str) -> None:
-    """Writes a file completely or not at all.
-
-    Args:
-        path: the file.
-        text: its content.
-    """
-    with atomic_write(path) as part:
-        part.write_text(text)
 
 
 def measured(rows: Sequence[Row], where: dict[str, Any]) -> str:

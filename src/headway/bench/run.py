@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..files import write_text
 from . import picture, report
 from .cases import AnyCase, Case, Plan
 from .machine import Roof, busy, where
@@ -91,7 +92,7 @@ def bench(
             results.rows = in_order(rows.here, cases)
             if results.rows or results.notes:
                 watch.doing("writing the report")
-                report.save(rows.out / "bench.md", report.markdown(results.rows, rows.where, command, results.notes))
+                write_text(rows.out / "bench.md", report.markdown(results.rows, rows.where, command, results.notes))
                 picture.draw(results.rows, title(rows.where), rows.out / "roof.png")
     return results
 

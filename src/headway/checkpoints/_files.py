@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import HeadwayError
 from ..extras import need
-from ..files import atomic_write, from_json
+from ..files import from_json, make_folder, write_tensors, write_text
 
 CONFIG = "config.json"
 TENSORS = "model.safetensors"
@@ -102,9 +102,6 @@ def unpickle(folder: str | Path) -> Path:
     Raises:
         HeadwayError: if the folder has no such file, or a file holds anything but tensors.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
     folder = Path(folder)
     files = sorted(folder.glob("pytorch_model*.bin"))
     if not files:
@@ -125,24 +122,21 @@ def unpickle(folder: str | Path) -> Path:
                 f"{file} holds more than tensors, or is damaged: get the model as safetensors"
             ) from error
     out = folder / TENSORS
-    with atomic_write(out) as part:
-        try:
-            save_file(tensors, part, metadata={"format": "pt"})
-        except (KeyError, ValueError, SafetensorError) as error:  # such as a dtype that safetensors has no name for
-            raise HeadwayError(f"{folder} cannot be written as safetensors ({error}): get the model as such") from error
+    try:
+        write_tensors(out, tensors, {"format": "pt"})
+    except HeadwayError:
+        raise
+    except (KeyError, ValueError) as error:  # such as a dtype that safetensors has no name for
+        raise HeadwayError(f"{folder} cannot be written as safetensors ({error}): get the model as such") from error
     return out
 
 
 def write(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Writes config and tensors to a folder, each file completely or not at all."""
-    from safetensors.torch import save_file
-
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     own = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
-    with atomic_write(folder / TENSORS) as part:
-        save_file(own, part, metadata={"format": "pt"})
-    with atomic_write(folder / CONFIG) as part:
-        part.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_tensors(folder / TENSORS, own, {"format": "pt"})
+    write_text(folder / CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
 
 
 def spelled(path: Path, name: str, token: Any) -> str:

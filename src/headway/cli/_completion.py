@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +18,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ..errors import HeadwayError
+from ..files import make_folder, write_text
 from ._app import Group, app_of, command_of
 from ._options import completing
 
@@ -54,12 +55,9 @@ def facts(commands: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
     made = subprocess.run(asked, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
     its = json.loads(made.stdout)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        # not by files.py, which imports torch
-        with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False, encoding="utf-8") as part:
-            json.dump({"state": state, "commands": its}, part)
-        os.replace(part.name, place)
-    except OSError:  # then the next press waits too
+        make_folder(place.parent)
+        write_text(place, json.dumps({"state": state, "commands": its}))
+    except HeadwayError:  # then the next press waits too
         pass
     return its
 

@@ -12,7 +12,7 @@ import typer
 
 from ..devices import device_named
 from ..errors import HeadwayError, unknown
-from ..files import need_file_place, need_folder_place
+from ..files import make_folder, need_file_place, need_folder_place
 from ..table import Table
 from ._console import Progress, consoles, points, print_json
 from ._options import Device, Json, Quiet, completing
@@ -464,10 +464,7 @@ def _print_links(say: Console, found: HeadRoles, text: EncodedText, seen: Seen) 
 def _draw(
     say: Console, out: Path, inspected: Inspected, found: HeadRoles, text: EncodedText | None, seen: Seen | None
 ) -> list[Path]:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise HeadwayError(f"--out {out} cannot be made ({error.strerror}): give another folder") from error
+    make_folder(out)
     written = [out / "roles.png"]
     found.plot(title=inspected.name, out=written[0])
     if seen is not None and text is not None:

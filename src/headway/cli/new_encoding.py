@@ -61,7 +61,7 @@ def run(
         headway new-encoding my-rotation --kind rotary --out mine
     """
     from ..errors import HeadwayError
-    from ..files import atomic_write
+    from ..files import make_folder, write_text
     from ..positions import ENCODINGS
 
     if not re.fullmatch(r"[A-Za-z]+([-_]?[A-Za-z0-9]+)*", name):
@@ -78,13 +78,9 @@ def run(
             raise HeadwayError(f"{path} exists: give another name, or another folder with --out")
     if keyword.iskeyword(module) or find_spec(module) is not None:
         raise HeadwayError(f"name is {name!r}, and {module}.py would hide the module {module}: give another")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise HeadwayError(f"--out {out} cannot be made ({error.strerror}): give another folder") from None
+    make_folder(out)
     for path, text in sources.items():
-        with atomic_write(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(path, text)
     file, test = sources
     console().print(
         f"{file}: {class_name}, a working encoding to change\n{test}: its test\n\n"

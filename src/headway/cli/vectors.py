@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import typer
 
 from ..errors import HeadwayError, unknown
 from ..extras import install_command
-from ..files import LockedFolder, need_file_place, need_folder_place, remove_folder
+from ..files import LockedFolder, atomic_write, need_file_place, need_folder_place, remove_folder, write_tensors
 from ..study.word_vectors import QUICK, Protocol
 from ..table import Table
 from ..vectors import VECTORS
@@ -645,13 +646,14 @@ def _ranked(title: str, found: Sequence[tuple[str, float]]) -> None:
 def _write(rows: Any, out: Path) -> None:
     from ..extras import need
 
-    try:
-        if out.suffix == ".npy":
-            need("numpy", "writing .npy").save(out, rows.numpy())
-        else:
-            need("safetensors.torch", "writing .safetensors").save_file({"vectors": rows.contiguous()}, out)
-    except OSError as error:
-        raise HeadwayError(f"--out {out} cannot be written ({error}): give another file") from None
+    if out.suffix == ".npy":
+        numpy = need("numpy", "writing .npy")
+        held = io.BytesIO()
+        numpy.save(held, rows.numpy())
+        with atomic_write(out) as part:
+            part.write_bytes(held.getbuffer())
+    else:
+        write_tensors(out, {"vectors": rows.contiguous()})
 
 
 def _points(out: Console, title: str, sentences: Sequence[str]) -> None:

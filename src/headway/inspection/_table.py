@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from pathlib import Path
 from typing import Any
 
-from ..files import atomic_write
+from ..files import write_text
 
 
 class Table(list[dict[str, Any]]):
@@ -23,11 +24,12 @@ class Table(list[dict[str, Any]]):
         Raises:
             HeadwayError: if it cannot be written.
         """
-        with atomic_write(Path(path)) as part, part.open("w", newline="", encoding="utf-8") as file:
-            names = list(dict.fromkeys(name for row in self for name in row))
-            writer = csv.DictWriter(file, names)
-            writer.writeheader()
-            writer.writerows(map(_without_nan, self))
+        names = list(dict.fromkeys(name for row in self for name in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, names)
+        writer.writeheader()
+        writer.writerows(map(_without_nan, self))
+        write_text(Path(path), text.getvalue())
 
     def json(self, path: str | Path) -> None:
         """Writes the rows to a JSON file, as a list of objects; a number that is NaN is null.
@@ -39,8 +41,7 @@ class Table(list[dict[str, Any]]):
             HeadwayError: if it cannot be written.
         """
         text = json.dumps(list(map(_without_nan, self)), indent=1, ensure_ascii=False, allow_nan=False)
-        with atomic_write(Path(path)) as part:
-            part.write_text(text + "\n", encoding="utf-8")
+        write_text(Path(path), text + "\n")
 
     def __str__(self) -> str:
         names = list(dict.fromkeys(name for row in self for name in row))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..files import write_text
 from ..table import Cell, Table
 from ..templates import render
 from ._extension_results import RESTARTED, ExtensionResults
@@ -79,7 +80,7 @@ class Extension(ExtensionResults):
         from ..pictures import save
         from ._extension_picture import draw
 
-        Path(out, "extension.md").write_text(self.markdown(), encoding="utf-8")
+        write_text(Path(out, "extension.md"), self.markdown())
         save(draw(self), Path(out, "extension.png"))
 
 

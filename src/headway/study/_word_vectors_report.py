@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from ..files import write_text
 from ..pictures import save
 from ..table import Cell, Table, signed
 from ..templates import render
@@ -193,7 +194,7 @@ class Comparison(WordVectorResults):
 
     def write(self, out: str | Path) -> None:
         """Writes vectors.md, vectors-scores.png and vectors-map.png to the folder ``out``."""
-        Path(out, "vectors.md").write_text(self.markdown(), encoding="utf-8")
+        write_text(Path(out, "vectors.md"), self.markdown())
         save(draw_scores(self), Path(out, "vectors-scores.png"))
         save(draw_map(self), Path(out, "vectors-map.png"))
 

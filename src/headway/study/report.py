@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..files import atomic_write
+from ..files import make_folder, write_text
 from ..pictures import save
 from ..table import Table
 from ..templates import render
@@ -43,7 +43,7 @@ def write(results: Results, out: Path) -> list[Path]:
     """
     made = _files(results)
     for name, write_to in made.items():
-        (out / name).parent.mkdir(exist_ok=True)
+        make_folder((out / name).parent)
         write_to(out / name)
     return [out / name for name in made]
 
@@ -61,7 +61,7 @@ def _files(results: Results) -> dict[str, Callable[[Path], None]]:
     """The files of a report, the page first, with what writes each."""
     if not results.rows:
         return {}
-    found: dict[str, Callable[[Path], None]] = {PAGE: lambda path: _write(page(results), path)}
+    found: dict[str, Callable[[Path], None]] = {PAGE: lambda path: write_text(path, page(results))}
     for name, draw in _pictures(results).items():
         for kind in ("png", "svg"):
             found[f"{name}.{kind}"] = partial(_save, draw, results)
@@ -82,12 +82,7 @@ def _save(draw: Callable[[Results, charts.Layout], Figure], results: Results, pa
 
 
 def _write_table(form: Callable[[Table], str], table: Table, path: Path) -> None:
-    _write(form(table).rstrip("\n") + "\n", path)
-
-
-def _write(text: str, path: Path) -> None:
-    with atomic_write(path) as part:
-        part.write_text(text, encoding="utf-8", newline="\n")
+    write_text(path, form(table).rstrip("\n") + "\n")
 
 
 def page(results: Results) -> str:

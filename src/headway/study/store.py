@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import HeadwayError
-from ..files import atomic_write, from_json
+from ..files import from_json, make_folder, write_text
 from ..kinds import Kind, fits
 from ..store import ResultStore
 
@@ -196,7 +196,7 @@ class Store(ResultStore):
             learning_rate: the learning rate, where several are tried.
         """
         folder = self.out / "heads"
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         return folder / f"{_file_name(name, seed, learning_rate)}.jsonl"
 
     def has(self, *key: Any) -> bool:
@@ -211,8 +211,7 @@ class Store(ResultStore):
 
     def save_settings(self) -> None:
         """Writes the settings."""
-        with atomic_write(self.out / "settings.json") as part:
-            part.write_text(json.dumps(self.settings, indent=2) + "\n")
+        write_text(self.out / "settings.json", json.dumps(self.settings, indent=2) + "\n")
 
     def _read_settings(self) -> dict[str, Any]:
         path = self.out / "settings.json"

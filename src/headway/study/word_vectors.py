@@ -25,6 +25,7 @@ from torch import Tensor
 from ..deprecated import deprecated_names
 from ..errors import HeadwayError, need_positive, unknown
 from ..extras import need
+from ..files import make_folder
 from ..kinds import Kind
 from ..progress import Share, Tell, nobody, part_of
 from ..vectors import VECTORS, Vectors, Vocabulary, WordCorpus, Words, load, word_analogies, word_map, word_similarity
@@ -438,7 +439,7 @@ class Bench:
             return load(path)
         working = store.out / "checkpoints" / path.stem
         stopped_before = working.exists()
-        path.parent.mkdir(exist_ok=True)
+        make_folder(path.parent)
         began = time.perf_counter()
         vectors = make(method, self.protocol, seed, working).fit(self.texts.train, watch=tell)
         gone = round(time.perf_counter() - began, 1)

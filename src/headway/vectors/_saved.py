@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import HeadwayError
 from ..extras import need
-from ..files import atomic_write
+from ..files import write_tensors
 
 OURS = "headway.vectors"
 
@@ -36,7 +36,6 @@ class Saved:
 
 def write(saved: Saved, path: Path) -> None:
     """Whole or not at all."""
-    safetensors = need("safetensors.torch", "saving vectors", "checkpoints")
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in saved.tensors.items()}
     # JSON, since words of a tokenizer may contain spaces and line ends
     tensors["words"] = torch.frombuffer(bytearray(json.dumps(saved.words).encode()), dtype=torch.uint8)
@@ -45,8 +44,7 @@ def write(saved: Saved, path: Path) -> None:
     about = {"format": OURS, "method": saved.method, "options": json.dumps(saved.options)}
     if saved.tokenizer is not None:
         about["tokenizer"] = saved.tokenizer
-    with atomic_write(path) as part:
-        safetensors.save_file(tensors, part, metadata=about)
+    write_tensors(path, tensors, about)
 
 
 def read(path: Path) -> Saved:

@@ -20,7 +20,7 @@ from ..checkpoints import BERT, Checkpoint, Config, load, save
 from ..checkpoints import tokenizer as read_tokenizer
 from ..errors import HeadwayError
 from ..extras import need
-from ..files import atomic_write, from_json
+from ..files import from_json, make_folder, write_text
 from ..lines import write_lines
 from ..models import Encoder
 from ..progress import Share, nobody
@@ -220,10 +220,8 @@ def _pieces(texts: Sequence[str], out: Path, vocab_size: int) -> Any:
         made.post_processor = library.processors.BertProcessing(("[SEP]", SEP), ("[CLS]", CLS))
         made.add_special_tokens(list(SPECIAL))
         settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
-        with atomic_write(out / "tokenizer_config.json") as part:
-            part.write_text(json.dumps(settings, indent=2) + "\n")
-        with atomic_write(out / "tokenizer.json") as part:
-            made.save(str(part))
+        write_text(out / "tokenizer_config.json", json.dumps(settings, indent=2) + "\n")
+        write_text(out / "tokenizer.json", made.to_str(pretty=True))
     found = read_tokenizer(out)
     if max(found.get_vocab().values()) >= found.get_vocab_size():
         raise HeadwayError(f"{out / 'tokenizer.json'} has other ids than 0, 1, 2 …: give a new folder as out")
@@ -445,9 +443,8 @@ def _agree(out: Path, settings: dict[str, Any]) -> None:
             taken = [out.name]
         if taken:
             raise HeadwayError(f"{out} holds {taken[0]} that train_bert did not write: give a new folder as out")
-        out.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as part:
-            part.write_text(json.dumps(settings, indent=2) + "\n")
+        make_folder(out)
+        write_text(path, json.dumps(settings, indent=2) + "\n")
         return
     try:
         before = from_json(path.read_text())

@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from .. import checkpoints
 from ..errors import HeadwayError, need_positive
-from ..files import atomic_folder
+from ..files import atomic_folder, write_text
 from ..masks import Padding
 from ..models import Encoder
 from ..positions import Learned
@@ -430,14 +430,14 @@ class Bert(Table):
     def _write(self, folder: Path) -> None:
         assert self.model is not None
         checkpoints.save(self.model, folder)
-        self._pieces.save(str(folder / "tokenizer.json"))
+        write_text(folder / "tokenizer.json", self._pieces.to_str(pretty=True))
         if self.words:
             table = Pretrained.of(self.words, self.matrix, self.tokenizer)
             table.counts = self.counts
             table.save(folder / TABLE)
         options = {**self.options, "out": None}  # where it was trained is of no use to who reads it
         about = {"options": options, "tokenizer": described(self.tokenizer)}
-        (folder / OPTIONS).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_text(folder / OPTIONS, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
 
     @classmethod
     def read(cls, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> Bert:
