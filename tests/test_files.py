@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from headway.cli import vectors
 from headway.errors import HeadwayError
 from headway.files import (
     LockedFolder,
@@ -256,6 +257,16 @@ def test_a_disk_that_takes_nothing_is_one_line(tmp_path: Path, name: str, monkey
         monkeypatch.setattr(Path, "open", refused)
     with pytest.raises(HeadwayError, match=r"/a\.png cannot be written \(Read-only file system"):
         WRITERS[name](tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("ending", [".npy", ".safetensors"])
+def test_the_vectors_of_a_text_are_written_whole_or_not_at_all(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"a{ending}"
+    vectors._write(BIG, path)
+    before = path.read_bytes()
+    with files_of_at_most(4096), pytest.raises(HeadwayError, match="File too large"):
+        vectors._write(BIG, path)
+    assert path.read_bytes() == before
 
 
 def test_rows_stay_where_the_disk_takes_no_more(tmp_path: Path) -> None:

@@ -1,10 +1,23 @@
 """headway: multi-head attention for PyTorch into which any position encoding plugs."""
 
+import signal as _signal
+import sys as _sys
 from importlib import import_module as _import_module
 from os import environ as _environ
+from os.path import basename as _basename
+from threading import current_thread as _current_thread
+from threading import main_thread as _main_thread
 from typing import TYPE_CHECKING, Any
 
 from .version import __version__ as __version__
+
+_is_command = (
+    _basename("".join(_sys.orig_argv[-len(_sys.argv) :][:1])) == "headway"  # or python -m headway
+    and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
+    and _current_thread() is _main_thread()
+)
+if _is_command:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # Ctrl-C while torch is imported ends it without a traceback
 
 if "_HEADWAY_COMPLETE" not in _environ:  # a shell that completes a command line does not wait for torch
     from . import masks, models, nn, positions, terms
@@ -18,6 +31,9 @@ if "_HEADWAY_COMPLETE" not in _environ:  # a shell that completes a command line
     from .errors import HeadwayError as HeadwayError
     from .positions import citation as citation
     from .positions import encoding as encoding
+
+if _is_command:
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 if TYPE_CHECKING:
     from . import checkpoints, inspection, integrations, study, testing, vectors

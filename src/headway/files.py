@@ -50,6 +50,27 @@ def _reason(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
+def given_path(given: str | Path) -> Path:
+    """Returns the path that a user means, in which ~ is a home folder if there is one of that name.
+
+    Args:
+        given: the path.
+    """
+    return Path(os.path.expanduser(given))
+
+
+def cache_folder() -> Path:
+    """Returns the folder in which headway keeps what it can make again.
+
+    Raises:
+        HeadwayError: if the user has no home folder and HEADWAY_CACHE names none.
+    """
+    folder = os.environ.get("HEADWAY_CACHE") or os.path.expanduser("~/.cache/headway")
+    if folder.startswith("~/"):  # the user is not known to the system
+        raise HeadwayError("there is no home folder for a cache: name a folder in HEADWAY_CACHE")
+    return Path(folder)
+
+
 def need_file_place(path: Path) -> None:
     """Checks that a path can be a file: in a folder that exists and can be written to, and no folder or device itself.
 

@@ -33,7 +33,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def check_folder(folder: Path) -> None:
     """Raises HeadwayError if the folder does not exist."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # False for an impossible name too, for which Path.is_dir raises
         raise HeadwayError(
             f"{folder} is not a folder: give one with {CONFIG} and {TENSORS}, a .gguf file, or an id on the Hugging "
             "Face hub, owner/name"

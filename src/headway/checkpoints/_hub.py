@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import HeadwayError
 from ..extras import need
+from ..files import given_path
 
 READ = (
     "config.json",
@@ -61,7 +62,7 @@ def hub_model(given: str | Path) -> HubModel | None:
     Args:
         given: an id, as a string, or a path.
     """
-    if not isinstance(given, str) or (found := ID.fullmatch(given)) is None or Path(given).exists():
+    if not isinstance(given, str) or (found := ID.fullmatch(given)) is None or os.path.exists(given):
         return None
     repository, revision, gguf, its, file = found.groups()
     if its is not None:
@@ -79,7 +80,7 @@ def model_name(given: str | Path) -> str:
     """
     model = hub_model(given)
     if model is None:
-        path = Path(given).expanduser()
+        path = given_path(given)
         return path.stem if path.suffix == ".gguf" else path.resolve().name
     if model.gguf is not None and model.gguf.endswith(".gguf"):
         return Path(model.gguf).stem
@@ -107,7 +108,7 @@ def local_path(given: str | Path, complete: Callable[[Path], bool]) -> Path:
         )
     model = hub_model(given)
     if model is None:
-        return _of_one_file(Path(given).expanduser())
+        return _of_one_file(given_path(given))
     hub: Any = need("huggingface_hub", f"{given} is no file or folder here; as an id on the hub it", "checkpoints")
     try:
         found = _fetched(hub, model, offline=True)
@@ -133,7 +134,7 @@ def local_path(given: str | Path, complete: Callable[[Path], bool]) -> Path:
 
 def _of_one_file(path: Path) -> Path:
     """The one GGUF file of a folder that has no config.json, else the path itself."""
-    if not path.is_dir() or (path / "config.json").exists():
+    if not os.path.isdir(path) or (path / "config.json").exists():
         return path
     found = sorted(path.glob("*.gguf"))
     if len(found) > 1:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from io import TextIOWrapper
-from typing import Any
+from typing import Any, TextIO
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "bench": (
@@ -46,6 +47,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """The module and the summary of each command. The module's ``run`` is the function of the command, or a typer app of
 several; the summary is the first sentence of its docstring."""
 
+NOT_WRITTEN = 1
 WRONG_INPUT = 2
 INTERRUPTED = 130
 GONE = 141
@@ -59,16 +61,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the arguments; those of the process if None.
 
     Returns:
-        The exit code: 0, or 2 with one line on stderr if the input is wrong, or 130 if it was interrupted.
+        The exit code: 0, or 2 with one line on stderr if the input is wrong, 1 with one if standard output cannot be
+        written, or 130 if it was interrupted.
     """
     from ..errors import HeadwayError
-    from ..extras import PACKAGES, install_command
+    from ..extras import PACKAGES
 
     if "_HEADWAY_COMPLETE" in os.environ:  # a shell asks, which headway/__init__.py has seen too
         from ._completion import complete
 
         complete(COMMANDS)
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    _open_streams()
+    if sys.stdout is None:
+        return _say("headway: standard output is closed: send it to a file, or to /dev/null", NOT_WRITTEN)
+    try:
+        _need_decoded(given)
+        code = _called(given)
+        sys.stdout.flush()  # here, where a reader that has gone away is caught
+    except HeadwayError as error:
+        return _say(f"headway: {error}")
+    except KeyboardInterrupt:
+        return _say("headway: stopped", INTERRUPTED)
+    except ModuleNotFoundError as error:
+        package = PACKAGES.get(error.name or "")
+        if package is None:
+            raise
+        return _say(_needs(package.name, "this", package.extra))
+    except OSError as error:
+        refused = _refuses(sys.stdout)
+        if isinstance(error, BrokenPipeError):  # as in `headway encodings | head`
+            return GONE
+        what = "standard output cannot be written" if refused else "a file cannot be used"
+        where = "send it to another place" if refused else "see to that file"
+        return _say(f"headway: {what} ({error if error.filename else error.strerror or error}): {where}", NOT_WRITTEN)
+    return code
+
+
+def _called(given: list[str]) -> int:
+    """Calls a command, and returns its exit code."""
     try:
         import typer
 
@@ -78,33 +109,73 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from ._diagnosis import show
 
             return show("--json" in given)
-        return _say(f"headway needs {error.name} for its command line: {install_command('study')}")
+        if given[0] == "--version":
+            from ..version import version_line
+
+            print(version_line())
+            return 0
+        return _say(_needs(error.name, "its command line", "study"))
     # click is part of typer in some versions and a separate package in others
     usage_error: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # for characters that the terminal lacks
+    columns = os.environ.get("COLUMNS")
+    if columns is not None and not (columns.isdecimal() and int(columns)):
+        del os.environ["COLUMNS"]  # POSIX: as if it were not set
     try:
         code = app_of(COMMANDS).main(given, prog_name="headway", standalone_mode=False)
-        sys.stdout.flush()  # here, where a reader that has gone away is caught
-    except HeadwayError as error:
-        return _say(f"headway: {error}")
-    except (KeyboardInterrupt, typer.Abort):
+    except typer.Abort:
         return _say("headway: stopped", INTERRUPTED)
-    except ModuleNotFoundError as error:
-        package = PACKAGES.get(error.name or "")
-        if package is None:
-            raise
-        return _say(f"headway needs {package.name} for this: {install_command(package.extra)}")
     except usage_error as error:
         path = "headway" if getattr(error, "ctx", None) is None else error.ctx.command_path
         said = error.format_message().rstrip(".").replace("Value error, ", "")
         hint = _option_of_a_method(error, path) or _option_of_another(error)
         return _say(f"headway: {said}: {hint}see {path} --help")
-    except BrokenPipeError:  # as in `headway encodings | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return GONE
     return code if isinstance(code, int) else 0
+
+
+def _open_streams() -> None:
+    """Opens the null device in place of standard input and error where they are closed.
+
+    No file that is opened later gets the number of a standard stream, to which libraries write, standard output's
+    neither.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+    if sys.stdin is None:
+        sys.stdin = open(0)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w")  # noqa: SIM115
+
+
+def _need_decoded(given: Sequence[str]) -> None:
+    """Raises HeadwayError for arguments that Python has not decoded, since the locale says that they are ASCII."""
+    from ..errors import HeadwayError
+
+    encoding = sys.getfilesystemencoding()
+    if encoding != "utf-8" and any("\udc80" <= letter <= "\udcff" for one in given for letter in one):
+        raise HeadwayError(f"an argument is not in {encoding}, which Python takes them for: set PYTHONUTF8=1 for UTF-8")
+
+
+def _refuses(stream: TextIO) -> bool:
+    """Whether a stream cannot be written to; what it holds then goes to the null device, not to Python's last words."""
+    try:
+        stream.write("\n")  # what it refused may be gone
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return True
+    return False
+
+
+def _needs(package: str | None, what: str, extra: str) -> str:
+    from ..extras import install_command
+
+    return f"headway needs {package} for {what}: {install_command(extra)}"
 
 
 def _option_of_a_method(error: Any, path: str) -> str:
@@ -128,5 +199,6 @@ def _option_of_another(error: Any) -> str:
 
 
 def _say(line: str, code: int = WRONG_INPUT) -> int:
-    print(" ".join(line.split()), file=sys.stderr)
+    with suppress(OSError):  # nobody can be told
+        print(" ".join(line.split()), file=sys.stderr)
     return code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import platform
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Annotated, Any
@@ -93,11 +92,9 @@ def examples_of(command: Any) -> list[str]:
 
 def _print_version(asked: bool) -> None:
     if asked:
-        import torch
+        from ..version import version_line
 
-        from .. import __version__
-
-        typer.echo(f"headway {__version__}, torch {torch.__version__}, Python {platform.python_version()}")
+        typer.echo(version_line())
         raise typer.Exit
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import HeadwayError
-from ..files import make_folder, write_text
+from ..files import cache_folder, make_folder, write_text
 from ._app import Group, app_of, command_of
 from ._options import completing
 
@@ -43,20 +43,20 @@ def facts(commands: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
     Args:
         commands: the module and the summary of each command.
     """
-    place, state = cached(), state_of_the_sources()
+    state = state_of_the_sources()
     try:
-        found = json.loads(place.read_text(encoding="utf-8"))
+        found = json.loads(cached().read_text(encoding="utf-8"))
         if found["state"] == state:
             return found["commands"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):  # a HeadwayError, where there is no cache, is a ValueError
         pass
     environment = {name: value for name, value in os.environ.items() if name != COMPLETING}
     asked = [sys.executable, "-m", "headway.cli._completion", json.dumps(commands)]
     made = subprocess.run(asked, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
     its = json.loads(made.stdout)
     try:
-        make_folder(place.parent)
-        write_text(place, json.dumps({"state": state, "commands": its}))
+        make_folder(cached().parent)
+        write_text(cached(), json.dumps({"state": state, "commands": its}))
     except HeadwayError:  # then the next press waits too
         pass
     return its
@@ -64,8 +64,7 @@ def facts(commands: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
 
 def cached() -> Path:
     """Returns the file of the facts; each installation has its own."""
-    folder = Path(os.environ.get("HEADWAY_CACHE") or Path.home() / ".cache" / "headway")
-    return folder / f"completion-{zlib.crc32(str(PACKAGE).encode()):08x}.json"
+    return cache_folder() / f"completion-{zlib.crc32(str(PACKAGE).encode()):08x}.json"
 
 
 def state_of_the_sources() -> str:

@@ -27,6 +27,7 @@ from ..attention import attention, attention_steps, explain
 from ..bench.machine import cores, processor
 from ..errors import HeadwayError, nearest
 from ..extras import PACKAGES, Package, install_command, library_command, pip_install
+from ..files import cache_folder, given_path
 from ..kernels import KERNELS
 from ..kernels.cpu import _library
 from ..masks import Causal
@@ -372,25 +373,26 @@ def settings() -> Section:
             near = nearest(name, VARIABLES)
             meant = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(VARIABLES)}"
             found.faults.append(Fault(f"{name} is set, and headway does not read it", meant))
-    if (data := os.environ.get("HEADWAY_DATA")) and not Path(data).expanduser().is_dir():
+    if (data := os.environ.get("HEADWAY_DATA")) and not os.path.isdir(given_path(data)):
         found.faults.append(Fault(f"HEADWAY_DATA is {data}, which is no folder", "name a folder, or unset it"))
     return found
 
 
 def files() -> Section:
     """The folders in which models are kept, and whether they can be written to."""
-    home = Path.home() / ".cache"
-    cache = Path(os.environ.get("HEADWAY_CACHE") or home / "headway")
-    weights = Path(
-        os.environ.get("HEADWAY_WEIGHTS") or Path(os.environ.get("XDG_CACHE_HOME") or home) / "headway" / "weights"
-    ).expanduser()
-    found = Section({"cache of headway": str(cache), "published weights": str(weights)})
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    weights = given_path(os.environ.get("HEADWAY_WEIGHTS") or f"{home}/headway/weights")
+    found, folders = Section(), {}
+    try:
+        folders["cache of headway"] = cache_folder(), "HEADWAY_CACHE"
+    except HeadwayError as error:
+        found.faults.append(Fault(f"{error}", "set HEADWAY_CACHE to a folder", True))
+    found.facts = {what: str(folder) for what, (folder, _) in folders.items()} | {"published weights": str(weights)}
     found.facts["weights there"] = sorted(path.parent.name for path in weights.glob("*/headway.json"))
-    folders = {"cache of headway": (cache, "HEADWAY_CACHE")}
     if _version("huggingface_hub") is not None:
         from huggingface_hub import constants
 
-        hub = Path(constants.HF_HUB_CACHE).expanduser()
+        hub = given_path(constants.HF_HUB_CACHE)
         found.facts["cache of the hub"] = str(hub)
         names = (path.name.removeprefix("models--") for path in hub.glob("models--*") if path.is_dir())
         found.facts["models there"] = sorted(name.replace("--", "/") for name in names)

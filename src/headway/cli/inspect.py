@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ import typer
 
 from ..devices import device_named
 from ..errors import HeadwayError, unknown
-from ..files import make_folder, need_file_place, need_folder_place
+from ..files import given_path, make_folder, need_file_place, need_folder_place
 from ..table import Table
 from ._console import Progress, consoles, points, print_json
 from ._options import Device, Json, Quiet, completing
@@ -156,7 +157,7 @@ def run(
     if model is not None and not model.strip():
         raise HeadwayError("the model or text is empty: give a model, a text in quotes, or a file")
     if model is not None and text is None and not _is_model(model):
-        if model.startswith(PATHS) and not Path(model).expanduser().exists() and len(model.split()) == 1:
+        if model.startswith(PATHS) and not os.path.exists(given_path(model)) and len(model.split()) == 1:
             raise HeadwayError(f"there is no {model}: give a model's folder or .gguf file, a text, or a text's file")
         model, text = None, model
     given = [] if text is None else texts_of(text)
@@ -230,8 +231,8 @@ def _check_places(out: Path | None, csv: Path | None) -> None:
 def _is_model(name: str) -> bool:
     from ..checkpoints._hub import hub_model
 
-    path = Path(name).expanduser()
-    return path.is_dir() or path.suffix == ".gguf" or hub_model(name) is not None
+    path = given_path(name)  # or a text, which may be longer than a name of a file can be
+    return os.path.isdir(path) or path.suffix == ".gguf" or hub_model(name) is not None
 
 
 def texts_of(given: str) -> list[AnnotatedText]:
@@ -247,12 +248,8 @@ def texts_of(given: str) -> list[AnnotatedText]:
 
     if given == "-":
         return texts.paragraphs(sys.stdin.read(), "standard input")
-    path = Path(given).expanduser()
-    try:
-        there = path.is_file()
-    except OSError:  # a text that is longer than names of files can be
-        there = False
-    if there:
+    path = given_path(given)
+    if os.path.isfile(path):
         found: list[AnnotatedText] = getattr(texts, READERS.get(path.suffix, "read_text"))(path)
         return found
     if path.suffix in (*READERS, ".txt"):

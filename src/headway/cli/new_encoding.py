@@ -61,11 +61,12 @@ def run(
         headway new-encoding my-rotation --kind rotary --out mine
     """
     from ..errors import HeadwayError
-    from ..files import make_folder, write_text
+    from ..files import make_folder, need_folder_place, write_text
     from ..positions import ENCODINGS
 
     if not re.fullmatch(r"[A-Za-z]+([-_]?[A-Za-z0-9]+)*", name):
         raise HeadwayError(f"name is {name!r}: give letters, digits and hyphens, beginning with a letter: my-bias")
+    need_folder_place(out)
     module = name.lower().replace("-", "_")
     known = module.replace("_", "-")
     if known in ENCODINGS:

@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
 from pathlib import Path
@@ -232,7 +233,7 @@ def _module(name: str) -> ModuleType:
 
 def _module_of_file(path: Path) -> ModuleType:
     """The module in a file, executed again; it may import modules of its directory."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise HeadwayError(f"{path} is not a file: give the path of a Python file, such as mine.py:Mine")
     name = str(path.resolve()).replace(".", ":")  # pickle takes what is before a dot for a package
     spec = importlib.util.spec_from_file_location(name, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,10 +104,10 @@ def load(
         "".encode(encoding)
     except LookupError:
         raise HeadwayError(f"encoding is {encoding!r}, which Python does not know: give such as 'utf-8'") from None
-    if path.is_dir() or hub_model(given):
+    if os.path.isdir(path) or hub_model(given):
         _no_limit(path, limit)
         return Bert.read(given, tokenizer=tokenizer)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise HeadwayError(f"there is no file {path}: give one with vectors")
     with naming(path):
         return _load(path, tokenizer, limit, encoding)

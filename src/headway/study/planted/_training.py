@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import HeadwayError
-from ...files import LockedFolder, naming_checkpoint, read_checkpoint
+from ...files import LockedFolder, cache_folder, naming_checkpoint, read_checkpoint
 from ...models import Encoder, TransformerConfig
 from ...nn import Head
 from ...positions import encoding
@@ -179,7 +178,7 @@ class _TrainedModel(LockedFolder):
 
 
 def _cache() -> Path:
-    return Path(os.environ.get("HEADWAY_CACHE") or Path.home() / ".cache" / "headway") / "planted"
+    return cache_folder() / "planted"
 
 
 def _mark(language: Language, settings: Training) -> str:
