@@ -134,6 +134,9 @@ def test_a_link_that_was_planted_is_not_followed(tmp_path: Path) -> None:
 def test_what_a_killed_process_has_left_is_cleared_and_what_is_in_use_is_not(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
     left = tmp_path / ".headway-killed12.part"
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "a").touch()
+    (tmp_path / ".headway-planted1.part").symlink_to(tmp_path / "precious")
     theirs = [tmp_path / ".headway-notes", tmp_path / ".headway-killed12.part.txt", tmp_path / "a.part"]
     for folder in (left, *theirs):
         folder.mkdir()
@@ -142,7 +145,9 @@ def test_what_a_killed_process_has_left_is_cleared_and_what_is_in_use_is_not(tmp
         write_text(tmp_path / "c", "whole")
         assert part.exists()
         part.write_text("whole")
-    assert sorted(os.listdir(tmp_path)) == sorted(["b", "c", *(folder.name for folder in theirs)])
+    assert {path.name for path in (*tmp_path.glob("[a-z]"), *theirs)} == {"b", "c", *(folder.name for folder in theirs)}
+    assert not left.exists()
+    assert (tmp_path / "precious" / "a").exists()
     assert all((folder / "half").exists() for folder in theirs)
 
 
@@ -388,7 +393,7 @@ def test_a_folder_that_is_there_is_no_whole_while_its_files_are_replaced(
         (path / name).write_text("before")
 
     def watched(source: Path, target: Path) -> None:
-        seen.append(sorted(os.listdir(path)))
+        seen.append(sorted(name for name in os.listdir(path) if not name.startswith(".headway-")))
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", watched)
@@ -409,6 +414,29 @@ def test_the_folder_one_is_in_is_written_too(tmp_path: Path, monkeypatch: pytest
         (part / "a").touch()
     assert os.listdir() == ["a"]
     assert os.listdir(tmp_path) == ["here"]
+
+
+def test_a_folder_beside_which_nothing_can_be_written_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where it is a disk of its own, and a link to one."""
+    path, real = tmp_path / "disk", os.mkdir
+    path.mkdir()
+    (tmp_path / "link").symlink_to(path)
+
+    def refused(made: Any, *given: Any, **options: Any) -> None:
+        if Path(made).parent == tmp_path:
+            raise OSError(errno.EXDEV, "another disk")
+        real(made, *given, **options)
+
+    monkeypatch.setattr(os, "mkdir", refused)
+    for place in (path, tmp_path / "link"):
+        need_folder_place(place, empty=True)
+        with atomic_folder(place) as part:
+            need_folder_place(place, empty=True)  # what a killed process has left is no file of the user
+            (part / "a").touch()
+        assert os.listdir(path) == ["a"]
+        (path / "a").unlink()
 
 
 def test_a_folder_is_removed_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ def need_folder_place(path: Path, *, empty: bool = False) -> None:
         raise HeadwayError(f"{path} cannot be a folder, since {there} is a file: give another folder")
     if not os.access(there, os.W_OK):
         raise HeadwayError(f"{path} cannot be written to: give a folder that is yours")
-    if empty and path.is_dir() and any(path.iterdir()):
+    if empty and path.is_dir() and any(not one.name.startswith(HIDDEN[0]) for one in path.iterdir()):
         raise HeadwayError(f"{path} has files: give a new folder, or empty that one")
 
 
@@ -183,7 +183,8 @@ def atomic_folder(path: Path, last: Sequence[str] = ()) -> Iterator[Path]:
         with atomic_folder(path) as part:
             save(model, part)
 
-    In a folder that exists, files of the same names are replaced, one after the other, by one process at a time.
+    In a folder that exists, files of the same names are replaced, one after the other, by one process at a time; a link
+    to a folder is followed.
 
     Args:
         path: the folder to write; the folders above it are created if needed.
@@ -193,10 +194,11 @@ def atomic_folder(path: Path, last: Sequence[str] = ()) -> Iterator[Path]:
     Raises:
         HeadwayError: if writing fails.
     """
-    place = Path(os.path.abspath(path))  # "." has no name
+    place = Path(os.path.realpath(path))  # "." has no name
     try:
         make_folder(place.parent)
-        with _beside(place) as part:
+        # a folder that is there may be a disk of its own, or the one above it that of others
+        with _beside(place / "new" if place.is_dir() else place) as part:
             part.mkdir()
             yield part
             _put(part, place, last)

@@ -387,7 +387,8 @@ def files() -> Section:
         folders["cache of headway"] = cache_folder(), "HEADWAY_CACHE"
     except HeadwayError as error:
         found.faults.append(Fault(f"{error}", "set HEADWAY_CACHE to a folder", True))
-    found.facts = {what: str(folder) for what, (folder, _) in folders.items()} | {"published weights": str(weights)}
+    found.facts |= {what: str(folder) for what, (folder, _) in folders.items()}
+    found.facts["published weights"] = str(weights)
     found.facts["weights there"] = sorted(path.parent.name for path in weights.glob("*/headway.json"))
     if _version("huggingface_hub") is not None:
         from huggingface_hub import constants
