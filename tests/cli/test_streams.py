@@ -46,11 +46,16 @@ def test_python_says_nothing_after_it() -> None:
 
 
 @needs_full
-def test_a_line_that_nobody_can_be_told_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_nobody_can_be_told_is_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with os.fdopen(os.open(FULL, os.O_WRONLY), "w", buffering=1) as full:
         monkeypatch.setattr(sys, "stderr", full)
         assert cli.main(["encodings", "rop"]) == 2
-        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # it is closed without a fault
+        monkeypatch.setattr(cli, "_called", lambda given: print("progress", file=sys.stderr))
+        assert cli.main(["encodings"]) == 1
+        assert capsys.readouterr().out == ""
+        assert os.path.sameopenfile(full.fileno(), os.open(os.devnull, os.O_WRONLY))  # Python closes it without a fault
 
 
 def test_output_that_is_closed_is_one_line_before_any_work(

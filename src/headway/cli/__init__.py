@@ -89,7 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _say(_needs(package.name, "this", package.extra))
     except OSError as error:
-        refused = _refuses(sys.stdout)
+        # where standard error refuses progress, nobody can be told; standard output may have lost what it refused
+        refused = error.filename is None and (_refuses(sys.stderr) or _refuses(sys.stdout, "\n"))
         if isinstance(error, BrokenPipeError):  # as in `headway encodings | head`
             return GONE
         what = "standard output cannot be written" if refused else "a file cannot be used"
@@ -136,10 +137,9 @@ def _called(given: list[str]) -> int:
 
 
 def _open_streams() -> None:
-    """Opens the null device in place of standard input and error where they are closed.
+    """Opens the null device where standard streams are closed, whose numbers another file would get.
 
-    No file that is opened later gets the number of a standard stream, to which libraries write, standard output's
-    neither.
+    Libraries write to these numbers. Standard output stays None, so that ``main`` can refuse it.
     """
     for number in range(3):
         try:
@@ -161,10 +161,10 @@ def _need_decoded(given: Sequence[str]) -> None:
         raise HeadwayError(f"an argument is not in {encoding}, which Python takes them for: set PYTHONUTF8=1 for UTF-8")
 
 
-def _refuses(stream: TextIO) -> bool:
-    """Whether a stream cannot be written to; what it holds then goes to the null device, not to Python's last words."""
+def _refuses(stream: TextIO, more: str = "") -> bool:
+    """Whether a stream refuses what it holds, and more; that then goes to the null device, so that Python is quiet."""
     try:
-        stream.write("\n")  # what it refused may be gone
+        stream.write(more)
         stream.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
