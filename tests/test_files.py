@@ -80,6 +80,11 @@ def test_a_file_that_is_there_keeps_its_mode(tmp_path: Path, mode: int) -> None:
     assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("after", mode)
 
 
+def test_what_is_not_whole_has_no_name_that_readers_look_for(tmp_path: Path) -> None:
+    with atomic_write(tmp_path / "a.csv"):
+        assert not list(tmp_path.rglob("*.csv"))
+
+
 def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     with atomic_write(path) as one:

@@ -8,7 +8,7 @@ import shutil
 import stat
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -81,10 +81,12 @@ def need_file_place(path: Path) -> None:
         HeadwayError: if it cannot.
     """
     try:
-        there = path.parent.is_dir() and (not path.exists() or path.is_file())
+        fits = stat.S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        fits = path.parent.is_dir()
     except OSError as error:  # such as a name that is too long
         raise _cannot_write(path, error) from None
-    if not there:
+    if not fits:
         raise HeadwayError(f"{path} cannot be written: give a file in a folder that exists")
     if not os.access(path.parent, os.W_OK):
         raise HeadwayError(f"{path} cannot be written, since its folder cannot: give a file in a folder that is yours")
@@ -101,6 +103,8 @@ def need_folder_place(path: Path, *, empty: bool = False) -> None:
         HeadwayError: if it cannot.
     """
     try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()
         there = next(one for one in (path, *path.absolute().parents) if one.exists())
     except OSError as error:  # such as a name that is too long
         raise _cannot_write(path, error, "give another folder") from None
@@ -152,8 +156,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
         with atomic_write(path) as part:
             figure.savefig(part)
 
-    The temporary file has the same name, in a hidden folder beside ``path`` that no other process uses. A file that
-    was there keeps its mode; a link is replaced and not followed.
+    The temporary file is in a hidden folder beside ``path`` that no other process uses. A file that was there keeps its
+    mode; a link is replaced and not followed.
 
     Args:
         path: the file to write, in a folder that exists.
@@ -164,7 +168,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """
     need_file_place(path)
     try:
-        with _beside(path) as part:
+        with _new_in(path.parent) as part:
             part.touch()
             mode = stat.S_IMODE((path if path.exists() else part).stat().st_mode)
             yield part
@@ -198,7 +202,7 @@ def atomic_folder(path: Path, last: Sequence[str] = ()) -> Iterator[Path]:
     try:
         make_folder(place.parent)
         # a folder that is there may be a disk of its own, or the one above it that of others
-        with _beside(place / "new" if place.is_dir() else place) as part:
+        with _new_in(place if place.is_dir() else place.parent) as part:
             part.mkdir()
             yield part
             _put(part, place, last)
@@ -224,30 +228,30 @@ def _put(part: Path, place: Path, last: Sequence[str]) -> None:
 
 
 @contextmanager
-def _beside(place: Path) -> Iterator[Path]:
-    """Yields a path of the same name in a new hidden folder beside it, which is removed at the end.
+def _new_in(place: Path) -> Iterator[Path]:
+    """Yields a path in a new hidden folder of ``place``, which is removed at the end.
 
-    While the folder is in use it is locked. Those that killed processes have left are not, and are removed here; where
-    folders cannot be locked they stay, since they may be in use.
+    While it is in use it is locked. Those that killed processes have left are not, and are removed here; where folders
+    cannot be locked they stay, since they may be in use.
     """
-    for left in place.parent.glob("????????".join(HIDDEN)):
+    for left in place.glob("????????".join(HIDDEN)):
         with _opened(left) as folder:
             if _locked(folder):
                 shutil.rmtree(left, ignore_errors=True)
     while True:
-        hidden = Path(mkdtemp(dir=place.parent, prefix=HIDDEN[0], suffix=HIDDEN[1]))
+        hidden = Path(mkdtemp(dir=place, prefix=HIDDEN[0], suffix=HIDDEN[1]))
         with _opened(hidden) as folder:
             if _locked(folder) is False or not hidden.exists():  # another process has removed it before it was locked
                 continue
             try:
-                yield hidden / place.name
+                yield hidden / "part"  # not the name of a result, which readers may look for in folders below
             finally:
                 shutil.rmtree(hidden, ignore_errors=True)
             return
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text in UTF-8; what that has not, as the bytes of a name that is none, as JSON escapes it.
+    """Writes a text in UTF-8. Lone surrogates, as in names of files that are not UTF-8, are written as JSON escapes.
 
     Args:
         path: the file, in a folder that exists.
@@ -311,7 +315,7 @@ def remove_folder(path: Path) -> None:
         HeadwayError: if it cannot be removed.
     """
     try:
-        with _beside(path.absolute()) as gone:
+        with _new_in(path.absolute().parent) as gone:
             path.rename(gone)
             shutil.rmtree(gone)
     except OSError as error:
