@@ -88,3 +88,11 @@ def test_lines_are_read_by_others(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     append_lines(path, ROWS)
     assert [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line] == ROWS
+
+
+def test_a_name_that_is_no_unicode_is_written_and_read(tmp_path: Path) -> None:
+    path, row = tmp_path / "rows.jsonl", {"file": "mine-\udcff.py"}  # as Python decodes a name that is not UTF-8
+    append_lines(path, [row])
+    assert read_lines(path, "") == [row]
+    write_lines(path, [row, row])
+    assert read_lines(path, "") == [row, row]

@@ -33,11 +33,16 @@ LOCK = ".headway-lock"
 
 
 class _WriteError(HeadwayError):
-    """Something cannot be written."""
+    """Something cannot be written, for a reason."""
+
+    reason = ""
 
 
 def _cannot_write(path: Path, error: BaseException, remedy: str = "give a place that can be written to") -> _WriteError:
-    return _WriteError(f"{path} cannot be written ({_reason(error)}): {remedy}")
+    reason = error.reason if isinstance(error, _WriteError) else _reason(error)
+    found = _WriteError(f"{path} cannot be written ({reason}): {remedy}")
+    found.reason = reason
+    return found
 
 
 def _reason(error: BaseException) -> str:
