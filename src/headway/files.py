@@ -256,7 +256,9 @@ def _new_in(place: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text in UTF-8. Lone surrogates, as in names of files that are not UTF-8, are written as JSON escapes.
+    """Writes a text in UTF-8.
+
+    Lone surrogates, as Python has them in names of files that are not UTF-8, are written as JSON escapes them.
 
     Args:
         path: the file, in a folder that exists.
