@@ -3,6 +3,7 @@
 import json
 from collections import UserDict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,3 +135,64 @@ def test_where_a_model_ends(
     if generation is not None:
         (tmp_path / "generation_config.json").write_text(json.dumps(generation))
     assert stop_ids(tmp_path) == wanted
+
+
+# ---------------------------------------------------------------- GGUF
+
+TOKENS = ["<s>", "</s>", "a", "<unk>", "<pad>", "<|eot_id|>", "<|im_end|>", "<|end|>", "<|eom_id|>", "b", "ab"]
+TEXT, SPECIAL, SPLIT_OFF = 1, 3, 4
+
+
+def gguf_file(folder: Path, kinds: dict[str, int] | None = None, **said: Any) -> Path:
+    """A file with TOKENS, special if ``kinds`` names no other kind, and ``said``, values of GGUFWriter's methods."""
+    gguf = pytest.importorskip("gguf")
+    writer = gguf.GGUFWriter(folder / "model.gguf", "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("llama-bpe")
+    writer.add_token_list(TOKENS)
+    writer.add_token_types([(kinds or {}).get(token, SPECIAL if "<" in token else TEXT) for token in TOKENS])
+    writer.add_token_merges(["a b"])
+    for name, value in said.items():
+        getattr(writer, f"add_{name}")(value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return folder / "model.gguf"
+
+
+PLAIN = dict.fromkeys(TOKENS[5:9], TEXT)
+
+
+@pytest.mark.one_in(1)
+@pytest.mark.parametrize(
+    ("said", "kinds", "wanted"),
+    [
+        ({"eos_token_id": 1}, PLAIN, [1]),
+        ({"eos_token_id": 1, "eot_token_id": 5}, PLAIN, [1, 5]),
+        ({"eos_token_id": 1, "eot_token_id": 5, "eom_token_id": 8}, PLAIN, [1, 5, 8]),
+        ({"eot_token_id": 5}, PLAIN, [5]),
+        ({"eos_token_id": 1, "eot_token_id": 1}, PLAIN, [1]),
+        ({"eos_token_id": 1, "eot_token_id": 2**32 - 1}, PLAIN, [1]),
+        ({"eos_token_id": 1}, {}, [1, 5, 6, 7, 8]),
+        ({"eos_token_id": 1}, {**PLAIN, "<|end|>": SPLIT_OFF}, [1, 7]),
+        ({"eos_token_id": 6, "eot_token_id": 5}, {**PLAIN, "<|im_end|>": SPECIAL}, [6, 5]),
+        ({}, PLAIN, []),
+    ],
+)
+def test_where_the_model_of_a_gguf_file_ends(
+    tmp_path: Path, said: dict[str, int], kinds: dict[str, int], wanted: list[int]
+) -> None:
+    """As in llama.cpp: a text, a turn and a message end, and tokens are known by their text if they are special."""
+    assert stop_ids(gguf_file(tmp_path, kinds, **said)) == wanted
+
+
+def test_an_end_that_is_no_id(tmp_path: Path) -> None:
+    path = gguf_file(tmp_path, eos_token_id=1)
+    held = path.read_bytes()
+    key = b"tokenizer.ggml.eos_token_id"
+    at = held.index(key) + len(key)
+    assert held[at : at + 4] == (4).to_bytes(4, "little")  # a number without sign
+    path.write_bytes(held[:at] + (6).to_bytes(4, "little") + held[at + 4 :])
+    with pytest.raises(HeadwayError, match=r"the eos_token_id of .*model\.gguf is 1e-45: take another file"):
+        stop_ids(path)

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import HeadwayError
 from ..extras import need
 from ._files import CONFIG, _json, _text, check_folder, spelled
-from ._gguf import read_metadata
+from ._gguf import ends, read_metadata
 from ._hub import local_path
 
 TEMPLATE, SETTINGS, GENERATION = "chat_template.jinja", "tokenizer_config.json", "generation_config.json"
@@ -83,7 +83,9 @@ def _rendered(template: str, values: str) -> str:
 def stop_ids(path: str | Path) -> list[int]:
     """The ids that end a model's output, an empty list if its files name none.
 
-    They are the eos_token_id of generation_config.json, of config.json, or of the GGUF file.
+    They are the eos_token_id of generation_config.json, or else of config.json: a number or a list. In a GGUF file they
+    are eos_token_id, eot_token_id (end of a turn) and eom_token_id (end of a message), and, as in llama.cpp, special
+    tokens that are known to end an answer, such as <|eot_id|> and <|im_end|>, since many files lack the keys.
 
     Args:
         path: the model's folder or .gguf file, or its id on the Hugging Face hub, as for ``headway.load``.
@@ -93,12 +95,11 @@ def stop_ids(path: str | Path) -> list[int]:
     """
     path = local_path(path, Path.is_dir)
     if path.suffix == ".gguf":
-        place, found = path, read_metadata(path).get("tokenizer.ggml.eos_token_id")
-    else:
-        check_folder(path)
-        files = [path / name for name in (GENERATION, CONFIG) if (path / name).is_file()]
-        named = ((file, _json(file).get("eos_token_id")) for file in files)
-        place, found = next(((file, value) for file, value in named if value is not None), (path, None))
+        return ends(path, read_metadata(path))
+    check_folder(path)
+    files = [path / name for name in (GENERATION, CONFIG) if (path / name).is_file()]
+    named = ((file, _json(file).get("eos_token_id")) for file in files)
+    place, found = next(((file, value) for file, value in named if value is not None), (path, None))
     ids = [] if found is None else list(found) if isinstance(found, (list, tuple)) else [found]
     if any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in ids):
         raise HeadwayError(f"the eos_token_id of {place} is {found!r:.60}: give a whole number, or a list of some")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import HeadwayError
 from ..extras import need
 from ._files import _json, _text, check_folder, spelled
-from ._gguf import read_metadata
+from ._gguf import CONTROL, NORMAL, USER_DEFINED, read_metadata
 from ._hub import local_path
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 FILE, WORDS, SETTINGS = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
 
-NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
-"""Values of tokenizer.ggml.token_type: tokens of text, special tokens, and tokens that are split off first."""
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SPLITS = {
