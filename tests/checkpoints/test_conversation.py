@@ -84,7 +84,7 @@ def test_what_a_template_sees_is_what_was_given(tmp_path: Path) -> None:
     folder = settings(tmp_path, chat_template="{{ messages[0].content[0].text }}{{ messages[0].turn + 1 }}")
     asked = [{"content": (UserDict({"text": "é猫\ud800"}),), "turn": 1}]
     assert conversation(folder, asked) == "é猫\ud8002"
-    with pytest.raises(HeadwayError, match="messages cannot be read as JSON"):
+    with pytest.raises(HeadwayError, match="the conversation cannot be written as JSON"):
         conversation(folder, [{"content": object()}])
 
 
@@ -196,3 +196,15 @@ def test_an_end_that_is_no_id(tmp_path: Path) -> None:
     path.write_bytes(held[:at] + (6).to_bytes(4, "little") + held[at + 4 :])
     with pytest.raises(HeadwayError, match=r"the eos_token_id of .*model\.gguf is 1e-45: take another file"):
         stop_ids(path)
+
+
+def test_the_template_and_tokens_of_a_gguf_file(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    form = "{{ bos_token }}{{ eos_token }}{{ unk_token }}{{ pad_token }}{{ mask_token }}{{ messages[0].content }}"
+    several = [{"name": "default", "template": form}, {"name": "tool_use", "template": "tools"}]
+    ids = {"bos_token_id": 0, "eos_token_id": 1, "unk_token_id": 3, "pad_token_id": 4}
+    path = gguf_file(tmp_path, **ids, chat_template=several)
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path, gguf_file=path.name)
+    wanted = words.apply_chat_template(ASKED, tokenize=False)
+    assert conversation(path, ASKED) == wanted == "<s></s><unk><pad>Why?"
+    assert conversation(path, ASKED, tools=[]) == "tools"

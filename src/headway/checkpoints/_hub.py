@@ -20,8 +20,10 @@ READ = (
     "model-*.safetensors",
     "tokenizer.json",
     "tokenizer_config.json",
+    "special_tokens_map.json",
     "vocab.txt",
     "chat_template.jinja",
+    "additional_chat_templates/*.jinja",
 )
 """The files of a repository that are downloaded: neither pickles nor code are among them."""
 
