@@ -90,7 +90,7 @@ def test_what_a_template_sees_is_what_was_given(tmp_path: Path) -> None:
 
 def test_damaged_settings_are_named(tmp_path: Path) -> None:
     for wrong in (7, ["a"], {"text": "<s>"}):
-        with pytest.raises(HeadwayError, match=r"the bos_token of .*tokenizer_config\.json is .*: give its text"):
+        with pytest.raises(HeadwayError, match=r"the bos_token of .* is .*: give its text"):
             conversation(settings(tmp_path, chat_template="", bos_token=wrong), ASKED)
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe{")
     with pytest.raises(HeadwayError, match=r"chat_template\.jinja cannot be read"):

@@ -207,7 +207,8 @@ def test_neither_pickles_nor_code_are_downloaded(online: Hub) -> None:
         "model-1-of-2.safetensors": b"1",
     }
     chat = dict.fromkeys(
-        ("chat_template.jinja", "additional_chat_templates/rag.jinja", "special_tokens_map.json"), b"b"
+        ("chat_template.jinja", "additional_chat_templates/rag.jinja", "special_tokens_map.json", "added_tokens.json"),
+        b"b",
     )
     files = {**WHOLE, **parts, **dict.fromkeys(chat, b"b"), "vocab.txt": b"a", **dict.fromkeys(extra, b"x")}
     calls = online(files)

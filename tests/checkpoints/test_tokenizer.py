@@ -173,6 +173,11 @@ def words(folder: Path, **settings: Any) -> Path:
     return folder
 
 
+def added(text: str, **flags: bool) -> dict[str, Any]:
+    plain = dict.fromkeys(("lstrip", "rstrip", "normalized", "single_word"), False)
+    return {"content": text, "special": True, **plain, **flags}
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -180,6 +185,7 @@ def words(folder: Path, **settings: Any) -> Path:
         {"do_lower_case": False},
         {"do_lower_case": True, "strip_accents": False},
         {"tokenize_chinese_chars": False, "unk_token": {"__type": "AddedToken", "content": "[UNK]"}},
+        {"added_tokens_decoder": {"5": added("is", special=False, lstrip=True), "300": added("of")}},
     ],
     ids=str,
 )
@@ -198,6 +204,60 @@ def test_a_tokenizer_json_is_read_as_it_is(tmp_path: Path) -> None:
     theirs = transformers.BertTokenizer.from_pretrained(words(tmp_path / "bert"))
     theirs.save_pretrained(tmp_path / "folder")
     assert tokenizer(tmp_path / "folder").to_str() == theirs.backend_tokenizer.to_str()
+
+
+DECODER = {"300": added("<x>", special=False, lstrip=True), "256": added("<s>")}
+BESIDE: dict[str, dict[str, Any]] = {
+    "none": {"settings": {}},
+    "named": {"settings": {"bos_token": "<s>", "eos_token": {"__type": "AddedToken", **added("</s>")}}},
+    "listed": {"settings": {"added_tokens_decoder": DECODER}},
+    "named with flags": {
+        "settings": {"added_tokens_decoder": {}, "pad_token": {"__type": "AddedToken", **added("<x>")}}
+    },
+    "in the map": {"settings": {}, "map": {"bos_token": added("<s>"), "additional_special_tokens": ["<x>", "<y>"]}},
+    "in the map beside a list": {"settings": {"added_tokens_decoder": DECODER}, "map": {"eos_token": "</s>"}},
+    "special": {"settings": {"additional_special_tokens": ["<x>", "</s>"]}},
+    "special, newer": {"settings": {"extra_special_tokens": ["<y>"], "additional_special_tokens": ["<x>"]}},
+    "of one model": {"settings": {"image_token": "<x>", "extra_special_tokens": {"boi_token": "<y>"}}},
+    "in a file": {"settings": {"eos_token": "</s>"}, "file": {"<x>": 257, "</s>": 256}},
+    "already there": {"settings": {"bos_token": "<s>", "add_bos_token": True}, "own": ["<s>"]},
+    "there with other flags": {"settings": {"added_tokens_decoder": DECODER}, "own": ["<x>", "<s>"]},
+}
+"""Tokens that the files beside tokenizer.json name."""
+
+
+@pytest.mark.one_in(1)
+@pytest.mark.parametrize("known", [False, True], ids=["new", "in the vocabulary"])
+@pytest.mark.parametrize("case", BESIDE)
+def test_tokens_that_stand_beside_the_file(case: str, known: bool, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    said = BESIDE[case]
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *(["<s>", "<x>", "</s>"] if known else [])]
+    own = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, []))
+    own.pre_tokenizer, own.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    own.add_special_tokens(said.get("own", []))
+    own.save(str(tmp_path / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **said["settings"]}
+    files = {"tokenizer_config": settings, "special_tokens_map": said.get("map"), "added_tokens": said.get("file")}
+    for name, held in files.items():
+        if held is not None:
+            (tmp_path / f"{name}.json").write_text(json.dumps(held), encoding="utf-8")
+    theirs, found = transformers.AutoTokenizer.from_pretrained(tmp_path), tokenizer(tmp_path)
+    ids = found.encode("<s>a <x> b<y></s>").ids
+    assert ids == theirs("<s>a <x> b<y></s>", add_special_tokens=False)["input_ids"]
+    assert found.get_vocab_size() == len(theirs)
+    assert found.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [["<x>"], {"a": {}}, {"1": {}}, {"1": "<x>"}],
+)
+def test_tokens_beside_the_file_that_are_damaged(wrong: Any, tmp_path: Path) -> None:
+    words(tmp_path / "bert", added_tokens_decoder=wrong)
+    with pytest.raises(HeadwayError, match=r"the added tokens in .* of .* are damaged: give the files of one model"):
+        tokenizer(tmp_path / "bert")
 
 
 def test_what_a_folder_cannot_be(tmp_path: Path) -> None:

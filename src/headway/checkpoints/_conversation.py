@@ -14,14 +14,13 @@ from typing import Any
 
 from ..errors import HeadwayError, right_call
 from ..extras import need, pip_install
-from ._files import CONFIG, _json, _text, check_folder, spelled
+from ._files import CONFIG, _json, _text, check_folder
 from ._gguf import ends, read_metadata
 from ._hub import local_path
+from ._special_tokens import NAMED, SETTINGS, read_settings, special_tokens
 
 TEMPLATE, OTHERS, DEFAULT, TOOLS = "chat_template.jinja", "additional_chat_templates", "default", "tool_use"
-SETTINGS, SPECIAL, GENERATION = "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"
-NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-"""The special tokens that every template may use."""
+GENERATION = "generation_config.json"
 IN_METADATA = "tokenizer.chat_template"
 """The key of the template of a GGUF file; those of others are this, a point and their names."""
 IN_GGUF = {"unk": "unknown", "sep": "seperator", "pad": "padding"}
@@ -190,12 +189,13 @@ def _templates(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     if path.suffix == ".gguf":
         return _of_gguf(path, read_metadata(path))
     check_folder(path)
-    settings: dict[str, Any] = _json(path / SETTINGS) if (path / SETTINGS).is_file() else {}
+    settings = read_settings(path)
+    tokens = special_tokens(path, settings)
     files = {file.stem: file for file in sorted((path / OTHERS).glob("*.jinja"))}
     if (path / TEMPLATE).is_file():
         files[DEFAULT] = path / TEMPLATE
     if files:
-        return {name: _text(file) for name, file in files.items()}, _special_tokens(path, settings)
+        return {name: _text(file) for name, file in files.items()}, tokens
     held = settings.get("chat_template")
     try:
         if isinstance(held, list):
@@ -208,22 +208,7 @@ def _templates(path: Path) -> tuple[dict[str, str], dict[str, str]]:
             f"the chat_template of {path / SETTINGS} is {held!r:.60}: give a template, or a list of objects with name "
             "and template"
         ) from None
-    return templates, _special_tokens(path, settings)
-
-
-def _special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
-    """The special tokens of a folder, as transformers reads them."""
-    place, held = folder / SETTINGS, dict(settings)
-    if "added_tokens_decoder" not in settings and (folder / SPECIAL).is_file():
-        # a file of older models, which is read before tokenizer_config.json, unless that has all tokens itself
-        place, held = folder / SPECIAL, held | _json(folder / SPECIAL)
-    if isinstance(extra := held.get("extra_special_tokens"), Mapping):
-        held |= extra
-    found = {name: spelled(place, name, held[name]) for name in NAMED if held.get(name) is not None}
-    for name, token in held.items():  # tokens of one model, such as image_token; add_bos_token is a switch
-        if name.endswith("_token") and name not in NAMED and isinstance(token, (str, Mapping)):
-            found[name] = spelled(place, name, token)
-    return found
+    return templates, tokens
 
 
 def _of_gguf(path: Path, held: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:

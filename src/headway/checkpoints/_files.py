@@ -173,14 +173,6 @@ def write(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
         part.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def spelled(path: Path, name: str, token: Any) -> str:
-    """The text of a special token in tokenizer_config.json, which is the text itself or an object with it."""
-    found = token.get("content") if isinstance(token, Mapping) else token
-    if not isinstance(found, str):
-        raise HeadwayError(f"the {name} of {path} is {token!r:.60}: give its text")
-    return found
-
-
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")

@@ -21,6 +21,7 @@ READ = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
     "vocab.txt",
     "chat_template.jinja",
     "additional_chat_templates/*.jinja",
