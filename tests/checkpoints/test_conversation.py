@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headway import HeadwayError
-from headway.checkpoints import _conversation, conversation, stop_ids
+from headway.checkpoints import _conversation, conversation, stop_ids, tokenizer
 
 ASKED = [{"role": "user", "content": "Why?"}]
 FORM = (
@@ -208,3 +208,12 @@ def test_the_template_and_tokens_of_a_gguf_file(tmp_path: Path) -> None:
     wanted = words.apply_chat_template(ASKED, tokenize=False)
     assert conversation(path, ASKED) == wanted == "<s></s><unk><pad>Why?"
     assert conversation(path, ASKED, tools=[]) == "tools"
+    written = tmp_path / "folder"
+    written.mkdir()
+    _conversation.write_texts(path, written)
+    assert conversation(written, ASKED) == wanted
+    assert conversation(written, ASKED, tools=[]) == "tools"
+    again = transformers.AutoTokenizer.from_pretrained(written)
+    assert again.apply_chat_template(ASKED, tokenize=False) == wanted
+    ids = tokenizer(path).encode("ab</s>a").ids
+    assert ids == tokenizer(written).encode("ab</s>a").ids == again("ab</s>a").input_ids

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 from ..errors import HeadwayError, right_call
@@ -17,7 +18,8 @@ from ..extras import need, pip_install
 from ._files import CONFIG, _json, _text, check_folder
 from ._gguf import ends, read_metadata
 from ._hub import local_path
-from ._special_tokens import NAMED, SETTINGS, read_settings, special_tokens
+from ._special_tokens import ADDED, NAMED, SETTINGS, SPECIAL, read_settings, special_tokens
+from ._tokenizer import FILE, tokenizer
 
 TEMPLATE, OTHERS, DEFAULT, TOOLS = "chat_template.jinja", "additional_chat_templates", "default", "tool_use"
 GENERATION = "generation_config.json"
@@ -182,6 +184,37 @@ def stop_ids(path: str | Path) -> list[int]:
     if any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in ids):
         raise HeadwayError(f"the eos_token_id of {place} is {found!r:.60}: give a whole number, or a list of some")
     return ids
+
+
+def write_texts(path: str | Path, folder: Path) -> None:
+    """Writes what another folder of the model's weights needs for text: tokenizer, special tokens, templates and ends.
+
+    The ends of a GGUF file are in the config that ``load`` reads from it.
+
+    Args:
+        path: the model, as for ``headway.load``.
+        folder: the folder.
+
+    Raises:
+        HeadwayError: if there is no such model, or one of its files is damaged.
+    """
+    path = local_path(path, Path.is_dir)
+    tokenizer(path).save(str(folder / FILE))
+    if path.suffix == ".gguf":
+        templates, tokens = _templates(path)
+        several = [{"name": name, "template": text} for name, text in templates.items()]
+        held = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **tokens,
+            **({"chat_template": several} if several else {}),
+        }
+        (folder / SETTINGS).write_text(json.dumps(held, indent=2) + "\n", encoding="utf-8")
+        return
+    for name in (SETTINGS, SPECIAL, ADDED, GENERATION, TEMPLATE, f"{OTHERS}/*.jinja"):
+        for file in path.glob(name):
+            copy = folder / file.relative_to(path)
+            copy.parent.mkdir(exist_ok=True)
+            copyfile(file, copy)
 
 
 def _templates(path: Path) -> tuple[dict[str, str], dict[str, str]]:

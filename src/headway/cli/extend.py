@@ -82,6 +82,7 @@ def run(
         headway extend path/to/a-model --method yarn --factor 4 --save longer
     """
     from .. import checkpoints
+    from ..checkpoints._conversation import write_texts
     from ..checkpoints._hub import model_name
     from ..study import extension
 
@@ -133,7 +134,7 @@ def run(
     if save is not None and methods is not None:
         with atomic_folder(save) as part:
             checkpoints.save(extension.extend(loaded, methods[0], factor, window), part)
-            checkpoints.tokenizer(model).save(str(part / "tokenizer.json"))
+            write_texts(model, part)
         say.print(f"{save}: the model with {methods[0]}, for headway.load and transformers", soft_wrap=True)
         files.append(str(save))
     if as_json:
