@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headway.checkpoints._tokenizer import tokenizer
+from headway.checkpoints._tokenizer import OF_NORMALIZER, tokenizer
 from headway.errors import HeadwayError
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -258,6 +258,51 @@ def test_tokens_beside_the_file_that_are_damaged(wrong: Any, tmp_path: Path) -> 
     words(tmp_path / "bert", added_tokens_decoder=wrong)
     with pytest.raises(HeadwayError, match=r"the added tokens in .* of .* are damaged: give the files of one model"):
         tokenizer(tmp_path / "bert")
+
+
+@pytest.mark.one_in(1)
+@pytest.mark.parametrize("general", [False, True])
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"do_lower_case": False},
+        {"do_lower_case": True},
+        {"do_lower_case": True, "strip_accents": False},
+        {"do_lower_case": False, "strip_accents": True},
+        {"do_lower_case": True, "tokenize_chinese_chars": False},
+    ],
+    ids=str,
+)
+def test_settings_that_differ_from_the_file_s(said: dict[str, Any], saved: bool, general: bool, tmp_path: Path) -> None:
+    bert = transformers.BertTokenizer.from_pretrained(words(tmp_path / "bert"), do_lower_case=saved)
+    bert.save_pretrained(tmp_path / "saved")
+    place = tmp_path / "saved" / "tokenizer_config.json"
+    held = {key: value for key, value in json.loads(place.read_text()).items() if key not in OF_NORMALIZER}
+    kind = "PreTrainedTokenizerFast" if general else "BertTokenizer"
+    place.write_text(json.dumps({**held, **said, "tokenizer_class": kind}))
+    theirs, found = transformers.AutoTokenizer.from_pretrained(place.parent), tokenizer(place.parent)
+    for text in (*STRINGS, "The Café 世界"):
+        assert found.encode(text).ids == theirs(text)["input_ids"], text
+
+
+@pytest.mark.one_in(1)
+@pytest.mark.parametrize("kind", ["GPT2Tokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize(("said", "saved"), [(True, False), (False, True), (True, True)])
+def test_a_space_before_the_text_as_the_settings_say(said: bool, saved: bool, kind: str, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokens = ["<|endoftext|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    own = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, []))
+    own.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=saved)
+    own.save(str(tmp_path / "tokenizer.json"))
+    held = {"tokenizer_class": kind, "add_prefix_space": said}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(held))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer(tmp_path).encode("a b").ids == theirs("a b")["input_ids"]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": "yes"}))
+    with pytest.raises(HeadwayError, match=r"add_prefix_space of .* must be true or false"):
+        tokenizer(tmp_path)
 
 
 def test_what_a_folder_cannot_be(tmp_path: Path) -> None:

@@ -11,12 +11,20 @@ from ..extras import need
 from ._files import _text, check_folder
 from ._gguf import CONTROL, NORMAL, USER_DEFINED, read_metadata
 from ._hub import local_path
-from ._special_tokens import add_tokens, read_settings, special_tokens
+from ._special_tokens import SETTINGS, add_tokens, read_settings, special_tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 FILE, WORDS = "tokenizer.json", "vocab.txt"
+OF_NORMALIZER = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+"""Keys of tokenizer_config.json that change how BERT's normalizer works, and its attributes."""
+GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""Values of tokenizer_class for which transformers reads tokenizer.json alone."""
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -35,8 +43,8 @@ def tokenizer(path: str | Path) -> Tokenizer:
 
         ids = tokenizer("SmolLM2-135M").encode("The capital of France is").ids
 
-    A folder's tokenizer.json is read as it is, with padding and truncation switched off, and with the tokens that
-    tokenizer_config.json adds to it. From vocab.txt a WordPiece
+    A folder's tokenizer.json is read with the tokens and settings, such as do_lower_case, that tokenizer_config.json
+    adds to it, as in transformers; padding and truncation are switched off. From vocab.txt a WordPiece
     tokenizer is made, which lower-cases unless tokenizer_config.json says otherwise. From a GGUF file a byte-pair
     tokenizer is made (tokenizer.ggml.model "gpt2"). Special tokens are added if the file adds them; ``encode(text,
     add_special_tokens=False)`` leaves them out.
@@ -67,12 +75,34 @@ def tokenizer(path: str | Path) -> Tokenizer:
             raise HeadwayError(f"{path / FILE} cannot be read: {error}") from error
         found.no_padding()  # files of sentence encoders pad every text to one length
         found.no_truncation()
+        if settings.get("tokenizer_class") not in GENERAL:
+            _set(found, path, settings)
     elif (path / WORDS).is_file():
         found = _of_words(path, settings)
     else:
         raise HeadwayError(f"{path} has neither {FILE} nor {WORDS}: give a model's folder, or a .gguf file")
     add_tokens(found, path, settings)
     return found
+
+
+def _set(found: Tokenizer, folder: Path, settings: Mapping[str, Any]) -> None:
+    """Sets what tokenizer_config.json says otherwise than tokenizer.json, as transformers does."""
+    from tokenizers import normalizers, pre_tokenizers
+
+    # each is a copy, which is put back
+    normalizer, cutter = found.normalizer, found.pre_tokenizer
+    try:
+        if isinstance(normalizer, normalizers.BertNormalizer):
+            for key in OF_NORMALIZER.keys() & settings.keys():
+                setattr(normalizer, OF_NORMALIZER[key], settings[key])
+            found.normalizer = normalizer
+        if isinstance(cutter, pre_tokenizers.ByteLevel) and "add_prefix_space" in settings:
+            cutter.add_prefix_space = settings["add_prefix_space"]
+            found.pre_tokenizer = cutter
+    except TypeError:
+        raise HeadwayError(
+            f"{', '.join(OF_NORMALIZER)} and add_prefix_space of {folder / SETTINGS} must be true or false"
+        ) from None
 
 
 def _of_words(folder: Path, settings: Mapping[str, Any]) -> Tokenizer:
