@@ -204,9 +204,11 @@ def _matched(
     found = [(*outer_name(wanted, tensors), wanted) for wanted in options]
     there, before, wanted = max(found, key=lambda one: (one[0], -len(one[1])))
     if not there:
+        sharded = any(key.endswith("_flat_param") for key in tensors)
         raise HeadwayError(
             f"the file has no tensor of a {name}, which has {wanted[0].theirs}: it has "
-            f"{', '.join([*tensors][:3]) or 'none'}: give the files of one model"
+            f"{', '.join([*tensors][:3]) or 'none'}: "
+            f"{'save the full state dict, which FSDP gathers' if sharded else 'give the files of one model'}"
         )
     return wanted, renamed(tensors, lambda key: key.removeprefix(before))
 
