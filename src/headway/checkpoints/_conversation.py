@@ -80,14 +80,14 @@ def conversation(
         raise HeadwayError(
             f"messages is {messages!r:.60}: give a list, such as [{{'role': 'user', 'content': {said!r:.60}}}]"
         )
-    if not messages:
-        raise HeadwayError("messages is empty: give at least one, such as [{'role': 'user', 'content': 'Hello'}]")
     for name, given in (("tools", tools), ("documents", documents)):
         if given is not None and not all(isinstance(one, Mapping) for one in given):
             raise HeadwayError(f"{name} is {given!r:.60}: give a list of objects that can be written as JSON")
     templates, tokens = _templates(local_path(path, Path.is_dir))
     if not templates:
         return None
+    if not messages:
+        raise HeadwayError("messages is empty: give at least one, such as [{'role': 'user', 'content': 'Hello'}]")
     values = {
         "add_generation_prompt": True,
         **tokens,
