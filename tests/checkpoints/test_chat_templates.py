@@ -187,6 +187,10 @@ def test_a_namespace_keeps_out_of_python(here: None, tmp_path: Path) -> None:
     [
         ({"messages": []}, r"messages is empty: give at least one"),
         ({"tools": [len]}, r"tools is \[<built-in.*: give a list of objects that can be written as JSON"),
+        ({"messages": iter(ASKED)}, r"messages is <list_iterator.*: give a list, such as"),
+        ({"messages": ""}, r"messages is '': give a list, such as"),
+        ({"tools": 5}, r"tools is 5: give a list of objects"),
+        ({"variables": ["a"]}, r"variables is \['a'\]: give values by name"),
         ({"documents": ["a"]}, r"documents is \['a'\]: give a list of objects"),
         ({"enable_thinking": False}, r"no argument 'enable_thinking'.*give variables=\{'enable_thinking': …\}"),
     ],

@@ -75,14 +75,16 @@ def conversation(
         HeadwayError: if there is no such model or template, a file is damaged, messages, tools or documents are no list
             of objects, or the template cannot be rendered within these limits.
     """
-    if isinstance(messages, (str, Mapping)) or not all(isinstance(one, Mapping) for one in messages):
+    if isinstance(messages, str) or not _are_objects(messages):
         said = messages if isinstance(messages, str) else "Hello"
         raise HeadwayError(
             f"messages is {messages!r:.60}: give a list, such as [{{'role': 'user', 'content': {said!r:.60}}}]"
         )
     for name, given in (("tools", tools), ("documents", documents)):
-        if given is not None and not all(isinstance(one, Mapping) for one in given):
+        if given is not None and not _are_objects(given):
             raise HeadwayError(f"{name} is {given!r:.60}: give a list of objects that can be written as JSON")
+    if variables is not None and not isinstance(variables, Mapping):
+        raise HeadwayError(f"variables is {variables!r:.60}: give values by name, such as {{'enable_thinking': False}}")
     templates, tokens = _templates(local_path(path, Path.is_dir))
     if not templates:
         return None
@@ -108,6 +110,10 @@ def conversation(
         return _rendered(chosen, written)
     except HeadwayError as error:
         raise HeadwayError(f"the chat template of {path} cannot be rendered: {error}: give a plain prompt") from None
+
+
+def _are_objects(given: object) -> bool:
+    return isinstance(given, Sequence) and all(isinstance(one, Mapping) for one in given)
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
