@@ -355,6 +355,21 @@ def tokenizer_settings(folder: Path) -> Path:
     return folder / "tokenizer_config.json"
 
 
+def special_tokens(folder: Path) -> Path:
+    (folder / "chat_template.jinja").write_text(FORM)
+    held = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "additional_special_tokens": ["<x>"]}
+    (folder / "special_tokens_map.json").write_text(json.dumps(held))
+    return folder / "special_tokens_map.json"
+
+
+def added_tokens(folder: Path) -> Path:
+    vocabulary_file(folder)
+    token = {"content": "<x>", "lstrip": True, "rstrip": False, "normalized": False, "special": True}
+    held = {"added_tokens_decoder": {"10": token, "11": {**token, "content": "<y>"}}, "image_token": "cat"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(held))
+    return folder / "tokenizer_config.json"
+
+
 def asked(path: Path) -> str | None:
     """The prompt of a conversation."""
     return hw.checkpoints.conversation(path, ASKED)
@@ -410,7 +425,8 @@ def read_gguf_tokenizer(path: Path) -> object:
 
 
 def pickle_file(folder: Path) -> Path:
-    torch.save({"a": torch.ones(4, 3), "b": torch.ones(3, dtype=torch.bfloat16)}, folder / "pytorch_model.bin")
+    tensors = {"a": torch.ones(4, 3), "b": torch.ones(3, dtype=torch.bfloat16)}
+    torch.save({"epoch": 3, "state_dict": tensors}, folder / "pytorch_model.bin")
     return folder / "pytorch_model.bin"
 
 
@@ -705,9 +721,11 @@ KINDS: dict[str, Kind] = {
     "tokenizer_config.json": Kind(
         tokenizer_settings, lambda path: asked(path.parent), (with_a_hostile_part,), files=40
     ),
+    "special_tokens_map.json": Kind(special_tokens, lambda path: asked(path.parent), files=40),
     "generation_config.json": Kind(generation_file, lambda path: hw.checkpoints.stop_ids(path.parent)),
     "vocab.txt": Kind(vocabulary_file, lambda path: cut_into_tokens(path.parent)),
     "vocab.txt's settings": Kind(vocabulary_settings, lambda path: cut_into_tokens(path.parent)),
+    "vocab.txt's added tokens": Kind(added_tokens, lambda path: cut_into_tokens(path.parent)),
     "GGUF's tokenizer": Kind(gguf_tokenizer, read_gguf_tokenizer, files=60),
     "comparison's tokenizer": Kind(tokenizer_file, of_a_comparison),
     "sub-words": Kind(tokenizer_file, lambda path: hw.vectors.SubWords.read(path)("the cat")),

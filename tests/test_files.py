@@ -303,8 +303,8 @@ WRITES = {
     *("os.replace", "os.open", "torch.save", "numpy.save", "np.save", "shutil.copy", "shutil.copy2"),
 }
 """Functions that write files or folders; those whose names others have too with their modules."""
-OURS = {"write_text", "_formats.write_text"}
-"""The writer's own, and one that writes to a stream."""
+OURS = {"write_text", "_formats.write_text", "rename"}
+"""The writer's own, one that writes to a stream, and one that returns names of tensors."""
 CALLED = re.compile(rf"\b({'|'.join(('open', *WRITES))})\(")
 """What a file that writes has somewhere, since to parse all of them takes seconds."""
 DIRECT = {

@@ -1,17 +1,21 @@
 """The fuzzer finds what is broken, makes it small, and prints what reproduces it."""
 
+import sys
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from torch import Tensor
 
+import headway.testing.fuzz.check  # noqa: F401 (the function of this name hides the module)
 from headway.kernels import KERNELS, Call
 from headway.testing.fuzz import Case, check, draw, fuzz
 from headway.testing.fuzz.cases import encodings, term_names
 from headway.testing.fuzz.search import Outcome, outcome_of
 from headway.testing.fuzz.worker import Worker
 
+module = sys.modules["headway.testing.fuzz.check"]
 PLAIN = Case(kv_heads=2, group=2, n=9, m=12, mask="causal & holes", gradients="all", kernel="cpu")
 
 
@@ -44,6 +48,30 @@ def test_a_wrong_kernel_is_found_and_the_call_made_small(breaks: None) -> None:
     assert (finding.case.layout, finding.case.spread) == ("contiguous", 1.0)
     with pytest.raises(AssertionError, match="output in float32"):
         eval(str(finding).splitlines()[-1])
+
+
+def test_a_gradient_whose_summands_cancel_is_right_to_their_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The farthest keys share a position, so that 20,000 times the rounding of each row is left of the gradients."""
+    terms = "distance bias, power + distance bias, power"
+    case = Case(term=terms, m=220, n=220, head_dim=16, v_dim=16, places="gaps", gradients="all", kernel="cpu", seed=1)
+    assert check(case) == "taken"
+    right = module.results
+
+    def wrong(case: Case, *computed: Any, **how: Any) -> dict[str, Tensor]:
+        found = right(case, *computed, **how)
+        return found if computed or how else {x: 1.05 * g if "tensor 2" in x else g for x, g in found.items()}
+
+    monkeypatch.setattr(module, "results", wrong)
+    with pytest.raises(AssertionError, match="gradient of tensor 2"):
+        check(replace(case, seed=2))
+
+
+def test_terms_are_joined_and_taken_apart() -> None:
+    case = Case(term="token bias + relative keys + token bias")
+    assert [other.term for other in case.simpler("term")] == ["none", "token bias", "relative keys", "token bias"]
+    drawn = [draw(Random(seed)).term for seed in range(300)]
+    assert {name for term in drawn for name in term.split(" + ")} == {*term_names()}
+    assert not any("none" in term for term in drawn if "+" in term)
 
 
 def test_an_error_that_is_no_refusal_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.checkpoints import load, save
+from headway.checkpoints import load, save, stop_ids
 from headway.checkpoints._gguf import read_gguf, read_metadata
 from headway.errors import HeadwayError
 
@@ -179,6 +179,17 @@ def test_the_config_is_the_folders(tmp_path: Path) -> None:
     write_gguf(tmp_path / "model.gguf", values, drawn(values))
     found, _ = read_gguf(tmp_path / "model.gguf")
     assert {key: found.get(key) for key in values} == values  # 1e-5 too, which float32 does not hold
+
+
+def test_a_saved_model_ends_where_that_of_the_file_does(tmp_path: Path) -> None:
+    def ends(writer: Any) -> None:
+        writer.add_eos_token_id(1)
+        writer.add_eot_token_id(5)
+
+    values = config("llama")
+    write_gguf(tmp_path / "model.gguf", values, drawn(values), said=ends)
+    save(load(tmp_path / "model.gguf"), tmp_path / "folder")
+    assert stop_ids(tmp_path / "folder") == stop_ids(tmp_path / "model.gguf") == [1, 5]
 
 
 def test_without_a_head_of_its_own_the_embeddings_are_the_head(tmp_path: Path) -> None:

@@ -206,10 +206,15 @@ def test_neither_pickles_nor_code_are_downloaded(online: Hub) -> None:
         "model.safetensors.index.json": json.dumps({"weight_map": {"a": "model-1-of-2.safetensors"}}).encode(),
         "model-1-of-2.safetensors": b"1",
     }
-    files = {**WHOLE, **parts, "vocab.txt": b"a", "chat_template.jinja": b"b", **dict.fromkeys(extra, b"x")}
+    chat = dict.fromkeys(
+        ("chat_template.jinja", "additional_chat_templates/rag.jinja", "special_tokens_map.json", "added_tokens.json"),
+        b"b",
+    )
+    files = {**WHOLE, **parts, **dict.fromkeys(chat, b"b"), "vocab.txt": b"a", **dict.fromkeys(extra, b"x")}
     calls = online(files)
     found = local_path("owner/name", has_weights)
-    assert {path.name for path in found.iterdir()} == set(files) - set(extra)
+    there = {path.relative_to(found).as_posix() for path in found.rglob("*") if path.is_file()}
+    assert there == set(files) - set(extra)
     assert [call["allow_patterns"] for call in calls] == [list(READ)]
     local_path("owner/name", has_weights)
     assert len(calls) == 1

@@ -5,7 +5,7 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,21 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import headway
 from headway import HeadwayError, models
 from headway.checkpoints import unpickle
 from headway.checkpoints.bert import BERT
 from headway.checkpoints.gpt2 import GPT2
+from headway.checkpoints.llama import LLaMA
 from headway.testing.checkpoints import their_model
 
 pytest.importorskip("transformers")
 CONFIG = GPT2.examples[0]
+LLAMA = next(
+    one for one in LLaMA.examples if one["architectures"] == ["LlamaForCausalLM"] and not one.get("tie_word_embeddings")
+)
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +200,186 @@ def test_a_pickle_of_numbers_that_repeat_is_refused(tmp_path: Path) -> None:
     torch.save([torch.zeros(1)], tmp_path / "pytorch_model.bin")
     with pytest.raises(HeadwayError, match="holds more than tensors, or is damaged"):
         unpickle(tmp_path)
+
+
+class Holder(torch.nn.Module):
+    """A module that holds a model under a name, as PyTorch Lightning's do."""
+
+    def __init__(self, name: str, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.add_module(name, model)
+
+
+def layers_wrapped(model: Any) -> Any:
+    (layers,) = (one for one in model.modules() if isinstance(one, torch.nn.ModuleList))
+    layers[0], layers[1] = torch.compile(layers[0]), Holder("_fsdp_wrapped_module", layers[1])
+    layers[2] = Holder("_checkpoint_wrapped_module", Holder("module", layers[2]))
+    return model
+
+
+WRAPPED: dict[str, Callable[[Any], Any]] = {
+    "compiled": torch.compile,
+    "parallel": torch.nn.DataParallel,
+    "compiled and parallel": lambda model: torch.nn.DataParallel(torch.compile(model)),
+    "parallel and compiled": lambda model: torch.compile(torch.nn.DataParallel(model)),
+    "its layers": layers_wrapped,
+    "held": lambda model: Holder("model", model),
+    "held and its layers": lambda model: Holder("0", Holder("auto_model", layers_wrapped(torch.compile(model)))),
+}
+"""Modules that change the names of a model's tensors."""
+
+
+@pytest.mark.one_in(1)
+@pytest.mark.parametrize("wrap", WRAPPED)
+@pytest.mark.parametrize("config", [CONFIG, LLAMA], ids=lambda config: config["model_type"])
+def test_names_that_were_wrapped(config: dict[str, Any], wrap: str, tmp_path: Path) -> None:
+    model = their_model({**config, "num_hidden_layers": 3, "n_layer": 3})
+    model.save_pretrained(tmp_path)
+    expected = headway.load(tmp_path)(IDS)
+    state = WRAPPED[wrap](model).state_dict()
+    assert not any(name in model.state_dict() for name in state) or "layers" in wrap
+    save_file({name: value.clone() for name, value in state.items()}, tmp_path / "model.safetensors")
+    torch.testing.assert_close(headway.load(tmp_path)(IDS), expected, rtol=0, atol=0)
+
+
+def test_a_body_whose_names_were_wrapped(whole: Path, folder: Path) -> None:
+    """The file has no head, and the remedy helps."""
+    change_config(folder, architectures=["LlamaForCausalLM"])
+    their_model(LLAMA).save_pretrained(folder)
+    body = headway.load(folder, architecture="LlamaModel")(IDS)
+    state = load_file(folder / "model.safetensors")
+    held = {
+        f"module.net.{name.removeprefix('model.')}": value for name, value in state.items() if "lm_head" not in name
+    }
+    save_file(held, folder / "model.safetensors")
+    with pytest.raises(HeadwayError, match=r"the file has no head \(lm_head\.weight\).*give architecture='LlamaModel'"):
+        headway.load(folder)
+    torch.testing.assert_close(headway.load(folder, architecture="LlamaModel")(IDS), body, rtol=0, atol=0)
+
+
+def beside(tensors: dict[str, Tensor]) -> None:
+    for name in list(tensors):
+        tensors[f"model.{name}"] = tensors.pop(name)
+    tensors["loss.weight"] = torch.zeros(2)
+
+
+def twice(tensors: dict[str, Tensor]) -> None:
+    tensors["module.transformer.wpe.weight"] = tensors["transformer.wpe.weight"] + 1
+
+
+def twice_held(tensors: dict[str, Tensor]) -> None:
+    beside(tensors)
+    tensors["transformer.wpe.weight"] = tensors["model.transformer.wpe.weight"] + 1
+
+
+def two_models(tensors: dict[str, Tensor]) -> None:
+    for name in list(tensors):
+        tensors |= {f"student.{name}": tensors[name], f"teacher.{name}": tensors.pop(name) + 1}
+
+
+def another_model(tensors: dict[str, Tensor]) -> None:
+    tensors.clear()
+    tensors.update({f"layers.{n}.w": torch.zeros(2) for n in range(9)})
+
+
+def flat(tensors: dict[str, Tensor]) -> None:
+    tensors.clear()
+    tensors["_fsdp_wrapped_module._flat_param"] = torch.zeros(20)
+
+
+@pytest.mark.one_in(1)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (flat, r"no tensor of a GPT2LMHeadModel.*: it has _flat_param: save the full state dict, which FSDP gathers"),
+        (beside, r"unexpected are loss\.weight: "),
+        (twice, r"both module\.transformer\.wpe\.weight and transformer\.wpe\.weight, of which each is transf"),
+        (twice_held, r"both model\.transformer\.wpe\.weight and transformer\.wpe\.weight, of which each is transf"),
+        (two_models, r"unexpected are (teacher|student)\.transformer"),
+        (
+            another_model,
+            r"no tensor of a GPT2LMHeadModel, which has transformer\..*: it has layers\.0\.w, .*2\.w: give",
+        ),
+    ],
+)
+def test_names_that_are_not_clear(folder: Path, change: Callable[[dict[str, Tensor]], None], said: str) -> None:
+    change_tensors(folder, change)
+    with pytest.raises(HeadwayError, match=said):
+        headway.load(folder)
+
+
+def ours_wrapped(model: Any) -> Any:
+    model.stack.blocks[0] = torch.compile(model.stack.blocks[0])
+    model.stack.blocks[1] = checkpoint_wrapper(model.stack.blocks[1])
+    return model
+
+
+@pytest.mark.one_in(1)
+@pytest.mark.parametrize(
+    "wrap",
+    [*(WRAPPED[name] for name in WRAPPED if "held" not in name and "layers" not in name), ours_wrapped],
+)
+def test_a_wrapped_model_is_saved(whole: Path, tmp_path: Path, wrap: Callable[[Any], Any]) -> None:
+    headway.save(wrap(headway.load(whole)), tmp_path)
+    assert load_file(tmp_path / "model.safetensors").keys() == load_file(whole / "model.safetensors").keys()
+    torch.testing.assert_close(headway.load(tmp_path)(IDS), headway.load(whole)(IDS), rtol=0, atol=0)
+
+
+@pytest.fixture
+def one_process() -> Iterator[None]:
+    """Distributed torch, with this process alone."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_a_distributed_model_is_saved_unless_it_is_sharded(one_process: None, whole: Path, tmp_path: Path) -> None:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+    from torch.distributed.fsdp import fully_shard
+
+    headway.save(torch.nn.parallel.DistributedDataParallel(headway.load(whole)), tmp_path / "parallel")
+    torch.testing.assert_close(headway.load(tmp_path / "parallel")(IDS), headway.load(whole)(IDS), rtol=0, atol=0)
+    sharded: Any = fully_shard(headway.load(whole))
+    for model in (sharded, Holder("_fsdp_wrapped_module", headway.load(whole))):
+        with pytest.raises(HeadwayError, match="the model is sharded by FSDP: gather its tensors with"):
+            headway.save(model, tmp_path / "sharded")
+    assert not (tmp_path / "sharded").exists()
+    model = headway.load(whole)
+    state = get_model_state_dict(sharded, options=StateDictOptions(full_state_dict=True))
+    model.load_state_dict({name: value * 2 for name, value in state.items()})
+    headway.save(model, tmp_path / "gathered")
+    wte = load_file(whole / "model.safetensors")["transformer.wte.weight"]
+    assert torch.equal(load_file(tmp_path / "gathered" / "model.safetensors")["transformer.wte.weight"], wte * 2)
+
+
+@pytest.mark.one_in(1)
+@pytest.mark.parametrize(
+    ("file", "name"), [("last.ckpt", "state_dict"), ("best.pt", "model_state_dict"), ("pytorch_model.bin", "model")]
+)
+def test_a_checkpoint_of_a_training(whole: Path, folder: Path, file: str, name: str) -> None:
+    state = {f"model.{key}": value for key, value in load_file(whole / "model.safetensors").items()}
+    moments = {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1}]}
+    (folder / "model.safetensors").unlink()
+    torch.save({"epoch": torch.tensor(3), name: state, "optimizer_states": [moments], "opt": moments}, folder / file)
+    with pytest.raises(HeadwayError, match=rf"has only {file}, a pickle.*headway\.checkpoints\.unpickle"):
+        headway.load(folder)
+    unpickle(folder)
+    torch.testing.assert_close(headway.load(folder)(IDS), headway.load(whole)(IDS), rtol=0, atol=0)
+
+
+def test_checkpoints_that_are_not_clear(tmp_path: Path) -> None:
+    one = {"a": torch.zeros(2)}
+    for held, said in (
+        ({"ema": one, "model": one}, r"last\.ckpt has the tensors of several models, ema, model: save the one"),
+        ({"epoch": 3}, r"last\.ckpt has no tensors: give a file with the state_dict of a model"),
+    ):
+        torch.save(held, tmp_path / "last.ckpt")
+        with pytest.raises(HeadwayError, match=said):
+            unpickle(tmp_path)
+    torch.save(one, tmp_path / "best.ckpt")
+    with pytest.raises(HeadwayError, match=r"has 2 checkpoints, best\.ckpt, last\.ckpt: leave the one of the model"):
+        unpickle(tmp_path)
+    assert not (tmp_path / "model.safetensors").exists()
 
 
 def no_config(folder: Path) -> None:

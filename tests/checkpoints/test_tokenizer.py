@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headway.checkpoints._tokenizer import tokenizer
+from headway.checkpoints._tokenizer import OF_NORMALIZER, tokenizer
 from headway.errors import HeadwayError
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -173,6 +173,11 @@ def words(folder: Path, **settings: Any) -> Path:
     return folder
 
 
+def added(text: str, **flags: bool) -> dict[str, Any]:
+    plain = dict.fromkeys(("lstrip", "rstrip", "normalized", "single_word"), False)
+    return {"content": text, "special": True, **plain, **flags}
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -180,6 +185,7 @@ def words(folder: Path, **settings: Any) -> Path:
         {"do_lower_case": False},
         {"do_lower_case": True, "strip_accents": False},
         {"tokenize_chinese_chars": False, "unk_token": {"__type": "AddedToken", "content": "[UNK]"}},
+        {"added_tokens_decoder": {"5": added("is", special=False, lstrip=True), "300": added("of")}},
     ],
     ids=str,
 )
@@ -198,6 +204,105 @@ def test_a_tokenizer_json_is_read_as_it_is(tmp_path: Path) -> None:
     theirs = transformers.BertTokenizer.from_pretrained(words(tmp_path / "bert"))
     theirs.save_pretrained(tmp_path / "folder")
     assert tokenizer(tmp_path / "folder").to_str() == theirs.backend_tokenizer.to_str()
+
+
+DECODER = {"300": added("<x>", special=False, lstrip=True), "256": added("<s>")}
+BESIDE: dict[str, dict[str, Any]] = {
+    "none": {"settings": {}},
+    "named": {"settings": {"bos_token": "<s>", "eos_token": {"__type": "AddedToken", **added("</s>")}}},
+    "listed": {"settings": {"added_tokens_decoder": DECODER}},
+    "named with flags": {
+        "settings": {"added_tokens_decoder": {}, "pad_token": {"__type": "AddedToken", **added("<x>")}}
+    },
+    "in the map": {"settings": {}, "map": {"bos_token": added("<s>"), "additional_special_tokens": ["<x>", "<y>"]}},
+    "in the map beside a list": {"settings": {"added_tokens_decoder": DECODER}, "map": {"eos_token": "</s>"}},
+    "special": {"settings": {"additional_special_tokens": ["<x>", "</s>"]}},
+    "special, newer": {"settings": {"extra_special_tokens": ["<y>"], "additional_special_tokens": ["<x>"]}},
+    "of one model": {"settings": {"image_token": "<x>", "extra_special_tokens": {"boi_token": "<y>"}}},
+    "in a file": {"settings": {"eos_token": "</s>"}, "file": {"<x>": 257, "</s>": 256}},
+    "already there": {"settings": {"bos_token": "<s>", "add_bos_token": True}, "own": ["<s>"]},
+    "there with other flags": {"settings": {"added_tokens_decoder": DECODER}, "own": ["<x>", "<s>"]},
+}
+"""Tokens that the files beside tokenizer.json name."""
+
+
+@pytest.mark.one_in(1)
+@pytest.mark.parametrize("known", [False, True], ids=["new", "in the vocabulary"])
+@pytest.mark.parametrize("case", BESIDE)
+def test_tokens_that_stand_beside_the_file(case: str, known: bool, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    said = BESIDE[case]
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *(["<s>", "<x>", "</s>"] if known else [])]
+    own = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, []))
+    own.pre_tokenizer, own.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    own.add_special_tokens(said.get("own", []))
+    own.save(str(tmp_path / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **said["settings"]}
+    files = {"tokenizer_config": settings, "special_tokens_map": said.get("map"), "added_tokens": said.get("file")}
+    for name, held in files.items():
+        if held is not None:
+            (tmp_path / f"{name}.json").write_text(json.dumps(held), encoding="utf-8")
+    theirs, found = transformers.AutoTokenizer.from_pretrained(tmp_path), tokenizer(tmp_path)
+    ids = found.encode("<s>a <x> b<y></s>").ids
+    assert ids == theirs("<s>a <x> b<y></s>", add_special_tokens=False)["input_ids"]
+    assert found.get_vocab_size() == len(theirs)
+    assert found.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [["<x>"], {"a": {}}, {"1": {}}, {"1": "<x>"}],
+)
+def test_tokens_beside_the_file_that_are_damaged(wrong: Any, tmp_path: Path) -> None:
+    words(tmp_path / "bert", added_tokens_decoder=wrong)
+    with pytest.raises(HeadwayError, match=r"the added tokens in .* of .* are damaged: give the files of one model"):
+        tokenizer(tmp_path / "bert")
+
+
+@pytest.mark.one_in(1)
+@pytest.mark.parametrize("general", [False, True])
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"do_lower_case": False},
+        {"do_lower_case": True},
+        {"do_lower_case": True, "strip_accents": False},
+        {"do_lower_case": False, "strip_accents": True},
+        {"do_lower_case": True, "tokenize_chinese_chars": False},
+    ],
+    ids=str,
+)
+def test_settings_that_differ_from_the_file_s(said: dict[str, Any], saved: bool, general: bool, tmp_path: Path) -> None:
+    bert = transformers.BertTokenizer.from_pretrained(words(tmp_path / "bert"), do_lower_case=saved)
+    bert.save_pretrained(tmp_path / "saved")
+    place = tmp_path / "saved" / "tokenizer_config.json"
+    held = {key: value for key, value in json.loads(place.read_text()).items() if key not in OF_NORMALIZER}
+    kind = "PreTrainedTokenizerFast" if general else "BertTokenizer"
+    place.write_text(json.dumps({**held, **said, "tokenizer_class": kind}))
+    theirs, found = transformers.AutoTokenizer.from_pretrained(place.parent), tokenizer(place.parent)
+    for text in (*STRINGS, "The Café 世界"):
+        assert found.encode(text).ids == theirs(text)["input_ids"], text
+
+
+@pytest.mark.one_in(1)
+@pytest.mark.parametrize("kind", ["GPT2Tokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize(("said", "saved"), [(True, False), (False, True), (True, True)])
+def test_a_space_before_the_text_as_the_settings_say(said: bool, saved: bool, kind: str, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokens = ["<|endoftext|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    own = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, []))
+    own.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=saved)
+    own.save(str(tmp_path / "tokenizer.json"))
+    held = {"tokenizer_class": kind, "add_prefix_space": said}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(held))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer(tmp_path).encode("a b").ids == theirs("a b")["input_ids"]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": "yes"}))
+    with pytest.raises(HeadwayError, match=r"add_prefix_space of .* must be true or false"):
+        tokenizer(tmp_path)
 
 
 def test_what_a_folder_cannot_be(tmp_path: Path) -> None:

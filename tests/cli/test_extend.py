@@ -1,6 +1,7 @@
 """``headway extend`` on a small model with random weights."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,17 @@ def test_a_stopped_run_says_how_to_go_on(
 
 
 def test_the_extended_model_is_saved(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "far"
+    """With all that conversations need."""
+    folder, out = Path(shutil.copytree(folder, tmp_path / "near")), tmp_path / "far"
+    for name, held in (
+        ("chat_template.jinja", "{{ bos_token }}{{ messages[0].content }}"),
+        ("additional_chat_templates/rag.jinja", "rag"),
+        ("tokenizer_config.json", '{"tokenizer_class": "PreTrainedTokenizerFast"}'),
+        ("special_tokens_map.json", '{"bos_token": "!"}'),
+        ("generation_config.json", '{"eos_token_id": [1, 2]}'),
+    ):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(held)
     assert main(["extend", str(folder), "--method", "yarn", "--factor", "4", "--save", str(out)]) == 0
     assert str(out) in capsys.readouterr().out
     ids = torch.arange(60)[None]
@@ -114,6 +125,10 @@ def test_the_extended_model_is_saved(folder: Path, tmp_path: Path, capsys: pytes
     torch.testing.assert_close(theirs(ids).logits, headway.load(out)(ids), rtol=1e-4, atol=1e-4)
     assert (headway.load(out)(ids) - headway.load(folder)(ids)).abs().max() > 0.01
     assert headway.checkpoints.tokenizer(out).encode("To be").ids
+    asked = [{"role": "user", "content": "Why?"}]
+    assert headway.checkpoints.conversation(out, asked) == "!Why?"
+    assert headway.checkpoints.conversation(out, asked, template="rag") == "rag"
+    assert headway.checkpoints.stop_ids(out) == [1, 2]
 
 
 def test_measured_and_saved(folder: Path, text: Path, tmp_path: Path) -> None:
@@ -128,11 +143,11 @@ def test_a_save_that_was_killed_is_repeated(
 ) -> None:
     given = ["extend", str(folder), "--method", "ntk", "--factor", "2", "--save", str(tmp_path / "far")]
 
-    def killed(_: object) -> None:
+    def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(headway.checkpoints, "tokenizer", killed)
+        patch.setattr("headway.checkpoints._conversation.write_texts", killed)
         assert main(given) == 130
     assert not (tmp_path / "far").exists()
     assert main(given) == 0

@@ -36,6 +36,12 @@ def test_masks(kernel: str, mask: str) -> None:
     assert checks.keeps_the_promise(kernel, "none", "alone", mask)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("term", checks.term_names())
+def test_a_single_key(kernel: str, term: str) -> None:
+    assert checks.gives_a_single_key_no_gradient(kernel, term)
+
+
 @pytest.mark.parametrize("mask", ["holes", "window", "scores"])
 @pytest.mark.parametrize("n", [3, 60], ids=["few queries", "many queries"])
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -14,11 +14,12 @@ from torch import Tensor
 from ..errors import HeadwayError
 from ..extras import need
 from ..files import from_json, make_folder, write_tensors, write_text
+from ._rules import renamed, unwrapped_name
 
 CONFIG = "config.json"
 TENSORS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-PICKLE = "pytorch_model.bin"
+PICKLE, PARTS, CHECKPOINTS = "pytorch_model.bin", "pytorch_model*.bin", ("*.ckpt", "*.pt", "*.pth")
 MOST_SHARED = 16
 """How many times its file the tensors of a pickle may be: some share their memory, and 10⁹ numbers may be one."""
 OLDER = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
@@ -58,9 +59,9 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         files = _parts(folder / INDEX)
     elif (folder / TENSORS).is_file():
         files = [TENSORS]
-    elif list(folder.glob("pytorch_model*.bin")):
+    elif pickles := _pickles(folder):
         raise HeadwayError(
-            f"{folder} has only {PICKLE}, a pickle, which can run code when it is read: "
+            f"{folder} has only {pickles[0].name}, a pickle, which can run code when it is read: "
             f"headway.checkpoints.unpickle(folder) reads only its tensors and writes {TENSORS} beside it"
         )
     else:
@@ -68,7 +69,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for name in files:
         tensors.update(_safetensors(folder / name))
-    return {_todays(name): tensor for name, tensor in tensors.items()}
+    return renamed(tensors, _todays)
 
 
 def _parts(index: Path) -> list[str]:
@@ -83,15 +84,17 @@ def _parts(index: Path) -> list[str]:
 
 
 def _todays(name: str) -> str:
+    name = unwrapped_name(name)
     for old, new in OLDER:
         name = name.replace(old, new)
     return name
 
 
 def unpickle(folder: str | Path) -> Path:
-    """Converts the ``pytorch_model*.bin`` of a folder to ``model.safetensors`` beside them.
+    """Converts the ``pytorch_model*.bin`` of a folder, or its checkpoint of a training, to ``model.safetensors``.
 
-    Only tensors are read; no code of the pickles is run.
+    Only tensors are read; no code of the pickles is run. A checkpoint is a file ``*.ckpt``, ``*.pt`` or ``*.pth`` with
+    a state dict, by itself or under a name such as "state_dict" (PyTorch Lightning).
 
     Args:
         folder: the folder of a model.
@@ -100,23 +103,29 @@ def unpickle(folder: str | Path) -> Path:
         The path of the new file.
 
     Raises:
-        HeadwayError: if the folder has no such file, or a file holds anything but tensors.
+        HeadwayError: if the folder has no such file, or several checkpoints, or a file holds anything but tensors or
+            the tensors of several models.
     """
     folder = Path(folder)
-    files = sorted(folder.glob("pytorch_model*.bin"))
+    files = _pickles(folder)
     if not files:
         raise HeadwayError(f"{folder} has no {PICKLE}: give the folder of a model")
+    if len(files) > 1 and not files[0].match(PARTS):
+        names = ", ".join(file.name for file in files)
+        raise HeadwayError(f"{folder} has {len(files)} checkpoints, {names}: leave the one of the model in it")
     tensors: dict[str, Tensor] = {}
     for file in files:
         try:
             held = torch.load(file, map_location="cpu", weights_only=True)
-            found = {str(name): value for name, value in held.items() if isinstance(value, Tensor)}
+            found = {str(name): value for name, value in _state(file, held).items() if isinstance(value, Tensor)}
             if sum(value.numel() * value.element_size() for value in found.values()) > MOST_SHARED * os.path.getsize(
                 file
             ):
                 raise ValueError("its tensors repeat what is in the file")
             # copies, since safetensors refuses tensors that share memory
             tensors.update({name: value.clone().contiguous() for name, value in found.items()})
+        except HeadwayError:
+            raise
         except Exception as error:
             raise HeadwayError(
                 f"{file} holds more than tensors, or is damaged: get the model as safetensors"
@@ -131,20 +140,31 @@ def unpickle(folder: str | Path) -> Path:
     return out
 
 
+def _pickles(folder: Path) -> list[Path]:
+    return sorted(folder.glob(PARTS)) or sorted(file for pattern in CHECKPOINTS for file in folder.glob(pattern))
+
+
+def _state(file: Path, held: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """The state dict of a pickle: the whole, or the one part of it that is a state dict."""
+    parts = {
+        str(name): part
+        for name, part in held.items()
+        if isinstance(part, Mapping) and any(isinstance(value, Tensor) for value in part.values())
+    }
+    if len(parts) > 1:
+        raise HeadwayError(f"{file} has the tensors of several models, {', '.join(parts)}: save the one to be read")
+    found = next(iter(parts.values()), held)
+    if not any(isinstance(value, Tensor) for value in found.values()):
+        raise HeadwayError(f"{file} has no tensors: give a file with the state_dict of a model")
+    return found
+
+
 def write(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Writes config and tensors to a folder, each file completely or not at all."""
     make_folder(folder)
     own = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
     write_tensors(folder / TENSORS, own, {"format": "pt"})
     write_text(folder / CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
-
-
-def spelled(path: Path, name: str, token: Any) -> str:
-    """The text of a special token in tokenizer_config.json, which is the text itself or an object with it."""
-    found = token.get("content") if isinstance(token, Mapping) else token
-    if not isinstance(found, str):
-        raise HeadwayError(f"the {name} of {path} is {token!r:.60}: give its text")
-    return found
 
 
 def _text(path: Path) -> str:

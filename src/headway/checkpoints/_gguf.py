@@ -44,6 +44,15 @@ INNER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+ENDS = ("eos", "eot", "eom")
+"""The ids in metadata that end a text, a turn and a message."""
+ENDINGS = {
+    *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<end_of_utterance>", "<|endoftext|>"),
+    *("<|end_of_text|>", "<｜end▁of▁sentence｜>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]"),
+}
+"""Special tokens that end an answer, of those that llama.cpp knows by their text."""
+NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
+"""Values of tokenizer.ggml.token_type: tokens of text, special tokens, and tokens that are split off first."""
 ROPE_FACTORS = "rope_freqs.weight"
 """The divisors of RoPE's frequencies (since Llama 3.1): a tensor in GGUF, numbers in a config.json."""
 
@@ -95,6 +104,8 @@ def read_gguf(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         start = -(-cursor.at // cursor.alignment(metadata)) * cursor.alignment(metadata)
         held = {entry.name: entry for entry in entries}
         config = _config(metadata, held)
+        if found := ends(path, metadata):
+            config["eos_token_id"] = found[0] if len(found) == 1 else found
         kind = KINDS[metadata["general.architecture"]]
         tensors: dict[str, Tensor] = {}
         taken = 0
@@ -124,6 +135,30 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
     """
     with _opened(path) as cursor:
         return _header(cursor)[0]
+
+
+def ends(path: str | Path, metadata: Mapping[str, Any]) -> list[int]:
+    """The ids that end a model's output: those that the file names, and special tokens known by their text.
+
+    Many files of models that end a turn with a token of its own name only the one that ends a text.
+
+    Raises:
+        HeadwayError: if what the file names is no id.
+    """
+    tokens, kinds = _list(metadata, "tokens"), _list(metadata, "token_type")
+    named = {name: metadata.get(f"tokenizer.ggml.{name}_token_id", -1) for name in ENDS}
+    for name, found in named.items():
+        if isinstance(found, bool) or not isinstance(found, int):
+            raise HeadwayError(f"the {name}_token_id of {path} is {found!r:.60}: take another file")
+    # −1 and 2³² − 1 stand for no token
+    ids = [found for found in named.values() if 0 <= found < (len(tokens) or 2**32 - 1)]
+    special = (at for at, kind in enumerate(kinds[: len(tokens)]) if kind in (CONTROL, USER_DEFINED))
+    return list(dict.fromkeys([*ids, *(at for at in special if tokens[at] in ENDINGS)]))
+
+
+def _list(metadata: Mapping[str, Any], key: str) -> tuple[Any, ...]:
+    found = metadata.get(f"tokenizer.ggml.{key}")
+    return found if isinstance(found, tuple) else ()
 
 
 class _Cursor:
@@ -298,11 +333,7 @@ def _config(metadata: Mapping[str, Any], entries: Mapping[str, Entry]) -> dict[s
         "rope_parameters": _rope(metadata, str(name)),
         **({"attention_bias": "blk.0.attn_q.bias" in entries} if name != "qwen2" else {}),  # qwen2 always has them
         "tie_word_embeddings": "output.weight" not in entries,
-        **{
-            f"{one}_token_id": metadata[f"tokenizer.ggml.{one}_token_id"]
-            for one in ("bos", "eos")
-            if f"tokenizer.ggml.{one}_token_id" in metadata
-        },
+        **({"bos_token_id": metadata[bos]} if (bos := "tokenizer.ggml.bos_token_id") in metadata else {}),
     }
 
 

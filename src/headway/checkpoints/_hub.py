@@ -21,8 +21,11 @@ READ = (
     "model-*.safetensors",
     "tokenizer.json",
     "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
     "vocab.txt",
     "chat_template.jinja",
+    "additional_chat_templates/*.jinja",
 )
 """The files of a repository that are downloaded: neither pickles nor code are among them."""
 

@@ -19,7 +19,7 @@ from ._base import Config, Family
 from ._files import has_weights, read_config, read_tensors, write
 from ._hub import local_path
 from ._left_out import HEADS, Loaded, check
-from ._rules import Entry, entries, named_tensors, put, read, written
+from ._rules import Entry, entries, is_sharded, named_tensors, outer_name, put, read, renamed, unwrapped, written
 from ._table import ARCHITECTURES
 
 
@@ -86,12 +86,11 @@ def load(
     config, head = Config(values), family.architectures[name]
     model = _built(family, config, head)
     tensors = read_tensors(path) if tensors is None else tensors
-    prefixed = bool(family.prefix) and any(key.startswith(family.prefix) for key in tensors)
     ignored = dict(family.ignored)
     if not head:  # the file may have a head, which is not read
         ignored |= {f"{rule.theirs}*": HEADS for rule in family.head(config)}
     own = named_tensors(model)
-    wanted = entries(family.rules(config, head=head, prefix=prefixed), own)
+    wanted, tensors = _matched(family, name, config, own, tensors)
     if head:
         _check_head(family, name, config, wanted, tensors)
     found, left_out = read(wanted, own, tensors, tuple(ignored))
@@ -110,12 +109,20 @@ def save(model: nn.Module, path: str | Path) -> None:
     Each file is written completely or not at all.
 
     Args:
-        model: a model that ``load`` returned.
+        model: a model that ``load`` returned, also compiled by torch.compile or wrapped in DistributedDataParallel.
         path: the folder; it is created if needed.
 
     Raises:
-        HeadwayError: if the model was not made by ``load``, so that its config is unknown, or if it is prepacked.
+        HeadwayError: if the model was not made by ``load``, so that its config is unknown, or if it is prepacked or
+            sharded by FSDP.
     """
+    if is_sharded(model):
+        raise HeadwayError(
+            "the model is sharded by FSDP: gather its tensors with torch.distributed.checkpoint.state_dict."
+            "get_model_state_dict and StateDictOptions(full_state_dict=True), load them into a model of headway.load, "
+            "and save that"
+        )
+    model = unwrapped(model)
     checkpoint = getattr(model, "checkpoint", None)
     if not isinstance(checkpoint, Checkpoint):
         raise HeadwayError(
@@ -182,6 +189,28 @@ def _family(values: Mapping[str, Any], architecture: str | None) -> tuple[Family
             "runs with attn_implementation='headway', see headway.integrations.transformers"
         )
     return ARCHITECTURES[name](), name
+
+
+def _matched(
+    family: Family, name: str, config: Config, own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
+) -> tuple[list[Entry], dict[str, Tensor]]:
+    """The wanted tensors, and those of the file under the names that they are wanted by.
+
+    The body's may have the family's prefix or not, and all may have the name of a module that held the model, such as
+    "model." in PyTorch Lightning. What most names fit is taken.
+    """
+    head = family.architectures[name]
+    options = [entries(family.rules(config, head=head, prefix=prefix), own) for prefix in (True, False)]
+    found = [(*outer_name(wanted, tensors), wanted) for wanted in options]
+    there, before, wanted = max(found, key=lambda one: (one[0], -len(one[1])))
+    if not there:
+        sharded = any(key.endswith("_flat_param") for key in tensors)
+        raise HeadwayError(
+            f"the file has no tensor of a {name}, which has {wanted[0].theirs}: it has "
+            f"{', '.join([*tensors][:3]) or 'none'}: "
+            f"{'save the full state dict, which FSDP gathers' if sharded else 'give the files of one model'}"
+        )
+    return wanted, renamed(tensors, lambda key: key.removeprefix(before))
 
 
 def _check_head(

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
@@ -15,6 +16,9 @@ from torch import Tensor, nn
 from ..errors import HeadwayError
 
 LEAVES = ("weight", "bias")
+SHARDED = "_fsdp_wrapped_module"
+WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", SHARDED)
+"""What DataParallel, torch.compile, activation checkpointing and FSDP put into the names of the modules they wrap."""
 Shape = torch.Size | tuple[int, ...]
 
 
@@ -174,10 +178,32 @@ class Entry:
     change: Change
 
 
+def unwrapped_name(name: str) -> str:
+    """The name of a tensor without those of wrappers, wherever they stand in it."""
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether FSDP has sharded the model, so that each process has parts of its tensors."""
+    wrapped = any(SHARDED in name.split(".") for name, _ in model.named_modules())
+    return wrapped or any(hasattr(parameter, "full_tensor") for parameter in model.parameters())
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model that wrappers such as torch.compile or DistributedDataParallel hold."""
+    while (inner := next((model._modules[name] for name in WRAPPERS if name in model._modules), None)) is not None:
+        model = inner
+    return model
+
+
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters and persistent buffers of a model, under all their names."""
-    buffers = {name: value for name, value in model.named_buffers(remove_duplicate=False) if name in model.state_dict()}
-    return {**dict(model.named_parameters(remove_duplicate=False)), **buffers}
+    """The parameters and persistent buffers of a model, under all their names, without those of wrappers."""
+    held = {unwrapped_name(name) for name in model.state_dict()}
+    parameters, buffers = (
+        {unwrapped_name(name): value for name, value in named(remove_duplicate=False)}
+        for named in (model.named_parameters, model.named_buffers)
+    )
+    return {**parameters, **{name: value for name, value in buffers.items() if name in held}}
 
 
 def entries(rules: Sequence[Rule], tensors: Mapping[str, Tensor]) -> list[Entry]:
@@ -186,7 +212,10 @@ def entries(rules: Sequence[Rule], tensors: Mapping[str, Tensor]) -> list[Entry]
     reached = {id(tensors[name]) for entry in found for name in entry.ours}
     forgotten = [name for name, tensor in tensors.items() if id(tensor) not in reached]
     if forgotten:
-        raise HeadwayError(f"no rule names the tensors for {', '.join(forgotten)}: the family lacks a rule")
+        raise HeadwayError(
+            f"no rule names the tensors for {', '.join(forgotten)}: the family lacks a rule, or the model was changed "
+            "after headway.load, such as by adapters, which are to be merged"
+        )
     return found
 
 
@@ -209,6 +238,27 @@ def _layers(pattern: str, tensors: Mapping[str, Tensor]) -> int:
     before = pattern.partition("{}")[0]
     numbers = {int(name[len(before) :].partition(".")[0]) for name in tensors if name.startswith(before)}
     return max(numbers, default=-1) + 1
+
+
+def outer_name(wanted: Sequence[Entry], tensors: Iterable[str]) -> tuple[int, str]:
+    """How many wanted tensors a file has, and what stands before their names there, such as "model." or nothing."""
+    names, found = {entry.theirs for entry in wanted}, Counter[str]()
+    for name in tensors:
+        starts = [0, *(at + 1 for at, letter in enumerate(name) if letter == ".")]
+        found.update(name[:start] for start in starts if name[start:] in names)
+    before = max(found, key=lambda before: (found[before], -len(before)), default="")
+    return found[before], before
+
+
+def renamed(tensors: Mapping[str, Tensor], rename: Callable[[str], str]) -> dict[str, Tensor]:
+    """The tensors under other names; raises HeadwayError if two get the same."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if (new := rename(name)) in found:
+            both = " and ".join(sorted(one for one in tensors if rename(one) == new))
+            raise HeadwayError(f"the file has both {both}, of which each is {new}: give the files of one model")
+        found[new] = tensor
+    return found
 
 
 def read(

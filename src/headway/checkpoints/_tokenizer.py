@@ -8,17 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import HeadwayError
 from ..extras import need
-from ._files import _json, _text, check_folder, spelled
-from ._gguf import read_metadata
+from ._files import _text, check_folder
+from ._gguf import CONTROL, NORMAL, USER_DEFINED, read_metadata
 from ._hub import local_path
+from ._special_tokens import SETTINGS, add_tokens, read_settings, special_tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-FILE, WORDS, SETTINGS = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
+FILE, WORDS = "tokenizer.json", "vocab.txt"
+OF_NORMALIZER = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+"""Keys of tokenizer_config.json that change how BERT's normalizer works, and its attributes."""
+GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""Values of tokenizer_class for which transformers reads tokenizer.json alone."""
 
-NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
-"""Values of tokenizer.ggml.token_type: tokens of text, special tokens, and tokens that are split off first."""
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SPLITS = {
@@ -36,7 +43,8 @@ def tokenizer(path: str | Path) -> Tokenizer:
 
         ids = tokenizer("SmolLM2-135M").encode("The capital of France is").ids
 
-    A folder's tokenizer.json is read as it is, with padding and truncation switched off. From vocab.txt a WordPiece
+    A folder's tokenizer.json is read with the tokens and settings, such as do_lower_case, that tokenizer_config.json
+    adds to it, as in transformers; padding and truncation are switched off. From vocab.txt a WordPiece
     tokenizer is made, which lower-cases unless tokenizer_config.json says otherwise. From a GGUF file a byte-pair
     tokenizer is made (tokenizer.ggml.model "gpt2"). Special tokens are added if the file adds them; ``encode(text,
     add_special_tokens=False)`` leaves them out.
@@ -59,6 +67,7 @@ def tokenizer(path: str | Path) -> Tokenizer:
     if path.suffix == ".gguf":
         return _of_pairs(path, read_metadata(path))
     check_folder(path)
+    settings = read_settings(path)
     if (path / FILE).is_file():
         try:
             found = tokenizers.Tokenizer.from_file(str(path / FILE))
@@ -66,22 +75,43 @@ def tokenizer(path: str | Path) -> Tokenizer:
             raise HeadwayError(f"{path / FILE} cannot be read: {error}") from error
         found.no_padding()  # files of sentence encoders pad every text to one length
         found.no_truncation()
-        return found
-    if (path / WORDS).is_file():
-        return _of_words(path)
-    raise HeadwayError(f"{path} has neither {FILE} nor {WORDS}: give a model's folder, or a .gguf file")
+        if settings.get("tokenizer_class") not in GENERAL:
+            _set(found, path, settings)
+    elif (path / WORDS).is_file():
+        found = _of_words(path, settings)
+    else:
+        raise HeadwayError(f"{path} has neither {FILE} nor {WORDS}: give a model's folder, or a .gguf file")
+    add_tokens(found, path, settings)
+    return found
 
 
-def _of_words(folder: Path) -> Tokenizer:
+def _set(found: Tokenizer, folder: Path, settings: Mapping[str, Any]) -> None:
+    """Sets what tokenizer_config.json says otherwise than tokenizer.json, as transformers does."""
+    from tokenizers import normalizers, pre_tokenizers
+
+    # each is a copy, which is put back
+    normalizer, cutter = found.normalizer, found.pre_tokenizer
+    try:
+        if isinstance(normalizer, normalizers.BertNormalizer):
+            for key in OF_NORMALIZER.keys() & settings.keys():
+                setattr(normalizer, OF_NORMALIZER[key], settings[key])
+            found.normalizer = normalizer
+        if isinstance(cutter, pre_tokenizers.ByteLevel) and "add_prefix_space" in settings:
+            cutter.add_prefix_space = settings["add_prefix_space"]
+            found.pre_tokenizer = cutter
+    except TypeError:
+        raise HeadwayError(
+            f"{', '.join(OF_NORMALIZER)} and add_prefix_space of {folder / SETTINGS} must be true or false"
+        ) from None
+
+
+def _of_words(folder: Path, settings: Mapping[str, Any]) -> Tokenizer:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-    settings = _json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
     lines = _text(folder / WORDS).split("\n")
     words = {word.rstrip("\r"): number for number, word in enumerate(lines[:-1] if lines[-1] == "" else lines)}
-    special = {
-        role: spelled(folder / SETTINGS, f"{role}_token", settings.get(f"{role}_token") or f"[{role.upper()}]")
-        for role in ("unk", "cls", "sep", "pad", "mask")
-    }
+    named = special_tokens(folder, settings)
+    special = {role: named.get(f"{role}_token") or f"[{role.upper()}]" for role in ("unk", "cls", "sep", "pad", "mask")}
     missing = [word for role, word in special.items() if role in ("unk", "cls", "sep") and word not in words]
     if missing:
         raise HeadwayError(f"{folder / WORDS} has no {', '.join(missing)}: give the vocabulary of a BERT")

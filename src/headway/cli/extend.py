@@ -10,7 +10,7 @@ import typer
 
 from ..devices import device_named
 from ..errors import HeadwayError
-from ..files import atomic_folder, need_folder_place, write_text
+from ..files import atomic_folder, need_folder_place
 from ._console import Progress, consoles, going_on, points, print_json
 from ._options import Device, Dtype, Json, OutFolder, Quiet, completing, dtype_named
 
@@ -82,6 +82,7 @@ def run(
         headway extend path/to/a-model --method yarn --factor 4 --save longer
     """
     from .. import checkpoints
+    from ..checkpoints._conversation import write_texts
     from ..checkpoints._hub import model_name
     from ..study import extension
 
@@ -133,7 +134,7 @@ def run(
     if save is not None and methods is not None:
         with atomic_folder(save) as part:
             checkpoints.save(extension.extend(loaded, methods[0], factor, window), part)
-            write_text(part / "tokenizer.json", checkpoints.tokenizer(model).to_str(pretty=True))
+            write_texts(model, part)
         say.print(f"{save}: the model with {methods[0]}, for headway.load and transformers", soft_wrap=True)
         files.append(str(save))
     if as_json:

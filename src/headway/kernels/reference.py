@@ -312,7 +312,9 @@ def forward(call: Call) -> Results:
 # ---------------------------------------------------------------- backward
 
 
-def backward(call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None) -> Gradients:
+def backward(
+    call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
+) -> Gradients:
     """Computes the gradients of a call's tensors, computing and differentiating one block at a time."""
     tensors: list[Tensor] = []
     _ops.flatten(call, tensors)
@@ -321,7 +323,7 @@ def backward(call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None) 
     for block in blocks(call):
         held = Results(*map(block.rows_of, results))
         d_rows = None if d_lse is None else block.rows_of(d_lse)
-        pairs = block_gradients(block, held, block.rows_of(d_out), d_rows)
+        pairs = block_gradients(block, held, block.rows_of(d_out), d_rows, partial_keys)
         reached = [(target, gradient) for target, gradient in pairs if target.requires_grad]
         if not reached:
             continue
@@ -332,10 +334,15 @@ def backward(call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None) 
     return [(x, gradient) for x, gradient in zip(inputs, sums, strict=True) if gradient is not None]
 
 
-def block_gradients(block: Block, results: Results, d_out: Tensor, d_lse: Tensor | None) -> Gradients:
+def block_gradients(
+    block: Block, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool
+) -> Gradients:
     """Returns the scores and the output of a block, from which its graph is differentiated, with their gradients.
 
-    P = exp(score − row_max)/row_sum,  d_score = P·(dP − δ),  δ = Σ d_out·out − d_lse
+    P = exp(score − row_max)/row_sum,  d_score = P·(dP − δ),  δ = Σ P·dP − d_lse
+
+    Σ P·dP = Σ d_out·out. The first is rounded as the products that it is subtracted from, so that the gradients of a
+    row's scores cancel; results of more keys than the call has (``partial_keys``) leave only the second.
     """
     d_out = d_out.to(block.q.dtype)
     if block.each(Normalizer):
@@ -352,7 +359,7 @@ def block_gradients(block: Block, results: Results, d_out: Tensor, d_lse: Tensor
     summed = weighted_sum(block, dropped(block, kept))
     (d_kept,) = torch.autograd.grad(summed, kept, d_out, retain_graph=True)
     d_weights = d_kept if score.shape[-1] == keys else torch.nn.functional.pad(d_kept, (0, score.shape[-1] - keys))
-    delta = (d_out * out).sum(-1)
+    delta = (d_out * out).sum(-1) if partial_keys else (kept.detach() * d_kept).sum(-1)
     if d_lse is not None:
         delta = delta - d_lse.masked_fill(nothing, 0)
     return [(score, weights * (d_weights - delta[..., None])), (summed, d_out)]
@@ -416,7 +423,7 @@ class ReferenceKernel(NativeKernel[Call]):
     def backward(
         self, call: Call, results: Results, d_out: Tensor, d_lse: Tensor | None, partial_keys: bool = False
     ) -> Gradients:
-        return backward(call, results, d_out, d_lse)
+        return backward(call, results, d_out, d_lse, partial_keys)
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
         """Computes attention, and checks that functions in terms are pure.

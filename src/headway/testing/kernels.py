@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..call import make_call
 from ..coordinates import Coordinates
-from ..kernels import KERNELS, Call, Problem
+from ..kernels import KERNELS, Call, NativeKernel, Problem
 from ..kernels import reference as spec
 from ..masks import And, Boolean, Causal, Chunked, Dilated, KeepFirst, Mask, Or, Padding, Prefix, Window
 from ..terms import Sink, Term
@@ -257,6 +257,38 @@ def obeys_the_mask(kernel: str, mask: str) -> str:
     return "taken"
 
 
+def gives_a_single_key_no_gradient(kernel: str, term: str) -> str:
+    """Checks that queries that see one key have a gradient of 0: the weight is 1, whatever the score.
+
+    The gradient is a difference of equal sums. Native kernels must add both in the same way, so that 0 is exact.
+
+    Args:
+        kernel: the name of the kernel.
+        term: one of ``term_names()``.
+
+    Returns:
+        "taken", or the reasons why the kernel does not take the call.
+
+    Raises:
+        AssertionError: if a gradient is not 0, beyond rounding for a kernel that is composed of torch's.
+    """
+    if term in ("sink by query", "normalizer"):
+        return "the weight of a single key is not 1"
+    for dtype in (torch.float32, torch.bfloat16):
+        call, leaves = build(term, "alone", "none", 0, dtype, torch.float32)
+        call = replace(call, mask=Window(0, 0))
+        reasons = KERNELS[kernel].why_not(Problem.of(call))
+        if reasons:
+            return "; ".join(reasons)
+        gradient = _results(call, leaves, kernel)[1]
+        allowed = 0.0 if isinstance(KERNELS[kernel], NativeKernel) else 16 * torch.finfo(torch.float32).eps
+        worst = gradient.abs().max().item()
+        assert worst <= allowed, (
+            f"queries that see one key, with {term} on {kernel} in {dtype}, have a gradient of {worst:.1e} instead of 0"
+        )
+    return "taken"
+
+
 def check_kernel(kernel: str) -> dict[str, str]:
     """Runs every check on a kernel: each term in each combination, and each mask.
 
@@ -273,6 +305,7 @@ def check_kernel(kernel: str) -> dict[str, str]:
     for term in term_names():
         for crossing in CROSSINGS:
             found[f"{term}, {crossing}"] = keeps_the_promise(kernel, term, crossing)
+        found[f"{term}, a single key"] = gives_a_single_key_no_gradient(kernel, term)
     for mask in mask_names():
         found[f"mask: {mask}"] = obeys_the_mask(kernel, mask)
         found[f"none, alone, {mask}"] = keeps_the_promise(kernel, "none", "alone", mask)
@@ -292,5 +325,6 @@ def mask_names() -> list[str]:
 KERNEL_CHECKS: dict[str, Callable[..., str]] = {
     "keeps_the_promise": keeps_the_promise,
     "obeys_the_mask": obeys_the_mask,
+    "gives_a_single_key_no_gradient": gives_a_single_key_no_gradient,
 }
 """The checks of a kernel by name."""

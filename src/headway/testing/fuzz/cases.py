@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -35,7 +36,7 @@ class Case:
     """A call of attention, from which every tensor follows.
 
     Attributes:
-        term: one of ``term_names()``, or "none".
+        term: names of ``term_names()``, joined by " + ", or "none".
         encoding: the name of an encoding and the number of its example, as "rope 0", which set heads and head_dim; or
             "none".
         mask: names of ``MASKS``, joined by " & " or " | ".
@@ -94,8 +95,8 @@ class Case:
         value, default = getattr(self, name), getattr(Case, name)
         counts = isinstance(value, int) and name != "seed"
         tries: list[Any] = [default] if value != default and not (counts and value < default) else []
-        if name == "mask":
-            tries += [part for part in value.replace("|", "&").split(" & ") if part != value]
+        if name in ("mask", "term"):
+            tries += [part for part in re.split(r" [&|+] ", value) if part != value]
         elif counts:
             tries += sorted({0, value // 2, value - 1} - {value, default, -1})
         for other in tries:
@@ -119,7 +120,7 @@ def draw(random: Random) -> Case:
     n, m = _length(random), _length(random)
     places = random.choice(PLACES)
     case = Case(
-        term=random.choice(term_names()) if what < 0.45 else "none",
+        term=_term(random) if what < 0.45 else "none",
         encoding=random.choice(list(encodings())) if what > 0.65 else "none",
         mask=_mask(random),
         batch=random.choice((0, *[1] * 10, *[2] * 10, *[3] * 4)),
@@ -151,6 +152,11 @@ def draw(random: Random) -> Case:
 def _length(random: Random) -> int:
     kind = random.random()
     return random.randrange(10) if kind < 0.5 else random.choice(EDGES) if kind < 0.85 else random.randrange(10, 700)
+
+
+def _term(random: Random) -> str:
+    names = [name for name in term_names() if name != "none"]
+    return " + ".join(random.choice(names) for _ in range(random.choice((1, 1, 2, 3))))
 
 
 def _mask(random: Random) -> str:

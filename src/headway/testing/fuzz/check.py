@@ -30,13 +30,6 @@ from .layouts import LAYOUTS
 
 EXACT = 1e-11
 """The largest difference of two results in float64, as ``assert_close`` measures it."""
-VANISHING = 1e-9
-"""A gradient whose largest number is below this is zero but for rounding, as that of a query with a single key."""
-CANCELLED, CANCELLED_SUM = 32.0, 4096.0
-"""The largest number that a gradient which is zero is taken to have, of q, k, v and of parameters: its error is that
-of the summands, which cancel, and those of parameters are as large as powers of distances."""
-LEAST_SUM = 16.0
-"""The least taken as the largest number of a parameter's gradient: each query adds the rounding of its delta."""
 SUMMED = 8.0
 """``GRADIENT_FACTOR`` of what is a sum over all pairs or queries, in parts: of the parameters of terms, whose summands
 are as large as distances and cancel, and of keys and values by torch's kernels, whose mean error with 8 dimensions was
@@ -164,10 +157,12 @@ def build(case: Case, dtype: torch.dtype, *, exact: bool = False) -> Inputs:
     q_at, k_at = _coordinates(case, n, m, limit, random, 2 if encoding is None else encoding.axes)
     rest: dict[str, Tensor] = {}
     if case.term != "none":
-        examples = term_examples(
-            draw_term, batch=case.batch, heads=heads, n=n, m=m, head_dim=head_dim, v_dim=case.v_dim
-        )
-        terms: list[Term] = examples[case.term]
+        terms: list[Term] = []
+        for name in case.term.split(" + "):  # drawn anew for each, so that a name may stand twice
+            examples = term_examples(
+                draw_term, batch=case.batch, heads=heads, n=n, m=m, head_dim=head_dim, v_dim=case.v_dim
+            )
+            terms += examples[name]
         given["terms"] = terms
         used = [leaf for term in terms for leaf in leaves_of(term, draw_term.leaves)]
         rest |= {f"tensor {number} of {case.term}": leaf for number, leaf in enumerate(used)}
@@ -307,8 +302,10 @@ def _compare(cases: list[Case], found: dict[str, Tensor] | None = None, exact: d
                 comparison = comparisons[name]
                 comparison.add(value, naive[name].to(value.dtype), right[name])
                 comparison.epsilon = torch.finfo(dtype_of(case)).eps  # that of q, where a term's tensors are wider
+        cancelling = [_cancelling(case) for case in cases]
         for name, comparison in comparisons.items():
-            comparison.largest = max(comparison.largest, _least(name, right))
+            least = 1.0 if name == "log-sum-exp" else 0.0  # of which e to its power is used
+            comparison.largest = max(comparison.largest, least, *(sizes.get(name, 0.0) for sizes in cancelling))
             comparison.check()
     except AssertionError as error:
         return str(error)
@@ -328,15 +325,28 @@ def _factor(case: Case, name: str) -> float:
     return GRADIENT_FACTOR
 
 
-def _least(name: str, exact: dict[str, Tensor]) -> float:
-    """The largest number of a result counts as at least this, where rounding leaves more than is exact."""
-    if name == "log-sum-exp":  # of which e to its power is used
-        return 1.0
-    if name == "output" or not exact[name].numel():
-        return 0.0
-    if exact[name].abs().amax() < VANISHING:
-        return CANCELLED if name in QKV else CANCELLED_SUM
-    return 0.0 if name in QKV else LEAST_SUM
+def _cancelling(case: Case) -> dict[str, float]:
+    """Returns how large the two sums are whose difference a gradient is, by name, in float64.
+
+    A gradient is Σᵢⱼ Pᵢⱼ·(dPᵢⱼ − δᵢ)·∂sᵢⱼ, and δᵢ is rounded. Its rounding adds Σᵢ εᵢ·δᵢ·Σⱼ Pᵢⱼ·∂sᵢⱼ, with ε of random
+    sign, however small the gradient itself is. This sum, with signs for ε, is the gradient of Σᵢ ±δᵢ·log-sum-expᵢ.
+    """
+    inputs = build(case, torch.float64, exact=True)
+    call = inputs.call(case)
+    wanted = list(inputs.leaves.values())
+    if not wanted or any(isinstance(term, Normalizer) for term in call.terms):
+        return {}
+    out, lse = attention_with_lse(**inputs.arguments, kernel="reference")
+    upstream = _upstream(case, out) if case.upstream == "contiguous" else torch.ones_like(out)
+    delta = (out.detach() * upstream).sum(-1)
+    signs = torch.randint(0, 2, delta.shape, generator=torch.Generator().manual_seed(case.seed)) * 2 - 1
+    loss = torch.where(torch.isfinite(lse), lse, torch.zeros_like(lse)).mul(delta * signs).sum()
+    grads = torch.autograd.grad(loss, wanted, allow_unused=True) if loss.requires_grad else [None] * len(wanted)
+    return {
+        f"gradient of {name}": grad.abs().amax().item()
+        for name, grad in zip(inputs.leaves, grads, strict=True)
+        if grad is not None and grad.numel()
+    }
 
 
 def _agrees_with_torch(case: Case, exact: Tensor) -> None:
