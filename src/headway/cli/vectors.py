@@ -589,9 +589,10 @@ def _groups_of(given: Sequence[str], file: Path | None) -> dict[str, list[str]]:
 def _frequent(found: Vectors) -> list[str]:
     """The most frequent words except for short ones, which are mostly grammatical."""
     from ..vectors._text import has_short_words
+    from ..words import is_alphabetic
 
     least = 2 if has_short_words(found.words[:MOST_FREQUENT]) else 4
-    words = [word for word in found.words[: 20 * MOST_FREQUENT] if len(word) >= least and word.isalpha()]
+    words = [word for word in found.words[: 20 * MOST_FREQUENT] if len(word) >= least and is_alphabetic(word)]
     return words[:MOST_FREQUENT] or list(found.words[:MOST_FREQUENT])
 
 

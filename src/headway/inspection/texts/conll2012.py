@@ -10,8 +10,9 @@ from pathlib import Path
 
 from ...errors import HeadwayError
 from ...scripts import is_han
+from ...words import Span
 from ._file import broken, lines_of
-from ._text import AnnotatedText, Mention, Span
+from ._text import AnnotatedText, Mention
 
 LEAST_COLUMNS = 12
 WORD_NUMBER, WORD, TAG, PARSE, COREFERENCE = 2, 3, 4, 5, -1

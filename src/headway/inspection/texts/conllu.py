@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import HeadwayError
+from ...words import Span
 from ._file import broken, lines_of
-from ._text import NOT_ANNOTATED, AnnotatedText, Span
+from ._text import NOT_ANNOTATED, AnnotatedText
 
 COLUMNS = 10
 TEXT = re.compile(r"#\s*text\s*=(.*)")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from ...errors import HeadwayError
 from ...scripts import is_han
+from ...words import Span, words_in
 from ._file import lines_of
-from ._text import AnnotatedText, Span, words_in
+from ._text import AnnotatedText
 
 ENDS = frozenset(".!?…。！？؟۔।")
 """Marks that end a sentence."""
