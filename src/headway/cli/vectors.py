@@ -17,6 +17,7 @@ from ..extras import install_command
 from ..files import LockedFolder, need_file_place, need_folder_place, remove_folder
 from ..study.word_vectors import QUICK, Protocol
 from ..table import Table
+from ..text_files import read_text
 from ..vectors import VECTORS
 from ._app import Group
 from ._console import Progress, console, consoles, going_on, points, print_json
@@ -496,7 +497,7 @@ def convert(
     from ..vectors import write
 
     found = _load(file)
-    if out.suffix == ".safetensors" and format is None:
+    if out.suffix.lower() == ".safetensors" and format is None:
         found.save(out)
     else:
         write(found, out, format)
@@ -569,11 +570,7 @@ def _groups_of(given: Sequence[str], file: Path | None) -> dict[str, list[str]]:
         group, equals, its = one.partition("=")
         lines.append((group, its.translate(COMMAS).split(",")) if equals else ("", [one]))
     if file is not None:
-        try:
-            text = file.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise HeadwayError(f"--words {file} cannot be read ({error}): give a text file in UTF-8") from None
-        for line in text.replace("：", ":").splitlines():
+        for line in read_text(file, f"--words {file}").replace("：", ":").splitlines():
             group, colon, its = line.partition(":")
             words = (its if colon else line).translate(COMMAS).replace(",", " ").split()
             lines.append((group.strip() if colon else "", words))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadwayError
+from ..text_files import lines_of
 from ..words import spelling
 from ._base import Vectors
 
@@ -284,10 +285,4 @@ def _key(word: str) -> str:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yields the lines of a text that are not empty, with their numbers."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise HeadwayError(f"{path} cannot be read ({error}): give a text file in UTF-8") from error
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield number, line.strip()
+    return ((number, line.strip()) for number, line in lines_of(path) if line.strip())

@@ -19,6 +19,7 @@ from ..errors import HeadwayError
 from ..extras import need
 from ..progress import Share
 from ..scripts import HAN, KANA, has_han
+from ..text_files import read_text
 from ..words import Span, spelling, words_in
 
 
@@ -144,7 +145,7 @@ class SubWords:
             HeadwayError: if the file cannot be read.
         """
         try:
-            return cls(need("tokenizers", "SubWords").Tokenizer.from_file(str(path)))
+            return cls(need("tokenizers", "SubWords").Tokenizer.from_str(read_text(Path(path))))
         except HeadwayError:
             raise
         except Exception as error:  # the package tokenizers raises Exception itself

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from ...errors import HeadwayError
 from ...scripts import is_han
+from ...text_files import lines_of
 from ...words import Span
-from ._file import broken, lines_of
+from ._file import broken
 from ._text import AnnotatedText, Mention
 
 LEAST_COLUMNS = 12
