@@ -1,6 +1,7 @@
 """What a word is, in many scripts: expected words are those of Unicode's Annex 29, with what differs marked."""
 
 import unicodedata
+from random import Random
 
 import pytest
 
@@ -81,6 +82,21 @@ def test_one_spelling_of_a_word(written: str, word: str) -> None:
     assert spelling(written, lower=True) == word
     assert Words(chinese="characters")(written) == [word]
     assert Words(chinese="characters")(f"({written}!)") == [word]
+
+
+def test_random_characters_of_all_scripts() -> None:
+    """A word is its own word, and the same of composed and decomposed text; nothing but blanks is in no word."""
+    random, codes = Random(0), [*range(0x20, 0x3400), *range(0xA000, 0xB000), *range(0xF900, 0x11000)]
+    kept = [chr(code) for code in codes if unicodedata.category(chr(code)) != "Cs"]
+    for _ in range(400):
+        text = "".join(random.choices(kept, k=12) + random.choices("aé's '3i\u0301İ", k=12))
+        cut = Words(lower=random.random() < 0.5, chinese="characters")
+        words = cut(text)
+        assert cut(unicodedata.normalize("NFD", text)) == cut(unicodedata.normalize("NFC", text)) == words
+        assert [cut(word) for word in words] == [[word] for word in words]
+        inside = {i for start, stop in words_in(text) for i in range(start, stop)}
+        outside = {unicodedata.category(x) for i, x in enumerate(text) if i not in inside and x not in "\uff9e\uff9f"}
+        assert outside <= {"Cc", "Cf", "Zs", "Zl", "Zp"}
 
 
 def test_what_has_letters_alone() -> None:

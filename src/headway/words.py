@@ -13,9 +13,12 @@ from .scripts import HAN
 Span = tuple[int, int]
 """Start and stop, of characters or of words."""
 
-_JOINERS = "'\u2018\u2019\uff07\u05f3\u05f4\u00b7\u0387\u2027\u055a-\u055c\u055e\u055f"
+_JOINERS = "'\u2018\u2019\uff07\u05f3\u00b7\u0387\u2027\u055a-\u055c\u055e\u055f"
 """Signs that are part of a word between its letters: apostrophes, Catalan's l·l, and the marks of Hebrew and Armenian,
 as in the rules WB6 and WB7 of Unicode's Annex 29."""
+
+_VOICED = "\uff9e\uff9f"
+"""The marks of Japanese in half width, which Unicode has among the letters."""
 
 _PRESENTATION = re.compile("[\u2f00-\u2fd5\ufb00-\ufc5d\ufc64-\ufdf9\ufe80-\ufefc\uff01-\uffdc]+")
 """Letters that Unicode has a second time: radicals, ligatures, Arabic by place in the word, full and half width."""
@@ -63,7 +66,7 @@ def spelling(word: str, *, lower: bool = False) -> str:
     if word.isascii():
         return word.lower() if lower else word
     word = _PRESENTATION.sub(lambda found: unicodedata.normalize("NFKC", found[0]), word)
-    word = _IGNORED.sub("", word).translate(_SPELT)
+    word = unicodedata.normalize("NFC", _IGNORED.sub("", word).translate(_SPELT))
     # lower() gives İ, and no word has otherwise, an i with a second dot
     word = (word.lower() if lower else word).replace("i\u0307", "i")
     return unicodedata.normalize("NFC", word)
@@ -80,11 +83,12 @@ def is_alphabetic(word: str) -> bool:
 
 @cache
 def _pattern(signs: bool) -> re.Pattern[str]:
-    marks, formats = _of_categories("Mn", "Mc", "Me"), _of_categories("Cf", but="\u200b")
-    others = rf"[^\W\x00-\x7f{HAN}]"
+    marks = _of_categories("Mn", "Mc", "Me") + _VOICED
+    formats = _of_categories("Cf", but="\u200b")
+    others = rf"[^\W\x00-\x7f{_VOICED}{HAN}]"
     more = rf"(?![\x00-\x7f])[{marks}{formats}]+"  # most of what follows a word is ASCII, and the set is large
     letters = f"(?:[A-Za-z0-9]+|{others}+)(?:[A-Za-z0-9]+|{others}+|{more})*"
-    joiner = rf"(?:[{_JOINERS}]|(?<=[\u05d0-\u05ea])\"(?=[\u05d0-\u05ea]))"
+    joiner = rf"(?:[{_JOINERS}]|(?<=[\u0591-\u05ea])[\"\u05f4](?=[\u05d0-\u05ea]))"
     words = f"{letters}(?:{joiner}{letters})*|[{HAN}](?:{more})?"
     if not signs:
         return re.compile(words)

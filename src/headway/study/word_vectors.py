@@ -60,7 +60,7 @@ ROW: Kind = {
     "trustworthiness": (float, REASON, None, ...),
 }
 """What is read of a row."""
-VERSION = 1
+VERSION = 2
 """Changes whenever the same settings would give other numbers."""
 BOTH = {"word2vec": {f"word2vec-{which}": {"architecture": which} for which in ("cbow", "skip-gram")}}
 """The methods that have several rows, and the options of each."""

@@ -34,7 +34,7 @@ def naming(path: Path) -> Iterator[None]:
         yield
     except HeadwayError as error:
         raise HeadwayError(f"{path}: {error}") from error.__cause__
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise HeadwayError(f"{path} cannot be read ({error}): get the whole file") from error
 
 
