@@ -31,7 +31,8 @@ _SHORT = re.compile(rf"[{HAN}{KANA}]")
 _NUMERAL = re.compile("([一二三四五六七八九]*〇[〇一二三四五六七八九]*)")
 """A number by its digits, such as 二〇二四, of which jieba knows no zero."""
 _REPEATED = re.compile(f"([{HAN}])々")
-_WIDE = {0xFF01 + i: 0x21 + i for i in range(94)}
+_WIDE = {0xFF01 + i: 0x21 + i for i in range(94) if chr(0x21 + i).isalnum()}
+"""Letters and digits of full width."""
 
 
 class Tokenizer(Protocol):
