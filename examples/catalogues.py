@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from headway.errors import HeadwayError
 from headway.files import atomic_write
+from headway.scripts import HAN
 from lesson import cache
 
 SERVERS = ("https://deb.debian.org/debian", "https://snapshot.debian.org/archive/debian/20261101T000000Z")
@@ -35,7 +36,7 @@ WORDS = 4
 """Words that a message of the validation or held-out part has at least."""
 VALIDATION, HELD_OUT = 500, 1000
 
-CHINESE = re.compile(r"[\u4e00-\u9fff]")
+CHINESE = re.compile(f"[{HAN}]")
 DIRECTIVE = re.compile(r"%(?:\d+\$)?[-+ #0]*[\d*]*(?:\.[\d*]+)?[hlqjzt]*[a-zA-Z%<>{}@']|%|\{\w*\}|\d+")
 WORD = re.compile(r"[^\W\d_]+")
 SHORTCUT = re.compile(r"\s*\([_&][A-Za-z0-9]\)")

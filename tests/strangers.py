@@ -33,6 +33,7 @@ from typing import Any
 import torch
 
 import headway as hw
+from headway import text_files
 from headway.checkpoints import _conversation
 from headway.errors import HeadwayError
 from headway.inspection.texts import read_conll2012, read_conllu, read_gap, read_text
@@ -300,6 +301,15 @@ def vectors_file(name: str, format: str | None) -> Callable[[Path], Path]:
         return folder / name
 
     return write
+
+
+def in_utf_16(made: Callable[[Path], Path]) -> Callable[[Path], Path]:
+    def written(folder: Path) -> Path:
+        path = made(folder)
+        path.write_text(path.read_text(encoding="utf-8"), encoding="utf-16")
+        return path
+
+    return written
 
 
 def fasttext_file(folder: Path) -> Path:
@@ -665,9 +675,7 @@ def groups_of(path: Path) -> object:
 
 
 def text_to_extend_on(path: Path) -> object:
-    from headway.cli.extend import _read
-
-    return _read(path)
+    return text_files.read_text(path, f"--text {path}")
 
 
 def documents_of(path: Path) -> object:
@@ -688,6 +696,9 @@ KINDS: dict[str, Kind] = {
     "GloVe text": Kind(vectors_file("v.txt", "glove"), hw.vectors.load),
     "fastText's .bin": Kind(fasttext_file, hw.vectors.load),
     "compressed vectors": Kind(vectors_file("v.vec.gz", "word2vec"), hw.vectors.load, (packed_again,), files=60),
+    "vectors in bzip2": Kind(vectors_file("v.vec.bz2", "word2vec"), hw.vectors.load, files=40),
+    "vectors in xz": Kind(vectors_file("v.vec.xz", "word2vec"), hw.vectors.load, files=40),
+    "vectors in UTF-16": Kind(in_utf_16(vectors_file("v.txt", "glove")), hw.vectors.load, files=40),
     "BERT's vectors": Kind(vectors_folder("vectors.safetensors"), lambda path: read_vectors(path.parent)),
     "BERT's options": Kind(vectors_folder("vectors.json"), lambda path: read_vectors(path.parent)),
     "results.jsonl": Kind(results_file, lambda path: read_results(path.parent)),

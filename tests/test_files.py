@@ -324,12 +324,14 @@ def opens_to_write(call: ast.Call) -> bool:
 
 def direct_writes(tree: ast.AST) -> Iterator[str]:
     """Calls that write files, but to what `atomic_write` and `atomic_folder` yield, and to memory."""
-    free, calls = set(), []
+    free: set[str] = set()
+    calls = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             calls.append(node)
         elif isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
-            if ast.unparse(node.context_expr).startswith(("atomic_write(", "atomic_folder(")):
+            from_free = free & {one.id for one in ast.walk(node.context_expr) if isinstance(one, ast.Name)}
+            if from_free or ast.unparse(node.context_expr).startswith(("atomic_write(", "atomic_folder(")):
                 free.add(node.optional_vars.id)
         elif isinstance(node, ast.Assign) and ast.unparse(node.value) in ("io.BytesIO()", "io.StringIO()"):
             free.update(one.id for one in node.targets if isinstance(one, ast.Name))

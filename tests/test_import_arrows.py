@@ -17,7 +17,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "headway"
 LAYERS = [
     [
         *("_torch", "deprecated", "devices", "errors", "extras", "files", "fonts", "kinds", "lines"),
-        *("pictures", "processor", "progress", "scripts", "store", "table", "templates", "tracing", "version"),
+        *("pictures", "processor", "progress", "scripts", "store", "table", "templates", "text_files", "tracing"),
+        *("version", "words"),
     ],
     ["constants", "records"],
     ["coordinates", "terms", "masks", "biases", "reductions"],

@@ -157,9 +157,9 @@ IDS = torch.arange(VOCAB)[torch.randperm(VOCAB, generator=torch.Generator().manu
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_model_is_that_of_the_folder(name: str, kind: Any, tmp_path: Path) -> None:
     values = config(name)
-    rounded = write_gguf(tmp_path / "model.gguf", values, drawn(values), kind)
+    rounded = write_gguf(tmp_path / "model.GGUF", values, drawn(values), kind)
     expected = load(write_folder(tmp_path / "folder", values, rounded), dtype=torch.float32)
-    found = load(tmp_path / "model.gguf", dtype=torch.float32)
+    found = load(tmp_path / "model.GGUF", dtype=torch.float32)
     with torch.no_grad():
         assert torch.equal(found(IDS), expected(IDS))
 

@@ -176,7 +176,7 @@ def test_each_window_begins_as_a_text_does(tmp_path: Path, text: Path, monkeypat
     [
         (["--text", "missing.txt"], "missing.txt cannot be read (No such file or directory)"),
         (["--text", "."], "cannot be read (Is a directory)"),
-        (["--text", "bytes"], "bytes is not UTF-8 text"),
+        (["--text", "bytes"], "bytes cannot be read (line 1: byte"),
         (["--text", "short"], "the text has 6 tokens but a window takes 65"),
         (["--factor", "1", "--text", "short"], "factor is 1.0: give a number above 1"),
         (["--method", "yam", "--text", "short"],

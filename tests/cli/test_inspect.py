@@ -14,6 +14,7 @@ import headway
 from headway.cli import main
 from headway.cli._console import console
 from headway.cli.inspect import SHORT, _marked, _print_roles, _unknown_words, telling_heads, texts_of
+from headway.errors import HeadwayError
 from headway.inspection import Finding
 from headway.inspection.texts import encode, python_manual
 
@@ -82,12 +83,30 @@ def test_pictures_of_a_text(folder: Path, tmp_path: Path, capsys: pytest.Capture
 
 
 def test_texts_of_standard_input_and_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("小猫 a\n\nb"))
-    assert [one.text for one in texts_of("-")] == ["小猫 a", "b"]
+    for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("小猫 a\n\nb".encode(encoding))))
+        assert [one.text for one in texts_of("-")] == ["小猫 a", "b"]
     assert [one.text for one in texts_of("x" * 5000)] == ["x" * 5000]
     tree = tmp_path / "a.conllu"
     tree.write_text("1\tCats\tcat\tNOUN\t_\t_\t2\tnsubj\t_\t_\n2\tsleep\tsleep\tVERB\t_\t_\t0\troot\t_\t_\n\n")
     assert texts_of(str(tree))[0].relations == ("nsubj", "root")
+    assert texts_of(str(tree.rename(tmp_path / "a.CONLLU")))[0].relations == ("nsubj", "root")
+    with pytest.raises(HeadwayError, match=r"there is no file none\.TSV: give a text, or a file that exists"):
+        texts_of("none.TSV")
+
+
+def test_roles_that_the_texts_do_not_allow_are_one_line(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, tree = tmp_path / "own.txt", tmp_path / "a.conllu"
+    file.write_text("\n".join(one.text for one in python_manual(30)), encoding="utf-8")
+    tree.write_text("1\tthe\tthe\tNOUN\t_\t_\t2\tnsubj\t_\t_\n2\tvalue\tvalue\tVERB\t_\t_\t0\troot\t_\t_\n\n")
+    needs = "no role can be measured: syntactic needs dependency relations: read a CoNLL-U file"
+    for texts, more in (([file], ""), ([tree], ", and 20 texts or more, of which there are 1"), ([], "")):
+        given = [folder, *texts, "--roles", "syntactic", "--out", tmp_path / "pictures"]
+        assert main(["inspect", *map(str, given)]) == 2
+        out, errors = capsys.readouterr()
+        assert (out, errors) == ("", f"headway: {needs}{more}; give such texts, or other --roles\n")
 
 
 @pytest.mark.parametrize(

@@ -279,7 +279,7 @@ def test_bad_input_is_one_line(text: Path, vectors: Path, tmp_path: Path, capsys
     blank.write_text("\n \n")
     out = tmp_path / "method.safetensors"
     missing = refused(capsys, "train", "one-hot", tmp_path / "nowhere.txt", "--out", out)
-    assert missing.endswith("nowhere.txt does not exist: give a text file\n")
+    assert missing.endswith("nowhere.txt cannot be read (No such file or directory): give a text file\n")
     rare = tmp_path / "rare.txt"
     rare.write_text("a text in which each word is new")
     assert "lower min_count, as in --option min_count=1" in refused(capsys, "train", "word2vec", rare, "--out", out)
@@ -296,7 +296,7 @@ def test_bad_input_is_one_line(text: Path, vectors: Path, tmp_path: Path, capsys
     )
     assert "no file" in refused(capsys, "similar", tmp_path / "nowhere.vec", "sheep")
     assert "give at least 1" in refused(capsys, "similar", vectors, "sheep", "--count", "0")
-    assert "does not exist" in refused(capsys, "compare", tmp_path / "nowhere.txt", "--out", tmp_path / "out")
+    assert "No such file" in refused(capsys, "compare", tmp_path / "nowhere.txt", "--out", tmp_path / "out")
     assert "did you mean 'one-hot'?" in refused(
         capsys, "compare", text, "--methods", "two-hot", "--out", tmp_path / "out"
     )

@@ -408,6 +408,8 @@ def test_texts_that_do_not_serve_a_role_are_named() -> None:
         found.best("induction")
     with pytest.raises(HeadwayError, match="'inductoin' was not measured: give one of positional"):
         found.best("inductoin")
+    with pytest.raises(HeadwayError, match="no role was measured: induction needs 25 different tokens"):
+        head_roles(Constructed(at(-1)), short, "induction").plot()
 
 
 def cut(text: EncodedText, words: int) -> EncodedText:

@@ -31,8 +31,8 @@ def test_the_default_text_is_the_manual_that_python_carries() -> None:
     ("content", "said"),
     [
         (b"", "is empty"),
-        (b"a" * 700 + b"\0" + b"a" * 700, "not text: byte 700 is 0x00"),
-        (b"a" * 1234 + b"\xff" + b"a" * 700, "not text: byte 1,234 is 0xff"),
+        (b"a" * 700 + b"\0" + b"a" * 700, "byte 700 is 0x00, which UTF-8 text does not have"),
+        (b"a" * 1234 + b"\xff" + b"a" * 700, "byte 1,234 is 0xff, which UTF-8 text does not have"),
         (b"too short", "has 9 bytes, too short for a length of 32: give at least 490 bytes"),
     ],
 )
@@ -46,7 +46,7 @@ def test_what_is_no_corpus_is_said_in_one_line(tmp_path: Path, content: bytes, s
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match="does not exist: give a text file"):
+    with pytest.raises(HeadwayError, match=r"cannot be read \(No such file or directory\): give a text file"):
         load(tmp_path / "none.txt")
     with pytest.raises(HeadwayError, match="cannot be read"):
         load(tmp_path)

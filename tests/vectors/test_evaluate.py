@@ -112,6 +112,14 @@ def test_pairs_as_people_have_them(text: str, tmp_path: Path) -> None:
     assert word_similarity(ours, str(tmp_path / "pairs")).total == 4
 
 
+def test_pairs_whose_words_are_written_in_other_ways() -> None:
+    """As a file of macOS has é in two characters, and typographers another apostrophe."""
+    ours, _ = made(["café", "don’t", "book", "paper"])
+    asked = [("cafe\u0301", "don't", 3.0), ("BOOK", "ｐａｐｅｒ", 1.0)]
+    assert word_similarity(ours, asked).used == 2
+    assert word_analogies(ours, [("cafe\u0301", "don't", "ｂｏｏｋ", "paper")]).used == 1
+
+
 def test_pairs_by_hand() -> None:
     ours = Pretrained.of(["a", "b", "c", "A", "zero"], torch.tensor([[1.0, 0], [1, 1], [0, 3], [-1, 0], [0, 0]]))
     pairs = [("a", "b", 5), ("A", "c", 1.5), ("b", "C", 9), ("a", "x", 2), ("zero", "a", 1)]

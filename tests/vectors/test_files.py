@@ -35,6 +35,18 @@ def table() -> Pretrained:
 # ---------------------------------------------------------------- headway's own
 
 
+def test_words_of_a_file_are_found_by_their_spelling(tmp_path: Path) -> None:
+    """As those of vectors that an earlier headway saved, and of published ones."""
+    (tmp_path / "v.vec").write_text("3 2\ndon’t 1 2\ncafe\u0301 3 4\ni\u0307stanbul 5 6\n", encoding="utf-8")
+    read = load(tmp_path / "v.vec")
+    read.save(tmp_path / "v.safetensors")
+    for vectors in (read, load(tmp_path / "v.safetensors")):
+        assert vectors.words == ("don’t", "cafe\u0301", "i\u0307stanbul")
+        assert vectors.encode("Don’t DON'T café İSTANBUL").tolist() == [[1, 2], [1, 2], [3, 4], [5, 6]]
+        assert "don't" in vectors
+        assert [word for word, _ in vectors.most_similar("don't")] == ["cafe\u0301", "i\u0307stanbul"]
+
+
 @pytest.mark.parametrize("version", [2, 3, 4, 5])
 def test_a_header_may_be_as_long_as_a_pickle_begins(table: Pretrained, version: int, tmp_path: Path) -> None:
     """A length of 640 is written as the bytes 80 02 00 …, and a pickle may begin with 80 02."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from gensim.models.fasttext import load_facebook_model, load_facebook_vectors, s
 from gensim.test.utils import datapath
 
 from headway.errors import HeadwayError
+from headway.text_files import packed_as
 from headway.vectors import _formats
 from headway.vectors._fasttext_bin import ARGUMENTS, MAGIC, SHAPE, SIZES
 from headway.vectors._files import FORMATS, load, write
@@ -70,7 +73,7 @@ def test_every_format_is_compared() -> None:
     assert set(GENSIM) | {"fasttext"} == set(FORMATS)
 
 
-@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize("packed", ["", ".gz", ".bz2", ".xz", ".GZ"])
 @pytest.mark.parametrize("name", GENSIM)
 def test_there_and_back(name: str, packed: str, table: Pretrained, tmp_path: Path) -> None:
     path = tmp_path / f"vectors.any{packed}"
@@ -80,9 +83,10 @@ def test_there_and_back(name: str, packed: str, table: Pretrained, tmp_path: Pat
     assert isinstance(read, Pretrained)
     assert torch.equal(read.matrix, table.matrix)
     assert [other.name for other in tmp_path.iterdir()] == [path.name]
+    assert (packed_as(path.read_bytes()) or "") == packed.lower()
 
 
-@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize("packed", ["", ".gz", ".bz2", ".xz"])
 @pytest.mark.parametrize("name", GENSIM)
 def test_gensim_reads_what_is_written(name: str, packed: str, table: Pretrained, tmp_path: Path) -> None:
     path = tmp_path / f"vectors.txt{packed}"
@@ -92,7 +96,7 @@ def test_gensim_reads_what_is_written(name: str, packed: str, table: Pretrained,
     assert np.array_equal(read.vectors, table.matrix.numpy())
 
 
-@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize("packed", ["", ".gz", ".bz2", ".xz"])
 @pytest.mark.parametrize("name", GENSIM)
 def test_what_gensim_writes_is_read(name: str, packed: str, table: Pretrained, tmp_path: Path) -> None:
     path = tmp_path / f"vectors.txt{packed}"
@@ -153,6 +157,11 @@ def test_many_blocks_are_one_file(table: Pretrained, tmp_path: Path, monkeypatch
         (b"a 1 2\nat name@domain.com 3 4\n", ["a", "at name@domain.com"]),
         ("\u00a0 1 2\nx\u2028y\x85z 3 4\n".encode(), ["\u00a0", "x\u2028y\x85z"]),  # no line ends
         (b"7 1 2\n8 3 4\n", ["7", "8"]),
+        (b"2 2\n  1.0 2.0\nb 3.0 4.0\n", [" ", "b"]),  # a word that is a space
+        (b"  1.0 2.0\nb 3.0 4.0\n", [" ", "b"]),
+        (b"b 1 2\n   3 4\n", ["b", "  "]),
+        (b"2 2\n1 000 1.0 2.0\nwindows 10 3.0 4.0\n", ["1 000", "windows 10"]),
+        (b"a 1.0 2.0\n1 1/2 3.0 4.0\n", ["a", "1 1/2"]),
         (b"1e5 1 2\nnan 3 4\n", ["1e5", "nan"]),
     ],
 )
@@ -161,6 +170,15 @@ def test_text_as_people_have_it(content: bytes, words: list[str], tmp_path: Path
     read = load(tmp_path / "v")
     assert list(read.words) == words
     assert read.rows(torch.arange(2)).tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_word_that_is_a_space_in_the_binary_format(tmp_path: Path) -> None:
+    for end in (b"", b"\n"):
+        rows = [word + b" " + numbers.tobytes() + end for word, numbers in zip((b"a", b" ", b"b"), THREE, strict=True)]
+        (tmp_path / "v").write_bytes(b"3 2\n" + b"".join(rows))
+        read = load(tmp_path / "v")
+        assert read.words == ("a", " ", "b")
+        assert read.rows(torch.arange(3)).tolist() == THREE.tolist()
 
 
 def test_of_a_word_that_stands_twice_the_first_is_kept_as_gensim_does(tmp_path: Path) -> None:
@@ -176,6 +194,8 @@ def test_another_encoding_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(HeadwayError, match=r"v: line 2: '.*' is not utf-8: give encoding=, such as 'latin-1' or"):
         load(path)
     assert load(path, encoding="cp1251").words == ("кот", "пёс")
+    path.write_bytes("2 2\nкот 1 2\nпёс 3 4\n".encode("utf-16-le"))
+    assert load(path, encoding="utf-16-le").words == ("кот", "пёс")
     with pytest.raises(HeadwayError, match="encoding is 'klingon', which Python does not know"):
         load(path, encoding="klingon")
 
@@ -195,6 +215,7 @@ def test_a_few_broken_words_are_kept(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- what is wrong in them
 
+THREE = np.array([[1, 2], [3, 4], [5, 6]], dtype="<f4")
 TWO = np.array([[1, 2], [3, 4]], dtype="<f4")
 BINARY = b"2 2\nab " + TWO[0].tobytes() + b"\ncd " + TWO[1].tobytes() + b"\n"
 BAD = {
@@ -223,6 +244,8 @@ BAD = {
     ),
     "header of nothing": (b"0 3\n", "the header promises 0 words of 3 numbers: give at least one of each"),
     "header beyond belief": (b"3 99999999999\na 1 2\n", "the header promises 3 words of 99,999,999,999 numbers"),
+    "no word": (b"a 1 2\n 3 4\n", "line 2: no word stands before the 2 numbers: give it"),
+    "zstd": (b"\x28\xb5\x2f\xfd\x04\x00", "it is compressed, as .zst: unpack it"),
     "binary, cut": (BINARY[:-4], "the header promises 2 words, the file holds 1 and ends within that of 'cd'"),
     "binary, cut in a word": (BINARY[:-11], "promises 2 words, the file holds 1 and ends within that of 'c': get"),
     "binary, cut between": (BINARY[:15], "the header promises 2 words, the file holds 1: get the whole file"),
@@ -230,7 +253,7 @@ BAD = {
     "binary of fewer": (b"900000000" + BINARY[1:], "promises 900,000,000 words, the file holds 2: get the whole"),
     "binary, nan": (BINARY[:-9] + struct.pack("<ff", 1, np.nan), "word 2: the vector of 'cd' holds nan or infinity"),
     "pickle": (b"\x80\x04\x95rest", "it is a pickle, such as gensim's .model and .kv, and runs code when it is read"),
-    "zip": (b"PK\x03\x04glove.6B.300d.txt", "it is a zip archive: unpack it"),
+    "zip": (b"PK\x03\x04glove.6B.300d.txt", "it is compressed, as .zip: unpack it"),
     "array": (b"\x93NUMPY\x01\x00v\x00{'descr'", "it has none of the formats that are read"),
 }
 
@@ -265,15 +288,24 @@ def test_a_line_without_an_end_is_refused_early(start: bytes, tmp_path: Path, mo
         load(tmp_path / "v.gz")
 
 
-def test_a_gzip_cut_short_is_said(table: Pretrained, tmp_path: Path) -> None:
-    write(table, tmp_path / "v.vec.gz")
-    whole = (tmp_path / "v.vec.gz").read_bytes()
-    (tmp_path / "v.vec.gz").write_bytes(whole[:-30])
-    with pytest.raises(HeadwayError, match=r"v.vec.gz cannot be read \(.*\): get the whole file"):
-        load(tmp_path / "v.vec.gz")
-    (tmp_path / "v.vec.gz").write_bytes(whole[:40] + b"?" + whole[41:])
-    with pytest.raises(HeadwayError, match=r"v.vec.gz"):
-        load(tmp_path / "v.vec.gz")
+@pytest.mark.parametrize("packed", [".gz", ".bz2", ".xz"])
+def test_a_compressed_file_cut_short_is_said(packed: str, table: Pretrained, tmp_path: Path) -> None:
+    path = tmp_path / f"v.vec{packed}"
+    write(table, path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30])
+    with pytest.raises(HeadwayError, match=r"v.vec.* cannot be read \(.*\): get the whole file"):
+        load(path)
+    path.write_bytes(whole[:40] + b"?" + whole[41:])
+    with pytest.raises(HeadwayError, match=r"v.vec.*"):
+        load(path)
+
+
+def test_a_python_without_a_packer_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "v.xz").write_bytes(lzma.compress(b"a 1 2\n"))
+    monkeypatch.setitem(sys.modules, "lzma", None)
+    with pytest.raises(HeadwayError, match="it is compressed, and this Python has no lzma: unpack it"):
+        load(tmp_path / "v.xz")
 
 
 @pytest.mark.parametrize("word", ["two words", "a line\nend", "", "\udc80"])

@@ -3,6 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
+import jieba
 import pytest
 import torch
 from gensim.test.utils import datapath
@@ -10,6 +11,7 @@ from gensim.test.utils import datapath
 from headway.errors import HeadwayError
 from headway.vectors import OneHot, SubWords, Vocabulary, WordCorpus, Words
 from headway.vectors._text import described, tokenizer_from
+from headway.words import spelling
 
 LEE = Path(datapath("lee_background.cor")).read_text().splitlines()[:60]
 
@@ -21,7 +23,7 @@ LEE = Path(datapath("lee_background.cor")).read_text().splitlines()[:60]
     [
         ("The cat sat.", ["the", "cat", "sat"]),
         ("It's the dogs' bone — rock'n'roll!", ["it's", "the", "dogs", "bone", "rock'n'roll"]),
-        ("don’t 'quote' ''", ["don’t", "quote"]),
+        ("don’t 'quote' ''", ["don't", "quote"]),
         ("naïve Čeština ПРИВЕТ", ["naïve", "čeština", "привет"]),
         ("snake_case x2, 3.14 a-b", ["snake", "case", "x2", "3", "14", "a", "b"]),
         (" \n\t…!", []),
@@ -43,6 +45,38 @@ def test_chinese_is_cut_by_jieba_or_into_characters() -> None:
     assert "".join(words) == text[:-1]
     assert Words(chinese="characters")(text) == list(text[:-1])
     assert Words(chinese="characters")("㐀豈𠀀𠀁") == ["㐀", "豈", "𠀀", "𠀁"]  # rarer blocks, beyond 16 bits too
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("一件T恤", ["一件", "t恤"]),
+        ("B超,AA制 and don’t", ["b超", "aa制", "and", "don't"]),
+        ("一件Ｔ恤，Ｔ恤．５", ["一件", "t恤", "t恤", "5"]),
+        ("二〇二四年", ["二〇二四", "年"]),
+        ("人々", ["人々"]),
+        ("佐々木さん", ["佐々木", "さん"]),
+        ("喝café吧", ["喝", "café", "吧"]),
+        ("涨3.5%了", ["涨", "3", "5", "了"]),
+        ("葛\U000e0100西", ["葛", "西"]),
+    ],
+)
+def test_chinese_beside_other_letters(text: str, expected: list[str]) -> None:
+    assert Words(chinese="words")(text) == expected
+    assert [spelling(text[start:stop], lower=True) for start, stop in Words(chinese="words").spans(text)] == expected
+
+
+def test_words_that_a_user_adds_to_jieba() -> None:
+    text = "去卡拉OK厅，学C++语言"
+    assert Words(chinese="words")(text) == ["去", "卡拉", "ok", "厅", "学", "c", "语言"]
+    try:
+        for word in ("卡拉OK厅", "C++语言"):
+            jieba.add_word(word)
+        assert Words(chinese="words")(text) == ["去", "卡拉ok厅", "学", "c++语言"]
+    finally:
+        for word in ("卡拉OK厅", "C++语言"):
+            jieba.del_word(word)
+    assert Words(chinese="words")(text)[1:4] == ["卡拉", "ok", "厅"]
 
 
 def test_without_jieba_there_are_characters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +135,7 @@ def test_ids_are_places_and_one_more_for_other_words() -> None:
     ids = vocabulary.ids("The dog saw the cat")
     assert ids.dtype == torch.int64
     assert ids.tolist() == [1, 2, 2, 1, 0]
+    assert Vocabulary(["don’t", "cafe\u0301"]).ids("café don't don’t x").tolist() == [1, 0, 0, 2]
     assert vocabulary.ids("").tolist() == []
     assert vocabulary.ids("").dtype == torch.int64
     assert len(vocabulary) == 2

@@ -27,6 +27,7 @@ from ..errors import HeadwayError
 from ..files import write_text
 from ..integrations.transformers import register, use_bias_table
 from ..nn import prepack
+from ..text_files import read_text
 from . import report, steps
 from .cases import DTYPES, STEP_MODELS, ModelCase, ModelPlan
 from .machine import busy, where
@@ -431,7 +432,7 @@ class Trainer:
     """
 
     def __init__(self, side: str, folder: Path) -> None:
-        name = json.loads((folder / "config.json").read_text())["architectures"][0]
+        name = json.loads(read_text(folder / "config.json"))["architectures"][0]
         self.ours, self.whole = side == OURS, name == T5_CLASSES["T5"]
         self.model: nn.Module
         if self.ours:

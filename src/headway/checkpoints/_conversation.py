@@ -181,7 +181,7 @@ def stop_ids(path: str | Path) -> list[int]:
         HeadwayError: if there is no such model, or its files have no ids there.
     """
     path = local_path(path, Path.is_dir)
-    if path.suffix == ".gguf":
+    if path.suffix.lower() == ".gguf":
         return ends(path, read_metadata(path))
     check_folder(path)
     files = [path / name for name in (GENERATION, CONFIG) if (path / name).is_file()]
@@ -207,7 +207,7 @@ def write_texts(path: str | Path, folder: Path) -> None:
     """
     path = local_path(path, Path.is_dir)
     write_text(folder / FILE, tokenizer(path).to_str(pretty=True))
-    if path.suffix == ".gguf":
+    if path.suffix.lower() == ".gguf":
         templates, tokens = _templates(path)
         several = [{"name": name, "template": text} for name, text in templates.items()]
         held = {
@@ -227,7 +227,7 @@ def write_texts(path: str | Path, folder: Path) -> None:
 
 def _templates(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     """The chat templates by their names, and the special tokens by the names under which templates use them."""
-    if path.suffix == ".gguf":
+    if path.suffix.lower() == ".gguf":
         return _of_gguf(path, read_metadata(path))
     check_folder(path)
     settings = read_settings(path)

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..errors import HeadwayError
 from ..extras import need
 from ..files import from_json, make_folder, write_tensors, write_text
+from ..text_files import read_text
 from ._rules import renamed, unwrapped_name
 
 CONFIG = "config.json"
@@ -168,10 +169,7 @@ def write(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise HeadwayError(f"{path} cannot be read: {error}") from error
+    return read_text(path, zeros=True).replace("\r\n", "\n")
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def hub_model(given: str | Path) -> HubModel | None:
     repository, revision, gguf, its, file = found.groups()
     if its is not None:
         repository, gguf = its, file
-    if ".." in repository or "--" in repository or Path(repository).suffix in FILES:
+    if ".." in repository or "--" in repository or Path(repository).suffix.lower() in FILES:
         return None
     return HubModel(repository, revision, gguf)
 
@@ -84,7 +84,7 @@ def model_name(given: str | Path) -> str:
     model = hub_model(given)
     if model is None:
         path = given_path(given)
-        return path.stem if path.suffix == ".gguf" else path.resolve().name
+        return path.stem if path.suffix.lower() == ".gguf" else path.resolve().name
     if model.gguf is not None and model.gguf.endswith(".gguf"):
         return Path(model.gguf).stem
     return model.repository.partition("/")[2] + (f":{model.gguf}" if model.gguf else "")

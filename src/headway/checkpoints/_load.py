@@ -76,7 +76,7 @@ def load(
         raise HeadwayError(f"dtype is {dtype!r}: give a floating-point dtype, such as torch.{_meant(dtype)}")
     device = device_named(str(device))
     path = local_path(path, has_weights)
-    if path.suffix == ".gguf":
+    if path.suffix.lower() == ".gguf":
         from ._gguf import read_gguf
 
         values, tensors = read_gguf(path)

@@ -64,13 +64,15 @@ def tokenizer(path: str | Path) -> Tokenizer:
     """
     tokenizers = need("tokenizers", "reading a tokenizer", "checkpoints")
     path = local_path(path, lambda folder: (folder / FILE).is_file() or (folder / WORDS).is_file())
-    if path.suffix == ".gguf":
+    if path.suffix.lower() == ".gguf":
         return _of_pairs(path, read_metadata(path))
     check_folder(path)
     settings = read_settings(path)
     if (path / FILE).is_file():
         try:
-            found = tokenizers.Tokenizer.from_file(str(path / FILE))
+            found = tokenizers.Tokenizer.from_str(_text(path / FILE))
+        except HeadwayError:
+            raise
         except Exception as error:  # the package raises Exception itself
             raise HeadwayError(f"{path / FILE} cannot be read: {error}") from error
         found.no_padding()  # files of sentence encoders pad every text to one length

@@ -11,6 +11,7 @@ import typer
 from ..devices import device_named
 from ..errors import HeadwayError
 from ..files import atomic_folder, need_folder_place
+from ..text_files import read_text
 from ._console import Progress, consoles, going_on, points, print_json
 from ._options import Device, Dtype, Json, OutFolder, Quiet, completing, dtype_named
 
@@ -102,7 +103,7 @@ def run(
     if text is None and save is None:
         raise HeadwayError("there is nothing to do: give --text to measure on, or --save to save the model")
     need_folder_place(Path(out))
-    words = None if text is None else _read(text)
+    words = None if text is None else read_text(text, f"--text {text}").replace("\r\n", "\n")
     loaded = checkpoints.load(model, dtype=wanted, device=device_named(device))
     extension.need_scalable(loaded, window)
     say, telling = consoles(as_json, quiet)
@@ -152,15 +153,6 @@ def rows_of(found: Extension) -> list[dict[str, Any]]:
         {"method": method, "first": first, "last": end - 1, "perplexity": value, "standard_error": error}
         for method, first, end, value, error in values
     ]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise HeadwayError(f"{path} is not UTF-8 text: give another --text") from None
-    except OSError as error:
-        raise HeadwayError(f"{path} cannot be read ({error.strerror}): give another --text") from None
 
 
 def _tokens(tokenizer: Any, text: str) -> tuple[list[int], list[int]]:

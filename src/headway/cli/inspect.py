@@ -15,6 +15,7 @@ from ..devices import device_named
 from ..errors import HeadwayError, unknown
 from ..files import given_path, make_folder, need_file_place, need_folder_place
 from ..table import Table
+from ..text_files import decoded, ending_of
 from ._console import Progress, consoles, points, print_json
 from ._options import Device, Json, Quiet, completing
 
@@ -174,6 +175,9 @@ def run(
             seed=seed,
             watch=lambda done, every: progress.tell("measuring roles", done / every),
         )
+    if not found.roles:
+        others = f", and {FEWEST_TEXTS} texts or more, of which there are {len(given)}" if given and not own else ""
+        raise HeadwayError(f"no role can be measured: {found.lacking}{others}; give such texts, or other --roles")
     about = f"{len(read)} texts" if own else f"{len(read)} {inspected.about}"
     say.print(f"[bold]{inspected.name}[/bold]: roles measured on {about}, of which every other one is held out\n")
     _print_roles(say, found)
@@ -232,7 +236,7 @@ def _is_model(name: str) -> bool:
     from ..checkpoints._hub import hub_model
 
     path = given_path(name)  # or a text, which may be longer than a name of a file can be
-    return os.path.isdir(path) or path.suffix == ".gguf" or hub_model(name) is not None
+    return os.path.isdir(path) or path.suffix.lower() == ".gguf" or hub_model(name) is not None
 
 
 def texts_of(given: str) -> list[AnnotatedText]:
@@ -247,12 +251,12 @@ def texts_of(given: str) -> list[AnnotatedText]:
     from ..inspection import texts
 
     if given == "-":
-        return texts.paragraphs(sys.stdin.read(), "standard input")
+        return texts.paragraphs(decoded(sys.stdin.buffer.read(), "standard input"), "standard input")
     path = given_path(given)
     if os.path.isfile(path):
-        found: list[AnnotatedText] = getattr(texts, READERS.get(path.suffix, "read_text"))(path)
+        found: list[AnnotatedText] = getattr(texts, READERS.get(ending_of(path), "read_text"))(path)
         return found
-    if path.suffix in (*READERS, ".txt"):
+    if ending_of(path) in (*READERS, ".txt"):
         raise HeadwayError(f"there is no file {given}: give a text, or a file that exists")
     return texts.paragraphs(given)
 

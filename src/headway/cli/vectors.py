@@ -18,6 +18,7 @@ from ..extras import install_command
 from ..files import LockedFolder, atomic_write, need_file_place, need_folder_place, remove_folder, write_tensors
 from ..study.word_vectors import QUICK, Protocol
 from ..table import Table
+from ..text_files import read_text
 from ..vectors import VECTORS
 from ._app import Group
 from ._console import Progress, console, consoles, going_on, points, print_json
@@ -497,7 +498,7 @@ def convert(
     from ..vectors import write
 
     found = _load(file)
-    if out.suffix == ".safetensors" and format is None:
+    if out.suffix.lower() == ".safetensors" and format is None:
         found.save(out)
     else:
         write(found, out, format)
@@ -570,11 +571,7 @@ def _groups_of(given: Sequence[str], file: Path | None) -> dict[str, list[str]]:
         group, equals, its = one.partition("=")
         lines.append((group, its.translate(COMMAS).split(",")) if equals else ("", [one]))
     if file is not None:
-        try:
-            text = file.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise HeadwayError(f"--words {file} cannot be read ({error}): give a text file in UTF-8") from None
-        for line in text.replace("：", ":").splitlines():
+        for line in read_text(file, f"--words {file}").replace("：", ":").splitlines():
             group, colon, its = line.partition(":")
             words = (its if colon else line).translate(COMMAS).replace(",", " ").split()
             lines.append((group.strip() if colon else "", words))
@@ -590,9 +587,10 @@ def _groups_of(given: Sequence[str], file: Path | None) -> dict[str, list[str]]:
 def _frequent(found: Vectors) -> list[str]:
     """The most frequent words except for short ones, which are mostly grammatical."""
     from ..vectors._text import has_short_words
+    from ..words import is_alphabetic
 
     least = 2 if has_short_words(found.words[:MOST_FREQUENT]) else 4
-    words = [word for word in found.words[: 20 * MOST_FREQUENT] if len(word) >= least and word.isalpha()]
+    words = [word for word in found.words[: 20 * MOST_FREQUENT] if len(word) >= least and is_alphabetic(word)]
     return words[:MOST_FREQUENT] or list(found.words[:MOST_FREQUENT])
 
 

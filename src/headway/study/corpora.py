@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import HeadwayError
+from ..text_files import read_text
 from .tokenization import BYTES, Part, Tokens
 
 DEFAULT_NAME = "pydoc_data.topics"
@@ -87,7 +88,7 @@ def _topics() -> bytes:
 
 
 def read(path: Path) -> bytes:
-    """Reads the bytes of a file of UTF-8 text.
+    """Reads a file of text, in UTF-8 or with a byte-order mark, as bytes of UTF-8 without the mark.
 
     Args:
         path: the file.
@@ -95,23 +96,7 @@ def read(path: Path) -> bytes:
     Raises:
         HeadwayError: if the file is missing, empty or not text.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise HeadwayError(f"corpus {path} does not exist: give a text file") from None
-    except OSError as error:
-        raise HeadwayError(f"corpus {path} cannot be read ({error.strerror}): give a text file") from None
+    content = read_text(path, f"corpus {path}").encode()
     if not content:
         raise HeadwayError(f"corpus {path} is empty: give a file with text in it")
-    wrong = content.find(b"\0")
-    if wrong < 0:
-        try:
-            content.decode()
-        except UnicodeDecodeError as error:
-            wrong = error.start
-    if wrong >= 0:
-        raise HeadwayError(
-            f"corpus {path} is not text: byte {wrong:,} is 0x{content[wrong]:02x}, which UTF-8 text does not "
-            "have there; give a file of UTF-8 text"
-        )
     return content

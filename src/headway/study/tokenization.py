@@ -14,6 +14,7 @@ from torch import Tensor
 from ..checkpoints import tokenizer as tokenizer_of
 from ..errors import HeadwayError
 from ..extras import need
+from ..text_files import read_text
 
 BYTES = "bytes"
 BPE = "bpe:"
@@ -128,13 +129,15 @@ def _trained(name: str, text: str) -> Any:
 
 def _read(name: str) -> Any:
     path = Path(name)
-    if path.suffix != ".json":
+    if path.suffix.lower() != ".json":
         found = tokenizer_of(name)
     else:
         from tokenizers import Tokenizer
 
         try:
-            found = Tokenizer.from_file(str(path))
+            found = Tokenizer.from_str(read_text(path, f"tokenizer {name}"))
+        except HeadwayError:
+            raise
         except Exception as error:  # the package raises Exception itself
             raise HeadwayError(f"tokenizer {name} cannot be read ({error}): give a tokenizer.json") from None
     found.no_truncation()

@@ -31,6 +31,7 @@ from ..progress import Share, Tell, nobody, part_of
 from ..vectors import VECTORS, Vectors, Vocabulary, WordCorpus, Words, load, word_analogies, word_map, word_similarity
 from ..vectors._evaluate import pairs_of
 from ..vectors._text import has_short_words
+from ..words import is_alphabetic
 from ._word_vectors_report import Comparison, protocol_of
 from ._word_vectors_results import BASELINE, COLUMNS, PUBLISHED
 from ._word_vectors_task import NextWord, build, inputs_of
@@ -60,7 +61,7 @@ ROW: Kind = {
     "trustworthiness": (float, REASON, None, ...),
 }
 """What is read of a row."""
-VERSION = 1
+VERSION = 2
 """Changes whenever the same settings would give other numbers."""
 BOTH = {"word2vec": {f"word2vec-{which}": {"architecture": which} for which in ("cbow", "skip-gram")}}
 """The methods that have several rows, and the options of each."""
@@ -377,7 +378,7 @@ class Bench:
     def unseen(self) -> str | None:
         """The most frequent long word of the held-out documents that the others do not have."""
         seen = {word for text in self.texts.train for word in self.all.tokenizer(text)}
-        new = [word for word in self._written(self.new_words) if word not in seen and word.isalpha()]
+        new = [word for word in self._written(self.new_words) if word not in seen and is_alphabetic(word)]
         found = [word for word in new if len(word) >= self.letters.unseen]
         return max(found, key=lambda word: (self.new_words[word], word), default=None)
 

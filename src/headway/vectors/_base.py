@@ -16,7 +16,7 @@ from ..errors import HeadwayError
 from ..progress import Share, nobody
 from . import _saved
 from ._neighbours import NUMBERS, TENTH, Chance, Neighbours
-from ._text import Tokenizer, Vocabulary, WordCorpus, Words, described
+from ._text import Tokenizer, Vocabulary, WordCorpus, Words, described, index_of
 from ._unknown import MOST_COMPARED, UnknownWordError, nearest_spellings
 
 MOST_BYTES = 2**33
@@ -86,7 +86,7 @@ class Vectors(ABC):
 
     def _take(self, words: Sequence[str], counts: Tensor | None = None) -> None:
         self.words, self.counts = tuple(words), counts
-        self.index = {word: number for number, word in enumerate(self.words)}
+        self.index = index_of(self.words)
         self._chance = None
 
     # ---------------------------------------------------------------- what is known
@@ -322,8 +322,9 @@ class Vectors(ABC):
         if count < 1:
             raise HeadwayError(f"count is {count}: give at least 1")
         cosines = self.cosines(vector[None])[0]
-        cosines[[self.index[word] for word in out if word in self.index]] = -torch.inf
-        best = cosines.topk(min(count, len(self) - sum(word in self.index for word in set(out))))
+        left_out = {self.index[word] for word in out if word in self.index}
+        cosines[list(left_out)] = -torch.inf
+        best = cosines.topk(min(count, len(self) - len(left_out)))
         return [(self.words[i], value) for value, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)]
 
     # ---------------------------------------------------------------- into a Transformer

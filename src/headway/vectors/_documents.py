@@ -41,7 +41,7 @@ class Documents(Vectors):
     def _fit(self, corpus: WordCorpus, watch: Share) -> None:
         text, numpy = need("sklearn.feature_extraction.text", self.name), need("numpy", self.name)
         # the tokenizer has been applied: a document is the list of its words that are in the vocabulary
-        counter = text.CountVectorizer(analyzer=list, vocabulary=self.index, dtype=numpy.float64)
+        counter = text.CountVectorizer(analyzer=list, vocabulary=self.words, dtype=numpy.float64)
         counts = counter.transform(_documents(corpus, watch))
         self._learn(counts)
         self._set(self._weigh(counts))

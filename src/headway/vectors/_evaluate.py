@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadwayError
+from ..text_files import lines_of
+from ..words import spelling
 from ._base import Vectors
 
 PAIRS = 256
@@ -130,7 +132,7 @@ def _cosines(vectors: Vectors, pairs: Sequence[tuple[str, str, float]]) -> Tenso
 
 def _known(vectors: Vectors, index: dict[str, int], word: str) -> str | None:
     """Returns the word of the vocabulary that differs in case only; else the word itself, if it has a vector."""
-    if (number := index.get(word.upper())) is not None:
+    if (number := index.get(_key(word))) is not None:
         return vectors.words[number]
     tokens = vectors.tokenizer(word)
     made = len(tokens) == 1 and tokens[0] not in vectors.index and tokens[0] in vectors
@@ -207,14 +209,14 @@ def word_analogies(
     vectors._need_fitted()
     sections = _sections_of(Path(questions)) if isinstance(questions, (str, Path)) else {"all": _fours(questions)}
     index = _index(vectors, limit)
-    asked = [[index.get(word.upper(), -1) for word in four] for fours in sections.values() for four in fours]
+    asked = [[index.get(_key(word), -1) for word in four] for fours in sections.values() for four in fours]
     ids = torch.tensor(asked, dtype=torch.int64).reshape(-1, 4)
     used = ids.min(1).values >= 0
     if not used.any():
         raise HeadwayError(f"of none of the {len(asked):,} questions are all four words known: give others")
     a, b, c, _ = (vectors.words[number] for number in ids[used][0].tolist())
     vectors.analogy(a, b, c, 1)  # raises if the method has no analogies
-    same = torch.tensor([index[word.upper()] for word in vectors.words[:limit]])
+    same = torch.tensor([index[_key(word)] for word in vectors.words[:limit]])
     right = torch.zeros_like(used)
     right[used] = _right(vectors, ids[used], same)
     sizes = [len(fours) for fours in sections.values()]
@@ -273,16 +275,14 @@ def _index(vectors: Vectors, limit: int | None) -> dict[str, int]:
         raise HeadwayError(f"limit is {limit}: give at least 1")
     index: dict[str, int] = {}
     for number, word in enumerate(vectors.words[:limit]):
-        index.setdefault(word.upper(), number)
+        index.setdefault(_key(word), number)
     return index
+
+
+def _key(word: str) -> str:
+    return spelling(word).upper()
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yields the lines of a text that are not empty, with their numbers."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise HeadwayError(f"{path} cannot be read ({error}): give a text file in UTF-8") from error
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield number, line.strip()
+    return ((number, line.strip()) for number, line in lines_of(path) if line.strip())

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from torch import Tensor
 
 from ..checkpoints._hub import hub_model
 from ..errors import HeadwayError
 from ..files import atomic_write
+from ..text_files import ending_of, mark_of, packed_as
 from . import _fasttext_bin, _formats, _saved
 from ._base import Vectors
 from ._formats import naming
@@ -25,7 +28,8 @@ from ._text import Tokenizer, tokenizer_from
 from .bert import Bert
 from .fasttext import FastText
 
-GZIP, ZIP = b"\x1f\x8b", b"PK\x03\x04"
+PACKERS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma"}
+"""The modules that read and write compressed files, by how their names end. Python may be built without some."""
 START = 2**16
 """The number of first bytes by which a format is recognized."""
 
@@ -81,16 +85,17 @@ def load(
         load("folder")                                   # a BERT that save() wrote → Bert
         load("sentence-transformers/all-MiniLM-L6-v2")   # an encoder on the Hugging Face hub → Bert
 
-    Text and word2vec's binary may be compressed (.gz). Of a word that occurs twice the first row is kept, which is that
-    of the more frequent one; some published files have such words. Bytes that are not in the encoding, in at most one
-    word of a hundred, are read as escapes such as \\xe4.
+    Text and word2vec's binary may be compressed (.gz, .bz2, .xz), and text may begin with a byte-order mark. Of a word
+    that occurs twice the first row is kept, which is that of the more frequent one; some published files have such
+    words. Bytes that are not in the encoding, in at most one word of a hundred, are read as escapes such as \\xe4.
 
     Args:
         path: the file; the folder of a BERT; or its id on the Hugging Face hub, as for ``headway.load``.
         tokenizer: cuts a text into tokens; if None the saved one, or for other formats ``Words``, in lower case unless
             more than one word in ten has a capital.
         limit: the number of words to read, from the first on; all if None. Not for headway's own files.
-        encoding: the encoding of the words in word2vec's and GloVe's formats.
+        encoding: the encoding of the words in word2vec's and GloVe's formats, unless the file begins with a byte-order
+            mark, which says it.
 
     Raises:
         HeadwayError: if the file is cut short, is empty, or has vectors of different widths, values that are not
@@ -124,9 +129,9 @@ def _load(path: Path, tokenizer: Tokenizer | None, limit: int | None, encoding: 
                 "it is a pickle, such as gensim's .model and .kv, and runs code when it is read: load it with gensim "
                 "and write it with save_word2vec_format(path, binary=True), or save_facebook_model for fastText"
             )
-        if start.startswith(ZIP):
-            raise HeadwayError("it is a zip archive: unpack it and give the file with the vectors")
-        ours = path.suffix == ".safetensors" or safetensors
+        if (packed := packed_as(start)) is not None:
+            raise HeadwayError(f"it is compressed, as {packed}: unpack it and give the file with the vectors")
+        ours = path.suffix.lower() == ".safetensors" or safetensors
         if compressed and (ours or start.startswith(_fasttext_bin.MAGIC)):
             raise HeadwayError("it is compressed, which only word2vec's and GloVe's formats may be: unpack it")
         if ours:
@@ -138,12 +143,23 @@ def _load(path: Path, tokenizer: Tokenizer | None, limit: int | None, encoding: 
             vectors = FastText._of_model(_fasttext_bin.read(path, limit))
             vectors.tokenizer = tokenizer or tokenizer_of(vectors.words)
             return vectors
-        stream.seek(0)
-        words, matrix = _read(stream, start, limit, encoding)
+        words, matrix = _read(*_behind_mark(stream, start, encoding), limit)
     return Pretrained.of(words, matrix, tokenizer)
 
 
-def _read(stream: IO[bytes], start: bytes, limit: int | None, encoding: str) -> tuple[list[str], Tensor]:
+def _behind_mark(stream: IO[bytes], start: bytes, encoding: str) -> tuple[IO[bytes], bytes, str]:
+    """Returns a stream without its byte-order mark, how it begins, and its encoding, one with the bytes of ASCII."""
+    named, mark = mark_of(start)
+    encoding = named if mark else encoding
+    stream.seek(len(mark))
+    if not codecs.lookup(encoding).name.startswith(("utf-16", "utf-32")):
+        return stream, start[len(mark) :], encoding
+    start = codecs.EncodedFile(stream, "utf-8", encoding).read(START)
+    stream.seek(len(mark))
+    return cast("IO[bytes]", codecs.EncodedFile(stream, "utf-8", encoding)), start, "utf-8"
+
+
+def _read(stream: IO[bytes], start: bytes, encoding: str, limit: int | None) -> tuple[list[str], Tensor]:
     """Reads word2vec's formats and GloVe's, which the first bytes distinguish."""
     first, _, behind = start.partition(b"\n")
     header = _formats.header_of(first)
@@ -161,13 +177,24 @@ def _read(stream: IO[bytes], start: bytes, limit: int | None, encoding: str) -> 
 def _opened(path: Path) -> Iterator[tuple[IO[bytes], bool]]:
     """Returns the file's bytes, decompressed, and whether they were compressed."""
     with path.open("rb") as file:
-        compressed = file.read(len(GZIP)) == GZIP
+        module = PACKERS.get(packed_as(file.read(8)) or "")
         file.seek(0)
-        if not compressed:
+        if module is None:
             yield file, False
             return
-        with gzip.open(file) as stream:
-            yield cast("IO[bytes]", stream), True
+        packer = _packer(module)
+        try:
+            with packer.open(file) as stream:
+                yield stream, True
+        except getattr(packer, "LZMAError", EOFError) as error:
+            raise EOFError(f"{error}") from error
+
+
+def _packer(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise HeadwayError(f"it is compressed, and this Python has no {module}: unpack it") from error
 
 
 def _no_limit(path: Path, limit: int | None) -> None:
@@ -222,20 +249,23 @@ def write(vectors: Vectors, path: str | Path, format: str | None = None) -> None
     vectors._need_fitted()
     chosen = FORMATS[_format(path, format)]
     with atomic_write(path) as part, part.open("wb") as file:
-        if path.suffix == ".gz":
+        module = PACKERS.get(path.suffix.lower())
+        if module is None:
+            chosen.write(vectors, file)
+        elif module == "gzip":  # without the time, so that the same vectors are the same file
             with gzip.GzipFile(fileobj=file, mode="wb", mtime=0) as compressed:
                 chosen.write(vectors, cast("IO[bytes]", compressed))
         else:
-            chosen.write(vectors, file)
+            with _packer(module).open(file, "wb") as compressed:
+                chosen.write(vectors, compressed)
 
 
 def _format(path: Path, format: str | None) -> str:
     if format in FORMATS:
         return format
     if format is None:
-        ending = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
         for name, of in FORMATS.items():
-            if of.ending == ending:
+            if of.ending == ending_of(path):
                 return name
     wrong = f"{path.name} does not say which format is meant" if format is None else f"format is {format!r}"
     names = ", ".join(f"{name!r} ({of.holds})" for name, of in FORMATS.items())

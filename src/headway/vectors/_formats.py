@@ -34,7 +34,7 @@ def naming(path: Path) -> Iterator[None]:
         yield
     except HeadwayError as error:
         raise HeadwayError(f"{path}: {error}") from error.__cause__
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise HeadwayError(f"{path} cannot be read ({error}): get the whole file") from error
 
 
@@ -127,8 +127,9 @@ def _row_of_word(words: Sequence[bytes], first: int) -> Callable[[int], str]:
 
 
 def _first(place: int, line: bytes) -> int:
-    """Returns how many numbers the first line has."""
-    dim = len(line.split()) - 1
+    """Returns how many numbers the first line has, whose word may be a space."""
+    fields = line.split()
+    dim = len(fields) - (_space_of(line) is None or _number(fields[0]) is None)
     if not dim:
         raise HeadwayError(f"line {place}: {show(line)} has no numbers: give a file of words and their vectors")
     return dim
@@ -139,7 +140,7 @@ def _parse(lines: Sequence[tuple[int, bytes]], dim: int) -> tuple[list[bytes], n
     import numpy as np
 
     parts = [line.partition(b" ") for _, line in lines]
-    if all(numbers.count(b" ") == dim - 1 for _, _, numbers in parts):
+    if all(word and numbers.count(b" ") == dim - 1 for word, _, numbers in parts):
         try:
             found = np.fromstring(b" ".join(numbers for _, _, numbers in parts), dtype=np.float32, sep=" ")
         except (ValueError, DeprecationWarning):  # a field is no number
@@ -153,17 +154,32 @@ def _parse(lines: Sequence[tuple[int, bytes]], dim: int) -> tuple[list[bytes], n
 def _fields(place: int, line: bytes, dim: int) -> tuple[bytes, list[float]]:
     """Splits one line, which may have tabs, and spaces within the word, as some files of GloVe do."""
     fields = line.split()
+    if (space := _space_of(line)) is not None and _number(fields[0]) is not None:
+        if not space:
+            raise HeadwayError(f"line {place}: no word stands before the {len(fields)} numbers: give it")
+        fields.insert(0, space)
     more = len(fields) - 1 - dim
-    if more < 0 or (more > 0 and _number(fields[more]) is not None):
+    numbers = [_number(field) for field in fields[more + 1 :]]
+    if more < 0 or (more > 0 and _number(fields[more]) is not None and not _in_word(fields, more)):
         raise HeadwayError(
             f"line {place}: the vector of {show(fields[0])} has length {len(fields) - 1} instead of {dim}: "
             "give vectors of one length"
         )
-    numbers = [_number(field) for field in fields[more + 1 :]]
     if None in numbers:
         wrong = fields[more + 1 + numbers.index(None)]
         raise HeadwayError(f"line {place}: {show(wrong)} is not a number: give a file of words and their vectors")
     return b" ".join(fields[: more + 1]), numbers  # type: ignore[return-value]
+
+
+def _space_of(line: bytes) -> bytes | None:
+    """The white space that is the word of a line which begins so; empty if it only separates."""
+    start = line[: len(line) - len(line.lstrip())]
+    return start[:-1] if start else None
+
+
+def _in_word(fields: Sequence[bytes], more: int) -> bool:
+    """Whether a number behind a word's first part belongs to it: 000 of "1 000" and 10 of "windows 10", before 0.25."""
+    return fields[more].isdigit() and not any(number.isdigit() for number in fields[more + 1 :])
 
 
 def _number(field: bytes) -> float | None:
@@ -203,6 +219,8 @@ def read_binary(stream: IO[bytes], limit: int | None, encoding: str) -> tuple[li
         first, pieces = len(found), []
         while len(found) < wanted:
             space = held.find(b" ", at)
+            if not held[at:space].strip(b"\n") and held[space + 1 : space + 2] == b" ":
+                space += 1  # the word is a space
             end = space + 1 + 4 * dim
             if space < 0 or end > len(held):
                 break

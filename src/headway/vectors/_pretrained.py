@@ -48,7 +48,7 @@ class Pretrained(Table):
         made = cls(tokenizer=tokenizer or tokenizer_of(words))
         made._take(words)
         matrix = torch.as_tensor(matrix)
-        if len(made.index) < len(made.words):
+        if len(set(made.words)) < len(made.words):
             twice = next(word for place, word in enumerate(made.words) if made.index[word] != place)
             raise HeadwayError(f"the word {twice!r} stands twice among the words: give each once")
         if matrix.ndim != 2 or matrix.shape[0] != len(made.words) or not matrix.numel():

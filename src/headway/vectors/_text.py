@@ -18,7 +18,9 @@ from torch import Tensor
 from ..errors import HeadwayError
 from ..extras import need
 from ..progress import Share
-from ..scripts import HAN, KANA, is_han
+from ..scripts import HAN, KANA, has_han
+from ..text_files import read_text
+from ..words import Span, spelling, words_in
 
 
 class TooRareError(HeadwayError):
@@ -26,7 +28,11 @@ class TooRareError(HeadwayError):
 
 
 _SHORT = re.compile(rf"[{HAN}{KANA}]")
-_PIECES = re.compile(rf"[{HAN}]+|[^\W_{HAN}]+(?:['’][^\W_{HAN}]+)*")
+_NUMERAL = re.compile("([一二三四五六七八九]*〇[〇一二三四五六七八九]*)")
+"""A number by its digits, such as 二〇二四, of which jieba knows no zero."""
+_REPEATED = re.compile(f"([{HAN}])々")
+_WIDE = {0xFF01 + i: 0x21 + i for i in range(94) if chr(0x21 + i).isalnum()}
+"""Letters and digits of full width."""
 
 
 class Tokenizer(Protocol):
@@ -37,7 +43,11 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True)
 class Words:
-    """Cuts a text into its words: runs of letters and digits, with the apostrophes inside them.
+    """Cuts a text into its words: runs of letters, digits and the marks on them, with the apostrophes inside them.
+
+    They are those of ``headway.inspection.texts.words_in`` without signs, each in one form (Unicode's NFC; letters of
+    usual width; ' for ’), however a text writes it. Chinese words of jieba's dictionary, and of a user's
+    ``jieba.add_word``, may have other letters, such as T恤.
 
     Args:
         lower: whether words are converted to lower case.
@@ -58,15 +68,25 @@ class Words:
             raise HeadwayError(f"chinese is {self.chinese!r}: give 'words' or 'characters'")
 
     def __call__(self, text: str) -> list[str]:
-        found: list[str] = []
-        for piece in _PIECES.findall(text.lower() if self.lower else text):
-            if not is_han(piece):
-                found.append(piece)
-            elif self.chinese == "characters":
-                found.extend(piece)
-            else:
-                found.extend(_jieba(piece))
-        return found
+        return [spelling(text[start:stop], lower=self.lower) for start, stop in self.spans(text)]
+
+    def spans(self, text: str) -> list[Span]:
+        """Returns the start and the stop of each word in a text.
+
+        Args:
+            text: any text.
+        """
+        if self.chinese == "characters" or not has_han(text):
+            return list(words_in(text, signs=False))
+        found: list[Span] = []
+        at = rest = 0  # the rest is what stands between words of Chinese
+        for piece in _jieba(text):
+            if has_han(piece):
+                found += _between(text, rest, at)
+                found.append((at, at + len(piece)))
+                rest = at + len(piece)
+            at += len(piece)
+        return found + _between(text, rest, at)
 
 
 def has_short_words(words: Sequence[str], counts: Tensor | None = None) -> bool:
@@ -126,7 +146,7 @@ class SubWords:
             HeadwayError: if the file cannot be read.
         """
         try:
-            return cls(need("tokenizers", "SubWords").Tokenizer.from_file(str(path)))
+            return cls(need("tokenizers", "SubWords").Tokenizer.from_str(read_text(Path(path))))
         except HeadwayError:
             raise
         except Exception as error:  # the package tokenizers raises Exception itself
@@ -154,6 +174,15 @@ def tokenizer_from(description: str) -> Tokenizer:
     return SubWords(need("tokenizers", "SubWords").Tokenizer.from_str(what))
 
 
+def index_of(words: Sequence[str]) -> dict[str, int]:
+    """Returns the number of each word, by the word and by its spelling, in which tokenizers write it."""
+    index = {word: number for number, word in enumerate(words)}
+    for number, word in enumerate(words):
+        if not word.isascii():
+            index.setdefault(spelling(word), number)
+    return index
+
+
 class Vocabulary:
     """Words and their ids.
 
@@ -174,8 +203,8 @@ class Vocabulary:
     def __init__(self, words: Iterable[str], tokenizer: Tokenizer | None = None) -> None:
         self.words = tuple(words)
         self.tokenizer = tokenizer or Words()
-        self.index = {word: number for number, word in enumerate(self.words)}
-        if len(self.index) < len(self.words):
+        self.index = index_of(self.words)
+        if len(set(self.words)) < len(self.words):
             word, count = Counter(self.words).most_common(1)[0]
             raise HeadwayError(f"the word {word!r} stands {count} times among the words: give each once")
 
@@ -301,8 +330,18 @@ def need_texts(texts: Iterable[str]) -> None:
         raise HeadwayError(f"texts is a {type(texts).__name__}: give a list of texts, such as [text]")
 
 
+def _between(text: str, start: int, stop: int) -> list[Span]:
+    return [(start + first, start + last) for first, last in words_in(text[start:stop], signs=False)]
+
+
 def _jieba(text: str) -> list[str]:
+    """The pieces of a text by jieba, which together have its length.
+
+    It gets 人人 for 人々 and letters of usual width, since its dictionary has these.
+    """
     jieba = need("jieba", "cutting Chinese into words, unless by Words(chinese='characters'),", "chinese")
     jieba.setLogLevel("WARNING")
-    words: list[str] = jieba.lcut(text)
-    return words
+    pieces: list[str] = []
+    for number, part in enumerate(_NUMERAL.split(_REPEATED.sub(r"\1\1", text.translate(_WIDE)))):
+        pieces += [part] if number % 2 else jieba.lcut(part)
+    return pieces

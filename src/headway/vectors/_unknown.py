@@ -8,6 +8,7 @@ from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from ..errors import HeadwayError
+from ..words import spelling
 
 if TYPE_CHECKING:
     from ._base import Vectors
@@ -56,13 +57,13 @@ def nearest_spellings(word: str, words: Iterable[str], count: int) -> list[str]:
         words: the vocabulary, most frequent first.
         count: the most words to return.
     """
-    wanted = word.lower()
+    wanted = spelling(word, lower=True)
     matcher = SequenceMatcher(b=wanted, autojunk=False)  # it prepares b once, for all a
     found: list[tuple[float, int, str]] = []
     for number, other in enumerate(words):
         if 2 * min(len(other), len(wanted)) < LEAST_ALIKE * (len(other) + len(wanted)):
             continue
-        matcher.set_seq1(other.lower())
+        matcher.set_seq1(spelling(other, lower=True))
         if matcher.quick_ratio() >= LEAST_ALIKE and (ratio := matcher.ratio()) >= LEAST_ALIKE:
             found.append((ratio, -number, other))
     return [other for _, _, other in nlargest(count, found)]

@@ -498,10 +498,8 @@ def spans_of(text: str, tokenizer: Tokenizer) -> tuple[list[str], list[tuple[int
         return found.tokens, found.offsets
     words = tokenizer(text)
     if isinstance(tokenizer, Words):
-        tries = [tokenizer.lower]
-    else:
-        tries = [False, True]
-    for lower in tries:
+        return words, tokenizer.spans(text)
+    for lower in (False, True):
         spans = _found(text.lower() if lower else text, words)
         if spans is not None:
             return words, _undone(text, spans) if lower else spans

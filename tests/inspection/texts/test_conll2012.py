@@ -46,6 +46,12 @@ def read(tmp_path: Path) -> Callable[..., list[AnnotatedText]]:
 Read = Callable[..., list[AnnotatedText]]
 
 
+def test_white_space_within_a_word_ends_no_column(read: Read) -> None:
+    [text] = read([BEGIN, row(0, "10\u00a0000", "CD", "(TOP*)", "(1)"), END])
+    assert text.word(0) == "10\u00a0000"
+    assert text.mentions == (Mention(0, 1, 1, 0),)
+
+
 def test_a_document(read: Read) -> None:
     [text] = read(DOG)
     assert text.text == "The dog of Ann 's aunt ( saw it He"

@@ -143,6 +143,19 @@ def test_a_broken_line_is_refused_by_its_number(read: Read, broken: tuple[int, s
     assert "\n" not in str(error.value)
 
 
+def test_words_that_are_withheld_are_refused(read: Read) -> None:
+    """As in English-ESL, without a text, and in GUMReddit, with one of underscores."""
+    withheld = [row("1", "_", "PRON", "2", "nsubj"), row("2", "_", "VERB"), row("3", "_", "PUNCT", "2", "punct")]
+    for lines in (withheld, ["# text = _ __", *withheld], [row("1", "_", "NOUN")]):
+        with pytest.raises(HeadwayError, match=r"x\.conllu, line \d+: all words of the sentence are _, as in") as error:
+            read([*CAT, "", *lines])
+        assert "\n" not in str(error.value)
+    [text] = read([row("1", "a"), row("2", "_", "SYM", "1", "dep")])
+    assert words(text) == ["a", "_"]
+    [text] = read(["# text = __", row("1", "_", "SYM", misc="SpaceAfter=No"), row("2", "_", "PUNCT", "1", "punct")])
+    assert words(text) == ["_", "_"]
+
+
 def test_files_that_are_no_files_of_conllu(tmp_path: Path) -> None:
     with pytest.raises(HeadwayError, match=r"none\.conllu cannot be read \(No such file.*give a CoNLL-U file"):
         read_conllu(tmp_path / "none.conllu")
@@ -154,7 +167,7 @@ def test_files_that_are_no_files_of_conllu(tmp_path: Path) -> None:
         read_conllu(empty)
     latin = tmp_path / "latin.conllu"
     latin.write_bytes(b"# text = caf\xe9\n1\tcaf\xe9\n")
-    with pytest.raises(HeadwayError, match=r"latin\.conllu, line 1: .* at byte 12: give a CoNLL-U file in UTF-8"):
+    with pytest.raises(HeadwayError, match=r"latin\.conllu .*line 1: byte 12 .*: give a CoNLL-U file in UTF-8"):
         read_conllu(latin)
 
 

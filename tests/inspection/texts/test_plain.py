@@ -51,7 +51,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(b"a\nna\xefve")
     with pytest.raises(HeadwayError, match=r"empty\.txt has no words"):
         read_text(tmp_path / "empty.txt")
-    with pytest.raises(HeadwayError, match=r"latin\.txt, line 2: .*UTF-8"):
+    with pytest.raises(HeadwayError, match=r"latin\.txt cannot be read \(line 2: .*UTF-8"):
         read_text(tmp_path / "latin.txt")
     with pytest.raises(HeadwayError, match=r"none\.txt cannot be read"):
         read_text(tmp_path / "none.txt")

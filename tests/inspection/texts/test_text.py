@@ -60,12 +60,12 @@ def test_an_encoded_text_needs_one_of_each_for_each_token() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("The cat's mat.", ["The", "cat", "'", "s", "mat", "."]),
+        ("The cat's mat.", ["The", "cat's", "mat", "."]),
         ("小猫 sleeps，它…", ["小", "猫", "sleeps", "，", "它", "…"]),
         ("  שלום  עולם ", ["שלום", "עולם"]),
         ("هٰذَا كتاب", ["هٰذَا", "كتاب"]),
         ("नमस्ते दुनिया", ["नमस्ते", "दुनिया"]),  # its vowels are marks
-        ("e\u0301té\u00a0x\n\ty\u200b", ["e\u0301té", "x", "y\u200b"]),
+        ("e\u0301té\u00a0x\n\ty\u200b", ["e\u0301té", "x", "y"]),
         ("", []),
         (" \n", []),
         ("𠀀𠀁a", ["𠀀", "𠀁", "a"]),

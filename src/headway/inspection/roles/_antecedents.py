@@ -11,6 +11,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ...words import spelling
 from .._run import Statistics
 from ..statistics import Statistic
 from ..texts import AnnotatedText, Choice, EncodedText
@@ -160,7 +161,7 @@ class Antecedents(NamedTuple):
 def antecedents_of(text: AnnotatedText) -> list[Antecedents]:
     """The mentions that have antecedents: mentions of the same entity whose heads are earlier words."""
     heads = sorted({mention.head for mention in text.mentions})
-    words = {head: text.word(head).casefold() for head in heads}
+    words = {head: spelling(text.word(head)).casefold() for head in heads}
     found = []
     for mention in text.mentions:
         right = {one.head for one in text.mentions if one.entity == mention.entity and one.head < mention.head}

@@ -84,6 +84,11 @@ class HeadRoles:
         """The names of the roles that were measured, in the order by which one of them is primary."""
         return tuple(self._measured)
 
+    @property
+    def lacking(self) -> str:
+        """What the roles that were not measured need, as a sentence."""
+        return "; ".join(f"{role} needs {what}" for role, what in self.not_measured.items())
+
     def heads(self, layer: int | str) -> int:
         """Returns the number of heads of a layer.
 
@@ -164,11 +169,13 @@ class HeadRoles:
             The figure of matplotlib.
 
         Raises:
-            HeadwayError: if the file cannot be written.
+            HeadwayError: if no role was measured, or the file cannot be written.
         """
         from ...pictures import need_format, save
         from ._picture import picture_of_roles
 
+        if not self._measured:
+            raise HeadwayError(f"no role was measured: {self.lacking}")
         need_format(out)
         figure = picture_of_roles(self, title)
         if out is not None:

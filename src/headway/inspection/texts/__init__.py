@@ -1,11 +1,11 @@
 """Texts with words and annotation, readers of their files, and what a model reads of them."""
 
+from ...words import words_in as words_in
 from ._encode import encode as encode
 from ._text import AnnotatedText as AnnotatedText
 from ._text import Choice as Choice
 from ._text import EncodedText as EncodedText
 from ._text import Mention as Mention
-from ._text import words_in as words_in
 from .conll2012 import read_conll2012 as read_conll2012
 from .conllu import read_conllu as read_conllu
 from .gap import read_gap as read_gap

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ...errors import HeadwayError, need_positive
-from ._text import AnnotatedText, EncodedText, Span
+from ...words import Span
+from ._text import AnnotatedText, EncodedText
 from .plain import plain_text
 
 TOO_LONG = ("raise", "leave out")

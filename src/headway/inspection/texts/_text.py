@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import unicodedata
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...errors import HeadwayError
-from ...scripts import is_han
-
-Span = tuple[int, int]
-"""Start and stop, of characters or of words."""
+from ...words import Span
 
 ROOT, NOT_ANNOTATED = -1, -2
 
@@ -168,33 +163,3 @@ class EncodedText:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-
-# ---------------------------------------------------------------- words of plain text
-
-
-def words_in(text: str, cuts: Sequence[int] = ()) -> tuple[Span, ...]:
-    """Returns the words of plain text, by a simple rule for all languages.
-
-    A run of letters, digits and the marks on them is a word; so is each Chinese character, and each other sign that is
-    no white space. "The cat's 小猫" has the words The, cat, ', s, 小, 猫.
-
-    Args:
-        text: the text.
-        cuts: characters before which a word ends in any case.
-
-    Returns:
-        The start and the stop of each word.
-    """
-    found: list[Span] = []
-    runs, cut = False, {*cuts}
-    for i, character in enumerate(text):
-        kind = unicodedata.category(character)
-        if character.isspace() or kind in ("Cc", "Zs", "Zl", "Zp"):
-            runs = False
-        elif runs and i not in cut and (kind[0] in "LMN" or kind == "Cf") and not is_han(character):
-            found[-1] = (found[-1][0], i + 1)
-        else:
-            found.append((i, i + 1))
-            runs = (kind[0] in "LMN" or kind == "Cf") and not is_han(character)
-    return tuple(found)

@@ -10,8 +10,10 @@ from pathlib import Path
 
 from ...errors import HeadwayError
 from ...scripts import is_han
-from ._file import broken, lines_of
-from ._text import AnnotatedText, Mention, Span
+from ...text_files import lines_of
+from ...words import Span
+from ._file import broken
+from ._text import AnnotatedText, Mention
 
 LEAST_COLUMNS = 12
 WORD_NUMBER, WORD, TAG, PARSE, COREFERENCE = 2, 3, 4, 5, -1
@@ -99,7 +101,7 @@ def _documents(path: Path) -> Iterator[_Document]:
 
 
 def _row(path: Path, number: int, line: str, expected: int) -> _Row:
-    columns = line.split()
+    columns = re.split("[ \t]+", line.strip(" \t"))  # other white space, as that of "10\u00a0000", is in words
     if len(columns) < LEAST_COLUMNS:
         raise broken(path, number, f"{len(columns)} columns: a word of CoNLL-2012 has {LEAST_COLUMNS} or more")
     if columns[WORD_NUMBER] != str(expected):

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import HeadwayError
-from ._file import broken, lines_of
-from ._text import NOT_ANNOTATED, AnnotatedText, Span
+from ...text_files import lines_of
+from ...words import Span
+from ._file import broken
+from ._text import NOT_ANNOTATED, AnnotatedText
 
 COLUMNS = 10
+WITHHELD, SIGNS = "_", ("PUNCT", "SYM")
 TEXT = re.compile(r"#\s*text\s*=(.*)")
 
 
@@ -26,6 +29,10 @@ def read_conllu(path: str | Path) -> list[AnnotatedText]:
     it together, apart from case; else, as "du" of "de" and "le", they are empty and get no tokens. Words that are left
     out of the sentence (8.1) and enhanced dependencies are not read.
 
+    Treebanks that withhold their text have _ for each word, such as English-ESL, English-GUMReddit, French-FTB,
+    Arabic-NYUAD, Hindi_English-HIENCS, Japanese-BCCWJ and Japanese-KTC ("Includes text: no" in the README). Their
+    sentences are refused; programs that come with these treebanks put in the words of those who have the texts.
+
     Args:
         path: the file, in UTF-8.
 
@@ -33,7 +40,8 @@ def read_conllu(path: str | Path) -> list[AnnotatedText]:
         A text for each sentence, with governors, relations with their subtypes, such as "nsubj:pass", and tags.
 
     Raises:
-        HeadwayError: if the file cannot be read, has no sentence, or a line of it is broken; it names the line.
+        HeadwayError: if the file cannot be read, has no sentence, the words of one are withheld, or a line of it is
+            broken; it names the line.
 
     References:
         https://universaldependencies.org/format.html
@@ -112,6 +120,13 @@ def _add(path: Path, number: int, line: str, sentence: _Sentence) -> None:
 
 def _text_of(path: Path, sentence: _Sentence, number: int) -> AnnotatedText:
     words, n = sentence.words, len(sentence.words)
+    if all(row.form == WITHHELD for row in words) and any(row.tag not in SIGNS for row in words):
+        raise broken(
+            path,
+            words[0].line,
+            "all words of the sentence are _, as in treebanks that withhold their text (English-ESL, GUMReddit, "
+            "French-FTB and others): put the words in by the treebank's own program, or give another treebank",
+        )
     for row in sentence.fused.values():
         if row.last > n:
             raise broken(path, row.line, f"{row.first}-{row.last} are words of a sentence that has {n}")

@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 from ...errors import HeadwayError
-from ._file import broken, lines_of
-from ._text import AnnotatedText, Choice, Span, words_in
+from ...text_files import lines_of
+from ...words import Span, words_in
+from ._file import broken
+from ._text import AnnotatedText, Choice
 
 COLUMNS = ("ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "A-coref", "B", "B-offset", "B-coref", "URL")
 ANSWERS = {"TRUE": True, "FALSE": False}

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from ...errors import HeadwayError
 from ...scripts import is_han
-from ._file import lines_of
-from ._text import AnnotatedText, Span, words_in
+from ...text_files import read_text as read_file
+from ...words import Span, words_in
+from ._text import AnnotatedText
 
 ENDS = frozenset(".!?…。！？؟۔।")
 """Marks that end a sentence."""
@@ -45,7 +46,7 @@ def _sentences(text: str, words: tuple[Span, ...]) -> tuple[int, ...]:
 
 
 def read_text(path: str | Path) -> list[AnnotatedText]:
-    """Reads plain text in UTF-8: a text for each paragraph.
+    """Reads plain text in UTF-8, or in UTF-16 with a byte-order mark: a text for each paragraph.
 
     Paragraphs are separated by blank lines; where there are none, each line is a text.
 
@@ -59,7 +60,7 @@ def read_text(path: str | Path) -> list[AnnotatedText]:
         HeadwayError: if it cannot be read, is not UTF-8, or has no words.
     """
     path = Path(path)
-    return paragraphs("\n".join(line for _, line in lines_of(path, "text")), path.name)
+    return paragraphs(read_file(path).replace("\r\n", "\n"), path.name)
 
 
 def paragraphs(text: str, name: str = "") -> list[AnnotatedText]:
