@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..files import write_text
+from ..store import reporting
+from ..templates import need_reports
 from . import picture, report
 from .cases import AnyCase, Case, Plan
 from .machine import Roof, busy, where
@@ -76,8 +78,10 @@ def bench(
         The results, with those that were in the folder.
 
     Raises:
-        HeadwayError: if an encoding is unknown or does nothing in attention, or the folder cannot be written to.
+        HeadwayError: if an encoding is unknown or does nothing in attention, the folder cannot be written to, or what
+            the report needs is not installed.
     """
+    need_reports()
     watch = watch or Watch()
     cases = plan.cases()
     for case in dict.fromkeys(cases):
@@ -92,8 +96,9 @@ def bench(
             results.rows = in_order(rows.here, cases)
             if results.rows or results.notes:
                 watch.doing("writing the report")
-                write_text(rows.out / "bench.md", report.markdown(results.rows, rows.where, command, results.notes))
-                picture.draw(results.rows, title(rows.where), rows.out / "roof.png")
+                with reporting(rows.file):
+                    write_text(rows.out / "bench.md", report.markdown(results.rows, rows.where, command, results.notes))
+                    picture.draw(results.rows, title(rows.where), rows.out / "roof.png")
     return results
 
 

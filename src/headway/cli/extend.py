@@ -10,7 +10,10 @@ import typer
 
 from ..devices import device_named
 from ..errors import HeadwayError
+from ..extras import need
 from ..files import atomic_folder, need_folder_place
+from ..store import reporting
+from ..templates import need_reports
 from ..text_files import read_text
 from ._console import Progress, consoles, going_on, points, print_json
 from ._options import Device, Dtype, Json, OutFolder, Quiet, completing, dtype_named
@@ -86,6 +89,7 @@ def run(
     from ..checkpoints._conversation import write_texts
     from ..checkpoints._hub import model_name
     from ..study import extension
+    from ..study.store import FILE
 
     if out_dir is not None:
         typer.echo("headway: --out-dir is deprecated and will be removed in the next version: use --out", err=True)
@@ -103,6 +107,10 @@ def run(
     if text is None and save is None:
         raise HeadwayError("there is nothing to do: give --text to measure on, or --save to save the model")
     need_folder_place(Path(out))
+    if text is not None:
+        need_reports()
+    if save is not None:
+        need("safetensors", "--save", extra="checkpoints")
     words = None if text is None else read_text(text, f"--text {text}").replace("\r\n", "\n")
     loaded = checkpoints.load(model, dtype=wanted, device=device_named(device))
     extension.need_scalable(loaded, window)
@@ -127,7 +135,8 @@ def run(
                 names=(model_name(model), text.name),
                 watch=progress.tell,
             )
-        found.write(out)
+        with reporting(Path(out, FILE)):
+            found.write(out)
         _show(say, found)
         rows, notes = rows_of(found), [*found.protocol(), *found.conclusions()]
         files = [f"{out}/{name}" for name in ("extension.md", "extension.png", "results.jsonl")]

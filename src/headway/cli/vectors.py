@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import HeadwayError, unknown
-from ..extras import install_command
+from ..extras import install_command, need
 from ..files import LockedFolder, atomic_write, need_file_place, need_folder_place, remove_folder, write_tensors
+from ..store import reporting
+from ..study.store import FILE
 from ..study.word_vectors import QUICK, Protocol
 from ..table import Table
+from ..templates import need_reports
 from ..text_files import read_text
 from ..vectors import VECTORS
 from ._app import Group
@@ -127,6 +130,7 @@ def compare(
     from ..study import word_vectors
 
     need_folder_place(Path(out))
+    need_reports()
     asked = {"steps": steps, "bert_steps": bert_steps}
     protocol = Protocol(
         dim=dim,
@@ -151,7 +155,8 @@ def compare(
             planned=lambda sentences: _points(telling, "The protocol, fixed before any result is seen", sentences),
             watch=progress.tell,
         )
-    found.write(out)
+    with reporting(Path(out, FILE)):
+        found.write(out)
     files = [f"{out}/{name}" for name in ("vectors.md", "vectors-scores.png", "vectors-map.png", "vectors/")]
     if as_json:
         print_json("vectors compare", found.rows, notes=found.conclusions(), files=files)
@@ -212,6 +217,7 @@ def train(
         need_folder_place(out)
     else:
         need_file_place(out)
+    need("safetensors", "--out", extra="checkpoints")
     tokenizer = Words(chinese=chinese or "")
     made = VECTORS[method](**options, tokenizer=tokenizer)
     texts = documents_of(corpus)
@@ -642,8 +648,6 @@ def _ranked(title: str, found: Sequence[tuple[str, float]]) -> None:
 
 
 def _write(rows: Any, out: Path) -> None:
-    from ..extras import need
-
     if out.suffix == ".npy":
         numpy = need("numpy", "writing .npy")
         held = io.BytesIO()

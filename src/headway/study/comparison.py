@@ -14,6 +14,8 @@ import torch
 
 from ..devices import device_named
 from ..errors import HeadwayError
+from ..store import reporting
+from ..templates import need_reports
 from . import corpora, pace, report
 from .candidates import Candidate, candidates
 from .models import Sizes, automatic_device
@@ -118,8 +120,11 @@ def compare(
 
     Raises:
         HeadwayError: before any training, if the text is too short or no text, an encoding is unknown, sizes do not
-            fit, the device is not there, or an earlier run in the folder had other settings.
+            fit, the device is not there, an earlier run in the folder had other settings, or what the report needs is
+            not installed.
     """
+    if out is not None:
+        need_reports()
     place = device_named(device)
     budget = QUICK if quick else FULL
     seeds = budget.seeds if seeds is None else seeds
@@ -180,9 +185,9 @@ def compare(
     comparison = _Comparison(text, of, protocol, models, seeds, watch)
     if out is None:
         with tempfile.TemporaryDirectory() as folder:
-            results = comparison.go(Path(folder))
+            results = comparison.go(Path(folder), reports=False)
         return Results(results.rows, results.protocol, settings=results.settings)
-    return comparison.go(Path(out))
+    return comparison.go(Path(out), reports=True)
 
 
 class _Comparison:
@@ -201,8 +206,8 @@ class _Comparison:
         self.models, self.seeds = models, seeds
         self.paces: dict[str, Pace] = {}
 
-    def go(self, out: Path) -> Results:
-        """Trains and measures what is not in the folder yet."""
+    def go(self, out: Path, reports: bool) -> Results:
+        """Trains and measures what is not in the folder yet, and writes the report there if it is wanted."""
         with Store(out, kind=ROW) as store:
             if self.protocol.minutes is not None:
                 steps = store.settings.get("steps") or self._steps_within(60 * self.protocol.minutes)
@@ -223,7 +228,9 @@ class _Comparison:
                 store.add(rows)
                 self.watch.measured(rows)
             results = Results(store.rows, self.protocol, store.out, store.settings)
-            report.write(results, store.out)
+            if reports:
+                with reporting(store.file):
+                    report.write(results, store.out)
             return results
 
     def _expected(self, protocol: Protocol, missing: Sequence[tuple[int, Candidate]]) -> dict[str, float]:

@@ -8,6 +8,16 @@ from typing import Any
 from ..extras import need
 
 
+def need_reports() -> None:
+    """Checks that what reports are made with is installed, before the work that they are about.
+
+    Raises:
+        HeadwayError: if jinja2 or matplotlib is not installed.
+    """
+    need("jinja2", "a report", extra="study")
+    need("matplotlib", "the pictures of a report", extra="study")
+
+
 def render(name: str, **values: Any) -> str:
     """Fills in a template.
 
