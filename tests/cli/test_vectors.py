@@ -219,7 +219,7 @@ def test_convert_to_and_fro(vectors: Path, tmp_path: Path, capsys: pytest.Captur
         assert "22 words, 8 numbers each" in said
         torch.testing.assert_close(load(tmp_path / name).vector("sheep"), load(vectors).vector("sheep"))
     assert isinstance(load(tmp_path / "a.safetensors"), Word2Vec)
-    assert "give format=" in refused(capsys, "convert", vectors, tmp_path / "a.bin")
+    assert "give --format, one of" in refused(capsys, "convert", vectors, tmp_path / "a.bin")
 
 
 def test_a_small_text_is_read_more_often(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -282,7 +282,9 @@ def test_bad_input_is_one_line(text: Path, vectors: Path, tmp_path: Path, capsys
     assert missing.endswith("nowhere.txt cannot be read (No such file or directory): give a text file\n")
     rare = tmp_path / "rare.txt"
     rare.write_text("a text in which each word is new")
-    assert "lower min_count, as in --option min_count=1" in refused(capsys, "train", "word2vec", rare, "--out", out)
+    assert "lower --option min_count, as in --option min_count=1" in refused(
+        capsys, "train", "word2vec", rare, "--out", out
+    )
     assert "is empty" in refused(capsys, "train", "one-hot", empty, "--out", out)
     assert "blanks alone" in refused(capsys, "train", "one-hot", blank, "--out", out)
     assert "did you mean 'one-hot'?" in refused(capsys, "train", "two-hot", text, "--out", out)

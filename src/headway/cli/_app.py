@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..errors import unknown
+from ._remedies import options_of, told_in
 
 EXAMPLES = "Examples:\n"
 
@@ -65,12 +66,15 @@ def command_of(name: str, module: str) -> Any:
 
 
 def readable(command: Any) -> Any:
-    """Makes the help of a command what its text says, and returns the command.
+    """Makes help and errors of a command what a user of the command line can read, and returns the command.
 
     Rich would drop words in brackets, which it takes for markup, and typer would break the lines of a paragraph where
-    the source does. The examples are put at the end.
+    the source does. The examples are put at the end. Errors name the command's options.
     """
     from rich.markup import escape
+
+    if not hasattr(command, "commands"):
+        command.invoke = told_in(options_of(command))(command.invoke)
 
     paragraphs = escape(inspect.cleandoc(command.help or "")).split("\n\n")
     examples = [one for one in paragraphs if one.startswith(EXAMPLES)]

@@ -26,6 +26,7 @@ from ..vectors import VECTORS
 from ._app import Group
 from ._console import Progress, console, consoles, going_on, points, print_json
 from ._options import Json, OutFolder, Quiet, completing
+from ._remedies import told_in
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -219,11 +220,13 @@ def train(
         need_file_place(out)
     need("safetensors", "--out", extra="checkpoints")
     tokenizer = Words(chinese=chinese or "")
-    made = VECTORS[method](**options, tokenizer=tokenizer)
+    own = {name: f"--option {name}=" for name in VECTORS[method]().options if name != "dim"}
+    with told_in(own):
+        made = VECTORS[method](**options, tokenizer=tokenizer)
     texts = documents_of(corpus)
     say, telling = consoles(as_json=False, quiet=quiet)
     began = time.monotonic()
-    with _kept_training(made, out), Progress(telling) as progress:
+    with _kept_training(made, out), told_in(own), Progress(telling) as progress:
         try:
             made.fit(texts, watch=lambda part: progress.tell(method, part))
         except TooRareError as error:
