@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
 
 import headway as hw
 from headway import masks as M
@@ -395,6 +396,45 @@ def test_padded_rows_give_what_they_give_alone(side: str, kernel: str) -> None:
             alone = (x[b : b + 1, :, real] for x in (q, k, v))
             expected = hw.attention(*alone, mask=M.Causal() & M.Window(2), kernel=kernel)
             torch.testing.assert_close(out[b : b + 1, :, real], expected)
+
+
+# ---------------------------------------------------------------- where queries stand without positions
+
+ALIGNED: dict[str, tuple[M.Mask, Callable[[int, int], bool]]] = {
+    "causal": (M.Causal(), lambda i, j: j <= i),
+    "window": (M.Window(1, 1), lambda i, j: i - 1 <= j <= i + 1),
+    "causal window": (M.Causal() & M.Window(left=1), lambda i, j: i - 1 <= j <= i),
+    "chunked": (M.Chunked(2), lambda i, j: i // 2 == j // 2),
+    "dilated": (M.Dilated(3), lambda i, j: (i - j) % 3 == 0),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Lower right causal bias will produce NaNs")
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", ALIGNED)
+def test_without_positions_the_last_query_stands_at_the_last_key(name: str, kernel: str) -> None:
+    """As flash-attention states it: query i of n stands at i + m − n, and one that sees nothing gives zeros."""
+    mask, rule = ALIGNED[name]
+    for n, m in ((9, 4), (5, 4), (4, 4), (3, 4)):
+        seen = torch.tensor([[rule(i + m - n, j) for j in range(m)] for i in range(n)])
+        if name == "causal" and n > 1:
+            assert torch.equal(seen, causal_lower_right(n, m)._materialize())
+        q, k, v = (torch.randn(2, 2, t, 4, dtype=widest(kernel)) for t in (n, m, m))
+        slopes = torch.tensor([0.5, 0.25], dtype=torch.float64)
+        bias = hw.terms.DistanceBias(hw.terms.Linear(slopes, slopes))
+        distance = torch.tensor([[abs(i + m - n - j) for j in range(m)] for i in range(n)])
+        scores = q @ k.mT / 2
+        for terms, added in ((), 0.0), ((bias,), -slopes.view(2, 1, 1).to(q.dtype) * distance):
+            weights = (scores + added).masked_fill(~seen, -1e30).softmax(-1) * seen
+            for _ in range(2):  # a short call has a plan in its second time
+                found = hw.attention(q, k, v, mask=mask, terms=terms or None, kernel=kernel)
+                torch.testing.assert_close(found, weights @ v)
+
+
+def test_keys_that_stand_somewhere_need_queries_that_do() -> None:
+    q, k = torch.randn(1, 1, 2, 4), torch.randn(1, 1, 5, 4)
+    with pytest.raises(hw.HeadwayError, match="k_positions are given but q_positions are not, and n = 2"):
+        hw.attention(q, k, k, mask=M.Causal(), k_positions=hw.Coordinates.span(5, start=7))
 
 
 # ---------------------------------------------------------------- in attention

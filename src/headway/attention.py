@@ -79,7 +79,8 @@ def attention(
             has no value.
         soft_cap: c > 0, which replaces each score by c·tanh(score/c).
         q_positions: positions of the queries: a tensor [n], [batch, n] or [batch, n, axes], or ``Coordinates``.
-            Default: the queries are the last n of the m keys, for n ≤ m.
+            Default: the last query stands at the last key, and one before it at the key before, also for n > m, where
+            the first queries stand before all keys; with an encoding n > m needs positions.
         k_positions: positions of the keys, likewise. Default: 0 … m − 1.
         q_input: the layer's input for the queries, [batch, n, embed_dim], for encodings that read it.
         k_input: the layer's input for the keys, [batch, m, embed_dim].

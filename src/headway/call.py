@@ -372,24 +372,31 @@ def _coordinates(
     q_positions: Tensor | Coordinates | None,
     k_positions: Tensor | Coordinates | None,
 ) -> tuple[Coordinates, Coordinates]:
-    """Returns the coordinates of queries and keys; without positions, the n queries are the last of the m ≥ n keys."""
+    """Returns the coordinates of queries and keys.
+
+    Without positions the last query stands where the last key does. Of n > m queries the first ones then stand before
+    the first key, below 0, where masks show them nothing and not every encoding is defined.
+    """
     n, m = q.shape[2], k.shape[2]
-    start = m - n if n <= m else 0
     if encoding is not None and encoding.acts:
         if q_positions is None and k_positions is None and n > m:
             raise HeadwayError(
-                f"there are {n} queries and {m} keys, so where the queries stand is not known: give q_positions and "
+                f"there are {n} queries and {m} keys, so the first queries would stand below 0: give q_positions and "
                 "k_positions"
             )
-        if (q_positions is None) != (k_positions is None) and n != m:
-            given, missing = ("k_positions", "q_positions") if q_positions is None else ("q_positions", "k_positions")
-            raise HeadwayError(f"{given} are given but {missing} are not, and n = {n} differs from m = {m}: give both")
+        if q_positions is not None and k_positions is None and n != m:
+            raise HeadwayError(
+                f"q_positions are given but k_positions are not, and n = {n} differs from m = {m}: give both"
+            )
+    if k_positions is not None and q_positions is None and n != m:  # masks read them too
+        raise HeadwayError(
+            f"k_positions are given but q_positions are not, and n = {n} differs from m = {m}: give both"
+        )
     if n == m and (q_positions is None or k_positions is None or q_positions is k_positions):
         name = "k_positions" if q_positions is None and k_positions is not None else "q_positions"
         both = _side(k_positions if q_positions is None else q_positions, n, 0, n, name, q)
         return both, both
-    total = max(n, m)
-    return _side(q_positions, n, start, total, "q_positions", q), _side(k_positions, m, 0, total, "k_positions", q)
+    return _side(q_positions, n, m - n, m, "q_positions", q), _side(k_positions, m, 0, m, "k_positions", q)
 
 
 def _side(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import headway as hw
 from headway import masks
+from headway.inspection._sources.transformers import _flash_mask
 from headway.integrations import transformers as integration
 from headway.integrations.torch import swap_attention
 from headway.models import Decoder, Encoder, EncoderDecoder, TransformerConfig, generate
@@ -450,6 +451,17 @@ def like_flash(
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scores = (q @ k.transpose(-1, -2) * scaling).masked_fill(~shown, -torch.inf)
     return (scores.softmax(-1).nan_to_num() @ v).transpose(1, 2), None
+
+
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("n", [3, 5, 8])
+def test_flash_attention_aligns_the_last_query_with_the_last_key(n: int, window: int | None) -> None:
+    q, k = torch.randn(1, 2, n, 4), torch.randn(1, 2, 5, 4)
+    module = nn.Module()
+    module.is_causal = True  # type: ignore[assignment]
+    mask, _ = _flash_mask(module, q, 5, None, {"sliding_window": window})
+    found = hw.attention(q, k, k, mask=mask, scale=0.3)
+    torch.testing.assert_close(found.transpose(1, 2), like_flash(module, q, k, k, None, 0.3, window)[0])
 
 
 @pytest.mark.parametrize("padded", [False, True])

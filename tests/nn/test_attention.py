@@ -247,6 +247,15 @@ def test_cross_attention_starts_at_zero_on_both_sides() -> None:
     assert not torch.allclose(layer(query, key, positions=torch.arange(5, 8)), out, atol=1e-3)
 
 
+@pytest.mark.parametrize("n", [3, 8, 11])
+def test_a_mask_in_cross_attention_starts_at_zero_whether_positions_are_given_or_not(n: int) -> None:
+    layer = MultiHeadAttention(32, 4)
+    query, key = torch.randn(2, n, 32), torch.randn(2, 8, 32)
+    out = layer(query, key, mask=masks.Causal(), positions=torch.arange(n), key_positions=torch.arange(8))
+    torch.testing.assert_close(layer(query, key, mask=masks.Causal()), out)
+    torch.testing.assert_close(layer(query, key, mask=torch.ones(n, 8).tril() > 0), out)
+
+
 # ---------------------------------------------------------------- with a cache
 
 

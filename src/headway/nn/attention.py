@@ -237,9 +237,11 @@ class MultiHeadAttention(nn.Module):
             if is_self_attention:
                 key_positions = positions
             elif encoding is not None or mask is not None:
-                positions, key_positions = (
-                    Coordinates.span(x.shape[1], device=query.device) if at is None else at
-                    for x, at in ((query, positions), (key, key_positions))
+                positions, key_positions = (  # both sides count from 0, with positions and without
+                    Coordinates.span(x.shape[1], device=query.device)
+                    if at is None
+                    else Coordinates.of(at, x.shape[1], name=name)
+                    for name, x, at in (("positions", query, positions), ("key_positions", key, key_positions))
                 )
             arguments = {"q_positions": positions, "k_positions": key_positions, "k_input": key}
         out = self.attend(

@@ -111,18 +111,15 @@ def _call(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_cau
         mask = mask.expand(*lead, *mask.shape[-3:]) if mask.ndim > 3 else mask
     q, k, v = (_four(x.expand(*lead, *x.shape[-3:]) if x.ndim > 3 else x) for x in (query, key, value))
     n, m = q.shape[2], k.shape[2]
-    arguments: Arguments = {
-        "scale": scale,
-        # torch counts queries and keys from 0 in is_causal
-        "q_positions": Coordinates.span(n, start=0 if is_causal else max(m - n, 0), device=q.device),
-        "k_positions": Coordinates.span(m, device=q.device),
-    }
+    arguments: Arguments = {"scale": scale}
     if mask is not None:
         by_head = mask[:, None] if mask.ndim == 3 and query.ndim == 3 else mask
         by_head = by_head.flatten(0, -4) if by_head.ndim > 4 else by_head[(None,) * (4 - by_head.ndim)]
         hidden, added = read_mask(by_head)
         arguments["mask"], arguments["terms"] = hidden, () if added is None else (added,)
-    if is_causal:
+    if is_causal:  # torch counts queries and keys from 0
+        arguments["q_positions"] = Coordinates.span(n, device=q.device)
+        arguments["k_positions"] = Coordinates.span(m, device=q.device)
         own = arguments.get("mask")
         arguments["mask"] = Causal() if own is None else And((Causal(), own))  # type: ignore[arg-type]
     return make_call(q, k, v, **arguments)

@@ -159,7 +159,7 @@ def _flash_mask(
         parts.append(Boolean(mask[:, None, None, :m].bool()))
     if not parts:
         return None, {**kwargs, "is_causal": False}
-    q_at, k_at = Coordinates.span(n, start=max(m - n, 0), device=device), Coordinates.span(m, device=device)
+    q_at, k_at = Coordinates.span(n, start=m - n, device=device), Coordinates.span(m, device=device)
     return And(tuple(parts)).allowed(q_at, k_at), kwargs
 
 
