@@ -12,6 +12,8 @@ import headway
 from headway import HeadwayError
 from headway.models import Decoder, Encoder, EncoderDecoder, RecurrentLM, Stack, Transformer, TransformerConfig
 from headway.nn import Block, Embedding, FeedForward, Head, MultiHeadAttention, ParallelBlock
+from headway.positions import ENCODINGS, PositionEncoding
+from headway.testing.inputs import Layer, on_axes
 
 CONFIG = TransformerConfig(50, 16, 2, 2, activation="swiglu", sink=0.5, tied_head=False)
 LAYER: dict[str, Any] = {"qk_norm": "rms", "sink": 0.5}
@@ -159,6 +161,26 @@ def test_parameters_are_on_the_device(case: Case) -> None:
     found = case.call(module, torch.float64)
     torch.manual_seed(1)
     torch.testing.assert_close(found, case.call(wanted, torch.float64), rtol=0, atol=0)
+
+
+def attended(encoding: PositionEncoding, device: str) -> Tensor:
+    """What a layer with an encoding computes, of the same numbers each time."""
+    layer = Layer(encoding, torch.Generator().manual_seed(0), torch.float32).to(device).eval()
+    x = torch.randn(2, 6, layer.sizes.embed_dim, generator=torch.Generator().manual_seed(1))
+    return layer(x.to(device), on_axes(headway.Coordinates.span(6, device=device), encoding.axes))
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_every_encoding_is_built_without_data(name: str) -> None:
+    """On the meta device, where it computes shapes; once its parameters are loaded it computes as one built with data."""
+    with torch.device("meta"):
+        empty = ENCODINGS[name].examples()
+    for one, wanted in zip(empty, ENCODINGS[name].examples(), strict=True):
+        assert {x.device.type for x in tensors(one).values()} <= {"meta"}
+        expected = attended(wanted, "cpu")
+        assert attended(one, "meta").shape == expected.shape
+        one.to_empty(device="cpu").load_state_dict(wanted.state_dict())
+        assert torch.equal(attended(one, "cpu"), expected)
 
 
 @pytest.mark.parametrize("case", EACH)

@@ -70,7 +70,7 @@ class GRAPEM(LearnedRotary):
             need_divisor(num_heads, num_kv_heads)
         self.num_heads, self.num_kv_heads, self.per_head = num_heads, num_kv_heads, per_head
         self.base, self.log_scale = base, log_scale
-        start = (log_scale * rates(self.pairs, head_dim, base, torch.device("cpu")).log()).float()
+        start = (log_scale * rates(self.pairs, head_dim, base, torch.get_default_device()).log()).float()
         self.log_frequencies = nn.Parameter(
             start.repeat(num_kv_heads or num_heads, 1) if per_head and num_heads else start
         )

@@ -78,7 +78,8 @@ class GRAPEMContextual(ContentRotary):
         steps = self.num_kv_heads if per_head else 1
         self.weight = nn.Parameter(torch.zeros(steps, embed_dim))
         self.bias = nn.Parameter(torch.full((steps,), math.log(math.expm1(1e-3))))
-        self.log_frequencies = nn.Parameter(rates(self.pairs, self.head_dim, base, torch.device("cpu")).log().float())
+        start = rates(self.pairs, self.head_dim, base, torch.get_default_device())
+        self.log_frequencies = nn.Parameter(start.log().float())
 
     def turns(self, x: Tensor, k_at: Coordinates) -> Tensor:
         """Returns φ, [batch, kv_heads or 1, m, pairs] in float64."""
