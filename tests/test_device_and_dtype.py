@@ -172,7 +172,7 @@ def attended(encoding: PositionEncoding, device: str) -> Tensor:
 
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_every_encoding_is_built_without_data(name: str) -> None:
-    """On the meta device, where it computes shapes; once its parameters are loaded it computes as one built with data."""
+    """On the meta device, where it computes shapes; once its parameters are loaded, it is as one built with data."""
     with torch.device("meta"):
         empty = ENCODINGS[name].examples()
     for one, wanted in zip(empty, ENCODINGS[name].examples(), strict=True):

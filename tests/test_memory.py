@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,12 @@ from torch.profiler import ProfilerActivity, profile
 import headway as hw
 from headway import masks as M
 from headway import terms as T
+from headway.attention import Explanation
+from headway.call import KEPT
 from headway.kernels import reference
+from headway.positions import ENCODINGS, PositionEncoding
+from headway.positions._base import IN_ATTENTION
+from headway.testing.inputs import Sizes
 
 MIB = 1 << 20
 WIDTH = 16
@@ -117,3 +123,39 @@ def test_sdpa_with_a_mask_holds_one_mask_and_no_scores() -> None:
     n, heads = 1024, 8
     peak = peak_bytes(training(n, {"heads": heads}, mask=M.Causal() & M.Window(100), kernel="sdpa"))
     assert peak < heads * n * n * 4 / 2
+
+
+# ---------------------------------------------------------------- explaining
+
+
+def explained(encoding: PositionEncoding | None, n: int, m: int) -> Explanation:
+    """What is said of a call of n queries and m keys, which take no memory themselves."""
+    sizes = Sizes.of(encoding) if encoding is not None else Sizes(4, 8, 32, None)
+    q, k = (torch.randn(1, sizes.heads, 1, sizes.head_dim).expand(-1, -1, tokens, -1) for tokens in (n, m))
+    arguments: dict[str, Any] = {"encoding": encoding}
+    if encoding is not None:
+        arguments["mask"] = M.Causal() if encoding.causal_only else None
+        if encoding.reads_input:
+            x = torch.randn(1, 1, sizes.embed_dim)
+            arguments |= {"q_input": x.expand(1, n, -1), "k_input": x.expand(1, m, -1)}
+        if encoding.axes not in (None, 1):
+            at = torch.zeros(1, 1, encoding.axes)
+            arguments |= {"q_positions": at.expand(1, n, -1), "k_positions": at.expand(1, m, -1)}
+    return hw.explain(q, k, k, **arguments)
+
+
+def test_explaining_a_call_of_any_length_holds_nothing_of_its_length() -> None:
+    explained(None, 1, KEPT + 1)  # what torch loads for this
+    assert peak_bytes(lambda: explained(None, 1, 1 << 28)) < MIB
+    assert explained(None, 1, 1 << 31).kernel == explained(None, 1, 9).kernel
+
+
+@pytest.mark.parametrize("name", [name for name, kind in ENCODINGS.items() if kind.examples()[0].acts & IN_ATTENTION])
+def test_explaining_an_encoding_holds_nothing_of_the_length(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And says of a short call the same as if it were long."""
+    encoding = ENCODINGS[name].examples()[0].eval()
+    said = explained(encoding, 5, 9)
+    monkeypatch.setattr(sys.modules["headway.attention"], "KEPT", 4)
+    assert explained(encoding, 5, 9) == said
+    if name != "randomized":  # which refuses more tokens than it draws positions from
+        assert peak_bytes(lambda: explained(encoding, 1, 1 << 22)) < 4 * MIB

@@ -125,6 +125,25 @@ def never_compiled(function: Function) -> Function:
 
 
 @contextmanager
+def without_data() -> Iterator[Callable[[Tensor], Tensor]]:
+    """A block in which tensors are made without data; gives a function that returns a tensor without its data.
+
+    Raises NotImplementedError where something reads data.
+    """
+    from torch._subclasses.fake_tensor import (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+        FakeTensorMode,
+    )
+
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        try:
+            yield mode.from_tensor
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise NotImplementedError(str(error)) from error
+
+
+@contextmanager
 def without_function_modes(kind: type[TorchFunctionMode]) -> Iterator[None]:
     """A block without the innermost modes of torch functions, as far as they are of a class."""
     left = []

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 from torch import Tensor
 from typing_extensions import Never, Unpack
 
 from . import plans
-from .call import Arguments, make_call, seeded
+from ._torch import without_data
+from .call import KEPT, Arguments, make_call, seeded
 from .coordinates import Coordinates
 from .deprecated import deprecated
 from .errors import HeadwayError, refuse, refuses_others
 from .kernels import KERNELS, Call, Kernel, Problem, choose, kernel_for
 from .kernels import reference as spec
+from .kernels._ops import flatten, unflatten
 from .masks import Mask
 from .positions import PositionEncoding
 from .terms import Normalizer, Term
+from .tracing import watched
 
 WEIGHTS_LIMIT = 1 << 28
 """The most weights that ``attention_weights`` and ``attention_steps`` compute: 1 GiB in float32."""
@@ -309,10 +313,27 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, kernel: str = "auto", **argument
         HeadwayError: if the arguments do not fit one another.
     """
     _check_kernel(kernel)
-    call = make_call(q, k, v, **arguments)
+    call = _call_to_explain(q, k, v, arguments)
     chosen, reasons, deferred = choose(KERNELS, Problem.of(call), kernel, ask_all=True)
     notes = {name: note for name, against in reasons.items() if not against and (note := KERNELS[name].note())}
     return Explanation(chosen, reasons, tuple(type(term).__name__ for term in call.terms), deferred, notes, kernel)
+
+
+def _call_to_explain(q: Tensor, k: Tensor, v: Tensor, arguments: Arguments) -> Call:
+    """The call; if it is long, without data, since positions and tables would take memory that nothing reads."""
+    sides = [x for x in (q, k, v) if isinstance(x, Tensor) and x.ndim == 4]
+    if len(sides) == 3 and max(x.shape[2] for x in sides) > KEPT and not watched():
+        with suppress(NotImplementedError), without_data() as dataless:  # what an encoding of a user's may read
+            return make_call(*map(dataless, sides), **_without_data(arguments, dataless))
+    return make_call(q, k, v, **arguments)
+
+
+def _without_data(arguments: Arguments, dataless: Callable[[Tensor], Tensor]) -> Arguments:
+    tensors: list[Tensor] = []
+    listed = {name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()}
+    structures = {name: flatten(value, tensors) for name, value in listed.items()}
+    empty = list(map(dataless, tensors))
+    return cast(Arguments, {name: unflatten(structure, empty) for name, structure in structures.items()})
 
 
 def _dense_call(q: Tensor, k: Tensor, v: Tensor, kernel: str, arguments: Arguments) -> Call:
