@@ -387,15 +387,52 @@ def test_padded_rows_give_what_they_give_alone(side: str, kernel: str) -> None:
     lengths, n = [6, 2, 4], 6
     q, k, v = (torch.randn(3, 2, n, 4, dtype=widest(kernel)) for _ in range(3))
     where = hw.Coordinates.padded(lengths, n, side=side)
-    for padding in (M.Padding(lengths, side), M.Padding()):
-        out = hw.attention(
-            q, k, v, mask=M.Causal() & M.Window(2) & padding, q_positions=where, k_positions=where, kernel=kernel
-        )
+    shown = M.Causal() & M.Window(2)
+    for mask in (shown & M.Padding(lengths, side), shown & M.Padding(), shown):
+        out = hw.attention(q, k, v, mask=mask, q_positions=where, k_positions=where, kernel=kernel)
         for b, length in enumerate(lengths):
             real = slice(n - length, n) if side == "left" else slice(0, length)
             alone = (x[b : b + 1, :, real] for x in (q, k, v))
-            expected = hw.attention(*alone, mask=M.Causal() & M.Window(2), kernel=kernel)
-            torch.testing.assert_close(out[b : b + 1, :, real], expected)
+            torch.testing.assert_close(out[b : b + 1, :, real], hw.attention(*alone, mask=shown, kernel=kernel))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_of_the_keys_is_hidden_without_a_mask(side: str, kernel: str) -> None:
+    """As from a context of padded rows; a mask that joins padding by ``|`` shows none either."""
+    lengths, n = [6, 2], 6
+    q, k, v = (torch.randn(2, 2, t, 4, dtype=widest(kernel)) for t in (3, n, n))
+    at = {"q_positions": hw.Coordinates.span(3), "k_positions": hw.Coordinates.padded(lengths, n, side=side)}
+    expected = hw.attention(q, k, v, mask=M.Padding(lengths, side), kernel=kernel)
+    for mask in (None, M.Padding(lengths, side) | M.Window(), torch.ones(3, n) > 0):
+        torch.testing.assert_close(hw.attention(q, k, v, mask=mask, kernel=kernel, **at), expected)
+
+
+@pytest.mark.parametrize("join", [lambda mask: mask, lambda mask: M.Causal() & (mask | M.KeepFirst(1))])
+@pytest.mark.parametrize(
+    ("lengths", "side"), [([6, 3], "right"), ([6, 2], "left"), (torch.tensor([5, 3], dtype=torch.int8), "left")]
+)
+def test_lengths_that_contradict_the_coordinates_are_refused(
+    lengths: Any, side: str, join: Callable[[M.Mask], M.Mask]
+) -> None:
+    q, at = torch.randn(2, 2, 6, 4), hw.Coordinates.padded([6, 3], 6)
+    with pytest.raises(hw.HeadwayError, match=r"Padding has lengths .* with \[6, 3\] tokens: give masks\.Padding\(\)"):
+        hw.attention(q, q, q, mask=join(M.Padding(lengths, side)), q_positions=at, k_positions=at)
+
+
+def test_lengths_that_cannot_be_read_are_those_of_the_coordinates() -> None:
+    """On a device with streams nothing is read, and the coordinates are right in every step."""
+    at = hw.Coordinates.padded([6, 3], 6)
+    stale = M.Causal() & M.Padding(torch.tensor([5, 2], device="meta"), "left")
+    mask = M.hiding_padding(stale, at)
+    assert mask == M.Causal() & M.Padding()
+
+
+def test_documents_of_a_cache_have_no_padding() -> None:
+    """The index of a packed token counts the row, its length the document."""
+    at = hw.Coordinates.packed([5, 3]).append(hw.Coordinates.packed([2], last=[1]))
+    assert at.start is None
+    assert M.Padding().allowed(at, at).all()
 
 
 # ---------------------------------------------------------------- where queries stand without positions

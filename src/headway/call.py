@@ -15,7 +15,7 @@ from .errors import HeadwayError, refuse, refuses_others
 from .kernels import KERNELS, Call
 from .kernels._base import autocasts
 from .kernels._problem import tensors_in
-from .masks import Boolean, Mask, looks_ahead
+from .masks import Boolean, Mask, hiding_padding, looks_ahead
 from .positions import PositionEncoding
 from .positions._base import IN_ATTENTION, Restore
 from .positions._contract import need_prepared, need_terms
@@ -112,6 +112,7 @@ def make_call(
         raise HeadwayError("positions are given but neither an encoding nor terms read them: give encoding=…")
     q, k, v = _autocast(q, k, v)
     q_at, k_at = _coordinates(q, k, encoding, q_positions, k_positions)
+    mask = hiding_padding(mask, k_at)
     aligned, restore = _aligned(q_at, k_at), None
     if scale is None:
         head_dim = index(q.shape[3])  # a plain number, where the compiler takes every size for a symbol

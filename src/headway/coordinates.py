@@ -23,7 +23,7 @@ FAR = 1 << 60
 class Coordinates(Record):
     """Positions and order of the tokens of one side, queries or keys, independent of any encoding.
 
-    In the shapes below b is 1 or the batch. The last four fields state what is known without reading a tensor.
+    In the shapes below b is 1 or the batch. The last five fields state what is known without reading a tensor.
 
     Args:
         position: [b, n, axes], integers or floats with any gaps. Encodings read it.
@@ -34,6 +34,8 @@ class Coordinates(Record):
         start: the index of the first slot, if it is the same in every row and known.
         spanned: the ``position`` that is known to rise by one from ``start`` on; see ``consecutive``.
         rising: the ``document`` whose values are known to rise along the slots; see ``documents_in_order``.
+        padding: whether tokens with an index below 0, or from the ``length`` on, are padding, as ``padded`` makes them.
+            No call then attends to them, whatever its mask is.
 
     Raises:
         HeadwayError: for a field of another type, dtype or shape; the message names it.
@@ -47,6 +49,7 @@ class Coordinates(Record):
     start: int | None = None
     spanned: Tensor | None = None
     rising: Tensor | None = None
+    padding: bool = False
 
     def __post_init__(self) -> None:
         position, index = self.position, self.index
@@ -223,8 +226,8 @@ class Coordinates(Record):
     ) -> Coordinates:
         """Coordinates of padded rows: position and index of the first real token are 0 in each row.
 
-        Padding on the left has a negative index and the position 0. With ``masks.Padding(lengths, side)`` a padded row
-        gives what the unpadded one gives.
+        Padding on the left has a negative index and the position 0. No call attends to keys that are padding, so that a
+        padded row gives what the unpadded one gives, also in later steps with a cache.
 
         Args:
             lengths: the real tokens of each row.
@@ -245,7 +248,7 @@ class Coordinates(Record):
         index = torch.arange(n, device=sizes.device)[None].expand(len(sizes), n)
         if side == "left":
             index = index - (n - sizes)[:, None]
-        return Coordinates(index.clamp(min=0)[..., None], index, length=sizes[:, None], ordered=True)
+        return Coordinates(index.clamp(min=0)[..., None], index, length=sizes[:, None], ordered=True, padding=True)
 
     def axis(self, number: int = 0) -> Tensor:
         """The positions on one axis, [b, n].
@@ -342,6 +345,7 @@ class Coordinates(Record):
             length=length,
             ordered=self.ordered and other.ordered and (follows or unknown),
             start=self.start if follows else None,
+            padding=self.padding or other.padding,
         )
 
     def select(self, rows: Tensor) -> Coordinates:

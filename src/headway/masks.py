@@ -422,14 +422,17 @@ def _by_row(ids: Tensor) -> Tensor:
 class Padding(Mask):
     """No query attends to padding.
 
+    ``lengths`` are those of one call: the next one has more keys. Where the coordinates of the keys state the padding,
+    as those of ``Coordinates.padded`` do, they are all that counts.
+
     Args:
         lengths: the real tokens of each row, integers [batch] or a list. Default: padding has an index below 0 or from
             the ``length`` of the coordinates on, as ``Coordinates.padded`` has it.
         side: where the padding is, "left" or "right".
 
     Raises:
-        HeadwayError: for another side, and for negative lengths, or in a call lengths above its keys, that can be read
-            without waiting for a device.
+        HeadwayError: for another side, and for negative lengths, or in a call lengths above its keys or other than
+            those of its coordinates, that can be read without waiting for a device.
     """
 
     axes = named(lengths="batch")
@@ -496,7 +499,52 @@ def _real_stop(k: Coordinates) -> Tensor | None:
     Rows that all start at one known index (a span, plain positions, packed documents) have no padding; their
     length counts positions.
     """
-    return k.length[:, -1:] if k.start is None and isinstance(k.length, Tensor) else None
+    padded = k.start is None and k.document is None and isinstance(k.length, Tensor)
+    return k.length[:, -1:] if padded else None  # type: ignore[index, union-attr]
+
+
+def hiding_padding(mask: Mask | None, k: Coordinates) -> Mask | None:
+    """Returns the mask that also hides the padding that the coordinates of the keys state.
+
+    Lengths that the mask has itself are those of the coordinates, or of an earlier call.
+
+    Args:
+        mask: the mask; None hides nothing.
+        k: coordinates of the keys.
+
+    Raises:
+        HeadwayError: if lengths of the mask contradict the coordinates, as far as both can be read without waiting for
+            a device.
+    """
+    if not k.padding:
+        return mask
+    if mask is None:
+        return Padding()
+    mask = _by_coordinates(mask, k)
+    return mask if any(type(part) is Padding for part in conjuncts(mask)) else mask & Padding()
+
+
+def _by_coordinates(mask: Mask, k: Coordinates) -> Mask:
+    """Returns the mask with ``Padding()`` in place of one that has lengths."""
+    if isinstance(mask, _Joined):
+        return mask._with(masks=tuple([_by_coordinates(part, k) for part in mask.masks]))
+    if type(mask) is not Padding or mask.lengths is None:
+        return mask
+    stated, lengths = Padding(), torch.as_tensor(mask.lengths)
+    if k.index.is_cpu and lengths.is_cpu and not watched():
+        real = stated.allowed(k, k)
+        if bool((mask.allowed(k, k) != real).any()):
+            rows = real.sum(3).flatten().tolist()
+            raise HeadwayError(
+                f"Padding has lengths {_few(lengths.tolist())} on the {mask.side}, but the coordinates of the "
+                f"{k.index.shape[1]} keys state other padding, with {_few(rows)} tokens: give masks.Padding(), which "
+                "reads the coordinates"
+            )
+    return stated
+
+
+def _few(numbers: list[int]) -> str:
+    return f"[{', '.join(map(str, numbers[:4]))}{', …' if len(numbers) > 4 else ''}]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -606,6 +654,17 @@ class Or(_Joined):
     def reach(self, start: int, stop: int, n: int, m: int) -> tuple[int, int]:
         lows, highs = zip(*(mask.reach(start, stop, n, m) for mask in self.masks), strict=True)
         return min(lows), max(highs)
+
+
+def conjuncts(mask: Mask | None) -> tuple[Mask, ...]:
+    """Returns the masks that all have to allow a key.
+
+    Args:
+        mask: the mask; None hides nothing.
+    """
+    if type(mask) is And:
+        return mask.masks
+    return () if mask is None else (mask,)
 
 
 def looks_ahead(mask: Mask | None) -> bool:

@@ -3,6 +3,7 @@
 import copy
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from torch import Tensor
 
 import headway
 from headway import Coordinates, HeadwayError
-from headway.masks import Causal, Chunked, Dilated, KeepFirst, Mask, Padding, Prefix, Window
-from headway.models import Stack
+from headway.masks import Causal, Chunked, Dilated, Documents, KeepFirst, Mask, Padding, Prefix, Window
+from headway.models import Decoder, Stack, TransformerConfig
 from headway.nn import Block, KeyValueCache, MultiHeadAttention, SegmentMemory, StackCache
 from headway.nn._coordinates import continued
 from headway.nn._token_buffer import Slots, TokenBuffer
@@ -716,6 +717,83 @@ def test_without_gradients_a_cache_writes_in_place() -> None:
 
 
 # ---------------------------------------------------------------- where what follows is
+
+
+LENGTHS, TOKENS = [3, 6], 6
+NEAR = Causal() & Window(left=1)
+
+REUSED: dict[str, tuple[Mask | Tensor | None, Mask | None]] = {
+    "nothing": (None, None),
+    "causal": (Causal(), Causal()),
+    "padding": (Padding(), None),
+    "window": (Causal() & Window(left=3), Causal() & Window(left=3)),
+    "chunks": (Causal() & Chunked(3), Causal() & Chunked(3)),
+    "prefix": (NEAR | Prefix(2), NEAR | Prefix(2)),
+    "prefix by row": (NEAR | Prefix(torch.tensor([2, 2])), NEAR | Prefix(2)),
+    "dilated": (Causal() & Dilated(2), Causal() & Dilated(2)),
+}
+OUTDATED: dict[str, tuple[Mask | Tensor, str]] = {
+    "lengths": (Causal() & Padding(torch.tensor(LENGTHS), "left"), r"Padding has lengths \[3, 6\] on the left.* give"),
+    "documents": (Documents(torch.zeros(6).long()), r"Documents has ids of shape \(6,\): give"),
+    "ids of queries": (Documents(torch.zeros(6).long(), torch.zeros(6).long()), "Documents has ids of shape"),
+    "a tensor": (torch.ones(6, 6) > 0, r"mask has shape \(6, 6\): it must broadcast to \(2, 4, 1, 7\)"),
+    "keys": ((torch.arange(6) > torch.tensor([[2], [-1]]))[:, None, None], r"mask has shape \(2, 1, 1, 6\)"),
+}
+
+
+def steps_after_left_padding(mask: Mask | Tensor | None, positions: Tensor | None) -> tuple[Any, Tensor, Tensor]:
+    """A layer, the tokens of two rows, and what it computes of the last one under the mask of the first call."""
+    layer = MultiHeadAttention(32, 4, encoding=headway.encoding("rope", head_dim=8)).double()
+    x, cache = torch.randn(2, TOKENS + 1, 32, dtype=torch.float64), KeyValueCache()
+    layer(x[:, :TOKENS], mask=mask, positions=Coordinates.padded(LENGTHS, TOKENS), cache=cache)
+    return layer, x, layer(x[:, TOKENS:], mask=mask, positions=positions, cache=cache)
+
+
+@pytest.mark.parametrize("positions", [None, torch.tensor([[3], [6]])], ids=["continued", "given"])
+@pytest.mark.parametrize("name", REUSED)
+def test_after_left_padding_the_mask_of_the_first_call_is_right_in_the_next(
+    name: str, positions: Tensor | None
+) -> None:
+    mask, alone = REUSED[name]
+    layer, x, found = steps_after_left_padding(mask, positions)
+    for b, length in enumerate(LENGTHS):
+        right = layer(x[b : b + 1, TOKENS - length :], mask=alone)[:, -1:]
+        torch.testing.assert_close(found[b : b + 1], right)
+
+
+@pytest.mark.parametrize("name", OUTDATED)
+def test_a_mask_with_numbers_of_the_first_call_is_refused_in_the_next(name: str) -> None:
+    mask, message = OUTDATED[name]
+    with pytest.raises(HeadwayError, match=message):
+        steps_after_left_padding(mask, None)
+
+
+def test_positions_given_after_left_padding_do_not_end_the_row() -> None:
+    """The number of tokens goes on from the cache, whatever the positions are."""
+    layer = MultiHeadAttention(32, 4, encoding=headway.encoding("rope", head_dim=8)).double()
+    x, cache = torch.randn(2, TOKENS + 1, 32, dtype=torch.float64), KeyValueCache()
+    at = Coordinates.padded(LENGTHS, TOKENS)
+    closer = replace(at, position=at.position / 4)
+    layer(x[:, :TOKENS], mask=Padding(), positions=closer, cache=cache)
+    found = layer(x[:, TOKENS:], mask=Padding(), positions=torch.tensor([[0.75], [1.5]]), cache=cache)
+    for b, length in enumerate(LENGTHS):
+        right = layer(x[b : b + 1, TOKENS - length :], positions=torch.arange(length + 1) / 4)[:, -1:]
+        torch.testing.assert_close(found[b : b + 1], right)
+
+
+@pytest.mark.parametrize("located", [False, True])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_lengths_of_an_earlier_call_are_refused(side: str, located: bool) -> None:
+    config = TransformerConfig(20, 32, 2, 4)
+    decoder = Decoder(config, headway.encoding("rope", head_dim=8)).eval()
+    ids, cache, mask = torch.randint(20, (2, 7)), decoder.new_cache(), Padding(LENGTHS, side)
+    at = Coordinates.padded(LENGTHS, TOKENS, side=side) if located else None
+    decoder(ids[:, :TOKENS], mask=mask, positions=at, cache=cache)
+    with pytest.raises(HeadwayError, match=r"(Padding has .* give .*Padding\(\))|ends in padding.* pad on the left"):
+        decoder(ids[:, TOKENS:], mask=mask, cache=cache)
+    assert len(cache) == TOKENS
+    if side == "left":
+        decoder(ids[:, TOKENS:], mask=Padding([one + 1 for one in LENGTHS], side), cache=cache)
 
 
 def test_each_row_goes_on_after_its_last_token() -> None:

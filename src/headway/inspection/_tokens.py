@@ -5,14 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..kernels import Call
-from ..masks import And, Documents, Mask, Padding
-
-
-def conjuncts(mask: Mask | None) -> tuple[Mask, ...]:
-    """The masks that all have to allow a key."""
-    if type(mask) is And:
-        return mask.masks
-    return () if mask is None else (mask,)
+from ..masks import Documents, Padding, conjuncts
 
 
 def documents(call: Call) -> tuple[Tensor, Tensor] | None:

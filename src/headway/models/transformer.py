@@ -16,7 +16,7 @@ from typing_extensions import Never, Self, Unpack
 from ..constants import writes
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, refuse, refuses_others, right_call
-from ..masks import Boolean, Causal, Mask
+from ..masks import Boolean, Causal, Mask, hiding_padding
 from ..nn._coordinates import check_coordinates, continued, joined
 from ..nn._transaction import transaction
 from ..nn.attention import MultiHeadAttention, key_coordinates
@@ -299,6 +299,8 @@ class Stack(nn.Module):
             mask, block = masks[layer], self.blocks[self._block_of_layer[layer]]
             if mask is not None:
                 _check_mask(mask, block, "attention", batch, n, at.index.shape[1])
+                if not isinstance(mask, Tensor):
+                    hiding_padding(mask, at)
         if context is not None and context_mask is not None:
             _check_mask(context_mask, self.blocks[0], "cross_attention", batch, n, context.shape[1])
 
@@ -589,8 +591,8 @@ class Decoder(_Generating, _OneStack):
 
     A mask is joined to the causal mask by &, and so are ``masks``, one for each layer. With a cache (``new_cache()``),
     ids are the tokens that come next; with a SegmentMemory, they are the next segment. Rows of different lengths are
-    padded on the left: ``decoder(ids, positions=Coordinates.padded(lengths, n), mask=masks.Padding())``, and in each
-    step that follows ``decoder(next_ids, mask=masks.Padding(), cache=cache)``.
+    padded on the left, ``decoder(ids, positions=Coordinates.padded(lengths, n), cache=cache)``, and each step that
+    follows, ``decoder(next_ids, cache=cache)``, continues them. No token attends to padding that coordinates state.
 
     Args:
         config: the sizes and options of the model.

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError
+from ..tracing import watched
 from ._token_buffer import Slots
 
 
@@ -28,11 +29,15 @@ def continued(
     if past is None:
         return Coordinates.span(n, device=device) if positions is None else Coordinates.of(positions, n)
     past = past.as_given()  # new tokens continue the positions as given, not as an encoding has located them
+    if past.padding:
+        _need_tokens_last(past)
     step = torch.arange(1, n + 1, device=device)[None]
     index = past.index[:, -1:] + step
     start = None if past.start is None else past.start + past.index.shape[1]
+    length = None if past.length is None else _last(past.length) + n
     if positions is not None:
-        return replace(Coordinates.of(positions, n), index=index, start=start)
+        given = replace(Coordinates.of(positions, n), index=index, start=start, padding=past.padding)
+        return replace(given, length=length) if past.padding else given
     if past.position.shape[-1] > 1:
         raise HeadwayError(
             f"positions are not given and those of earlier tokens have {past.position.shape[-1]} axes: give the "
@@ -42,10 +47,23 @@ def continued(
         position=past.position[:, -1:] + step[..., None],
         index=index,
         document=None if past.document is None else past.document[:, -1:].expand(-1, n),
-        length=None if past.length is None else _last(past.length) + n,
+        length=length,
         ordered=True,
         start=start,
+        padding=past.padding,
     )
+
+
+def _need_tokens_last(past: Coordinates) -> None:
+    """Raises HeadwayError if rows end in padding, as far as that can be read without waiting for a device."""
+    if not past.index.is_cpu or watched() or not isinstance(past.length, Tensor):
+        return
+    ended = (past.index[:, -1:] >= _last(past.length)).flatten().nonzero()
+    if len(ended):
+        raise HeadwayError(
+            f"row {int(ended[0])} of the earlier tokens ends in padding, which the next token would stand behind: pad "
+            "on the left, positions=Coordinates.padded(lengths, n)"
+        )
 
 
 def check_coordinates(at: Coordinates, x: Tensor) -> None:

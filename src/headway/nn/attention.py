@@ -229,6 +229,8 @@ class MultiHeadAttention(nn.Module):
         if cache is not None and is_self_attention:
             new = continued(cache.coordinates, positions, query.shape[1], query.device)
             check_coordinates(new, query)
+            if not new.padding:
+                cache.need_new_lengths(mask, query.shape[1])
             k, v, arguments = self._appended(query, value, new, key_positions, cache, encoding)
         else:
             k, v = self._keys_and_values(key, value) if cache is None else self._context(key, value, cache)
@@ -236,7 +238,7 @@ class MultiHeadAttention(nn.Module):
                 raise HeadwayError("positions are not given: cross-attention with a cache and an encoding needs them")
             if is_self_attention:
                 key_positions = positions
-            elif encoding is not None or mask is not None:
+            elif encoding is not None or mask is not None or isinstance(key_positions, Coordinates):
                 positions, key_positions = (  # both sides count from 0, with positions and without
                     Coordinates.span(x.shape[1], device=query.device)
                     if at is None

@@ -12,10 +12,9 @@ from ...call import Arguments, make_call
 from ...coordinates import Coordinates
 from ...errors import HeadwayError
 from ...kernels import Call
-from ...masks import And, Boolean, Causal
+from ...masks import And, Boolean, Causal, conjuncts
 from .._masks import read_mask
 from .._padding import after_padding, padding_of
-from .._tokens import conjuncts
 from .._watch import Change, Frame, Mode, Site, Watch
 from ._base import mentions
 from .transformers import is_cross

@@ -15,7 +15,6 @@ from ...kernels import Call
 from ...kernels._problem import tensors_in
 from ...reductions import Reduction
 from .._run import Statistics, statistics_of
-from .._tokens import conjuncts
 from ..statistics import Statistic
 
 
@@ -68,5 +67,5 @@ def with_equal_weights(call: Call) -> Call:
 
 def _by_head(mask: masks.Mask | None) -> bool:
     """Whether a mask may be different for different heads."""
-    own = any(type(one).__module__ != masks.__name__ for one in conjuncts(mask))
+    own = any(type(one).__module__ != masks.__name__ for one in masks.conjuncts(mask))
     return own or any(x.ndim >= 3 and x.shape[-3] > 1 for x in tensors_in(mask))
