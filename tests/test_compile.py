@@ -284,10 +284,36 @@ def test_third_derivatives() -> None:
     torch.autograd.gradcheck(second, [x[..., :2].detach().requires_grad_() for x in inputs])
 
 
-def test_vmap_is_refused() -> None:
-    stacked = [torch.stack([x.detach()] * 3) for x in inputs_of(4)]
-    with pytest.raises(hw.HeadwayError, match="cannot be vmapped: fold the mapped dimension into the batch"):
-        torch.func.vmap(lambda *x: hw.attention(*x, kernel="reference"))(*stacked)
+@pytest.mark.parametrize("kernel", ["cpu", "reference"])
+def test_vmap_of_anything_that_a_call_takes(kernel: str) -> None:
+    """Slice by slice, also in two levels; parameters that are mapped, or shared, get the gradient of each slice."""
+    q, k, v = (x.detach() for x in inputs_of(4))
+    tables, lengths, seen = torch.randn(3, HEADS, 7), torch.tensor([[4, 1], [2, 3], [4, 4]]), torch.rand(3, 4, 4) < 0.7
+
+    def attend(q: Tensor, table: Tensor, lengths: Tensor, seen: Tensor) -> Tensor:
+        mask = M.Padding(lengths) & M.Boolean(seen)
+        terms = (T.DistanceBias(T.Rows(table, T.Clip(-3, 3))),)
+        return hw.attention(q, k, v, terms=terms, mask=mask, kernel=kernel)
+
+    def loss(*x: Tensor) -> Tensor:
+        return attend(*x).square().sum()
+
+    stacked = torch.stack([q, 2 * q, -q], dim=2)
+    for function in (attend, torch.func.grad(loss), torch.func.grad(loss, argnums=1)):
+        found = torch.vmap(function, (2, 0, 0, 0))(stacked, tables, lengths, seen)
+        each = [function(*x) for x in zip(stacked.unbind(2), tables, lengths, seen, strict=True)]
+        torch.testing.assert_close(found, torch.stack(each))
+        shared = torch.vmap(function, (2, None, None, None))(stacked, tables[0], lengths[0], seen[0])
+        torch.testing.assert_close(
+            shared, torch.stack([function(x, tables[0], lengths[0], seen[0]) for x in stacked.unbind(2)])
+        )
+        twice = torch.vmap(torch.vmap(function, (None, 0, None, None)), (2, None, None, None))
+        found = twice(stacked, tables, lengths[0], seen[0])
+        torch.testing.assert_close(found[1, 2], function(stacked[:, :, 1], tables[2], lengths[0], seen[0]))
+    leaf = tables.clone().requires_grad_()
+    torch.vmap(loss, (2, 0, 0, 0))(stacked, leaf, lengths, seen).sum().backward()
+    each = torch.vmap(torch.func.grad(loss, argnums=1), (2, 0, 0, 0))(stacked, tables, lengths, seen)
+    torch.testing.assert_close(leaf.grad, each)
 
 
 # ---------------------------------------------------------------- autocast, checkpoints, copies

@@ -28,6 +28,7 @@ from headway import masks as M
 from headway import terms as T
 from headway import tracing
 from headway.integrations.torch import swap_attention
+from headway.testing.inputs import Layer, on_axes
 
 HEADS, WIDTH = 4, 8
 TRACED, LENGTH, OTHER = 7, 7, 9
@@ -330,11 +331,9 @@ PREPACKED = "x requires a gradient, which prepacked weights do not have"
 FORWARD = "forward-mode differentiation and functionalize follow plain operations alone, as kernel 'reference'"
 BATCHED = "kernel 'cpu' takes one gradient at a time .* choose kernel='reference'"
 ONCE = "gives first derivatives alone: to differentiate a gradient choose kernel='reference'"
-VMAP = "attention cannot be vmapped: fold the mapped dimension into the batch"
 
 OF_CPU = [*(case for case in CASES if case.startswith("cpu")), "a module"]
 OF_SDPA = [case for case in CASES if case.startswith("sdpa")]
-OF_REFERENCE = [case for case in CASES if case.startswith("reference")]
 ALL = [case for case in CASES if case != "a turn"]
 
 
@@ -374,8 +373,8 @@ WAYS: dict[str, tuple[Callable[..., Found], dict[str, Any]]] = {
     "a wrapper of tensors": (wrapper_class, TRAINED),
     "func.grad": (func_grad, TRAINED),
     "func.vjp": (func_vjp, TRAINED),
-    "func.vmap": (func_vmap, refused([*OF_CPU, *OF_REFERENCE, "auto t5"], VMAP)),
-    "func.jacrev": (jacobian(lambda function, x: torch.func.jacrev(function)(x)), MANY),
+    "func.vmap": (func_vmap, {}),
+    "func.jacrev": (jacobian(lambda function, x: torch.func.jacrev(function)(x)), TRAINED),
     "func.jacfwd": (jacobian(lambda function, x: torch.func.jacfwd(function)(x)), PLAIN),
     "func.jvp": (func_jvp, PLAIN),
     "func.linearize": (func_linearize, PLAIN),
@@ -488,3 +487,30 @@ def test_forward_mode_over_several_blocks(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("headway.kernels.reference.BLOCK", 2 * HEADS * LENGTH * 3)
     test_whoever_looks_on_gets_right_numbers_or_a_refusal("func.jvp", "reference t5")
     test_whoever_looks_on_gets_right_numbers_or_a_refusal("is_grads_batched", "reference t5")
+
+
+def per_encoding(name: str) -> tuple[Layer, Tensor, hw.Coordinates]:
+    layer = Layer(hw.positions.ENCODINGS[name].examples()[0], torch.Generator().manual_seed(0), torch.float64).eval()
+    x = torch.randn(2, 5, layer.sizes.embed_dim, dtype=torch.float64)
+    return layer, x, on_axes(hw.Coordinates.span(5), layer.encoding.axes)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("name", hw.positions.ENCODINGS)
+def test_every_encoding_under_vmap_and_by_sample(name: str) -> None:
+    """The outputs, and the gradients of all parameters, are those of a loop over the sequences."""
+    layer, x, at = per_encoding(name)
+    found = torch.vmap(lambda one: layer(one[None], at)[0])(x)
+    torch.testing.assert_close(found, torch.cat([layer(one[None], at) for one in x]))
+    values = {name: p.detach() for name, p in layer.named_parameters()}
+
+    def loss(values: dict[str, Tensor], one: Tensor) -> Tensor:
+        out: Tensor = torch.func.functional_call(layer, values, (one[None], at))
+        return out.square().sum()
+
+    by_sample = torch.vmap(torch.func.grad(loss), in_dims=(None, 0))(values, x)
+    for b, one in enumerate(x):
+        layer.zero_grad()
+        layer(one[None], at).square().sum().backward()
+        for name, p in layer.named_parameters():
+            torch.testing.assert_close(by_sample[name][b], torch.zeros_like(p) if p.grad is None else p.grad)

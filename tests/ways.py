@@ -361,7 +361,6 @@ class Way:
 
 EVERYWHERE = ("MultiHeadAttention", "Decoder", "swapped torch encoder", "Llama of transformers")
 TRACE = dict.fromkeys(EVERYWHERE, "torch.jit.trace would keep .*: use torch.export.export")
-VMAP = dict.fromkeys(EVERYWHERE[1:3], "attention cannot be vmapped: fold the mapped dimension into the batch")
 DTENSOR = {
     **dict.fromkeys(EVERYWHERE[:3], "attention of a DTensor is not defined: give its to_local"),
     EVERYWHERE[3]: "got mixed torch.Tensor and DTensor",  # torch's own, of the rotation in transformers
@@ -376,8 +375,8 @@ WAYS: dict[str, Way] = {
     "torch.jit.trace": Way(traced, refused=TRACE),
     "activation checkpointing": Way(checkpointed),
     "functional_call": Way(functionally),
-    "vmap": Way(by_vmap, refused=VMAP),
-    "gradients by sample (vmap of grad)": Way(by_sample, refused=VMAP),
+    "vmap": Way(by_vmap),
+    "gradients by sample (vmap of grad)": Way(by_sample),
     "DistributedDataParallel": Way(in_parallel),
     "FSDP2 (fully_shard)": Way(sharded),
     "DTensor": Way(as_dtensors, refused=DTENSOR),

@@ -100,10 +100,29 @@ def calls_forward_alone(module: torch.nn.Module) -> bool:
     )
 
 
-def is_batched(x: Tensor) -> bool:
-    """Returns whether a tensor is batched by torch.func.vmap or autograd's ``is_grads_batched``."""
-    tests = ("is_batchedtensor", "is_legacy_batchedtensor")
-    return any(getattr(torch._C._functorch, name)(x) for name in tests if hasattr(torch._C._functorch, name))
+def is_batched_by_autograd(x: Tensor) -> bool:
+    """Returns whether a tensor is batched by autograd's ``is_grads_batched``."""
+    return bool(getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda x: False)(x))
+
+
+def is_mapped(x: Tensor) -> bool:
+    """Returns whether a tensor is batched by torch.func.vmap, at any level of transforms."""
+    functorch = torch._C._functorch
+    while functorch_active() and functorch.is_functorch_wrapped_tensor(x):
+        if functorch.is_batchedtensor(x):
+            return True
+        x = functorch.get_unwrapped(x)
+    return False
+
+
+def requires_grad(x: Tensor) -> bool:
+    """Returns whether a tensor requires a gradient, also if it is batched by torch.func.vmap, which hides that."""
+    if x.requires_grad:
+        return True
+    if torch.compiler.is_compiling() or not functorch_active():
+        return False
+    functorch = torch._C._functorch
+    return bool(functorch.is_batchedtensor(x)) and requires_grad(functorch.get_unwrapped(x))
 
 
 # ---------------------------------------------------------------- autograd and the compiler

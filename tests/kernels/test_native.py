@@ -132,8 +132,16 @@ def test_what_it_cannot_be_asked_is_refused() -> None:
     out = hw.attention(q, k, v, kernel="dense")
     with pytest.raises(hw.HeadwayError, match="kernel 'dense' takes one gradient at a time"):
         torch.autograd.grad(out, q, torch.randn(3, *out.shape), is_grads_batched=True)
-    with pytest.raises(hw.HeadwayError, match="attention cannot be vmapped"):
-        torch.func.vmap(lambda x: hw.attention(x, k, v, kernel="dense"))(torch.randn(3, 2, 4, 7, 8))
+
+
+def test_torch_func_maps_it() -> None:
+    (_, k, v), x = qkv(grad=False), torch.randn(3, 2, 4, 7, 8)
+
+    def attend(x: Tensor) -> Tensor:
+        return hw.attention(x, k, v, kernel="dense")
+
+    for function in (attend, torch.func.grad(lambda x: attend(x).square().sum())):
+        torch.testing.assert_close(torch.vmap(function)(x), torch.stack(list(map(function, x))))
 
 
 def test_torch_func_differentiates_it() -> None:

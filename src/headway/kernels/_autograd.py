@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .._torch import functorch_active, is_batched, recorded_by_autograd
+from .._torch import functorch_active, is_batched_by_autograd, is_mapped, recorded_by_autograd
 from ..errors import HeadwayError
 from . import _ops
 from ._base import without_autocast
@@ -194,7 +194,27 @@ class Attention(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-        raise HeadwayError("attention cannot be vmapped: fold the mapped dimension into the batch")
+        return one_by_one(Attention, info.batch_size, in_dims, args)
+
+
+def one_by_one(function: type[torch.autograd.Function], size: int, in_dims: Sequence[Any], args: Sequence[Any]) -> Any:
+    """Applies a function to each slice of its mapped arguments, and stacks what it gives.
+
+    Each slice is a call of its own, so that parameters which all share get the gradient of each: folded into the batch,
+    they would get their sum.
+
+    Args:
+        function: the function, which returns a tuple of tensors.
+        size: the number of slices.
+        in_dims: the mapped dimension of each argument; None for one that all slices share.
+        args: the arguments.
+    """
+    mapped = [dim if isinstance(x, Tensor) else None for x, dim in zip(args, in_dims, strict=True)]
+    slices = [
+        function.apply(*[x if dim is None else x.select(dim, i) for x, dim in zip(args, mapped, strict=True)])
+        for i in range(size)
+    ]
+    return tuple(map(torch.stack, zip(*slices, strict=True))), (0,) * len(slices[0])
 
 
 def gradients_of(
@@ -207,9 +227,12 @@ def gradients_of(
 ) -> list[Tensor | None]:
     """Computes the gradients of the tensors of a call in a backward pass; None for those that are not needed."""
     wanted = [i for i, need in enumerate(needed) if need]
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+    transformed = not torch.compiler.is_compiling() and functorch_active()
+    if transformed and any(is_mapped(x) for x in (d_out, d_lse, *saved) if x is not None):
+        found = Gradient.apply(name, structure, wanted, d_out, d_lse, *saved)  # for its rule
+    elif not torch.is_grad_enabled() or torch.compiler.is_compiling():
         found = gradients(name, structure, saved, wanted, d_out, d_lse)
-    elif NATIVE[name].differentiable and functorch_active():
+    elif NATIVE[name].differentiable and transformed:
         found = _followed(NATIVE[name], structure, saved[:-3], wanted, d_out, d_lse)
     else:
         found = Gradient.apply(name, structure, wanted, d_out, d_lse, *saved)
@@ -246,7 +269,7 @@ class Gradient(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-        raise HeadwayError(BATCHED.format(args[0]))
+        return one_by_one(Gradient, info.batch_size, in_dims, args)
 
 
 def gradients(
@@ -288,14 +311,14 @@ def _second_derivatives(
 
 
 BATCHED = (
-    "kernel {!r} takes one gradient at a time and was given a batch of them (jacrev, is_grads_batched, vectorize): "
-    "choose kernel='reference'"
+    "kernel {!r} takes one gradient at a time and was given a batch of them (is_grads_batched, vectorize): choose "
+    "kernel='reference', or torch.func.jacrev"
 )
 
 
 def _is_batched(grad: Tensor | None) -> bool:
-    """Returns whether a gradient is batched, by torch.func.vmap or by autograd's own."""
-    return grad is not None and not torch.compiler.is_compiling() and is_batched(grad)
+    """Returns whether autograd was given several gradients at once, which no rule of ``torch.func`` covers."""
+    return grad is not None and not torch.compiler.is_compiling() and is_batched_by_autograd(grad)
 
 
 def eager_apply(function: type[torch.autograd.Function]) -> Callable[..., tuple[Tensor, ...]]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._torch import constant_in_graphs
+from .._torch import constant_in_graphs, requires_grad
 from ..coordinates import Coordinates
 from ..masks import Mask
 from ..records import Record, attributes
@@ -200,4 +200,4 @@ def tensors_in(part: Any) -> Iterator[Tensor]:
 
 def wants_gradient(part: Any) -> bool:
     """Returns whether any tensor of a term requires a gradient."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(part))
+    return torch.is_grad_enabled() and any(map(requires_grad, tensors_in(part)))

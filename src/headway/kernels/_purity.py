@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._torch import dispatch_modes
+from .._torch import dispatch_modes, is_mapped
 from ..errors import HeadwayError
 from ..terms import DenseBias, Normalizer, Product, ScoreMap, Term
 from . import _ops
@@ -39,7 +39,7 @@ def try_functions(call: Call, run_last_row: Callable[[Call], Tensor]) -> None:
     tensors: list[Tensor] = []
     call = _ops.unflatten(_ops.flatten(call, tensors), [x.detach() for x in tensors])
     python = [term for term in call.terms if not _ops.is_plain(_ops.flatten(term, []))]
-    n, real = call.q.shape[2], _is_real(call.q)
+    n, real = call.q.shape[2], _is_real(call.q) and not any(map(is_mapped, tensors))
     if not python or not n or not call.k.shape[2]:
         return
     names = ", ".join(type(term).__name__ for term in python)
