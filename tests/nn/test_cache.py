@@ -781,19 +781,24 @@ def test_positions_given_after_left_padding_do_not_end_the_row() -> None:
         torch.testing.assert_close(found[b : b + 1], right)
 
 
+@pytest.mark.parametrize("before", ["cache", "memory"])
 @pytest.mark.parametrize("located", [False, True])
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_lengths_of_an_earlier_call_are_refused(side: str, located: bool) -> None:
+def test_lengths_of_an_earlier_call_are_refused(side: str, located: bool, before: str) -> None:
     config = TransformerConfig(20, 32, 2, 4)
     decoder = Decoder(config, headway.encoding("rope", head_dim=8)).eval()
-    ids, cache, mask = torch.randint(20, (2, 7)), decoder.new_cache(), Padding(LENGTHS, side)
+    ids, mask = torch.randint(20, (2, 7)), Padding(LENGTHS, side)
+    held: Any = {"cache": decoder.new_cache(), "memory": SegmentMemory(8)}[before]
     at = Coordinates.padded(LENGTHS, TOKENS, side=side) if located else None
-    decoder(ids[:, :TOKENS], mask=mask, positions=at, cache=cache)
-    with pytest.raises(HeadwayError, match=r"(Padding has .* give .*Padding\(\))|ends in padding.* pad on the left"):
-        decoder(ids[:, TOKENS:], mask=mask, cache=cache)
-    assert len(cache) == TOKENS
+    decoder(ids[:, :TOKENS], mask=mask, positions=at, **{before: held})
+    for _ in range(2):
+        with pytest.raises(
+            HeadwayError, match=r"(Padding has .* give .*Padding\(\))|ends in padding.* pad on the left"
+        ):
+            decoder(ids[:, TOKENS:], mask=mask, **{before: held})
+    assert len(held) == TOKENS
     if side == "left":
-        decoder(ids[:, TOKENS:], mask=Padding([one + 1 for one in LENGTHS], side), cache=cache)
+        decoder(ids[:, TOKENS:], mask=Padding([one + 1 for one in LENGTHS], side), **{before: held})
 
 
 def test_each_row_goes_on_after_its_last_token() -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+import torch
+from torch import Tensor
+
 from ..errors import HeadwayError
+from ..masks import Mask, Padding, conjuncts
+from ..tracing import watched
 
 
 class Transaction:
@@ -48,6 +53,30 @@ class Transactional:
     """Whether a transaction is under way."""
     _damaged = False
     """Whether an error interrupted a change that cannot be rolled back."""
+    _lengths: tuple[Tensor, int] | None = None
+    """The lengths of the last call's ``Padding``, and the tokens of its keys."""
+
+    def need_new_lengths(self, mask: Mask | Tensor | None, total: int) -> None:
+        """Checks that ``Padding`` does not hold the lengths of an earlier call.
+
+        Args:
+            mask: the mask of the call.
+            total: the tokens of its keys, those that are held included.
+
+        Raises:
+            HeadwayError: for the same lengths with more tokens, as far as that is known without waiting for a device.
+        """
+        for part in conjuncts(mask) if isinstance(mask, Mask) else ():
+            if type(part) is not Padding or not isinstance(part.lengths, Tensor):
+                continue
+            now, before = part.lengths, self._lengths
+            if before is not None and total > before[1] and _same(now, before[0]):
+                raise HeadwayError(
+                    f"Padding has the lengths of an earlier call, of {before[1]} tokens, and there are {total} now: "
+                    "give positions=Coordinates.padded(lengths, n) in the first call, which later ones continue, and "
+                    "masks.Padding() in each"
+                )
+            self._lengths = now, total
 
     def _need_whole(self) -> None:
         if self._damaged:
@@ -67,3 +96,8 @@ class Transactional:
     def _rollback(self) -> None:
         """Ends the transaction and restores the state at ``_begin``."""
         raise NotImplementedError
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are known to be equal without waiting for a device."""
+    return a is b or (a.is_cpu and b.is_cpu and not watched() and torch.equal(a, b))

@@ -6,15 +6,13 @@ import copy
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..deprecated import deprecated
 from ..errors import HeadwayError
-from ..masks import And, Chunked, KeepFirst, Mask, Or, Padding, Prefix, Window, conjuncts
+from ..masks import And, Chunked, KeepFirst, Mask, Or, Prefix, Window
 from ..positions import Compose, PositionEncoding
-from ..tracing import watched
 from ._coordinates import cropped, joined, kept, remaining
 from ._token_buffer import Slots, TokenBuffer
 from ._transaction import Transactional, transaction
@@ -47,7 +45,6 @@ class KeyValueCache(Transactional):
         self.prepared_by: PositionEncoding | None = None
         """The encoding that prepared the keys and values; None for keys and values as projected."""
         self._coordinates_before: Coordinates | None = None
-        self._lengths: tuple[Tensor, int] | None = None
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -79,29 +76,6 @@ class KeyValueCache(Transactional):
                 "with the encoding that filled it (cache.prepared_by)"
             )
         self.prepared_by = encoding
-
-    def need_new_lengths(self, mask: Mask | Tensor | None, n: int) -> None:
-        """Checks that ``Padding`` does not hold the lengths of an earlier call, before n tokens are appended.
-
-        Args:
-            mask: the mask of the call.
-            n: the number of new tokens.
-
-        Raises:
-            HeadwayError: for the same lengths with more tokens, as far as that is known without waiting for a device.
-        """
-        total = len(self) + n
-        for part in conjuncts(mask) if isinstance(mask, Mask) else ():
-            if type(part) is not Padding or not isinstance(part.lengths, Tensor):
-                continue
-            now, before = part.lengths, self._lengths
-            if before is not None and total > before[1] and _same(now, before[0]):
-                raise HeadwayError(
-                    f"Padding has the lengths of an earlier call, of {before[1]} tokens, and there are {total} now: "
-                    "give positions=Coordinates.padded(lengths, n) in the first call, which later ones continue, and "
-                    "masks.Padding() in each"
-                )
-            self._lengths = now, total
 
     @property
     def keys(self) -> Tensor:
@@ -225,11 +199,6 @@ class KeyValueCache(Transactional):
             tokens.rollback()
         self._damaged = False
         self.coordinates, self._coordinates_before = self._coordinates_before, None
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are known to be equal without waiting for a device."""
-    return a is b or (a.is_cpu and b.is_cpu and not watched() and torch.equal(a, b))
 
 
 def _need_within(length: int, held: int) -> None:
