@@ -500,7 +500,7 @@ def _real_stop(k: Coordinates) -> Tensor | None:
     length counts positions.
     """
     padded = k.start is None and k.document is None and isinstance(k.length, Tensor)
-    return k.length[:, -1:] if padded else None  # type: ignore[index, union-attr]
+    return k.length[:, -1:] if padded else None  # type: ignore[index]
 
 
 def hiding_padding(mask: Mask | None, k: Coordinates) -> Mask | None:
