@@ -379,20 +379,16 @@ def _coordinates(
     the first key, below 0, where masks show them nothing and not every encoding is defined.
     """
     n, m = q.shape[2], k.shape[2]
-    if encoding is not None and encoding.acts:
-        if q_positions is None and k_positions is None and n > m:
-            raise HeadwayError(
-                f"there are {n} queries and {m} keys, so the first queries would stand below 0: give q_positions and "
-                "k_positions"
-            )
-        if q_positions is not None and k_positions is None and n != m:
-            raise HeadwayError(
-                f"q_positions are given but k_positions are not, and n = {n} differs from m = {m}: give both"
-            )
-    if k_positions is not None and q_positions is None and n != m:  # masks read them too
+    acts = encoding is not None and bool(encoding.acts)
+    if acts and q_positions is None and k_positions is None and n > m:
         raise HeadwayError(
-            f"k_positions are given but q_positions are not, and n = {n} differs from m = {m}: give both"
+            f"there are {n} queries and {m} keys, so the first queries would stand below 0: give q_positions and "
+            "k_positions"
         )
+    one_side = (q_positions is None) != (k_positions is None)
+    if one_side and n != m and (acts or q_positions is None):  # masks read where keys are, by default 0 … m − 1
+        given, missing = ("k_positions", "q_positions") if q_positions is None else ("q_positions", "k_positions")
+        raise HeadwayError(f"{given} are given but {missing} are not, and n = {n} differs from m = {m}: give both")
     if n == m and (q_positions is None or k_positions is None or q_positions is k_positions):
         name = "k_positions" if q_positions is None and k_positions is not None else "q_positions"
         both = _side(k_positions if q_positions is None else q_positions, n, 0, n, name, q)

@@ -799,6 +799,9 @@ def test_lengths_of_an_earlier_call_are_refused(side: str, located: bool, before
     assert len(held) == TOKENS
     if side == "left":
         decoder(ids[:, TOKENS:], mask=Padding([one + 1 for one in LENGTHS], side), **{before: held})
+    if before == "cache" and not located:
+        held.crop(0)
+        decoder(ids, mask=mask, cache=held)  # another prompt
 
 
 def test_each_row_goes_on_after_its_last_token() -> None:

@@ -229,7 +229,7 @@ class Stack(nn.Module):
         coordinates = continued(past, positions, x.shape[1], x.device)
         check_coordinates(coordinates, x)
         if before is not None and not coordinates.padding:
-            before.need_new_lengths(mask, len(before) + x.shape[1])
+            before.need_new_lengths(mask, len(before), x.shape[1])
         with transaction(cache, memory):
             return self._run(x, mask, past, coordinates, cache, memory, context, context_mask, context_positions)
 

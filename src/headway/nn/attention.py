@@ -230,7 +230,7 @@ class MultiHeadAttention(nn.Module):
             new = continued(cache.coordinates, positions, query.shape[1], query.device)
             check_coordinates(new, query)
             if not new.padding:
-                cache.need_new_lengths(mask, len(cache) + query.shape[1])
+                cache.need_new_lengths(mask, len(cache), query.shape[1])
             k, v, arguments = self._appended(query, value, new, key_positions, cache, encoding)
         else:
             k, v = self._keys_and_values(key, value) if cache is None else self._context(key, value, cache)
