@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch.autograd import forward_ad
+from torch.utils import _python_dispatch as dispatch
+from torch.utils import checkpoint
 
 SOURCE = Path(__file__).parents[1] / "src" / "headway"
 PRIVATE = re.compile(
@@ -31,6 +33,11 @@ LACKED: list[tuple[object, str]] = [
     (torch._C, "_get_mkldnn_enabled"),
     (torch._C, "_get_fp32_precision_getter"),
     (torch.nn.modules.module, "_has_any_global_hook"),
+    (checkpoint, "CheckpointFunction"),
+    (checkpoint, "_CheckpointFrame"),
+    (dispatch, "_get_current_dispatch_mode"),
+    (dispatch, "_pop_mode"),
+    (dispatch, "_push_mode"),
 ]
 """What has a fallback."""
 
@@ -54,8 +61,10 @@ def test_this_version_of_torch_has_it(owner: object, name: str) -> None:
 SCRIPT = """
 import torch
 from torch.autograd import forward_ad
+from torch.utils import _python_dispatch, checkpoint
 owners = {{"_C": torch._C, "_functorch": torch._C._functorch, "forward_ad": forward_ad, "cpu": torch.cpu}}
 owners["module"] = torch.nn.modules.module
+owners.update(checkpoint=checkpoint, dispatch=_python_dispatch)
 lacked = [(owners[owner], name, getattr(owners[owner], name)) for owner, name in {names!r}]
 for owner, name, _ in lacked:
     delattr(owner, name)
@@ -88,6 +97,8 @@ def test_a_version_without_them_computes_the_same() -> None:
         id(forward_ad): "forward_ad",
         id(torch.cpu): "cpu",
         id(torch.nn.modules.module): "module",
+        id(checkpoint): "checkpoint",
+        id(dispatch): "dispatch",
     }
     names = [(owners[id(owner)], name) for owner, name in LACKED if hasattr(owner, name)]
     done = subprocess.run(

@@ -6,8 +6,10 @@ A fallback assumes the safe answer: it may make a call slower, but not wrong.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -16,6 +18,8 @@ from torch.autograd import forward_ad
 from torch.nn.functional import linear
 from torch.nn.modules import module as module_of_torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch as dispatch
+from torch.utils import checkpoint as checkpoints
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map_only as tree_map_only
@@ -70,14 +74,6 @@ def forward_mode_level() -> int:
     """Returns the level of forward-mode differentiation, −1 if it is not active."""
     level: int = getattr(forward_ad, "_current_level", -1)
     return level
-
-
-_backward_pass: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
-
-
-def in_backward_pass() -> bool:
-    """Whether this thread runs a backward pass, in which checkpointed modules compute their forward pass again."""
-    return _backward_pass() >= 0
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
@@ -175,10 +171,113 @@ def without_function_modes(kind: type[TorchFunctionMode]) -> Iterator[None]:
             _push_mode(mode)
 
 
+_DISPATCH_STACK = ("_get_current_dispatch_mode", "_pop_mode", "_push_mode")
+_dispatch_stack = [getattr(dispatch, name) for name in _DISPATCH_STACK if hasattr(dispatch, name)]
+
+
+@contextmanager
+def without_dispatch_modes() -> Iterator[None]:
+    """A block without torch dispatch modes, except those that tensors need, such as that of fake tensors."""
+    if len(_dispatch_stack) < len(_DISPATCH_STACK):
+        yield
+        return
+    innermost, pop, push = _dispatch_stack
+    left = []
+    try:
+        while (mode := innermost()) is not None and getattr(mode, "_mode_key", None) is None:
+            left.append(pop())
+        yield
+    finally:
+        for mode in reversed(left):
+            push(mode)
+
+
 def constant_in_graphs(function: Function) -> Function:
     """Marks a function whose result is a constant for a compiler, which does not trace it."""
     function.__dict__["_dynamo_marked_constant"] = True
     return function
+
+
+_APPLY = getattr(getattr(torch.autograd.Function.apply, "__func__", None), "__code__", None)
+
+
+def function_around() -> type | None:
+    """Returns the innermost ``torch.autograd.Function`` in whose ``forward``, for a gradient, this thread is.
+
+    Torch's own of reentrant checkpoints is left out.
+    """
+    inner: FrameType | None = None
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code is _APPLY and (kind := frame.f_locals["cls"]) is not checkpoints.CheckpointFunction:
+            ctx = inner and inner.f_locals.get(inner.f_code.co_varnames[0])
+            if any(getattr(ctx, "needs_input_grad", (True,))):
+                return kind
+        inner, frame = frame, frame.f_back
+    return None
+
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+_HOLDERS = (("CheckpointFunction", "forward", "run_function"), ("_CheckpointFrame", "__init__", "recompute_fn"))
+"""The classes of ``torch.utils.checkpoint``, reentrant and not, that hold what a backward pass computes again; what
+makes them of it, and the attribute that has it."""
+
+_wraps: list[Wrap] = []
+_replaced: list[tuple[Any, str, Any]] = []
+_lock = threading.Lock()
+
+
+@contextmanager
+def recomputed_as(wrap: Wrap) -> Iterator[None]:
+    """A block in which ``torch.utils.checkpoint`` holds ``wrap(function)`` for the recomputation of ``function``.
+
+    ``wrap`` is called in any thread, before the first computation, for which ``function`` is called as it is. Where
+    blocks nest, the wrap of the outermost is called last. In a version of torch without these classes it is not called.
+    """
+    with _lock:
+        if not _wraps:
+            _replaced[:] = [_replace(*holder) for holder in _HOLDERS if hasattr(checkpoints, holder[0])]
+        _wraps.append(wrap)
+    try:
+        yield
+    finally:
+        with _lock:
+            _wraps.remove(wrap)
+            while not _wraps and _replaced:
+                setattr(*_replaced.pop())
+
+
+def _replace(holder: str, maker: str, attribute: str) -> tuple[Any, str, Any]:
+    """Lets a class hold what ``_wraps`` make of a function; returns what ``setattr`` takes to restore it."""
+    owner = getattr(checkpoints, holder)
+    original = vars(owner)[maker]
+    make = getattr(owner, maker)
+
+    def holding(held: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        wrapped = function
+        for wrap in reversed(tuple(_wraps)):
+            wrapped = wrap(wrapped)
+        out = make(held, function, *args, **kwargs)
+        setattr(held, attribute, wrapped)
+        return out
+
+    setattr(owner, maker, staticmethod(holding) if isinstance(original, staticmethod) else holding)
+    return owner, maker, original
+
+
+_backward_pass: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+
+
+@constant_in_graphs
+def backward_pass() -> int:
+    """Returns the number of the backward pass that this thread runs; −1 outside of one."""
+    return _backward_pass()
+
+
+def in_backward_pass() -> bool:
+    """Whether this thread runs a backward pass, in which checkpointed modules compute their forward pass again."""
+    return backward_pass() >= 0
 
 
 sdp_order: Callable[[], list[int]] = getattr(torch._C, "_get_sdp_priority_order", lambda: [1, 2, 0, 3])

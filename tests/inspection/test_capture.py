@@ -16,7 +16,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 import headway as hw
 from headway.attention import observers
@@ -404,40 +403,6 @@ def test_what_is_captured_holds_no_graph() -> None:
     assert kept.q.grad_fn is None
     del seen, out, kept
     gc.collect()
-
-
-class Attention(nn.Module):
-    """A layer of headway, whose calls are found without a mode of torch functions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = hw.nn.MultiHeadAttention(8, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.layer(x)
-        return out
-
-
-@pytest.mark.parametrize("build", [Own, Attention])
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_recomputation_in_the_backward_pass_is_not_seen_twice(build: Any, reentrant: bool) -> None:
-    class Saving(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = build()
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = checkpoint(self.layer, x, use_reentrant=reentrant)
-            return out
-
-    model, x = Saving(), torch.randn(2, 5, 8, requires_grad=True)
-    model(x).square().sum().backward()
-    before = [part.grad.clone() for part in model.parameters()]  # type: ignore[union-attr]
-    model.zero_grad()
-    with hw.capture(model) as seen:
-        model(x).square().sum().backward()
-    assert len(seen) == 1
-    assert all(torch.equal(part.grad, old) for part, old in zip(model.parameters(), before, strict=True))  # type: ignore[arg-type]
 
 
 def test_inference_mode() -> None:

@@ -16,7 +16,7 @@ from headway import terms as T
 from headway.errors import HeadwayError
 from headway.inspection import STATISTICS, statistics_of
 from headway.inspection._sources import SOURCES
-from headway.inspection._watch import Site, Watch
+from headway.inspection._watch import Change, Found, Watch
 from headway.inspection._weights import dense_weights
 from headway.inspection.scores.norm_weighted import weighted_call
 from headway.models import Decoder, EncoderDecoder, TransformerConfig
@@ -352,9 +352,10 @@ def scaled_heads(model: nn.Module, layer: str, heads: Tensor) -> Iterator[None]:
     """The outputs of the heads of a layer times ξ [batch, n, heads], whose gradient is what importance is made of."""
 
     class Scaled(Watch):
-        def around(self, site: Site) -> Any:
-            name, _, _ = self.label(site)
-            return site.run((lambda out: out * heads.permute(0, 2, 1)[..., None]) if name == layer else None)
+        def around(self, found: Found) -> tuple[Any, Change | None]:
+            name, _, _ = self.label(found)
+            change = (lambda out: out * heads.permute(0, 2, 1)[..., None]) if name == layer else None
+            return found.run(change), change
 
     with Scaled(model, "test", SOURCES.values()).watching():
         yield

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .._torch import function_around, in_backward_pass
 from ..errors import HeadwayError
 from ._memory import heads_of
 from ._numbers import index_of
 from ._sources import SOURCES
-from ._watch import Site, Watch, changes
+from ._watch import Change, Found, Frame, Watch, changes
 
 REPLACEMENTS = ("zero", "mean")
 
@@ -30,6 +32,9 @@ def ablate(model: nn.Module, heads: Mapping[tuple[int | str, int], str]) -> Iter
     query of a call, by its mean over the queries of all rows of this call; padding is left out where it is known, as
     ``AttentionRecord.padding`` has it. Gradients flow through the mean.
 
+    A forward pass that ``torch.utils.checkpoint`` computes again in a backward pass is ablated as the first one was,
+    also if the backward pass comes after the block.
+
     It takes the models that ``capture`` takes, and both may be nested in any order.
 
     Args:
@@ -43,8 +48,10 @@ def ablate(model: nn.Module, heads: Mapping[tuple[int | str, int], str]) -> Iter
 
     Raises:
         HeadwayError: before the block, if a layer or head does not exist (the nearest is named) or the model is
-            compiled or scripted; in it, if a mean is to be taken over a single query; at its end, if the model ran and
-            a layer did not attend.
+            compiled or scripted; in it, if a mean is to be taken over a single query, if an ``autograd.Function`` that
+            is not torch's checkpoint runs a layer, or a backward pass does for a forward pass that is not known to be
+            of the block; at its end, if the model ran and a layer did not
+            attend.
 
     References:
         Michel et al. 2019, "Are Sixteen Heads Really Better than One?".
@@ -74,13 +81,20 @@ class _Ablation(Watch):
                 index_of(place[1], known, f"head of {layer!r}")
             self.replacements.setdefault(layer, {})[place[1]] = replacement
         self.applied: set[str] = set()
+        self.modules = {layer.partition("#")[0] for layer in self.replacements}
 
-    def around(self, site: Site) -> Any:
-        layer, module, _ = self.label(site)
+    def around(self, found: Found) -> tuple[Any, Change | None]:
+        layer, module, _ = self.label(found)
         replacements = {**self.replacements.get(module, {}), **self.replacements.get(layer, {})}
         self.applied |= {layer, module}
         if not replacements:
-            return site.run(None)
+            return found.run(None), None
+        if (function := function_around()) is not None:
+            raise HeadwayError(
+                f"it runs in the forward of {function.__name__}, an autograd.Function, whose backward would not be of "
+                "the ablated heads: recompute with torch.utils.checkpoint, or call the model under torch.no_grad"
+            )
+        site = found.look()
         if site.replaces_output:
             raise HeadwayError("it drops weights that it returns: call model.eval(), or give need_weights=False")
         _, count, n, _ = site.call.q.shape
@@ -91,7 +105,15 @@ class _Ablation(Watch):
                 "the mean over a single query is its own output: give 'zero', or call the model with more tokens"
             )
         changes.count += 1
-        return site.run(lambda out: _replaced(out, replacements, site.padding))
+        change = partial(_replaced, replacements, site.padding)
+        return found.run(change), change
+
+    def begins(self, frame: Frame) -> None:
+        if in_backward_pass() and self.at_work() and frame.name in self.modules:
+            raise HeadwayError(
+                f"ablate of {frame.name!r}: a backward pass runs it for a forward pass that is not known to be of the "
+                "block: call backward() after the block, and in the block use torch.utils.checkpoint to recompute"
+            )
 
     def check(self) -> None:
         """Raises HeadwayError if the model ran and a layer did not attend."""
@@ -103,7 +125,7 @@ class _Ablation(Watch):
             )
 
 
-def _replaced(out: Tensor, replacements: Mapping[int, str], counted: Tensor | None) -> Tensor:
+def _replaced(replacements: Mapping[int, str], counted: Tensor | None, out: Tensor) -> Tensor:
     """out, [batch, heads, n, v_dim], with some heads replaced."""
     heads = list(out.unbind(1))
     for head, replacement in replacements.items():

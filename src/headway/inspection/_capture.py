@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,7 +25,7 @@ from ._projection import Awaited, value_norms, weight_of, why_no_norms
 from ._record import DEFAULT, Asked, AttentionRecord, Seen
 from ._run import Wanted, chosen
 from ._sources import SOURCES
-from ._watch import Change, Site, Watch, changes, unwatched
+from ._watch import Change, Found, Site, Watch, changes, looking
 from ._weights import dense_weights, refuse_above_limit, size_of
 
 KEEP = ("statistics", "qk", "qkv", "weights", "gradients")
@@ -55,7 +54,8 @@ def capture(
     (with any ``attn_implementation``), ``nn.MultiheadAttention``, and every module that calls
     ``F.scaled_dot_product_attention``. The model computes what it computes otherwise, bit by bit, with the same
     gradients; only ``nn.MultiheadAttention`` and the layers of torch around it leave their fast paths for inference,
-    whose results are equal to rounding, and ``note`` of their records says so. An attention call that headway did not
+    whose results are equal to rounding, and ``note`` of their records says so. What ``torch.utils.checkpoint`` computes
+    again in a backward pass is no call of its own. An attention call that headway did not
     compute is checked: its output for three queries is compared with that of the captured queries, keys and mask.
 
     A capture sees the calls of its own model in its own thread. Captures nest. Hooks are taken out at the end of the
@@ -126,7 +126,8 @@ class _Capture(Watch):
         self._copies: dict[int, tuple[Tensor, int | None, Tensor]] = {}
         self._copied_in = -1
         self._awaited: Awaited | None = None
-        self._of_gradients: list[RemovableHandle] = []
+        self._of_gradients: list[RemovableHandle] | None = []
+        """The hooks on heads' outputs; None after the block."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -140,13 +141,15 @@ class _Capture(Watch):
                 yield
             finally:
                 self._awaited = None
-                for hook in self._of_gradients:
+                hooks, self._of_gradients = self._of_gradients or [], None
+                for hook in hooks:
                     hook.remove()
 
-    def around(self, site: Site) -> Any:
-        layer, module, number = self.label(site)
+    def around(self, found: Found) -> tuple[Any, Change | None]:
+        layer, module, number = self.label(found)
         if self.wanted is not None and not self.wanted & {layer, module}:
-            return site.run(None)
+            return found.run(None), None
+        site = found.look()
         call = site.call
         record = AttentionRecord(
             layer,
@@ -165,16 +168,16 @@ class _Capture(Watch):
         if self.keep == "weights":
             self._refuse_size(record, call)
         before = changes.count
-        result = self._filled(record, site)
+        result, again = self._filled(record, found, site)
         if not site.exact and not site.dropout and changes.count == before:
             _check_translation(site, result)
         self.seen.records.append(record)
-        return result
+        return result, again
 
-    def _filled(self, record: AttentionRecord, site: Site) -> Any:
-        """Keeps of a call what is to be kept, and computes it."""
+    def _filled(self, record: AttentionRecord, found: Found, site: Site) -> tuple[Any, Change | None]:
+        """Keeps of a call what is to be kept, and computes it; also returns how it is computed again."""
         call = site.call
-        with torch.no_grad(), unwatched():
+        with looking():
             if self.keep == "weights":
                 record._heads, record._rows = self._chosen(call)
                 record._weights = dense_weights(_detached(call), record._heads, record._rows)
@@ -183,43 +186,53 @@ class _Capture(Watch):
             elif self.keep == "statistics":
                 wanted = Wanted(_detached(call), self.statistics, record.padding)
         if self.keep != "statistics":
-            return site.run(self._on_outputs(record, site))
+            looks, again = self._on_outputs(record, site)
+            return found.run(looks), again
         both = None if site.run_and_reduce is None else site.run_and_reduce(wanted.reductions, wanted.queries)
-        with torch.no_grad(), unwatched():
+        with looking():
             values = reduce(KERNELS, wanted.call, wanted.reductions, wanted.queries) if both is None else both[1]
             record._statistics = wanted.found(values)
-        return site.run(None) if both is None else both[0]
+        return (found.run(None) if both is None else both[0]), None
 
     # ------------------------------------------------------------ output projections and gradients
 
-    def _on_outputs(self, record: AttentionRecord, site: Site) -> Change | None:
-        """What looks at the heads' outputs, which it does not change; None where nobody does."""
+    def _on_outputs(self, record: AttentionRecord, site: Site) -> tuple[Change | None, Change | None]:
+        """What looks at the heads' outputs, which it does not change, the first time and again; None where nobody does.
+
+        Heads' outputs that are looked at may be computed in another way, which has to be the same again.
+        """
         self._awaited = None
         if self.keep == "gradients":
             if site.replaces_output:
                 raise HeadwayError("it drops weights that it returns: call model.eval(), or give need_weights=False")
-            return partial(self._differentiated, record)
+            return (partial(self._differentiated, record),) * 2
         if self.keep != "qkv":
-            return None
+            return None, None
         record._without_norms = why_no_norms(site.call)
         if record._without_norms:
-            return None
+            return None, None
         if site.output_weight is not None:
-            record._value_norms = value_norms(site.call.v, site.output_weight, record.heads)
-            return None
+            with looking():
+                record._value_norms = value_norms(site.call.v, site.output_weight, record.heads)
+            return None, None
         record._without_norms = "no linear layer is given the outputs of its heads as they are"
-        return partial(self._await_projection, record, site.call)
+        return partial(self._await_projection, record, site.call), _as_it_is
 
     def _await_projection(self, record: AttentionRecord, call: Call, out: Tensor) -> Tensor:
-        self._awaited = Awaited(record, _detached(call), out.detach().transpose(1, 2).flatten(2))
+        with looking():
+            self._awaited = Awaited(record, _detached(call), out.detach().transpose(1, 2).flatten(2))
         return out
 
     def _projecting(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Sees a linear layer that is about to compute; the one that takes heads' outputs is their projection."""
         awaited = self._awaited
-        if awaited is None or self._thread != threading.get_ident() or not args or in_backward_pass():
+        if awaited is None or not self.at_work() or not args or in_backward_pass():
             return
-        if not awaited.projected_by(module, args[0]):
+        with looking():
+            self._project(awaited, module, args[0])
+
+    def _project(self, awaited: Awaited, module: nn.Module, x: Any) -> None:
+        if not awaited.projected_by(module, x):
             return
         record, weight = awaited.record, weight_of(module)
         adapted = self.name_of[module].endswith("base_layer")  # the adapter around it adds to what it computes
@@ -231,6 +244,8 @@ class _Capture(Watch):
 
     def _differentiated(self, record: AttentionRecord, out: Tensor) -> Tensor:
         """Adds up Σ out·∂L/∂out of each query in the backward passes of the block."""
+        if self._of_gradients is None:
+            return out
         held = out.detach()
 
         def add(gradient: Tensor) -> None:
@@ -306,6 +321,10 @@ class _Capture(Watch):
             )
 
 
+def _as_it_is(out: Tensor) -> Tensor:
+    return out
+
+
 def _detached(call: Call) -> Call:
     return call._with(q=call.q.detach(), k=call.k.detach(), v=call.v.detach())
 
@@ -328,7 +347,7 @@ def _check_translation(site: Site, result: Any) -> None:
     rows = sorted({0, n // 2, n - 1} & set(range(n)))
     if not rows or call.k.shape[2] == 0:
         return
-    with torch.no_grad(), without_autocast(call.q), unwatched():
+    with looking(), without_autocast(call.q):
         computed = spec.computed(_detached(call))
         found = [spec.run_block(spec.Block(computed, row, row + 1)) for row in rows]
         ours = torch.cat([one.out for one in found], dim=2)

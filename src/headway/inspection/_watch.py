@@ -9,14 +9,22 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .._torch import functorch_active, in_backward_pass, is_compiled, never_compiled, without_function_modes
+from .._torch import (
+    functorch_active,
+    in_backward_pass,
+    is_compiled,
+    never_compiled,
+    recomputed_as,
+    without_dispatch_modes,
+    without_function_modes,
+)
 from ..errors import HeadwayError
 from ..kernels import Call
 from ..reductions import Reduction
@@ -29,8 +37,8 @@ class Source(Protocol):
     def is_layer(self, module: nn.Module) -> bool:
         """Whether it is known, before it runs, that a module computes attention that this source finds."""
 
-    def watched_by(self, watch: Watch) -> AbstractContextManager[None]:
-        """Hands each attention call to ``watch.found`` for the duration of a block, wherever ``watch.awake()``."""
+    def found_by(self, finder: Finder) -> AbstractContextManager[None]:
+        """Hands each attention call to ``finder.found`` for the duration of a block, wherever ``finder.awake()``."""
 
 
 Change = Callable[[Tensor], Tensor]
@@ -71,6 +79,11 @@ class Frame:
         return name in self.kwargs or name in _parameters(type(self.module).forward)
 
 
+def frame_of(stack: Sequence[Frame], module: nn.Module) -> Frame:
+    """The innermost frame of a module; the innermost of all if it has none."""
+    return next((frame for frame in reversed(stack) if frame.module is module), stack[-1])
+
+
 @lru_cache(maxsize=1024)
 def _parameters(forward: Callable[..., Any]) -> tuple[str, ...]:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -80,32 +93,29 @@ def _parameters(forward: Callable[..., Any]) -> tuple[str, ...]:
 
 @dataclass(eq=False)
 class Site:
-    """An attention call of a model that is about to be computed.
+    """What can be seen of an attention call that is about to be computed.
 
     Attributes:
-        module: the module that it belongs to.
         source: how it was found: the name of one of ``SOURCES``.
         kind: "self" or "cross".
         call: the call as headway computes it.
-        run: computes it as the model does, with a change of the heads' outputs if one is given.
-        rows: of what ``run`` returned, the given queries: the heads' outputs [batch, heads, rows, v_dim], or what
+        rows: of what ``Found.run`` returned, the given queries: the heads' outputs [batch, heads, rows, v_dim], or what
             ``projected`` makes of them.
-        projected: what the model makes of the heads' outputs before ``run`` returns.
+        projected: what the model makes of the heads' outputs before ``Found.run`` returns.
         exact: whether ``call`` is the very call that is computed, rather than a translation of it.
         padding: the queries that are not padding, [batch, n] bool; None if that is not known.
         dropout: the share of the weights that the model drops.
         note: what a reader of the record should know.
-        run_and_reduce: computes it as ``run`` does, bit for bit, and reductions of its weights in one pass; returns
-            None where there is no such pass. None where no kernel of headway computes the call.
+        run_and_reduce: computes it as ``Found.run`` does, bit for bit, and reductions of its weights in one pass;
+            returns None where there is no such pass. None where no kernel of headway computes the call.
         replaces_output: whether the module computes its output once more, so that a change would be lost.
-        output_weight: the weight of the output projection, [width, heads·v_dim], where ``run`` applies it itself.
+        output_weight: the weight of the output projection, [width, heads·v_dim], where ``Found.run`` applies it
+            itself.
     """
 
-    module: nn.Module
     source: str
     kind: str
     call: Call
-    run: Callable[[Change | None], Any]
     rows: Callable[[Any, list[int]], Tensor] = lambda result, rows: result
     projected: Callable[[Tensor], Tensor] = lambda out: out
     exact: bool = False
@@ -117,26 +127,46 @@ class Site:
     output_weight: Tensor | None = None
 
 
+@dataclass(eq=False)
+class Found:
+    """An attention call of a model that is about to be computed.
+
+    Attributes:
+        module: the module that it belongs to.
+        run: computes it as the model does, with a change of the heads' outputs if one is given.
+        site: what can be seen of it.
+    """
+
+    module: nn.Module
+    run: Callable[[Change | None], Any]
+    site: Callable[[], Site]
+
+    def look(self) -> Site:
+        """What can be seen of it, of which the model has no trace."""
+        with looking():
+            return self.site()
+
+
 class Mode(TorchFunctionMode):
     """A mode that sees every function of torch which this thread calls, for the duration of a block, and takes one.
 
     Args:
-        watch: the watch that it hands attention calls to.
+        finder: what it hands attention calls to.
         function: the function that it takes.
-        site: makes the site of a call, from the watch and the function's arguments.
+        found: makes what is handed over, from the stack of running modules and the function's arguments.
     """
 
-    def __init__(self, watch: Watch, function: Callable[..., Any], site: Callable[..., Site]) -> None:
+    def __init__(self, finder: Finder, function: Callable[..., Any], found: Callable[..., Found]) -> None:
         super().__init__()
-        self.watch, self.function, self.site = watch, function, site
+        self.finder, self.function, self.found = finder, function, found
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if function is not self.function or not self.watch.awake():
+        if function is not self.function or not self.finder.awake():
             return function(*args, **kwargs)
-        return self.watch.found(lambda: self.site(self.watch, *args, **kwargs))
+        return self.finder.found(self.found(self.finder.stack, *args, **kwargs))
 
 
 def unwatched() -> AbstractContextManager[None]:
@@ -144,8 +174,146 @@ def unwatched() -> AbstractContextManager[None]:
     return without_function_modes(Mode)
 
 
-class Watch:
-    """Looks on at the attention calls of one model in one thread, while ``watching``.
+@contextmanager
+def looking() -> Iterator[None]:
+    """A block that computes for those who look at a model: no graph and no mode of the model has a trace of it.
+
+    What a checkpoint saves, and what it recomputes, is therefore the same as without it.
+    """
+    with torch.no_grad(), without_dispatch_modes(), unwatched():
+        yield
+
+
+class Finder:
+    """Finds the attention calls of one model in one thread, while ``finding``.
+
+    Args:
+        purpose: what messages call the block, such as "capture".
+        sources: the methods of finding attention calls.
+        name_of: the names of the modules of the model.
+        finders: all that find for the same block. In each thread it is the last one that does.
+        stack: the modules that run, the innermost last.
+    """
+
+    def __init__(
+        self,
+        purpose: str,
+        sources: Collection[Source],
+        name_of: dict[nn.Module, str],
+        finders: list[Finder],
+        stack: Sequence[Frame] = (),
+    ) -> None:
+        self.purpose, self.sources, self.name_of, self.finders = purpose, sources, name_of, finders
+        self.stack = [*stack]
+        self._thread = threading.get_ident()
+        self._busy = False
+        # compiled code that runs a module of the model breaks its graph here, and what it finds is right
+        self.awake, self.found = never_compiled(self._awake), never_compiled(self._found)
+
+    def computed(self, found: Found) -> Any:
+        """Computes an attention call, and does with it what the block is for."""
+        raise NotImplementedError
+
+    def recomputation(self, stack: Sequence[Frame]) -> Callable[[], Recomputation]:
+        """What makes the finder that recomputes the attention calls which come next."""
+        raise NotImplementedError
+
+    def begins(self, frame: Frame) -> None:
+        """Is told of each module whose forward begins."""
+
+    def ends(self, frame: Frame, returned: bool) -> None:
+        """Is told of each module whose forward has returned or raised."""
+
+    def at_work(self) -> bool:
+        """Whether it is the one that finds attention calls in this thread."""
+        here = threading.get_ident()
+        return next((one for one in reversed(self.finders) if one._thread == here), None) is self
+
+    # ------------------------------------------------------------ what sources ask
+
+    def _awake(self) -> bool:
+        """Whether an attention call of this thread, here and now, is one of the model's that nobody has taken."""
+        if self._busy or not self.stack or not self.at_work():
+            return False
+        if torch.compiler.is_compiling():
+            raise HeadwayError(
+                f"{self.purpose} cannot look into code that torch.compile compiles: call the model as it was before"
+            )
+        if functorch_active():
+            raise HeadwayError(f"{self.purpose} cannot look into a transform of torch.func: call the model without it")
+        return True
+
+    def _found(self, found: Found) -> Any:
+        """Computes an attention call that a source has found; other sources do not see it again."""
+        self._busy = True
+        try:
+            return self.computed(found)
+        except HeadwayError as error:
+            if str(error).startswith(self.purpose):
+                raise
+            raise HeadwayError(f"{self.purpose} of {_said(self.name(found))}: {error}") from error
+        finally:
+            self._busy = False
+
+    def name(self, found: Found) -> str:
+        """The name of the module that an attention call belongs to."""
+        return self.name_of.get(found.module, self.stack[-1].name)
+
+    # ------------------------------------------------------------ the block
+
+    @contextmanager
+    def finding(self) -> Iterator[None]:
+        """Finds attention calls for the duration of a block, and takes every hook out at its end."""
+        with ExitStack() as block:
+            self.finders.append(self)
+            block.callback(self.finders.remove, self)
+            block.enter_context(recomputed_as(self._recomputed))
+            for source in self.sources:
+                block.enter_context(source.found_by(self))
+            for module, name in self.name_of.items():
+                enter, leave = self._hooks(name)
+                before = module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
+                block.callback(before.remove)
+                block.callback(module.register_forward_hook(leave, always_call=True).remove)
+            yield
+
+    def _recomputed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What computes a function of a checkpoint again, with the changes that it is computed with now."""
+        if self._busy or not self.at_work():
+            return function
+        made = self.recomputation([Frame(frame.name, frame.module, (), {}) for frame in self.stack])
+
+        def again(*args: Any, **kwargs: Any) -> Any:
+            with made().finding():
+                return function(*args, **kwargs)
+
+        return again
+
+    def _hooks(self, name: str) -> tuple[Callable[..., None], Callable[..., None]]:
+        """What is called before and after a module's forward; the second also where that raises."""
+
+        def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if self._thread == threading.get_ident():
+                self.stack.append(Frame(name, module, args, kwargs))
+                self.begins(self.stack[-1])
+
+        def leave(module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+            if self._thread != threading.get_ident():
+                return
+            while self.stack:
+                frame = self.stack.pop()
+                if frame.module is module:
+                    self.ends(frame, out is not None)
+                    break
+
+        return never_compiled(enter), never_compiled(leave)
+
+
+class Watch(Finder):
+    """Looks at the attention calls of one model in one thread, or changes them, while ``watching``.
+
+    It is given each call once, by ``around``. What a backward pass computes again, for ``torch.utils.checkpoint``, is
+    changed as it was the first time by a ``Recomputation``, also after the block and in the threads of autograd.
 
     Args:
         model: the model.
@@ -169,58 +337,51 @@ class Watch:
                 raise HeadwayError(
                     f"{_said(name)} is scripted, which does not show its attention: {purpose} takes the nn.Module"
                 )
-        self.model, self.purpose, self.sources = model, purpose, sources
-        self.name_of = {module: name for name, module in model.named_modules()}
-        self.stack: list[Frame] = []
+        super().__init__(purpose, sources, {module: name for name, module in model.named_modules()}, [])
+        self.model = model
         self.calls = 0
         """Calls of the model in which attention was found; the current one included."""
         self.ran = False
         """Whether the model, or a part of it, was called."""
         self.missed: dict[str, str] = {}
         """The class of each module that seems to be attention and ran without an attention call, by name."""
-        self._thread = threading.get_ident()
-        self._busy = False
         self._outermost: Frame | None = None
         self._turns: Counter[str] = Counter()
-        # compiled code that runs a module of the model breaks its graph here, and what it finds is right
-        self.awake, self.found = never_compiled(self._awake), never_compiled(self._found)
+        self._changes: list[tuple[nn.Module, Change | None]] = []
+        """The module of each attention call, and what changed its heads' outputs."""
 
-    def around(self, site: Site) -> Any:
-        """Computes an attention call, and does with it what the block is for."""
+    def around(self, found: Found) -> tuple[Any, Change | None]:
+        """Computes an attention call, and does with it what the block is for.
+
+        Returns what ``found.run`` returned, and the change with which a backward pass computes it again.
+        """
         raise NotImplementedError
 
-    # ------------------------------------------------------------ what sources ask
+    def computed(self, found: Found) -> Any:
+        if in_backward_pass():  # it belongs to a forward pass that is not known
+            return found.run(None)
+        result, change = self.around(found)
+        self._changes.append((found.module, change))
+        return result
 
-    def _awake(self) -> bool:
-        """Whether an attention call of this thread, here and now, is one of the model's that is not known yet."""
-        if self._thread != threading.get_ident() or self._busy or not self.stack:
-            return False
-        if torch.compiler.is_compiling():
-            raise HeadwayError(
-                f"{self.purpose} cannot look into code that torch.compile compiles: call the model as it was before"
-            )
-        if functorch_active():
-            raise HeadwayError(f"{self.purpose} cannot look into a transform of torch.func: call the model without it")
-        return not in_backward_pass()  # there, checkpointed modules compute what has been seen once more
+    def recomputation(self, stack: Sequence[Frame]) -> Callable[[], Recomputation]:
+        return partial(Recomputation, self, self._changes, len(self._changes), stack)
 
-    def _found(self, make: Callable[[], Site]) -> Any:
-        """Computes an attention call that a source has found; other sources do not see it again."""
-        self._busy = True
-        try:
-            return self.around(make())
-        except HeadwayError as error:
-            name = self.stack[-1].name if self.stack else ""
-            if str(error).startswith(self.purpose):
-                raise
-            raise HeadwayError(f"{self.purpose} of {_said(name)}: {error}") from error
-        finally:
-            self._busy = False
+    def _recomputed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function if in_backward_pass() else super()._recomputed(function)
 
-    def frame_of(self, module: nn.Module | None) -> Frame:
-        """The innermost frame of a module; the innermost of all if it has none."""
-        return next((frame for frame in reversed(self.stack) if frame.module is module), self.stack[-1])
+    def ends(self, frame: Frame, returned: bool) -> None:
+        if in_backward_pass():
+            return
+        self.ran = True
+        if returned and not frame.attended and "attention" in type(frame.module).__name__.lower():
+            self.missed[frame.name] = type(frame.module).__name__
 
-    def label(self, site: Site) -> tuple[str, str, int]:
+    def watching(self) -> AbstractContextManager[None]:
+        """Looks on for the duration of a block, and takes every hook out at its end."""
+        return self.finding()
+
+    def label(self, found: Found) -> tuple[str, str, int]:
         """A name of the layer that no other attention call of this call of the model has, the module's name and the
         number of the model's call.
 
@@ -231,48 +392,10 @@ class Watch:
             self._turns.clear()
         for frame in self.stack:
             frame.attended = True
-        name = self.name_of.get(site.module, self.stack[-1].name)
+        name = self.name(found)
         self._turns[name] += 1
         turn = self._turns[name]
         return (name if turn == 1 else f"{name}#{turn}"), name, self.calls - 1
-
-    # ------------------------------------------------------------ the block
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Looks on for the duration of a block, and takes every hook out at its end."""
-        with ExitStack() as block:
-            for source in self.sources:
-                block.enter_context(source.watched_by(self))
-            for module, name in self.name_of.items():
-                enter, leave = self._hooks(name)
-                before = module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
-                block.callback(before.remove)
-                block.callback(module.register_forward_hook(leave, always_call=True).remove)
-            yield
-
-    def _hooks(self, name: str) -> tuple[Callable[..., None], Callable[..., None]]:
-        """What is called before and after a module's forward; the second also where that raises."""
-
-        def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if self._thread == threading.get_ident():
-                self.ran = True
-                self.stack.append(Frame(name, module, args, kwargs))
-
-        def leave(module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
-            if self._thread != threading.get_ident():
-                return
-            while self.stack:
-                frame = self.stack.pop()
-                if frame.module is module:
-                    if out is not None and not frame.attended and self._seems_attention(module):
-                        self.missed[name] = type(module).__name__
-                    break
-
-        return never_compiled(enter), never_compiled(leave)
-
-    def _seems_attention(self, module: nn.Module) -> bool:
-        return "attention" in type(module).__name__.lower() and not in_backward_pass()
 
     @cached_property
     def layers(self) -> list[str]:
@@ -285,6 +408,36 @@ class Watch:
         Raises HeadwayError if there is no such layer; the message names the nearest.
         """
         return layer_named(layer, layers, set(self.name_of.values()))
+
+
+class Recomputation(Finder):
+    """What a checkpoint computes again: with the changes that it was computed with at first, and nobody who looks.
+
+    Args:
+        of: the finder of the first computation.
+        changes: the module of each attention call of the block, and what changed its heads' outputs.
+        start: the number of the attention call with which it begins.
+        stack: the modules that ran when it began at first.
+    """
+
+    def __init__(
+        self, of: Finder, changes: list[tuple[nn.Module, Change | None]], start: int, stack: Sequence[Frame]
+    ) -> None:
+        super().__init__(of.purpose, of.sources, of.name_of, of.finders, stack)
+        self._changes, self._next = changes, start
+
+    def computed(self, found: Found) -> Any:
+        module, change = self._changes[self._next] if self._next < len(self._changes) else (None, None)
+        if module is not found.module:
+            raise HeadwayError(
+                "torch.utils.checkpoint calls it where it called another layer at first: give it a function that calls "
+                "the same layers each time"
+            )
+        self._next += 1
+        return found.run(change)
+
+    def recomputation(self, stack: Sequence[Frame]) -> Callable[[], Recomputation]:
+        return partial(Recomputation, self, self._changes, self._next, stack)
 
 
 def layer_named(layer: int | str, layers: Sequence[str], others: set[str] = frozenset()) -> str:  # type: ignore[assignment]

@@ -9,35 +9,35 @@ from typing import Any
 
 from torch import nn
 
-from .._watch import Watch
+from .._watch import Finder
 
 
 class Observers:
-    """The watches of all threads that look on at one function, which is replaced while there are any."""
+    """The finders of all threads that look on at one function, which is replaced while there are any."""
 
     def __init__(self) -> None:
-        self.watches: list[Watch] = []
+        self.finders: list[Finder] = []
         self._lock = threading.Lock()
 
     @contextmanager
-    def joined_by(self, watch: Watch, owner: Any, name: str, replacement: Any) -> Iterator[None]:
-        """``owner.name`` is ``replacement(original)`` from the first watch's block to the end of the last."""
+    def joined_by(self, finder: Finder, owner: Any, name: str, replacement: Any) -> Iterator[None]:
+        """``owner.name`` is ``replacement(original)`` from the first finder's block to the end of the last."""
         with self._lock:
-            if not self.watches:
+            if not self.finders:
                 self._original = vars(owner)[name]
                 setattr(owner, name, replacement(self._original))
-            self.watches.append(watch)
+            self.finders.append(finder)
         try:
             yield
         finally:
             with self._lock:
-                self.watches.remove(watch)
-                if not self.watches:
+                self.finders.remove(finder)
+                if not self.finders:
                     setattr(owner, name, self._original)
 
-    def awake(self) -> list[Watch]:
-        """The watches of this thread that take an attention call, the outermost first."""
-        return [watch for watch in self.watches if watch.awake()]
+    def awake(self) -> list[Finder]:
+        """The finders of this thread that take an attention call, the outermost first."""
+        return [finder for finder in self.finders if finder.awake()]
 
 
 def mentions(kind: type[nn.Module], name: str) -> bool:

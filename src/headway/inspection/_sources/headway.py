@@ -14,7 +14,7 @@ from ...kernels import Call, Problem
 from ...nn import MultiHeadAttention
 from ...reductions import Reduction
 from .._padding import padding_of
-from .._watch import Change, Frame, Site, Watch, unwatched
+from .._watch import Change, Finder, Found, Frame, Site, unwatched
 from .transformers import is_cross
 
 
@@ -27,8 +27,8 @@ class Headway:
         return isinstance(module, MultiHeadAttention)
 
     @contextmanager
-    def watched_by(self, watch: Watch) -> Iterator[None]:
-        observer = partial(_observe, watch)
+    def found_by(self, finder: Finder) -> Iterator[None]:
+        observer = partial(_observe, finder)
         observers.append(observer)
         try:
             yield
@@ -36,8 +36,8 @@ class Headway:
             observers.remove(observer)
 
 
-def _observe(watch: Watch, call: Call, compute: Callable[[], Computed]) -> Computed:
-    if not watch.awake():
+def _observe(finder: Finder, call: Call, compute: Callable[[], Computed]) -> Computed:
+    if not finder.awake():
         return compute()
 
     def run(change: Change | None) -> Computed:
@@ -45,21 +45,21 @@ def _observe(watch: Watch, call: Call, compute: Callable[[], Computed]) -> Compu
             out, lse = compute()
         return (out if change is None else change(out)), lse
 
-    frame = watch.stack[-1]
-    found: Computed = watch.found(
-        lambda: Site(
-            frame.module,
+    frame = finder.stack[-1]
+
+    def site() -> Site:
+        return Site(
             Headway.name,
             _kind(frame, call),
             call,
-            run,
             exact=True,
-            padding=padding_of(watch.stack, call),
+            padding=padding_of(finder.stack, call),
             replaces_output=_replaces_output(frame, call),
             run_and_reduce=partial(_run_and_reduce, compute),
         )
-    )
-    return found
+
+    computed: Computed = finder.found(Found(frame.module, run, site))
+    return computed
 
 
 def _run_and_reduce(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from ...masks import And, Boolean, Causal, Mask
 from ...terms import Sink, Term, TokenBias
 from .._masks import read_mask
 from .._padding import after_padding, padding_of
-from .._watch import Change, Mode, Site, Watch
+from .._watch import Change, Finder, Found, Frame, Mode, Site
 
 SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 
@@ -36,16 +36,16 @@ class MultiHead:
         return isinstance(module, nn.MultiheadAttention)
 
     @contextmanager
-    def watched_by(self, watch: Watch) -> Iterator[None]:
-        with Mode(watch, F.multi_head_attention_forward, _site):
+    def found_by(self, finder: Finder) -> Iterator[None]:
+        with Mode(finder, F.multi_head_attention_forward, _found):
             yield
 
 
-def _site(watch: Watch, *args: Any, **kwargs: Any) -> Site:
+def _found(stack: Sequence[Frame], *args: Any, **kwargs: Any) -> Found:
     bound = SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
     given = bound.arguments
-    heads, batched = given["num_heads"], given["query"].dim() == 3
+    heads, batched, frame = given["num_heads"], given["query"].dim() == 3, stack[-1]
 
     def run(change: Change | None) -> tuple[Tensor, Tensor | None]:
         if change is None:
@@ -67,28 +67,30 @@ def _site(watch: Watch, *args: Any, **kwargs: Any) -> Site:
         out = result[0] if batched else result[0][:, None]
         return out[wanted].transpose(0, 1)
 
-    frame = watch.stack[-1]
-    query, key = frame.argument("query"), frame.argument("key")
-    if query is None or key is None:
-        query, key = given["query"], given["key"]
-    kind = "self" if query is key else "cross"
-    call = _call(given)
-    padding = padding_of(watch.stack, call)
-    if kind == "self":
-        call = after_padding(call, watch.stack) or call
-    return Site(
-        frame.module,
-        MultiHead.name,
-        kind,
-        call,
-        run,
-        rows,
-        projected,
-        padding=padding,
-        dropout=given["dropout_p"] if given["training"] else 0.0,
-        note="torch's fast path yields" if _has_fast_path(frame.module) else "",
-        output_weight=given["out_proj_weight"],
-    )
+    note = "torch's fast path yields" if _has_fast_path(frame.module) else ""
+
+    def site() -> Site:
+        query, key = frame.argument("query"), frame.argument("key")
+        if query is None or key is None:
+            query, key = given["query"], given["key"]
+        kind = "self" if query is key else "cross"
+        call = _call(given)
+        padding = padding_of(stack, call)
+        if kind == "self":
+            call = after_padding(call, stack) or call
+        return Site(
+            MultiHead.name,
+            kind,
+            call,
+            rows,
+            projected,
+            padding=padding,
+            dropout=given["dropout_p"] if given["training"] else 0.0,
+            note=note,
+            output_weight=given["out_proj_weight"],
+        )
+
+    return Found(frame.module, run, site)
 
 
 def _has_fast_path(module: nn.Module) -> bool:

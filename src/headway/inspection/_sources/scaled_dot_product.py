@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from ...kernels import Call
 from ...masks import And, Boolean, Causal, conjuncts
 from .._masks import read_mask
 from .._padding import after_padding, padding_of
-from .._watch import Change, Frame, Mode, Site, Watch
+from .._watch import Change, Finder, Found, Frame, Mode, Site
 from ._base import mentions
 from .transformers import is_cross
 
@@ -29,13 +29,13 @@ class ScaledDotProduct:
         return mentions(type(module), self.name) and not isinstance(module, nn.MultiheadAttention)
 
     @contextmanager
-    def watched_by(self, watch: Watch) -> Iterator[None]:
-        with Mode(watch, F.scaled_dot_product_attention, _site):
+    def found_by(self, finder: Finder) -> Iterator[None]:
+        with Mode(finder, F.scaled_dot_product_attention, _found):
             yield
 
 
-def _site(
-    watch: Watch,
+def _found(
+    stack: Sequence[Frame],
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -44,31 +44,31 @@ def _site(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Site:
+) -> Found:
     def run(change: Change | None) -> Tensor:
         out = F.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
         return out if change is None else change(_four(out)).reshape(out.shape)
 
-    frame = watch.stack[-1]
-    call = _call(query, key, value, attn_mask, is_causal, scale)
-    n, m = call.q.shape[2], call.k.shape[2]
-    kind, padding = _kind(frame, n, m), padding_of(watch.stack, call)
-    if padding is not None and kind == "self" and _is_something_else(call, padding):
-        padding = None
-    elif kind == "self" and (n == m or not is_causal):
-        call = after_padding(call, watch.stack) or call
-    return Site(
-        frame.module,
-        ScaledDotProduct.name,
-        kind,
-        call,
-        run,
-        rows=lambda result, rows: _four(result)[:, :, rows],
-        padding=padding,
-        dropout=dropout_p,
-    )
+    def site() -> Site:
+        call = _call(query, key, value, attn_mask, is_causal, scale)
+        n, m = call.q.shape[2], call.k.shape[2]
+        kind, padding = _kind(stack[-1], n, m), padding_of(stack, call)
+        if padding is not None and kind == "self" and _is_something_else(call, padding):
+            padding = None
+        elif kind == "self" and (n == m or not is_causal):
+            call = after_padding(call, stack) or call
+        return Site(
+            ScaledDotProduct.name,
+            kind,
+            call,
+            rows=lambda result, rows: _four(result)[:, :, rows],
+            padding=padding,
+            dropout=dropout_p,
+        )
+
+    return Found(stack[-1].module, run, site)
 
 
 def _is_something_else(call: Call, real: Tensor) -> bool:

@@ -18,7 +18,7 @@ from ...integrations.transformers._library import NAME, TABLE, import_transforme
 from ...kernels import Call
 from ...masks import And, Boolean, Causal, Mask, Window
 from .._padding import CACHES, located, padding_of
-from .._watch import Change, Frame, Site, Watch, unwatched
+from .._watch import Change, Finder, Found, Frame, Site, frame_of, unwatched
 from ._base import Observers, mentions
 
 CONTEXT = ("key_value_states", "encoder_hidden_states", "context")
@@ -44,12 +44,12 @@ class Transformers:
         return type(module).__module__.partition(".")[0].startswith("transformers") or self.is_layer(module)
 
     @contextmanager
-    def watched_by(self, watch: Watch) -> Iterator[None]:
-        if not any(map(self._may_call, watch.name_of)):
+    def found_by(self, finder: Finder) -> Iterator[None]:
+        if not any(map(self._may_call, finder.name_of)):
             yield
             return
         interface = import_transformers().AttentionInterface
-        with self._observers.joined_by(watch, interface, "get_interface", self._observing):
+        with self._observers.joined_by(finder, interface, "get_interface", self._observing):
             yield
 
     def _observing(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,16 +57,16 @@ class Transformers:
 
         def get_interface(interface: Any, implementation: str, default: Any) -> Any:
             function = original(interface, implementation, default)
-            watches = [] if implementation in (NAME, TABLE) else self._observers.awake()
-            for watch in reversed(watches):
-                function = partial(_observe, watch, implementation, function)
+            finders = [] if implementation in (NAME, TABLE) else self._observers.awake()
+            for finder in reversed(finders):
+                function = partial(_observe, finder, implementation, function)
             return function
 
         return get_interface
 
 
 def _observe(
-    watch: Watch,
+    finder: Finder,
     implementation: str,
     function: Callable[..., tuple[Tensor, Any]],
     module: nn.Module,
@@ -78,7 +78,7 @@ def _observe(
     **kwargs: Any,
 ) -> tuple[Tensor, Any]:
     """Computes the attention of a layer, as the model does."""
-    if not watch.awake():
+    if not finder.awake():
         return function(module, query, key, value, attention_mask, *given, **kwargs)
 
     def run(change: Change | None) -> tuple[Tensor, Any]:
@@ -87,25 +87,23 @@ def _observe(
         return (out if change is None else change(out.transpose(1, 2)).transpose(1, 2).contiguous()), weights
 
     def site() -> Site:
-        frame = watch.frame_of(module)
+        frame = frame_of(finder.stack, module)
         made = _call(frame, implementation, query, key, value, attention_mask, given, kwargs)
         cross = is_cross(frame, made.q.shape[2], made.k.shape[2])
-        padding = padding_of(watch.stack, made)
+        padding = padding_of(finder.stack, made)
         if not cross:
-            made = located(made, watch.stack)
+            made = located(made, finder.stack)
         return Site(
-            module,
             Transformers.name,
             "cross" if cross else "self",
             made,
-            run,
             rows=lambda result, rows: result[0][:, rows].transpose(1, 2),
             padding=padding,
             dropout=kwargs.get("dropout", given[0] if given else 0.0),
         )
 
-    found: tuple[Tensor, Any] = watch.found(site)
-    return found
+    computed: tuple[Tensor, Any] = finder.found(Found(module, run, site))
+    return computed
 
 
 def _call(
