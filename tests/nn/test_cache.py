@@ -4,11 +4,13 @@ import copy
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import headway
 from headway import Coordinates, HeadwayError
@@ -41,6 +43,34 @@ def test_append_gives_all() -> None:
     torch.testing.assert_close(cache.values, values, rtol=0, atol=0)
     assert cache.coordinates is not None
     assert cache.coordinates.index.tolist() == [list(range(10))]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("name", ["key-value", "stack", "memory"])
+def test_a_forward_pass_computed_again_refuses_what_the_first_has_filled(name: str, reentrant: bool) -> None:
+    build, held, layer = {
+        "key-value": (KeyValueCache, "cache", MultiHeadAttention(8, 2)),
+        "stack": (lambda: StackCache(1), "cache", Stack([Block(8, 2)])),
+        "memory": (lambda: SegmentMemory(4), "memory", Stack([Block(8, 2)])),
+    }[name]
+    x = torch.randn(2, 3, 8)
+
+    def two_calls(given: Any, x: Tensor) -> Tensor:
+        own: Any = build() if given is None else given
+        out: Tensor = layer(x, mask=Causal(), **{held: own}) + layer(2 * x, mask=Causal(), **{held: own})
+        return out
+
+    def gradient(call: Callable[[Tensor], Tensor]) -> Tensor:
+        start = x.clone().requires_grad_()
+        call(start).pow(3).sum().backward()
+        assert start.grad is not None
+        return start.grad
+
+    again = partial(checkpoint, use_reentrant=reentrant)
+    with pytest.raises(HeadwayError, match="is given to a forward pass that a backward pass computes again"):
+        gradient(partial(again, partial(two_calls, build())))
+    own_each_time = gradient(partial(again, partial(two_calls, None)))
+    torch.testing.assert_close(own_each_time, gradient(partial(two_calls, None)))
 
 
 def test_room_doubles() -> None:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor
 
+from .._torch import backward_pass
 from ..errors import HeadwayError
 from ..masks import Mask, Padding, conjuncts
 from ..tracing import watched
@@ -21,6 +22,7 @@ class Transaction:
     def __enter__(self) -> None:
         for cache in self.caches:
             cache._need_whole()
+            cache._need_first_pass()
         for cache in self.caches:
             cache._begin()
 
@@ -52,6 +54,8 @@ class Transactional:
     """Whether a transaction is under way."""
     _damaged = False
     """Whether an error interrupted a change that cannot be rolled back."""
+    _filled_in = -1
+    """The backward pass that has filled it; −1 if none has."""
     _lengths: tuple[Tensor, int] | None = None
     """The lengths of the last call's ``Padding``, and the tokens of its keys."""
 
@@ -78,6 +82,21 @@ class Transactional:
                     "masks.Padding() in each"
                 )
             self._lengths = now, total
+
+    def __len__(self) -> int:
+        """The number of tokens that it holds."""
+        raise NotImplementedError
+
+    def _need_first_pass(self) -> None:
+        now = backward_pass()
+        if now < 0:
+            return
+        if len(self) and now != self._filled_in:
+            raise HeadwayError(
+                f"a {type(self).__name__} is given to a forward pass that a backward pass computes again, and what it "
+                "holds is that of the first pass: checkpoint without it, or make it in the checkpointed function"
+            )
+        self._filled_in = now
 
     def _need_whole(self) -> None:
         if self._damaged:

@@ -26,6 +26,8 @@ class KeyValueCache(Transactional):
     ``keep`` bounds the tokens, it bounds the storage too. Keys or values that require a gradient are concatenated
     instead, which is slower. Appending tokens without gradients, under ``torch.no_grad``, detaches the earlier ones.
 
+    Activation checkpointing computes a forward pass again, which refuses a cache that the first pass has filled.
+
     A layer, block or model that raises leaves the cache as it was before the call, so that the call can be repeated.
     A cache serves one call at a time: no lock protects it between threads.
 
