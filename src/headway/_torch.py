@@ -271,13 +271,8 @@ _backward_pass: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", 
 
 @constant_in_graphs
 def backward_pass() -> int:
-    """Returns the number of the backward pass that this thread runs; −1 outside of one."""
+    """Returns the number of the backward pass that this thread runs, as checkpoints do forward; −1 outside of one."""
     return _backward_pass()
-
-
-def in_backward_pass() -> bool:
-    """Whether this thread runs a backward pass, in which checkpointed modules compute their forward pass again."""
-    return backward_pass() >= 0
 
 
 sdp_order: Callable[[], list[int]] = getattr(torch._C, "_get_sdp_priority_order", lambda: [1, 2, 0, 3])

@@ -247,6 +247,23 @@ def test_ways_to_checkpoint(source: str, way: str) -> None:
     assert untouched(model)
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("name", MODELS, ids="-".join)
+def test_a_block_within_the_checkpointed_function(name: tuple[str, str], reentrant: bool) -> None:
+    model = made(name)
+    for block in (ABLATED["zero"], KEPT["gradients"]):
+        expected, _ = gradients(model, block)
+
+        def inner(x: Tensor, block: Any = block) -> Tensor:
+            with block(model):
+                out: Tensor = model(x)
+            return out
+
+        call = partial(checkpoint, inner, X.clone().requires_grad_(), use_reentrant=reentrant)
+        assert_same(gradients(model, call=lambda _, call=call: call())[0], expected)  # type: ignore[misc]
+    assert untouched(model)
+
+
 def in_a_thread(loss: Tensor) -> None:
     errors: list[Exception] = []
 

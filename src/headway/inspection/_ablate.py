@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._torch import function_around, in_backward_pass
+from .._torch import function_around
 from ..errors import HeadwayError
 from ._memory import heads_of
 from ._numbers import index_of
@@ -109,7 +109,7 @@ class _Ablation(Watch):
         return found.run(change), change
 
     def begins(self, frame: Frame) -> None:
-        if in_backward_pass() and self.at_work() and frame.name in self.modules:
+        if self.in_backward() and self.at_work() and frame.name in self.modules:
             raise HeadwayError(
                 f"ablate of {frame.name!r}: a backward pass runs it for a forward pass that is not known to be of the "
                 "block: call backward() after the block, and in the block use torch.utils.checkpoint to recompute"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from .._torch import in_backward_pass, writes_of
+from .._torch import writes_of
 from ..errors import HeadwayError
 from ..kernels import KERNELS, Call, _ops, reduce
 from ..kernels import reference as spec
@@ -226,7 +226,7 @@ class _Capture(Watch):
     def _projecting(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Sees a linear layer that is about to compute; the one that takes heads' outputs is their projection."""
         awaited = self._awaited
-        if awaited is None or not self.at_work() or not args or in_backward_pass():
+        if awaited is None or not self.at_work() or not args or self.in_backward():
             return
         with looking():
             self._project(awaited, module, args[0])

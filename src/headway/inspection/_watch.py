@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .._torch import (
+    backward_pass,
     functorch_active,
-    in_backward_pass,
     is_compiled,
     never_compiled,
     recomputed_as,
@@ -349,6 +349,11 @@ class Watch(Finder):
         self._turns: Counter[str] = Counter()
         self._changes: list[tuple[nn.Module, Change | None]] = []
         """The module of each attention call, and what changed its heads' outputs."""
+        self._begun_in = backward_pass()  # a checkpointed function may have the block in it
+
+    def in_backward(self) -> bool:
+        """Whether this thread runs a backward pass of the block, and so for a forward pass that is not known."""
+        return backward_pass() != self._begun_in
 
     def around(self, found: Found) -> tuple[Any, Change | None]:
         """Computes an attention call, and does with it what the block is for.
@@ -358,7 +363,7 @@ class Watch(Finder):
         raise NotImplementedError
 
     def computed(self, found: Found) -> Any:
-        if in_backward_pass():  # it belongs to a forward pass that is not known
+        if self.in_backward():
             return found.run(None)
         result, change = self.around(found)
         self._changes.append((found.module, change))
@@ -368,10 +373,10 @@ class Watch(Finder):
         return partial(Recomputation, self, self._changes, len(self._changes), stack)
 
     def _recomputed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return function if in_backward_pass() else super()._recomputed(function)
+        return function if self.in_backward() else super()._recomputed(function)
 
     def ends(self, frame: Frame, returned: bool) -> None:
-        if in_backward_pass():
+        if self.in_backward():
             return
         self.ran = True
         if returned and not frame.attended and "attention" in type(frame.module).__name__.lower():
