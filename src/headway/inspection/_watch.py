@@ -270,8 +270,8 @@ class Finder:
             block.enter_context(recomputed_as(self._recomputed))
             for source in self.sources:
                 block.enter_context(source.found_by(self))
-            for module, name in self.name_of.items():
-                enter, leave = self._hooks(name)
+            enter, leave = never_compiled(self._enter), never_compiled(self._leave)
+            for module in self.name_of:
                 before = module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
                 block.callback(before.remove)
                 block.callback(module.register_forward_hook(leave, always_call=True).remove)
@@ -289,24 +289,21 @@ class Finder:
 
         return again
 
-    def _hooks(self, name: str) -> tuple[Callable[..., None], Callable[..., None]]:
-        """What is called before and after a module's forward; the second also where that raises."""
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Is called before a module's forward."""
+        if self._thread == threading.get_ident():
+            self.stack.append(Frame(self.name_of[module], module, args, kwargs))
+            self.begins(self.stack[-1])
 
-        def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if self._thread == threading.get_ident():
-                self.stack.append(Frame(name, module, args, kwargs))
-                self.begins(self.stack[-1])
-
-        def leave(module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
-            if self._thread != threading.get_ident():
-                return
-            while self.stack:
-                frame = self.stack.pop()
-                if frame.module is module:
-                    self.ends(frame, out is not None)
-                    break
-
-        return never_compiled(enter), never_compiled(leave)
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+        """Is called after a module's forward, also where that raises."""
+        if self._thread != threading.get_ident():
+            return
+        while self.stack:
+            frame = self.stack.pop()
+            if frame.module is module:
+                self.ends(frame, out is not None)
+                break
 
 
 class Watch(Finder):
