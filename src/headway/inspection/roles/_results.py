@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,6 +88,21 @@ class HeadRoles:
     def lacking(self) -> str:
         """What the roles that were not measured need, as a sentence."""
         return "; ".join(f"{role} needs {what}" for role, what in self.not_measured.items())
+
+    def only(self, roles: Collection[str]) -> HeadRoles:
+        """Returns the same of some roles.
+
+        Args:
+            roles: their names.
+
+        Raises:
+            HeadwayError: if there are none.
+        """
+        if not roles:
+            raise HeadwayError(f"roles is empty: give one or more of {', '.join((*self.roles, *self.not_measured))}")
+        measured = {name: one for name, one in self._measured.items() if name in roles}
+        lacking = {name: what for name, what in self.not_measured.items() if name in roles}
+        return HeadRoles(self._heads, measured, lacking)
 
     def heads(self, layer: int | str) -> int:
         """Returns the number of heads of a layer.
