@@ -24,7 +24,7 @@ CMAKE := $(shell command -v cmake)
 NINJA := $(shell command -v ninja)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup compare test test-all test-families check check-native check-replay check-arm check-triton check-torch gpu native library bench claims translation weights clean
+.PHONY: help setup compare test test-all test-families check check-native check-replay check-arm check-triton check-torch gpu native library bench claims translation small-models weights clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -102,6 +102,9 @@ claims: library  ## run the lessons of examples/, draw their pictures into docs/
 
 translation: library  ## train lesson 14's translator, English to Chinese: downloads 53 MB, up to an hour, resumes
 	$(BIN)/python examples/lesson_14_translation.py --train --docs
+
+small-models: $(READY)  ## train the small models that come with headway, as far as their recipe changed (resumes)
+	$(BIN)/python -m headway.study.planted.weights $(ARGS)
 
 weights: $(READY)  ## fetch published models' weights for the tests that want them: 353 MB (ARGS names some; mpnet only so)
 	@PYTHONPATH=tests $(BIN)/python -m weights $(ARGS)

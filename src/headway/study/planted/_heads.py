@@ -81,7 +81,7 @@ def measure(
             watch(f"without {layer}.{head}")
         for replacement in REPLACEMENTS:
             for where, changed in _without(model, {(layer, head): replacement}, held_out, before):
-                chosen = (layer, head) == _best(found[where[0], "train"])
+                chosen = (layer, head) == best_head(found[where[0], "train"])
                 place = {"layer": layer, "head": head, "chosen": chosen, "replacement": replacement}
                 rows.append({"kind": "ablation", **changed, **place})
     for relation in (one.name for one in language.relations):
@@ -115,6 +115,16 @@ def links_found(model: nn.Module, cases: Cases, *, as_written: bool = False) -> 
             layers.append(weights.argmax(-1) == some.noun[:, None])
         found.append(torch.stack(layers, dim=1))
     return torch.cat(found)
+
+
+def best_head(found: Tensor) -> tuple[int, int]:
+    """Returns the layer and the head that find most links, the first of several.
+
+    Args:
+        found: what ``links_found`` returned.
+    """
+    layer, head = divmod(int(found.double().mean(0).argmax()), found.shape[-1])
+    return layer, head
 
 
 def _drawn(language: Language, seed: int, count: int) -> tuple[dict[Where, list[Sentence]], dict[str, list[Sentence]]]:
@@ -165,7 +175,7 @@ def _attention(
             "n": len(found[where]),
             "layer": layer,
             "head": head,
-            "chosen": (layer, head) == _best(found[relation, "train"]),
+            "chosen": (layer, head) == best_head(found[relation, "train"]),
             **_share("found", found[where][:, layer, head]),
             "as_written": float(as_written[:, layer, head].double().mean()),
             "baseline": linked_by_offset(drawn[where], relation)[offset],
@@ -200,12 +210,6 @@ def _places(found: Mapping[Where, Tensor]) -> list[tuple[int, int]]:
     """Each layer and head."""
     _, layers, heads = next(iter(found.values())).shape
     return [(layer, head) for layer in range(layers) for head in range(heads)]
-
-
-def _best(found: Tensor) -> tuple[int, int]:
-    """The layer and head that find most links, the first of several."""
-    layer, head = divmod(int(found.double().mean(0).argmax()), found.shape[-1])
-    return layer, head
 
 
 def _share(name: str, values: Tensor) -> dict[str, float]:

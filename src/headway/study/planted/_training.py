@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,8 @@ def trained(
 
         model = trained("chinese", training="quick", watch=print)    # about a minute
 
-    A training that was stopped is resumed. On one machine, the same seed gives the same model.
+    A training that was stopped is resumed. What a seed learns depends on the processor: ``pretrained`` returns a model
+    that is the same everywhere, and ``pretrain`` tries seeds until one meets the criteria.
 
     Args:
         language: "chinese", "english", or a language of your own.
@@ -151,9 +153,9 @@ def trained(
         HeadwayError: if there is no such language or training, if the folder cannot be written to, or if another
             process trains this model at the moment.
     """
-    language, settings = named_language(language), _named_training(training)
+    language, settings = named_language(language), named_training(training)
     model = build(language, seed)
-    place = (_cache() if folder is None else Path(folder)) / f"{language.name}-{seed}-{_mark(language, settings)}"
+    place = (cache() if folder is None else Path(folder)) / f"{language.name}-{seed}-{recipe_of(language, settings)}"
     checkpoint = place / "model.pt"
     state = read_checkpoint(checkpoint)
     if state is not None:
@@ -163,10 +165,21 @@ def trained(
                 model.load_state_dict(state["model"])
         if finished:
             return model.eval()
-    with _TrainedModel(place):
+    with _TrainedModel(place), one_thread():
         task = PlantedWords(language, language.sentences(SENTENCES, seed))
         train(model, task, settings, seed, checkpoint=checkpoint, watch=watch)
     return model.eval()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Computes with one thread in a ``with`` block, since the tensors are so small that more would be slower."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class _TrainedModel(LockedFolder):
@@ -177,17 +190,31 @@ class _TrainedModel(LockedFolder):
     remedy = "name another folder in HEADWAY_CACHE"
 
 
-def _cache() -> Path:
+def cache() -> Path:
+    """Returns the folder where models are kept, if none is given."""
     return cache_folder() / "planted"
 
 
-def _mark(language: Language, settings: Training) -> str:
-    """A name for all that a model depends on, so that a model of other settings is not taken for it."""
+def recipe_of(language: Language, settings: Training) -> str:
+    """Returns a name for all that a model depends on, so that a model of other settings is not taken for it.
+
+    Args:
+        language: the language.
+        settings: the training.
+    """
     facts = (replace(language, examples=()), settings, LAYERS, HEADS, WIDTH, ENCODING, SENTENCES, MASKED, FARTHEST, FEW)
     return hashlib.sha256("\0".join(map(str, facts)).encode()).hexdigest()[:12]
 
 
-def _named_training(training: str | Training) -> Training:
+def named_training(training: str | Training) -> Training:
+    """Returns the settings of a training.
+
+    Args:
+        training: its name, or itself.
+
+    Raises:
+        HeadwayError: if there is none of this name.
+    """
     if isinstance(training, Training):
         return training
     if training not in TRAININGS:
