@@ -199,23 +199,81 @@ def test_models_that_generate_are_inspected_too(
     assert "24 texts" in printed(capsys, gpt2_of_bytes, file)
 
 
-@pytest.mark.slow
-def test_the_small_model_is_trained_once_and_inspected(
+@pytest.mark.parametrize(
+    ("sentence", "word", "noun"),
+    [
+        ("小猫吃苹果因为它很甜", "它", "苹果"),
+        ("小猫吃苹果因为它很饿", "它", "小猫"),
+        ("the cat ate the apple because it seemed sweet", "it", "apple"),
+        ("the cat ate the apple because it seemed hungry", "it", "cat"),
+    ],
+)
+def test_the_small_model_names_the_noun(
+    sentence: str, word: str, noun: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes with headway: nothing is trained or measured, and no other noun is named for the pronoun."""
+    from headway import inspection
+    from headway.study import planted
+
+    for module, name in ((planted, "trained"), (inspection, "head_roles")):
+        monkeypatch.setattr(module, name, None)
+    said = printed(capsys, sentence)
+    assert "400 planted sentences in" in said
+    assert "training" not in said
+    links = dict[str, float]()
+    for to, weight in re.findall(rf"(?<!\w){word} → (\S+) ([\d.]+)", said):
+        links[to] = max(links.get(to, 0.0), float(weight))
+    assert links[noun] >= 0.8
+    assert all(links.get(other, 0.0) < 0.5 for other in {"苹果", "小猫", "apple", "cat"} - {noun})
+
+
+def test_stored_roles_are_shown_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = printed(capsys, "--roles", "broad,sink", "--csv", tmp_path / "a.csv", "--statistics", "entropy")
+    assert "small chinese model" in said
+    assert "syntactic" not in said
+    assert "entropy, mean over the texts" in said
+    with (tmp_path / "a.csv").open(newline="") as file:
+        assert {row["role"] for row in csv.DictReader(file)} <= {"broad", "sink", ""}
+    assert "small english model" in printed(capsys, "--language", "english", "--roles", "broad")
+
+
+def test_another_seed_measures_the_roles_anew(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from headway import inspection
+
+    seeds = []
+
+    def measured(*given: object, seed: int, **more: object) -> inspection.HeadRoles:
+        seeds.append(seed)
+        return pretrained("chinese").roles
+
+    from headway.study.planted import pretrained
+
+    monkeypatch.setattr(inspection, "head_roles", measured)
+    printed(capsys, "--seed", "3")
+    printed(capsys, "--seed", "0")
+    assert seeds == [3]
+
+
+def test_the_small_model_is_trained_if_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from headway.cli import inspect
     from headway.study import planted
+    from headway.study.planted import _criteria, _training
+    from headway.study.planted.weights import _make
     from headway.study.protocol import Training
 
     monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path))
     monkeypatch.setitem(planted.TRAININGS, "quick", Training(steps=3, batch=4, length=64, learning_rate=1e-3))
-    monkeypatch.setattr(inspect, "HELD_OUT", 40)
-    first = printed(capsys, "小猫很饿，因为它跑了", "--roles", "syntactic,broad")
-    assert "training a small chinese model" in first
-    assert "40 planted sentences in Chinese" in first
-    assert "training" not in printed(capsys, "--roles", "broad")
-    english = printed(capsys, "The cat was hungry", "--roles", "broad", "--language", "english")
-    assert "small english model" in english
+    monkeypatch.setattr(_make, "CRITERIA", planted.Criteria(0, 0, 0, 0, 1, 0))
+    for module, name, less in ((_training, "SENTENCES", 200), (_make, "TEXTS", 40), (_criteria, "SENTENCES", 20)):
+        monkeypatch.setattr(module, name, less)
+    first = printed(capsys, "小猫很饿，因为它跑了", "--roles", "broad", "--train")
+    assert "training a small chinese model, seed 0" in first
+    assert "training" not in printed(capsys, "--roles", "broad", "--train")
+    assert main(["inspect", "a/b", "--train"]) == 2
+    assert "--train" in capsys.readouterr().err
 
 
 def test_heads_with_the_largest_figures_are_told_first() -> None:

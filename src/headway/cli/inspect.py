@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,8 +56,11 @@ SHORT = {
 PATHS = ("/", "./", "../", "~/")
 """How the name of a folder begins that is no text."""
 
-SENTENCES, HELD_OUT = 200, 400
-"""Sentences of the manual, and of the small model's language, on which roles are measured."""
+SENTENCES = 200
+"""Sentences of the manual on which roles are measured."""
+
+SEED = 0
+"""The seed with which the roles of small models were measured."""
 
 SILENT = ("delimiter", "sink", "broad")
 """Roles that say nothing of the words of a text."""
@@ -73,17 +77,19 @@ class Inspected:
         name: what it is called.
         model: the model.
         tokenizer: its tokenizer.
-        texts: texts on which roles are measured.
+        texts: returns texts on which roles are measured.
         about: what these texts are.
         longest: the most tokens that it reads; None for any number.
+        roles: what was measured on them with the seed ``SEED``, if it was.
     """
 
     name: str
     model: nn.Module
     tokenizer: Any
-    texts: Sequence[EncodedText]
+    texts: Callable[[], Sequence[EncodedText]]
     about: str
     longest: int | None
+    roles: HeadRoles | None = None
 
 
 def run(
@@ -91,8 +97,7 @@ def run(
         str | None,
         typer.Argument(
             help="A folder with config.json and model.safetensors, a .gguf file, or an id on the Hugging Face hub, "
-            "such as intfloat/e5-small-v2. Default: a small model that is trained for this, in about "
-            "a minute."
+            "such as intfloat/e5-small-v2. Default: a small model that comes with headway."
         ),
     ] = None,
     text: Annotated[
@@ -123,6 +128,14 @@ def run(
             autocompletion=completing(lambda: ("chinese", "english")),
         ),
     ] = None,
+    train: Annotated[
+        bool,
+        typer.Option(
+            "--train",
+            help="Train the small model here instead, the first time in some minutes: seeds are tried until one meets "
+            "the criteria. Default: the one that comes with headway.",
+        ),
+    ] = False,
     device: Device = "auto",
     out: Annotated[
         Path | None, typer.Option(help="Folder for pictures; those of an earlier run are replaced. Default: none.")
@@ -133,7 +146,7 @@ def run(
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
-    seed: Annotated[int, typer.Option(help="Seed of random texts and of the intervals.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of random texts and of the intervals.")] = SEED,
 ) -> None:
     """Show what each head of a model does: its role with figure, interval and baseline, and its links in a text.
 
@@ -161,24 +174,28 @@ def run(
         if model.startswith(PATHS) and not os.path.exists(given_path(model)) and len(model.split()) == 1:
             raise HeadwayError(f"there is no {model}: give a model's folder or .gguf file, a text, or a text's file")
         model, text = None, model
+    if train and model is not None:
+        raise HeadwayError(f"--train trains the small model, and {model} is another: leave one of them out")
     given = [] if text is None else texts_of(text)
     with Progress(telling) as progress:
-        inspected = small_model(language, given, progress.tell) if model is None else published(model)
+        inspected = published(model) if model is not None else small_model(language, given, train, progress.tell)
         inspected.model.to(place)
         own = len(given) >= FEWEST_TEXTS
         told = encode(inspected.tokenizer, given, longest=inspected.longest)
-        read = told if own else inspected.texts
-        found = head_roles(
-            inspected.model,
-            read,
-            wanted,
-            seed=seed,
-            watch=lambda done, every: progress.tell("measuring roles", done / every),
-        )
+        if inspected.roles is not None and not own and seed == SEED:
+            found = inspected.roles if wanted is None else inspected.roles.only(wanted)
+        else:
+            found = head_roles(
+                inspected.model,
+                told if own else inspected.texts(),
+                wanted,
+                seed=seed,
+                watch=lambda done, every: progress.tell("measuring roles", done / every),
+            )
     if not found.roles:
         others = f", and {FEWEST_TEXTS} texts or more, of which there are {len(given)}" if given and not own else ""
         raise HeadwayError(f"no role can be measured: {found.lacking}{others}; give such texts, or other --roles")
-    about = f"{len(read)} texts" if own else f"{len(read)} {inspected.about}"
+    about = f"{len(told)} texts" if own else inspected.about
     say.print(f"[bold]{inspected.name}[/bold]: roles measured on {about}, of which every other one is held out\n")
     _print_roles(say, found)
     unknown_words = _unknown_words(inspected.tokenizer, told)
@@ -186,7 +203,7 @@ def run(
         say.print(unknown_words, style="yellow", markup=False, soft_wrap=True)
     rows = found.table()
     if shown:
-        _print_statistics(say, inspected.model, told or read, shown, rows)
+        _print_statistics(say, inspected.model, told or inspected.texts(), shown, rows)
     seen = None
     if told and len(told) <= 3:
         seen = _captured(inspected.model, told[0])
@@ -281,19 +298,21 @@ def published(name: str) -> Inspected:
         raise HeadwayError(f"{name} reads two texts, with an encoder and a decoder: give a model that reads one")
     tokenizer, longest = checkpoints.tokenizer(name), longest_text(model)
     texts = encode(tokenizer, python_manual(SENTENCES), longest=longest, too_long="leave out")
-    return Inspected(model_name(name), model, tokenizer, texts, "sentences of Python's manual", longest)
+    about = f"{len(texts)} sentences of Python's manual"
+    return Inspected(model_name(name), model, tokenizer, lambda: texts, about, longest)
 
 
-def small_model(language: str | None, given: Sequence[AnnotatedText], tell: Tell) -> Inspected:
-    """Returns a small model of planted relations, which is trained the first time.
+def small_model(language: str | None, given: Sequence[AnnotatedText], train: bool, tell: Tell) -> Inspected:
+    """Returns a small model of planted relations.
 
     Args:
         language: "chinese" or "english". Default: chinese if a text has Chinese characters or there is none.
         given: the texts.
+        train: whether it is trained here, or read from a training before, instead of the one that comes with headway.
         tell: is told how far the training is.
 
     Raises:
-        HeadwayError: if there is no such language, or the model cannot be kept.
+        HeadwayError: if there is no such language, no seed meets the criteria, or the model cannot be kept.
     """
     from ..scripts import is_han
     from ..study import planted
@@ -302,11 +321,10 @@ def small_model(language: str | None, given: Sequence[AnnotatedText], tell: Tell
         chinese = not given or any(is_han(character) for text in given for character in text.text)
         language = "chinese" if chinese else "english"
     of = planted.named_language(language)
-    steps = planted.TRAININGS["quick"].steps
-    model = planted.trained(of, watch=lambda step, _: tell(f"training a small {of.name} model", step / steps))
-    texts = planted.masked(of, of.sentences(HELD_OUT, seed=-1, split="words"))
-    about = f"planted sentences in {of.name.capitalize()} with nouns that are new in their places"
-    return Inspected(f"small {of.name} model", model, planted.tokenizer(of), texts, about, None)
+    small = planted.pretrain(of, tell=tell) if train else planted.pretrained(of)
+    texts = partial(planted.held_out_texts, of)
+    about = f"{planted.TEXTS} planted sentences in {of.name.capitalize()} with nouns that are new in their places"
+    return Inspected(f"small {of.name} model", small.model, planted.tokenizer(of), texts, about, None, small.roles)
 
 
 def _names(given: str | None, known: dict[str, Any], what: str) -> list[str] | None:
