@@ -10,19 +10,19 @@ finds one of them. Its examples are
 
 A small encoder is trained on sentences in which these relations were planted: they are made from templates, and one
 word decides another, which is masked. So the heads show what they come to do where a relation is there to be learned,
-and nothing of what heads of published models do. Three seeds are trained, each in about a minute, and kept in
-~/.cache/headway; `headway.study.planted` has the grammar, the training and the measurement.
+and nothing of what heads of published models do. Three models come with headway, trained from the first three seeds
+that met the criteria; `headway.study.planted` has the grammar, the training, the criteria and the measurement.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 import headway as hw
-from headway.study.planted import LANGUAGES, Link, Relation, Sentence, masked, tokenizer, trained
+from headway.study.planted import ARTICLE, Pretrained, Sentence, masked, pretrained, tokenizer
 from headway.study.planted import measure as measured
 from lesson import INK, Text, matrix, page, run, table
 
@@ -30,69 +30,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SEEDS = 3
+MODELS = 3
 SENTENCES = 200  # of each relation, on which heads are measured
-CHINESE = LANGUAGES["chinese"]
-
-ACT = Relation(
-    "grammar: act",
-    "object",
-    {
-        "吃": ("苹果", "梨", "桃子", "西瓜", "面包", "蛋糕"),
-        "喝": ("水", "茶", "牛奶", "果汁", "咖啡", "豆浆"),
-        "读": ("小说", "日记", "报纸", "词典", "杂志", "课本"),
-        "唱": ("山歌", "儿歌", "民歌", "情歌", "国歌", "老歌"),
-    },
-    (
-        "{actor} {few} {word} {noun}",
-        "{actor} 把 {noun} {fill} {word} 了",
-        "{noun} {fill} 被 {actor} {word} 了",
-        "{actor} 想 {word} {fill} 的 {noun}",
-    ),
-)
-PLACE = replace(CHINESE.relation("association"), name="meaning: place")
-PREY = Relation(
-    "meaning: prey",
-    "creature",
-    {
-        "老鼠": ("小猫", "花猫", "黑猫", "白猫", "老猫", "野猫"),
-        "骨头": ("小狗", "花狗", "黑狗", "白狗", "老狗", "野狗"),
-        "萝卜": ("小兔", "花兔", "黑兔", "白兔", "老兔", "野兔"),
-        "青草": ("小马", "花马", "黑马", "白马", "老马", "野马"),
-    },
-    (
-        "{noun} {fill} 看见 了 {word}",
-        "{noun} {fill} 在 找 {word}",
-        "{word} {fill} 引 来 了 {noun}",
-        "{noun} {fill} 跑 向 {word}",
-    ),
-)
-NEIGHBOUR = Relation(
-    "position: neighbour",
-    "thing",
-    CHINESE.relation("modifier").nouns,
-    (
-        "{actor} {few} 有 一 {word} {noun}",
-        "这 是 一 {word} {noun}",
-        "那里 {few} 有 一 {word} {noun}",
-        "一 {word} {noun} {few} 在 那里",
-    ),
-)
-PRONOUN = replace(CHINESE.relation("subject pronoun"), name="reference: pronoun")
-RELATIONS = (ACT, PLACE, PREY, NEIGHBOUR, PRONOUN)
-LANGUAGE = replace(
-    CHINESE, name="article", relations=RELATIONS, lists={**CHINESE.lists, "actor": CHINESE.lists["eater"]}, examples=()
-)
-EXAMPLES = (
-    Sentence.of("小明 吃 苹果 。", Link(ACT.name, 1, 2)),
-    Sentence.of("医生 在 医院 工作 。", Link(PLACE.name, 2, 0)),
-    Sentence.of("小猫 在 找 老鼠 。", Link(PREY.name, 3, 0)),
-    Sentence.of("这 是 一 本 书 。", Link(NEIGHBOUR.name, 3, 4)),
-    Sentence.of("小猫 很 可爱 ， 它 在 睡觉 。", Link(PRONOUN.name, 4, 0)),
-)
 CHINESE_NAMES = dict(
     zip(
-        (one.name for one in RELATIONS),
+        (one.name for one in ARTICLE.relations),
         ("语法：动作", "语义：地点", "语义：猎物", "位置：相邻", "指代：代词"),
         strict=True,
     )
@@ -118,11 +60,12 @@ class Found:
     without: dict[str, list[float]]  # accuracy with zeros in place of the head
     examples: list[dict[str, Any]]  # words, decided, noun, weights of the decided word, the model's word; first seed
     heads: list[str]
+    seeds: list[int]
 
 
 def measure() -> Found:
-    models = [trained(LANGUAGE, seed) for seed in range(SEEDS)]
-    rows = [measured(model, LANGUAGE, sentences=SENTENCES) for model in models]
+    models = [pretrained(ARTICLE, number) for number in range(MODELS)]
+    rows = [measured(small.model, ARTICLE, sentences=SENTENCES) for small in models]
 
     def read(key: str, **wanted: object) -> dict[str, list[Any]]:
         """One number of each seed, by relation."""
@@ -130,7 +73,7 @@ def measure() -> Found:
             one.name: [
                 row[key] for its in rows for row in its if row.items() >= {**wanted, "relation": one.name}.items()
             ]
-            for one in RELATIONS
+            for one in ARTICLE.relations
         }
 
     words: dict[str, object] = {"split": "words"}
@@ -138,8 +81,8 @@ def measure() -> Found:
     layers, heads = (read(key, **best) for key in ("layer", "head"))
     chosen = {name: [f"{a}.{b}" for a, b in zip(layers[name], heads[name], strict=True)] for name in layers}
     every = read("found", kind="attention", **words)
-    count = len(every[ACT.name]) // SEEDS
-    attention = [row for row in rows[0] if row["kind"] == "attention" and row["relation"] == ACT.name]
+    count = len(every[ARTICLE.relations[0].name]) // MODELS
+    attention = [row for row in rows[0] if row["kind"] == "attention" and row["relation"] == ARTICLE.relations[0].name]
     return Found(
         accuracy=read("accuracy", kind="accuracy", **words),
         accuracy_elsewhere=read("accuracy", kind="accuracy", split="templates"),
@@ -149,18 +92,19 @@ def measure() -> Found:
         found=read("found", **best),
         shares={name: [of[i : i + count] for i in range(0, len(of), count)] for name, of in every.items()},
         without=read("after", kind="ablation", replacement="zero", chosen=True, **words),
-        examples=[look(models[0], sentence, chosen) for sentence in EXAMPLES],
+        examples=[look(models[0], sentence) for sentence in ARTICLE.examples],
         heads=list(dict.fromkeys(f"{row['layer']}.{row['head']}" for row in attention)),
+        seeds=[small.seed for small in models],
     )
 
 
-def look(model: torch.nn.Module, sentence: Sentence, heads: dict[str, list[str]]) -> dict[str, Any]:
+def look(small: Pretrained, sentence: Sentence) -> dict[str, Any]:
     """Masks the decided word; returns its weights in the head of the relation, and the word that the model says."""
     (link,) = sentence.links
-    (text,) = masked(LANGUAGE, [sentence])
-    layer, head = map(int, heads[link.relation][0].split("."))
-    with torch.no_grad(), hw.capture(model, keep="weights") as seen:
-        logits = model(torch.tensor([text.ids]))
+    (text,) = masked(ARTICLE, [sentence])
+    layer, head = small.head(link.relation)
+    with torch.no_grad(), hw.capture(small.model, keep="weights") as seen:
+        logits = small.model(torch.tensor([text.ids]))
     at = link.word + 1  # [CLS] comes first
     return {
         "relation": link.relation,
@@ -169,7 +113,7 @@ def look(model: torch.nn.Module, sentence: Sentence, heads: dict[str, list[str]]
         "noun": link.noun,
         "head": f"{layer}.{head}",
         "weights": seen.weights(layer, head)[0, at, 1:].tolist(),
-        "said": tokenizer(LANGUAGE).id_to_token(int(logits[0, at].argmax())),
+        "said": tokenizer(ARTICLE).id_to_token(int(logits[0, at].argmax())),
     }
 
 
@@ -196,8 +140,9 @@ def tell(found: Found, t: Text) -> str:
         t("without head", "去掉该头"),
         t("other template", "新句式"),
     ]
+    seeds = " / ".join(map(str, found.seeds))
     lines = [
-        t(f"Seeds 0 / 1 / 2, {SENTENCES} sentences each:", f"种子 0 / 1 / 2，每种关系 {SENTENCES} 句："),
+        t(f"Seeds {seeds}, {SENTENCES} sentences each:", f"种子 {seeds}，每种关系 {SENTENCES} 句："),
         table(rows, titles),
         "",
     ]
@@ -217,18 +162,19 @@ def draw(found: Found, t: Text) -> Figure:
     figure = page(7.6)
     top, bottom = figure.subfigures(2, 1, height_ratios=[4.3, 3.3])
     draw_sentences(top.subplots(), found, t)
-    panels = bottom.subplots(1, SEEDS, sharey=True)
-    for seed, axes in enumerate(panels):
+    panels = bottom.subplots(1, MODELS, sharey=True)
+    for number, axes in enumerate(panels):
         matrix(
             axes,
-            [[100 * share for share in of[seed]] for of in found.shares.values()],
+            [[100 * share for share in of[number]] for of in found.shares.values()],
             [name_of(name, t) for name in found.shares],
             found.heads,
             top=100,
-            says=lambda i, j, seed=seed: f"{100 * list(found.shares.values())[i][seed][j]:.0f}",
-            bar=t("links found (%)", "找到的比例（%）") if seed == SEEDS - 1 else "",
+            says=lambda i, j, number=number: f"{100 * list(found.shares.values())[i][number][j]:.0f}",
+            bar=t("links found (%)", "找到的比例（%）") if number == MODELS - 1 else "",
             bar_of=panels,
         )
+        seed = found.seeds[number]
         axes.set(title=t(f"seed {seed}", f"种子 {seed}"), xlabel=t("layer.head", "层.头"))
     panels[0].set_ylabel(t("relation", "关系"))
     return figure
@@ -258,8 +204,8 @@ def draw_sentences(axes: Axes, found: Found, t: Text) -> None:
     axes.set_axis_off()
     axes.set_title(
         t(
-            "Weights of the masked word (framed), in the head of its relation; seed 0",
-            "被遮住的词（带框）在该关系的头中给各词的权重；种子 0",
+            f"Weights of the masked word (framed), in the head of its relation; seed {found.seeds[0]}",
+            f"被遮住的词（带框）在该关系的头中给各词的权重；种子 {found.seeds[0]}",
         )
     )
 

@@ -2,16 +2,17 @@
 
 import pytest
 
-from headway.study.planted import Relation
-from lesson_15_four_relations import ACT, EXAMPLES, LANGUAGE, NEIGHBOUR, PRONOUN, RELATIONS
+from headway.study.planted import ARTICLE, Relation
 
 from .conftest import Learn
+
+ACT, _, _, NEIGHBOUR, PRONOUN = ARTICLE.relations
 
 
 @pytest.mark.slow
 def test_figures(learn: Learn) -> None:
     found = learn("lesson_15_four_relations")
-    names = [one.name for one in RELATIONS]
+    names = [one.name for one in ARTICLE.relations]
     for name in names:
         assert min(found["found"][name]) > 0.6, name
         assert min(found["accuracy"][name]) > 0.85 > 2 * found["chance"][name], name
@@ -23,13 +24,13 @@ def test_figures(learn: Learn) -> None:
         assert max(finds) >= 2
     for one in found["examples"]:
         assert one["said"] == one["words"][one["decided"]]
-        assert max(range(len(one["words"])), key=one["weights"].__getitem__) == one["noun"]
+        assert one["weights"][one["noun"]] > (0.5 if one["relation"] == NEIGHBOUR.name else 0.8)  # [CLS] has weight too
 
 
-@pytest.mark.parametrize("relation", RELATIONS, ids=lambda one: one.name)
+@pytest.mark.parametrize("relation", ARTICLE.relations, ids=lambda one: one.name)
 def test_words_and_links(relation: Relation) -> None:
     """Sentences have the relation between the words that the language says, and only neighbours a fixed distance."""
-    drawn = LANGUAGE.sentences(300, 7, relation=relation.name)
+    drawn = ARTICLE.sentences(300, 7, relation=relation.name)
     offsets = set()
     for sentence in drawn:
         link = sentence.link(relation.name)
@@ -39,9 +40,9 @@ def test_words_and_links(relation: Relation) -> None:
 
 
 def test_the_article_s_sentences_are_of_the_language() -> None:
-    assert {word for sentence in EXAMPLES for word in sentence.words} <= set(LANGUAGE.words)
-    for sentence in EXAMPLES:
+    assert {word for sentence in ARTICLE.examples for word in sentence.words} <= set(ARTICLE.words)
+    for sentence in ARTICLE.examples:
         (link,) = sentence.links
-        relation = LANGUAGE.relation(link.relation)
+        relation = ARTICLE.relation(link.relation)
         assert sentence.words[link.noun] in relation.nouns[sentence.words[link.word]]
-    assert EXAMPLES[-1].links[0].relation == PRONOUN.name
+    assert ARTICLE.examples[-1].links[0].relation == PRONOUN.name

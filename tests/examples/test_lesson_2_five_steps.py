@@ -75,7 +75,6 @@ def test_figures(learn: Learn) -> None:
     assert found["lengths"]["1000"][2] < 0.1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "language", "sentence", "word", "nouns"),
     [
@@ -94,4 +93,4 @@ def test_a_sentence_of_ones_own(page: str, language: str, sentence: str, word: s
     for last, noun in nouns.items():
         seen, tokens = held["attention_on"](sentence.format(last), language)
         weights = seen.weights(1)[0, :, tokens.index(word)]
-        assert weights[:, tokens.index(noun)].max() > 0.5
+        assert weights[:, tokens.index(noun)].max() > 0.8
