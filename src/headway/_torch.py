@@ -124,6 +124,12 @@ def requires_grad(x: Tensor) -> bool:
 # ---------------------------------------------------------------- autograd and the compiler
 
 
+register_decomposition: Callable[..., Callable[[Function], Function]] = getattr(
+    torch._decomp, "register_decomposition", lambda operator: lambda function: function
+)
+"""Returns a decorator of an operator's decomposition; ``torch.onnx.export`` takes it, ``torch.export`` does not."""
+
+
 def recorded_by_autograd() -> AbstractContextManager[Any]:
     """Returns a context in which autograd records, for use inside an operator, where it does not."""
     return torch._C._SetExcludeDispatchKeyGuard(_KEYS.AutogradFunctionality, False)
@@ -190,6 +196,14 @@ def without_dispatch_modes() -> Iterator[None]:
     finally:
         for mode in reversed(left):
             push(mode)
+
+
+def statically_known(fact: torch.SymBool) -> bool:
+    """Returns whether a comparison of symbolic sizes holds whatever they are."""
+    from torch.fx.experimental import symbolic_shapes
+
+    found: bool = symbolic_shapes.statically_known_true(fact)
+    return found
 
 
 def constant_in_graphs(function: Function) -> Function:

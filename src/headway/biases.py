@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .coordinates import Coordinates
 from .terms import Bias, Cosines, Linear, Log, Piecewise, Power, Rows, Stretched, distance
+from .tracing import searchsorted
 
 
 def rows_of_pairs(rows: Rows, q: Coordinates, k: Coordinates) -> Tensor:
@@ -90,7 +91,7 @@ def stretched(values: Stretched, far: Tensor) -> Tensor:
         [batch, heads, n, m].
     """
     t = torch.log1p(values.rate * far[:, 0]) * values.stretch[..., None].to(far.dtype)
-    piece = torch.searchsorted(values.edges.to(t.dtype), t.detach().contiguous(), right=True)
+    piece = searchsorted(values.edges.to(t.dtype), t.detach(), right=True)
     intercept, slope = (
         table.index_select(1, piece.flatten()).unflatten(1, piece.shape).transpose(0, 1)
         for table in (values.intercept, values.slope)
@@ -109,7 +110,7 @@ def piecewise(values: Piecewise, delta: Tensor) -> Tensor:
         [batch, heads, n, m].
     """
     knots = values.knots.to(delta.dtype)
-    right = torch.searchsorted(knots, delta.detach().contiguous()).clamp(1, len(knots) - 1)
+    right = searchsorted(knots, delta.detach()).clamp(1, len(knots) - 1)
     share = ((delta - knots[right - 1]) / (knots[right] - knots[right - 1])).clamp(0, 1)
     table = values.values
     low, high = table[:, right[:, 0] - 1].transpose(0, 1), table[:, right[:, 0]].transpose(0, 1)

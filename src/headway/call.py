@@ -22,7 +22,7 @@ from .positions._contract import need_prepared, need_terms
 from .records import Sizes
 from .terms import Normalizer, RelativeKeys, RelativeQueries, Rotation, Sink, SoftCap, Term
 from .terms import check as check_terms
-from .tracing import refuse_tracers
+from .tracing import holds, refuse_tracers
 
 DTYPES = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 
@@ -380,16 +380,17 @@ def _coordinates(
     """
     n, m = q.shape[2], k.shape[2]
     acts = encoding is not None and bool(encoding.acts)
-    if acts and q_positions is None and k_positions is None and n > m:
+    if acts and q_positions is None and k_positions is None and holds(n > m):
         raise HeadwayError(
             f"there are {n} queries and {m} keys, so the first queries would stand below 0: give q_positions and "
             "k_positions"
         )
     one_side = (q_positions is None) != (k_positions is None)
-    if one_side and n != m and (acts or q_positions is None):  # masks read where keys are, by default 0 … m − 1
+    read = acts or q_positions is None  # masks read where keys are, by default 0 … m − 1
+    if one_side and read and not holds(n == m):
         given, missing = ("k_positions", "q_positions") if q_positions is None else ("q_positions", "k_positions")
         raise HeadwayError(f"{given} are given but {missing} are not, and n = {n} differs from m = {m}: give both")
-    if n == m and (q_positions is None or k_positions is None or q_positions is k_positions):
+    if holds(n == m) and (q_positions is None or k_positions is None or q_positions is k_positions):
         name = "k_positions" if q_positions is None and k_positions is not None else "q_positions"
         both = _side(k_positions if q_positions is None else q_positions, n, 0, n, name, q)
         return both, both
@@ -429,7 +430,7 @@ def _aligned(q: Coordinates, k: Coordinates) -> bool:
         return False
     n, m = q.index.shape[1], k.index.shape[1]
     # "if" makes a plain bool, where a compiler would return a symbol for the comparison of symbolic sizes
-    return True if n <= m and q.start - k.start == m - n else False  # noqa: SIM210
+    return True if holds(n <= m) and holds(q.start - k.start == m - n) else False  # noqa: SIM210
 
 
 # ---------------------------------------------------------------- the encoding

@@ -245,7 +245,7 @@ class Coordinates(Record):
         if not isinstance(lengths, Tensor) and max(lengths, default=0) > n:
             raise HeadwayError(f"lengths go up to {max(lengths)} but rows have {n} slots: give n = {max(lengths)}")
         sizes = torch.as_tensor(lengths, device=device).long()
-        index = torch.arange(n, device=sizes.device)[None].expand(len(sizes), n)
+        index = torch.arange(n, device=sizes.device)[None].expand(sizes.shape[0], n)
         if side == "left":
             index = index - (n - sizes)[:, None]
         return Coordinates(index.clamp(min=0)[..., None], index, length=sizes[:, None], ordered=True, padding=True)

@@ -26,6 +26,7 @@ from .coordinates import FAR, Coordinates
 from .deprecated import deprecated_names
 from .errors import HeadwayError
 from .records import Divisible, Sizes, named
+from .tracing import searchsorted
 
 # ---------------------------------------------------------------- from a pair of tokens to a row of a table
 
@@ -121,7 +122,7 @@ class Bucketize(Part):
         else:  # a narrow integer could not represent every distance
             boundaries = boundaries.long()
             delta = _floored(delta)  # a whole boundary ≤ δ is a boundary ≤ ⌊δ⌋; a cast would round towards 0
-        return torch.searchsorted(boundaries, delta.contiguous(), right=True)
+        return searchsorted(boundaries, delta, right=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._torch import dispatched_elsewhere, forward_mode_level, functionalizing, functorch_active
+from ._torch import dispatched_elsewhere, forward_mode_level, functionalizing, functorch_active, statically_known
 from .errors import HeadwayError
 
 
@@ -19,6 +19,30 @@ def watched() -> bool:
     """
     # a compiler evaluates the first to True and does not trace the rest
     return torch.compiler.is_dynamo_compiling() or dispatched_elsewhere()
+
+
+def to_onnx() -> bool:
+    """Returns whether ``torch.onnx.export`` follows the operations of this thread.
+
+    Its graphs have torch's operations alone. A comparison with a symbolic length would fix the length without a word.
+    """
+    return watched() and torch.onnx.is_in_onnx_export()
+
+
+def holds(fact: bool | torch.SymBool) -> bool:
+    """Returns whether a comparison of lengths holds; if they are symbolic, whether it holds for all of them.
+
+    Otherwise the lengths of the example would decide, which an exported program checks when it runs and ONNX does not.
+    """
+    return statically_known(fact) if isinstance(fact, torch.SymBool) else fact
+
+
+def searchsorted(edges: Tensor, x: Tensor, *, right: bool = False) -> Tensor:
+    """``torch.searchsorted`` of x [..., n] in edges [..., m] or [m]; counted for ONNX, which has no such operator."""
+    if to_onnx():
+        each, x = edges[..., None, :], x[..., None]
+        return (each <= x if right else each < x).sum(-1)
+    return torch.searchsorted(edges, x.contiguous(), right=right)
 
 
 PLAIN_ALONE = (
@@ -45,7 +69,11 @@ def refuse_tracers(x: object) -> None:
     lengths. A DTensor cannot be combined with the tables of encodings, which each process has by itself.
     """
     if torch.jit.is_tracing():
-        raise HeadwayError(f"torch.jit.trace would keep {KEEPS}: {REMEDY}")
+        raise HeadwayError(
+            f"torch.onnx.export(dynamo=False) would keep {KEEPS}: leave out dynamo=False"
+            if torch.onnx.is_in_onnx_export()
+            else f"torch.jit.trace would keep {KEEPS}: {REMEDY}"
+        )
     if not isinstance(x, Tensor) and type(x).__module__.startswith("torch.fx"):
         raise HeadwayError(f"torch.fx.symbolic_trace gives a {type(x).__name__} without a shape: {REMEDY}")
     if not torch.compiler.is_dynamo_compiling() and type(x).__name__ == "DTensor":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .._torch import functorch_active, is_batched_by_autograd, is_mapped, recorded_by_autograd
+from .._torch import functorch_active, is_batched_by_autograd, is_mapped, recorded_by_autograd, register_decomposition
 from ..errors import HeadwayError
 from . import _ops
 from ._base import without_autocast
@@ -133,6 +133,12 @@ def operators(kernel: NativeKernel[Any]) -> tuple[Any, Any]:
     ) -> list[Tensor]:
         return [torch.empty_like(tensors[i]) for i in wanted]
 
+    def plainly(tensors: list[Tensor], structure: str) -> Results:
+        """The forward pass in torch's own operations: compilers that have no others, such as ONNX's, look it up."""
+        with without_autocast(tensors[0]):
+            found = run_forward(NATIVE["reference"], _ops.read(structure), tensors)
+        return found._replace(out=found.out.to(kernel.result_dtype(tensors[0].dtype)))
+
     made = []
     for step, run, fake, schema in (
         ("forward", forward, shapes, "(Tensor[] tensors, str structure) -> (Tensor, Tensor, Tensor)"),
@@ -146,6 +152,7 @@ def operators(kernel: NativeKernel[Any]) -> tuple[Any, Any]:
         name = f"{kernel.name}_{step}"
         torch.library.custom_op(f"headway::{name}", run, mutates_args=(), schema=schema).register_fake(fake)
         made.append(getattr(torch.ops.headway, name))
+    register_decomposition(made[0].default)(plainly)
     return made[0], made[1]
 
 

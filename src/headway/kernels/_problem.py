@@ -14,6 +14,7 @@ from ..coordinates import Coordinates
 from ..masks import Mask
 from ..records import Record, attributes
 from ..terms import Part, RelativeValues, Rotation, Term
+from ..tracing import holds
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +91,7 @@ def _bare(side: Coordinates) -> Coordinates:
     # no numbers that vary with the length; masks read the length only for rows that were padded one by one
     length = side.length if isinstance(side.length, Tensor) and side.start is None else None
     spanned = side.position if side.spanned is side.position else None
-    return side.facts()._with(length=length, start=side.start if side.start == 0 else None, spanned=spanned)
+    return side.facts()._with(length=length, start=side.start if holds(side.start == 0) else None, spanned=spanned)
 
 
 class Problem:

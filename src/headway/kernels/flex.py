@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 from .._torch import up_to_programs
 from ..masks import Bounds
 from ..terms import Bias, DenseBias, DistanceBias, Linear, QueryScale, Rows, Sink, SoftCap, Stretched, TokenBias
-from ..tracing import PLAIN_ALONE, plain_alone
+from ..tracing import PLAIN_ALONE, plain_alone, to_onnx
 from ._base import Deferral, Kernel, without_autocast
 from ._problem import Call, Problem, wants_gradient
 from .lowering import LoweredCall, simplified
@@ -94,6 +94,8 @@ def _against(problem: Problem) -> Iterator[str]:
         yield f"it computes in float32, and {problem.dtype} would be rounded".replace("torch.", "")
     if plain_alone():
         yield PLAIN_ALONE
+    if to_onnx():
+        yield "ONNX has no FlexAttention"
     if problem.dropout:
         yield "FlexAttention has no dropout"
     if min(problem.head_dim, problem.v_head_dim) < 1:

@@ -288,8 +288,15 @@ def block_rows(call: Call) -> int:
 
 
 def blocks(call: Call) -> Iterator[Block]:
-    """Yields the queries of a call in blocks of rows; one block if there are none."""
-    n, rows = call.q.shape[2], block_rows(call)
+    """Yields the queries of a call in blocks of rows; one block if there are none.
+
+    One block too if lengths are symbolic: comparisons would fix those of the example in an exported program.
+    """
+    n = call.q.shape[2]
+    if any(isinstance(size, torch.SymInt) for size in (*call.q.shape, *call.k.shape)):
+        yield Block(call._with(aligned=False), 0, n)
+        return
+    rows = block_rows(call)
     if n <= rows:  # without range, which would specialize a compiler on symbolic lengths
         yield Block(call, 0, n)
         return

@@ -13,7 +13,7 @@ from ..errors import HeadwayError
 from ..masks import Causal
 from ..records import Divisible
 from ..terms import DenseBias, DistanceBias, QueryScale, Rotation, Term, TokenBias
-from ..tracing import PLAIN_ALONE, forward_mode
+from ..tracing import PLAIN_ALONE, forward_mode, holds
 from ._base import ComposedKernel
 from ._problem import Call, Problem, wants_gradient
 from ._sdpa_backends import HALVES, MATH, Facts, Settings, fused, said, settings
@@ -161,7 +161,7 @@ def _plain_bool(fact: bool) -> bool:
 
 
 def _plain_causal(problem: Problem) -> bool:
-    return type(problem.mask) is Causal and problem.aligned and problem.n == problem.m and not _biased(problem)
+    return type(problem.mask) is Causal and problem.aligned and holds(problem.n == problem.m) and not _biased(problem)
 
 
 def _sees_all(problem: Problem) -> bool:

@@ -12,7 +12,7 @@ from .._torch import onednn_linear, onednn_weight
 from ..errors import HeadwayError
 from ..kernels.cpu import _tokens
 from ..positions._base import PositionEncoding
-from ..tracing import forward_mode, refuse_script
+from ..tracing import forward_mode, refuse_script, to_onnx
 from .embedding import Head
 from .linear import Linear
 
@@ -58,8 +58,10 @@ class PrepackedLinear(nn.Module):
         """Returns y [..., out_features] for x [..., in_features].
 
         Raises:
-            HeadwayError: if x requires a gradient, or torch.jit.trace records the call.
+            HeadwayError: if x requires a gradient, or torch.jit.trace or torch.onnx.export records the call.
         """
+        if to_onnx():
+            raise HeadwayError("ONNX cannot keep prepacked weights: call headway.nn.unprepack(model) first")
         if torch.jit.is_tracing():
             raise HeadwayError("torch.jit.trace cannot keep prepacked weights: call headway.nn.unprepack(model) first")
         if (torch.is_grad_enabled() and x.requires_grad) or forward_mode():

@@ -646,6 +646,8 @@ def rates(count: int, width: int, base: float | Tensor, device: torch.device) ->
 
 
 def _rates(count: int, width: int, base: float | Tensor, device: torch.device) -> Tensor:
+    if not isinstance(base, Tensor):  # ONNX would take a number in float32
+        base = torch.tensor(base, dtype=torch.float64, device="cpu")
     return base ** (-2.0 / width * torch.arange(count, dtype=torch.float64, device=device))
 
 
@@ -663,6 +665,11 @@ def added(x: Tensor, code: Tensor) -> Tensor:
 def normal(*shape: int) -> nn.Parameter:
     """Returns a parameter drawn from N(0, 0.02²)."""
     return nn.Parameter(nn.init.normal_(torch.empty(*shape), std=0.02))
+
+
+def whole(positions: Tensor) -> Tensor:
+    """Returns ⌊positions⌋ in int64; whole numbers are left as they are, which ONNX does not round."""
+    return (positions.floor() if positions.is_floating_point() else positions).long()
 
 
 def stream_length(coordinates: Coordinates) -> Tensor | int:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
-from ._base import PositionEncoding, added, at, need_width, readable
+from ._base import PositionEncoding, added, at, need_width, readable, whole
 
 
 class Places(PositionEncoding):
@@ -43,7 +43,7 @@ class Places(PositionEncoding):
             HeadwayError: if, in eager mode, a place is outside of the table, or x has another embed_dim.
         """
         need_width(x, "embed_dim", self.embed_dim)
-        place = self.coordinates_for(x, coordinates).axis().floor().long()
+        place = whole(self.coordinates_for(x, coordinates).axis())
         if place.numel() and readable(place):
             low, high = (int(value) for value in place.aminmax())
             if low < 0 or high >= self.table.shape[0]:

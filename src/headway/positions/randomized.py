@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_positive
-from ._base import PositionEncoding, at, oracle_length, readable, stream_length
+from ..tracing import searchsorted
+from ._base import PositionEncoding, at, oracle_length, readable, stream_length, whole
 
 WORD = 0xFFFFFFFF
 
@@ -56,7 +57,7 @@ class RandomizedPositions(PositionEncoding):
         """Returns the coordinates with whole positions below L, in the order of those given."""
         if not (self.training or self.draw_at_evaluation):
             return coordinates
-        p, length = coordinates.axis().floor().long(), stream_length(coordinates)
+        p, length = whole(coordinates.axis()), stream_length(coordinates)
         self._check(length)
         device = p.device
         rank = torch.randperm(self.limit, device=device) if self.training else self._fixed(device)
@@ -65,7 +66,7 @@ class RandomizedPositions(PositionEncoding):
         counted = counted.cumsum(-1, dtype=torch.int32)
         rows, alike = max(p.shape[0], counted.shape[0]), counted.shape[1]
         wanted = (p + 1).int().expand(rows, -1).reshape(rows, alike, p.shape[1] // max(alike, 1))
-        found = torch.searchsorted(counted.expand(rows, -1, -1).contiguous(), wanted).flatten(1)
+        found = searchsorted(counted.expand(rows, -1, -1).contiguous(), wanted).flatten(1)
         return replace(coordinates, position=found.clamp(max=self.limit - 1)[..., None])
 
     def _fixed(self, device: torch.device) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ..coordinates import Coordinates
 from ..errors import need_positive
 from ..terms import DenseBias
-from ._base import Input, Pair, PositionEncoding, Terms, normal
+from ._base import Input, Pair, PositionEncoding, Terms, normal, whole
 from ._content import Contextual, projected
 
 
@@ -81,6 +81,6 @@ class RelativeProjection(Contextual):
 def _mixed(rows: Tensor, mixed: Tensor, bank: Tensor, q_position: Tensor, k_position: Tensor) -> Tensor:
     by_distance = mixed[:, :, rows] @ bank
     back = q_position[:, rows, None] - k_position[:, None]
-    back = (back.floor() if back.is_floating_point() else back).long()[:, None]
+    back = whole(back)[:, None]
     near = back.clamp(0, bank.shape[1] - 1).expand(*by_distance.shape[:3], -1)
     return by_distance.gather(-1, near).masked_fill((back < 0) | (back >= bank.shape[1]), 0)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..coordinates import Coordinates
 from ..errors import HeadwayError, need_finite, need_positive
-from ._base import PositionEncoding, added, need_width, readable
+from ._base import PositionEncoding, added, need_width, readable, whole
 
 
 class SeqPE(PositionEncoding):
@@ -92,7 +92,7 @@ class SeqPE(PositionEncoding):
     def embed(self, x: Tensor, coordinates: Coordinates | Tensor | None = None) -> Tensor:
         """Returns x [batch, n, embed_dim] with the encoder's output for each position added."""
         need_width(x, "embed_dim", self.embed_dim)
-        p = self.coordinates_for(x, coordinates).position.floor().long()
+        p = whole(self.coordinates_for(x, coordinates).position)
         self._check(p)
         powers = 10 ** torch.arange(self.max_digits - 1, -1, -1, device=p.device)
         h = self.digits.weight.double()[(p[..., None] // powers % 10).flatten(2)] + self.places.weight.double()

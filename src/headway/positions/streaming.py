@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..coordinates import Coordinates
+from ..tracing import searchsorted
 from ._base import Input, PositionEncoding
 
 
@@ -49,7 +50,7 @@ class StreamingLLM(PositionEncoding):
         rows = max(side.index.shape[0], there.shape[0])
         there = there.expand(rows, -1).contiguous()
         index = side.index.expand(rows, -1).contiguous()
-        rank = torch.searchsorted(there, index) - torch.searchsorted(there, torch.zeros_like(index[:, :1]))
+        rank = searchsorted(there, index) - searchsorted(there, torch.zeros_like(index[:, :1]))
         evicted = torch.where(index < 0, 0, index - rank)
         return side.placed_by(self, position=side.position - evicted[..., None])
 
