@@ -33,6 +33,8 @@ def quiet() -> Iterator[None]:
 def test_right_or_refused(way: ways.Way, module: str) -> None:
     if module == "Llama of transformers":
         pytest.importorskip("transformers")
+    for package in way.needs:
+        pytest.importorskip(package)
     if module in way.refused:
         with pytest.raises((ways.hw.HeadwayError, RuntimeError), match=way.refused[module]):
             way.run(*ways.made(module))

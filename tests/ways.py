@@ -137,6 +137,12 @@ def by_aot_inductor(module: nn.Module, x: Tensor) -> Results:
         return read(torch._inductor.aoti_load_package(path), x)
 
 
+def by_onnxruntime(module: nn.Module, x: Tensor) -> Results:
+    from onnx_exports import Exported
+
+    return {"output": Exported(module.eval(), (x,))(x)[0]}
+
+
 def traced(module: nn.Module, x: Tensor) -> Results:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -350,6 +356,7 @@ class Way:
             all gradients; None compares shapes alone.
         refused: by module, what the error of a refusal says.
         slow: whether it takes more than some seconds.
+        needs: packages without which it is not run.
     """
 
     run: Callable[[nn.Module, Tensor], Results]
@@ -357,6 +364,7 @@ class Way:
     within: float | None = 1e-5
     refused: Mapping[str, str] = field(default_factory=dict)
     slow: bool = False
+    needs: tuple[str, ...] = ()
 
 
 EVERYWHERE = ("MultiHeadAttention", "Decoder", "swapped torch encoder", "Llama of transformers")
@@ -372,6 +380,7 @@ WAYS: dict[str, Way] = {
     "torch.compile with inductor": Way(compiled_by_inductor, slow=True),
     "torch.export": Way(exported),
     "AOTInductor": Way(by_aot_inductor, slow=True),
+    "ONNX, in onnxruntime": Way(by_onnxruntime, needs=("onnxscript", "onnxruntime")),
     "torch.jit.trace": Way(traced, refused=TRACE),
     "activation checkpointing": Way(checkpointed),
     "functional_call": Way(functionally),
