@@ -236,6 +236,20 @@ class Window(Mask):
         return low, m if self.right is None else min(m, stop + m - n + self.right)
 
 
+def sliding_window(size: Any) -> Window:
+    """Returns the window of a Hugging Face config's ``sliding_window``, which counts the query itself.
+
+    Args:
+        size: the value of sliding_window.
+
+    Raises:
+        HeadwayError: if it is not a whole number above 0.
+    """
+    if type(size) is not int or size < 1:
+        raise HeadwayError(f"the config's sliding_window is {size!r}: give a whole number above 0, or None")
+    return Window(size - 1)
+
+
 @dataclass(frozen=True, eq=False)
 class Chunked(Mask):
     """A query attends to the keys of its own chunk, and of some chunks before it.

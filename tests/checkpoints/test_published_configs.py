@@ -333,7 +333,7 @@ def test_the_tensors_of_a_published_model_are_those_of_transformers(name: str) -
     values = PUBLISHED[name]
     (architecture,) = values["architectures"]
     family = ARCHITECTURES[architecture]()
-    ours, held = wanted(family, Config(values), head=family.architectures[architecture]), theirs(values)
+    ours, held = wanted(family, family.config(values), head=family.architectures[architecture]), theirs(values)
     if values["model_type"] in RENAMED:
         kept = [shape for key, shape in held.items() if not any(fnmatch(key, one) for one in family.ignored)]
         assert sorted(ours.values()) == sorted(kept)

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from torch import nn
+from typing_extensions import Self
 
 from ..errors import HeadwayError, unknown
-from ..masks import Window
+from ..masks import Window, sliding_window
 from ..nn import Head
 from ..nn.feed_forward import Activation
 from ..positions import PositionEncoding, from_rope_parameters
+from ..positions._huggingface import LENGTH, PART
 from ._left_out import LeftOut
 from ._rules import Rule
 
@@ -92,6 +94,36 @@ class Config(Mapping[str, Any]):
                 raise HeadwayError(f"the config's {key} is {value!r}: give a {said}")
         return value
 
+    def replace(self, **values: Any) -> Self:
+        """A copy with other values.
+
+        Args:
+            **values: the values by key.
+        """
+        return type(self)({**self.values_, **values})
+
+    def of_type(self, types: Mapping[str, Mapping[str, Any]]) -> Self:
+        """A copy for a family of several model types, without the keys that only others of them have.
+
+        The type is the config's model_type, else that which the name of the architecture begins with.
+
+        Args:
+            types: the values of keys that a config lacks, by model_type.
+
+        Raises:
+            HeadwayError: if neither names one of the types.
+        """
+        kind = self.get("model_type")
+        if kind not in types:
+            name = str(self.get("architectures", [""])[0]).lower()
+            found = [one for one in types if name.startswith(one)]
+            if not found:
+                raise unknown("type (the config's model_type)", kind, types)
+            kind = found[0]
+        others = {key for one in types.values() for key in one} - set(types[kind])
+        rest = {key: value for key, value in self.values_.items() if key not in others}
+        return type(self)({**types[kind], **rest, "model_type": kind})
+
     def only(self, key: str, *allowed: Any) -> None:
         """Checks that a key has one of the values that headway supports.
 
@@ -113,10 +145,7 @@ class Config(Mapping[str, Any]):
         Raises:
             HeadwayError: if sliding_window is not a whole number above 0.
         """
-        size = self["sliding_window"]
-        if type(size) is not int or size < 1:
-            raise HeadwayError(f"the config's sliding_window is {size!r}: give a whole number above 0, or none")
-        return Window(size - 1)
+        return sliding_window(self["sliding_window"])
 
     def activation(self, key: str, default: str = "gelu", *, gated: bool = False) -> str:
         """headway's name of the activation under a key.
@@ -135,28 +164,42 @@ class Config(Mapping[str, Any]):
             raise unknown(f"activation (the config's {key})", name, ACTIVATIONS)
         return GATED[ours] if gated else ours
 
-    def rope(self, head_dim: int, *, layout: str = "half", base: float = 10000.0, kind: str | None = None) -> Any:
-        """The rotary encoding of the config's rope_parameters, in older configs rope_scaling and rope_theta.
+    def rope(
+        self,
+        head_dim: int,
+        *,
+        layout: str = "half",
+        theta: tuple[str, float] = ("rope_theta", 10000.0),
+        part: tuple[str, float] | None = None,
+        kind: str | None = None,
+        scaled: bool = True,
+    ) -> Any:
+        """The rotary encoding of the config's rope_parameters, in older configs rope_scaling, which precedes them.
 
         Args:
             head_dim: the size of a head.
             layout: the layout of the rotary pairs, "half" or "interleaved".
-            base: the base if the config has no rope_theta.
-            kind: the kind of layer, if the config has parameters for each kind.
+            theta: the key of the base beside the parameters, and the base if the config has none.
+            part: likewise of the fraction of a head that is rotated. None for models that rotate whole heads, whose
+                "default" RoPE ignores a fraction.
+            kind: the kind of layer, if the model has parameters for each kind.
+            scaled: whether rope_scaling is for this kind.
         """
-        parameters = self.get("rope_parameters", self.get("rope_scaling"))
-        if kind is not None and isinstance(parameters, Mapping) and isinstance(parameters.get(kind), Mapping):
-            parameters = parameters[kind]
-        theta = self.get("rope_theta", base)
-        part = self.get("partial_rotary_factor")
+        said, scaling = self.get("rope_parameters") or {}, self.get("rope_scaling") or {}
+        if kind is None:
+            parameters = dict(scaling or said)
+        else:
+            parameters = {**(said.get(kind) or {"rope_type": "default"}), **(scaling if scaled else {})}
+        rope_type = parameters.get("rope_type", parameters.get("type", "default"))
+        parameters.setdefault("rope_theta", self.get(*theta))
         if part is not None:
-            parameters = {"partial_rotary_factor": part, **(parameters or {})}
+            parameters.setdefault(PART, self.get(*part))
+        elif rope_type == "default":
+            parameters.pop(PART, None)
+        if kind is None and rope_type in ("llama3", "longrope", "yarn") and self.get(LENGTH) is not None:
+            parameters[LENGTH] = self[LENGTH]
         found: PositionEncoding = from_rope_parameters(
-            parameters,
-            head_dim,
-            base=theta,
-            max_position_embeddings=self.get("max_position_embeddings"),
-            layout=layout,
+            parameters, head_dim, max_position_embeddings=self.get("max_position_embeddings"), layout=layout
         )
         return found
 
@@ -178,8 +221,19 @@ class Family:
     """The source of the expected outputs in the tests, if the tested transformers has no such model."""
     prefix: ClassVar[str] = ""
     """The prefix of the names of the body's tensors in a model with a head, such as "bert."."""
+    aliases: ClassVar[dict[str, str]] = {}
+    """Other names of keys. As in transformers, their values are used if both are given."""
     ignored: ClassVar[dict[str, LeftOut]] = {}
     """Patterns of tensors that are not read (computed tables, tied copies, poolers), and the content each must have."""
+
+    def config(self, values: Mapping[str, Any]) -> Config:
+        """The config of a config.json, in which keys have their own names.
+
+        Args:
+            values: the entries of the config.json.
+        """
+        renamed = {key: values[alias] for alias, key in self.aliases.items() if values.get(alias) is not None}
+        return Config({**values, **renamed})
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         """The model of a config, with freshly initialized parameters.

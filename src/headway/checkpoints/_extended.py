@@ -19,7 +19,6 @@ from ..positions._rescaling import METHODS, need_factor, need_method
 from ..positions.dynamic_ntk import DynamicNTK
 from ..positions.partial_rope import PartialRoPE
 from ..positions.rope import RoPE
-from ._base import Config
 from ._load import Checkpoint
 from ._table import ARCHITECTURES
 
@@ -183,7 +182,7 @@ def _said(model: Decoder, new: dict[int, PositionEncoding], length: int, window:
     family = ARCHITECTURES[checkpoint.architecture]()
     if not nested and not others:
         with torch.device("meta"):
-            again: Any = family.build(Config(config), head=True)
+            again: Any = family.build(family.config(config), head=True)
         wanted = {**dict(enumerate(model.stack.encodings)), **new}
         if list(map(repr, again.stack.encodings)) == [repr(wanted[number]) for number in sorted(wanted)]:
             return config

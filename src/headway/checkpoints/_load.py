@@ -83,7 +83,7 @@ def load(
     else:
         values, tensors = read_config(path), None
     family, name = _family(values, architecture)
-    config, head = Config(values), family.architectures[name]
+    config, head = family.config({**values, "architectures": [name]}), family.architectures[name]
     model = _built(family, config, head)
     tensors = read_tensors(path) if tensors is None else tensors
     ignored = dict(family.ignored)
@@ -133,12 +133,11 @@ def save(model: nn.Module, path: str | Path) -> None:
         raise HeadwayError(
             "the model is prepacked, so that its weights have no names: call headway.nn.unprepack(model) first"
         )
-    config = Config(checkpoint.config)
-    family, name = _family(config, checkpoint.architecture)
-    head = family.architectures[name]
+    family, name = _family(checkpoint.config, checkpoint.architecture)
+    config, head = family.config(checkpoint.config), family.architectures[name]
     tensors = written(family.rules(config, head=head, prefix=head), model)
     dtype = next(value.dtype for value in tensors.values() if value.is_floating_point())
-    said = {key: value for key, value in config.items() if key != "torch_dtype"}
+    said = {key: value for key, value in checkpoint.config.items() if key != "torch_dtype"}
     write(Path(path), {**said, "dtype": str(dtype).removeprefix("torch.")}, tensors)
 
 

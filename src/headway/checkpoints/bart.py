@@ -50,6 +50,11 @@ class BART(Family):
         )
     )
     prefix = "model."
+    aliases = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    }
     ignored = {
         "*encoder.embed_tokens.weight": Copy(head=False),
         "*decoder.embed_tokens.weight": Copy(head=False),

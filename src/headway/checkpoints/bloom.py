@@ -47,17 +47,22 @@ class BLOOM(Family):
         )
     )
     prefix = "transformer."
+    aliases = {
+        "n_embed": "hidden_size",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    }
     ignored = {
         "lm_head.weight": Copy(),
     }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("apply_residual_connection_post_layernorm", False)
-        width, heads, layers = _sizes(config)
+        width, heads = config["hidden_size"], config["n_head"]
         norm = partial(nn.LayerNorm, eps=config.get("layer_norm_epsilon", 1e-5))
         blocks = [
             Block(width, heads, activation="gelu_tanh", norm=norm, dropout=config.get("hidden_dropout", 0.0))
-            for _ in range(layers)
+            for _ in range(config["n_layer"])
         ]
         stack = Stack(blocks, ALiBi(heads), entry=norm(width), norm=norm(width))
         logits = Head(width, config["vocab_size"], tied=config.get("tie_word_embeddings", True)) if head else None
@@ -65,12 +70,11 @@ class BLOOM(Family):
 
     def body(self, config: Config) -> tuple[Rule, ...]:
         layer, block = "h.{}.", "stack.blocks.{}."
-        _, heads, _ = _sizes(config)
         return (
             Rule("word_embeddings.weight", "embedding.weight"),
             Rule("word_embeddings_layernorm", "stack.entry"),
             Rule(layer + "input_layernorm", block + "attention_norm"),
-            Rule(layer + "self_attention.query_key_value", QKV, Fused(groups=heads)),
+            Rule(layer + "self_attention.query_key_value", QKV, Fused(groups=config["n_head"])),
             Rule(layer + "self_attention.dense", block + "attention.out_proj"),
             Rule(layer + "post_attention_layernorm", block + "feed_forward_norm"),
             Rule(layer + "mlp.dense_h_to_4h", block + "feed_forward.up_proj"),
@@ -80,10 +84,3 @@ class BLOOM(Family):
 
     def head(self, config: Config) -> tuple[Rule, ...]:
         return (Rule("lm_head.weight", "head.weight"),)
-
-
-def _sizes(config: Config) -> tuple[int, int, int]:
-    """The width, heads and layers of a config, under their current or older names."""
-    names = (("n_embed", "hidden_size"), ("num_attention_heads", "n_head"), ("num_hidden_layers", "n_layer"))
-    width, heads, layers = (config[other if config.get(other) is not None else usual] for other, usual in names)
-    return width, heads, layers

@@ -43,6 +43,11 @@ class DistilBERT(Family):
         )
     )
     prefix = "distilbert."
+    aliases = {
+        "hidden_size": "dim",
+        "num_attention_heads": "n_heads",
+        "num_hidden_layers": "n_layers",
+    }
     ignored = {
         "*position_ids": Counted(),
         "vocab_projector.weight": Copy(),

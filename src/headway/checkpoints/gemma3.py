@@ -80,7 +80,7 @@ class Gemma3(Family):
             config.only("attn_logit_softcapping", None)
         width, heads = config["hidden_size"], config["num_attention_heads"]
         norm = partial(nn.RMSNorm, eps=config.get("rms_norm_eps", 1e-6))
-        kinds = _kinds(config, 2 if second else 6)
+        kinds = _kinds(config, 2 if second else config.get("sliding_window_pattern", 6))
         blocks = [
             Block(
                 width,
@@ -107,10 +107,10 @@ class Gemma3(Family):
         if second:
             rope = dict.fromkeys((FULL, SLIDING), config.rope(config["head_dim"]))
         else:
-            near = {**config, "rope_theta": config.get("rope_local_base_freq", 10_000.0), "rope_scaling": None}
+            far, near = ("rope_theta", 1_000_000.0), ("rope_local_base_freq", 10_000.0)
             rope = {
-                FULL: config.rope(config["head_dim"], base=1_000_000.0, kind=FULL),
-                SLIDING: Config(near).rope(config["head_dim"], kind=SLIDING),
+                FULL: config.rope(config["head_dim"], theta=far, kind=FULL),
+                SLIDING: config.rope(config["head_dim"], theta=near, kind=SLIDING, scaled=False),
             }
         window = config.window()
         stack = Stack(
@@ -155,9 +155,8 @@ class _Embedding(Embedding):
         return super().forward(ids, types) * factor
 
 
-def _kinds(config: Config, pattern: int) -> list[str]:
+def _kinds(config: Config, every: int) -> list[str]:
     """The kind of each layer: full attention at the end of each pattern, else a window."""
-    every = config.get("sliding_window_pattern", pattern)
     kinds: list[str] = config.get(
         "layer_types", [SLIDING if (layer + 1) % every else FULL for layer in range(config["num_hidden_layers"])]
     )

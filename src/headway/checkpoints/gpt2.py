@@ -39,6 +39,12 @@ class GPT2(Family):
         for architecture in ("GPT2LMHeadModel", "GPT2Model")
     )
     prefix = "transformer."
+    aliases = {
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    }
     ignored = {
         "*.attn.bias": Triangle(),
         "*.attn.masked_bias": Lowest(),

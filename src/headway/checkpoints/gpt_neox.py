@@ -50,6 +50,7 @@ class GPTNeoX(Family):
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
         width, heads = config["hidden_size"], config["num_attention_heads"]
+        config.only("head_dim", None, width // heads)  # transformers would rotate by it, and split heads by the width
         norm = partial(nn.LayerNorm, eps=config.get("layer_norm_eps", 1e-5))
         block = ParallelBlock if config.get("use_parallel_residual", True) else Block
         blocks = [
@@ -69,11 +70,7 @@ class GPTNeoX(Family):
             )
             for _ in range(config["num_hidden_layers"])
         ]
-        older = {
-            "rope_theta": config.get("rotary_emb_base", 10000.0),
-            "partial_rotary_factor": config.get("rotary_pct", 0.25),
-        }
-        rope = Config({**older, **config}).rope(width // heads)
+        rope = config.rope(width // heads, theta=("rotary_emb_base", 10000.0), part=("rotary_pct", 0.25))
         stack = Stack(blocks, rope, norm=norm(width), dropout=config.get("hidden_dropout", 0.0))
         logits = Head(width, config["vocab_size"], tied=config.get("tie_word_embeddings", False)) if head else None
         return Decoder.of_parts(Embedding(config["vocab_size"], width), stack, logits)

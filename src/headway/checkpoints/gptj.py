@@ -46,6 +46,12 @@ class GPTJ(Family):
         )
     )
     prefix = "transformer."
+    aliases = {
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    }
     ignored = {
         "*.attn.bias": Triangle(),
         "*.attn.masked_bias": Lowest(),

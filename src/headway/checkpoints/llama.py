@@ -40,20 +40,26 @@ ROPES: tuple[dict[str, Any], ...] = (
 )
 """One set of parameters for each rope_type, for the examples."""
 
-QWEN = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
-USUAL: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "mistral": {"sliding_window": 4096},
-    "qwen2": {"attention_bias": "qkv", **QWEN},
-    "qwen3": QWEN,
+COMMON: dict[str, Any] = {"rope_theta": 10000.0, "tie_word_embeddings": False}
+BIAS = {"attention_bias": False}
+WINDOWS = {"use_sliding_window": False, "sliding_window": None, "layer_types": None}
+QWEN = {**WINDOWS, "sliding_window": 4096, "max_window_layers": 28}
+TYPES: dict[str, dict[str, Any]] = {
+    "llama": {**COMMON, **BIAS, "mlp_bias": False},
+    "mistral": {**COMMON, "sliding_window": 4096},
+    "qwen2": {**COMMON, **QWEN},
+    "qwen3": {**COMMON, **BIAS, **QWEN},
     "smollm3": {
+        **BIAS,
+        **WINDOWS,
+        "mlp_bias": False,
         "rope_theta": 2_000_000.0,
         "tie_word_embeddings": True,
-        "use_sliding_window": False,
+        "no_rope_layers": None,
         "no_rope_layer_interval": 4,
     },
 }
-"""The values of keys that a config lacks, by model_type; other types do not use these keys."""
+"""The values of keys that a config lacks, by model_type. A type does not read what only others list."""
 SHOWN: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("LlamaModel", "llama", {"head_dim": 12, "attention_bias": True}),
     *(("LlamaForCausalLM", "llama", {"rope_parameters": rope}) for rope in ROPES),
@@ -106,8 +112,9 @@ class LLaMA(Family):
     }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
+        config = config.of_type(TYPES)
         config.only("mlp_bias", False)
-        config = Config({**USUAL.get(config.get("model_type"), {}), **config})
+        kind = config["model_type"]
         width, heads, layers = config["hidden_size"], config["num_attention_heads"], config["num_hidden_layers"]
         head_dim = config.get("head_dim", width // heads)
         norm = partial(nn.RMSNorm, eps=config.get("rms_norm_eps", 1e-6))
@@ -124,8 +131,8 @@ class LLaMA(Family):
                     heads,
                     num_kv_heads=config.get("num_key_value_heads", heads),
                     head_dim=head_dim,
-                    bias=config.get("attention_bias", False),
-                    qk_norm=norm if config.get("model_type") == "qwen3" else None,
+                    bias="qkv" if kind == "qwen2" else config.get("attention_bias", False),
+                    qk_norm=norm if kind == "qwen3" else None,
                     dropout=config.get("attention_dropout", 0.0),
                 ),
             )
@@ -133,7 +140,7 @@ class LLaMA(Family):
         ]
         encodings = _encodings(config, head_dim, layers)
         stack = Stack(blocks, encodings, _masks(config, encodings), norm=norm(width))
-        logits = Head(width, config["vocab_size"], tied=config.get("tie_word_embeddings", False)) if head else None
+        logits = Head(width, config["vocab_size"], tied=config["tie_word_embeddings"]) if head else None
         return Decoder.of_parts(Embedding(config["vocab_size"], width), stack, logits)
 
     def body(self, config: Config) -> tuple[Rule, ...]:
@@ -166,11 +173,15 @@ def _encodings(config: Config, head_dim: int, layers: int) -> list[PositionEncod
 
 
 def _masks(config: Config, encodings: Sequence[PositionEncoding | None]) -> list[Mask | None]:
-    """The mask of each layer: a window if it is named, in Qwen from a layer on, in SmolLM 3 without RoPE; else None."""
-    if config.get("sliding_window") is None or not config.get("use_sliding_window", True):
-        return [None] * len(encodings)
-    smol, first = config.get("model_type") == "smollm3", config.get("max_window_layers", 0)
-    windowed = [encoding is None if smol else layer >= first for layer, encoding in enumerate(encodings)]
-    if (kinds := config.get("layer_types")) is not None:
+    """The mask of each layer: a window by layer_types, else in Qwen from a layer on, in SmolLM 3 without RoPE."""
+    kinds, first = config.get("layer_types"), config.get("max_window_layers", 0)
+    if kinds is not None:
         windowed = [kind == "sliding_attention" for kind in kinds]
+        if any(windowed):
+            config.only("use_sliding_window", True)
+    elif config.get("sliding_window") is None or not config.get("use_sliding_window", True):
+        windowed = [False] * len(encodings)
+    else:
+        smol = config["model_type"] == "smollm3"
+        windowed = [encoding is None if smol else layer >= first for layer, encoding in enumerate(encodings)]
     return [config.window() if one else None for one in windowed]

@@ -51,6 +51,11 @@ class Marian(Family):
         )
     )
     prefix = "model."
+    aliases = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    }
     ignored = {
         "*.embed_positions.weight": Sines(),
         "*encoder.embed_tokens.weight": Copy(head=False),

@@ -157,10 +157,10 @@ def _kinds(config: Config) -> list[str]:
 
 
 def _encodings(config: Config, head_dim: int) -> list[PositionEncoding]:
-    ropes = {kind: config.rope(head_dim, base=config.get(*base), kind=kind) for kind, base in BASES.items()}
+    ropes = {kind: config.rope(head_dim, theta=theta, kind=kind) for kind, theta in BASES.items()}
     return [ropes[kind] for kind in _kinds(config)]
 
 
 def _masks(config: Config) -> list[Mask | None]:
-    side = config.get("local_attention", 128) // 2
+    side = config.get("sliding_window", config.get("local_attention", 128) // 2)
     return [Window(side, side) if kind == "sliding_attention" else None for kind in _kinds(config)]

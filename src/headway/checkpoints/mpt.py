@@ -49,6 +49,11 @@ class MPT(Family):
         )
     )
     prefix = "transformer."
+    aliases = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "n_heads",
+        "num_hidden_layers": "n_layers",
+    }
     ignored = {
         "lm_head.weight": Copy(),
     }

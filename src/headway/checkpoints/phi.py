@@ -67,7 +67,7 @@ class Phi(Family):
             )
             for _ in range(config["num_hidden_layers"])
         ]
-        rope = Config({"partial_rotary_factor": 0.5, **config}).rope(width // heads)
+        rope = config.rope(width // heads, part=("partial_rotary_factor", 0.5))
         stack = Stack(blocks, rope, norm=norm(width), dropout=config.get("embd_pdrop", 0.0))
         tied = config.get("tie_word_embeddings", False)
         logits = Head(width, config["vocab_size"], tied=tied, bias=True) if head else None

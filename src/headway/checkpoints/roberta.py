@@ -58,7 +58,7 @@ class RoBERTa(BERT):
         if head:
             config.only("hidden_act", "gelu")
         rows = config["max_position_embeddings"] - _first(config)
-        return super().build(Config({**config, "max_position_embeddings": rows}), head=head)
+        return super().build(config.replace(max_position_embeddings=rows), head=head)
 
     def body(self, config: Config) -> tuple[Rule, ...]:
         table = "stack.encodings.0.table"

@@ -45,7 +45,7 @@ class RoFormer(BERT):
     def build(self, config: Config, *, head: bool) -> nn.Module:
         config.only("rotary_value", False)
         # RoFormer does not use BERT's key of this name
-        return super().build(Config({**config, "position_embedding_type": "absolute"}), head=head)
+        return super().build(config.replace(position_embedding_type="absolute"), head=head)
 
     def embedding_width(self, config: Config) -> int:
         width: int = config.get("embedding_size", config["hidden_size"])

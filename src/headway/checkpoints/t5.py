@@ -62,6 +62,12 @@ class T5(Family):
             ("UMT5ForConditionalGeneration", "umt5", {"num_decoder_layers": 2}),
         )
     )
+    aliases = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "num_layers",
+        "head_dim": "d_kv",
+    }
     ignored: ClassVar[dict[str, LeftOut]] = {
         "encoder.embed_tokens.weight": Copy(head=False),
         "decoder.embed_tokens.weight": Copy(head=False),
@@ -70,6 +76,7 @@ class T5(Family):
     }
 
     def build(self, config: Config, *, head: bool) -> nn.Module:
+        config.only("is_encoder_decoder", True)
         embedding, encoder, decoder = _embedding(config), _stack(config), _stack(config, decoder=True)
         return EncoderDecoder.of_parts(embedding, encoder, decoder, _head(config) if head else None)
 
@@ -115,7 +122,8 @@ def _embedding(config: Config) -> Embedding:
 
 def _head(config: Config) -> Head:
     width = config["d_model"]
-    tied = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
+    said = "scale_decoder_outputs" in config
+    tied = bool(config["scale_decoder_outputs"]) if said else config.get("tie_word_embeddings", True)
     if config.get("model_type") == "mt5":  # every mT5 has an untied head, though newer files say otherwise
         tied = False
     return Head(width, config["vocab_size"], tied=tied, scale=width**-0.5 if tied else 1.0)
@@ -159,11 +167,14 @@ def _tables(config: Config) -> bool:
 
 
 def _activation(config: Config) -> str:
-    """The activation for "relu", "gated-gelu", "gated-silu" and so on; "gated-gelu" is the tanh form."""
+    """The activation for "relu", "gated-gelu", "gated-silu" and so on; "gated-gelu" is the tanh form.
+
+    Files of older transformers repeat its parts as dense_act_fn and is_gated_act, which precede it.
+    """
     said = config.get("feed_forward_proj", "relu" if config.get("model_type", "t5") == "t5" else "gated-gelu")
     gate, _, name = said.rpartition("-")
-    plain = Config({"feed_forward_proj": "gelu_new" if said == "gated-gelu" else name})
-    return plain.activation("feed_forward_proj", gated=gate == "gated")
+    gated = config.get("is_gated_act", gate == "gated")
+    return config.activation("dense_act_fn", "gelu_new" if said == "gated-gelu" else name, gated=gated)
 
 
 def _rules(config: Config, theirs: str, ours: str) -> list[Rule]:

@@ -62,6 +62,12 @@ class Whisper(Family):
         for architecture in ("WhisperForConditionalGeneration", "WhisperModel")
     )
     prefix = "model."
+    aliases = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+        "num_key_value_heads": "encoder_attention_heads",
+    }
     ignored = {
         "proj_out.weight": Copy(),
     }

@@ -51,6 +51,12 @@ class XLNet(Family):
         {**SMALL, "architectures": ["XLNetModel"]},
     )
     prefix = "transformer."
+    aliases = {
+        "n_token": "vocab_size",
+        "hidden_size": "d_model",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    }
     ignored = {
         "*mask_emb": Unused("the vector of masked tokens in training"),
         "lm_loss.weight": Copy(),

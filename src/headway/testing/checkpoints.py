@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checkpoints import ARCHITECTURES, FAMILIES, Config, load, save
+from ..checkpoints import ARCHITECTURES, FAMILIES, load, save
 from ..checkpoints._rules import entries, named_tensors
 from ..coordinates import Coordinates
 from ..masks import Padding
@@ -229,7 +229,8 @@ def _check_gradients(ours: Any, theirs: Any) -> None:
         out = out if isinstance(out, Tensor) else _output(out)
         torch.manual_seed(0)
         (out * torch.randn_like(out)).sum().backward()
-    family, config = ARCHITECTURES[ours.checkpoint.architecture](), Config(ours.checkpoint.config)
+    family = ARCHITECTURES[ours.checkpoint.architecture]()
+    config = family.config(ours.checkpoint.config)
     head = family.architectures[ours.checkpoint.architecture]
     tensors, parameters = named_tensors(ours), dict(theirs.named_parameters())
     wanted, compared = entries(family.rules(config, head=head, prefix=head), tensors), []
@@ -332,7 +333,7 @@ def cells(name: str) -> tuple[str, str, str]:
     encodings: list[str] = []
     for config in family.examples:
         with torch.device("meta"):
-            model = family().build(Config(config), head=family.architectures[config["architectures"][0]])
+            model = family().build(family().config(config), head=family.architectures[config["architectures"][0]])
         held = [one for stack in model.modules() if isinstance(stack, Stack) for one in stack.encodings]
         encodings += [_known(one) for one in held if isinstance(one, PositionEncoding)]
     said = ", ".join(f"`{one}`" for one in dict.fromkeys(encodings)) or "none"

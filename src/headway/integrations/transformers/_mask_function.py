@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import HeadwayError
-from ...masks import Boolean, Causal, Chunked, Documents, Mask, Padding, Window
+from ...masks import Boolean, Causal, Chunked, Documents, Mask, Padding, Window, sliding_window
 from ._library import ITS_OWN, LIBRARY, NAME, TABLE
 from ._mask_tensor import LocatedMask, MaskTensor, leaves, span
 from ._models import BOOLEANS, NOTHING, NUMBERS, masks_taken
@@ -115,10 +115,8 @@ def _as_mask(function: Callable[..., Any], shifts: list[Tensor], tokens: int) ->
         parts = [_as_mask(part, shifts, tokens) for part in held["mask_functions"]]
         return None if None in parts else _join(or_, parts)
     if name == "sliding_window_overlay":
-        size = held["sliding_window"]
-        if size < 1:
-            raise HeadwayError(f"the config's sliding_window is {size}: give a whole number above 0, or None")
-        return Window(left=size - 1) if size < tokens else None
+        window = sliding_window(held["sliding_window"])
+        return window if held["sliding_window"] < tokens else None
     if name == "sliding_window_bidirectional_overlay":
         return Window(held["sliding_window"], held["sliding_window"])
     if name == "chunked_overlay":
