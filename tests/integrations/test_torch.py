@@ -8,6 +8,7 @@ import math
 import pickle
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -315,22 +316,106 @@ def test_an_encoding_acts_in_every_mode(stack: str) -> None:
         torch.testing.assert_close(encoded, in_training, atol=1e-5, rtol=1e-5)
 
 
-def test_a_stack_built_of_a_swapped_layer() -> None:
-    layer = swap_attention(layer_of(nn.TransformerEncoderLayer), "rope")
-    with pytest.warns(UserWarning, match="use_nested_tensor is False because"):
-        stack = nn.TransformerEncoder(layer, 2).eval()
+@pytest.mark.parametrize("built", ["of a swapped layer", "of layers that are swapped then", "of unpickled layers"])
+def test_a_stack_whose_padded_input_becomes_a_nested_tensor(built: str) -> None:
+    if built == "of a swapped layer":
+        stack = nn.TransformerEncoder(swap_attention(layer_of(nn.TransformerEncoderLayer), "rope"), 2).eval()
+    else:
+        stack = nn.TransformerEncoder(layer_of(nn.TransformerEncoderLayer), 2).eval()
+        swap_attention(stack.layers, "rope")
+    if built == "of unpickled layers":
+        for layer in stack.layers:  # as an earlier version wrote them
+            layer.self_attn._forward_pre_hooks.clear()
+        stack = pickle.loads(pickle.dumps(stack))
+    assert stack.use_nested_tensor
     x = torch.randn(BATCH, L, WIDTH)
     with torch.no_grad():
         padded = stack(x, src_key_padding_mask=PADDED)
         alone = stack(x[1:, : L - 2])
     torch.testing.assert_close(padded[1:, : L - 2], alone, atol=1e-5, rtol=1e-5)
+    assert not padded[PADDED].any()
 
 
-def test_a_part_of_a_stack_says_that_nested_tensors_do_not_fit() -> None:
-    stack = nn.TransformerEncoder(layer_of(nn.TransformerEncoderLayer), 2).eval()
-    swap_attention(stack.layers)
-    with torch.no_grad(), pytest.raises(hw.HeadwayError, match=r"nested tensor: .*swap_attention\(encoder\)"):
-        stack(torch.randn(BATCH, L, WIDTH), src_key_padding_mask=PADDED)
+def test_a_nested_tensor_beside_a_mask_or_another_tensor_is_refused() -> None:
+    layer = swap_attention(a_layer(batch_first=True))
+    x = torch.nested.nested_tensor([torch.randn(3, WIDTH), torch.randn(5, WIDTH)])
+    weights = layer(x, x, x)[1]
+    assert weights is not None
+    assert not weights[0, :, 3:].any()
+    for keys, masks in ((x.clone(), {}), (x, {"key_padding_mask": torch.zeros(2, 5)})):
+        with pytest.raises(hw.HeadwayError, match=r"nested tensor, .*: pad it and give key_padding_mask"):
+            layer(x, keys, keys, **masks)
+
+
+# ---------------------------------------------------------------- other libraries around a layer
+
+
+class WithAdapter(nn.Module):
+    """What peft makes of a layer: it hands on the layer's attributes, and adds to its weight for each call."""
+
+    def __init__(self, layer: nn.MultiheadAttention, added: Tensor) -> None:
+        if not layer._qkv_same_embed_dim:
+            raise ValueError("Only same embed for query/key/value is supported")
+        super().__init__()
+        self.base_layer, self.added = layer, nn.Parameter(added)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("base_layer"), name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        weight = self.base_layer.in_proj_weight
+        del self.base_layer.in_proj_weight
+        self.base_layer.in_proj_weight = weight + self.added
+        try:
+            return self.base_layer(*args, **kwargs)
+        finally:
+            del self.base_layer.in_proj_weight
+            self.base_layer.register_parameter("in_proj_weight", weight)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("first", ["swap", "adapt"])
+def test_an_adapter_acts_in_either_order(first: str, mode: str) -> None:
+    layer, added = layer_of(nn.TransformerEncoderLayer), torch.randn(3 * WIDTH, WIDTH)
+    merged = copy.deepcopy(layer)
+    with torch.no_grad():
+        merged.self_attn.in_proj_weight += added
+    for step in (first, "adapt" if first == "swap" else "swap"):
+        if step == "swap":
+            swap_attention(layer)
+        else:
+            layer.self_attn = WithAdapter(layer.self_attn, added)
+    layer.requires_grad_(mode == "train").train(mode == "train")
+    x = torch.randn(BATCH, L, WIDTH)
+    with MODES[mode]():
+        torch.testing.assert_close(layer(x), merged(x), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("first", ["swap", "adapt"])
+def test_peft(first: str, tmp_path: Path) -> None:
+    """Adapters act in every mode, are saved and loaded, and are merged."""
+    peft = pytest.importorskip("peft")
+
+    def built(encoder: nn.Module, how: Callable[[nn.Module], nn.Module]) -> nn.Module:
+        torch.manual_seed(0)
+        return how(swap_attention(encoder)) if first == "swap" else swap_attention(how(encoder))
+
+    config = peft.LoraConfig(r=4, target_modules=["self_attn"], init_lora_weights=False)
+    plain, x = encoder(), torch.randn(BATCH, L, WIDTH)
+    model = built(copy.deepcopy(plain), lambda one: peft.get_peft_model(one, config))
+    torch.manual_seed(0)
+    expected = peft.get_peft_model(copy.deepcopy(plain), config)(x)  # in training, where torch has no fast path
+    assert (expected - plain(x)).abs().max() > 0.1
+    model.save_pretrained(tmp_path)
+    loaded = built(copy.deepcopy(plain), lambda one: peft.PeftModel.from_pretrained(one, str(tmp_path)))
+    for one in (model, loaded, loaded.merge_and_unload()):
+        for mode, context in MODES.items():
+            with context():
+                torch.testing.assert_close(one.train(mode == "train")(x), expected, atol=1e-5, rtol=1e-5)
+    assert len(swapped_attention(one)) == 2
 
 
 def by_hand(layer: HeadwayAttention, query: Tensor, key: Tensor, encoding: Any, mask: Tensor) -> Tensor:

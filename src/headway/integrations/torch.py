@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -34,10 +34,9 @@ class HeadwayAttention(nn.MultiheadAttention):
     encoding: PositionEncoding | None
     __prepare_scriptable__ = refuse_script
 
-    @property
-    def _qkv_same_embed_dim(self) -> bool:
-        """False, so that the fast path of torch's Transformer layers does not bypass ``forward``."""
-        return False
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        _leave_fast_path(self)  # files of earlier versions have no hook
 
     def forward(
         self,
@@ -69,6 +68,8 @@ class HeadwayAttention(nn.MultiheadAttention):
         """
         refuse_tracers(query)
         self._check(query, key, value, key_padding_mask, attn_mask, is_causal)
+        if query.is_nested:
+            return self._nested(query, need_weights, average_attn_weights)
         q, k, v = (self._heads(x) for x in self._projected(query, key, value))
         trusted = is_causal and key_padding_mask is None and not need_weights and self.bias_k is None
         mask, terms = (Causal(), []) if trusted else self._masks(key_padding_mask, attn_mask)
@@ -128,6 +129,17 @@ class HeadwayAttention(nn.MultiheadAttention):
         """bias_k or bias_v as one more token of each row."""
         return bias.to(like.dtype).view(1, self.num_heads, 1, self.head_dim).expand(like.shape[0], -1, -1, -1)
 
+    def _nested(self, x: Tensor, need_weights: bool, average_attn_weights: bool) -> tuple[Tensor, Tensor | None]:
+        """Self-attention of a nested tensor, which nn.TransformerEncoder makes of padded input for its fast path."""
+        rows = x.unbind()
+        padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        lengths = torch.tensor([len(row) for row in rows], device=x.device)
+        hidden = torch.arange(padded.shape[1], device=x.device) >= lengths[:, None]
+        out, weights = self.forward(
+            padded, padded, padded, hidden, need_weights, average_attn_weights=average_attn_weights
+        )
+        return torch.nested.as_nested_tensor([kept[: len(row)] for kept, row in zip(out, rows, strict=True)]), weights
+
     # ------------------------------------------------------------ masks, weights, checks
 
     def _masks(self, key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> tuple[Mask | None, list[Term]]:
@@ -178,9 +190,11 @@ class HeadwayAttention(nn.MultiheadAttention):
         is_causal: bool,
     ) -> None:
         if query.is_nested or key.is_nested or value.is_nested:
+            if query is key is value and self.batch_first and key_padding_mask is None and attn_mask is None:
+                return
             raise HeadwayError(
-                "query, key or value is a nested tensor: pad it and give key_padding_mask; an nn.TransformerEncoder "
-                "makes them itself unless its use_nested_tensor is False, which swap_attention(encoder) sees to"
+                "query, key or value is a nested tensor, which a layer takes with batch_first, without masks and as "
+                "all three of them: pad it and give key_padding_mask"
             )
         for name, x, width in (
             ("query", query, self.embed_dim),
@@ -289,6 +303,7 @@ def swap_attention(model: Model, encoding: Choice | None = None, *, linear: bool
     for (_, module), own in zip(named, encodings, strict=True):
         module.add_module("encoding", own)
         module.__class__ = HeadwayAttention
+        _leave_fast_path(module)
     for part in maps:
         part.__class__ = Linear
     for encoder in _encoders(model):
@@ -322,6 +337,9 @@ def restore_attention(model: Model, *, drop: bool = False) -> Model:
         encoder.use_nested_tensor = vars(encoder).pop("_nested_before", encoder.use_nested_tensor)
     for module in named.values():
         del module.encoding
+        for number, hook in list(module._forward_pre_hooks.items()):
+            if hook is _not_bypassed:
+                del module._forward_pre_hooks[number]
         module.__class__ = nn.MultiheadAttention  # type: ignore[assignment]
     for part in model.modules():
         if type(part) is Linear:
@@ -373,6 +391,15 @@ def _swapped(model: nn.Module) -> dict[str, HeadwayAttention]:
 def _encoders(model: nn.Module) -> list[nn.TransformerEncoder]:
     """Stacks with a swapped layer, which convert padded input to nested tensors for the fast path of their layers."""
     return [part for part in model.modules() if isinstance(part, nn.TransformerEncoder) and _swapped(part)]
+
+
+def _not_bypassed(module: nn.Module, args: tuple[object, ...]) -> None:
+    """A hook that does nothing: torch's Transformer layers take their fast path only if no module in them has one."""
+
+
+def _leave_fast_path(module: nn.Module) -> None:
+    if _not_bypassed not in module._forward_pre_hooks.values():
+        module.register_forward_pre_hook(_not_bypassed)
 
 
 def _said(name: str) -> str:
