@@ -333,6 +333,34 @@ def pruned(module: nn.Module, x: Tensor) -> Results:
     return read(module.eval(), x)
 
 
+def offload(model: nn.Module) -> nn.Module:
+    """What accelerate's cpu_offload does to a model."""
+    for module in model.modules():
+        held: dict[str, Any] = {name: value for name, value in module._parameters.items() if value is not None}
+        if held:
+            module._parameters.update({name: nn.Parameter(value.to("meta")) for name, value in held.items()})
+            module.forward = fetching(module, module.forward, held)  # type: ignore[method-assign]
+    return model
+
+
+def fetching(module: nn.Module, forward: Callable[..., Any], held: dict[str, Any]) -> Callable[..., Any]:
+    def fetched(*args: Any, **kwargs: Any) -> Any:
+        if any(getattr(one, "is_meta", False) for one in args):  # arguments are moved to the device
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+        away = dict(module._parameters)
+        module._parameters.update(held)
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            module._parameters.update(away)
+
+    return fetched
+
+
+def offloaded(module: nn.Module, x: Tensor) -> Results:
+    return read(offload(module.eval()), x)
+
+
 def with_zeros(module: nn.Module, x: Tensor) -> Results:
     for part in linears(module):
         prune.l1_unstructured(part, "weight", amount=0.5)
@@ -373,6 +401,7 @@ DTENSOR = {
     **dict.fromkeys(EVERYWHERE[:3], "attention of a DTensor is not defined: give its to_local"),
     EVERYWHERE[3]: "got mixed torch.Tensor and DTensor",  # torch's own, of the rotation in transformers
 }
+AWAY = {EVERYWHERE[1]: "table of T5 is on meta, without numbers"}
 META = {EVERYWHERE[3]: "cannot be called on meta tensors"}  # transformers reads positions to find packed sequences
 
 WAYS: dict[str, Way] = {
@@ -401,6 +430,7 @@ WAYS: dict[str, Way] = {
     "fake tensors": Way(with_fake_tensors, within=None),
     "weight norm": Way(weight_normed),
     "pruning": Way(pruned, against=with_zeros),
+    "weights on meta between calls": Way(offloaded, refused=AWAY),
     "autocast to bfloat16": Way(under_autocast, within=0.03),
 }
 

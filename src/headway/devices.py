@@ -1,12 +1,13 @@
-"""The device that a text names."""
+"""The device that a text names, and parameters that are on none."""
 
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from .errors import HeadwayError, unknown
 
-__all__ = ["device_named"]
+__all__ = ["device_named", "need_numbers"]
 
 INSTALL = "https://pytorch.org/get-started/locally"
 
@@ -35,6 +36,31 @@ def device_named(name: str) -> str:
             raise HeadwayError(f"there is no device {name!r}: torch calls a GPU cuda, or mps on a Mac") from None
         raise unknown("device", name, ("auto", "cpu", "cuda", "mps")) from None
     return str(device)
+
+
+def need_numbers(module: nn.Module, device: torch.device, name: str) -> None:
+    """Checks that a module whose parameters are read without calling it has numbers, as a computation needs them.
+
+    Libraries that keep weights elsewhere leave parameters on meta, and fetch them for calls of their own module alone.
+    Some of torch's products of a tensor on the CPU and one on meta return uninitialized memory.
+
+    Args:
+        module: the module that owns the parameters.
+        device: the device of the computation.
+        name: the name of the module in the message.
+
+    Raises:
+        HeadwayError: if a parameter or buffer is on meta and the device is another.
+    """
+    if device.type == "meta" or torch.compiler.is_compiling():
+        return
+    for key, held in (*module.named_parameters(), *module.named_buffers()):
+        if held.device.type == "meta":
+            raise HeadwayError(
+                f"{key} of {name} is on meta, without numbers, and the input on {device}: move it there; if a library "
+                "fetches weights for calls of their own module (accelerate's cpu_offload), let it offload what has no "
+                "encodings, such as the blocks of a stack: for block in model.stack.blocks: cpu_offload(block)"
+            )
 
 
 def _need_cuda(name: str, number: str) -> None:

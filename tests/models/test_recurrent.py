@@ -104,7 +104,7 @@ def test_refuses() -> None:
         RecurrentLM(20, 8, 0)
     with pytest.raises(HeadwayError, match="dropout is 1"):
         RecurrentLM(20, 8, 12, dropout=1.0)
-    with pytest.raises(HeadwayError, match=r"ids are torch\.float32 \(1, 4\): give an int64 tensor"):
+    with pytest.raises(HeadwayError, match=r"ids are torch\.float32: give an int64 tensor"):
         RecurrentLM(20, 8, 12)(torch.zeros(1, 4))
     with pytest.raises(HeadwayError, match="100 parameters are too few"):
         RecurrentLM.hidden_dim_for(100, vocab_size=30, embed_dim=16)

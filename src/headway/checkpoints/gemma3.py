@@ -150,9 +150,9 @@ class Gemma3(Family):
 class _Embedding(Embedding):
     """Embeddings times √width, a factor that is rounded to their dtype: 55.5 in bfloat16 for a width of 3,072."""
 
-    def forward(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
+    def embed(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
         factor = torch.full((), self.embedding_dim**0.5, dtype=self.weight.dtype, device=self.weight.device)
-        return super().forward(ids, types) * factor
+        return super().embed(ids, types) * factor
 
 
 def _kinds(config: Config, every: int) -> list[str]:

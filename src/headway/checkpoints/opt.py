@@ -104,8 +104,8 @@ class _Projected(Embedding):
         super().__init__(vocab_size, narrow)
         self.project = nn.Linear(narrow, width, bias=False)
 
-    def forward(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
-        out: Tensor = self.project(super().forward(ids, types))
+    def embed(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
+        out: Tensor = self.project(super().embed(ids, types))
         return out
 
 

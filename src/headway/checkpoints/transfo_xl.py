@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..coordinates import Coordinates
+from ..devices import need_numbers
 from ..errors import HeadwayError
 from ..masks import Window
 from ..models import Decoder, Stack
@@ -183,6 +184,7 @@ class AdaptiveEmbedding(nn.Module):
         """
         if readable(ids) and ids.numel() and not 0 <= ids.min() <= ids.max() < self.ends[-1]:
             raise HeadwayError(f"ids go from {ids.min()} to {ids.max()}: give those from 0 to {self.ends[-1] - 1}")
+        need_numbers(self, ids.device, "the adaptive embeddings")
         x = torch.zeros((), device=ids.device)
         for start, table, projection in zip(self.ends, self.tables, self.projections, strict=False):
             place = ids - start
@@ -214,6 +216,7 @@ class AdaptiveHead(Head):
 
     def forward(self, x: Tensor, embeddings: Tensor | None) -> Tensor:
         """Returns the logarithms [..., vocab_size] for x [..., embed_dim]."""
+        need_numbers(self, x.device, "the adaptive head")
         parts = zip(self.projections, self.tables, self.biases, strict=True)
         within = [F.linear(x @ projection, table, bias) for projection, table, bias in parts]
         count = len(self.tables[0])

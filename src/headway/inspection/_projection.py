@@ -38,7 +38,7 @@ class Awaited(NamedTuple):
 
 
 def weight_of(module: nn.Module) -> Tensor | None:
-    """The weight [out, in] of a module that computes x·Wᵀ + b and nothing else; None of any other."""
+    """The weight [out, in] of a module that computes x·Wᵀ + b and nothing else; None of others, or without numbers."""
     kind = type(module)
     computes = (nn.Linear.forward, Linear.forward)
     if isinstance(module, PrepackedLinear) or (isinstance(module, nn.Linear) and kind.forward in computes):
@@ -47,7 +47,7 @@ def weight_of(module: nn.Module) -> Tensor | None:
         weight = module.weight.T  # type: ignore[assignment]
     else:
         return None
-    return weight if weight.is_floating_point() else None
+    return weight if weight.is_floating_point() and not weight.is_meta else None
 
 
 def why_no_norms(call: Call) -> str:

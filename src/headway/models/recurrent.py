@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import HeadwayError, need_positive
-from ..nn.linear import apply_linear, linear
+from ..nn.embedding import Embedding, tied
+from ..nn.linear import apply_linear
 
 CELLS: dict[str, type[nn.LSTM] | type[nn.RNN]] = {"lstm": nn.LSTM, "rnn": nn.RNN}
 GATES = {"lstm": 4, "rnn": 1}
@@ -67,7 +68,7 @@ class RecurrentLM(nn.Module):
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.cell = cell
         self.embed_dim = embed_dim
-        self.embedding = nn.Embedding(vocab_size, embed_dim, **made)
+        self.embedding = Embedding(vocab_size, embed_dim, scale=embed_dim**0.5, **made)
         self.recurrence = CELLS[cell](
             embed_dim, hidden_dim, num_layers, batch_first=True, dropout=dropout if num_layers > 1 else 0.0, **made
         )
@@ -115,16 +116,13 @@ class RecurrentLM(nn.Module):
         Raises:
             HeadwayError: if ids are not integers [batch, n].
         """
-        if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32) or ids.ndim != 2:
-            what = f"{ids.dtype} {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
-            raise HeadwayError(f"ids are {what}: give an int64 tensor [batch, n]")
-        x = self.dropout(self.embedding(ids) * self.embed_dim**0.5)
+        x = self.dropout(self.embedding(ids))
         hidden, state = self.recurrence(x, state)
         hidden = self.dropout(hidden)
         if self.project is not None:
             hidden = apply_linear(self.project, hidden)
-        weight = self.embedding.weight if self.head is None else self.head.weight
-        return linear(hidden, weight), state
+        logits = tied(self.embedding)(hidden, None) if self.head is None else apply_linear(self.head, hidden)
+        return logits, state
 
     @staticmethod
     def hidden_dim_for(

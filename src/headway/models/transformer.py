@@ -22,8 +22,7 @@ from ..nn._transaction import transaction
 from ..nn.attention import MultiHeadAttention, key_coordinates
 from ..nn.block import Block
 from ..nn.cache import StackCache
-from ..nn.embedding import Embedding, Head
-from ..nn.linear import linear
+from ..nn.embedding import Embedding, Head, tied
 from ..nn.memory import SegmentMemory
 from ..nn.norm import make_norm
 from ..positions._base import IN_ATTENTION, PositionEncoding
@@ -436,8 +435,10 @@ class Transformer(nn.Module):
         Args:
             hidden: hidden states [batch, n, embed_dim].
         """
-        embeddings = cast(Tensor, self.embedding.weight)
-        logits: Tensor = linear(hidden, embeddings) if self.head is None else self.head(hidden, embeddings)
+        if self.head is None:
+            return tied(self.embedding)(hidden, None)
+        own = type(self.head).forward is not Head.forward  # a subclass takes the matrix
+        logits: Tensor = self.head(hidden, self.embedding.weight if own else tied(self.embedding))
         return logits
 
     def _out(self, hidden: Tensor) -> Tensor:

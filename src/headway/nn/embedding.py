@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
 from ..deprecated import deprecated
+from ..devices import need_numbers
 from ..errors import HeadwayError
 from .linear import linear
+
+Product = Callable[[Tensor, Tensor | None], Tensor]
+"""x, b → x·Eᵀ + b with the matrix E of the token embeddings."""
 
 
 class Embedding(nn.Embedding):
@@ -118,16 +123,37 @@ class Embedding(nn.Embedding):
         nn.init.normal_(self.weight, std=self.embedding_dim**-0.5)
         self._fill_padding_idx_with_zero()
 
-    def forward(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
-        """Returns the embeddings of token ids, [batch, n, embed_dim].
+    def forward(
+        self,
+        ids: Tensor | None,
+        types: Tensor | None = None,
+        *,
+        hidden: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """Returns the embeddings of token ids, [batch, n, embed_dim], or the logits of a tied head.
 
         Args:
             ids: int64 [batch, n].
             types: int64 [batch, n]; type 0 for all tokens if None.
+            hidden: floats [..., embed_dim] in place of ids, which are None then, for x·Eᵀ + b [..., vocab_size].
+            bias: b [vocab_size], with ``hidden`` alone; none if None.
 
         Raises:
             HeadwayError: if ids or types are not integers [batch, n], types are given to a model without types, or, on
                 a CPU, an id is not in the vocabulary.
+        """
+        return self.embed(cast(Tensor, ids), types) if hidden is None else linear(hidden, self.weight, bias)
+
+    def embed(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
+        """Returns the embeddings of token ids; subclasses override it, and callers call the module.
+
+        Args:
+            ids: as for ``forward``.
+            types: as for ``forward``.
+
+        Raises:
+            HeadwayError: as ``forward`` does.
         """
         _need_ids("ids", ids)
         try:
@@ -146,7 +172,7 @@ class Embedding(nn.Embedding):
                     + (why if self.types is None else f"ids {tuple(ids.shape)}: give one type for each id")
                 )
         if self.types is not None:
-            x = x + (self.types.weight[0] if types is None else self.types(types))
+            x = x + self.types(ids.new_zeros(1, 1) if types is None else types)
         return x
 
 
@@ -211,20 +237,43 @@ class Head(nn.Module):
         deprecated("Head.packed", "Head.prepacked")
         return self.prepacked
 
-    def forward(self, x: Tensor, embeddings: Tensor) -> Tensor:
+    def forward(self, x: Tensor, embeddings: Tensor | Product | None = None) -> Tensor:
         """Returns the logits of x [..., embed_dim], [..., vocab_size].
 
         Args:
             x: [..., embed_dim].
-            embeddings: the matrix of the token embeddings [vocab_size, width], which a tied head uses as W.
+            embeddings: the matrix of the token embeddings [vocab_size, width], which a tied head uses as W, or a
+                function of x and b that returns x·Eᵀ + b.
         """
         x = x if self.transform is None else self.transform(x)
         x = x if self.scale == 1 else x * self.scale
         if self.prepacked is not None:
             logits: Tensor = self.prepacked(x)
+        elif self.weight is None and not isinstance(embeddings, Tensor):
+            logits = cast(Product, embeddings)(x, self.bias)
         else:
-            logits = linear(x, embeddings if self.weight is None else self.weight, self.bias)
+            logits = linear(x, cast(Tensor, embeddings) if self.weight is None else self.weight, self.bias)
         return logits if self.soft_cap is None else self.soft_cap * torch.tanh(logits / self.soft_cap)
+
+
+def tied(embedding: nn.Module) -> Product:
+    """Returns the product with the token embeddings of a module, for a tied head.
+
+    An ``Embedding`` computes it itself, in its ``forward``, where a library that keeps weights elsewhere fetches them
+    (accelerate's cpu_offload). Hooks on its calls, which are meant for embeddings, are not called.
+
+    Args:
+        embedding: the module that owns the matrix of the token embeddings.
+    """
+
+    def product(x: Tensor, bias: Tensor | None) -> Tensor:
+        if type(embedding).forward is Embedding.forward:
+            logits: Tensor = embedding.forward(None, hidden=x, bias=bias)
+            return logits
+        need_numbers(embedding, x.device, "the token embeddings")
+        return linear(x, cast(Tensor, embedding.weight), bias)
+
+    return product
 
 
 def _need_ids(name: str, ids: Tensor) -> None:

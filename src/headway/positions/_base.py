@@ -16,6 +16,7 @@ from typing_extensions import Self
 from ..constants import constant, writes
 from ..coordinates import Coordinates, Placed
 from ..deprecated import deprecated
+from ..devices import need_numbers
 from ..errors import HeadwayError
 from ..records import owner
 from ..terms import Rotation, Term
@@ -384,6 +385,8 @@ class PositionEncoding(nn.Module):
                     return coordinates
                 return coordinates.placed_by(self, self.tables_of(coordinates))
             given = coordinates.as_given()
+        if self._parameters or self._buffers or self._modules:  # hooks read them, and are no calls of the module
+            need_numbers(self, given.position.device, self.known_as)
         if not self._places:
             self.need_axes(given)
             return given
