@@ -17,6 +17,7 @@ from ..errors import HeadwayError
 from ..masks import Window
 from ..models import Decoder, Stack
 from ..nn import Block, Head, MultiHeadAttention
+from ..nn.embedding import Product
 from ..positions import TransformerXL
 from ..positions._base import Input, Pair, Terms, normal, rates, readable
 from ..terms import Clip, RelativeKeys, Rows
@@ -214,7 +215,7 @@ class AdaptiveHead(Head):
         self.biases = nn.ParameterList(torch.zeros(len(table)) for table in embedding.tables)
         self.clusters = nn.Linear(first.shape[1], len(rest))
 
-    def forward(self, x: Tensor, embeddings: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, embeddings: Tensor | Product | None = None) -> Tensor:
         """Returns the logarithms [..., vocab_size] for x [..., embed_dim]."""
         need_numbers(self, x.device, "the adaptive head")
         parts = zip(self.projections, self.tables, self.biases, strict=True)

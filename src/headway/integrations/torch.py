@@ -132,7 +132,7 @@ class HeadwayAttention(nn.MultiheadAttention):
     def _nested(self, x: Tensor, need_weights: bool, average_attn_weights: bool) -> tuple[Tensor, Tensor | None]:
         """Self-attention of a nested tensor, which nn.TransformerEncoder makes of padded input for its fast path."""
         rows = x.unbind()
-        padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        padded = nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
         lengths = torch.tensor([len(row) for row in rows], device=x.device)
         hidden = torch.arange(padded.shape[1], device=x.device) >= lengths[:, None]
         out, weights = self.forward(
