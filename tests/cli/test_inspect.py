@@ -116,7 +116,9 @@ def test_roles_that_the_texts_do_not_allow_are_one_line(
         (["{folder}", "--statistics", "entrpy"], "there is no statistic 'entrpy': did you mean 'entropy'?"),
         (["{folder}", "none.conllu"], "there is no file none.conllu: give a text, or a file that exists"),
         (["{folder}", " "], "the text has no words"),
-        (["{folder}", "a " * 60], "has 62 tokens and the model reads 48"),
+        (["{folder}", "a " * 60], "has 62 tokens and the model reads 48: shorten it, or give --too-long 'leave out'"),
+        (["{folder}", "a " * 60, "--too-long", "leave out"], "each text has more tokens than the 48 that the model"),
+        (["{folder}", "a", "--too-long", "cut"], "no --too-long 'cut'"),
         (["{folder}", "--csv", "{folder}/none/a.csv"], "cannot be written: give a file in a folder that exists"),
         (["{folder}", "--out", "{folder}/config.json"], "config.json is a file: give another folder"),
         (["{folder}", "--out", "{folder}/config.json/a"], "config.json is a file: give another folder"),
@@ -188,6 +190,17 @@ def test_a_broken_treebank_is_named(folder: Path, tmp_path: Path, capsys: pytest
     tree.write_text("1\tCats\tcat\tNOUN\t_\t_\t2\tnsubj\t_\t_\n2\tsleep\n\n")
     assert main(["inspect", str(folder), str(tree)]) == 2
     assert "a.conllu, line 2" in capsys.readouterr().err
+
+
+def test_texts_that_are_too_long_are_left_out_and_counted(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "own.txt"
+    file.write_text("a b c d e\n\n" * 21 + "a " * 60)
+    said = "1 of 22 texts have more than 48 tokens and are left out"
+    given = (folder, file, "--too-long", "leave out", "--roles", "positional")
+    assert said in printed(capsys, *given)
+    assert said in json.loads(printed(capsys, *given, "--json"))["notes"]
 
 
 def test_models_that_generate_are_inspected_too(

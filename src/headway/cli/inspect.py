@@ -136,6 +136,14 @@ def run(
             "the criteria. Default: the one that comes with headway.",
         ),
     ] = False,
+    too_long: Annotated[
+        str,
+        typer.Option(
+            help="What is done about a text with more tokens than the model reads: raise, which is an error, or 'leave "
+            "out', which says how many were left out.",
+            autocompletion=completing(_answers_to_long_texts),
+        ),
+    ] = "raise",
     device: Device = "auto",
     out: Annotated[
         Path | None, typer.Option(help="Folder for pictures; those of an earlier run are replaced. Default: none.")
@@ -161,6 +169,8 @@ def run(
     from ..inspection._run import chosen
     from ..inspection.texts import encode
 
+    if too_long not in _answers_to_long_texts():
+        raise unknown("--too-long", too_long, _answers_to_long_texts())
     say, telling = consoles(as_json, quiet)
     wanted = _names(roles, ROLES, "role")
     shown = _names(statistics, STATISTICS, "statistic")
@@ -180,8 +190,12 @@ def run(
     with Progress(telling) as progress:
         inspected = published(model) if model is not None else small_model(language, given, train, progress.tell)
         inspected.model.to(place)
-        own = len(given) >= FEWEST_TEXTS
-        told = encode(inspected.tokenizer, given, longest=inspected.longest)
+        told = encode(inspected.tokenizer, given, longest=inspected.longest, too_long=too_long)
+        if given and not told:
+            raise HeadwayError(
+                f"each text has more tokens than the {inspected.longest} that the model reads: shorten one"
+            )
+        own = len(told) >= FEWEST_TEXTS
         if inspected.roles is not None and not own and seed == SEED:
             found = inspected.roles if wanted is None else inspected.roles.only(wanted)
         else:
@@ -193,9 +207,13 @@ def run(
                 watch=lambda done, every: progress.tell("measuring roles", done / every),
             )
     if not found.roles:
-        others = f", and {FEWEST_TEXTS} texts or more, of which there are {len(given)}" if given and not own else ""
+        others = f", and {FEWEST_TEXTS} texts or more, of which there are {len(told)}" if told and not own else ""
         raise HeadwayError(f"no role can be measured: {found.lacking}{others}; give such texts, or other --roles")
     about = f"{len(told)} texts" if own else inspected.about
+    left_out = len(given) - len(told)
+    long = f"{left_out} of {len(given)} texts have more than {inspected.longest} tokens and are left out"
+    if left_out:
+        say.print(long, style="yellow", markup=False, soft_wrap=True)
     say.print(f"[bold]{inspected.name}[/bold]: roles measured on {about}, of which every other one is held out\n")
     _print_roles(say, found)
     unknown_words = _unknown_words(inspected.tokenizer, told)
@@ -219,8 +237,15 @@ def run(
         )
     if as_json:
         lacking = [f"{role} is not measured: it needs {what}" for role, what in found.not_measured.items()]
-        notes = [f"roles measured on {about}", *([unknown_words] if unknown_words else []), *lacking]
+        told_of = [*([long] if left_out else []), *([unknown_words] if unknown_words else [])]
+        notes = [f"roles measured on {about}", *told_of, *lacking]
         print_json("inspect", rows, notes=notes, files=files)
+
+
+def _answers_to_long_texts() -> Iterable[str]:
+    from ..inspection.texts._encode import TOO_LONG
+
+    return TOO_LONG
 
 
 def _role_names() -> Iterable[str]:
