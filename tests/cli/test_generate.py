@@ -74,7 +74,7 @@ def test_a_conversation(
         (["Why?", "--chat"], "has no chat template: leave --chat out"),
         ([], "has no chat template: give a prompt"),
         (["Why?", "--dtype", "int8"], "no dtype 'int8': give one of float32, bfloat16"),
-        (["Why?", "--top-p", "3"], "top_p is 3.0"),
+        (["Why?", "--top-p", "3"], "--top-p is 3.0"),
         (["Why?", "--temperature", "-1"], "temperature is -1.0"),
         ([""], "prompt"),
         (["caf\udce9"], "the prompt is not UTF-8"),

@@ -92,6 +92,8 @@ def test_no_error_of_a_command_asks_for_an_argument_of_python() -> None:
         ("compare --lengths 1", "headway: --train-length is 128 and lengths are [1]"),
         ("vectors train fasttext text.txt --out w.safetensors --option min_n=4 --option max_n=2", "--option min_n"),
         ("bench --seconds -1", "headway: --seconds is -1"),
+        ("generate nowhere/at-all hello --top-k 0", "headway: --top-k is 0: give at least 1, or leave it out"),
+        ("generate nowhere/at-all hello --top-k 5", "--top-k is 5 but temperature is 0, which takes the likeliest id"),
     ],
 )
 def test_commands_say_so(

@@ -63,9 +63,11 @@ def run(
     from .. import checkpoints
     from ..checkpoints._hub import model_name
     from ..models import Decoder
+    from ..models.generate import check_sampling
     from ..nn import prepack
 
     say = console()
+    check_sampling(max_new_tokens, temperature, top_k, top_p)
     if prompt is not None and not prompt.strip():
         raise HeadwayError("the prompt is empty: give a text to continue, or none for a conversation")
     wanted, place = dtype_named(dtype), device_named(device)

@@ -155,7 +155,7 @@ def probabilities(
     Raises:
         HeadwayError: if an option is out of range.
     """
-    _check_sampling(temperature, top_k, top_p)
+    _check_ranges(temperature, top_k, top_p)
     logits = logits.float()
     if not temperature:
         return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
@@ -196,13 +196,7 @@ class _Run:
         seed: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        need_positive(max_new_tokens=max_new_tokens)
-        if not isinstance(max_new_tokens, int):
-            raise HeadwayError(f"max_new_tokens is {max_new_tokens}: give a whole number")
-        _check_sampling(temperature, top_k, top_p)
-        if not temperature and (top_k, top_p) != (None, None):
-            given = f"top_k is {top_k}" if top_p is None else f"top_p is {top_p}"
-            raise HeadwayError(f"{given} but temperature is 0, which takes the likeliest id: give temperature=1.0")
+        check_sampling(max_new_tokens, temperature, top_k, top_p)
         if not isinstance(model, (Decoder, EncoderDecoder)):
             raise HeadwayError(f"the model is of type {type(model).__name__}: give a Decoder or an EncoderDecoder")
         if model.head is None:
@@ -334,7 +328,18 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 # ---------------------------------------------------------------- checks
 
 
-def _check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
+def check_sampling(max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
+    """Raises HeadwayError for arguments of ``generate`` that no model takes."""
+    need_positive(max_new_tokens=max_new_tokens)
+    if not isinstance(max_new_tokens, int):
+        raise HeadwayError(f"max_new_tokens is {max_new_tokens}: give a whole number")
+    _check_ranges(temperature, top_k, top_p)
+    if not temperature and (top_k, top_p) != (None, None):
+        given = f"top_k is {top_k}" if top_p is None else f"top_p is {top_p}"
+        raise HeadwayError(f"{given} but temperature is 0, which takes the likeliest id: give temperature=1.0")
+
+
+def _check_ranges(temperature: float, top_k: int | None, top_p: float | None) -> None:
     if not 0 <= temperature < math.inf:
         raise HeadwayError(f"temperature is {temperature}: give 0 for the likeliest id, or a number above 0")
     if top_k is not None and top_k < 1:
