@@ -648,3 +648,18 @@ def test_negative_lengths_are_refused(make: Callable[[list[int]], object]) -> No
     with pytest.raises(hw.HeadwayError, match=r"lengths are \[3, -1\]: give numbers of tokens, from 0 up"):
         make([3, -1])
     make([3, 0])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("mask", [None, M.Padding(), M.Causal()], ids=repr)
+def test_stated_padding_is_hidden_whatever_else_the_coordinates_know(side: str, mask: M.Mask | None) -> None:
+    at = hw.Coordinates.padded([3, 5], 5, side=side)
+    q, v = torch.randn(2, 1, 5, 8), torch.randn(2, 1, 5, 8)
+    right = hw.attention(q, q, v, mask=mask, q_positions=at, k_positions=at, encoding=hw.encoding("none"))
+    known = [replace(at, document=torch.zeros(2, 5, dtype=torch.long))]
+    known += [replace(at, start=0)] if side == "right" else []
+    for other in known:
+        found = hw.attention(q, q, v, mask=mask, q_positions=other, k_positions=other, encoding=hw.encoding("none"))
+        torch.testing.assert_close(found, right, rtol=0, atol=0)
+    with pytest.raises(hw.HeadwayError, match="padding 'both'"):
+        replace(at, padding="both")

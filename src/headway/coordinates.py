@@ -34,8 +34,8 @@ class Coordinates(Record):
         start: the index of the first slot, if it is the same in every row and known.
         spanned: the ``position`` that is known to rise by one from ``start`` on; see ``consecutive``.
         rising: the ``document`` whose values are known to rise along the slots; see ``documents_in_order``.
-        padding: whether tokens with an index below 0, or from the ``length`` on, are padding, as ``padded`` makes them.
-            No call then attends to them, whatever its mask is.
+        padding: "left" or "right" where rows are padded on that side: tokens with an index below 0, or from the
+            ``length`` on, are padding, as ``padded`` makes them. No call attends to them, whatever its mask is.
 
     Raises:
         HeadwayError: for a field of another type, dtype or shape; the message names it.
@@ -49,7 +49,7 @@ class Coordinates(Record):
     start: int | None = None
     spanned: Tensor | None = None
     rising: Tensor | None = None
-    padding: bool = False
+    padding: str | None = None
 
     def __post_init__(self) -> None:
         position, index = self.position, self.index
@@ -63,6 +63,8 @@ class Coordinates(Record):
             raise HeadwayError(f"Coordinates has position of {position.dtype}: give integers or floats")
         if index.dtype != torch.int64:
             raise HeadwayError(f"Coordinates has index of {index.dtype}: give int64, the order of the tokens")
+        if self.padding not in (None, "left", "right"):
+            raise HeadwayError(f"Coordinates has padding {self.padding!r}: give 'left', 'right' or None")
         rows, n = position.shape[:2]
         _need_rows("index", index, rows, n)
         if self.document is not None:
@@ -248,7 +250,7 @@ class Coordinates(Record):
         index = torch.arange(n, device=sizes.device)[None].expand(sizes.shape[0], n)
         if side == "left":
             index = index - (n - sizes)[:, None]
-        return Coordinates(index.clamp(min=0)[..., None], index, length=sizes[:, None], ordered=True, padding=True)
+        return Coordinates(index.clamp(min=0)[..., None], index, length=sizes[:, None], ordered=True, padding=side)
 
     def axis(self, number: int = 0) -> Tensor:
         """The positions on one axis, [b, n].

@@ -493,11 +493,11 @@ class Padding(Mask):
         if self.lengths is not None:
             lengths = self._real(k)
             return (None, lengths) if self.side == "right" else (k.index.shape[1] - lengths, None)
-        return _from_zero(k, _real_stop(k)) if k.ordered else None
+        return _from_zero(k, real_stop(k)) if k.ordered else None
 
     def allowed(self, q: Coordinates, k: Coordinates) -> Tensor:
         if self.lengths is None:
-            stop = _real_stop(k)
+            stop = real_stop(k)
             real = k.index >= 0 if stop is None else (k.index >= 0) & (k.index < stop)
             return real[:, None, None, :]
         m = k.index.shape[1]
@@ -507,14 +507,19 @@ class Padding(Mask):
         return real[:, None, None, :]
 
 
-def _real_stop(k: Coordinates) -> Tensor | None:
-    """Returns the index after the last real token of each row, if rows were padded one by one.
+def real_stop(k: Coordinates) -> Tensor | None:
+    """Returns the index after the last real token of each row, [b, 1], if rows were padded one by one.
 
-    Rows that all start at one known index (a span, plain positions, packed documents) have no padding; their
-    length counts positions.
+    Rows that do not state padding and all start at one known index (a span, plain positions, packed documents) have
+    none; their length counts positions.
+
+    Args:
+        k: the coordinates.
     """
-    padded = k.start is None and k.document is None and isinstance(k.length, Tensor)
-    return k.length[:, -1:] if padded else None  # type: ignore[index]
+    if k.padding and isinstance(k.length, int):
+        return k.index.new_full((1, 1), k.length)
+    padded = k.padding or (k.start is None and k.document is None)
+    return k.length[:, -1:] if padded and isinstance(k.length, Tensor) else None
 
 
 def hiding_padding(mask: Mask | None, k: Coordinates) -> Mask | None:

@@ -266,7 +266,7 @@ POSITIONS: dict[str, Callable[..., tuple[Coordinates, Coordinates]]] = {
     "packed": _sides(lambda g, batch, n: Coordinates.packed(_lengths(g, n))),
     "padded in front": _sides(
         # padding of other lengths may be drawn as a mask, which a call would refuse
-        lambda g, batch, n: Coordinates.padded(torch.randint(0, n + 1, (batch,), generator=g), n)._with(padding=False)
+        lambda g, batch, n: Coordinates.padded(torch.randint(0, n + 1, (batch,), generator=g), n)._with(padding=None)
     ),
     "gaps": _of(lambda g, batch, n: _rising(g, 1, n, 4)),
     "gaps by row": _of(lambda g, batch, n: _rising(g, batch, n, 3)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..kernels import Call
-from ..masks import Documents, Padding, conjuncts
+from ..masks import Documents, Padding, conjuncts, real_stop
 
 
 def documents(call: Call) -> tuple[Tensor, Tensor] | None:
@@ -20,8 +20,8 @@ def documents(call: Call) -> tuple[Tensor, Tensor] | None:
 def real_queries(call: Call) -> Tensor | None:
     """The queries that are not padding, [batch or 1, n] bool; None if that is not known."""
     at, n, m = call.q_coordinates, call.q.shape[2], call.k.shape[2]
-    if at.start is None and isinstance(at.length, Tensor) and at.document is None:  # rows that were padded one by one
-        return (at.index >= 0) & (at.index < at.length)
+    if (stop := real_stop(at)) is not None:
+        return (at.index >= 0) & (at.index < stop)
     if call.aligned and n <= m:
         for mask in conjuncts(call.mask):
             if isinstance(mask, Padding):

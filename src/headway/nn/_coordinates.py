@@ -29,7 +29,7 @@ def continued(
     if past is None:
         return Coordinates.span(n, device=device) if positions is None else Coordinates.of(positions, n)
     past = past.as_given()  # new tokens continue the positions as given, not as an encoding has located them
-    if past.padding:
+    if past.padding == "right":
         _need_tokens_last(past)
     step = torch.arange(1, n + 1, device=device)[None]
     index = past.index[:, -1:] + step
@@ -55,15 +55,17 @@ def continued(
 
 
 def _need_tokens_last(past: Coordinates) -> None:
-    """Raises HeadwayError if rows end in padding, as far as that can be read without waiting for a device."""
-    if not past.index.is_cpu or watched() or not isinstance(past.length, Tensor):
-        return
-    ended = (past.index[:, -1:] >= _last(past.length)).flatten().nonzero()
-    if len(ended):
-        raise HeadwayError(
-            f"row {int(ended[0])} of the earlier tokens ends in padding, which the next token would stand behind: pad "
-            "on the left, positions=Coordinates.padded(lengths, n)"
-        )
+    """Raises HeadwayError unless rows that are padded on the right are known, on a CPU, to have no padding."""
+    row = "a row"
+    if past.index.is_cpu and not watched() and past.length is not None:
+        ended = (past.index[:, -1:] >= _last(past.length)).flatten().nonzero()
+        if not len(ended):
+            return
+        row = f"row {int(ended[0])}"
+    raise HeadwayError(
+        f"{row} of the earlier tokens ends in padding, which the next token would stand behind: pad on the left, "
+        "positions=Coordinates.padded(lengths, n)"
+    )
 
 
 def check_coordinates(at: Coordinates, x: Tensor) -> None:
@@ -86,13 +88,17 @@ def _last(length: int | Tensor) -> int | Tensor:
 
 def cropped(coordinates: Coordinates, length: int) -> Coordinates | None:
     """Returns the coordinates of the first ``length`` tokens, in a stream that much shorter; None if none is left."""
+    if not length:
+        return None
     removed = coordinates.index.shape[1] - length
     total = coordinates.length
-    return (
-        replace(coordinates.rows(0, length), length=None if total is None else _last(total) - removed)
-        if length
-        else None
-    )
+    if total is not None:
+        total = _last(total)
+        if coordinates.padding and isinstance(total, Tensor):  # what is removed may be padding
+            total = torch.minimum(total, coordinates.index[:, length - 1 : length] + 1)
+        else:
+            total = total - removed
+    return replace(coordinates.rows(0, length), length=total)
 
 
 def kept(at: Coordinates, first: int, last: int) -> Slots | None:
