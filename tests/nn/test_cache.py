@@ -911,3 +911,68 @@ def test_what_is_remembered_of_places_is_facts(make: Callable[[], KeyValueCache 
                 Stack([block], encoding)(x, positions=at, memory=memory)
             assert type(memory.coordinates) is Coordinates
             assert memory.coordinates.axis().tolist() == [list(range(start + 3))]
+
+
+def test_lengths_that_were_raised_in_place_are_those_of_the_next_call() -> None:
+    layer = MultiHeadAttention(32, 4).double()
+    x, cache, lengths = torch.randn(2, TOKENS + 1, 32, dtype=torch.float64), KeyValueCache(), torch.tensor(LENGTHS)
+    mask = Causal() & Padding(lengths, "left")
+    layer(x[:, :TOKENS], mask=mask, cache=cache)
+    lengths += 1
+    found = layer(x[:, TOKENS:], mask=mask, cache=cache)
+    for b, length in enumerate(LENGTHS):
+        right = layer(x[b : b + 1, TOKENS - length :], mask=Causal())[:, -1:]
+        torch.testing.assert_close(found[b : b + 1], right)
+
+
+def test_rows_whose_padding_is_cropped_go_on() -> None:
+    layer = MultiHeadAttention(32, 4, encoding=headway.encoding("rope", head_dim=8)).double()
+    x, cache = torch.randn(2, 7, 32, dtype=torch.float64), KeyValueCache()
+    layer(x[:, :6], mask=Causal(), positions=Coordinates.padded([4, 6], 6, side="right"), cache=cache)
+    cache.crop(4)
+    found = layer(x[:, 6:], mask=Causal(), cache=cache)
+    expected = layer(torch.cat([x[:, :4], x[:, 6:]], 1), mask=Causal())[:, -1:]
+    torch.testing.assert_close(found, expected)
+
+
+def test_where_nothing_is_read_the_side_of_the_padding_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device with streams and under a compiler, whose rows may end in padding."""
+    monkeypatch.setattr("headway.nn._coordinates.watched", lambda: True)
+    continued(Coordinates.padded([2, 4], 4), None, 1, torch.device("cpu"))
+    with pytest.raises(HeadwayError, match=r"a row of the earlier tokens ends in padding.*pad on the left"):
+        continued(Coordinates.padded([2, 4], 4, side="right"), None, 1, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_cache_of_a_context_knows_its_padding(side: str) -> None:
+    layer = MultiHeadAttention(32, 4).double()
+    x, context = torch.randn(2, 2, 32, dtype=torch.float64), torch.randn(2, TOKENS, 32, dtype=torch.float64)
+    at, cache = Coordinates.padded(LENGTHS, TOKENS, side=side), KeyValueCache()
+    layer(x[:, :1], context, key_positions=at, cache=cache)
+    found = layer(x[:, 1:], context, cache=cache)
+    torch.testing.assert_close(found, layer(x[:, 1:], context, key_positions=at))
+    for b, length in enumerate(LENGTHS):
+        own = context[b : b + 1, TOKENS - length :] if side == "left" else context[b : b + 1, :length]
+        torch.testing.assert_close(found[b : b + 1], layer(x[b : b + 1, 1:], own))
+
+
+def test_positions_of_all_keys_after_left_padding_hide_it_still() -> None:
+    layer = MultiHeadAttention(32, 4, encoding=headway.encoding("rope", head_dim=8)).double()
+    x, cache = torch.randn(2, TOKENS + 2, 32, dtype=torch.float64), KeyValueCache()
+    at = Coordinates.padded(LENGTHS, TOKENS)
+    layer(x[:, :TOKENS], mask=Causal(), positions=at, cache=cache)
+    for n in (TOKENS, TOKENS + 1):
+        keys = torch.arange(n + 1)[None] - torch.tensor([[TOKENS - length] for length in LENGTHS])
+        given = {"positions": keys[:, -1:], "key_positions": keys.clamp(min=0)}
+        found = layer(x[:, n : n + 1], mask=Causal(), cache=cache, **given)
+        for b, length in enumerate(LENGTHS):
+            right = layer(x[b : b + 1, TOKENS - length : n + 1], mask=Causal())[:, -1:]
+            torch.testing.assert_close(found[b : b + 1], right)
+
+
+def test_a_decoding_step_is_one_graph() -> None:
+    decoder = Decoder(TransformerConfig(20, 32, 2, 4), headway.encoding("rope", head_dim=8)).eval()
+    ids, cache = torch.randint(20, (2, 7)), decoder.new_cache()
+    with torch.no_grad():
+        decoder(ids[:, :6], cache=cache)
+        assert torch._dynamo.explain(decoder)(ids[:, 6:], cache=cache).graph_break_count == 0

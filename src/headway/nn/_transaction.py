@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import Tensor
 
 from .._torch import backward_pass
+from ..constants import writes
 from ..errors import HeadwayError
 from ..masks import Mask, Padding, conjuncts
 from ..tracing import watched
@@ -56,8 +57,8 @@ class Transactional:
     """Whether an error interrupted a change that cannot be rolled back."""
     _filled_in = -1
     """The backward pass that has filled it; −1 if none has."""
-    _lengths: tuple[Tensor, int] | None = None
-    """The lengths of the last call's ``Padding``, and the tokens of its keys."""
+    _lengths: tuple[Tensor, int, Tensor, int] | None = None
+    """The lengths of the last call's ``Padding``, its writes, a copy of what it held, and the tokens of its keys."""
 
     def need_new_lengths(self, mask: Mask | Tensor | None, held: int, new: int) -> None:
         """Checks that ``Padding`` does not hold the lengths of an earlier call.
@@ -75,13 +76,14 @@ class Transactional:
             if type(part) is not Padding or not isinstance(part.lengths, Tensor):
                 continue
             now, before = part.lengths, self._lengths if held else None
-            if before is not None and total > before[1] and _same(now, before[0]):
+            if before is not None and total > before[3] and _same(now, *before[:3]):
                 raise HeadwayError(
-                    f"Padding has the lengths of an earlier call, of {before[1]} tokens, and there are {total} now: "
+                    f"Padding has the lengths of an earlier call, of {before[3]} tokens, and there are {total} now: "
                     "give positions=Coordinates.padded(lengths, n) in the first call, which later ones continue, and "
                     "masks.Padding() in each"
                 )
-            self._lengths = now, total
+            readable = now.is_cpu and not watched()
+            self._lengths = now, writes([now]), now.clone() if readable else now, total
 
     def __len__(self) -> int:
         """The number of tokens that it holds."""
@@ -118,7 +120,8 @@ class Transactional:
         raise NotImplementedError
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are known to be equal without waiting for a device."""
-    known = a.is_cpu and b.is_cpu and a.shape == b.shape and not watched()
-    return a is b or (known and bool((a == b).all()))
+def _same(lengths: Tensor, before: Tensor, writes_before: int, held: Tensor) -> bool:
+    """Whether lengths are known, without waiting for a device, to be the numbers that those of before held."""
+    if lengths.is_cpu and held.is_cpu and lengths.shape == held.shape and not watched():
+        return bool((lengths == held).all())
+    return lengths is before and writes([lengths]) == writes_before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -234,6 +235,11 @@ class MultiHeadAttention(nn.Module):
             k, v, arguments = self._appended(query, value, new, key_positions, cache, encoding)
         else:
             k, v = self._keys_and_values(key, value) if cache is None else self._context(key, value, cache)
+            if cache is not None and not is_self_attention:
+                if key_positions is not None and cache.coordinates is None:
+                    cache.coordinates = Coordinates.of(key_positions, key.shape[1], name="key_positions").as_given()
+                elif key_positions is None:
+                    key_positions = cache.coordinates
             if cache is not None and encoding is not None and positions is None:
                 raise HeadwayError("positions are not given: cross-attention with a cache and an encoding needs them")
             if is_self_attention:
@@ -306,11 +312,18 @@ class MultiHeadAttention(nn.Module):
         k, v = self._keys_and_values(x, value)
         prepared_by = encoding if caches_prepared(encoding) else None
         cache.need_prepared_by(prepared_by)
-        if key_positions is None:
-            all_keys = joined(cache.coordinates, new)
+        past = cache.coordinates
+        padded = past is not None and past.padding and not isinstance(key_positions, Coordinates)
+        given = None
+        if key_positions is not None:
+            given = Coordinates.of(key_positions, len(cache) + x.shape[1], name="key_positions")
+        if given is None or padded:
+            all_keys = joined(past, new)
+            if given is not None:  # which say nothing of padding
+                all_keys = replace(all_keys, position=given.position)
             cache.coordinates = all_keys.as_given()
         else:
-            all_keys = Coordinates.of(key_positions, len(cache) + x.shape[1], name="key_positions")
+            all_keys = given
         inputs = x if encoding is not None and encoding.reads_input else None
         if prepared_by is not None:
             first = all_keys is new
