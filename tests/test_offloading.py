@@ -87,6 +87,20 @@ def test_a_head_tied_to_a_module_of_ones_own() -> None:
         offload(model)(ids)
 
 
+class OwnHead(Head):
+    def forward(self, x: Tensor, embeddings: Any = None) -> Tensor:
+        return super().forward(x, embeddings)
+
+
+@torch.no_grad()
+def test_a_head_of_ones_own_reads_no_weights_that_are_away() -> None:
+    model = Encoder.of_parts(hw.nn.Embedding(20, 8), Stack([]), OwnHead(8, 20, tied=True))
+    ids = torch.randint(20, (2, 5))
+    torch.testing.assert_close(model(ids), model.embedding(ids) @ model.embedding.weight.T)
+    with pytest.raises(HeadwayError, match="weight of the token embeddings, which the head reads, is on meta"):
+        offload(model)(ids)
+
+
 def test_hooks_on_embeddings_see_embeddings_alone() -> None:
     """Noise on the embeddings, as some train with, is no noise on the logits of a tied head."""
     model = hw.models.Decoder(hw.models.TransformerConfig(vocab_size=20, embed_dim=8, num_layers=1, num_heads=2))

@@ -15,6 +15,7 @@ from typing_extensions import Never, Self, Unpack
 
 from ..constants import writes
 from ..coordinates import Coordinates
+from ..devices import need_numbers
 from ..errors import HeadwayError, refuse, refuses_others, right_call
 from ..masks import Boolean, Causal, Mask, hiding_padding
 from ..nn._coordinates import check_coordinates, continued, joined
@@ -228,7 +229,7 @@ class Stack(nn.Module):
         coordinates = continued(past, positions, x.shape[1], x.device)
         check_coordinates(coordinates, x)
         if before is not None and not coordinates.padding:
-            before.need_new_lengths(mask, len(before), x.shape[1])
+            before.need_new_lengths(mask, 0 if past is None else past.index.shape[1], x.shape[1])
         with transaction(cache, memory):
             return self._run(x, mask, past, coordinates, cache, memory, context, context_mask, context_positions)
 
@@ -437,8 +438,11 @@ class Transformer(nn.Module):
         """
         if self.head is None:
             return tied(self.embedding)(hidden, None)
-        own = type(self.head).forward is not Head.forward  # a subclass takes the matrix
-        logits: Tensor = self.head(hidden, self.embedding.weight if own else tied(self.embedding))
+        if type(self.head).forward is Head.forward:
+            logits: Tensor = self.head(hidden, tied(self.embedding))
+        else:  # a subclass takes the matrix
+            need_numbers(self.embedding, hidden.device, "the token embeddings, which the head reads,")
+            logits = self.head(hidden, self.embedding.weight)
         return logits
 
     def _out(self, hidden: Tensor) -> Tensor:
