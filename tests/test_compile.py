@@ -463,3 +463,24 @@ def test_shapes_without_data(kernel: str) -> None:
         out.sum().backward()
         assert out.shape == q.shape
         assert [x.grad.shape for x in (q, k, v)] == [x.shape for x in (q, k, v)]
+
+
+def test_an_exported_program_refuses_what_eager_refuses() -> None:
+    """With an encoding, more queries than keys have no positions."""
+    encoding = hw.encoding("rope", head_dim=8)
+
+    class Model(torch.nn.Module):
+        def forward(self, q: Tensor, k: Tensor) -> Tensor:
+            return hw.attention(q, k, k, encoding=encoding, mask=hw.masks.Causal())
+
+    lengths = ({2: torch.export.Dim("n", min=2, max=100)}, {2: torch.export.Dim("m", min=2, max=100)})
+    few, many = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 9, 8)
+    program = torch.export.export(Model(), (few, many), dynamic_shapes=lengths).module()
+    torch.testing.assert_close(program(few[:, :, :3], many), Model()(few[:, :, :3], many))
+    with pytest.raises(AssertionError, match="Guard failed"):
+        program(many, few)
+
+
+def test_vmap_over_nothing_is_refused() -> None:
+    with pytest.raises(hw.HeadwayError, match="0 slices: give at least one"):
+        torch.vmap(lambda q: hw.attention(q, q, q, kernel="cpu"))(torch.zeros(0, 1, 2, 5, 8))

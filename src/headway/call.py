@@ -22,7 +22,7 @@ from .positions._contract import need_prepared, need_terms
 from .records import Sizes
 from .terms import Normalizer, RelativeKeys, RelativeQueries, Rotation, Sink, SoftCap, Term
 from .terms import check as check_terms
-from .tracing import holds, refuse_tracers
+from .tracing import holds, refuse_tracers, to_onnx
 
 DTYPES = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 
@@ -380,7 +380,8 @@ def _coordinates(
     """
     n, m = q.shape[2], k.shape[2]
     acts = encoding is not None and bool(encoding.acts)
-    if acts and q_positions is None and k_positions is None and holds(n > m):
+    more_queries = holds(n > m) if to_onnx() else n > m  # an exported program checks it when it runs, ONNX does not
+    if acts and q_positions is None and k_positions is None and more_queries:
         raise HeadwayError(
             f"there are {n} queries and {m} keys, so the first queries would stand below 0: give q_positions and "
             "k_positions"

@@ -215,7 +215,12 @@ def one_by_one(function: type[torch.autograd.Function], size: int, in_dims: Sequ
         size: the number of slices.
         in_dims: the mapped dimension of each argument; None for one that all slices share.
         args: the arguments.
+
+    Raises:
+        HeadwayError: if there is no slice.
     """
+    if size == 0:
+        raise HeadwayError("vmap maps over 0 slices: give at least one")
     mapped = [dim if isinstance(x, Tensor) else None for x, dim in zip(args, in_dims, strict=True)]
     slices = [
         function.apply(*[x if dim is None else x.select(dim, i) for x, dim in zip(args, mapped, strict=True)])
