@@ -36,6 +36,7 @@ import headway as hw
 from headway import text_files
 from headway.checkpoints import _conversation
 from headway.errors import HeadwayError
+from headway.files import LOCK
 from headway.inspection.texts import read_conll2012, read_conllu, read_gap, read_text
 from headway.lines import write_lines
 from headway.study import Results
@@ -703,12 +704,12 @@ KINDS: dict[str, Kind] = {
     "BERT's options": Kind(vectors_folder("vectors.json"), lambda path: read_vectors(path.parent)),
     "results.jsonl": Kind(results_file, lambda path: read_results(path.parent)),
     "settings.json": Kind(settings_file, lambda path: read_results(path.parent)),
-    "resumed settings": Kind(comparison_folder, lambda path: resumed(path.parent), adds=("lock", "settings.json")),
-    "resumed results": Kind(results_file, lambda path: resumed(path.parent), adds=("lock",)),
+    "resumed settings": Kind(comparison_folder, lambda path: resumed(path.parent), adds=(LOCK, "settings.json")),
+    "resumed results": Kind(results_file, lambda path: resumed(path.parent), adds=(LOCK,)),
     "extension's results": Kind(
-        extension_rows, lambda path: read_extension(path.parent), adds=("lock", "results.jsonl"), files=40
+        extension_rows, lambda path: read_extension(path.parent), adds=(LOCK, "results.jsonl"), files=40
     ),
-    "word vectors' results": Kind(vectors_rows, lambda path: read_vectors_rows(path.parent), adds=("lock",)),
+    "word vectors' results": Kind(vectors_rows, lambda path: read_vectors_rows(path.parent), adds=(LOCK,)),
     "benchmark's rows": Kind(bench_rows, read_bench_rows),
     "head log": Kind(head_log, read_log, files=80),
     "head effects": Kind(effects_file, read_effects, adds=("effects.jsonl",), files=60),
