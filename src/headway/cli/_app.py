@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..errors import unknown
-from ._remedies import options_of, told_in
+from ._remedies import telling_options
 
 EXAMPLES = "Examples:\n"
 
@@ -74,7 +74,7 @@ def readable(command: Any) -> Any:
     from rich.markup import escape
 
     if not hasattr(command, "commands"):
-        command.invoke = told_in(options_of(command))(command.invoke)
+        command.invoke = telling_options(command)
 
     paragraphs = escape(inspect.cleandoc(command.help or "")).split("\n\n")
     examples = [one for one in paragraphs if one.startswith(EXAMPLES)]

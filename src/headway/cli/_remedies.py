@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from ..errors import HeadwayError
 
-GIVEN = re.compile(r"""(?<![\w(.'"-])(?<!--option )([a-z][a-z_0-9]*)=('[^']*'|"[^"]*"|[\w.+-]*[\w+-]|…)?""")
+GIVEN = re.compile(
+    r"""(?<![\w(.'"-])(?<!--option )([a-z][a-z_0-9]*)=('[^']*'|"[^"]*"|[\w.+-]*[\w+-]|[…\U000f0000-\U000ffffd])?"""
+)
 """An argument as Python's functions take it, such as too_long='leave out' or encoding=…"""
 NAMED = re.compile(r"(?<!--option )(?<![\w(.'\"/=-])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?![\w(.'\"/=])")
 """The name of an argument of several words, such as train_length."""
 SUBJECT = re.compile(r"^([a-z][a-z_0-9]*)(?= (?:is|are|has|names|holds) )")
 """The argument that an error begins with."""
 NONE = re.compile(r",? or None\b(?: for all [a-z]+)?")
+OPTIONS = "options_of_command"
+"""The attribute of an error with options that its command has besides its parameters."""
+PARTS = re.compile(r"[\s,，、/]+")
+"""What separates the parts of what users type, of which a message may name only one."""
+PRIVATE = 0xF0000
+"""The first of the characters that stand for what users typed while a message is changed."""
 
 
 def options_of(command: object) -> dict[str, str]:
@@ -32,7 +43,23 @@ def options_of(command: object) -> dict[str, str]:
     }
 
 
-def in_options(message: str, options: Mapping[str, str]) -> str:
+def typed_in(value: object) -> Iterator[str]:
+    """Yields the texts and paths of a command's parameters, whole and in parts.
+
+    Args:
+        value: the values by the names of parameters, or a part of them.
+    """
+    if isinstance(value, Mapping):
+        value = value.values()
+    if isinstance(value, (str, Path)):
+        for one in (str(value), os.path.expanduser(value)):
+            yield from (one, *PARTS.split(one))
+    elif isinstance(value, Iterable):
+        for one in value:
+            yield from typed_in(one)
+
+
+def in_options(message: str, options: Mapping[str, str], typed: Iterable[str] = ()) -> str:
     """Returns an error's message with the options of a command in place of Python's arguments.
 
     An argument that no option stands for is named as one of Python, so that nobody looks for it on the command line.
@@ -41,9 +68,19 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
         message: the message.
         options: the options by the names of arguments, such as {"top_k": "--top-k"}; one that ends with "=", such as
             "--option window=", is followed by the value without a blank.
+        typed: what the user typed, which stays as it is.
     """
     if message.startswith("--"):  # the command's own
         return message
+    # of other words, such as "is", nothing would be changed
+    kept = sorted({one for one in typed if re.search("[=_]|or None", one) or one in options}, key=len, reverse=True)
+    for number, one in enumerate(kept):
+        message = re.sub(rf"(?<!\w){re.escape(one)}(?!\w)", chr(PRIVATE + number), message)
+    said = _in_options(message, options)
+    return said.translate({PRIVATE + number: one for number, one in enumerate(kept)})
+
+
+def _in_options(message: str, options: Mapping[str, str]) -> str:
     lacking: list[str] = []
 
     def given(found: re.Match[str]) -> str:
@@ -58,18 +95,39 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
         return option + literal if option.endswith("=") else f"{option} {literal}"
 
     said = GIVEN.sub(given, message)
-    said = SUBJECT.sub(lambda found: options.get(found[1], found[1]).rstrip("="), said)
+    subject = SUBJECT.match(said)
+    about = options.get(subject[1]) if subject else None
+    if subject and about:
+        said = about.rstrip("=") + said[subject.end() :]
+        if not about.endswith("="):  # whose value may be None
+            said = NONE.sub(", or leave it out", said)
     said = NAMED.sub(lambda found: options.get(found[0], found[0]).rstrip("="), said)
-    if said != message or any(name in message for name in options):
-        said = NONE.sub(", or leave it out", said)
     if lacking:
         said += f" ({' and '.join(dict.fromkeys(lacking))} in Python: this command has no such option)"
     return said
 
 
+def telling_options(command: Any) -> Callable[[Any], Any]:
+    """Returns the ``invoke`` of a command, whose errors name the command's options.
+
+    Args:
+        command: a command of click.
+    """
+    invoke, options = command.invoke, options_of(command)
+
+    def told(context: Any) -> Any:
+        try:
+            return invoke(context)
+        except HeadwayError as error:
+            known = {**options, **getattr(error, OPTIONS, {})}
+            raise HeadwayError(in_options(str(error), known, typed_in(context.params))) from error
+
+    return told
+
+
 @contextmanager
-def told_in(options: Mapping[str, str]) -> Iterator[None]:
-    """Names options in the errors that are raised inside.
+def with_options(options: Mapping[str, str]) -> Iterator[None]:
+    """Adds options to those of the command that the errors raised inside name.
 
     Args:
         options: as for ``in_options``.
@@ -77,4 +135,5 @@ def told_in(options: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except HeadwayError as error:
-        raise HeadwayError(in_options(str(error), options)) from error
+        setattr(error, OPTIONS, options)
+        raise

@@ -26,7 +26,7 @@ from ..vectors import VECTORS
 from ._app import Group
 from ._console import Progress, console, consoles, going_on, points, print_json
 from ._options import Json, OutFolder, Quiet, completing
-from ._remedies import told_in
+from ._remedies import with_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -221,12 +221,12 @@ def train(
     need("safetensors", "--out", extra="checkpoints")
     tokenizer = Words(chinese=chinese or "")
     own = {name: f"--option {name}=" for name in VECTORS[method]().options if name != "dim"}
-    with told_in(own):
+    with with_options(own):
         made = VECTORS[method](**options, tokenizer=tokenizer)
     texts = documents_of(corpus)
     say, telling = consoles(as_json=False, quiet=quiet)
     began = time.monotonic()
-    with _kept_training(made, out), told_in(own), Progress(telling) as progress:
+    with _kept_training(made, out), with_options(own), Progress(telling) as progress:
         try:
             made.fit(texts, watch=lambda part: progress.tell(method, part))
         except TooRareError as error:
