@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -82,7 +83,8 @@ def test_marks_and_encodings(reader: str, tmp_path: Path) -> None:
         ("a\nb".encode("utf-16-le"), r"x cannot be read \(line 1: byte 1 is 0x00"),
         (b"\xff\xfea\0b", r"byte 4 is 0x62, which UTF-16-LE text does not have there"),
         (b"\x1f\x8b\x08\0", r"x cannot be read \(it is compressed, as \.gz\): unpack it"),
-        (b"BZh91AY", r"as \.bz2"),
+        (bz2.compress(b"a", 1), r"as \.bz2"),
+        (bz2.compress(b""), r"as \.bz2"),
         (b"\x28\xb5\x2f\xfd\0", r"as \.zst"),
     ],
 )
@@ -90,6 +92,13 @@ def test_what_is_no_text_is_said_in_one_line(content: bytes, said: str) -> None:
     with pytest.raises(HeadwayError, match=said) as raised:
         decoded(content, "x")
     assert "\n" not in str(raised.value)
+
+
+def test_a_text_that_begins_with_the_letters_of_bzip2_is_a_text(tmp_path: Path) -> None:
+    assert decoded(b"BZhang said hello", "x") == "BZhang said hello"
+    assert decoded(b"BZh9 said hello", "x") == "BZh9 said hello"
+    (tmp_path / "a.vec").write_bytes(b"BZhang 1 2\nking 3 4\n")
+    assert load(tmp_path / "a.vec").words == ("BZhang", "king")
 
 
 def test_lines_and_endings(tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ MARKS = {
 
 COMPRESSED = {
     b"\x1f\x8b": ".gz",
-    b"BZh": ".bz2",
+    **{b"BZh%d" % size + block: ".bz2" for size in range(1, 10) for block in (b"1AY&SY", b"\x17rE8P\x90")},
     b"\xfd7zXZ\0": ".xz",
     b"\x28\xb5\x2f\xfd": ".zst",
     b"PK\x03\x04": ".zip",
 }
-"""How compressed files begin, and how their names end."""
+"""How compressed files begin, and how their names end. In bzip2 a block follows, or the end of an empty file."""
 
 
 def mark_of(start: bytes) -> tuple[str, bytes]:
@@ -40,7 +40,7 @@ def packed_as(start: bytes) -> str | None:
     """Returns how the name of a compressed file ends; None if it is not compressed.
 
     Args:
-        start: its first bytes, eight or more.
+        start: its first bytes, ten or more.
     """
     return next((ending for magic, ending in COMPRESSED.items() if start.startswith(magic)), None)
 

@@ -177,7 +177,7 @@ def _read(stream: IO[bytes], start: bytes, encoding: str, limit: int | None) -> 
 def _opened(path: Path) -> Iterator[tuple[IO[bytes], bool]]:
     """Returns the file's bytes, decompressed, and whether they were compressed."""
     with path.open("rb") as file:
-        module = PACKERS.get(packed_as(file.read(8)) or "")
+        module = PACKERS.get(packed_as(file.read(10)) or "")
         file.seek(0)
         if module is None:
             yield file, False
