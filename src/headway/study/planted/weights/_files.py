@@ -9,7 +9,7 @@ from typing import Any
 
 from ....errors import HeadwayError
 from ....extras import need
-from ....files import atomic_write
+from ....files import write_tensors
 from ....inspection.roles import HeadRoles
 from ....inspection.roles._state import from_state, state_of
 from ....models import Encoder
@@ -102,9 +102,23 @@ def pretrained(language: str | Language, number: int = 0, *, folder: str | Path 
         )
     except Exception as error:  # a modified file can raise anything
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise HeadwayError(
-            f"{path} is damaged or of another version ({said:.200}): delete it, and run {MAKE}"
-        ) from error
+        remedy = f"delete it, and run {MAKE}" if path.parent == PACKAGE else "delete it"
+        raise HeadwayError(f"{path} is damaged or of another version ({said:.200}): {remedy}") from error
+
+
+def recipe_in(path: Path) -> str | None:
+    """Returns the recipe of a model's file; None if it cannot be read.
+
+    Args:
+        path: the file.
+    """
+    library = need("safetensors", "reading a small model", "checkpoints")
+    try:
+        with library.safe_open(path, framework="pt") as file:
+            found = json.loads(file.metadata()["recipe"])
+    except Exception:  # a modified file can raise anything
+        return None
+    return found if isinstance(found, str) else None
 
 
 def file_of(language: Language, number: int, folder: Path) -> Path:
@@ -128,7 +142,6 @@ def write(small: Pretrained, path: Path) -> None:
     Raises:
         HeadwayError: if the file cannot be written.
     """
-    library = need("safetensors.torch", "writing a small model", "checkpoints")
     about, figures = state_of(small.roles)
     tensors = {name: tensor.half().contiguous() for name, tensor in small.model.state_dict().items()}
     tensors |= {ROLE + name: tensor for name, tensor in figures.items()}
@@ -138,6 +151,4 @@ def write(small: Pretrained, path: Path) -> None:
         "roles": about,
         **{name: getattr(small, name) for name in ("seed", "rejected", "recipe", "criteria", "measured")},
     }
-    with atomic_write(path) as part:
-        said = {name: json.dumps(value, ensure_ascii=False) for name, value in entries.items()}
-        library.save_file(tensors, part, metadata=said)
+    write_tensors(path, tensors, {name: json.dumps(value, ensure_ascii=False) for name, value in entries.items()})
