@@ -137,6 +137,28 @@ def test_the_first_seed_that_meets_the_criteria_is_kept(
     assert pretrain(tiny, 0, training=SHORT, folder=tmp_path).seed == first  # read, not trained
 
 
+def test_a_model_of_other_words_is_made_again(tiny: Language, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_make, "CRITERIA", Criteria(**ANYTHING, likely=0.0))
+    path = _files.file_of(tiny, 0, tmp_path)
+    before = pretrain(tiny, training=SHORT, folder=tmp_path)
+    other = replace(before, language=LANGUAGES["chinese"], recipe="of other words")
+    _files.write(other, path)
+    with pytest.raises(HeadwayError, match=r"its words are not those of the language 'tiny'\): delete it$"):
+        pretrained(tiny, folder=tmp_path)
+    assert pretrain(tiny, training=SHORT, folder=tmp_path).recipe == before.recipe
+    path.write_bytes(b"damaged")
+    with pytest.raises(HeadwayError, match="is damaged"):  # it may not be ours to replace
+        pretrain(tiny, training=SHORT, folder=tmp_path)
+
+
+def test_a_damaged_model_of_the_package_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_files, "PACKAGE", tmp_path)
+    (tmp_path / "chinese-0.safetensors").write_bytes(b"damaged")
+    for folder in (None, tmp_path):
+        with pytest.raises(HeadwayError, match=f"delete it, and run {_files.MAKE}$"):
+            pretrained("chinese", folder=folder)
+
+
 def test_no_seed_meets_the_criteria(tiny: Language, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_make, "TRIES", 2)
     with pytest.raises(HeadwayError, match=r"none of the seeds 0 to 1 of 'tiny' meets the criteria \(verb: accuracy"):

@@ -22,7 +22,7 @@ from .._grammar import Language
 from .._languages import named_language
 from .._texts import masked
 from .._training import cache, named_training, recipe_of, trained
-from ._files import Pretrained, file_of, pretrained, write
+from ._files import Pretrained, file_of, pretrained, recipe_in, write
 
 TRAINING = {"english": "full", "article": "full"}
 """The trainings of languages for which "quick" is too short."""
@@ -62,8 +62,8 @@ def pretrain(
     recipe = recipe_of_model(language, settings)
     path = file_of(language, number, folder)
     need_folder_place(folder)
-    if path.is_file() and (known := pretrained(language, number, folder=folder)).recipe == recipe:
-        return known
+    if path.is_file() and recipe_in(path) in (recipe, None):  # of another recipe, the model may have other words
+        return pretrained(language, number, folder=folder)
     first = 0 if number == 0 else pretrain(language, number - 1, training=settings, folder=folder, tell=tell).seed + 1
     rejected: dict[int, list[str]] = {}
     for seed in range(first, first + TRIES):
