@@ -70,7 +70,7 @@ def cache_folder() -> Path:
     Raises:
         HeadwayError: if the user has no home folder and HEADWAY_CACHE names none.
     """
-    folder = os.environ.get("HEADWAY_CACHE") or os.path.expanduser("~/.cache/headway")
+    folder = os.path.expanduser(os.environ.get("HEADWAY_CACHE") or "~/.cache/headway")
     if folder.startswith("~/"):  # the user is not known to the system
         raise HeadwayError("there is no home folder for a cache: name a folder in HEADWAY_CACHE")
     return Path(folder)

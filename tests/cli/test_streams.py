@@ -184,3 +184,7 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("HEADWAY_CACHE" in fault.what for fault in _diagnosis.files().faults)
     monkeypatch.setenv("HEADWAY_CACHE", "/cache")
     assert files.cache_folder() == Path("/cache")
+    monkeypatch.undo()
+    monkeypatch.setenv("HOME", "/home/anyone")
+    monkeypatch.setenv("HEADWAY_CACHE", "~/cache")
+    assert files.cache_folder() == Path("/home/anyone/cache")
