@@ -289,6 +289,13 @@ def test_the_small_model_is_trained_if_asked(
     assert "--train" in capsys.readouterr().err
 
 
+def test_a_text_of_one_word_has_no_links(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "→" in printed(capsys, "小猫 苹果", "--roles", "broad")
+    said = printed(capsys, "小猫", "--roles", "broad")
+    assert "→" not in said
+    assert "strongest links" not in said
+
+
 def test_heads_with_the_largest_figures_are_told_first() -> None:
     class Found:
         roles = ("syntactic", "sink")

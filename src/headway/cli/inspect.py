@@ -493,7 +493,7 @@ def _print_links(say: Console, found: HeadRoles, text: EncodedText, seen: Seen) 
     """The strongest links between the words of a text, for the heads that have roles."""
     words = [i for i, word in enumerate(text.word_of) if word >= 0]
     lines = []
-    for role, layer, head in telling_heads(found):
+    for role, layer, head in telling_heads(found) if len(words) > 1 else ():
         weights = seen.weights(layer, head)[0][words][:, words].float()
         weights.fill_diagonal_(-1)
         weight, at = weights.max(-1)
