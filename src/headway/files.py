@@ -86,7 +86,10 @@ def need_file_place(path: Path) -> None:
         HeadwayError: if it cannot.
     """
     try:
-        fits = stat.S_ISREG(path.stat().st_mode)
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise HeadwayError(f"{path} cannot be written, since it is no regular file: give a file")
+        fits = stat.S_ISREG(mode)
     except (FileNotFoundError, NotADirectoryError):
         fits = path.parent.is_dir()
     except OSError as error:  # such as a name that is too long
