@@ -110,7 +110,7 @@ def test_arguments_that_the_locale_does_not_know_are_named_as_such(
     given = ["generate", "nowhere", "旋转".encode().decode("ascii", "surrogateescape")]
     monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
     assert cli.main(given) == 2
-    said = "headway: an argument is not in ascii, which Python takes them for: set PYTHONUTF8=1 for UTF-8\n"
+    said = "headway: Python reads the arguments as ascii, and one of them is not: set PYTHONUTF8=1 for UTF-8\n"
     assert capsys.readouterr().err == said
 
 

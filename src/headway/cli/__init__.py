@@ -158,7 +158,9 @@ def _need_decoded(given: Sequence[str]) -> None:
 
     encoding = sys.getfilesystemencoding()
     if encoding != "utf-8" and any("\udc80" <= letter <= "\udcff" for one in given for letter in one):
-        raise HeadwayError(f"an argument is not in {encoding}, which Python takes them for: set PYTHONUTF8=1 for UTF-8")
+        raise HeadwayError(
+            f"Python reads the arguments as {encoding}, and one of them is not: set PYTHONUTF8=1 for UTF-8"
+        )
 
 
 def _refuses(stream: TextIO, more: str = "") -> bool:
