@@ -87,7 +87,9 @@ def load(
 
     Text and word2vec's binary may be compressed (.gz, .bz2, .xz), and text may begin with a byte-order mark. Of a word
     that occurs twice the first row is kept, which is that of the more frequent one; some published files have such
-    words. Bytes that are not in the encoding, in at most one word of a hundred, are read as escapes such as \\xe4.
+    words. A word may have spaces, such as "1 000" in some files of GloVe: a row with one number too many is read as a
+    word with a space where that number is a whole one and no other is. Bytes that are not in the encoding, in at most
+    one word of a hundred, are read as escapes such as \\xe4.
 
     Args:
         path: the file; the folder of a BERT; or its id on the Hugging Face hub, as for ``headway.load``.
