@@ -57,7 +57,7 @@ def test_what_users_typed_stays() -> None:
 
 
 def _commands() -> dict[str, dict[str, str]]:
-    found = {}
+    found: dict[str, dict[str, str]] = {}
     for name, (module, _) in cli.COMMANDS.items():
         command = command_of(name, module)
         several = getattr(command, "commands", None)
@@ -158,11 +158,11 @@ class Command:
 
 
 def test_a_message_is_changed_once() -> None:
-    command = Command(HeadwayError("window is 0: give window=4 or dim=4"), {"window": "--option window="})
+    command = Command(HeadwayError("too few: give window=4 or dim=4"), {"window": "--option window="})
     with pytest.raises(HeadwayError) as raised:
         telling_options(command)(command.context)
     assert str(raised.value) == (
-        "--option window is 0: give --option window=4 or dim=4 (dim= in Python: this command has no such option)"
+        "too few: give --option window=4 or dim=4 (dim= in Python: this command has no such option)"
     )
 
 
