@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import headway as hw
 from headway.attention import observers
-from headway.inspection import _capture
+from headway.inspection import _ablate, _capture
 from headway.inspection._sources import SOURCES
 from headway.integrations import transformers as integration
 from headway.integrations.torch import swap_attention
@@ -363,6 +364,25 @@ def test_a_checkpoint_of_attention_alone(reentrant: bool) -> None:
         model.reentrant = reentrant
         for after in (False, True):
             assert_same(gradients(model, block, after=after)[0], expected)
+
+
+@pytest.mark.parametrize("reentrant", REENTRANT)
+def test_changes_are_held_by_the_checkpoints_that_can_read_them(reentrant: bool | None) -> None:
+    model = made(("multi_head_attention_forward", "torch"))
+    model.reentrant = reentrant
+
+    def held() -> int:
+        gc.collect()
+        return sum(isinstance(one, partial) and one.func is _ablate._replaced for one in gc.get_objects())
+
+    before = held()
+    with ABLATED["mean"](model):
+        for _ in range(3):
+            out = model(X.clone().requires_grad_())
+        assert held() - before == (0 if reentrant is None else 2)
+        out.sum().backward()
+        del out
+        assert held() == before
 
 
 def test_what_looks_leaves_no_trace_in_modes() -> None:

@@ -306,6 +306,24 @@ class Finder:
                 break
 
 
+@dataclass(eq=False, slots=True)
+class Turn:
+    """An attention call that a block has computed, or the one that it computes next.
+
+    A checkpoint holds the turn with which it begins, and each turn the one after it: calls that no checkpoint can
+    compute again are forgotten.
+
+    Attributes:
+        module: the module that it belongs to; None before it is computed.
+        change: what changed its heads' outputs.
+        after: the turn after it; None before it is computed.
+    """
+
+    module: nn.Module | None = None
+    change: Change | None = None
+    after: Turn | None = None
+
+
 class Watch(Finder):
     """Looks at the attention calls of one model in one thread, or changes them, while ``watching``.
 
@@ -344,8 +362,8 @@ class Watch(Finder):
         """The class of each module that seems to be attention and ran without an attention call, by name."""
         self._outermost: Frame | None = None
         self._turns: Counter[str] = Counter()
-        self._changes: list[tuple[nn.Module, Change | None]] = []
-        """The module of each attention call, and what changed its heads' outputs."""
+        self._turn = Turn()
+        """The attention call that is computed next."""
         self._begun_in = backward_pass()  # a checkpointed function may have the block in it
 
     def in_backward(self) -> bool:
@@ -363,11 +381,12 @@ class Watch(Finder):
         if self.in_backward():
             return found.run(None)
         result, change = self.around(found)
-        self._changes.append((found.module, change))
+        turn, self._turn = self._turn, Turn()
+        turn.module, turn.change, turn.after = found.module, change, self._turn
         return result
 
     def recomputation(self, stack: Sequence[Frame]) -> Callable[[], Recomputation]:
-        return partial(Recomputation, self, self._changes, len(self._changes), stack)
+        return partial(Recomputation, self, self._turn, stack)
 
     def _recomputed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return function if self.in_backward() else super()._recomputed(function)
@@ -417,29 +436,25 @@ class Recomputation(Finder):
 
     Args:
         of: the finder of the first computation.
-        changes: the module of each attention call of the block, and what changed its heads' outputs.
-        start: the number of the attention call with which it begins.
+        turn: the attention call with which it begins.
         stack: the modules that ran when it began at first.
     """
 
-    def __init__(
-        self, of: Finder, changes: list[tuple[nn.Module, Change | None]], start: int, stack: Sequence[Frame]
-    ) -> None:
+    def __init__(self, of: Finder, turn: Turn | None, stack: Sequence[Frame]) -> None:
         super().__init__(of.purpose, of.sources, of.name_of, of.finders, stack)
-        self._changes, self._next = changes, start
+        self._turn = turn
 
     def computed(self, found: Found) -> Any:
-        module, change = self._changes[self._next] if self._next < len(self._changes) else (None, None)
-        if module is not found.module:
+        if (turn := self._turn) is None or turn.module is not found.module:
             raise HeadwayError(
                 "torch.utils.checkpoint calls it where it called another layer at first: give it a function that calls "
                 "the same layers each time"
             )
-        self._next += 1
-        return found.run(change)
+        self._turn = turn.after
+        return found.run(turn.change)
 
     def recomputation(self, stack: Sequence[Frame]) -> Callable[[], Recomputation]:
-        return partial(Recomputation, self, self._changes, self._next, stack)
+        return partial(Recomputation, self, self._turn, stack)
 
 
 def layer_named(layer: int | str, layers: Sequence[str], others: set[str] = frozenset()) -> str:  # type: ignore[assignment]
