@@ -218,15 +218,21 @@ _APPLY = getattr(getattr(torch.autograd.Function.apply, "__func__", None), "__co
 def function_around() -> type | None:
     """Returns the innermost ``torch.autograd.Function`` in whose ``forward``, for a gradient, this thread is.
 
-    Torch's own of reentrant checkpoints is left out.
+    It is for a gradient if it, or a Function around it, was called where gradients are taken. Torch's own of reentrant
+    checkpoints counts only as a Function around another: its backward computes the other again, for a gradient.
     """
+    innermost: type | None = None
     inner: FrameType | None = None
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        if frame.f_code is _APPLY and (kind := frame.f_locals["cls"]) is not checkpoints.CheckpointFunction:
+        if frame.f_code is _APPLY:
+            kind = frame.f_locals["cls"]
+            if innermost is None and kind is not checkpoints.CheckpointFunction:
+                innermost = kind
             ctx = inner and inner.f_locals.get(inner.f_code.co_varnames[0])
-            if any(getattr(ctx, "needs_input_grad", (True,))):
-                return kind
+            # needs_input_grad also counts parameters where gradients are off; there the graph has no next functions
+            if innermost is not None and getattr(ctx, "next_functions", True):
+                return innermost
         inner, frame = frame, frame.f_back
     return None
 

@@ -436,18 +436,18 @@ class Recomputing(torch.autograd.Function):
     """A checkpoint that is not torch's."""
 
     @staticmethod
-    def forward(ctx: Any, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    def forward(ctx: Any, function: Callable[[Tensor], Tensor], x: Tensor, *parameters: Tensor) -> Tensor:
         ctx.function = function
         ctx.save_for_backward(x)
         return function(x)
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor) -> tuple[None, Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x = ctx.saved_tensors[0].detach().requires_grad_()
         with torch.enable_grad():
             out = ctx.function(x)
         torch.autograd.backward(out, d_out)
-        return None, x.grad
+        return None, x.grad, *[None] * (len(ctx.needs_input_grad) - 2)
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name[1] in ("ours", "torch", "own")], ids="-".join)
@@ -466,8 +466,21 @@ def test_another_recomputation_is_not_taken_for_torchs(name: tuple[str, str]) ->
         with pytest.raises(hw.HeadwayError, match=r"runs in the forward of Recomputing, an autograd\.Function, whose"):
             gradients(model, ABLATED["zero"], call, after=after)
     with torch.no_grad(), hw.ablate(model, {(0, 1): "zero"}):
-        assert torch.equal(Recomputing.apply(model, X), model(X))
+        assert torch.equal(Recomputing.apply(model, X, *model.parameters()), model(X))
     assert untouched(model)
+
+
+def test_another_recomputation_in_a_reentrant_checkpoint_is_refused() -> None:
+    """Its first pass has gradients off, and its recomputation has not."""
+    model = made(("scaled_dot_product_attention", "own"))
+
+    def call(model: Any) -> Tensor:
+        inner = partial(Recomputing.apply, model)
+        out: Tensor = checkpoint(inner, X.clone().requires_grad_(), use_reentrant=True)
+        return out
+
+    with pytest.raises(hw.HeadwayError, match=r"runs in the forward of Recomputing"):
+        gradients(model, ABLATED["zero"], call, after=True)
 
 
 def test_a_function_that_calls_other_layers_the_second_time_is_refused() -> None:

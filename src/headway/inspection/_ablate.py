@@ -49,9 +49,8 @@ def ablate(model: nn.Module, heads: Mapping[tuple[int | str, int], str]) -> Iter
     Raises:
         HeadwayError: before the block, if a layer or head does not exist (the nearest is named) or the model is
             compiled or scripted; in it, if a mean is to be taken over a single query, if an ``autograd.Function`` that
-            is not torch's checkpoint runs a layer, or a backward pass does for a forward pass that is not known to be
-            of the block; at its end, if the model ran and a layer did not
-            attend.
+            is not torch's checkpoint runs a layer for a gradient, or a backward pass does for a forward pass that is
+            not known to be of the block; at its end, if the model ran and a layer did not attend.
 
     References:
         Michel et al. 2019, "Are Sixteen Heads Really Better than One?".
@@ -92,7 +91,7 @@ class _Ablation(Watch):
         if (function := function_around()) is not None:
             raise HeadwayError(
                 f"it runs in the forward of {function.__name__}, an autograd.Function, whose backward would not be of "
-                "the ablated heads: recompute with torch.utils.checkpoint, or call the model under torch.no_grad"
+                "the ablated heads: recompute with torch.utils.checkpoint"
             )
         site = found.look()
         if site.replaces_output:
