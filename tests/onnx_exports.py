@@ -76,8 +76,8 @@ class Exported:
 
 
 def difference(found: Tensor, right: Tensor) -> float:
-    """The largest difference in units of the largest number; infinite for another shape or dtype."""
-    if found.shape != right.shape or found.dtype != right.dtype:
+    """The largest difference in units of the largest number; infinite for another shape or dtype, and with NaN."""
+    if found.shape != right.shape or found.dtype != right.dtype or found.isnan().any() or right.isnan().any():
         return float("inf")
     return ((found - right).abs().max() / right.abs().max()).item()
 

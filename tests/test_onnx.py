@@ -27,10 +27,23 @@ ROWS, TOKENS = {0: DYNAMIC}, {0: DYNAMIC, 1: DYNAMIC}
 
 # a function of scores, frequencies of a base that float32 does not hold
 CROSS_SECTION = ["cope", "ntk-aware"]
+GROUPS = 8
 
 
 def test_encodings_of_each_kind_in_one_file_at_any_length_and_place() -> None:
     assert {name: worst for name, worst in differences(CROSS_SECTION).items() if worst > WITHIN} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_encodings_that_are_equal_in_the_golden_file_still_are(group: int) -> None:
+    names = [name for name, outcome in OUTCOMES.items() if outcome == "equal"][group::GROUPS]
+    assert {name: worst for name, worst in differences(names).items() if worst > WITHIN} == {}
+
+
+@pytest.mark.parametrize("found", [[1.0, float("nan")], [1.0, 2.0, 3.0], [1.0, 2.5]])
+def test_what_differs_is_not_equal(found: list[float]) -> None:
+    assert difference(torch.tensor(found), torch.tensor([1.0, 2.0])) > WITHIN
 
 
 def test_every_encoding_has_been_exported() -> None:
