@@ -130,6 +130,23 @@ register_decomposition: Callable[..., Callable[[Function], Function]] = getattr(
 """Returns a decorator of an operator's decomposition; ``torch.onnx.export`` takes it, ``torch.export`` does not."""
 
 
+def kept_by_inductor(operator: Any) -> None:
+    """Lets Inductor call an operator that has a decomposition.
+
+    Where the environment variable CI is set, Inductor raises an error for such an operator, as torch's own tests want
+    it of torch's operators, unless a fallback is registered before. Its module is imported when it begins to compile,
+    and a compiler asks for the operator's shapes after that.
+    """
+    lowering = sys.modules.get("torch._inductor.lowering")
+    if lowering is None or operator in getattr(lowering, "lowerings", (operator,)):
+        return
+    try:
+        tag = lowering.get_layout_constraint_tag(operator, with_default=True)
+        lowering.make_fallback(operator, layout_constraint=lowering.tag_to_layout_constraint(tag), warn=False)
+    except (AttributeError, TypeError):  # of another version, which registers one itself
+        return
+
+
 def recorded_by_autograd() -> AbstractContextManager[Any]:
     """Returns a context in which autograd records, for use inside an operator, where it does not."""
     return torch._C._SetExcludeDispatchKeyGuard(_KEYS.AutogradFunctionality, False)

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .._torch import functorch_active, is_batched_by_autograd, is_mapped, recorded_by_autograd, register_decomposition
+from .._torch import (
+    functorch_active,
+    is_batched_by_autograd,
+    is_mapped,
+    kept_by_inductor,
+    recorded_by_autograd,
+    register_decomposition,
+)
 from ..errors import HeadwayError
 from . import _ops
 from ._base import without_autocast
@@ -117,6 +124,7 @@ def operators(kernel: NativeKernel[Any]) -> tuple[Any, Any]:
         return Results(*(_as_promised(x, like) for x, like in zip(found, shapes(tensors, structure), strict=True)))
 
     def shapes(tensors: list[Tensor], structure: str) -> Results:
+        kept_by_inductor(made[0].default)
         call: Call = _ops.unflatten(_ops.read(structure), tensors)
         return new_results(call.q, call.v, kernel.result_dtype(call.q.dtype))
 
