@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,11 +136,15 @@ def test_a_stop_while_torch_is_imported_is_quiet(way: str, tmp_path: Path) -> No
     (tmp_path / "headway").write_text("from headway.cli import main; main()")
     python = [sys.executable, *([str(tmp_path / "headway")] if way == "script" else ["-m", "headway"]), "encodings"]
     source = str(Path(cli.__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{source}"}
-    done = subprocess.run(python, env=environment, capture_output=True, cwd=source, timeout=50, check=False)
+    given: dict[str, Any] = {
+        "env": {**os.environ, "PYTHONPATH": f"{tmp_path}:{source}"},
+        "preexec_fn": partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+        "cwd": source,
+        "timeout": 50,
+    }
+    done = subprocess.run(python, capture_output=True, check=False, **given)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
-    library = [sys.executable, "-c", "import headway"]
-    done = subprocess.run(library, env=environment, capture_output=True, cwd=source, timeout=50, check=False)
+    done = subprocess.run([sys.executable, "-c", "import headway"], capture_output=True, check=False, **given)
     assert b"KeyboardInterrupt" in done.stderr
 
 

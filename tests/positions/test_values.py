@@ -142,7 +142,7 @@ def test_parts_of_the_keys_give_the_restored_output_and_every_gradient(name: str
             out, _ = attend_in_parts([cut(call, "keys", a, b) for a, b in ((0, 2), (2, 3), (3, 5))], kernel)
             (alone,) = (KERNELS[kernel].run(part)[0] for part in [cut(call, "keys", 0, 2)])
             less = [x[:, :, :2] for x in qkv[1:]]
-            where: dict[str, Any] = {"q_positions": torch.arange(5), "k_positions": torch.arange(2)}
+            where = {"q_positions": hw.Coordinates.span(5), "k_positions": hw.Coordinates.span(2)}
             expected = hw.attention(qkv[0], *less, encoding=encoding, mask=M.Causal(), **where)
             torch.testing.assert_close(alone, expected, rtol=1e-4, atol=1e-5)
         else:
