@@ -190,6 +190,6 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWAY_CACHE", "/cache")
     assert files.cache_folder() == Path("/cache")
     monkeypatch.undo()
-    monkeypatch.setenv("HOME", "/home/anyone")
+    monkeypatch.setenv("HOME", "/somewhere/anyone")
     monkeypatch.setenv("HEADWAY_CACHE", "~/cache")
-    assert files.cache_folder() == Path("/home/anyone/cache")
+    assert files.cache_folder() == Path("/somewhere/anyone/cache")
