@@ -254,9 +254,10 @@ def _templates(path: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 def _of_gguf(path: Path, held: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     """The chat templates and special tokens of a GGUF file."""
-    key = "tokenizer.chat_template"
     templates = {
-        name[len(key) + 1 :] or DEFAULT: text for name, text in held.items() if f"{name}.".startswith(f"{key}.")
+        name[len(IN_METADATA) + 1 :] or DEFAULT: text
+        for name, text in held.items()
+        if f"{name}.".startswith(f"{IN_METADATA}.")
     }
     tokens = held.get("tokenizer.ggml.tokens", ())
     if not isinstance(tokens, tuple) or not all(isinstance(text, str) for text in templates.values()):
