@@ -187,6 +187,12 @@ def gpu(device: torch.device) -> tuple[tuple[int, int], int] | None:
     return (found.major, found.minor), found.total_memory
 
 
+@constant_in_graphs  # torch 2.11's compiler cannot compare tuples that such a function returned
+def is_older(capability: tuple[int, int] | None, least: tuple[int, int]) -> bool:
+    """Returns whether a GPU's compute capability is below another one; False if it is not known."""
+    return capability is not None and capability < least
+
+
 def tensors_in(part: Any) -> Iterator[Tensor]:
     """Yields all tensors of a term, a mask or coordinates."""
     if isinstance(part, Tensor):

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from .._torch import constant_in_graphs, sdp_order
+from ._problem import is_older
 
 HALVES = (torch.float16, torch.bfloat16)
 MATH = "math"
@@ -105,7 +106,8 @@ def _tried(name: str, check: str) -> tuple[Rule, Rule]:
 
 
 def _outside(facts: Facts, least: tuple[int, int], most: tuple[int, int] = (12, 1)) -> bool:
-    return facts.capability is None or not least <= facts.capability <= most
+    capability = facts.capability
+    return capability is None or is_older(capability, least) or is_older(most, capability)
 
 
 def _no_gradient(facts: Facts) -> bool:
@@ -116,9 +118,9 @@ def _no_gradient(facts: Facts) -> bool:
 def _alignment(facts: Facts) -> int:
     """Returns of which number the efficient back end needs head sizes to be multiples (``minimum_gemm_alignment``)."""
     half, capability = facts.dtype in HALVES, facts.capability or (0, 0)
-    if capability >= (8, 0):
+    if not is_older(capability, (8, 0)):
         return 8 if half else 4
-    return 8 if half and capability >= (7, 0) else 1
+    return 8 if half and not is_older(capability, (7, 0)) else 1
 
 
 EMPTY = Rule("check_nonzero_sequence_lengths_dense", "there are no queries or no keys", lambda f: f.n == 0 or f.m == 0)

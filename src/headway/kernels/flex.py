@@ -20,7 +20,7 @@ from ..masks import Bounds
 from ..terms import Bias, DenseBias, DistanceBias, Linear, QueryScale, Rows, Sink, SoftCap, Stretched, TokenBias
 from ..tracing import PLAIN_ALONE, plain_alone, to_onnx
 from ._base import Deferral, Kernel, without_autocast
-from ._problem import Call, Problem, wants_gradient
+from ._problem import Call, Problem, is_older, wants_gradient
 from .lowering import LoweredCall, simplified
 from .lowering.masks import EVERYTHING, slots
 from .triton import _installed
@@ -79,7 +79,7 @@ class FlexKernel(Kernel):
         if torch.version.hip is not None:
             return "it has not been tried on AMD's GPUs"
         capability = problem.capability
-        if capability is not None and capability < OLDEST_GPU:
+        if capability is not None and is_older(capability, OLDEST_GPU):
             return f"the GPU has compute capability {capability[0]}.{capability[1]}: torch compiles for 7.0 or later"
         return _installed.missing() if problem.device == "cuda" else None
 

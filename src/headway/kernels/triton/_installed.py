@@ -9,6 +9,7 @@ from importlib import metadata
 import torch
 
 from ..._torch import constant_in_graphs
+from .._problem import is_older
 
 OLDEST, OLDEST_GPU = (3, 6), (8, 0)
 NAMES = ("triton", "pytorch-triton")
@@ -54,6 +55,6 @@ def reason_against(device: str) -> str | None:
 
 def too_old(capability: tuple[int, int] | None) -> str | None:
     """Returns why triton's programs cannot run on a GPU of a compute capability; None if they can, or without a GPU."""
-    if capability is None or capability >= OLDEST_GPU:
+    if capability is None or not is_older(capability, OLDEST_GPU):
         return None
     return f"the GPU has compute capability {capability[0]}.{capability[1]}: it needs 8.0 (Ampere) or later"
