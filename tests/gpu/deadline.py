@@ -53,6 +53,24 @@ class Watch:
             self.session.shouldstop = "the time is over"
 
 
+POISONED = ("illegal memory access", "unspecified launch failure", "misaligned address")
+"""What an error of the GPU says after which every call of the process fails."""
+
+
+class Worker:
+    """Ends a worker's process after such an error; xdist starts another one."""
+
+    def __init__(self) -> None:
+        self.poisoned = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.poisoned |= report.failed and any(words in report.longreprtext for words in POISONED)
+
+    def pytest_runtest_logfinish(self) -> None:
+        if self.poisoned:
+            time.sleep(1)  # the report is still on its way
+            os._exit(1)
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
-    if CONTROLS:
-        session.config.pluginmanager.register(Watch(session))
+    session.config.pluginmanager.register(Watch(session) if CONTROLS else Worker())

@@ -278,7 +278,9 @@ def results(
         out, lse = KERNELS[kernel].run(call)
     else:
         edges = torch.linspace(0, M_, parts + 1).int().tolist()
-        out, lse = attend_in_parts([cut(call, "keys", *pair) for pair in pairwise(edges)], kernel)
+        cuts = [moved(cut(call, "keys", *pair), gpu_calls.DEVICE) for pair in pairwise(edges)]
+        out, lse = (None if x is None else x.to("cpu") for x in attend_in_parts(cuts, kernel))
+    assert out is not None
     assert lse is not None
     lse = lse.masked_fill(lse == -torch.inf, 0)
     if not gradients:
