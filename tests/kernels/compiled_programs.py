@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from descriptors import misaddressed
+
 GOLDEN = Path(__file__).parents[1] / "golden" / "triton.json"
 EVERYWHERE = ("plain", "table", "relative keys")
 """What scores are made of, on nearly every architecture."""
 PARTS = (
     *EVERYWHERE,
     *("long table", "slopes", "linear", "logarithm", "grid", "stretched", "dense", "documents", "everything"),
-    *("relative everything", "relative by row"),
+    *("relative everything", "relative by row", "narrow values"),
 )
 """What they are made of once: whatever the interpreter takes and the compiler does not."""
 COMPILED = {
@@ -84,6 +86,8 @@ def compile_all(architecture: int) -> Compiled:
         term = term_of(constants)
         kernel = program.warmup(*arguments, **constants, grid=(1,), **options)
         needs = _needs(kernel, tools)
+        wrong = misaddressed(_said(kernel, tools / "nvdisasm", "-c")) if architecture == 90 else {}
+        assert not wrong, f"{name}, {program.fn.__name__}: products read memory that is not theirs: {wrong}"
         if architecture == 90 and program.fn.__name__ in LOOPS:
             needs |= {"loops": _loops(kernel, tools), "block": blocks[:3]}
         found[f"{name}, {program.fn.__name__}{term}"] = needs
@@ -227,6 +231,11 @@ def _call(kind: str, dtype: Any, width: int, n: int, m: int) -> Any:
 
     q, k, v = (leaf(2, heads, tokens, width, dtype=dtype) for heads, tokens in ((4, n), (2, m), (2, m)))
     q_at, k_at = (Coordinates.of(torch.arange(tokens) * 2, tokens) for tokens in (n, m))
+    if kind == "narrow values":  # of heads whose rows are not aligned
+        q, k, v = (
+            leaf(2, heads, tokens, size, dtype=dtype) for heads, tokens, size in ((4, n, 24), (2, m, 24), (2, m, 16))
+        )
+        return make_call(q, k, v, mask=M.Causal())
     if kind == "slopes":
         slopes = leaf(4)
         return make_call(q, k, v, terms=[T.DistanceBias(T.Linear(slopes, slopes))], mask=M.Causal())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from compiled_programs import COMPILED, LEAST_SHARED, PARTS, Compiled, printed, table_of_loops
+from descriptors import misaddressed
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headway import masks as M
@@ -99,6 +100,24 @@ def test_compiled(architecture: int) -> None:
         assert found.programs == expected
     else:  # another version needs other registers
         assert list(found.programs) == list(expected)
+
+
+DESCRIPTORS = """
+        /*0000*/                   ULDC UR6, c[0x0][0x240] ;
+        /*0010*/                   USGXT.U32 UR14, UR4, 0xe ;
+        /*0020*/               @P0 BRA `(.L_x_0) ;
+        /*0030*/                   UIADD3 UR6, UP0, UR14, 0x2, URZ ;
+.L_x_0:
+        /*0040*/                   UIADD3 UR18, UP0, REGISTER, 0x20, URZ ;
+        /*0050*/                   HGMMA.64x16x16.F32.BF16 R56, R28, gdesc[UR16].tnspB, R56 ;
+        /*0060*/              @!P0 BRA `(.L_x_0) ;
+        /*0070*/                   EXIT ;
+"""
+
+
+@pytest.mark.parametrize(("register", "wrong"), [("UR14", []), ("UR6", ["0050"])])
+def test_a_descriptor_that_is_no_address_on_one_path_is_found(register: str, wrong: list[str]) -> None:
+    assert list(misaddressed(DESCRIPTORS.replace("REGISTER", register))) == wrong
 
 
 def test_the_docs_have_the_instructions_of_loops() -> None:

@@ -65,6 +65,9 @@ FORMULAS = {Linear: LINEAR, Log: LOG, Power: POWER}
 UNBOUNDED = Bound(NONE, number(0))
 MOST_LISTED = 1 << 24
 """The most numbers in lists of blocks."""
+CLASSIFIED, LISTED = 8, 512
+"""Blocks that one program looks at, and blocks that are listed at once."""
+LISTER = Blocks(1, 1, 4, 1)
 ROWS = 32
 """Rows of a table of which one program sums those of its tokens."""
 
@@ -81,11 +84,16 @@ class Launch:
         relative = call.scores.relative_keys, call.scores.relative_queries
         self.in_blocks = sum(x is not None and x.q is None for x in (*relative, call.relative_values))
         self.inputs = Inputs(*map(self.plane_of, (q, k, v)), *map(self._tokens, relative))
+        head_pad, v_pad = padded(self.head_dim), padded(self.v_dim)
+        if (
+            not self.aligned
+        ):  # ptxas 12.8 confuses the addresses of keys and values of different widths in shared memory
+            head_pad = v_pad = max(head_pad, v_pad)
         self.sizes = {
             "head_dim": self.head_dim,
             "v_dim": self.v_dim,
-            "head_pad": padded(self.head_dim),
-            "v_pad": padded(self.v_dim),
+            "head_pad": head_pad,
+            "v_pad": v_pad,
             "interpreted": interprets(),
         }
         sink = self._plane(call.scores.sink, self.n)
@@ -300,10 +308,13 @@ class Launch:
         at = torch.empty(batch, heads, own, width, dtype=torch.int32, device=call.q.device)
         b, h = heads * own if batch > 1 else 0, own if heads > 1 else 0
         lists = Lists(at, *map(number, (b, h, width)))
+        kinds = torch.empty(batch * heads, own, others, dtype=torch.int8, device=call.q.device)
         start(
-            programs.list_tiles, call.q, batch * heads * own, blocks, self.parts.sight._replace(lists=lists),
-            self.n, self.m, heads, rows=blocks.rows, block=blocks.block, of_keys=of_keys,
+            programs.classify_tiles, call.q, batch * heads * own * tiles(others, CLASSIFIED), blocks,
+            self.parts.sight, kinds, self.n, self.m, heads,
+            rows=blocks.rows, block=blocks.block, of_keys=of_keys, chunk=CLASSIFIED,
         )  # fmt: skip
+        start(programs.list_tiles, call.q, batch * heads * own, LISTER, lists, kinds, others, chunk=LISTED)
         return lists
 
     def _dropout(self) -> Dropout | None:

@@ -10,7 +10,7 @@ from ._forward import forward, merge_splits, split_forward
 from ._gradients import keys_gradient, queries_gradient, query_statistics
 from ._rotations import rotations
 from ._scores import LINEAR, LOG, POWER, SLOPE
-from ._sight import COUNTS, EACH, NONE, NUMBER, SLOT, list_tiles
+from ._sight import COUNTS, EACH, NONE, NUMBER, SLOT, classify_tiles, list_tiles
 from ._sums import (
     BY_AXES,
     BY_DISTANCE,
@@ -49,6 +49,7 @@ __all__ = [
     "forward",
     "split_forward",
     "merge_splits",
+    "classify_tiles",
     "list_tiles",
     "column_sums",
     "pooled_map",

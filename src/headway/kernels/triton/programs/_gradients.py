@@ -135,7 +135,8 @@ def queries_gradient(
     which = tl.program_id(0) // tiles
     b, h = which // heads, which % heads
     kv = h // group
-    i_start = (tl.program_id(0) % tiles) * rows
+    own = tiles - 1 - tl.program_id(0) % tiles  # under a causal mask the last queries have the most to do
+    i_start = own * rows
     i = i_start + tl.arange(0, rows)
     inside = i < n
     queries = load_queries(x, parts.terms, b, h, i, inside, head_dim, head_pad)
@@ -147,7 +148,7 @@ def queries_gradient(
     state = (
         tl.zeros([rows, head_pad], tl.float32), of_relative, zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros,
     )  # fmt: skip
-    listed = list_of(parts.sight, b, h, tl.program_id(0) % tiles)
+    listed = list_of(parts.sight, b, h, own)
     open_, end, left, left_last, right, right_last = key_steps(parts.sight, listed, b, i, inside, m, block)
     low, high = open_, end
     if parts.terms.table_ends is not None and parts.sight.lists is None:

@@ -1,8 +1,8 @@
 """Which keys a query sees, and which blocks of keys and queries a program goes through, in Triton.
 
-Intervals say which blocks are in sight, and which of these whole. Documents and any other rest of a mask do not: a
-program before (``list_tiles``) looks at every block in the intervals and lists those in sight, the whole ones in front,
-the others from the end.
+Intervals say which blocks are in sight, and which of these whole. Documents and any other rest of a mask do not: two
+programs before look at every block (``classify_tiles``), and list those in sight (``list_tiles``), the whole ones in
+front, the others from the end.
 """
 
 import triton
@@ -283,35 +283,48 @@ def masked_tile(sight, listed, step, left_last, gap):
 
 
 @triton.jit(do_not_specialize=["n", "m", "heads"])
-def list_tiles(sight, n, m, heads, rows: tl.constexpr, block: tl.constexpr, of_keys: tl.constexpr):
-    """Lists the blocks of keys that a block of queries sees, or the blocks of queries that see a block of keys."""
+def classify_tiles(
+    sight, kinds, n, m, heads, rows: tl.constexpr, block: tl.constexpr, of_keys: tl.constexpr, chunk: tl.constexpr
+):
+    """Whether each block is out of sight (0), in sight in part (1), or whole (2), ``chunk`` of a row by one program.
+
+    kinds: int8 [batch·heads, own, others]: blocks of queries and of keys, or, for lists of keys, the reverse.
+    """
     if of_keys:
-        tiles = tl.cdiv(m, block)
+        tiles, others = tl.cdiv(m, block), tl.cdiv(n, rows)
     else:
-        tiles = tl.cdiv(n, rows)
-    which, own = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+        tiles, others = tl.cdiv(n, rows), tl.cdiv(m, block)
+    chunks = tl.cdiv(others, chunk)
+    row, first = tl.program_id(0) // chunks, tl.program_id(0) % chunks * chunk
+    which, own = row // tiles, row % tiles
     b, h = which // heads, which % heads
-    listed = list_of(sight, b, h, own)
-    if of_keys:
-        _, _, left, left_last, right, right_last = query_tiles(sight, b, own * block, (own + 1) * block, n, m, rows)
-    else:
-        queries = own * rows + tl.arange(0, rows)
-        left, left_last, right, right_last = seen_tiles(sight, b, queries, queries < n, m, block)
-    opened, masked, gap = own * 0, own * 0, right - left_last
-    for step in range(left, right_last - gap):
-        tile = tl.where(step < left_last, step, step + gap)
+    for other in range(first, tl.minimum(first + chunk, others)):
         if of_keys:
-            i, j = tile * rows + tl.arange(0, rows), own * block + tl.arange(0, block)
+            i, j = other * rows + tl.arange(0, rows), own * block + tl.arange(0, block)
         else:
-            i, j = own * rows + tl.arange(0, rows), tile * block + tl.arange(0, block)
+            i, j = own * rows + tl.arange(0, rows), other * block + tl.arange(0, block)
         seen = in_sight(sight, b, h, i, j, i < n, m, False)
         some = tl.max(tl.max(seen.to(tl.int32), 1), 0)
         if not of_keys:  # queries beyond the last one are never stored
             seen |= (i >= n)[:, None]
         whole = tl.min(tl.min(seen.to(tl.int32), 1), 0)
-        tl.store(listed + COUNTS + opened, tile, mask=whole != 0)
-        tl.store(listed + unpacked(sight.lists.width) - 1 - masked, tile, mask=(some != 0) & (whole == 0))
-        opened, masked = opened + whole, masked + some * (1 - whole)
+        tl.store(kinds + row.to(tl.int64) * others + other, (some * (1 + whole)).to(tl.int8))
+
+
+@triton.jit(do_not_specialize=["others"])
+def list_tiles(lists, kinds, others, chunk: tl.constexpr):
+    """Lists the blocks that one block sees, or that see it, by their kinds."""
+    row = tl.program_id(0).to(tl.int64)
+    listed = lists.at + row * unpacked(lists.width)
+    from_end = listed + unpacked(lists.width) - 1
+    opened, masked = others * 0, others * 0
+    for first in range(0, others, chunk):
+        tile = first + tl.arange(0, chunk)
+        kind = tl.load(kinds + row * others + tile, mask=tile < others, other=0)
+        whole, part = (kind == 2).to(tl.int32), (kind == 1).to(tl.int32)
+        tl.store(listed + COUNTS + opened + tl.cumsum(whole, 0) - whole, tile, mask=whole != 0)
+        tl.store(from_end - masked - tl.cumsum(part, 0) + part, tile, mask=part != 0)
+        opened, masked = opened + tl.sum(whole, 0), masked + tl.sum(part, 0)
     tl.store(listed, opened)
     tl.store(listed + 1, masked)
 
